@@ -1,0 +1,30 @@
+// Small files, whole: read with a limit, written so that a crash leaves the old content or the new.
+// For local disk only (these calls block). Any thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/unique_fd.h"
+
+namespace berth {
+
+// NOT_FOUND where there is none; OUT_OF_RANGE where it is longer than `limit` bytes; else the errno's code.
+[[nodiscard]] absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit);
+
+// Writes a temporary file beside `path`, fsyncs, renames, and fsyncs the directory. `mode` exactly,
+// whatever the umask.
+[[nodiscard]] absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode);
+
+// Makes `path` and what is missing above it, each new directory with `mode` exactly; one that is there is
+// left as it is. NOT a walk for hostile paths: see safe_path.h.
+[[nodiscard]] absl::Status MakeDirectories(const std::string& path, mode_t mode);
+
+// Writes all of `data`.
+[[nodiscard]] absl::Status WriteAll(int fd, std::string_view data, std::string_view what);
+
+}  // namespace berth

@@ -1,0 +1,101 @@
+// Launching and watching child processes: Boost.Process v2 with a launcher of our own beneath it (clone3
+// with a pidfd, nothing of ours inherited), and processes of an earlier run of berthd that were taken back.
+//
+// Loop thread only. No destructor here kills anybody: a plugin outlives berthd.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "base/unique_fd.h"
+
+namespace berth {
+
+// How a process ended.
+struct ExitStatus {
+  // False for a process that was not our child on a kernel that does not tell (before 6.15).
+  bool known = false;
+  int code = 0;    // meaningful if signal == 0
+  int signal = 0;  // the signal that ended it, or 0
+  bool core_dumped = false;
+
+  // "exit code 3", "signal 9 (Killed)", "ended, cause unknown".
+  [[nodiscard]] std::string Describe() const;
+};
+
+struct ProcessSpec {
+  std::string executable;                // absolute path
+  std::vector<std::string> arguments;    // without argv[0], which is `executable`
+  std::vector<std::string> environment;  // "NAME=value"; nothing is inherited
+  std::string working_directory = "/";
+  int stdin_fd = -1;  // -1: /dev/null. Borrowed; the child gets a duplicate.
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  mode_t umask = 0022;
+  bool new_session = true;
+};
+
+// A process that we launched or took back. Signals go through the pidfd, so never to a stranger.
+class Process {
+ public:
+  // Errors: NOT_FOUND / PERMISSION_DENIED (the executable; message names it), RESOURCE_EXHAUSTED (no
+  // memory, process or descriptor for a child). Nothing is left behind on an error, no zombie either.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Launch(asio::any_io_executor executor,
+                                                                       ProcessSpec spec);
+
+  // Opens a running process that is not our child. The caller verifies its identity after this returns
+  // (then the pidfd pins it) and before it signals. NOT_FOUND where there is none.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Adopt(asio::any_io_executor executor,
+                                                                      pid_t pid);
+
+  virtual ~Process() = default;
+
+  [[nodiscard]] virtual pid_t pid() const = 0;
+
+  // Sends `signal` to the process. NOT_FOUND once it has ended.
+  [[nodiscard]] virtual absl::Status Signal(int signal) = 0;
+
+  // Sends `signal` to the process and its group (it leads its session), for stopping a whole tree.
+  [[nodiscard]] virtual absl::Status SignalGroup(int signal) = 0;
+
+  // Waits until it has ended (and reaps our child). May be called again afterwards: answers at once.
+  // One waiter at a time.
+  [[nodiscard]] virtual Awaitable<ExitStatus> Wait() = 0;
+};
+
+// Runs `spec` to its end, with `input` on its standard input and its standard output and error kept up to
+// `output_limit` bytes each. At `deadline` it is killed and DEADLINE_EXCEEDED is returned without waiting
+// for it to die (a process in an uninterruptible system call does not); its reaping goes on in `reaper`.
+struct RunResult {
+  ExitStatus exit;
+  std::string out;
+  std::string err;
+};
+[[nodiscard]] Awaitable<absl::StatusOr<RunResult>> RunProcess(TaskScope& reaper, ProcessSpec spec,
+                                                              std::string input, size_t output_limit,
+                                                              TimePoint deadline);
+
+// What tells one process from another that later bears the same pid.
+struct ProcessIdentity {
+  std::string boot_id;
+  pid_t pid = 0;
+  uint64_t start_time = 0;  // field 22 of /proc/pid/stat, in clock ticks since boot
+  std::string executable;   // /proc/pid/exe
+  std::string cgroup;       // /proc/pid/cgroup, whole
+
+  bool operator==(const ProcessIdentity&) const = default;
+};
+// Reads it from /proc. NOT_FOUND where there is no such process, or it is a zombie.
+[[nodiscard]] absl::StatusOr<ProcessIdentity> IdentifyProcess(pid_t pid);
+
+// /proc/sys/kernel/random/boot_id.
+[[nodiscard]] const std::string& BootId();
+
+}  // namespace berth

@@ -1,0 +1,168 @@
+#include "base/safe_path.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/openat2.h>
+#include <linux/stat.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr uint64_t kResolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
+
+UniqueFd OpenAt2(int directory, const std::string& path, int flags) {
+  open_how how{};
+  how.flags = static_cast<uint64_t>(flags) | O_CLOEXEC;
+  how.resolve = kResolve;
+  while (true) {
+    const long fd = syscall(SYS_openat2, directory, path.c_str(), &how, sizeof how);
+    // EAGAIN: a rename elsewhere raced with the walk; the kernel asks for another try.
+    if (fd < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    return UniqueFd(static_cast<int>(fd));
+  }
+}
+
+absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const std::string& shown) {
+  struct statx info{};
+  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
+  if (statx(directory, path.c_str(), kFlags, STATX_TYPE | STATX_MODE | STATX_SIZE | STATX_MNT_ID, &info) !=
+      0) {
+    if (errno == ENOENT || errno == ENOTDIR) return PathFacts{};
+    return ErrnoStatus(errno, fmt::format("statx {}", shown));
+  }
+  PathFacts facts;
+  facts.exists = true;
+  facts.mount_root = (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  facts.mode = info.stx_mode;
+  facts.device = makedev(info.stx_dev_major, info.stx_dev_minor);
+  facts.special = makedev(info.stx_rdev_major, info.stx_rdev_minor);
+  facts.size = info.stx_size;
+  facts.mount_id = info.stx_mnt_id;
+  return facts;
+}
+
+}  // namespace
+
+std::string HashComponent(std::initializer_list<std::string_view> parts) {
+  std::string input;
+  for (const std::string_view part : parts) input += fmt::format("{}:{}", part.size(), part);
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  EVP_Digest(input.data(), input.size(), digest, &length, EVP_sha256(), nullptr);
+  std::string out;
+  for (unsigned int i = 0; i < 16; ++i) out += fmt::format("{:02x}", digest[i]);
+  return out;
+}
+
+absl::StatusOr<SafeRoot> SafeRoot::Open(std::string path) {
+  if (path.empty() || path[0] != '/') {
+    return absl::InvalidArgumentError(fmt::format("{}: an absolute path is needed", path));
+  }
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
+  return SafeRoot(std::move(path), std::move(fd));
+}
+
+std::string SafeRoot::Absolute(std::string_view relative) const {
+  return fmt::format("{}/{}", path_, relative);
+}
+
+absl::StatusOr<UniqueFd> SafeRoot::OpenBeneath(std::string_view relative, int flags) const {
+  UniqueFd fd = OpenAt2(fd_.get(), relative.empty() ? "." : std::string(relative), flags);
+  if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", Absolute(relative)));
+  return fd;
+}
+
+absl::StatusOr<std::pair<UniqueFd, std::string>> SafeRoot::OpenParent(std::string_view relative) const {
+  const std::filesystem::path path{std::string(relative)};
+  const std::string name = path.filename().string();
+  if (name.empty() || name == "." || name == ".." || path.is_absolute()) {
+    return absl::InvalidArgumentError(fmt::format("{}: not a path of one name beneath {}", relative, path_));
+  }
+  BERTH_ASSIGN_OR_RETURN(UniqueFd parent, OpenBeneath(path.parent_path().string(), O_RDONLY | O_DIRECTORY));
+  return std::make_pair(std::move(parent), name);
+}
+
+absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) const {
+  std::filesystem::path prefix;
+  for (const auto& part : std::filesystem::path(std::string(relative))) {
+    prefix /= part;
+    BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(prefix.string()));
+    const auto& [fd, name] = parent;
+    if (mkdirat(fd.get(), name.c_str(), 0700) != 0) {
+      if (errno == EEXIST) continue;
+      return ErrnoStatus(errno, fmt::format("mkdir {}", Absolute(prefix.string())));
+    }
+    // By descriptor: the umask has no say, and nobody swaps the name in between.
+    const UniqueFd made = OpenAt2(fd.get(), name, O_RDONLY | O_DIRECTORY);
+    if (!made.valid() || fchmod(made.get(), mode) != 0) {
+      return ErrnoStatus(errno, fmt::format("chmod {}", Absolute(prefix.string())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafeRoot::WriteFile(std::string_view relative, std::string_view content, mode_t mode) const {
+  BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(relative));
+  const auto& [fd, name] = parent;
+  // The parent is pinned by its descriptor; /proc names it to the ordinary atomic write.
+  const absl::Status status =
+      WriteFileAtomic(fmt::format("/proc/self/fd/{}/{}", fd.get(), name), content, mode);
+  return status.ok() ? status : Annotate(status, Absolute(relative));
+}
+
+absl::StatusOr<std::string> SafeRoot::ReadFile(std::string_view relative, size_t limit) const {
+  BERTH_ASSIGN_OR_RETURN(const UniqueFd fd, OpenBeneath(relative, O_RDONLY | O_NONBLOCK));
+  return berth::ReadFile(fmt::format("/proc/self/fd/{}", fd.get()), limit);
+}
+
+absl::StatusOr<PathFacts> SafeRoot::Look(std::string_view relative) const {
+  auto parent = OpenParent(relative);
+  if (!parent.ok()) {
+    const auto error = ErrnoOf(parent.status());
+    if (error == ENOENT || error == ENOTDIR) return PathFacts{};
+    return parent.status();
+  }
+  return Statx(parent->first.get(), parent->second, Absolute(relative));
+}
+
+absl::Status SafeRoot::RemoveEmptyDirectory(std::string_view relative) const {
+  auto parent = OpenParent(relative);
+  if (!parent.ok()) return ErrnoOf(parent.status()) == ENOENT ? absl::OkStatus() : parent.status();
+  const auto& [fd, name] = *parent;
+  if (unlinkat(fd.get(), name.c_str(), AT_REMOVEDIR) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("rmdir {}", Absolute(relative)));
+}
+
+absl::Status SafeRoot::RemoveFile(std::string_view relative, bool must_be_empty) const {
+  auto parent = OpenParent(relative);
+  if (!parent.ok()) return ErrnoOf(parent.status()) == ENOENT ? absl::OkStatus() : parent.status();
+  const auto& [fd, name] = *parent;
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, Statx(fd.get(), name, Absolute(relative)));
+  if (!facts.exists) return absl::OkStatus();
+  if (!S_ISREG(facts.mode) || facts.mount_root) {
+    return absl::FailedPreconditionError(
+        fmt::format("unlink {}: not a plain file of ours", Absolute(relative)));
+  }
+  if (must_be_empty && facts.size != 0) {
+    return absl::FailedPreconditionError(
+        fmt::format("unlink {}: holds {} bytes, expected none", Absolute(relative), facts.size));
+  }
+  if (unlinkat(fd.get(), name.c_str(), 0) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("unlink {}", Absolute(relative)));
+}
+
+absl::StatusOr<PathFacts> LookAt(const std::string& path) { return Statx(AT_FDCWD, path, path); }
+
+}  // namespace berth

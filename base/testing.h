@@ -1,0 +1,45 @@
+// For tests only: runs a coroutine on an io_context to its end, under a bound.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <exception>
+#include <optional>
+
+#include "base/task_scope.h"
+
+namespace berth {
+
+// Runs `work` on `loop` and returns what it returns. Fails the test, and aborts it, after `bound`.
+template <class T>
+T RunOn(asio::io_context& loop, Awaitable<T> work, Duration bound = std::chrono::seconds(30)) {
+  std::optional<T> result;
+  std::exception_ptr error;
+  asio::co_spawn(loop, std::move(work), [&](std::exception_ptr failure, T value) {
+    error = std::move(failure);
+    result = std::move(value);
+  });
+  const TimePoint deadline = Clock::now() + bound;
+  loop.restart();
+  while (!result && Clock::now() < deadline) {
+    if (loop.run_one_until(deadline) == 0) break;
+  }
+  if (!result) {
+    ADD_FAILURE() << "the coroutine did not end in time";
+    std::abort();
+  }
+  if (error) std::rethrow_exception(error);
+  return *std::move(result);
+}
+
+inline void RunOn(asio::io_context& loop, Awaitable<void> work, Duration bound = std::chrono::seconds(30)) {
+  auto wrapped = [](Awaitable<void> inner) -> Awaitable<bool> {
+    co_await std::move(inner);
+    co_return true;
+  };
+  RunOn<bool>(loop, wrapped(std::move(work)), bound);
+}
+
+}  // namespace berth

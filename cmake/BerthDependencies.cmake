@@ -1,0 +1,16 @@
+# Every library comes from Debian 12; ARCHITECTURE.md names each with its reason.
+
+find_package(Threads REQUIRED)
+find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
+find_package(Protobuf 3.21 REQUIRED) # CMake's own module: Debian ships no config file.
+find_package(SQLite3 REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(GTest REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++) # gRPC's CMake package does not configure here.
+pkg_check_modules(mount REQUIRED IMPORTED_TARGET mount)
+pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
