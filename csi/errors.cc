@@ -1,0 +1,197 @@
+#include "csi/errors.h"
+
+namespace berth {
+namespace {
+
+using absl::StatusCode;
+
+// What a failure can have left behind depends on what the call was to do.
+enum class Kind {
+  kRead,     // changes nothing, so nothing is ever uncertain after it
+  kForward,  // brings something about
+  kReverse,  // undoes something; harmless to repeat
+};
+
+Kind KindOf(CsiRpc rpc) {
+  switch (rpc) {
+    case CsiRpc::kGetPluginInfo:
+    case CsiRpc::kGetPluginCapabilities:
+    case CsiRpc::kProbe:
+    case CsiRpc::kControllerGetCapabilities:
+    case CsiRpc::kNodeGetVolumeStats:
+    case CsiRpc::kNodeGetCapabilities:
+    case CsiRpc::kNodeGetInfo:
+      return Kind::kRead;
+    case CsiRpc::kCreateVolume:
+    case CsiRpc::kControllerExpandVolume:
+    case CsiRpc::kNodeStageVolume:
+    case CsiRpc::kNodePublishVolume:
+    case CsiRpc::kNodeExpandVolume:
+      return Kind::kForward;
+    case CsiRpc::kDeleteVolume:
+    case CsiRpc::kNodeUnstageVolume:
+    case CsiRpc::kNodeUnpublishVolume:
+      return Kind::kReverse;
+  }
+  return Kind::kForward;  // Not reached by a value of the enum.
+}
+
+CallOutcome ClassifyRead(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return CallOutcome::kDone;
+    // The answer was lost, late or refused for now. Asking again costs nothing.
+    case StatusCode::kCancelled:
+    case StatusCode::kUnknown:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kFailedPrecondition:  // Probe: "not healthy yet"
+    case StatusCode::kAborted:
+    case StatusCode::kInternal:
+    case StatusCode::kUnavailable:
+    case StatusCode::kDataLoss:
+      return CallOutcome::kRetry;
+    // The same question will be answered in the same way. NOT_FOUND is NodeGetVolumeStats': the volume is
+    // not where we asked, which is news for whoever asked.
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
+    case StatusCode::kAlreadyExists:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kOutOfRange:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kUnauthenticated:
+      return CallOutcome::kFinal;
+    case StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
+      break;
+  }
+  return CallOutcome::kRetry;  // A code outside the seventeen counts as UNKNOWN.
+}
+
+// What forward and reverse calls have in common: the codes that say how the call went, not what the plugin
+// thinks of the request. None of them is evidence that nothing happened.
+//
+// CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN, INTERNAL and DATA_LOSS are also made by gRPC itself,
+// when a connection breaks, a frame is garbled or a handler throws: before the call left or long after.
+// Of drivers, INTERNAL and UNKNOWN are the commonest codes of all, also for "my own time limit ran out while
+// the mount goes on in the background". RESOURCE_EXHAUSTED is gRPC's word for an answer that was too large,
+// and such an answer comes after the effect.
+
+CallOutcome ClassifyForward(CsiRpc rpc, StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return CallOutcome::kDone;
+    case StatusCode::kCancelled:
+    case StatusCode::kUnknown:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kInternal:
+    case StatusCode::kUnavailable:
+    case StatusCode::kDataLoss:
+      return CallOutcome::kUncertain;
+    case StatusCode::kResourceExhausted:
+      // CreateVolume: the pool is full, as the specification has it. The caller is told at once; it may ask
+      // again elsewhere, and asks with the same name, so a volume that was made after all is found again.
+      return rpc == CsiRpc::kCreateVolume ? CallOutcome::kFinal : CallOutcome::kUncertain;
+    // An operation on this volume is still pending in the plugin: ours, from before, or another's.
+    case StatusCode::kAborted:
+      return CallOutcome::kRetry;
+    // The specification's refusals: the request or the world must change first. INVALID_ARGUMENT, NOT_FOUND
+    // (no such volume, or no such source), ALREADY_EXISTS (there, but incompatible), FAILED_PRECONDITION
+    // (exceeds the volume's capabilities; in use and so not expandable), OUT_OF_RANGE (capacity).
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
+    case StatusCode::kAlreadyExists:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kOutOfRange:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kUnauthenticated:
+      return CallOutcome::kFinal;
+    case StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
+      break;
+  }
+  return CallOutcome::kUncertain;  // A code outside the seventeen counts as UNKNOWN.
+}
+
+CallOutcome ClassifyReverse(StatusCode code) {
+  switch (code) {
+    case StatusCode::kOk:
+      return CallOutcome::kDone;
+    case StatusCode::kNotFound:
+      return CallOutcome::kAbsent;
+    case StatusCode::kCancelled:
+    case StatusCode::kUnknown:
+    case StatusCode::kDeadlineExceeded:
+    case StatusCode::kResourceExhausted:
+    case StatusCode::kInternal:
+    case StatusCode::kUnavailable:
+    case StatusCode::kDataLoss:
+      return CallOutcome::kUncertain;
+    case StatusCode::kAborted:
+      return CallOutcome::kRetry;
+    // FAILED_PRECONDITION is DeleteVolume's "in use", and of some drivers "busy": whoever holds the volume
+    // must let go first, and the caller is the one who can see to that.
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kAlreadyExists:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kOutOfRange:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kUnauthenticated:
+      return CallOutcome::kFinal;
+    case StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
+      break;
+  }
+  return CallOutcome::kUncertain;  // A code outside the seventeen counts as UNKNOWN.
+}
+
+}  // namespace
+
+std::string_view RpcName(CsiRpc rpc) {
+  switch (rpc) {
+    case CsiRpc::kGetPluginInfo:
+      return "GetPluginInfo";
+    case CsiRpc::kGetPluginCapabilities:
+      return "GetPluginCapabilities";
+    case CsiRpc::kProbe:
+      return "Probe";
+    case CsiRpc::kCreateVolume:
+      return "CreateVolume";
+    case CsiRpc::kDeleteVolume:
+      return "DeleteVolume";
+    case CsiRpc::kControllerGetCapabilities:
+      return "ControllerGetCapabilities";
+    case CsiRpc::kControllerExpandVolume:
+      return "ControllerExpandVolume";
+    case CsiRpc::kNodeStageVolume:
+      return "NodeStageVolume";
+    case CsiRpc::kNodeUnstageVolume:
+      return "NodeUnstageVolume";
+    case CsiRpc::kNodePublishVolume:
+      return "NodePublishVolume";
+    case CsiRpc::kNodeUnpublishVolume:
+      return "NodeUnpublishVolume";
+    case CsiRpc::kNodeGetVolumeStats:
+      return "NodeGetVolumeStats";
+    case CsiRpc::kNodeExpandVolume:
+      return "NodeExpandVolume";
+    case CsiRpc::kNodeGetCapabilities:
+      return "NodeGetCapabilities";
+    case CsiRpc::kNodeGetInfo:
+      return "NodeGetInfo";
+  }
+  return "an unknown RPC";  // Not reached by a value of the enum.
+}
+
+CallOutcome Classify(CsiRpc rpc, absl::StatusCode code) {
+  switch (KindOf(rpc)) {
+    case Kind::kRead:
+      return ClassifyRead(code);
+    case Kind::kForward:
+      return ClassifyForward(rpc, code);
+    case Kind::kReverse:
+      return ClassifyReverse(code);
+  }
+  return CallOutcome::kUncertain;  // Not reached by a value of the enum.
+}
+
+}  // namespace berth

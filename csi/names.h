@@ -1,0 +1,21 @@
+// Capabilities by CSI's own names, for what people and programs read: "STAGE_UNSTAGE_VOLUME".
+//
+// A number that our copy of the proto does not know (the plugin may be newer) is shown in decimal.
+// Pure; any thread.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+[[nodiscard]] std::string PluginServiceName(int number);
+[[nodiscard]] std::string VolumeExpansionName(int number);
+[[nodiscard]] std::string ControllerCapabilityName(int number);
+[[nodiscard]] std::string NodeCapabilityName(int number);
+
+// The names of `numbers`, sorted: Names(facts.node_capabilities, NodeCapabilityName).
+[[nodiscard]] std::vector<std::string> Names(const std::set<int>& numbers, std::string (*name)(int));
+
+}  // namespace berth
