@@ -7,6 +7,8 @@
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,14 +42,21 @@ struct ProcessSpec {
   int stderr_fd = -1;
   mode_t umask = 0022;
   bool new_session = true;
+  // Called in berthd with the child's pid while the child waits at a gate, before it executes anything: the
+  // place to make its pid durable. Where it fails, or berthd dies in it, the child ends without having run
+  // the program, so that no process can run that nobody knows of. May be empty. Must be quick.
+  std::function<absl::Status(pid_t)> before_exec;
 };
 
 // A process that we launched or took back. Signals go through the pidfd, so never to a stranger.
+// Outlives its waiter: whoever cancels a Wait lets that coroutine end before destroying this.
 class Process {
  public:
   // Errors: NOT_FOUND / PERMISSION_DENIED (the executable; message names it), RESOURCE_EXHAUSTED (no
-  // memory, process or descriptor for a child). Nothing is left behind on an error, no zombie either.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Launch(asio::any_io_executor executor,
+  // memory, process or descriptor for a child), that of `before_exec`, else by errno. Nothing is left
+  // behind on an error, no zombie either. Returns once the program has been executed: the executable and
+  // the working directory must lie on a file system that answers.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Launch(const asio::any_io_executor& executor,
                                                                        ProcessSpec spec);
 
   // Opens a running process that is not our child. The caller verifies its identity after this returns
@@ -63,16 +72,19 @@ class Process {
   [[nodiscard]] virtual absl::Status Signal(int signal) = 0;
 
   // Sends `signal` to the process and its group (it leads its session), for stopping a whole tree.
+  // NOT_FOUND once nobody of the group is left; before Linux 6.9, once the process itself has been reaped.
   [[nodiscard]] virtual absl::Status SignalGroup(int signal) = 0;
 
-  // Waits until it has ended (and reaps our child). May be called again afterwards: answers at once.
-  // One waiter at a time.
+  // Waits until it has ended (and reaps our child). May be called again, after a cancellation too.
+  // One waiter at a time. Throws operation_aborted when cancelled.
   [[nodiscard]] virtual Awaitable<ExitStatus> Wait() = 0;
 };
 
 // Runs `spec` to its end, with `input` on its standard input and its standard output and error kept up to
 // `output_limit` bytes each. At `deadline` it is killed and DEADLINE_EXCEEDED is returned without waiting
 // for it to die (a process in an uninterruptible system call does not); its reaping goes on in `reaper`.
+// It counts as ended when the process itself has, whatever its own children still hold open. Cancelled, it
+// kills likewise. The standard descriptors and the session of `spec` are replaced.
 struct RunResult {
   ExitStatus exit;
   std::string out;
@@ -87,7 +99,7 @@ struct ProcessIdentity {
   std::string boot_id;
   pid_t pid = 0;
   uint64_t start_time = 0;  // field 22 of /proc/pid/stat, in clock ticks since boot
-  std::string executable;   // /proc/pid/exe
+  std::string executable;   // /proc/pid/exe, without the " (deleted)" of a file that was since replaced
   std::string cgroup;       // /proc/pid/cgroup, whole
 
   bool operator==(const ProcessIdentity&) const = default;
