@@ -1,0 +1,391 @@
+#!/usr/bin/env bash
+# Berth's story, played for real: ./dev demo [--keep] [--rootless]
+#
+# A berthd of its own, on directories of its own, with one real plugin: a volume is made, published to two
+# consumers and used; the plugin and berthd are killed; nothing is lost; everything is taken down again and
+# nothing is left. Each line is printed after what it says was verified. A step that did not truly happen
+# ends the demo with exit status 1, the step's name and the logs; what it made is removed then, too.
+#
+# Deletes by known names and rmdir alone: a file that it does not know of is something left behind, and a
+# failure. (After a failure it removes its own directory as a whole, once nothing is mounted there.)
+set -euo pipefail
+
+BIN=${BERTH_BIN:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/build/dev/bin}
+readonly BIN
+readonly VOLUME_NAME=demo-volume
+readonly TEXT='made fast at berth one'
+
+DEMO=     # our directory; everything that we make lies beneath it, so that it can be found again
+KEEP=no   # --keep
+KIND=ext4 # or directory, where there are no loop devices
+STEP='looking around'
+BERTHD_PID=
+PLUGIN_PID=
+
+# --- telling -----------------------------------------------------------------------------------------------
+
+now_ms() {
+  local now=$EPOCHREALTIME
+  printf '%s' "$((${now//[!0-9]/} / 1000))"
+}
+BEGAN_MS=$(now_ms)
+readonly BEGAN_MS
+
+# A line of the story, stamped with the time since the beginning.
+tell() {
+  local ms=$(($(now_ms) - BEGAN_MS))
+  printf '%4d.%02d s  %s\n' "$((ms / 1000))" "$((ms % 1000 / 10))" "$*"
+}
+
+# --- failing -----------------------------------------------------------------------------------------------
+
+fail() {
+  printf '\nThe demo failed at: %s\n  %s\n' "$STEP" "$*" >&2
+  exit 1
+}
+
+show_log() {
+  [[ -s $1 ]] || return 0
+  printf -- '--- the end of %s\n' "${1#"$DEMO"/}" >&2
+  tail -n "$2" -- "$1" >&2
+}
+
+on_exit() {
+  local status=$?
+  trap - EXIT
+  if ((status != 0)) && [[ -n $DEMO ]]; then
+    show_log "$DEMO/berthctl.err" 5
+    show_log "$DEMO/berthd.log" 30
+    show_log "$DEMO/state/logs/hostpath.log" 15
+    take_down_by_force
+  fi
+  exit "$status"
+}
+
+# wait_for SECONDS WHAT COMMAND…: until the command succeeds.
+wait_for() {
+  local limit=$1 what=$2 end
+  end=$(($(now_ms) + limit * 1000))
+  shift 2
+  until "$@"; do
+    (($(now_ms) < end)) || fail "waited $limit s for $what"
+    sleep 0.02
+  done
+}
+
+# --- looking -----------------------------------------------------------------------------------------------
+
+# Where something is mounted beneath our directory, outermost first.
+our_mounts() { awk -v dir="$DEMO/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo; }
+
+# Processes that were started for this demo: their command line names our directory.
+our_processes() {
+  local file
+  for file in /proc/[0-9]*/cmdline; do
+    if { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -qF -- "$DEMO/"; then
+      file=${file%/cmdline}
+      printf '%s\n' "${file#/proc/}"
+    fi
+  done
+}
+
+our_loop_devices() {
+  local file backing
+  for file in /sys/block/loop*/loop/backing_file; do
+    if { IFS= read -r backing <"$file"; } 2>/dev/null && [[ $backing == "$DEMO"/* ]]; then
+      file=${file#/sys/block/}
+      printf '/dev/%s\n' "${file%%/*}"
+    fi
+  done
+}
+
+is_mounted() { our_mounts | grep -qxF -- "$1"; }
+is_gone() { [[ ! -d /proc/$1 ]] || [[ $(sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null) == Z ]]; }
+
+berthctl() { "$BIN/berthctl" --socket "$DEMO/run/berthd.sock" "$@" 2>"$DEMO/berthctl.err"; }
+
+plugin_field() { berthctl plugin show hostpath -o json | jq -r ".$1 // empty"; }
+
+# Ready with a process other than $1.
+plugin_ready_unlike() {
+  local answer pid
+  answer=$(berthctl plugin show hostpath -o json) || return 1
+  pid=$(jq -r 'select(.state == "READY" and .registered) | .pid // empty' <<<"$answer")
+  [[ -n $pid && $pid != "$1" ]] && PLUGIN_PID=$pid
+}
+
+# --- the way there -----------------------------------------------------------------------------------------
+
+can_use_user_namespaces() { unshare --user --map-root-user --mount true 2>/dev/null; }
+
+# Gets the rights to mount, by the best means there is; starts over with them where need be.
+gain_rights() {
+  if [[ ${BERTH_DEMO_ROOTLESS:-} == entered ]]; then
+    KIND=directory
+    return
+  fi
+  if [[ $1 == no ]]; then
+    if ((EUID == 0)); then
+      ! unshare --mount true 2>/dev/null || return 0
+      echo 'Root may not mount here, so this demo tries a user namespace.'
+    elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
+      exec sudo -- env BERTH_BIN="$BIN" "${BASH_SOURCE[0]}" "${ARGS[@]}"
+    else
+      echo 'Neither root nor sudo, so this demo tries a user namespace.'
+    fi
+  fi
+  can_use_user_namespaces ||
+    fail 'no right to mount: neither as root, nor by sudo, nor in a user namespace (user.max_user_namespaces?)'
+  echo 'It plays in a user namespace with directory volumes: no loop devices, so no ext4 and no capacity limit.'
+  BERTH_DEMO_ROOTLESS=entered exec unshare --user --map-root-user --mount --propagation private \
+    "${BASH_SOURCE[0]}" "${ARGS[@]}"
+}
+
+look_around() {
+  local program
+  for program in berthd berthctl berth-hostpath; do
+    [[ -x $BIN/$program ]] || fail "$BIN/$program is not there: ./dev build"
+  done
+  if [[ $KIND == ext4 ]] && ! losetup --find >/dev/null 2>&1; then
+    echo 'There are no loop devices here, so this demo uses directory volumes: no ext4 and no capacity limit.'
+    KIND=directory
+  fi
+}
+
+make_directories() {
+  DEMO=$(mktemp -d /tmp/berth-demo.XXXXXX)
+  mkdir "$DEMO/etc" "$DEMO/etc/plugins.d"
+  cat >"$DEMO/etc/plugins.d/hostpath.toml" <<TOML
+id = "hostpath"
+kind = "monolith"
+command = "$BIN/berth-hostpath"
+args = ["--endpoint", "\${CSI_ENDPOINT}", "--node-id", "\${BERTH_NODE_ID}", "--state-dir", "\${BERTH_PLUGIN_DIR}"]
+TOML
+}
+
+launch_berthd() {
+  setsid "$BIN/berthd" --config "$DEMO/etc" --state-dir "$DEMO/state" --runtime-dir "$DEMO/run" \
+    --node-id demo-node </dev/null >>"$DEMO/berthd.log" 2>&1 &
+  BERTHD_PID=$!
+}
+
+berthd_answers() {
+  ! is_gone "$BERTHD_PID" || fail 'berthd ended'
+  berthctl status >/dev/null
+}
+
+# --- the story ---------------------------------------------------------------------------------------------
+
+start() {
+  STEP='start berthd'
+  local began
+  began=$(now_ms)
+  launch_berthd
+  wait_for 20 'berthd to answer on its socket' berthd_answers
+  tell "berthd runs (pid $BERTHD_PID), answering after $(($(now_ms) - began)) ms"
+  wait_for 20 'the plugin to be ready' plugin_ready_unlike none
+  tell "plugin hostpath is READY (pid $PLUGIN_PID): $(plugin_field fingerprint.driver_name), a CSI plugin like any other"
+}
+
+create() {
+  STEP='create a volume'
+  local -a how=(--fs ext4)
+  [[ $KIND == ext4 ]] || how=(--parameter kind=directory)
+  VOLUME=$(berthctl volume create --plugin hostpath --name "$VOLUME_NAME" --size 64MiB "${how[@]}" -o json |
+    jq -r '.volume_id')
+  [[ -n $VOLUME && $VOLUME != null ]] || fail 'the answer names no volume'
+  tell "volume created through the plugin's controller: 64 MiB, $KIND, $VOLUME"
+}
+
+# publish CONSUMER: sets TARGET.
+publish() {
+  STEP="publish to $1"
+  local -a how=(--fs ext4)
+  [[ $KIND == ext4 ]] || how=()
+  TARGET=$(berthctl volume publish --plugin hostpath --volume "$VOLUME" --consumer "$1" "${how[@]}")
+  is_mounted "$TARGET" || fail "berthctl said '$TARGET', where the kernel shows no mount"
+  [[ $KIND != ext4 || $(findmnt --noheadings --output FSTYPE --mountpoint "$TARGET") == ext4 ]] ||
+    fail "$TARGET is mounted, but not as ext4"
+}
+
+holds_text() { [[ $(cat -- "$1/hello" 2>/dev/null) == "$TEXT" ]]; }
+
+publish_and_use() {
+  publish writer
+  WRITER=$TARGET
+  publish reader
+  READER=$TARGET
+  [[ $WRITER != "$READER" ]] || fail 'both consumers got the same target'
+  tell 'published to two consumers, "writer" and "reader": one staged file system, two mounts'
+  STEP='write through one consumer, read through the other'
+  printf '%s\n' "$TEXT" >"$WRITER/hello"
+  sync -- "$WRITER/hello"
+  holds_text "$READER" || fail 'what the writer wrote, the reader does not see'
+  tell "writer wrote a file, reader reads it: \"$(cat -- "$READER/hello")\""
+}
+
+kill_plugin() {
+  STEP='kill the plugin and wait for it to come back'
+  local old=$PLUGIN_PID began
+  began=$(now_ms)
+  kill -KILL "$old"
+  wait_for 20 'the plugin to be ready again, with a new pid' plugin_ready_unlike "$old"
+  is_gone "$old" || fail "the old plugin, pid $old, still runs"
+  holds_text "$READER" || fail 'the file is not readable any more'
+  tell "kill -9 $old (the plugin): READY again as pid $PLUGIN_PID after $(($(now_ms) - began)) ms; the file never left"
+}
+
+volume_is_known() {
+  berthctl volumes -o json | jq -e --arg id "$VOLUME" --arg writer "$WRITER" --arg reader "$READER" '
+    [.volumes[] | select(.volume_id == $id and .state == "PUBLISHED") | .publications[]
+      | select(.state == "PUBLISHED") | .consumer + "=" + .target_path] | sort
+    == ["reader=" + $reader, "writer=" + $writer]' >/dev/null
+}
+
+kill_berthd() {
+  STEP='kill berthd'
+  local old=$BERTHD_PID plugin=$PLUGIN_PID began
+  kill -KILL "$old"
+  wait "$old" 2>/dev/null || true
+  if ! is_mounted "$WRITER" || ! is_mounted "$READER"; then fail 'the mounts went with berthd'; fi
+  holds_text "$READER" || fail 'the file is not readable any more'
+  ! is_gone "$plugin" || fail 'the plugin went with berthd'
+  tell "kill -9 $old (berthd): both mounts stay, the file is readable, the plugin runs on"
+
+  STEP='start berthd again'
+  began=$(now_ms)
+  launch_berthd
+  wait_for 20 'berthd to answer on its socket' berthd_answers
+  wait_for 20 'the volume to be known' volume_is_known
+  wait_for 20 'the plugin to be ready' plugin_ready_unlike none
+  tell "berthd is back (pid $BERTHD_PID) after $(($(now_ms) - began)) ms and knows the volume and both consumers"
+  [[ $PLUGIN_PID == "$plugin" ]] || fail "the plugin was restarted: pid $plugin became $PLUGIN_PID"
+  tell "the plugin was taken back as it was, pid $PLUGIN_PID"
+}
+
+release() {
+  local consumer
+  for consumer in writer reader; do
+    STEP="unpublish from $consumer"
+    berthctl volume unpublish --plugin hostpath --volume "$VOLUME" --consumer "$consumer" >/dev/null
+  done
+  if is_mounted "$WRITER" || is_mounted "$READER"; then fail 'still mounted'; fi
+  [[ $(berthctl volumes -o json | jq '.volumes // [] | length') == 0 ]] || fail 'berthd still holds the volume'
+  tell 'unpublished from both, and unstaged after the last'
+  STEP='delete the volume'
+  berthctl volume delete --plugin hostpath --volume "$VOLUME" >/dev/null
+  [[ -z $(our_loop_devices) ]] || fail "loop devices are left: $(our_loop_devices)"
+  tell 'volume deleted'
+}
+
+stop() {
+  STEP='stop the plugin'
+  berthctl plugin stop hostpath >/dev/null
+  is_gone "$PLUGIN_PID" || fail "the plugin, pid $PLUGIN_PID, still runs"
+  STEP='stop berthd'
+  kill -TERM "$BERTHD_PID"
+  wait_for 30 'berthd to end' is_gone "$BERTHD_PID"
+  wait "$BERTHD_PID" || fail "berthd ended with status $?"
+  tell 'plugin and berthd stopped'
+}
+
+# --- the way back ------------------------------------------------------------------------------------------
+
+# Files and directories that a berthd with nothing left to do leaves, by name.
+remove_directories() {
+  local name
+  for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
+    state/logs/hostpath.log berthd.log berthctl.err; do
+    rm -f -- "$DEMO/$name"
+  done
+  for name in etc/plugins.d etc state/plugins/hostpath state/plugins state/logs state/volumes state \
+    run/plugins/hostpath run/plugins run; do
+    [[ ! -d $DEMO/$name ]] || rmdir --ignore-fail-on-non-empty -- "$DEMO/$name"
+  done
+  rmdir --ignore-fail-on-non-empty -- "$DEMO"
+}
+
+prove_nothing_is_left() {
+  STEP='leave nothing behind'
+  [[ -z $(our_mounts) ]] || fail "mounts are left: $(our_mounts | xargs)"
+  [[ -z $(our_loop_devices) ]] || fail "loop devices are left: $(our_loop_devices | xargs)"
+  [[ -z $(our_processes) ]] || fail "processes are left: $(our_processes | xargs)"
+  remove_directories
+  [[ ! -e $DEMO ]] || fail "files are left: $(find "$DEMO" -xdev \( ! -type d -o -empty \) -printf "%P ")"
+  tell 'nothing is left: no mount, no loop device, no process, no file'
+}
+
+# After a failure or an interruption.
+take_down_by_force() {
+  local each mounts
+  for each in $(our_processes); do
+    kill -KILL "$each" 2>/dev/null || true
+  done
+  mapfile -t mounts < <(our_mounts | tac)
+  for each in "${mounts[@]}"; do
+    umount -- "$each" 2>/dev/null || umount --lazy -- "$each" || true
+  done
+  for each in $(our_loop_devices); do
+    losetup --detach "$each" || true
+  done
+  if [[ -z $(our_mounts) ]]; then
+    find "$DEMO" -xdev -delete
+  else
+    printf 'Something is still mounted; look after it: %s\n' "$(our_mounts | xargs)" >&2
+  fi
+}
+
+say_what_to_try() {
+  local enter=
+  [[ ${BERTH_DEMO_ROOTLESS:-} != entered ]] ||
+    enter="nsenter --target $BERTHD_PID --user --mount --preserve-credentials "
+  cat <<TEXT
+
+It keeps running. Try:
+  alias b='$enter$BIN/berthctl --socket $DEMO/run/berthd.sock'
+  b status; b plugins; b volumes; b events
+  b volume stats --plugin hostpath --volume $VOLUME
+  ls -l $WRITER
+To end it:
+  b volume unpublish --plugin hostpath --volume $VOLUME --consumer writer
+  b volume unpublish --plugin hostpath --volume $VOLUME --consumer reader
+  b volume delete --plugin hostpath --volume $VOLUME
+  b plugin stop hostpath; kill $BERTHD_PID   # then remove $DEMO
+TEXT
+}
+
+main() {
+  local rootless=no argument
+  ARGS=("$@")
+  for argument in "$@"; do
+    case $argument in
+      --keep) KEEP=yes ;;
+      --rootless) rootless=yes ;;
+      *)
+        echo "demo: no option '$argument'; there are --keep and --rootless" >&2
+        exit 2
+        ;;
+    esac
+  done
+  trap on_exit EXIT
+  trap 'exit 130' INT TERM HUP
+  gain_rights "$rootless"
+  look_around
+  make_directories
+  tell "a node of its own beneath $DEMO"
+  start
+  create
+  publish_and_use
+  kill_plugin
+  kill_berthd
+  if [[ $KEEP == yes ]]; then
+    say_what_to_try
+    return
+  fi
+  release
+  stop
+  prove_nothing_is_left
+  DEMO=
+}
+
+main "$@"
