@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Berth's story, played for real: ./dev demo [--keep] [--rootless]
+# Berth's story, played for real: ./dev demo [--keep] [--rootless], and ./dev demo --end DIRECTORY for one that
+# was kept.
 #
 # A berthd of its own, on directories of its own, with one real plugin: a volume is made, published to two
 # consumers and used; the plugin and berthd are killed; nothing is lost; everything is taken down again and
@@ -10,8 +11,9 @@
 # failure. (After a failure it removes its own directory as a whole, once nothing is mounted there.)
 set -euo pipefail
 
-BIN=${BERTH_BIN:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)/build/dev/bin}
-readonly BIN
+SELF=$(realpath "${BASH_SOURCE[0]}")
+readonly SELF
+readonly BIN=${BERTH_BIN:-${SELF%/tests/demo/demo.sh}/build/dev/bin}
 readonly VOLUME_NAME=demo-volume
 readonly TEXT='made fast at berth one'
 
@@ -21,6 +23,7 @@ KIND=ext4 # or directory, where there are no loop devices
 STEP='looking around'
 BERTHD_PID=
 PLUGIN_PID=
+LAUNCHED=no # whether berthd is our child
 
 # --- telling -----------------------------------------------------------------------------------------------
 
@@ -57,7 +60,7 @@ on_exit() {
     show_log "$DEMO/berthctl.err" 5
     show_log "$DEMO/berthd.log" 30
     show_log "$DEMO/state/logs/hostpath.log" 15
-    take_down_by_force
+    [[ $KEEP == ending ]] || take_down_by_force
   fi
   exit "$status"
 }
@@ -129,7 +132,7 @@ gain_rights() {
       ! unshare --mount true 2>/dev/null || return 0
       echo 'Root may not mount here, so this demo tries a user namespace.'
     elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
-      exec sudo -- env BERTH_BIN="$BIN" "${BASH_SOURCE[0]}" "${ARGS[@]}"
+      exec sudo -- env BERTH_BIN="$BIN" "$SELF" "${ARGS[@]}"
     else
       echo 'Neither root nor sudo, so this demo tries a user namespace.'
     fi
@@ -138,7 +141,7 @@ gain_rights() {
     fail 'no right to mount: neither as root, nor by sudo, nor in a user namespace (user.max_user_namespaces?)'
   echo 'It plays in a user namespace with directory volumes: no loop devices, so no ext4 and no capacity limit.'
   BERTH_DEMO_ROOTLESS=entered exec unshare --user --map-root-user --mount --propagation private \
-    "${BASH_SOURCE[0]}" "${ARGS[@]}"
+    "$SELF" "${ARGS[@]}"
 }
 
 look_around() {
@@ -167,6 +170,7 @@ launch_berthd() {
   setsid "$BIN/berthd" --config "$DEMO/etc" --state-dir "$DEMO/state" --runtime-dir "$DEMO/run" \
     --node-id demo-node </dev/null >>"$DEMO/berthd.log" 2>&1 &
   BERTHD_PID=$!
+  LAUNCHED=yes
 }
 
 berthd_answers() {
@@ -285,7 +289,8 @@ stop() {
   STEP='stop berthd'
   kill -TERM "$BERTHD_PID"
   wait_for 30 'berthd to end' is_gone "$BERTHD_PID"
-  wait "$BERTHD_PID" || fail "berthd ended with status $?"
+  # One that was kept is not this shell's child, and its status not to be had.
+  [[ $LAUNCHED == no ]] || wait "$BERTHD_PID" || fail "berthd ended with status $?"
   tell 'plugin and berthd stopped'
 }
 
@@ -295,7 +300,7 @@ stop() {
 remove_directories() {
   local name
   for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
-    state/logs/hostpath.log berthd.log berthctl.err; do
+    state/logs/hostpath.log berthd.log berthctl.err volume; do
     rm -f -- "$DEMO/$name"
   done
   for name in etc/plugins.d etc state/plugins/hostpath state/plugins state/logs state/volumes state \
@@ -318,6 +323,11 @@ prove_nothing_is_left() {
 # After a failure or an interruption.
 take_down_by_force() {
   local each mounts
+  # berthd first, so that it starts nothing again; awaited, so that the shell does not report its end.
+  if [[ -n $BERTHD_PID ]]; then
+    kill -KILL "$BERTHD_PID" 2>/dev/null || true
+    wait "$BERTHD_PID" 2>/dev/null || true
+  fi
   for each in $(our_processes); do
     kill -KILL "$each" 2>/dev/null || true
   done
@@ -345,30 +355,61 @@ It keeps running. Try:
   alias b='$enter$BIN/berthctl --socket $DEMO/run/berthd.sock'
   b status; b plugins; b volumes; b events
   b volume stats --plugin hostpath --volume $VOLUME
-  ls -l $WRITER
-To end it:
-  b volume unpublish --plugin hostpath --volume $VOLUME --consumer writer
-  b volume unpublish --plugin hostpath --volume $VOLUME --consumer reader
-  b volume delete --plugin hostpath --volume $VOLUME
-  b plugin stop hostpath; kill $BERTHD_PID   # then remove $DEMO
+  ${enter}ls -l $WRITER
+End it, with everything in it:
+  ./dev demo --end $DEMO
 TEXT
+}
+
+# Releases and deletes every volume of a demo that was kept, and ends it.
+end_kept() {
+  STEP="end the demo in $1"
+  [[ $1 == /tmp/berth-demo.* && -S $1/run/berthd.sock ]] || fail 'no demo runs there'
+  if ((EUID != 0)) && [[ $(stat --format=%u -- "$1") == 0 ]]; then
+    exec sudo -- env BERTH_BIN="$BIN" "$SELF" --end "$1"
+  fi
+  KEEP=ending # a failure leaves it as it is
+  DEMO=$1
+  BERTHD_PID=$(berthctl status -o json | jq -r '.pid')
+  PLUGIN_PID=$(plugin_field pid)
+  if [[ $(readlink "/proc/$BERTHD_PID/ns/mnt") != "$(readlink /proc/self/ns/mnt)" ]]; then
+    exec nsenter --target "$BERTHD_PID" --user --mount --preserve-credentials env BERTH_BIN="$BIN" "$SELF" --end "$1"
+  fi
+  local volume consumer name
+  while IFS=$'\t' read -r volume consumer name; do
+    berthctl volume unpublish --plugin hostpath --volume "$volume" --consumer "$consumer" ${name:+--name "$name"} \
+      >/dev/null
+  done < <(berthctl volumes -o json | jq -r '
+    (.volumes // [])[] | .volume_id as $id | .publications[] | [$id, .consumer, .name // ""] | @tsv')
+  tell 'every volume unpublished'
+  for volume in $(<"$DEMO/volume"); do
+    berthctl volume delete --plugin hostpath --volume "$volume" >/dev/null
+  done
+  tell 'volume deleted'
+  stop
+  prove_nothing_is_left
+  DEMO=
 }
 
 main() {
   local rootless=no argument
   ARGS=("$@")
+  if [[ ${1:-} == --end && $# -eq 2 ]]; then
+    end_kept "$2"
+    return
+  fi
   for argument in "$@"; do
     case $argument in
       --keep) KEEP=yes ;;
       --rootless) rootless=yes ;;
       *)
-        echo "demo: no option '$argument'; there are --keep and --rootless" >&2
+        echo "demo: no option '$argument'; there are --keep, --rootless and --end DIRECTORY" >&2
         exit 2
         ;;
     esac
   done
   trap on_exit EXIT
-  trap 'exit 130' INT TERM HUP
+  trap 'exit 130' INT TERM HUP PIPE
   gain_rights "$rootless"
   look_around
   make_directories
@@ -379,6 +420,7 @@ main() {
   kill_plugin
   kill_berthd
   if [[ $KEEP == yes ]]; then
+    printf '%s\n' "$VOLUME" >"$DEMO/volume"
     say_what_to_try
     return
   fi
