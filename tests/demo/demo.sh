@@ -21,6 +21,7 @@ DEMO=     # our directory; everything that we make lies beneath it, so that it c
 KEEP=no   # --keep
 KIND=ext4 # or directory, where there are no loop devices
 STEP='looking around'
+EXPLAINED=no # whether fail has said why
 BERTHD_PID=
 PLUGIN_PID=
 LAUNCHED=no # whether berthd is our child
@@ -43,6 +44,7 @@ tell() {
 # --- failing -----------------------------------------------------------------------------------------------
 
 fail() {
+  EXPLAINED=yes
   printf '\nThe demo failed at: %s\n  %s\n' "$STEP" "$*" >&2
   exit 1
 }
@@ -56,6 +58,9 @@ show_log() {
 on_exit() {
   local status=$?
   trap - EXIT
+  if ((status != 0 && status != 130)) && [[ $EXPLAINED == no ]]; then
+    printf '\nThe demo failed at: %s\n' "$STEP" >&2
+  fi
   if ((status != 0)) && [[ -n $DEMO ]]; then
     show_log "$DEMO/berthctl.err" 5
     show_log "$DEMO/berthd.log" 30
