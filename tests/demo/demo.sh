@@ -196,22 +196,30 @@ start() {
   tell "plugin hostpath is READY (pid $PLUGIN_PID): $(plugin_field fingerprint.driver_name), a CSI plugin like any other"
 }
 
+# What both create and publish ask for: one file system, used by several on this node.
+want_capability() {
+  USE=(--access single-node-multi-writer)
+  [[ $KIND != ext4 ]] || USE+=(--fs ext4)
+}
+
 create() {
   STEP='create a volume'
-  local -a how=(--fs ext4)
-  [[ $KIND == ext4 ]] || how=(--parameter kind=directory)
-  VOLUME=$(berthctl volume create --plugin hostpath --name "$VOLUME_NAME" --size 64MiB "${how[@]}" -o json |
-    jq -r '.volume_id')
-  [[ -n $VOLUME && $VOLUME != null ]] || fail 'the answer names no volume'
+  local -a parameters=()
+  local answer
+  [[ $KIND == ext4 ]] || parameters=(--parameter kind=directory)
+  answer=$(berthctl volume create --plugin hostpath --name "$VOLUME_NAME" --size 64MiB "${USE[@]}" "${parameters[@]}" \
+    -o json)
+  VOLUME=$(jq -r '.volume_id // empty' <<<"$answer")
+  [[ -n $VOLUME ]] || fail 'the answer names no volume'
+  mapfile -t CONTEXT < <(jq -r '.volume_context // {} | to_entries[] | "--context", "\(.key)=\(.value)"' <<<"$answer")
   tell "volume created through the plugin's controller: 64 MiB, $KIND, $VOLUME"
 }
 
-# publish CONSUMER: sets TARGET.
+# publish CONSUMER [OPTIONS…]: sets TARGET.
 publish() {
   STEP="publish to $1"
-  local -a how=(--fs ext4)
-  [[ $KIND == ext4 ]] || how=()
-  TARGET=$(berthctl volume publish --plugin hostpath --volume "$VOLUME" --consumer "$1" "${how[@]}")
+  TARGET=$(berthctl volume publish --plugin hostpath --volume "$VOLUME" --consumer "$1" "${USE[@]}" "${CONTEXT[@]}" \
+    "${@:2}")
   is_mounted "$TARGET" || fail "berthctl said '$TARGET', where the kernel shows no mount"
   [[ $KIND != ext4 || $(findmnt --noheadings --output FSTYPE --mountpoint "$TARGET") == ext4 ]] ||
     fail "$TARGET is mounted, but not as ext4"
@@ -222,15 +230,16 @@ holds_text() { [[ $(cat -- "$1/hello" 2>/dev/null) == "$TEXT" ]]; }
 publish_and_use() {
   publish writer
   WRITER=$TARGET
-  publish reader
+  publish reader --readonly
   READER=$TARGET
   [[ $WRITER != "$READER" ]] || fail 'both consumers got the same target'
-  tell 'published to two consumers, "writer" and "reader": one staged file system, two mounts'
+  tell 'published to two consumers, "writer" and, read-only, "reader": one staged file system, two mounts'
   STEP='write through one consumer, read through the other'
   printf '%s\n' "$TEXT" >"$WRITER/hello"
   sync -- "$WRITER/hello"
   holds_text "$READER" || fail 'what the writer wrote, the reader does not see'
-  tell "writer wrote a file, reader reads it: \"$(cat -- "$READER/hello")\""
+  ! { : >"$READER/scribble"; } 2>/dev/null || fail 'the reader can write'
+  tell "writer wrote a file; reader reads it, and may not write: \"$(cat -- "$READER/hello")\""
 }
 
 kill_plugin() {
@@ -419,6 +428,7 @@ main() {
   look_around
   make_directories
   tell "a node of its own beneath $DEMO"
+  want_capability
   start
   create
   publish_and_use
