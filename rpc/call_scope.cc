@@ -1,0 +1,54 @@
+#include "rpc/call_scope.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace berth {
+
+CallScope::CallScope(asio::any_io_executor executor, std::string name, size_t limit, Duration longest)
+    : executor_(executor),
+      name_(std::move(name)),
+      limit_(limit),
+      longest_(longest),
+      changed_(executor),
+      tasks_(std::move(executor), name_) {}
+
+TimePoint CallScope::DeadlineOf(gpr_timespec deadline) const {
+  const auto longest = std::chrono::duration_cast<std::chrono::nanoseconds>(longest_);
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const gpr_timespec bound = gpr_time_from_nanos(longest.count(), GPR_TIMESPAN);
+  const gpr_timespec wait = gpr_time_min(left, bound);
+  return Clock::now() + std::chrono::seconds(wait.tv_sec) + std::chrono::nanoseconds(wait.tv_nsec);
+}
+
+absl::Status CallScope::Admit() const {
+  if (stopping_) return absl::UnavailableError("berthd is stopping");
+  if (tasks_.size() >= limit_) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} {} run already, which is the most at once: try again", tasks_.size(), name_));
+  }
+  return absl::OkStatus();
+}
+
+void CallScope::Spawn(std::string_view method, Awaitable<void> task) {
+  tasks_.Spawn(std::string(method), std::move(task));
+}
+
+Awaitable<void> CallScope::Stop(TimePoint grace) {
+  stopping_ = true;
+  // A task leaves the scope just before its reactor goes, so the reactors' bell rings for both.
+  co_await changed_.WaitUntil([this] { return tasks_.size() == 0; }, grace);
+  co_await tasks_.Join();
+}
+
+void CallScope::ReactorGone() {
+  --reactors_;
+  changed_.NotifyAll();
+}
+
+Awaitable<bool> CallScope::WaitReactorsGone(TimePoint deadline) {
+  return changed_.WaitUntil([this] { return reactors_ == 0; }, deadline);
+}
+
+}  // namespace berth

@@ -1,0 +1,67 @@
+// The calls of one gRPC service while they run, as coroutines on the loop: how many there may be, and how
+// they end when berthd does.
+//
+// A CallScope belongs to a service. Reactors (reactor.h) are made on gRPC's threads and do nothing there but
+// post; they enter the scope on the loop thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <grpc/support/time.h>
+
+#include <atomic>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "rpc/access.h"
+
+namespace berth {
+
+// What a handler is told of its call besides the request.
+struct CallInfo {
+  std::string_view method;  // "PublishVolume"; lives for ever
+  Rights rights;
+  // The caller's deadline, at most the scope's longest wait from now.
+  TimePoint deadline;
+  // gRPC's name of the connection, "fd:N".
+  std::string peer;
+};
+
+class CallScope {
+ public:
+  // `limit`: calls at once. `longest`: how long one may take at most, whatever its caller's deadline says.
+  CallScope(asio::any_io_executor executor, std::string name, size_t limit, Duration longest);
+
+  [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
+
+  // Any thread. The deadline of a call as gRPC has it, on our clock, within `longest`.
+  [[nodiscard]] TimePoint DeadlineOf(gpr_timespec deadline) const;
+
+  // Loop thread. OK, or why a call cannot be begun: UNAVAILABLE (stopping), RESOURCE_EXHAUSTED (the limit).
+  [[nodiscard]] absl::Status Admit() const;
+  void Spawn(std::string_view method, Awaitable<void> task);
+
+  // Admits nothing any more. Calls that run may end until `grace`; then they are cancelled and answered with
+  // UNAVAILABLE. Returns once none runs.
+  [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
+
+  // A reactor lives from its making on a gRPC thread until gRPC has let go of it (OnDone), which is a little
+  // longer than its task runs.
+  void ReactorMade() { ++reactors_; }  // any thread
+  void ReactorGone();                  // loop thread
+  // Waits until no reactor is left, or `deadline`; says whether none is. Only after gRPC's own Shutdown.
+  [[nodiscard]] Awaitable<bool> WaitReactorsGone(TimePoint deadline);
+
+ private:
+  asio::any_io_executor executor_;
+  std::string name_;
+  size_t limit_;
+  Duration longest_;
+  bool stopping_ = false;
+  std::atomic<size_t> reactors_{0};
+  Condition changed_;
+  TaskScope tasks_;
+};
+
+}  // namespace berth

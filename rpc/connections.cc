@@ -1,0 +1,92 @@
+#include "rpc/connections.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <charconv>
+
+#include "base/status.h"
+
+namespace berth {
+
+absl::StatusOr<std::unique_ptr<Connections>> Connections::Make(asio::any_io_executor executor,
+                                                               ConnectionLimits limits) {
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
+  return std::unique_ptr<Connections>(new Connections(std::move(executor), limits, std::move(epoll)));
+}
+
+Connections::Connections(asio::any_io_executor executor, ConnectionLimits limits, UniqueFd epoll)
+    : limits_(limits), epoll_(std::move(executor), epoll.Release()) {}
+
+absl::Status Connections::Admit(const PeerCredentials& peer, Rights rights) const {
+  const size_t total =
+      rights.change ? limits_.total : limits_.total - std::min(limits_.reserved, limits_.total);
+  if (open_.size() >= total) {
+    return absl::ResourceExhaustedError(fmt::format("{} connections are open", open_.size()));
+  }
+  const auto user = per_user_.find(peer.uid);
+  if (user != per_user_.end() && user->second >= limits_.per_user) {
+    return absl::ResourceExhaustedError(
+        fmt::format("uid {} has {} connections open", peer.uid, user->second));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Connections::Add(int fd, PeerCredentials peer) {
+  UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  if (!duplicate.valid()) return ErrnoStatus(errno, "duplicate a connection");
+  const uint64_t id = next_id_++;
+  epoll_event event{};  // No events asked for: hang-ups and errors are always told.
+  event.data.u64 = id;
+  if (epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, duplicate.get(), &event) != 0) {
+    return ErrnoStatus(errno, "watch a connection");
+  }
+  by_grpc_fd_[fd] = id;
+  ++per_user_[peer.uid];
+  open_[id] = {.duplicate = std::move(duplicate), .grpc_fd = fd, .peer = std::move(peer)};
+  return absl::OkStatus();
+}
+
+Awaitable<void> Connections::Watch() {
+  while (true) {
+    co_await epoll_.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+    std::array<epoll_event, 64> ended{};
+    const int count = epoll_wait(epoll_.native_handle(), ended.data(), static_cast<int>(ended.size()), 0);
+    for (int i = 0; i < count; ++i) Forget(ended[static_cast<size_t>(i)].data.u64);
+  }
+}
+
+void Connections::Forget(uint64_t id) {
+  const auto it = open_.find(id);
+  if (it == open_.end()) return;
+  const Connection& connection = it->second;
+  // Closing is not enough: gRPC's descriptor may keep the socket, and with it its place in the epoll.
+  epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, connection.duplicate.get(), nullptr);
+  const auto user = per_user_.find(connection.peer.uid);
+  if (--user->second == 0) per_user_.erase(user);
+  const auto named = by_grpc_fd_.find(connection.grpc_fd);
+  if (named != by_grpc_fd_.end() && named->second == id) by_grpc_fd_.erase(named);
+  open_.erase(it);
+}
+
+std::string Connections::NameOf(const std::string& grpc_peer) const {
+  constexpr std::string_view kPrefix = "fd:";
+  int fd = -1;
+  if (grpc_peer.starts_with(kPrefix)) {
+    std::from_chars(grpc_peer.data() + kPrefix.size(), grpc_peer.data() + grpc_peer.size(), fd);
+  }
+  const auto named = by_grpc_fd_.find(fd);
+  return named == by_grpc_fd_.end() ? "an unknown peer" : open_.at(named->second).peer.Describe();
+}
+
+void Connections::ShutdownAll() {
+  for (const auto& [id, connection] : open_) shutdown(connection.duplicate.get(), SHUT_RDWR);
+}
+
+}  // namespace berth

@@ -1,0 +1,74 @@
+// The connections that are open to berthd's socket: how many there may be, whose they are, and when they end.
+//
+// gRPC owns a connection's descriptor and tells nobody when it closes it. So a duplicate of each is kept here
+// and watched for hang-up, by an epoll of our own that asks for nothing else and so is silent while bytes
+// flow. gRPC shuts a socket down before it closes it, so a hang-up is seen whichever side ends it.
+//
+// Loop thread only.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "base/task_scope.h"
+#include "base/unique_fd.h"
+#include "rpc/access.h"
+
+namespace berth {
+
+// Each open connection takes two descriptors and some 50 KiB.
+struct ConnectionLimits {
+  size_t total = 256;
+  size_t per_user = 64;
+  // Of `total`, kept free for those who may change: however many others connect, an operator gets in.
+  size_t reserved = 32;
+};
+
+class Connections {
+ public:
+  // FAILED_PRECONDITION/RESOURCE_EXHAUSTED: no epoll.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connections>> Make(asio::any_io_executor executor,
+                                                                         ConnectionLimits limits);
+
+  // Whether one more connection may be taken from `peer`. RESOURCE_EXHAUSTED names the limit.
+  [[nodiscard]] absl::Status Admit(const PeerCredentials& peer, Rights rights) const;
+
+  // Begins to count the connection behind `fd`, before it is handed to gRPC (which will call it "fd:<fd>").
+  [[nodiscard]] absl::Status Add(int fd, PeerCredentials peer);
+
+  // Notices connections that end. Runs until it is cancelled.
+  [[nodiscard]] Awaitable<void> Watch();
+
+  // "uid 0, pid 12", for gRPC's name of a connection; "an unknown peer" once it has ended. gRPC keeps the
+  // descriptor open while a call on it exists, so within a call the number is not somebody else's; still, use
+  // it for texts only.
+  [[nodiscard]] std::string NameOf(const std::string& grpc_peer) const;
+
+  // Breaks every connection off.
+  void ShutdownAll();
+
+  [[nodiscard]] size_t size() const { return open_.size(); }
+
+ private:
+  struct Connection {
+    UniqueFd duplicate;
+    int grpc_fd = -1;
+    PeerCredentials peer;
+  };
+
+  Connections(asio::any_io_executor executor, ConnectionLimits limits, UniqueFd epoll);
+  void Forget(uint64_t id);
+
+  ConnectionLimits limits_;
+  asio::posix::stream_descriptor epoll_;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, Connection> open_;
+  std::map<uid_t, size_t> per_user_;
+  std::map<int, uint64_t> by_grpc_fd_;  // the newest of each number
+};
+
+}  // namespace berth

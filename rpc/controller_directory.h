@@ -1,0 +1,47 @@
+// How the node's API reaches plugins: their clients, and the levers that a person may pull.
+//
+// Two narrow interfaces of this folder's own, so that the API can be tested without a process; main
+// implements them over the Supervisor and whoever holds the clients. Loop thread only. What is asked here
+// must outlive the NodeApi.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "csi/client.h"
+#include "supervisor/registry.h"
+
+namespace berth {
+
+// The CSI clients, for calls of the Controller service (those of the Node service are the Mounter's).
+class ControllerDirectory {
+ public:
+  virtual ~ControllerDirectory() = default;
+
+  // The client of the plugin's present incarnation; null where its socket is not there. Which plugin to ask
+  // is plugin_choice.h's to say.
+  [[nodiscard]] virtual std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) = 0;
+};
+
+// The plugins as they are now, and their levers. The errors are those that berth.v1.Node documents; at the
+// deadline the caller's wait ends (DEADLINE_EXCEEDED), not the work.
+class PluginControl {
+ public:
+  virtual ~PluginControl() = default;
+
+  // By id; the reference is good until the next co_await.
+  [[nodiscard]] virtual const std::map<std::string, PluginSnapshot>& plugins() const = 0;
+
+  [[nodiscard]] virtual Awaitable<absl::Status> StartPlugin(std::string id, TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> StopPlugin(std::string id, bool force,
+                                                           TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> RestartPlugin(std::string id, bool force,
+                                                              TimePoint deadline) = 0;
+};
+
+}  // namespace berth

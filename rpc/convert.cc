@@ -1,0 +1,324 @@
+#include "rpc/convert.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/stubs/common.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/status.h"
+#include "csi/names.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kMessageLimit = 4096;
+constexpr size_t kOutputLines = 100;
+constexpr int kUsageLimit = 16;
+// A shorter value cannot be blotted out without making the message unreadable.
+constexpr size_t kShortestHidden = 4;
+
+// An id: unchanged, unless it cannot be sent as a proto3 string.
+std::string Text(const std::string& value) {
+  const bool valid =
+      google::protobuf::internal::IsStructurallyValidUTF8(value.data(), static_cast<int>(value.size()));
+  return valid ? value : Printable(value, RequestLimits::kVolumeId);
+}
+
+v1::PluginState StateOf(PluginState state) {
+  switch (state) {
+    case PluginState::kStopped:
+      return v1::STOPPED;
+    case PluginState::kStarting:
+      return v1::STARTING;
+    case PluginState::kReady:
+      return v1::READY;
+    case PluginState::kUnhealthy:
+      return v1::UNHEALTHY;
+    case PluginState::kBackingOff:
+      return v1::BACKING_OFF;
+    case PluginState::kDraining:
+      return v1::DRAINING;
+    case PluginState::kFailed:
+      return v1::FAILED;
+  }
+  return v1::PLUGIN_STATE_UNKNOWN;
+}
+
+v1::VolumeState StateOf(PublicationState state) {
+  switch (state) {
+    case PublicationState::kPublishing:
+      return v1::PUBLISHING;
+    case PublicationState::kPublished:
+      return v1::PUBLISHED;
+    case PublicationState::kUnpublishing:
+      return v1::UNPUBLISHING;
+  }
+  return v1::VOLUME_STATE_UNKNOWN;
+}
+
+v1::VolumeState StateOf(StageState state) {
+  switch (state) {
+    case StageState::kAbsent:
+      return v1::VOLUME_STATE_UNKNOWN;
+    case StageState::kStaging:
+      return v1::STAGING;
+    case StageState::kStaged:
+      return v1::STAGED;
+    case StageState::kUnstaging:
+      return v1::UNSTAGING;
+  }
+  return v1::VOLUME_STATE_UNKNOWN;
+}
+
+// The furthest: a publication is further than any staging, a published one the furthest of all.
+v1::VolumeState FurthestState(const VolumeView& volume) {
+  for (const PublicationState state :
+       {PublicationState::kPublished, PublicationState::kPublishing, PublicationState::kUnpublishing}) {
+    const bool any = std::any_of(volume.publications.begin(), volume.publications.end(),
+                                 [state](const PublicationView& view) { return view.state == state; });
+    if (any) return StateOf(state);
+  }
+  return StateOf(volume.stage_state);
+}
+
+// What a CSI set of capabilities is called, added to `to`.
+template <class Repeated>
+void AddNames(const std::set<int>& numbers, std::string (*name)(int), Repeated* to) {
+  for (std::string& text : Names(numbers, name)) to->Add(std::move(text));
+}
+
+// Told apart from the services, beside which it stands.
+std::string ExpansionName(int number) { return "VOLUME_EXPANSION_" + VolumeExpansionName(number); }
+
+template <class Map>
+void FillMap(const std::map<std::string, std::string>& from, Map* to) {
+  for (const auto& [key, value] : from) (*to)[Text(key)] = Text(value);
+}
+
+void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
+  const PluginFacts& facts = *plugin.facts;
+  to->set_driver_name(Text(facts.name));
+  to->set_vendor_version(Text(facts.vendor_version));
+  FillMap(facts.manifest, to->mutable_manifest());
+  AddNames(facts.plugin_services, PluginServiceName, to->mutable_plugin_capabilities());
+  AddNames(facts.volume_expansion, ExpansionName, to->mutable_plugin_capabilities());
+  AddNames(facts.controller_capabilities, ControllerCapabilityName, to->mutable_controller_capabilities());
+  AddNames(facts.node_capabilities, NodeCapabilityName, to->mutable_node_capabilities());
+  to->set_node_id(Text(facts.node_id));
+  to->set_max_volumes(facts.max_volumes_per_node.value_or(0));
+  FillMap(facts.topology, to->mutable_topology());
+  to->set_computed_class(plugin.computed_class);
+  if (plugin.facts_read_at) *to->mutable_read_at() = ToProto(*plugin.facts_read_at);
+  to->set_needs_attach(facts.NeedsAttach());
+}
+
+void Fill(const PluginHealth& health, v1::Health* to) {
+  to->set_ok(health.ok);
+  if (health.last_probe_at) *to->mutable_last_probe_at() = ToProto(*health.last_probe_at);
+  const auto latency = std::chrono::duration_cast<std::chrono::nanoseconds>(health.latency).count();
+  to->mutable_latency()->set_seconds(latency / 1'000'000'000);
+  to->mutable_latency()->set_nanos(static_cast<int32_t>(latency % 1'000'000'000));
+  to->set_error(Printable(health.error, kMessageLimit));
+  to->set_consecutive_failures(health.consecutive_failures);
+  if (health.since != WallTime{}) *to->mutable_since() = ToProto(health.since);
+}
+
+absl::Status Wrong(std::string_view plugin_id, std::string_view rpc, std::string_view what) {
+  return absl::InternalError(fmt::format("plugin {}: its answer to {} is wrong: {}", plugin_id, rpc, what));
+}
+
+// What is wrong with a capacity that was answered to a range; empty: nothing. Where CSI lets 0 mean
+// "unknown", the caller asks only for others.
+std::string WrongCapacity(int64_t capacity, const ::csi::v1::CapacityRange& range) {
+  if (capacity < 0) return fmt::format("a capacity of {} bytes", capacity);
+  if (capacity < range.required_bytes()) {
+    return fmt::format("a capacity of {} bytes, though {} were required", capacity, range.required_bytes());
+  }
+  if (range.limit_bytes() > 0 && capacity > range.limit_bytes()) {
+    return fmt::format("a capacity of {} bytes, though at most {} were allowed", capacity,
+                       range.limit_bytes());
+  }
+  return {};
+}
+
+}  // namespace
+
+google::protobuf::Timestamp ToProto(WallTime time) {
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch());
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(nanos);
+  google::protobuf::Timestamp stamp;
+  stamp.set_seconds(seconds.count());
+  stamp.set_nanos(static_cast<int32_t>((nanos - seconds).count()));
+  return stamp;
+}
+
+v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
+  v1::Plugin to;
+  to.set_id(Text(plugin.id));
+  to.set_kind(std::string(PluginKindName(plugin.kind)));
+  to.set_state(StateOf(plugin.state));
+  to.set_alive(plugin.alive);
+  to.set_ready(plugin.ready);
+  to.set_registered(plugin.registered);
+  to.set_reason(Printable(plugin.reason, kMessageLimit));
+  to.set_config_file(Text(plugin.config_file));
+  to.set_pid(plugin.pid);
+  to.set_socket_path(Text(plugin.socket_path));
+  if (plugin.started_at) *to.mutable_started_at() = ToProto(*plugin.started_at);
+  to.set_restarts(plugin.restarts);
+  to.set_last_exit(Printable(plugin.last_exit, kMessageLimit));
+  if (plugin.last_exit_at) *to.mutable_last_exit_at() = ToProto(*plugin.last_exit_at);
+  if (plugin.next_restart_at) *to.mutable_next_restart_at() = ToProto(*plugin.next_restart_at);
+  const size_t first =
+      plugin.last_output.size() > kOutputLines ? plugin.last_output.size() - kOutputLines : 0;
+  for (size_t i = first; i < plugin.last_output.size(); ++i) {
+    to.add_last_output(Printable(plugin.last_output[i], kMessageLimit));
+  }
+  to.set_incarnation(plugin.incarnation);
+  Fill(plugin.health, to.mutable_health());
+  if (plugin.facts) Fill(plugin, to.mutable_fingerprint());
+  to.set_volumes(volumes);
+  return to;
+}
+
+v1::Volume ToProto(const VolumeView& volume, bool show_flags) {
+  v1::Volume to;
+  to.set_plugin_id(Text(volume.plugin_id));
+  to.set_volume_id(Text(volume.volume_id));
+  to.set_state(FurthestState(volume));
+  to.set_uncertain(volume.uncertain);
+  to.set_awaiting_secrets(volume.awaiting_secrets);
+  v1::Capability& capability = *to.mutable_capability();
+  capability.set_access_mode(static_cast<v1::AccessMode>(volume.use.access_mode));
+  capability.set_access_type(volume.use.access_type == AccessType::kBlock ? v1::BLOCK : v1::MOUNT);
+  capability.set_fs_type(Text(volume.use.fs_type));
+  if (show_flags) {
+    for (const std::string& flag : volume.use.mount_flags) capability.add_mount_flags(Text(flag));
+  } else if (!volume.use.mount_flags.empty()) {
+    capability.add_mount_flags("(hidden)");
+  }
+  to.set_staging_path(Text(volume.staging_path));
+  for (const PublicationView& view : volume.publications) {
+    v1::Publication& publication = *to.add_publications();
+    publication.set_consumer(Text(view.consumer));
+    publication.set_name(Text(view.name));
+    publication.set_target_path(Text(view.target_path));
+    publication.set_readonly(view.readonly);
+    publication.set_state(StateOf(view.state));
+    publication.set_uncertain(view.uncertain);
+    publication.set_last_error(Printable(view.last_error, kMessageLimit));
+    if (view.published_at) *publication.mutable_published_at() = ToProto(*view.published_at);
+  }
+  to.set_last_error(Printable(volume.last_error, kMessageLimit));
+  if (volume.next_retry_at) *to.mutable_next_retry_at() = ToProto(*volume.next_retry_at);
+  to.set_running(Text(volume.running));
+  if (volume.running_since) *to.mutable_running_since() = ToProto(*volume.running_since);
+  return to;
+}
+
+v1::Event ToProto(const Event& event) {
+  v1::Event to;
+  to.set_sequence(event.sequence);
+  *to.mutable_time() = ToProto(event.time);
+  to.set_type(Text(event.type));
+  to.set_plugin_id(Text(event.plugin_id));
+  to.set_volume_id(Text(event.volume_id));
+  to.set_consumer(Text(event.consumer));
+  to.set_message(Printable(event.message, kMessageLimit));
+  return to;
+}
+
+absl::StatusOr<v1::CreateVolumeResponse> CheckedAnswer(std::string_view plugin_id,
+                                                       const ::csi::v1::CreateVolumeRequest& request,
+                                                       const ::csi::v1::CreateVolumeResponse& answer) {
+  const ::csi::v1::Volume& volume = answer.volume();
+  if (volume.volume_id().empty()) return Wrong(plugin_id, "CreateVolume", "the volume has no id");
+  if (volume.volume_id().size() > RequestLimits::kVolumeId) {
+    return Wrong(plugin_id, "CreateVolume",
+                 fmt::format("the volume's id is {} bytes long", volume.volume_id().size()));
+  }
+  // From here on the volume has a name, and an operator must learn it: it exists and is of no use.
+  const auto wrong = [&](std::string_view what) {
+    return Wrong(plugin_id, "CreateVolume",
+                 fmt::format("{} (the volume {} exists now)", what, Printable(volume.volume_id(), 256)));
+  };
+  if (volume.capacity_bytes() != 0) {
+    const std::string why = WrongCapacity(volume.capacity_bytes(), request.capacity_range());
+    if (!why.empty()) return wrong(why);
+  }
+  size_t bytes = 0;
+  for (const auto& [key, value] : volume.volume_context()) bytes += key.size() + value.size();
+  if (bytes > RequestLimits::kMapBytes || volume.volume_context().size() > RequestLimits::kMapEntries) {
+    return wrong(fmt::format("a volume context of {} bytes", bytes));
+  }
+  if (request.has_volume_content_source() && !volume.has_content_source()) {
+    return wrong("it does not say that the volume was filled from the source");
+  }
+  v1::CreateVolumeResponse response;
+  response.set_volume_id(volume.volume_id());
+  response.set_capacity_bytes(volume.capacity_bytes());
+  *response.mutable_volume_context() = volume.volume_context();
+  return response;
+}
+
+absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
+                                      const ::csi::v1::ControllerExpandVolumeRequest& request,
+                                      const ::csi::v1::ControllerExpandVolumeResponse& answer) {
+  // Unlike CreateVolume's, this capacity must be told. One above the limit is not refused: the volume may
+  // have been larger before, and cannot shrink.
+  ::csi::v1::CapacityRange range = request.capacity_range();
+  range.clear_limit_bytes();
+  const std::string why =
+      answer.capacity_bytes() == 0 ? "no capacity" : WrongCapacity(answer.capacity_bytes(), range);
+  if (!why.empty()) return Wrong(plugin_id, "ControllerExpandVolume", why);
+  return answer.capacity_bytes();
+}
+
+absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
+    std::string_view plugin_id, const ::csi::v1::NodeGetVolumeStatsResponse& answer) {
+  using ::csi::v1::VolumeUsage;
+  constexpr std::string_view kRpc = "NodeGetVolumeStats";
+  if (answer.usage_size() > kUsageLimit) {
+    return Wrong(plugin_id, kRpc, fmt::format("{} usages", answer.usage_size()));
+  }
+  v1::GetVolumeStatsResponse response;
+  for (const VolumeUsage& usage : answer.usage()) {
+    if (usage.unit() != VolumeUsage::BYTES && usage.unit() != VolumeUsage::INODES) {
+      return Wrong(plugin_id, kRpc, fmt::format("the unit {}", int{usage.unit()}));
+    }
+    if (usage.total() < 0 || usage.used() < 0 || usage.available() < 0) {
+      return Wrong(plugin_id, kRpc, "a negative size");
+    }
+    v1::VolumeUsage& to = *response.add_usage();
+    to.set_unit(VolumeUsage::Unit_Name(usage.unit()));
+    to.set_total(usage.total());
+    to.set_used(usage.used());
+    to.set_available(usage.available());
+  }
+  if (answer.has_volume_condition()) {
+    response.mutable_condition()->set_abnormal(answer.volume_condition().abnormal());
+    response.mutable_condition()->set_message(Printable(answer.volume_condition().message(), kMessageLimit));
+  }
+  return response;
+}
+
+absl::Status HideSecrets(const absl::Status& status, const std::map<std::string, std::string>& secrets) {
+  if (status.ok()) return status;
+  std::string message(status.message());
+  bool changed = false;
+  for (const auto& [key, value] : secrets) {
+    if (value.size() < kShortestHidden) continue;
+    // As it is, and as it looks once a message has been made printable.
+    for (const std::string& shape : {value, Printable(value, value.size())}) {
+      for (size_t at = message.find(shape); at != std::string::npos; at = message.find(shape, at + 3)) {
+        message.replace(at, shape.size(), "***");
+        changed = true;
+      }
+    }
+  }
+  return changed ? absl::Status(status.code(), message) : status;
+}
+
+}  // namespace berth

@@ -1,0 +1,46 @@
+// What the node knows, as berth.v1 says it, and what plugins answer, checked before it is believed.
+//
+// Everything that a plugin or its output may have put into a text is made valid UTF-8 and, where it is for
+// people, printable and bounded. Pure; any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/event_log.h"
+#include "csi/csi.pb.h"
+#include "mounter/mounter.h"
+#include "rpc/node.pb.h"
+#include "supervisor/registry.h"
+
+namespace berth {
+
+// `volumes`: how many are held through it here.
+[[nodiscard]] v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes);
+
+// Mount flags are as sensitive as secrets: "(hidden)" stands for them unless `show_flags`.
+[[nodiscard]] v1::Volume ToProto(const VolumeView& volume, bool show_flags);
+
+[[nodiscard]] v1::Event ToProto(const Event& event);
+
+[[nodiscard]] google::protobuf::Timestamp ToProto(WallTime time);
+
+// What the plugin answered to `request`. INTERNAL names the plugin, the RPC, and what is wrong: no volume
+// id, a size that was not asked for, a context beyond all measure, a source that was left out.
+[[nodiscard]] absl::StatusOr<v1::CreateVolumeResponse> CheckedAnswer(
+    std::string_view plugin_id, const ::csi::v1::CreateVolumeRequest& request,
+    const ::csi::v1::CreateVolumeResponse& answer);
+[[nodiscard]] absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
+                                                    const ::csi::v1::ControllerExpandVolumeRequest& request,
+                                                    const ::csi::v1::ControllerExpandVolumeResponse& answer);
+[[nodiscard]] absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
+    std::string_view plugin_id, const ::csi::v1::NodeGetVolumeStatsResponse& answer);
+
+// `status` with the values of `secrets` blotted out of its message: plugins quote what they were given.
+[[nodiscard]] absl::Status HideSecrets(const absl::Status& status,
+                                       const std::map<std::string, std::string>& secrets);
+
+}  // namespace berth

@@ -1,0 +1,119 @@
+// What each method of berth.v1.Node does, as coroutines from request to answer: no gRPC, no sockets, no
+// processes in here. node_service.h puts it onto gRPC; rights are checked there, before anything here runs.
+//
+// Owned by main; loop thread only. What it is given outlives it. Each method's meaning and errors are those
+// in node.proto; a deadline ends the caller's wait.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/event_log.h"
+#include "mounter/mounter.h"
+#include "rpc/call_scope.h"
+#include "rpc/controller_directory.h"
+#include "rpc/node.pb.h"
+#include "rpc/reactor.h"
+
+namespace berth {
+
+// What GetStatus tells of berthd itself.
+struct NodeInfo {
+  std::string node_id;
+  std::string version;
+  WallTime started_at;
+  std::string config_dir;
+  std::string state_dir;
+  std::string runtime_dir;
+};
+
+class NodeApi {
+ public:
+  NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
+          EventLog& events);
+
+  template <class T>
+  using Answer = Awaitable<absl::StatusOr<T>>;
+
+  Answer<v1::GetStatusResponse> GetStatus(v1::GetStatusRequest request, CallInfo call);
+
+  Answer<v1::ListPluginsResponse> ListPlugins(v1::ListPluginsRequest request, CallInfo call);
+  Answer<v1::Plugin> GetPlugin(v1::GetPluginRequest request, CallInfo call);
+  Answer<v1::Plugin> StartPlugin(v1::StartPluginRequest request, CallInfo call);
+  Answer<v1::Plugin> StopPlugin(v1::StopPluginRequest request, CallInfo call);
+  Answer<v1::Plugin> RestartPlugin(v1::RestartPluginRequest request, CallInfo call);
+
+  Answer<v1::ListVolumesResponse> ListVolumes(v1::ListVolumesRequest request, CallInfo call);
+  Answer<v1::Volume> GetVolume(v1::GetVolumeRequest request, CallInfo call);
+  Answer<v1::PublishVolumeResponse> PublishVolume(v1::PublishVolumeRequest request, CallInfo call);
+  Answer<v1::UnpublishVolumeResponse> UnpublishVolume(v1::UnpublishVolumeRequest request, CallInfo call);
+  Answer<v1::GetVolumeStatsResponse> GetVolumeStats(v1::GetVolumeStatsRequest request, CallInfo call);
+
+  // Through a plugin's controller: node_api_controller.cc.
+  Answer<v1::CreateVolumeResponse> CreateVolume(v1::CreateVolumeRequest request, CallInfo call);
+  Answer<v1::DeleteVolumeResponse> DeleteVolume(v1::DeleteVolumeRequest request, CallInfo call);
+  Answer<v1::ExpandVolumeResponse> ExpandVolume(v1::ExpandVolumeRequest request, CallInfo call);
+
+  // A reader that is slower than the events misses some and is told how many; it holds up nobody, and what
+  // is kept for it is one batch.
+  Awaitable<absl::Status> WatchEvents(v1::WatchEventsRequest request, CallInfo call,
+                                      StreamWriter<v1::WatchEventsResponse>& out);
+
+ private:
+  // Work that is under way here on one volume of one driver, so that a volume is not deleted while it is
+  // being published and not published while it is being deleted, whichever comes first.
+  using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
+  class Hold;
+
+  // Which controller to call, and what it can do.
+  struct Controller {
+    std::string plugin_id;
+    std::shared_ptr<CsiClient> client;
+    PluginFacts facts;
+  };
+
+  [[nodiscard]] v1::Plugin DescribePlugin(const PluginSnapshot& plugin) const;
+  [[nodiscard]] absl::StatusOr<v1::Plugin> PluginAnswer(const std::string& id,
+                                                        const absl::Status& done) const;
+  // The id under which this node keeps the volumes of the plugin or driver `name`, also of a plugin whose
+  // file is gone while volumes are still held through it.
+  [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
+  [[nodiscard]] absl::StatusOr<Controller> FindController(const std::string& name) const;
+  [[nodiscard]] VolumeKey KeyOf(const std::string& plugin_id, const std::string& volume_id) const;
+  [[nodiscard]] std::vector<std::string> Problems() const;
+  // The volume as it is held here under any plugin id of the same driver.
+  [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
+                                                   const std::string& volume_id) const;
+  Answer<v1::ExpandVolumeResponse> ExpandOnNode(VolumeView held,
+                                                ::csi::v1::ControllerExpandVolumeRequest request,
+                                                v1::ExpandVolumeResponse so_far, TimePoint deadline);
+
+  NodeInfo info_;
+  PluginControl& control_;
+  ControllerDirectory& controllers_;
+  Mounter& mounter_;
+  EventLog& events_;
+  std::map<VolumeKey, int> publishing_;
+  std::map<VolumeKey, int> deleting_;
+};
+
+// Counts one piece of work in `map` for as long as it lives.
+class NodeApi::Hold {
+ public:
+  Hold(std::map<VolumeKey, int>& map, VolumeKey key) : map_(map), key_(std::move(key)) { ++map_[key_]; }
+  ~Hold() {
+    if (--map_[key_] == 0) map_.erase(key_);
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  std::map<VolumeKey, int>& map_;
+  VolumeKey key_;
+};
+
+}  // namespace berth

@@ -1,0 +1,219 @@
+// The part of NodeApi that calls a plugin's Controller service: create, delete and expand a volume.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/status.h"
+#include "csi/errors.h"
+#include "rpc/convert.h"
+#include "rpc/node_api.h"
+#include "rpc/plugin_choice.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+using ControllerRpc = ::csi::v1::ControllerServiceCapability::RPC;
+using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
+using AccessModeOfCsi = ::csi::v1::VolumeCapability::AccessMode;
+
+std::string Shown(const std::string& text) { return Printable(text, 256); }
+
+absl::Status Lacks(const std::string& plugin_id, ControllerRpc::Type capability, std::string_view what) {
+  return absl::FailedPreconditionError(
+      fmt::format("plugin {} cannot {} (no {})", plugin_id, what, ControllerRpc::Type_Name(capability)));
+}
+
+template <class Map>
+std::map<std::string, std::string> ToStdMap(const Map& map) {
+  return {map.begin(), map.end()};
+}
+
+// A failed call of the plugin, as the caller sees it.
+absl::Status CallError(const absl::Status& status, const std::string& plugin_id, CsiRpc rpc,
+                       const std::map<std::string, std::string>& secrets) {
+  return Annotate(HideSecrets(status, secrets), fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
+}
+
+// An access mode that came late to CSI is sent only to a controller that knows it. A single writer is what
+// SINGLE_NODE_WRITER says to the others, and this node sees to the rest; several writers cannot be said.
+absl::Status FitAccessModes(const std::string& plugin_id, const PluginFacts& facts,
+                            ::csi::v1::CreateVolumeRequest* request) {
+  if (facts.ControllerCan(ControllerRpc::SINGLE_NODE_MULTI_WRITER)) return absl::OkStatus();
+  for (auto& capability : *request->mutable_volume_capabilities()) {
+    const auto mode = capability.access_mode().mode();
+    if (mode == AccessModeOfCsi::SINGLE_NODE_MULTI_WRITER) {
+      return Lacks(plugin_id, ControllerRpc::SINGLE_NODE_MULTI_WRITER, "promise SINGLE_NODE_MULTI_WRITER");
+    }
+    if (mode == AccessModeOfCsi::SINGLE_NODE_SINGLE_WRITER) {
+      capability.mutable_access_mode()->set_mode(AccessModeOfCsi::SINGLE_NODE_WRITER);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Where this node is, as the plugins of the driver that serve Node here say.
+std::map<std::string, std::string> TopologyHere(const PluginMap& plugins, const std::string& driver) {
+  for (const auto& [id, plugin] : plugins) {
+    if (plugin.facts && plugin.facts->name == driver && !plugin.facts->topology.empty()) {
+      return plugin.facts->topology;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+absl::StatusOr<NodeApi::Controller> NodeApi::FindController(const std::string& name) const {
+  BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name));
+  Controller controller{
+      .plugin_id = id,
+      .client = controllers_.ClientOf(id),
+      .facts = *control_.plugins().at(id).facts,
+  };
+  if (!controller.client) {
+    return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
+  }
+  return controller;
+}
+
+std::optional<VolumeView> NodeApi::FindHeld(const std::string& name, const std::string& volume_id) const {
+  for (const std::string& id : SameDriver(control_.plugins(), name)) {
+    if (auto volume = mounter_.Find(id, volume_id)) return volume;
+  }
+  return std::nullopt;
+}
+
+NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolumeRequest request,
+                                                                CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::CreateVolumeRequest create, CheckCreate(request));
+  BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, FindController(request.plugin_id()));
+  const PluginFacts& facts = controller.facts;
+  if (!facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
+    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "create volumes");
+  }
+  if (create.volume_content_source().has_snapshot() &&
+      !facts.ControllerCan(ControllerRpc::CREATE_DELETE_SNAPSHOT)) {
+    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_SNAPSHOT,
+                    "fill a volume from a snapshot");
+  }
+  if (create.volume_content_source().has_volume() && !facts.ControllerCan(ControllerRpc::CLONE_VOLUME)) {
+    co_return Lacks(controller.plugin_id, ControllerRpc::CLONE_VOLUME, "fill a volume from another one");
+  }
+  BERTH_CO_RETURN_IF_ERROR(FitAccessModes(controller.plugin_id, facts, &create));
+  if (facts.HasService(::csi::v1::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS)) {
+    // Who creates a volume on a node wants to use it there.
+    const auto topology = TopologyHere(control_.plugins(), facts.name);
+    if (!topology.empty()) {
+      ::csi::v1::TopologyRequirement& requirement = *create.mutable_accessibility_requirements();
+      requirement.add_requisite()->mutable_segments()->insert(topology.begin(), topology.end());
+      requirement.add_preferred()->mutable_segments()->insert(topology.begin(), topology.end());
+    }
+  }
+
+  const auto answer = co_await controller.client->CreateVolume(create, call.deadline);
+  if (!answer.ok()) {
+    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kCreateVolume,
+                        ToStdMap(create.secrets()));
+  }
+  co_return CheckedAnswer(controller.plugin_id, create, *answer);
+}
+
+NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolumeRequest request,
+                                                                CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::DeleteVolumeRequest deletion, CheckDelete(request));
+  BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, FindController(request.plugin_id()));
+  if (!controller.facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
+    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "delete volumes");
+  }
+  VolumeKey key = KeyOf(controller.plugin_id, request.volume_id());
+  if (const auto held = FindHeld(controller.plugin_id, request.volume_id())) {
+    std::vector<std::string> consumers;
+    for (const PublicationView& view : held->publications) consumers.push_back(Shown(view.consumer));
+    co_return absl::FailedPreconditionError(fmt::format(
+        "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(request.volume_id()),
+        held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
+  }
+  if (publishing_.contains(key)) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("volume {} is being published on this node", Shown(request.volume_id())));
+  }
+  const Hold hold(deleting_, std::move(key));
+  const auto answer = co_await controller.client->DeleteVolume(deletion, call.deadline);
+  if (!answer.ok()) {
+    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume,
+                        ToStdMap(deletion.secrets()));
+  }
+  co_return v1::DeleteVolumeResponse();
+}
+
+NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolumeRequest request,
+                                                                CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
+  const auto controller = FindController(request.plugin_id());
+  const bool by_controller = controller.ok() && controller->facts.ControllerCan(ControllerRpc::EXPAND_VOLUME);
+  // A controller that may be there, but not now, must not be passed over: the storage would not have grown.
+  if (absl::IsUnavailable(controller.status()) || absl::IsNotFound(controller.status())) {
+    co_return controller.status();
+  }
+  const std::optional<VolumeView> held = FindHeld(request.plugin_id(), request.volume_id());
+  v1::ExpandVolumeResponse answer;
+  if (!by_controller) {
+    BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
+    const auto plugin = control_.plugins().find(plugin_id);
+    if (plugin == control_.plugins().end() || !plugin->second.facts ||
+        !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("plugin {} cannot expand volumes (no EXPAND_VOLUME of controller or node)", plugin_id));
+    }
+    if (!held) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("plugin {} expands volumes only where they are published, and {} is not held here",
+                      plugin_id, Shown(request.volume_id())));
+    }
+    co_return co_await ExpandOnNode(*held, std::move(expand), std::move(answer), call.deadline);
+  }
+
+  if (held) *expand.mutable_volume_capability() = ToCsi(held->use);
+  const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);
+  if (!grown.ok()) {
+    co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume,
+                        ToStdMap(expand.secrets()));
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(const int64_t capacity, CheckedAnswer(controller->plugin_id, expand, *grown));
+  answer.set_capacity_bytes(capacity);
+  if (!grown->node_expansion_required()) co_return answer;
+
+  // Looked up again: it may have been published or released meanwhile.
+  const std::optional<VolumeView> now = FindHeld(request.plugin_id(), request.volume_id());
+  if (!now) {
+    answer.set_node_expansion_pending(true);
+    co_return answer;
+  }
+  co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);
+}
+
+NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
+    VolumeView held, ::csi::v1::ControllerExpandVolumeRequest request, v1::ExpandVolumeResponse so_far,
+    TimePoint deadline) {
+  const bool storage_grew = so_far.capacity_bytes() > 0;
+  const std::map<std::string, std::string> secrets = ToStdMap(request.secrets());
+  auto capacity = co_await mounter_.NodeExpand(held.plugin_id, held.volume_id, request.capacity_range(),
+                                               secrets, deadline);
+  if (storage_grew && absl::IsNotFound(capacity.status())) {
+    so_far.set_node_expansion_pending(true);
+    co_return so_far;
+  }
+  if (!capacity.ok()) {
+    const absl::Status status = HideSecrets(capacity.status(), secrets);
+    if (!storage_grew) co_return status;
+    co_return Annotate(status, fmt::format("the storage has grown to {} bytes, but the node's part failed; "
+                                           "repeat the request to do it again",
+                                           so_far.capacity_bytes()));
+  }
+  // CSI lets the node leave the capacity out.
+  if (*capacity > 0) so_far.set_capacity_bytes(*capacity);
+  so_far.set_node_expanded(true);
+  co_return so_far;
+}
+
+}  // namespace berth

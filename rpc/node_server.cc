@@ -1,0 +1,202 @@
+#include "rpc/node_server.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <thread>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr mode_t kSocketMode = 0666;
+constexpr int kAcceptBatch = 32;
+constexpr int kMaxStreams = 64;  // per connection
+constexpr int kMaxMetadata = 16 * 1024;
+// How long to let the kernel recover when it has no descriptor or memory left for a connection.
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// For what takes no time once every call has been answered.
+constexpr auto kEndTime = std::chrono::seconds(5);
+
+int Millis(Duration duration) {
+  const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
+  return static_cast<int>(std::clamp<int64_t>(count, 1, INT_MAX));
+}
+
+}  // namespace
+
+struct NodeServer::Backend {
+  Backend(asio::any_io_executor executor, NodeApi& api, Rights its_rights, NodeService::PeerNames names,
+          ServiceLimits limits)
+      : rights(its_rights), service(std::move(executor), api, its_rights, std::move(names), limits) {}
+
+  Rights rights;
+  NodeService service;
+  std::unique_ptr<grpc::Server> server;  // goes before the service that it calls
+};
+
+absl::StatusOr<std::unique_ptr<NodeServer>> NodeServer::Start(asio::any_io_executor executor,
+                                                              NodeServerOptions options, AccessPolicy policy,
+                                                              NodeApi& api) {
+  BERTH_ASSIGN_OR_RETURN(auto connections, Connections::Make(executor, options.connections));
+  auto socket = options.listening.valid() ? ListenSocket::Adopt(std::move(options.listening))
+                                          : ListenSocket::Bind(options.socket_path, kSocketMode);
+  if (!socket.ok()) return socket.status();
+  std::unique_ptr<NodeServer> server(
+      new NodeServer(std::move(executor), std::move(policy), *std::move(socket), std::move(connections)));
+  absl::Status started = server->StartBackends(options, api);
+  const int listener = started.ok() ? fcntl(server->socket_.fd(), F_DUPFD_CLOEXEC, 3) : -1;
+  if (started.ok() && listener < 0) started = ErrnoStatus(errno, "duplicate the listening socket");
+  if (!started.ok()) {
+    server->socket_.Remove();
+    return started;
+  }
+  server->listener_.assign(listener);
+  server->tasks_.Spawn("connections", server->connections_->Watch());
+  server->tasks_.Spawn("accept", server->AcceptLoop());
+  SPDLOG_INFO("serving berth.v1.Node on {}", server->socket_.path());
+  return server;
+}
+
+NodeServer::NodeServer(asio::any_io_executor executor, AccessPolicy policy, ListenSocket socket,
+                       std::unique_ptr<Connections> connections)
+    : executor_(executor),
+      policy_(std::move(policy)),
+      socket_(std::move(socket)),
+      listener_(executor),
+      connections_(std::move(connections)),
+      tasks_(std::move(executor), "node server") {}
+
+NodeServer::~NodeServer() = default;
+
+absl::Status NodeServer::StartBackends(const NodeServerOptions& options, NodeApi& api) {
+  grpc::ResourceQuota quota("berth.v1.Node");
+  quota.Resize(options.memory);
+  const auto names = [this](const std::string& peer) { return connections_->NameOf(peer); };
+  for (const Rights rights :
+       {Rights{.read = true, .change = true}, Rights{.read = true, .change = false}, Rights{}}) {
+    auto backend = std::make_shared<Backend>(executor_, api, rights, names, options.calls);
+    grpc::ServerBuilder builder;
+    builder.RegisterService(&backend->service);
+    builder.SetResourceQuota(quota);
+    builder.SetMaxReceiveMessageSize(options.message);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreams);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadata);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Millis(options.idle));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.ping_after));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.ping_timeout));
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+    backend->server = builder.BuildAndStart();
+    if (!backend->server) return absl::InternalError("start a gRPC server: it says no more than this");
+    backends_.push_back(std::move(backend));
+  }
+  return absl::OkStatus();
+}
+
+NodeServer::Backend& NodeServer::BackendOf(Rights rights) const {
+  const auto backend = std::find_if(backends_.begin(), backends_.end(),
+                                    [rights](const auto& candidate) { return candidate->rights == rights; });
+  return backend == backends_.end() ? *backends_.back() : **backend;
+}
+
+Awaitable<void> NodeServer::AcceptLoop() {
+  while (true) {
+    co_await listener_.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+    for (int i = 0; i < kAcceptBatch; ++i) {
+      UniqueFd connection(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (connection.valid()) {
+        HandOver(std::move(connection));
+        continue;
+      }
+      const int error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      if (error == EAGAIN) break;
+      // The connection stays queued and the socket readable: waiting for it would spin.
+      SPDLOG_WARN("{}", std::string(ErrnoStatus(error, "accept a connection").message()));
+      co_await SleepUntil(Clock::now() + kAcceptPause);
+      break;
+    }
+  }
+}
+
+void NodeServer::HandOver(UniqueFd connection) {
+  const auto peer = ReadPeerCredentials(connection.get());
+  absl::Status taken = peer.status();
+  Rights rights;
+  if (taken.ok()) {
+    rights = policy_.RightsOf(*peer);
+    taken = connections_->Admit(*peer, rights);
+  }
+  if (taken.ok()) taken = connections_->Add(connection.get(), *peer);
+  if (!taken.ok()) {
+    SPDLOG_WARN("connection of {} closed: {}", peer.ok() ? peer->Describe() : "an unknown peer",
+                std::string(taken.message()));
+    return;
+  }
+  grpc::AddInsecureChannelFromFd(BackendOf(rights).server.get(), connection.Release());
+}
+
+Awaitable<void> NodeServer::Shutdown(TimePoint grace) {
+  // Whoever connects from now on is refused by the kernel, and finds no socket once it is removed.
+  co_await asio::this_coro::throw_if_cancelled(false);
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  socket_.Remove();
+  co_await tasks_.Join();
+  listener_.close();
+  for (const auto& backend : backends_) co_await backend->service.Stop(grace);
+
+  const bool down = co_await ShutdownBackends(Clock::now() + kEndTime);
+  connections_->ShutdownAll();
+  bool gone = down;
+  for (const auto& backend : backends_) {
+    if (gone) gone = co_await backend->service.WaitGone(Clock::now() + kEndTime);
+  }
+  if (!gone) {
+    // Every call has been answered, so gRPC owes us this; but berthd must end. What gRPC may still touch is
+    // left to it.
+    SPDLOG_ERROR("gRPC did not shut down in time; going on without it");
+    for (auto& backend : backends_) new std::shared_ptr<Backend>(std::move(backend));
+  }
+  backends_.clear();
+}
+
+Awaitable<bool> NodeServer::ShutdownBackends(TimePoint deadline) {
+  // Shared with the thread, which may outlive this if gRPC hangs.
+  struct Progress {
+    explicit Progress(asio::any_io_executor executor) : bell(std::move(executor)) {}
+    bool done = false;
+    Condition bell;
+  };
+  auto progress = std::make_shared<Progress>(executor_);
+  // grpc::Server::Shutdown blocks until the last call is gone, and so must not run on the loop, which ends
+  // those calls. Its own deadline only says when it begins to cancel them.
+  std::thread helper([backends = backends_, progress, executor = executor_] {
+    const auto cancel_after =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(500, GPR_TIMESPAN));
+    for (const auto& backend : backends) backend->server->Shutdown(cancel_after);
+    asio::post(executor, [progress] {
+      progress->done = true;
+      progress->bell.NotifyAll();
+    });
+  });
+  const bool done = co_await progress->bell.WaitUntil([progress] { return progress->done; }, deadline);
+  if (done) {
+    helper.join();
+  } else {
+    helper.detach();
+  }
+  co_return done;
+}
+
+}  // namespace berth

@@ -1,0 +1,221 @@
+#include "rpc/node_service.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <optional>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+std::string Shown(const std::string& text) { return Printable(text, 128); }
+
+// What a change is about, for the log: names only, never what may be secret.
+template <class Request>
+std::string PluginSubject(const Request& request) {
+  return fmt::format("plugin={}", Shown(request.id()));
+}
+std::string Subject(const v1::StartPluginRequest& request) { return PluginSubject(request); }
+std::string Subject(const v1::StopPluginRequest& request) {
+  return PluginSubject(request) + (request.force() ? " force" : "");
+}
+std::string Subject(const v1::RestartPluginRequest& request) {
+  return PluginSubject(request) + (request.force() ? " force" : "");
+}
+std::string Subject(const v1::CreateVolumeRequest& request) {
+  return fmt::format("plugin={} name={}", Shown(request.plugin_id()), Shown(request.name()));
+}
+template <class Request>
+std::string VolumeSubject(const Request& request) {
+  return fmt::format("plugin={} volume={}", Shown(request.plugin_id()), Shown(request.volume_id()));
+}
+std::string Subject(const v1::DeleteVolumeRequest& request) { return VolumeSubject(request); }
+std::string Subject(const v1::ExpandVolumeRequest& request) { return VolumeSubject(request); }
+std::string Subject(const v1::PublishVolumeRequest& request) {
+  return fmt::format("{} consumer={}", VolumeSubject(request), Shown(request.consumer()));
+}
+std::string Subject(const v1::UnpublishVolumeRequest& request) {
+  return fmt::format("{} consumer={}", VolumeSubject(request), Shown(request.consumer()));
+}
+// Methods that only read are not logged.
+template <class Request>
+std::string Subject(const Request&) {
+  return {};
+}
+
+Awaitable<absl::Status> Refuse(absl::Status status) { co_return status; }
+
+// Tells the log of one change, once, however the call ends.
+class ChangeRecord {
+ public:
+  explicit ChangeRecord(std::string what) : what_(std::move(what)), began_(Clock::now()) {}
+  ~ChangeRecord() {
+    const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
+    SPDLOG_INFO("{}: {} after {} ms", what_, outcome_.value_or("nobody waits any more"), took);
+  }
+  ChangeRecord(const ChangeRecord&) = delete;
+  ChangeRecord& operator=(const ChangeRecord&) = delete;
+
+  void End(const absl::Status& status) {
+    const absl::string_view message = status.message();
+    outcome_ = status.ok() ? "OK"
+                           : fmt::format("{}: {}", CodeName(status.code()),
+                                         Printable({message.data(), message.size()}, 1024));
+  }
+
+ private:
+  std::string what_;
+  TimePoint began_;
+  std::optional<std::string> outcome_;
+};
+
+}  // namespace
+
+NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerNames peer_names,
+                         ServiceLimits limits)
+    : api_(api),
+      rights_(rights),
+      peer_names_(std::move(peer_names)),
+      calls_(executor, "calls", limits.calls, limits.longest_call),
+      watches_(std::move(executor), "watches", limits.watches, limits.longest_call) {}
+
+Awaitable<void> NodeService::Stop(TimePoint grace) {
+  co_await watches_.Stop(Clock::now());
+  co_await calls_.Stop(grace);
+}
+
+Awaitable<bool> NodeService::WaitGone(TimePoint deadline) {
+  const bool calls_gone = co_await calls_.WaitReactorsGone(deadline);
+  const bool watches_gone = co_await watches_.WaitReactorsGone(deadline);
+  co_return calls_gone&& watches_gone;
+}
+
+absl::Status NodeService::CheckRight(Right right, const CallInfo& call) const {
+  if (rights_.Have(right)) return absl::OkStatus();
+  const bool read = right == Right::kRead;
+  return absl::PermissionDeniedError(fmt::format(
+      "{} needs the right to {}, which {} does not have: `{}` under [access] in berthd.toml gives it",
+      call.method, read ? "read" : "change", peer_names_(call.peer), read ? "readers" : "changers"));
+}
+
+template <class Request, class Response>
+grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view method,
+                                             Handler<Request, Response> handler, Context* context,
+                                             const Request* request, Response* response) {
+  CallInfo call{
+      .method = method,
+      .rights = rights_,
+      .deadline = calls_.DeadlineOf(context->raw_deadline()),
+      .peer = context->peer(),
+  };
+  return UnaryReactor<Request, Response>::Start(
+      calls_, std::move(call), request, response, [this, right, handler](Request copy, CallInfo info) {
+        return Handle(right, handler, std::move(copy), std::move(info));
+      });
+}
+
+template <class Request, class Response>
+Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Request, Response> handler,
+                                                        Request request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckRight(right, call));
+  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
+
+  ChangeRecord record(fmt::format("{} by {}, {}", call.method, peer_names_(call.peer), Subject(request)));
+  auto answer = co_await (api_.*handler)(std::move(request), std::move(call));
+  record.End(answer.status());
+  co_return answer;
+}
+
+NodeService::Reactor* NodeService::GetStatus(Context* context, const v1::GetStatusRequest* request,
+                                             v1::GetStatusResponse* response) {
+  return Serve(Right::kRead, "GetStatus", &NodeApi::GetStatus, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ListPlugins(Context* context, const v1::ListPluginsRequest* request,
+                                               v1::ListPluginsResponse* response) {
+  return Serve(Right::kRead, "ListPlugins", &NodeApi::ListPlugins, context, request, response);
+}
+
+NodeService::Reactor* NodeService::GetPlugin(Context* context, const v1::GetPluginRequest* request,
+                                             v1::Plugin* response) {
+  return Serve(Right::kRead, "GetPlugin", &NodeApi::GetPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::StartPlugin(Context* context, const v1::StartPluginRequest* request,
+                                               v1::Plugin* response) {
+  return Serve(Right::kChange, "StartPlugin", &NodeApi::StartPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::StopPlugin(Context* context, const v1::StopPluginRequest* request,
+                                              v1::Plugin* response) {
+  return Serve(Right::kChange, "StopPlugin", &NodeApi::StopPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
+                                                 v1::Plugin* response) {
+  return Serve(Right::kChange, "RestartPlugin", &NodeApi::RestartPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ListVolumes(Context* context, const v1::ListVolumesRequest* request,
+                                               v1::ListVolumesResponse* response) {
+  return Serve(Right::kRead, "ListVolumes", &NodeApi::ListVolumes, context, request, response);
+}
+
+NodeService::Reactor* NodeService::GetVolume(Context* context, const v1::GetVolumeRequest* request,
+                                             v1::Volume* response) {
+  return Serve(Right::kRead, "GetVolume", &NodeApi::GetVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::PublishVolume(Context* context, const v1::PublishVolumeRequest* request,
+                                                 v1::PublishVolumeResponse* response) {
+  return Serve(Right::kChange, "PublishVolume", &NodeApi::PublishVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::UnpublishVolume(Context* context,
+                                                   const v1::UnpublishVolumeRequest* request,
+                                                   v1::UnpublishVolumeResponse* response) {
+  return Serve(Right::kChange, "UnpublishVolume", &NodeApi::UnpublishVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
+                                                v1::CreateVolumeResponse* response) {
+  return Serve(Right::kChange, "CreateVolume", &NodeApi::CreateVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::DeleteVolume(Context* context, const v1::DeleteVolumeRequest* request,
+                                                v1::DeleteVolumeResponse* response) {
+  return Serve(Right::kChange, "DeleteVolume", &NodeApi::DeleteVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ExpandVolume(Context* context, const v1::ExpandVolumeRequest* request,
+                                                v1::ExpandVolumeResponse* response) {
+  return Serve(Right::kChange, "ExpandVolume", &NodeApi::ExpandVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
+                                                  v1::GetVolumeStatsResponse* response) {
+  return Serve(Right::kRead, "GetVolumeStats", &NodeApi::GetVolumeStats, context, request, response);
+}
+
+grpc::ServerWriteReactor<v1::WatchEventsResponse>* NodeService::WatchEvents(
+    Context* context, const v1::WatchEventsRequest* request) {
+  using Stream = StreamReactor<v1::WatchEventsRequest, v1::WatchEventsResponse>;
+  CallInfo call{
+      .method = "WatchEvents",
+      .rights = rights_,
+      .deadline = watches_.DeadlineOf(context->raw_deadline()),
+      .peer = context->peer(),
+  };
+  return Stream::Start(watches_, std::move(call), context, request,
+                       [this](v1::WatchEventsRequest copy, CallInfo info,
+                              StreamWriter<v1::WatchEventsResponse>& out) -> Awaitable<absl::Status> {
+                         if (absl::Status status = CheckRight(Right::kRead, info); !status.ok()) {
+                           return Refuse(std::move(status));
+                         }
+                         return api_.WatchEvents(std::move(copy), std::move(info), out);
+                       });
+}
+
+}  // namespace berth

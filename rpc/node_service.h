@@ -1,0 +1,93 @@
+// berth.v1.Node on gRPC's callback API: checks the right of each call, bridges it to NodeApi on the loop,
+// and tells the log of every change.
+//
+// One instance serves the connections of all peers that have the same rights: a connection is handed to the
+// gRPC server of its rights when it is accepted (node_server.h), so that no call can ever be judged by the
+// rights of another connection. Made and stopped on the loop thread; gRPC's threads only make reactors.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "rpc/access.h"
+#include "rpc/call_scope.h"
+#include "rpc/node.grpc.pb.h"
+#include "rpc/node_api.h"
+
+namespace berth {
+
+struct ServiceLimits {
+  size_t calls = 256;   // unary ones, at once
+  size_t watches = 64;  // at once
+  // A call takes no longer than this, whatever deadline its caller gives or leaves out.
+  Duration longest_call = std::chrono::minutes(10);
+};
+
+class NodeService final : public v1::Node::CallbackService {
+ public:
+  // Who is behind gRPC's name of a connection ("fd:N"), for people: "uid 0, pid 12". Called on the loop
+  // thread. For texts only: nothing is decided by it.
+  using PeerNames = std::function<std::string(const std::string& peer)>;
+
+  NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerNames peer_names,
+              ServiceLimits limits);
+
+  // Ends watches at once and refuses new calls (UNAVAILABLE); those that run may end until `grace`.
+  [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
+  // After the gRPC server's Shutdown: waits until its last reactor is gone; says whether it is.
+  [[nodiscard]] Awaitable<bool> WaitGone(TimePoint deadline);
+
+  // The methods, in node.proto's order.
+  using Context = grpc::CallbackServerContext;
+  using Reactor = grpc::ServerUnaryReactor;
+  Reactor* GetStatus(Context* context, const v1::GetStatusRequest* request,
+                     v1::GetStatusResponse* response) override;
+  Reactor* ListPlugins(Context* context, const v1::ListPluginsRequest* request,
+                       v1::ListPluginsResponse* response) override;
+  Reactor* GetPlugin(Context* context, const v1::GetPluginRequest* request, v1::Plugin* response) override;
+  Reactor* StartPlugin(Context* context, const v1::StartPluginRequest* request,
+                       v1::Plugin* response) override;
+  Reactor* StopPlugin(Context* context, const v1::StopPluginRequest* request, v1::Plugin* response) override;
+  Reactor* RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
+                         v1::Plugin* response) override;
+  Reactor* ListVolumes(Context* context, const v1::ListVolumesRequest* request,
+                       v1::ListVolumesResponse* response) override;
+  Reactor* GetVolume(Context* context, const v1::GetVolumeRequest* request, v1::Volume* response) override;
+  Reactor* PublishVolume(Context* context, const v1::PublishVolumeRequest* request,
+                         v1::PublishVolumeResponse* response) override;
+  Reactor* UnpublishVolume(Context* context, const v1::UnpublishVolumeRequest* request,
+                           v1::UnpublishVolumeResponse* response) override;
+  Reactor* CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
+                        v1::CreateVolumeResponse* response) override;
+  Reactor* DeleteVolume(Context* context, const v1::DeleteVolumeRequest* request,
+                        v1::DeleteVolumeResponse* response) override;
+  Reactor* ExpandVolume(Context* context, const v1::ExpandVolumeRequest* request,
+                        v1::ExpandVolumeResponse* response) override;
+  Reactor* GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
+                          v1::GetVolumeStatsResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
+      Context* context, const v1::WatchEventsRequest* request) override;
+
+ private:
+  template <class Request, class Response>
+  using Handler = Awaitable<absl::StatusOr<Response>> (NodeApi::*)(Request, CallInfo);
+
+  template <class Request, class Response>
+  Reactor* Serve(Right right, std::string_view method, Handler<Request, Response> handler, Context* context,
+                 const Request* request, Response* response);
+  template <class Request, class Response>
+  Awaitable<absl::StatusOr<Response>> Handle(Right right, Handler<Request, Response> handler, Request request,
+                                             CallInfo call);
+
+  // PERMISSION_DENIED names the right that `method` needs and the setting that gives it.
+  [[nodiscard]] absl::Status CheckRight(Right right, const CallInfo& call) const;
+
+  NodeApi& api_;
+  Rights rights_;
+  PeerNames peer_names_;
+  CallScope calls_;
+  CallScope watches_;
+};
+
+}  // namespace berth

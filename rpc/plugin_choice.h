@@ -1,0 +1,40 @@
+// Which plugin a request means, and which one's controller serves it.
+//
+// A caller names a plugin by its id or by its driver name (what GetPluginInfo says). Several plugins of a
+// node may be one driver: its node half and its controller half, or two controllers of one storage, of which
+// any may be asked.
+//
+// Pure; any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "supervisor/registry.h"
+
+namespace berth {
+
+using PluginMap = std::map<std::string, PluginSnapshot>;
+
+// The id of the plugin that `name` means for work on this node's volumes: the plugin of that id, or else the
+// only one that serves Node under that driver name. NOT_FOUND names the plugins there are; INVALID_ARGUMENT
+// where the driver name fits several.
+[[nodiscard]] absl::StatusOr<std::string> ResolveNodePlugin(const PluginMap& plugins,
+                                                            const std::string& name);
+
+// The id of the plugin whose Controller is to be called for `name`: the plugin itself if it has one that
+// works now, or else another one of the same driver. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no
+// plugin of this driver has a controller. UNAVAILABLE: those that have one are not ready (state and reason
+// of each), or it is not yet known what the plugin is.
+[[nodiscard]] absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std::string& name);
+
+// Every plugin under whose id a volume of `name`'s driver may be held here; `name` itself always.
+[[nodiscard]] std::vector<std::string> SameDriver(const PluginMap& plugins, const std::string& name);
+
+// NOT_FOUND "no plugin is called NAME; there are a, b".
+[[nodiscard]] absl::Status NoSuchPlugin(const PluginMap& plugins, const std::string& name);
+
+}  // namespace berth

@@ -1,0 +1,253 @@
+// Server calls of gRPC's callback API as coroutines on the loop: one template for unary methods, one for
+// methods that stream their answers.
+//
+// A reactor is made on a gRPC thread and owns itself. What gRPC tells it (cancelled, written, done) it posts
+// to the loop, first in, first out; everything else happens there. Its task runs in the service's CallScope
+// and always ends in exactly one Finish; gRPC's OnDone, which comes after that, deletes it. A call that is
+// cancelled (by its caller, or at the caller's deadline) cancels the handler and ends as CANCELLED; a scope
+// that stops ends it as UNAVAILABLE. No exception leaves a reactor.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/error.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
+#include <boost/system/system_error.hpp>
+#include <exception>
+#include <functional>
+#include <utility>
+#include <variant>
+
+#include "base/status.h"
+#include "rpc/call_scope.h"
+
+namespace berth {
+
+// The status as it is sent: one printable line, short enough for a header (clients take 8 KiB of them, in
+// which a byte beyond ASCII takes three).
+[[nodiscard]] inline grpc::Status ToWire(const absl::Status& status) {
+  constexpr size_t kMessageLimit = 2048;
+  if (status.ok()) return grpc::Status::OK;
+  const absl::string_view message = status.message();
+  return {static_cast<grpc::StatusCode>(status.code()),
+          Printable({message.data(), message.size()}, kMessageLimit)};
+}
+
+namespace reactor_internal {
+
+inline absl::StatusCode CodeOf(const absl::Status& status) { return status.code(); }
+template <class T>
+absl::StatusCode CodeOf(const absl::StatusOr<T>& result) {
+  return result.status().code();
+}
+
+// `handler`'s result, or what its exception means: cancelled, or a bug of ours, which ends this call alone.
+template <class Result>
+Awaitable<Result> Guarded(std::string_view method, Awaitable<Result> handler) {
+  try {
+    co_return co_await std::move(handler);
+  } catch (const boost::system::system_error& error) {
+    if (error.code() == asio::error::operation_aborted) co_return Result(absl::CancelledError("cancelled"));
+    SPDLOG_ERROR("{}: {}", method, error.what());
+  } catch (const std::exception& error) {
+    SPDLOG_ERROR("{}: {}", method, error.what());
+  }
+  co_return Result(absl::InternalError("berthd failed in a way it should not: see its log"));
+}
+
+// Runs `handler` until it ends, or `gone` (told by `bell`), or the task is cancelled; in each case the
+// handler has ended when this returns. Never throws; the caller's awaits do not throw on cancellation
+// afterwards.
+template <class Result>
+Awaitable<Result> RunHandler(std::string_view method, Awaitable<Result> handler, Condition& bell,
+                             const bool& gone) {
+  using namespace asio::experimental::awaitable_operators;
+  co_await asio::this_coro::throw_if_cancelled(false);
+  const auto before = co_await asio::this_coro::cancellation_state;
+  if (before.cancelled() != asio::cancellation_type::none) {
+    co_return Result(absl::UnavailableError("berthd is stopping"));
+  }
+  auto outcome = co_await (Guarded(method, std::move(handler)) ||
+                           bell.WaitUntil([&gone] { return gone; }, TimePoint::max()));
+  if (gone || outcome.index() != 0) {
+    co_return Result(absl::CancelledError("the caller has gone; what was begun goes on"));
+  }
+  Result result = std::get<0>(std::move(outcome));
+  // Only what the cancellation brought about: a handler that succeeded all the same keeps its answer.
+  const auto after = co_await asio::this_coro::cancellation_state;
+  if (CodeOf(result) == absl::StatusCode::kCancelled && after.cancelled() != asio::cancellation_type::none) {
+    co_return Result(absl::UnavailableError("berthd is stopping"));
+  }
+  co_return result;
+}
+
+}  // namespace reactor_internal
+
+template <class Request, class Response>
+class UnaryReactor final : public grpc::ServerUnaryReactor {
+ public:
+  using Handler = std::function<Awaitable<absl::StatusOr<Response>>(Request, CallInfo)>;
+
+  // On a gRPC thread. `request` and `response` are gRPC's and live until Finish.
+  static grpc::ServerUnaryReactor* Start(CallScope& scope, CallInfo call, const Request* request,
+                                         Response* response, Handler handler) {
+    auto* reactor = new UnaryReactor(scope, request, response, std::move(handler));
+    asio::post(scope.executor(),
+               [reactor, call = std::move(call)]() mutable { reactor->Begin(std::move(call)); });
+    return reactor;
+  }
+
+ private:
+  UnaryReactor(CallScope& scope, const Request* request, Response* response, Handler handler)
+      : scope_(scope),
+        request_(request),
+        response_(response),
+        handler_(std::move(handler)),
+        bell_(scope.executor()) {
+    scope_.ReactorMade();
+  }
+  ~UnaryReactor() override = default;
+
+  void OnCancel() override {
+    asio::post(scope_.executor(), [this] {
+      gone_ = true;
+      bell_.NotifyAll();
+    });
+  }
+  void OnDone() override {
+    asio::post(scope_.executor(), [this] {
+      CallScope& scope = scope_;
+      delete this;
+      scope.ReactorGone();
+    });
+  }
+
+  void Begin(CallInfo call) {
+    if (absl::Status status = scope_.Admit(); !status.ok()) {
+      Finish(ToWire(status));
+      return;
+    }
+    const std::string_view method = call.method;
+    scope_.Spawn(method, Run(std::move(call)));
+  }
+
+  Awaitable<void> Run(CallInfo call) {
+    const std::string_view method = call.method;
+    auto result =
+        co_await reactor_internal::RunHandler(method, handler_(*request_, std::move(call)), bell_, gone_);
+    if (result.ok()) *response_ = *std::move(result);
+    Finish(ToWire(result.status()));
+  }
+
+  CallScope& scope_;
+  const Request* request_;
+  Response* response_;
+  Handler handler_;
+  bool gone_ = false;
+  Condition bell_;
+};
+
+// Sends the messages of a streaming handler, one at a time.
+template <class Response>
+class StreamWriter {
+ public:
+  virtual ~StreamWriter() = default;
+  // Returns once gRPC has taken the message (flow control included); false: the caller has gone.
+  [[nodiscard]] virtual Awaitable<bool> Send(Response message) = 0;
+};
+
+template <class Request, class Response>
+class StreamReactor final : public grpc::ServerWriteReactor<Response>, private StreamWriter<Response> {
+ public:
+  // The writer is the handler's until it returns.
+  using Handler = std::function<Awaitable<absl::Status>(Request, CallInfo, StreamWriter<Response>&)>;
+
+  static grpc::ServerWriteReactor<Response>* Start(CallScope& scope, CallInfo call,
+                                                   grpc::CallbackServerContext* context,
+                                                   const Request* request, Handler handler) {
+    auto* reactor = new StreamReactor(scope, context, request, std::move(handler));
+    asio::post(scope.executor(),
+               [reactor, call = std::move(call)]() mutable { reactor->Begin(std::move(call)); });
+    return reactor;
+  }
+
+ private:
+  StreamReactor(CallScope& scope, grpc::CallbackServerContext* context, const Request* request,
+                Handler handler)
+      : scope_(scope),
+        context_(context),
+        request_(request),
+        handler_(std::move(handler)),
+        bell_(scope.executor()) {
+    scope_.ReactorMade();
+  }
+  ~StreamReactor() override = default;
+
+  void OnCancel() override {
+    asio::post(scope_.executor(), [this] {
+      gone_ = true;
+      bell_.NotifyAll();
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    asio::post(scope_.executor(), [this, ok] {
+      writing_ = false;
+      written_ = ok;
+      bell_.NotifyAll();
+    });
+  }
+  void OnDone() override {
+    asio::post(scope_.executor(), [this] {
+      CallScope& scope = scope_;
+      delete this;
+      scope.ReactorGone();
+    });
+  }
+
+  void Begin(CallInfo call) {
+    if (absl::Status status = scope_.Admit(); !status.ok()) {
+      this->Finish(ToWire(status));
+      return;
+    }
+    const std::string_view method = call.method;
+    scope_.Spawn(method, Run(std::move(call)));
+  }
+
+  Awaitable<bool> Send(Response message) override {
+    message_ = std::move(message);
+    writing_ = true;
+    this->StartWrite(&message_);
+    co_await bell_.WaitUntil([this] { return !writing_; }, TimePoint::max());
+    co_return written_;
+  }
+
+  Awaitable<void> Run(CallInfo call) {
+    const std::string_view method = call.method;
+    const absl::Status status = co_await reactor_internal::RunHandler(
+        method, handler_(*request_, std::move(call), *this), bell_, gone_);
+    // A handler that was cancelled may have left a write behind, to a reader that does not read. Finish must
+    // not overtake it: cancelling the call ends it at once.
+    if (writing_) {
+      co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+      context_->TryCancel();
+      co_await bell_.WaitUntil([this] { return !writing_; }, TimePoint::max());
+    }
+    this->Finish(ToWire(status));
+  }
+
+  CallScope& scope_;
+  grpc::CallbackServerContext* context_;
+  const Request* request_;
+  Handler handler_;
+  Response message_;
+  bool writing_ = false;
+  bool written_ = false;
+  bool gone_ = false;
+  Condition bell_;
+};
+
+}  // namespace berth

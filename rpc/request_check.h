@@ -1,0 +1,54 @@
+// What comes in through berth.v1.Node, checked whole and turned into the values that the node works with.
+//
+// Every mistake of a request is named at once, by its field: "volume_id: must not be empty;
+// capability.mount_flags: not with BLOCK". All errors are INVALID_ARGUMENT. No message here repeats a value
+// that may be secret (secrets, contexts, parameters, mount flags).
+//
+// Pure; any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+
+#include "csi/csi.pb.h"
+#include "mounter/mounter.h"
+#include "rpc/node.pb.h"
+
+namespace berth {
+
+// The longest that is taken, in bytes. CSI's own limits where it has some, else what any honest caller
+// stays far below; beyond the sum of them lies the server's limit on a message.
+struct RequestLimits {
+  static constexpr size_t kPluginName = 256;
+  static constexpr size_t kVolumeId = 4096;
+  static constexpr size_t kConsumer = 1024;
+  static constexpr size_t kVolumeName = 1024;
+  static constexpr size_t kFsType = 128;
+  static constexpr size_t kMountFlags = 4096;  // all of them
+  static constexpr size_t kMapEntries = 1024;
+  static constexpr size_t kMapBytes = 64 * 1024;  // keys and values
+  static constexpr int kCapabilities = 32;
+};
+
+[[nodiscard]] absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request);
+[[nodiscard]] absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request);
+
+// The plugin's own requests, but for what only the plugin's facts tell (CreateVolume's topology,
+// ControllerExpandVolume's volume capability, access modes that an older plugin does not know).
+[[nodiscard]] absl::StatusOr<::csi::v1::CreateVolumeRequest> CheckCreate(
+    const v1::CreateVolumeRequest& request);
+[[nodiscard]] absl::StatusOr<::csi::v1::DeleteVolumeRequest> CheckDelete(
+    const v1::DeleteVolumeRequest& request);
+[[nodiscard]] absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(
+    const v1::ExpandVolumeRequest& request);
+
+// For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.
+[[nodiscard]] absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id);
+[[nodiscard]] absl::Status CheckPluginName(const std::string& id);
+[[nodiscard]] absl::Status CheckWatch(const v1::WatchEventsRequest& request);
+
+// `use` as CSI writes it.
+[[nodiscard]] ::csi::v1::VolumeCapability ToCsi(const VolumeUse& use);
+
+}  // namespace berth
