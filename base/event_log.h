@@ -28,7 +28,11 @@ struct Event {
 class EventLog {
  public:
   // Keeps the newest `capacity` events; the first one is numbered `first_sequence`.
-  EventLog(asio::any_io_executor executor, size_t capacity, uint64_t first_sequence);
+  EventLog(asio::any_io_executor executor, size_t capacity, uint64_t first_sequence = 1);
+
+  // Numbers from `first_sequence` on. Only before the first Append (which numbers are free is known once the
+  // journal is open, and its opener already wants somewhere to tell events).
+  void BeginAt(uint64_t first_sequence);
 
   // Numbers and stamps `event`, keeps it, and wakes those who follow. Also logs it at info level.
   void Append(Event event);

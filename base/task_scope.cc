@@ -109,10 +109,17 @@ void TaskScope::Cancel() {
 
 Awaitable<void> TaskScope::Join() {
   Cancel();
+  co_await WaitEmpty();
+}
+
+Awaitable<void> TaskScope::WaitEmpty() {
   // The scope's owner waits for its tasks even when it is itself being cancelled.
   co_await asio::this_coro::throw_if_cancelled(false);
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await ended_.WaitUntil([this] { return tasks_.empty(); }, TimePoint::max());
+  // Both settings belong to the caller's whole coroutine, not to this frame: set them back.
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
+  co_await asio::this_coro::throw_if_cancelled(true);
 }
 
 }  // namespace berth

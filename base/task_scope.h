@@ -62,6 +62,9 @@ class TaskScope {
   // Cancels, then waits until every task has ended. Not from within a task of this scope.
   [[nodiscard]] Awaitable<void> Join();
 
+  // Waits, without cancelling, until no task is left.
+  [[nodiscard]] Awaitable<void> WaitEmpty();
+
   [[nodiscard]] size_t size() const { return tasks_.size(); }
   [[nodiscard]] bool cancelled() const { return cancelled_; }
 

@@ -1,0 +1,180 @@
+#include "base/toml_reader.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <numeric>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kFileLimit = 64 * size_t{1024};
+
+// Insertions, deletions and substitutions from one word to the other.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+// The known key that was probably meant, if any is near enough.
+std::optional<std::string_view> Nearest(std::string_view word, TomlReader::Keys known) {
+  std::optional<std::string_view> nearest;
+  size_t best = std::max<size_t>(2, word.size() / 3) + 1;
+  for (const std::string_view candidate : known) {
+    const size_t distance = EditDistance(word.substr(0, 64), candidate);
+    if (distance >= best) continue;
+    best = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string_view TypeName(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::none:
+      return "nothing";
+    case toml::node_type::table:
+      return "a table";
+    case toml::node_type::array:
+      return "an array";
+    case toml::node_type::string:
+      return "a string";
+    case toml::node_type::integer:
+      return "an integer";
+    case toml::node_type::floating_point:
+      return "a number with a fraction";
+    case toml::node_type::boolean:
+      return "true or false";
+    case toml::node_type::date:
+    case toml::node_type::time:
+    case toml::node_type::date_time:
+      return "a date or time";
+  }
+  return "something else";
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTomlFile(const std::string& path) {
+  // Looked at first: opening a pipe would wait for somebody to write.
+  struct stat info{};
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(fmt::format("read {}: not a file", path));
+  absl::StatusOr<std::string> content = ReadFile(path, kFileLimit);
+  if (absl::IsOutOfRange(content.status())) return absl::InvalidArgumentError(content.status().message());
+  return content;
+}
+
+absl::StatusOr<toml::table> ParseToml(const std::string& path, std::string_view content) {
+  toml::parse_result parsed = toml::parse(content, path);
+  if (parsed.failed()) {
+    const toml::parse_error& error = parsed.error();
+    return absl::InvalidArgumentError(fmt::format("{}:{}: not TOML: {}", path, error.source().begin.line,
+                                                  Printable(error.description(), 512)));
+  }
+  return std::move(parsed).table();
+}
+
+absl::Status TomlReader::status() const {
+  if (mistakes_.empty()) return absl::OkStatus();
+  auto sorted = mistakes_;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string_view> lines;
+  lines.reserve(sorted.size());
+  for (const auto& [line, text] : sorted) lines.push_back(text);
+  return absl::InvalidArgumentError(fmt::format("{}", fmt::join(lines, "\n")));
+}
+
+void TomlReader::Mistake(size_t line, std::string_view key, std::string_view text) {
+  mistakes_.emplace_back(line, fmt::format("{}:{}: {}: {}", path_, line, Printable(key, 128), text));
+}
+
+void TomlReader::Mistake(const toml::node& where, std::string_view key, std::string_view text) {
+  Mistake(where.source().begin.line, key, text);
+}
+
+void TomlReader::WrongType(const toml::node& node, std::string_view key, std::string_view right) {
+  Mistake(node, key, fmt::format("is {}, and must be {}", TypeName(node), right));
+}
+
+void TomlReader::CheckKeys(const toml::table& table, std::string_view prefix, Keys known) {
+  for (const auto& [key, value] : table) {
+    if (std::find(known.begin(), known.end(), key.str()) != known.end()) continue;
+    const std::optional<std::string_view> nearest = Nearest(key.str(), known);
+    Mistake(key.source().begin.line, fmt::format("{}{}", prefix, key.str()),
+            nearest.has_value() ? fmt::format("unknown key; did you mean {}{}?", prefix, *nearest)
+                                : fmt::format("unknown key; there are {}", fmt::join(known, ", ")));
+  }
+}
+
+const toml::table* TomlReader::Table(const toml::table& table, std::string_view key) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return nullptr;
+  if (!node->is_table()) WrongType(*node, key, fmt::format("a table: [{}]", key));
+  return node->as_table();
+}
+
+std::optional<bool> TomlReader::Bool(const toml::table& table, std::string_view key) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return std::nullopt;
+  if (!node->is_boolean()) {
+    WrongType(*node, key, "true or false");
+    return std::nullopt;
+  }
+  return **node->as_boolean();
+}
+
+std::optional<std::string> TomlReader::String(const toml::table& table, std::string_view key) {
+  const toml::node* node = table.get(key);
+  return node == nullptr ? std::nullopt : Text(*node, key);
+}
+
+std::optional<std::vector<std::string>> TomlReader::Strings(const toml::table& table, std::string_view prefix,
+                                                            std::string_view key) {
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return std::nullopt;
+  const std::string full = fmt::format("{}{}", prefix, key);
+  const toml::array* array = node->as_array();
+  if (array == nullptr) {
+    WrongType(*node, full, "an array of strings: [\"one\", \"two\"]");
+    return std::nullopt;
+  }
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < array->size(); ++i) {
+    std::optional<std::string> text = Text(*array->get(i), fmt::format("{}[{}]", full, i));
+    if (text.has_value()) strings.push_back(*std::move(text));
+  }
+  return strings;
+}
+
+std::optional<std::string> TomlReader::Text(const toml::node& node, std::string_view key) {
+  if (!node.is_string()) {
+    WrongType(node, key, "a string");
+    return std::nullopt;
+  }
+  const std::string& text = **node.as_string();
+  if (text.find('\0') != std::string::npos) {
+    Mistake(node, key, "holds a NUL character");
+    return std::nullopt;
+  }
+  return text;
+}
+
+}  // namespace berth

@@ -1,0 +1,67 @@
+// Reading a TOML file strictly: every key known, every type right, every mistake named at once with its
+// file, line and key, and with what would be right.
+//
+// A reader of one kind of file derives from, or holds, a TomlReader, takes its values through it and ends
+// with status(). Plain values; any thread. Includes toml++, which is slow to compile: from .cc files only.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+namespace berth {
+
+// Reads a regular file of up to 64 KiB. INVALID_ARGUMENT where it is none or longer; NOT_FOUND,
+// PERMISSION_DENIED and so on where it cannot be read.
+[[nodiscard]] absl::StatusOr<std::string> ReadTomlFile(const std::string& path);
+
+// INVALID_ARGUMENT "path:line: not TOML: why".
+[[nodiscard]] absl::StatusOr<toml::table> ParseToml(const std::string& path, std::string_view content);
+
+class TomlReader {
+ public:
+  using Keys = std::initializer_list<std::string_view>;
+
+  // `path` leads each mistake.
+  explicit TomlReader(std::string path) : path_(std::move(path)) {}
+
+  // OK, or INVALID_ARGUMENT with one line for each mistake, in the file's order.
+  [[nodiscard]] absl::Status status() const;
+
+  // "path:line: key: text".
+  void Mistake(size_t line, std::string_view key, std::string_view text);
+  void Mistake(const toml::node& where, std::string_view key, std::string_view text);
+  // "is an integer, and must be `right`".
+  void WrongType(const toml::node& node, std::string_view key, std::string_view right);
+
+  // Every key of `table` must be among `known`; one that is not is named with the one that was probably
+  // meant. `prefix` leads the keys in messages: "health.".
+  void CheckKeys(const toml::table& table, std::string_view prefix, Keys known);
+
+  // What `table` has under `key`: nothing where it has nothing, or something of another type, which is a
+  // mistake then. Strings hold no NUL, which no argument, path or variable can hold.
+  [[nodiscard]] const toml::table* Table(const toml::table& table, std::string_view key);
+  [[nodiscard]] std::optional<bool> Bool(const toml::table& table, std::string_view key);
+  [[nodiscard]] std::optional<std::string> String(const toml::table& table, std::string_view key);
+  [[nodiscard]] std::optional<std::vector<std::string>> Strings(const toml::table& table,
+                                                                std::string_view prefix,
+                                                                std::string_view key);
+  [[nodiscard]] std::optional<std::string> Text(const toml::node& node, std::string_view key);
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::vector<std::pair<size_t, std::string>> mistakes_;  // by line
+};
+
+}  // namespace berth

@@ -1,0 +1,44 @@
+// berthd's settings: the command line over /etc/berth/berthd.toml over defaults.
+//
+// Plain values; read once, at start. Mistakes are INVALID_ARGUMENT, all of a file's at once, with file, line
+// and key.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rpc/access.h"
+
+namespace berth {
+
+struct BerthdConfig {
+  std::string config_dir = "/etc/berth";
+  std::string state_dir = "/var/lib/berth";
+  std::string runtime_dir = "/run/berth";
+  std::string node_id;  // the host's name where nothing says another
+  std::string log_level = "info";
+  AccessConfig access;
+};
+
+// What the command line gave; unset: the file decides.
+struct BerthdOptions {
+  std::string config_dir = "/etc/berth";
+  std::optional<std::string> state_dir;
+  std::optional<std::string> runtime_dir;
+  std::optional<std::string> node_id;
+  std::optional<std::string> log_level;
+};
+
+// Reads berthd.toml's content; `path` is for messages.
+[[nodiscard]] absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path,
+                                                             std::string_view content);
+
+// Reads <config_dir>/berthd.toml, which may be missing, applies `options`, and checks the whole: directories
+// are absolute, the node's id is text of 1 to 192 bytes (what a CSI node id may hold, with room), and
+// berthd's socket fits into a socket address.
+[[nodiscard]] absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options);
+
+}  // namespace berth

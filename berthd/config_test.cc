@@ -1,0 +1,73 @@
+#include "berthd/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace berth {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Optional;
+
+TEST(BerthdConfigTest, AnEmptyFileIsTheDefaults) {
+  const auto config = ParseBerthdConfig("berthd.toml", "");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(config->state_dir, "/var/lib/berth");
+  EXPECT_EQ(config->access.readers, std::nullopt);
+}
+
+TEST(BerthdConfigTest, EverySettingIsRead) {
+  const auto config = ParseBerthdConfig("berthd.toml", R"(
+node_id = "n1"
+state_dir = "/s"
+runtime_dir = "/r"
+log_level = "debug"
+[access]
+readers = ["group:staff", "*"]
+changers = ["user:ops"]
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->node_id, "n1");
+  EXPECT_EQ(config->state_dir, "/s");
+  EXPECT_EQ(config->runtime_dir, "/r");
+  EXPECT_EQ(config->log_level, "debug");
+  EXPECT_THAT(config->access.readers, Optional(ElementsAre("group:staff", "*")));
+  EXPECT_THAT(config->access.changers, Optional(ElementsAre("user:ops")));
+}
+
+TEST(BerthdConfigTest, MistakesNameFileLineAndKey) {
+  const auto config = ParseBerthdConfig("/etc/berth/berthd.toml", "node = \"x\"\n[access]\nreader = []\n");
+  EXPECT_EQ(config.status().message(),
+            "/etc/berth/berthd.toml:1: node: unknown key; did you mean node_id?\n"
+            "/etc/berth/berthd.toml:3: access.reader: unknown key; did you mean access.readers?");
+}
+
+TEST(BerthdConfigTest, TheCommandLineWinsAndAMissingFileIsNoError) {
+  const auto config =
+      LoadBerthdConfig({.config_dir = "/nonexistent", .state_dir = "/elsewhere", .node_id = "me"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->state_dir, "/elsewhere");
+  EXPECT_EQ(config->node_id, "me");
+  EXPECT_EQ(config->runtime_dir, "/run/berth");
+}
+
+TEST(BerthdConfigTest, WithoutANodeIdItIsTheHostsName) {
+  const auto config = LoadBerthdConfig({.config_dir = "/nonexistent"});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->node_id.empty());
+}
+
+TEST(BerthdConfigTest, WhatCannotWorkIsRefused) {
+  const auto refused = [](BerthdOptions options) {
+    options.config_dir = "/nonexistent";
+    return std::string(LoadBerthdConfig(options).status().message());
+  };
+  EXPECT_THAT(refused({.state_dir = "here"}), HasSubstr("state_dir"));
+  EXPECT_THAT(refused({.runtime_dir = "/" + std::string(120, 'x')}), HasSubstr("runtime_dir"));
+  EXPECT_THAT(refused({.node_id = "a\nb"}), HasSubstr("node_id"));
+  EXPECT_THAT(refused({.node_id = std::string(193, 'n')}), HasSubstr("node_id"));
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,97 @@
+// berthd: runs the CSI plugins of one node and keeps its volumes. This file reads the command line, runs the
+// loop, and tells systemd; berthd.h makes the parts, ARCHITECTURE.md says what they are.
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "base/log.h"
+#include "base/status.h"
+#include "berthd/berthd.h"
+#include "berthd/config.h"
+#include "berthd/version.h"
+
+namespace berth {
+namespace {
+
+// Each plugin and each connection takes descriptors; the soft limit is for programs that use select(2).
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void Notify(const std::string& state) { sd_notify(0, state.c_str()); }
+
+// From start to the first SIGTERM or SIGINT. The exit code.
+Awaitable<int> Run(BerthdConfig config) {
+  const std::string node_id = config.node_id;
+  asio::signal_set signals(co_await asio::this_coro::executor, SIGTERM, SIGINT);
+  Berthd berthd(co_await asio::this_coro::executor, std::move(config));
+
+  const absl::Status started = co_await berthd.Start();
+  if (started.ok()) {
+    SPDLOG_INFO("berthd {} is ready as node {}", kBerthVersion, node_id);
+    Notify(fmt::format("READY=1\nSTATUS=Serving as node {}", node_id));
+    const auto [error, signal] = co_await signals.async_wait(asio::as_tuple(asio::use_awaitable));
+    SPDLOG_INFO("stopping: {}", error ? error.message() : strsignal(signal));
+    Notify("STOPPING=1\nSTATUS=Stopping; plugins and volumes stay");
+  } else {
+    SPDLOG_CRITICAL("cannot start: {}", std::string_view(started.message().data(), started.message().size()));
+    Notify(fmt::format("STATUS=Cannot start: {}", Printable(std::string(started.message()), 512)));
+  }
+  co_await berthd.Stop();
+  co_return started.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{
+      "Runs the CSI plugins of this node and keeps its volumes.\n"
+      "Plugins are files in CONFIG/plugins.d; settings are in CONFIG/berthd.toml. See berthd(8).",
+      "berthd"};
+  BerthdOptions options;
+  app.add_option("--config", options.config_dir, "Directory of berthd.toml and plugins.d")
+      ->capture_default_str();
+  app.add_option("--state-dir", options.state_dir, "Journal, volumes and plugins' state [/var/lib/berth]");
+  app.add_option("--runtime-dir", options.runtime_dir, "Sockets, berthd.sock among them [/run/berth]");
+  app.add_option("--node-id", options.node_id,
+                 "This node's name for plugins and schedulers [the host's name]");
+  app.add_option("--log-level", options.log_level,
+                 "trace, debug, info, warning, error, critical or off [info]");
+  app.set_version_flag("--version", fmt::format("berthd {}", kBerthVersion));
+  CLI11_PARSE(app, argc, argv);
+
+  absl::StatusOr<BerthdConfig> config = LoadBerthdConfig(options);
+  absl::Status status = config.ok() ? InitLog("berthd", config->log_level) : config.status();
+  if (!status.ok()) {
+    fmt::print(stderr, "berthd: {}\n", std::string(status.message()));
+    return EXIT_FAILURE;
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
+
+  int exit_code = EXIT_FAILURE;
+  asio::io_context loop(1);
+  asio::co_spawn(loop, Run(*std::move(config)), [&](const std::exception_ptr& error, int code) {
+    if (error) std::rethrow_exception(error);
+    exit_code = code;
+  });
+  loop.run();
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace berth
+
+int main(int argc, char** argv) { return berth::Main(argc, argv); }

@@ -1,0 +1,73 @@
+// Joins the parts of berthd that must not know each other: the supervisor's processes, the fingerprinter's
+// probes, the mounter's and the API's need of clients. Decides nothing: it only carries from one to another.
+//
+// Owned by main; loop thread only. Holds, for each plugin whose socket has appeared, one client and one
+// Fingerprinter, and lets go of both when the supervisor says that the incarnation is gone.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "csi/client.h"
+#include "fingerprint/fingerprint.h"
+#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
+#include "supervisor/supervisor.h"
+
+namespace berth {
+
+class PluginBridge final : public PluginObserver,
+                           public PluginDirectory,
+                           public ControllerDirectory,
+                           public PluginControl {
+ public:
+  PluginBridge(asio::any_io_executor executor, EventLog& events);
+  ~PluginBridge() override;
+
+  // The parts to join. Both outlive this, and come after it: they are made with a reference to it.
+  void Connect(Supervisor* supervisor, Mounter* mounter);
+
+  // Ends all probing.
+  [[nodiscard]] Awaitable<void> Shutdown();
+
+  // PluginObserver.
+  void OnSocketAppeared(const Incarnation& incarnation) override;
+  void OnIncarnationGone(const std::string& plugin_id, uint64_t number) override;
+
+  // PluginDirectory.
+  [[nodiscard]] absl::StatusOr<Entry> Find(const std::string& plugin_id) override;
+  [[nodiscard]] Awaitable<void> WaitUsable(std::string plugin_id, TimePoint deadline) override;
+
+  // ControllerDirectory.
+  [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override;
+
+  // PluginControl.
+  [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override;
+  [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force,
+                                                      TimePoint deadline) override;
+
+ private:
+  struct Connection {
+    uint64_t incarnation = 0;
+    std::shared_ptr<CsiClient> client;
+    std::unique_ptr<Fingerprinter> fingerprinter;
+    PluginHealth health;
+  };
+
+  void OnProbe(const std::string& plugin_id, uint64_t incarnation, const ProbeResult& result);
+  static Awaitable<void> End(std::unique_ptr<Fingerprinter> fingerprinter);
+
+  asio::any_io_executor executor_;
+  EventLog& events_;
+  Supervisor* supervisor_ = nullptr;
+  Mounter* mounter_ = nullptr;
+  std::map<std::string, Connection> connections_;
+  TaskScope ending_;  // Fingerprinters on their way out
+};
+
+}  // namespace berth
