@@ -1,0 +1,144 @@
+// berthd killed with SIGKILL, at rest and in the middle: what it tells afterwards is the truth, its plugins
+// were not touched, and repeating the request ends in the same state.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "tests/harness/node.h"
+
+namespace berth {
+namespace {
+
+using testing::IsEmpty;
+using testing::SizeIs;
+
+v1::PublishVolumeRequest Use(const std::string& volume_id, const std::string& consumer) {
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id("hostpath");
+  request.set_volume_id(volume_id);
+  request.set_consumer(consumer);
+  return request;
+}
+
+std::string CreateImage(Node& node, const std::string& name) {
+  v1::CreateVolumeRequest request;
+  request.set_name(name);
+  request.set_required_bytes(64LL * 1024 * 1024);
+  request.add_capabilities()->set_fs_type("ext4");
+  (*request.mutable_parameters())["kind"] = "image";
+  return node.CreateVolume(request);
+}
+
+std::string Read(const std::string& path) {
+  const std::ifstream in(path);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+TEST(CrashTest, AVolumeIsStillThereAndKnownAfterBerthdWasKilled) {
+  Node node;
+  node.WriteHostpath();
+  node.Start();
+  const pid_t plugin = node.WaitReady("hostpath").pid();
+  const std::string volume = CreateImage(node, "v");
+  const std::string target = node.Publish(Use(volume, "job"));
+  std::ofstream(target + "/file") << "kept" << std::flush;
+
+  node.Kill();
+  EXPECT_EQ(Read(target + "/file"), "kept") << "the mount does not need berthd";
+  node.Start();
+  const v1::ListVolumesResponse known = node.Volumes();
+  ASSERT_THAT(known.volumes(), SizeIs(1));
+  EXPECT_EQ(known.volumes(0).volume_id(), volume);
+  EXPECT_EQ(known.volumes(0).state(), v1::PUBLISHED);
+  EXPECT_FALSE(known.volumes(0).uncertain());
+  EXPECT_EQ(known.volumes(0).publications(0).target_path(), target);
+  EXPECT_EQ(node.WaitReady("hostpath").pid(), plugin) << "taken back, not restarted";
+
+  EXPECT_EQ(node.Publish(Use(volume, "job")), target);
+  node.Unpublish(volume, "job");
+  EXPECT_THAT(node.Volumes().volumes(), IsEmpty());
+  node.DeleteVolume(volume);
+}
+
+TEST(CrashTest, TenMountsAreToldApartAfterAKill) {
+  Node node;
+  node.WriteHostpath();
+  node.Start();
+  node.WaitReady("hostpath");
+  std::vector<std::string> targets;
+  const std::string volume = CreateImage(node, "v");
+  for (int i = 0; i < 10; ++i) targets.push_back(node.Publish(Use(volume, "job-" + std::to_string(i))));
+  node.Kill();
+  node.Start();
+  node.WaitReady("hostpath");
+  const v1::ListVolumesResponse known = node.Volumes();
+  ASSERT_THAT(known.volumes(), SizeIs(1));
+  EXPECT_THAT(known.volumes(0).publications(), SizeIs(10));
+  for (int i = 0; i < 10; ++i) node.Unpublish(volume, "job-" + std::to_string(i));
+  EXPECT_THAT(node.Volumes().volumes(), IsEmpty());
+}
+
+// Kills berthd at random moments of a life of a volume, and each time repeats what was not answered.
+TEST(CrashTest, Fault16RepeatingAfterAKillAtAnyMomentEndsInTheSameState) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  Node node;
+  node.WriteHostpath();
+  node.Start();
+  const pid_t plugin = node.WaitReady("hostpath").pid();
+  const std::string volume = CreateImage(node, "v");
+
+  for (int round = 0; round < 20; ++round) {
+    const bool publish = round % 2 == 0;
+    std::atomic<bool> answered = false;
+    std::thread caller([&] {
+      auto channel = grpc::CreateChannel("unix:" + node.socket(), grpc::InsecureChannelCredentials());
+      const auto stub = v1::Node::NewStub(channel);
+      if (publish) {
+        v1::PublishVolumeResponse response;
+        (void)stub->PublishVolume(Node::Context().get(), Use(volume, "job"), &response);
+      } else {
+        v1::UnpublishVolumeRequest request;
+        request.set_plugin_id("hostpath");
+        request.set_volume_id(volume);
+        request.set_consumer("job");
+        v1::UnpublishVolumeResponse response;
+        (void)stub->UnpublishVolume(Node::Context().get(), request, &response);
+      }
+      answered = true;
+    });
+    // Until a moment within the call or just after it.
+    const auto moment = std::chrono::steady_clock::now() +
+                        std::chrono::microseconds(std::uniform_int_distribution(0, 60000)(random));
+    while (!answered && std::chrono::steady_clock::now() < moment) std::this_thread::yield();
+    node.Kill();
+    caller.join();
+    node.Start();
+    EXPECT_EQ(node.WaitReady("hostpath").pid(), plugin) << "round " << round;
+
+    if (publish) {
+      const std::string target = node.Publish(Use(volume, "job"));
+      std::ofstream file(target + "/round");
+      file << round << std::flush;
+      EXPECT_TRUE(file.good());
+      ASSERT_THAT(node.Volumes().volumes(), SizeIs(1));
+      EXPECT_EQ(node.Volumes().volumes(0).state(), v1::PUBLISHED);
+    } else {
+      node.Unpublish(volume, "job");
+      EXPECT_THAT(node.Volumes().volumes(), IsEmpty()) << "round " << round;
+      EXPECT_THAT(Node::Tree(node.state_dir() + "/volumes"), IsEmpty()) << "round " << round;
+    }
+  }
+  node.DeleteVolume(volume);
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,333 @@
+#include "tests/harness/node.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grpcpp/grpcpp.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace berth {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+// Ends the test program: what follows a failed wait would only be noise.
+void Require(bool condition, const std::string& what) {
+  if (condition) return;
+  std::cerr << "FATAL: " << what << ": " << strerror(errno) << std::endl;
+  std::abort();
+}
+
+std::string ReadWhole(const std::string& path) {
+  const std::ifstream in(path);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+// Waits until `pid` has ended, under a bound, and reaps it.
+int WaitExit(pid_t pid, seconds bound) {
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  Require(pidfd >= 0, "pidfd_open");
+  pollfd wait{.fd = pidfd, .events = POLLIN};
+  const int count = poll(&wait, 1, static_cast<int>(milliseconds(bound).count()));
+  close(pidfd);
+  Require(count == 1, fmt::format("process {} did not end within {} s", pid, bound.count()));
+  int status = 0;
+  Require(waitpid(pid, &status, 0) == pid, "waitpid");
+  return status;
+}
+
+std::vector<pid_t> Children() {
+  std::vector<pid_t> pids;
+  std::istringstream in(ReadWhole(fmt::format("/proc/self/task/{}/children", getpid())));
+  for (pid_t pid = 0; in >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+}  // namespace
+
+void WaitFor(const std::string& what, const std::function<bool()>& condition, seconds bound) {
+  const auto deadline = steady_clock::now() + bound;
+  while (!condition()) {
+    if (steady_clock::now() >= deadline) {
+      ADD_FAILURE() << "waited " << bound.count() << " s for: " << what;
+      std::abort();
+    }
+    poll(nullptr, 0, 5);  // A pause between two looks at something that has no event to wait for.
+  }
+}
+
+void EnterOwnNamespaces() {
+  Require(unshare(CLONE_NEWNS) == 0, "unshare(CLONE_NEWNS): these tests need root");
+  Require(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make / private");
+  Require(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
+}
+
+Node::Node(std::string node_id) : node_id_(std::move(node_id)) {
+  std::string pattern = "/tmp/berth-node.XXXXXX";
+  Require(mkdtemp(pattern.data()) != nullptr, "mkdtemp");
+  dir_ = pattern;
+  // On a tmpfs of the namespace's own: what a node makes is gone with it, and nothing has to be deleted.
+  Require(mount("berth-test", dir_.c_str(), "tmpfs", 0, "mode=0755") == 0, "mount tmpfs");
+  for (const char* name : {"/etc", "/etc/plugins.d"}) {
+    Require(mkdir((dir_ + name).c_str(), 0755) == 0, "mkdir");
+  }
+  notify_fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{.sun_family = AF_UNIX};
+  const std::string path = dir_ + "/notify.sock";
+  std::copy(path.begin(), path.end(), address.sun_path);
+  Require(bind(notify_fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "bind notify socket");
+}
+
+Node::~Node() {
+  if (testing::Test::HasFailure()) std::cerr << "--- berthd's log ---\n" << log() << std::endl;
+  // berthd first, so that it restarts nobody; then the plugins, which are ours as orphans.
+  if (pid_ > 0) kill(pid_, SIGKILL);
+  for (std::vector<pid_t> left = Children(); !left.empty(); left = Children()) {
+    for (const pid_t pid : left) {
+      kill(pid, SIGKILL);
+      WaitExit(pid, seconds(20));
+    }
+  }
+  close(notify_fd_);
+  // Innermost first; a mount that a test left does not outlive its node.
+  std::vector<std::string> mounts = Mounts();
+  std::reverse(mounts.begin(), mounts.end());
+  for (const std::string& path : mounts) umount2(path.c_str(), MNT_DETACH);
+  rmdir(dir_.c_str());
+  WaitFor("no loop device left on " + dir_, [this] {
+    for (const auto& entry : std::filesystem::directory_iterator("/sys/block")) {
+      const std::string backing = ReadWhole((entry.path() / "loop/backing_file").string());
+      if (backing.starts_with(dir_)) return false;
+    }
+    return true;
+  });
+}
+
+void Node::WritePlugin(const std::string& id, const std::string& toml) {
+  std::ofstream(fmt::format("{}/etc/plugins.d/{}.toml", dir_, id)) << toml;
+}
+
+void Node::WriteHostpath(const std::vector<std::string>& arguments) {
+  std::string more;
+  for (const std::string& argument : arguments) more += fmt::format(", \"{}\"", argument);
+  WritePlugin("hostpath", fmt::format(R"(id = "hostpath"
+kind = "monolith"
+command = "{}"
+args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
+        "--state-dir", "${{BERTH_PLUGIN_DIR}}"{}]
+)",
+                                      BERTH_HOSTPATH, more));
+}
+
+void Node::WriteBerthdToml(const std::string& toml) { std::ofstream(dir_ + "/etc/berthd.toml") << toml; }
+
+pid_t Node::Launch() const {
+  const std::string config = dir_ + "/etc";
+  const std::string state = state_dir();
+  const std::string runtime = runtime_dir();
+  const std::string notify = "NOTIFY_SOCKET=" + dir_ + "/notify.sock";
+  const std::string log_path = dir_ + "/berthd.log";
+  std::vector<std::string> arguments = {BERTHD,          "--config", config,      "--state-dir", state,
+                                        "--runtime-dir", runtime,    "--node-id", node_id_};
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  std::vector<std::string> environment = {notify, "PATH=/usr/sbin:/usr/bin:/sbin:/bin"};
+  for (const char* name : {"ASAN_OPTIONS", "UBSAN_OPTIONS", "LSAN_OPTIONS"}) {
+    if (const char* value = std::getenv(name)) environment.push_back(fmt::format("{}={}", name, value));
+  }
+  std::vector<char*> envp;
+  for (std::string& variable : environment) envp.push_back(variable.data());
+  envp.push_back(nullptr);
+
+  const pid_t pid = fork();
+  Require(pid >= 0, "fork");
+  if (pid == 0) {
+    const int fd = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(fd, 1);
+    dup2(fd, 2);
+    close_range(3, ~0U, 0);
+    execve(BERTHD, argv.data(), envp.data());
+    _exit(127);
+  }
+  return pid;
+}
+
+void Node::Start() {
+  pid_ = Launch();
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  const auto deadline = steady_clock::now() + seconds(60);
+  for (bool ready = false; !ready;) {
+    pollfd waits[] = {{.fd = notify_fd_, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
+    const int count = poll(waits, 2, std::max(0, static_cast<int>(left.count())));
+    if (count <= 0 || (waits[1].revents != 0 && waits[0].revents == 0)) {
+      std::cerr << log() << std::endl;
+      Require(false, count <= 0 ? "berthd was not ready within 60 s" : "berthd ended before it was ready");
+    }
+    char message[4096];
+    const ssize_t size = recv(notify_fd_, message, sizeof message, 0);
+    ready =
+        size > 0 && std::string_view(message, static_cast<size_t>(size)).find("READY=1") != std::string::npos;
+  }
+  close(pidfd);
+}
+
+int Node::RunAnother() {
+  const int status = WaitExit(Launch(), seconds(60));
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+void Node::Kill() {
+  Require(kill(pid_, SIGKILL) == 0, "kill berthd");
+  WaitExit(std::exchange(pid_, -1), seconds(20));
+  stub_.reset();
+  channel_.reset();
+}
+
+void Node::Stop() {
+  Require(kill(pid_, SIGTERM) == 0, "terminate berthd");
+  const int status = WaitExit(std::exchange(pid_, -1), seconds(60));
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
+  stub_.reset();
+  channel_.reset();
+}
+
+v1::Node::Stub& Node::stub() {
+  if (!stub_) {
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    channel_ = grpc::CreateCustomChannel("unix:" + socket(), grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::Node::NewStub(channel_);
+  }
+  return *stub_;
+}
+
+std::unique_ptr<grpc::ClientContext> Node::Context(seconds timeout) {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + timeout);
+  return context;
+}
+
+v1::Plugin Node::Plugin(const std::string& id) {
+  v1::GetPluginRequest request;
+  request.set_id(id);
+  v1::Plugin plugin;
+  const grpc::Status status = stub().GetPlugin(Context().get(), request, &plugin);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return plugin;
+}
+
+v1::Plugin Node::WaitPlugin(const std::string& id, const std::string& what,
+                            const std::function<bool(const v1::Plugin&)>& predicate) {
+  v1::Plugin plugin;
+  WaitFor("plugin " + id + ": " + what, [&] {
+    plugin = Plugin(id);
+    return predicate(plugin);
+  });
+  return plugin;
+}
+
+v1::Plugin Node::WaitReady(const std::string& id) {
+  return WaitPlugin(id, "ready and registered",
+                    [](const v1::Plugin& plugin) { return plugin.ready() && plugin.registered(); });
+}
+
+v1::ListVolumesResponse Node::Volumes() {
+  v1::ListVolumesResponse response;
+  const grpc::Status status = stub().ListVolumes(Context().get(), {}, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response;
+}
+
+std::string Node::CreateVolume(v1::CreateVolumeRequest request) {
+  if (request.plugin_id().empty()) request.set_plugin_id("hostpath");
+  if (request.capabilities().empty()) request.add_capabilities();
+  v1::CreateVolumeResponse response;
+  const grpc::Status status = stub().CreateVolume(Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return response.volume_id();
+}
+
+grpc::Status Node::TryPublish(const v1::PublishVolumeRequest& request, std::string* target) {
+  v1::PublishVolumeResponse response;
+  grpc::Status status = stub().PublishVolume(Context().get(), request, &response);
+  *target = response.target_path();
+  return status;
+}
+
+std::string Node::Publish(const v1::PublishVolumeRequest& request) {
+  std::string target;
+  const grpc::Status status = TryPublish(request, &target);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return target;
+}
+
+void Node::Unpublish(const std::string& volume_id, const std::string& consumer) {
+  v1::UnpublishVolumeRequest request;
+  request.set_plugin_id("hostpath");
+  request.set_volume_id(volume_id);
+  request.set_consumer(consumer);
+  v1::UnpublishVolumeResponse response;
+  const grpc::Status status = stub().UnpublishVolume(Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+void Node::DeleteVolume(const std::string& volume_id) {
+  v1::DeleteVolumeRequest request;
+  request.set_plugin_id("hostpath");
+  request.set_volume_id(volume_id);
+  v1::DeleteVolumeResponse response;
+  const grpc::Status status = stub().DeleteVolume(Context().get(), request, &response);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+std::string Node::log() const { return ReadWhole(dir_ + "/berthd.log"); }
+
+std::vector<std::string> Node::Mounts() const {
+  std::vector<std::string> mounts;
+  std::istringstream in(ReadWhole("/proc/self/mountinfo"));
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string field;
+    for (int i = 0; i < 5; ++i) fields >> field;
+    if (field.starts_with(dir_)) mounts.push_back(field);
+  }
+  return mounts;
+}
+
+std::vector<std::string> Node::Tree(const std::string& directory) {
+  std::vector<std::string> names;
+  struct stat root{};
+  if (stat(directory.c_str(), &root) != 0) return names;
+  for (auto it = std::filesystem::recursive_directory_iterator(directory);
+       it != std::filesystem::recursive_directory_iterator(); ++it) {
+    names.push_back(std::filesystem::relative(it->path(), directory).string());
+    struct stat info{};
+    if (lstat(it->path().c_str(), &info) != 0 || info.st_dev != root.st_dev) it.disable_recursion_pending();
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace berth
