@@ -86,15 +86,11 @@ wait_for() {
 # Where something is mounted beneath our directory, outermost first.
 our_mounts() { awk -v dir="$DEMO/" 'index($5, dir) == 1 { print $5 }' /proc/self/mountinfo; }
 
-# Processes that were started for this demo: their command line names our directory.
+# Processes that were started for this demo: their command line names a directory in ours. (The patterns come
+# as a file, so that grep does not find itself.)
 our_processes() {
-  local file
-  for file in /proc/[0-9]*/cmdline; do
-    if { tr '\0' ' ' <"$file"; } 2>/dev/null | grep -qF -- "$DEMO/"; then
-      file=${file%/cmdline}
-      printf '%s\n' "${file#/proc/}"
-    fi
-  done
+  grep -lsF -f <(printf '%s\n' "$DEMO/etc" "$DEMO/run" "$DEMO/state") /proc/[0-9]*/cmdline |
+    sed 's|^/proc/\([0-9]*\)/.*|\1|' || true
 }
 
 our_loop_devices() {
