@@ -1,0 +1,256 @@
+#include "csi/client.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/system/system_error.hpp>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "base/testing.h"
+#include "csi/testing/fake_plugin.h"
+
+namespace berth {
+namespace {
+
+namespace csi = ::csi::v1;
+using boost::asio::local::stream_protocol;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+TimePoint Soon() { return Clock::now() + seconds(20); }
+
+class CsiClientTest : public testing::Test {
+ protected:
+  CsiClientTest() {
+    char name[] = "/tmp/berth-csi-XXXXXX";
+    directory_ = ::mkdtemp(name);
+    plugin_ = std::make_unique<FakePlugin>(directory_ + "/csi.sock");
+    client_ = CsiClient::Connect(plugin_->socket_path());
+  }
+  ~CsiClientTest() override {
+    plugin_.reset();
+    client_.reset();
+    EXPECT_EQ(::rmdir(directory_.c_str()), 0) << directory_;
+  }
+
+  absl::StatusOr<csi::ProbeResponse> Probe(TimePoint deadline = Soon()) {
+    return RunOn(loop_, client_->Probe({}, deadline));
+  }
+
+  asio::io_context loop_;
+  std::string directory_;
+  std::unique_ptr<FakePlugin> plugin_;
+  std::shared_ptr<CsiClient> client_;
+};
+
+TEST_F(CsiClientTest, SendsTheRequestAndReturnsTheAnswer) {
+  csi::NodeGetInfoResponse info;
+  info.set_node_id("node-7");
+  plugin_->Answer("NodeGetInfo", info);
+  plugin_->Answer("NodePublishVolume", csi::NodePublishVolumeResponse());
+  plugin_->Start();
+
+  const auto answer = RunOn(loop_, client_->NodeGetInfo({}, Soon()));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->node_id(), "node-7");
+
+  csi::NodePublishVolumeRequest request;
+  request.set_volume_id("v");
+  request.set_target_path("/some/target");
+  EXPECT_TRUE(RunOn(loop_, client_->NodePublishVolume(request, Soon())).ok());
+  csi::NodePublishVolumeRequest seen;
+  ASSERT_TRUE(plugin_->LastRequest("NodePublishVolume", &seen));
+  EXPECT_EQ(seen.SerializeAsString(), request.SerializeAsString());
+}
+
+TEST_F(CsiClientTest, EveryRpcReachesItsOwnMethod) {
+  plugin_->Start();
+  // The fake knows none of them and says which it was asked for.
+  const auto asked = [this](auto method, auto request) {
+    return std::string(RunOn(loop_, ((*client_).*method)(request, Soon())).status().message());
+  };
+  EXPECT_EQ(asked(&CsiClient::GetPluginInfo, csi::GetPluginInfoRequest()), "unknown method GetPluginInfo");
+  EXPECT_EQ(asked(&CsiClient::GetPluginCapabilities, csi::GetPluginCapabilitiesRequest()),
+            "unknown method GetPluginCapabilities");
+  EXPECT_EQ(asked(&CsiClient::Probe, csi::ProbeRequest()), "unknown method Probe");
+  EXPECT_EQ(asked(&CsiClient::CreateVolume, csi::CreateVolumeRequest()), "unknown method CreateVolume");
+  EXPECT_EQ(asked(&CsiClient::DeleteVolume, csi::DeleteVolumeRequest()), "unknown method DeleteVolume");
+  EXPECT_EQ(asked(&CsiClient::ControllerGetCapabilities, csi::ControllerGetCapabilitiesRequest()),
+            "unknown method ControllerGetCapabilities");
+  EXPECT_EQ(asked(&CsiClient::ControllerExpandVolume, csi::ControllerExpandVolumeRequest()),
+            "unknown method ControllerExpandVolume");
+  EXPECT_EQ(asked(&CsiClient::NodeStageVolume, csi::NodeStageVolumeRequest()),
+            "unknown method NodeStageVolume");
+  EXPECT_EQ(asked(&CsiClient::NodeUnstageVolume, csi::NodeUnstageVolumeRequest()),
+            "unknown method NodeUnstageVolume");
+  EXPECT_EQ(asked(&CsiClient::NodePublishVolume, csi::NodePublishVolumeRequest()),
+            "unknown method NodePublishVolume");
+  EXPECT_EQ(asked(&CsiClient::NodeUnpublishVolume, csi::NodeUnpublishVolumeRequest()),
+            "unknown method NodeUnpublishVolume");
+  EXPECT_EQ(asked(&CsiClient::NodeGetVolumeStats, csi::NodeGetVolumeStatsRequest()),
+            "unknown method NodeGetVolumeStats");
+  EXPECT_EQ(asked(&CsiClient::NodeExpandVolume, csi::NodeExpandVolumeRequest()),
+            "unknown method NodeExpandVolume");
+  EXPECT_EQ(asked(&CsiClient::NodeGetCapabilities, csi::NodeGetCapabilitiesRequest()),
+            "unknown method NodeGetCapabilities");
+  EXPECT_EQ(asked(&CsiClient::NodeGetInfo, csi::NodeGetInfoRequest()), "unknown method NodeGetInfo");
+}
+
+TEST_F(CsiClientTest, EndsAtTheDeadlineAndTellsThePlugin) {
+  plugin_->Hang("Probe");
+  plugin_->Start();
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(Probe(start + milliseconds(200)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_GE(Clock::now() - start, milliseconds(200));
+  EXPECT_TRUE(plugin_->WaitForCancelled("Probe", 1));
+}
+
+Awaitable<void> ProbeUntilCancelled(std::shared_ptr<CsiClient> client, bool& aborted) {
+  try {
+    const auto answer = co_await client->Probe({}, Soon());
+    ADD_FAILURE() << "answered: " << answer.status();
+  } catch (const boost::system::system_error& error) {
+    aborted = error.code() == asio::error::operation_aborted;
+    throw;
+  }
+}
+
+TEST_F(CsiClientTest, ACancelledCoroutineCancelsTheCall) {
+  plugin_->Hang("Probe");
+  plugin_->Start();
+  TaskScope scope(loop_.get_executor(), "test");
+  bool aborted = false;
+  scope.Spawn("probe", ProbeUntilCancelled(client_, aborted));
+  loop_.poll();
+  ASSERT_TRUE(plugin_->WaitForCalls("Probe", 1));
+  RunOn(loop_, scope.Join());
+  EXPECT_TRUE(aborted);
+  EXPECT_TRUE(plugin_->WaitForCancelled("Probe", 1));
+}
+
+TEST_F(CsiClientTest, ACallOutlivesTheLastOwnerOfItsClient) {
+  plugin_->Answer("Probe", csi::ProbeResponse());
+  plugin_->Start();
+  auto call = client_->Probe({}, Soon());
+  client_.reset();
+  EXPECT_TRUE(RunOn(loop_, std::move(call)).ok());
+}
+
+TEST_F(CsiClientTest, ManyCallsAreInFlightAtOnce) {
+  plugin_->Hang("Probe");
+  plugin_->Start();
+  TaskScope scope(loop_.get_executor(), "test");
+  std::array<bool, 100> aborted{};
+  for (bool& flag : aborted) scope.Spawn("probe", ProbeUntilCancelled(client_, flag));
+  loop_.poll();
+  EXPECT_TRUE(plugin_->WaitForCalls("Probe", 100));
+  RunOn(loop_, scope.Join());
+  EXPECT_THAT(aborted, testing::Each(true));
+  EXPECT_TRUE(plugin_->WaitForCancelled("Probe", 100));
+}
+
+TEST_F(CsiClientTest, RefusesAnAnswerOfMoreThan4MiB) {
+  csi::NodeGetInfoResponse info;
+  info.set_node_id(std::string((4 << 20) - 16, 'x'));
+  plugin_->Answer("NodeGetInfo", info);
+  plugin_->Start();
+  EXPECT_TRUE(RunOn(loop_, client_->NodeGetInfo({}, Soon())).ok());
+
+  info.set_node_id(std::string((4 << 20) + 1, 'x'));
+  plugin_->Answer("NodeGetInfo", info);
+  EXPECT_EQ(RunOn(loop_, client_->NodeGetInfo({}, Soon())).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(CsiClientTest, AnAnswerThatIsNoMessageIsAnError) {
+  plugin_->AnswerBytes("NodeGetInfo", "\xff\xff\xff\xff garbage");
+  plugin_->Start();
+  EXPECT_EQ(RunOn(loop_, client_->NodeGetInfo({}, Soon())).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(CsiClientTest, KeepsTheCodeOfAnErrorWithALongMessage) {
+  const std::string output(20'000, 'm');  // of a failed mkfs, say
+  plugin_->Fail("NodeStageVolume", grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, output));
+  plugin_->Start();
+  const auto answer = RunOn(loop_, client_->NodeStageVolume({}, Soon()));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(answer.status().message()), HasSubstr("mmmm"));
+}
+
+TEST_F(CsiClientTest, BoundsTheMetadataOfAnAnswer) {
+  plugin_->Fail("Probe", grpc::Status(grpc::StatusCode::NOT_FOUND, std::string(1 << 20, 'm')));
+  plugin_->Start();
+  EXPECT_EQ(Probe().status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(CsiClientTest, TheFirstCallAfterThePluginServesIsAnswered) {
+  plugin_->Answer("Probe", csi::ProbeResponse());
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(Probe().status().code(), absl::StatusCode::kUnavailable);
+  plugin_->Start();
+  // gRPC alone would fail this one too, since it waits out a backoff first.
+  EXPECT_TRUE(Probe().ok());
+}
+
+TEST_F(CsiClientTest, FindsAPluginAgainThatServesAnewAtTheSameSocket) {
+  plugin_->Answer("Probe", csi::ProbeResponse());
+  plugin_->Start();
+  ASSERT_TRUE(Probe().ok());
+  plugin_->Stop();
+  EXPECT_EQ(Probe().status().code(), absl::StatusCode::kUnavailable);
+  plugin_->Start();
+  EXPECT_TRUE(Probe().ok());
+}
+
+TEST_F(CsiClientTest, ASocketPathMayHoldAnyCharacter) {
+  plugin_->Answer("Probe", csi::ProbeResponse());
+  plugin_->Start();
+  const std::string odd = directory_ + "/a b%41?c#d.sock";
+  ASSERT_EQ(::rename(plugin_->socket_path().c_str(), odd.c_str()), 0);
+  client_ = CsiClient::Connect(odd);
+  EXPECT_TRUE(Probe().ok());
+  EXPECT_EQ(::rename(odd.c_str(), plugin_->socket_path().c_str()), 0);
+}
+
+// A process that was stopped: the kernel accepts for it, and nothing ever comes.
+TEST_F(CsiClientTest, TheDeadlineHoldsAgainstASocketThatOnlyAccepts) {
+  const stream_protocol::acceptor silent(loop_, stream_protocol::endpoint(plugin_->socket_path()));
+  EXPECT_EQ(Probe(Clock::now() + milliseconds(100)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  ::unlink(plugin_->socket_path().c_str());
+}
+
+// As much of HTTP/2 as a server needs until a call is there; then it dies as a killed process does.
+Awaitable<void> AcceptOneCallAndDie(stream_protocol::acceptor& acceptor) {
+  stream_protocol::socket socket = co_await acceptor.async_accept(asio::use_awaitable);
+  constexpr std::array<char, 9> kEmptySettings{0, 0, 0, 4, 0, 0, 0, 0, 0};
+  co_await asio::async_write(socket, asio::buffer(kEmptySettings), asio::use_awaitable);
+  std::array<char, 24> preface{};
+  co_await asio::async_read(socket, asio::buffer(preface), asio::use_awaitable);
+  std::array<unsigned char, 9> header{};
+  do {
+    co_await asio::async_read(socket, asio::buffer(header), asio::use_awaitable);
+    std::string payload((header[0] << 16U) | (header[1] << 8U) | header[2], '\0');
+    co_await asio::async_read(socket, asio::buffer(payload), asio::use_awaitable);
+  } while (header[3] != 1);  // HEADERS: the call.
+}
+
+TEST_F(CsiClientTest, APluginThatDiesInTheMiddleOfACallIsUnavailable) {
+  stream_protocol::acceptor acceptor(loop_, stream_protocol::endpoint(plugin_->socket_path()));
+  TaskScope scope(loop_.get_executor(), "test");
+  scope.Spawn("plugin", AcceptOneCallAndDie(acceptor));
+  EXPECT_EQ(Probe().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(scope.size(), 0U) << "the call never arrived";
+  RunOn(loop_, scope.Join());
+  ::unlink(plugin_->socket_path().c_str());
+}
+
+}  // namespace
+}  // namespace berth

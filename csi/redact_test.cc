@@ -1,0 +1,138 @@
+#include "csi/redact.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/unknown_field_set.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csi/csi.pb.h"
+
+namespace berth {
+namespace {
+
+namespace csi = ::csi::v1;
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using testing::HasSubstr;
+using testing::Not;
+
+csi::NodePublishVolumeRequest Publish() {
+  csi::NodePublishVolumeRequest request;
+  request.set_volume_id("vol-1");
+  request.set_target_path("/t");
+  request.mutable_volume_capability()->mutable_mount()->set_fs_type("ext4");
+  request.mutable_volume_capability()->mutable_mount()->add_mount_flags("password=hunter2");
+  request.mutable_volume_capability()->mutable_access_mode()->set_mode(
+      csi::VolumeCapability::AccessMode::SINGLE_NODE_WRITER);
+  (*request.mutable_secrets())["token-name"] = "token-value";
+  (*request.mutable_volume_context())["b"] = "2";
+  (*request.mutable_volume_context())["a"] = "1";
+  return request;
+}
+
+TEST(StripSecretsTest, TakesKeysAndValuesAndLeavesTheRest) {
+  csi::NodePublishVolumeRequest request = Publish();
+  StripSecrets(&request);
+  csi::NodePublishVolumeRequest expected = Publish();
+  expected.clear_secrets();
+  EXPECT_EQ(request.SerializeAsString().find("token"), std::string::npos);
+  EXPECT_EQ(request.DebugString(), expected.DebugString());
+}
+
+// Of every message of CSI that has one, not only of those that somebody thought of.
+TEST(StripSecretsTest, FindsEverySecretFieldOfTheProto) {
+  int found = 0;
+  const auto* file = csi::ProbeRequest::descriptor()->file();
+  for (int m = 0; m < file->message_type_count(); ++m) {
+    const Descriptor* type = file->message_type(m);
+    const FieldDescriptor* secrets = type->FindFieldByName("secrets");
+    if (secrets == nullptr) continue;
+    ++found;
+    const std::unique_ptr<Message> message(
+        google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
+    Message* entry = message->GetReflection()->AddMessage(message.get(), secrets);
+    entry->GetReflection()->SetString(entry, secrets->message_type()->map_key(), "key");
+    entry->GetReflection()->SetString(entry, secrets->message_type()->map_value(), "hunter2");
+    EXPECT_THAT(DebugLine(*message), Not(HasSubstr("hunter2"))) << type->name();
+    StripSecrets(message.get());
+    EXPECT_EQ(message->ByteSizeLong(), 0U) << type->name();
+  }
+  EXPECT_EQ(found, 19);
+}
+
+TEST(StripSecretsTest, TakesWhatOurProtoDoesNotKnow) {
+  csi::DeleteVolumeRequest request;
+  request.set_volume_id("v");
+  request.GetReflection()->MutableUnknownFields(&request)->AddLengthDelimited(99, "hunter2");
+  StripSecrets(&request);
+  EXPECT_EQ(request.SerializeAsString().find("hunter2"), std::string::npos);
+  EXPECT_EQ(request.volume_id(), "v");
+}
+
+TEST(StripSecretsTest, EndsAtADepthThatNobodyNeeds) {
+  google::protobuf::Value root;
+  google::protobuf::Value* deepest = &root;
+  for (int i = 0; i < 5000; ++i) deepest = deepest->mutable_list_value()->add_values();
+  deepest->set_string_value("hunter2");
+  EXPECT_THAT(DebugLine(root, 100'000), Not(HasSubstr("hunter2")));
+  StripSecrets(&root);
+  EXPECT_EQ(root.SerializeAsString().find("hunter2"), std::string::npos);
+}
+
+TEST(DebugLineTest, ShowsEverythingButSecretsAndMountFlags) {
+  EXPECT_EQ(DebugLine(Publish()),
+            "NodePublishVolumeRequest {volume_id: \"vol-1\", target_path: \"/t\", volume_capability: "
+            "{mount: {fs_type: \"ext4\", mount_flags: ***stripped***}, access_mode: {mode: "
+            "SINGLE_NODE_WRITER}}, secrets: ***stripped***, volume_context: {\"a\": \"1\", \"b\": \"2\"}}");
+}
+
+TEST(DebugLineTest, ShowsListsNumbersAndUnknownEnumValues) {
+  csi::NodeGetVolumeStatsResponse response;
+  auto* usage = response.add_usage();
+  usage->set_total(10);
+  usage->set_unit(csi::VolumeUsage::BYTES);
+  response.add_usage()->set_unit(static_cast<csi::VolumeUsage::Unit>(9));
+  response.mutable_volume_condition()->set_abnormal(true);
+  EXPECT_EQ(DebugLine(response),
+            "NodeGetVolumeStatsResponse {usage: [{total: 10, unit: BYTES}, {unit: 9}], volume_condition: "
+            "{abnormal: true}}");
+}
+
+TEST(DebugLineTest, StaysOnOneLineOfPrintableText) {
+  csi::DeleteVolumeRequest request;
+  request.set_volume_id("a\nb\x1b[31m");
+  EXPECT_EQ(DebugLine(request), R"(DeleteVolumeRequest {volume_id: "a\x0ab\x1b[31m"})");
+}
+
+TEST(DebugLineTest, IsBoundedWhateverTheMessageHolds) {
+  csi::NodePublishVolumeRequest request;
+  request.set_volume_id(std::string(3 << 20, 'x'));
+  for (int i = 0; i < 20'000; ++i) (*request.mutable_volume_context())[std::to_string(i)] = "value";
+  const std::string line = DebugLine(request, 500);
+  EXPECT_LE(line.size(), 500 + std::string("…").size());
+  EXPECT_THAT(line, HasSubstr("volume_context"));
+  EXPECT_LE(DebugLine(request).size(), 2048 + std::string("…").size());
+}
+
+TEST(DebugLineTest, CutsBetweenCharacters) {
+  csi::DeleteVolumeRequest request;
+  request.set_volume_id("ääääää");
+  const std::string whole = DebugLine(request);
+  for (size_t limit = 0; limit < whole.size(); ++limit) {
+    const std::string line = DebugLine(request, limit);
+    ASSERT_TRUE(line.ends_with("…"));
+    const std::string kept = line.substr(0, line.size() - std::string("…").size());
+    EXPECT_EQ(kept, whole.substr(0, kept.size()));
+    EXPECT_LE(kept.size(), limit);
+    EXPECT_GE(kept.size() + 1, limit);  // Nothing here is longer than two bytes.
+  }
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,182 @@
+#include "csi/testing/fake_plugin.h"
+
+#include <grpcpp/server_builder.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+namespace berth {
+namespace {
+
+grpc::ByteBuffer ToBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return {&slice, 1};
+}
+
+std::string ToString(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  std::string bytes;
+  if (!buffer.Dump(&slices).ok()) return bytes;
+  for (const grpc::Slice& slice : slices) {
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  return bytes;
+}
+
+// "NodeGetInfo" of "/csi.v1.Node/NodeGetInfo".
+std::string BareName(const std::string& method) { return method.substr(method.rfind('/') + 1); }
+
+}  // namespace
+
+// One call, on gRPC's threads. Deletes itself once gRPC is done with it.
+class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
+ public:
+  Call(FakePlugin* plugin, std::string rpc) : plugin_(plugin), rpc_(std::move(rpc)) { StartRead(&request_); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      FinishOnce(grpc::Status(grpc::StatusCode::CANCELLED, "no request came"));
+      return;
+    }
+    const Script script = plugin_->Arrived(rpc_, ToString(request_));
+    if (script.hang) return;  // OnCancel ends it.
+    if (!script.status.ok()) {
+      FinishOnce(script.status);
+      return;
+    }
+    response_ = ToBuffer(script.bytes);
+    if (Begin()) StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+
+  void OnCancel() override {
+    plugin_->GivenUp(rpc_);
+    FinishOnce(grpc::Status::CANCELLED);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  // Whether this is the first to end the call: a cancellation may come at the same time as the answer.
+  bool Begin() {
+    const std::lock_guard lock(mutex_);
+    return !std::exchange(finished_, true);
+  }
+  void FinishOnce(const grpc::Status& status) {
+    if (Begin()) Finish(status);
+  }
+
+  FakePlugin* plugin_;
+  std::string rpc_;
+  grpc::ByteBuffer request_;
+  grpc::ByteBuffer response_;
+  std::mutex mutex_;
+  bool finished_ = false;
+};
+
+class FakePlugin::Service : public grpc::CallbackGenericService {
+ public:
+  explicit Service(FakePlugin* plugin) : plugin_(plugin) {}
+
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    return new Call(plugin_, BareName(context->method()));
+  }
+
+ private:
+  FakePlugin* plugin_;
+};
+
+FakePlugin::FakePlugin(std::string socket_path) : socket_path_(std::move(socket_path)) {}
+
+FakePlugin::~FakePlugin() { Stop(); }
+
+void FakePlugin::Start() {
+  service_ = std::make_unique<Service>(this);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + socket_path_, grpc::InsecureServerCredentials());
+  builder.RegisterCallbackGenericService(service_.get());
+  server_ = builder.BuildAndStart();
+  if (!server_) {
+    SPDLOG_CRITICAL("fake plugin: cannot serve at {}", socket_path_);
+    std::abort();
+  }
+}
+
+void FakePlugin::Stop() {
+  if (!server_) return;
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+  service_.reset();
+  ::unlink(socket_path_.c_str());
+}
+
+void FakePlugin::Answer(const std::string& rpc, const google::protobuf::Message& response) {
+  Set(rpc, {.bytes = response.SerializeAsString()});
+}
+
+void FakePlugin::Fail(const std::string& rpc, const grpc::Status& status) { Set(rpc, {.status = status}); }
+
+void FakePlugin::Hang(const std::string& rpc) { Set(rpc, {.hang = true}); }
+
+void FakePlugin::AnswerBytes(const std::string& rpc, const std::string& bytes) { Set(rpc, {.bytes = bytes}); }
+
+void FakePlugin::Set(const std::string& rpc, Script script) {
+  const std::lock_guard lock(mutex_);
+  scripts_[rpc] = std::move(script);
+}
+
+FakePlugin::Script FakePlugin::Arrived(const std::string& rpc, std::string request) {
+  const std::lock_guard lock(mutex_);
+  Count& count = counts_[rpc];
+  ++count.calls;
+  count.last_request = std::move(request);
+  changed_.notify_all();
+  const auto it = scripts_.find(rpc);
+  if (it != scripts_.end()) return it->second;
+  return {.status = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + rpc)};
+}
+
+void FakePlugin::GivenUp(const std::string& rpc) {
+  const std::lock_guard lock(mutex_);
+  ++counts_[rpc].cancelled;
+  changed_.notify_all();
+}
+
+int FakePlugin::Calls(const std::string& rpc) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = counts_.find(rpc);
+  return it == counts_.end() ? 0 : it->second.calls;
+}
+
+int FakePlugin::Cancelled(const std::string& rpc) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = counts_.find(rpc);
+  return it == counts_.end() ? 0 : it->second.cancelled;
+}
+
+bool FakePlugin::WaitForCalls(const std::string& rpc, int count, Duration bound) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, bound, [&] {
+    const auto it = counts_.find(rpc);
+    return it != counts_.end() && it->second.calls >= count;
+  });
+}
+
+bool FakePlugin::WaitForCancelled(const std::string& rpc, int count, Duration bound) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, bound, [&] {
+    const auto it = counts_.find(rpc);
+    return it != counts_.end() && it->second.cancelled >= count;
+  });
+}
+
+bool FakePlugin::LastRequest(const std::string& rpc, google::protobuf::Message* request) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = counts_.find(rpc);
+  return it != counts_.end() && request->ParseFromString(it->second.last_request);
+}
+
+}  // namespace berth
