@@ -82,28 +82,24 @@ absl::StatusOr<std::string> ReadTomlFile(const std::string& path) {
 }
 
 absl::StatusOr<toml::table> ParseToml(const std::string& path, std::string_view content) {
-  toml::parse_result parsed = toml::parse(content, path);
-  if (parsed.failed()) {
-    const toml::parse_error& error = parsed.error();
+  try {
+    return toml::parse(content, path);
+  } catch (const toml::parse_error& error) {  // How the library, as Debian builds it, says so.
     return absl::InvalidArgumentError(fmt::format("{}:{}: not TOML: {}", path, error.source().begin.line,
                                                   Printable(error.description(), 512)));
   }
-  return std::move(parsed).table();
 }
 
 absl::Status TomlReader::status() const {
   if (mistakes_.empty()) return absl::OkStatus();
-  auto sorted = mistakes_;
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<std::string_view> lines;
-  lines.reserve(sorted.size());
-  for (const auto& [line, text] : sorted) lines.push_back(text);
+  lines.reserve(mistakes_.size());
+  for (const auto& [line, text] : mistakes_) lines.push_back(text);
   return absl::InvalidArgumentError(fmt::format("{}", fmt::join(lines, "\n")));
 }
 
 void TomlReader::Mistake(size_t line, std::string_view key, std::string_view text) {
-  mistakes_.emplace_back(line, fmt::format("{}:{}: {}: {}", path_, line, Printable(key, 128), text));
+  mistakes_.emplace(line, fmt::format("{}:{}: {}: {}", path_, line, Printable(key, 128), text));
 }
 
 void TomlReader::Mistake(const toml::node& where, std::string_view key, std::string_view text) {

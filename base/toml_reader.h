@@ -7,16 +7,15 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <toml++/toml.h>
 
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 namespace berth {
 
@@ -61,7 +60,7 @@ class TomlReader {
 
  private:
   std::string path_;
-  std::vector<std::pair<size_t, std::string>> mistakes_;  // by line
+  std::multimap<size_t, std::string> mistakes_;  // by line
 };
 
 }  // namespace berth
