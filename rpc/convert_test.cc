@@ -1,0 +1,234 @@
+#include "rpc/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace berth {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+namespace csi = ::csi::v1;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(ConvertTest, TimesBeforeTheEpochKeepTheirNanosPositive) {
+  const auto stamp = ToProto(WallTime(std::chrono::milliseconds(-1500)));
+  EXPECT_EQ(stamp.seconds(), -2);
+  EXPECT_EQ(stamp.nanos(), 500'000'000);
+}
+
+TEST(ConvertPluginTest, TellsWhatIsKnown) {
+  PluginSnapshot plugin;
+  plugin.id = "p";
+  plugin.kind = PluginKind::kController;
+  plugin.state = PluginState::kBackingOff;
+  plugin.reason = "exit code 1";
+  plugin.restarts = 3;
+  plugin.incarnation = 4;
+  plugin.next_restart_at = WallTime(std::chrono::seconds(7));
+  plugin.health.ok = true;
+  plugin.health.latency = std::chrono::milliseconds(1500);
+  plugin.facts = PluginFacts{
+      .name = "d",
+      .plugin_services = {csi::PluginCapability::Service::CONTROLLER_SERVICE, 77},
+      .volume_expansion = {csi::PluginCapability::VolumeExpansion::ONLINE},
+      .controller_capabilities = {csi::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME},
+      .max_volumes_per_node = 5,
+      .topology = {{"zone", "a"}},
+  };
+  const v1::Plugin proto = ToProto(plugin, 2);
+  EXPECT_EQ(proto.kind(), "controller");
+  EXPECT_EQ(proto.state(), v1::BACKING_OFF);
+  EXPECT_EQ(proto.reason(), "exit code 1");
+  EXPECT_EQ(proto.volumes(), 2);
+  EXPECT_EQ(proto.next_restart_at().seconds(), 7);
+  EXPECT_FALSE(proto.has_started_at());
+  EXPECT_FALSE(proto.has_last_exit_at());
+  EXPECT_EQ(proto.health().latency().seconds(), 1);
+  EXPECT_EQ(proto.health().latency().nanos(), 500'000'000);
+  EXPECT_THAT(proto.fingerprint().plugin_capabilities(),
+              ElementsAre("77", "CONTROLLER_SERVICE", "VOLUME_EXPANSION_ONLINE"));
+  EXPECT_EQ(proto.fingerprint().max_volumes(), 5);
+  EXPECT_TRUE(proto.fingerprint().needs_attach());
+  EXPECT_EQ(proto.fingerprint().topology().at("zone"), "a");
+}
+
+TEST(ConvertPluginTest, HasNoFingerprintUntilItWasRead) {
+  EXPECT_FALSE(ToProto(PluginSnapshot{}, 0).has_fingerprint());
+}
+
+TEST(ConvertPluginTest, OutputOfAnyBytesCanBeSent) {
+  PluginSnapshot plugin;
+  plugin.reason = "said \xff\xfe";
+  for (int i = 0; i < 500; ++i) plugin.last_output.emplace_back(10'000, '\x80');
+  const v1::Plugin proto = ToProto(plugin, 0);
+  v1::Plugin parsed;
+  EXPECT_TRUE(parsed.ParseFromString(proto.SerializeAsString()));
+  EXPECT_EQ(proto.last_output_size(), 100);
+  EXPECT_EQ(proto.reason(), "said \\xff\\xfe");
+}
+
+VolumeView View(StageState stage, std::vector<PublicationState> publications) {
+  VolumeView view;
+  view.stage_state = stage;
+  for (const PublicationState state : publications) view.publications.push_back({.state = state});
+  return view;
+}
+
+TEST(ConvertVolumeTest, ShowsTheFurthestState) {
+  using P = PublicationState;
+  EXPECT_EQ(ToProto(View(StageState::kAbsent, {}), true).state(), v1::VOLUME_STATE_UNKNOWN);
+  EXPECT_EQ(ToProto(View(StageState::kStaging, {}), true).state(), v1::STAGING);
+  EXPECT_EQ(ToProto(View(StageState::kStaged, {}), true).state(), v1::STAGED);
+  EXPECT_EQ(ToProto(View(StageState::kUnstaging, {}), true).state(), v1::UNSTAGING);
+  EXPECT_EQ(ToProto(View(StageState::kStaged, {P::kUnpublishing}), true).state(), v1::UNPUBLISHING);
+  EXPECT_EQ(ToProto(View(StageState::kStaged, {P::kUnpublishing, P::kPublishing}), true).state(),
+            v1::PUBLISHING);
+  EXPECT_EQ(ToProto(View(StageState::kAbsent, {P::kPublishing, P::kPublished}), true).state(), v1::PUBLISHED);
+}
+
+TEST(ConvertVolumeTest, HidesMountFlagsFromThoseWhoMayNotChange) {
+  VolumeView view;
+  view.use.mount_flags = {"noatime", "password=hush"};
+  EXPECT_THAT(ToProto(view, true).capability().mount_flags(), ElementsAre("noatime", "password=hush"));
+  EXPECT_THAT(ToProto(view, false).capability().mount_flags(), ElementsAre("(hidden)"));
+  view.use.mount_flags.clear();
+  EXPECT_TRUE(ToProto(view, false).capability().mount_flags().empty()) << "nothing to hide";
+}
+
+TEST(ConvertVolumeTest, KeepsAnIdThatIsText) {
+  VolumeView view;
+  view.volume_id = "a\nb\xc3\xa9";
+  EXPECT_EQ(ToProto(view, true).volume_id(), "a\nb\xc3\xa9");
+  view.volume_id = "\xff";
+  EXPECT_EQ(ToProto(view, true).volume_id(), "\\xff");
+}
+
+TEST(ConvertEventTest, CarriesEverything) {
+  const v1::Event event = ToProto(Event{.sequence = 9,
+                                        .time = WallTime(std::chrono::seconds(3)),
+                                        .type = "volume.published",
+                                        .plugin_id = "p",
+                                        .volume_id = "v",
+                                        .consumer = "c",
+                                        .message = "line\nline"});
+  EXPECT_EQ(event.sequence(), 9U);
+  EXPECT_EQ(event.time().seconds(), 3);
+  EXPECT_EQ(event.type(), "volume.published");
+  EXPECT_EQ(event.volume_id(), "v");
+  EXPECT_EQ(event.message(), "line\\x0aline");
+}
+
+csi::CreateVolumeRequest CreateRequest(int64_t required, int64_t limit) {
+  csi::CreateVolumeRequest request;
+  request.mutable_capacity_range()->set_required_bytes(required);
+  request.mutable_capacity_range()->set_limit_bytes(limit);
+  return request;
+}
+
+csi::CreateVolumeResponse Created(const std::string& id, int64_t capacity) {
+  csi::CreateVolumeResponse response;
+  response.mutable_volume()->set_volume_id(id);
+  response.mutable_volume()->set_capacity_bytes(capacity);
+  return response;
+}
+
+TEST(CheckedAnswerTest, OfCreateVolumeIsPassedOn) {
+  csi::CreateVolumeResponse response = Created("v", 15);
+  (*response.mutable_volume()->mutable_volume_context())["k"] = "x";
+  const auto answer = CheckedAnswer("p", CreateRequest(10, 20), response);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->volume_id(), "v");
+  EXPECT_EQ(answer->capacity_bytes(), 15);
+  EXPECT_EQ(answer->volume_context().at("k"), "x");
+}
+
+TEST(CheckedAnswerTest, OfCreateVolumeMayLeaveTheCapacityOut) {
+  EXPECT_TRUE(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 0)).ok());
+}
+
+TEST(CheckedAnswerTest, OfCreateVolumeWithoutAnIdIsInternal) {
+  for (const auto& answer : {CheckedAnswer("p", CreateRequest(0, 0), csi::CreateVolumeResponse()),
+                             CheckedAnswer("p", CreateRequest(0, 0), Created(std::string(5000, 'v'), 0))}) {
+    EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(Message(answer.status()), HasSubstr("plugin p: its answer to CreateVolume is wrong"));
+  }
+}
+
+TEST(CheckedAnswerTest, OfCreateVolumeThatDoesNotFitNamesTheVolumeThatNowExists) {
+  csi::CreateVolumeRequest from_snapshot;
+  from_snapshot.mutable_volume_content_source()->mutable_snapshot()->set_snapshot_id("s");
+  csi::CreateVolumeResponse vast = Created("v", 0);
+  (*vast.mutable_volume()->mutable_volume_context())["k"] = std::string(100'000, 'x');
+  for (const auto& [answer, why] : {
+           std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 9)), "10 were required"),
+           std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 21)), "at most 20 were allowed"),
+           std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", -1)), "-1 bytes"),
+           std::pair(CheckedAnswer("p", from_snapshot, Created("v", 1)), "filled from the source"),
+           std::pair(CheckedAnswer("p", CreateRequest(0, 0), vast), "context of 100001 bytes"),
+       }) {
+    EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(Message(answer.status()), AllOf(HasSubstr(why), HasSubstr("the volume v exists now")));
+  }
+}
+
+TEST(CheckedAnswerTest, OfExpandMustTellACapacityThatIsEnough) {
+  csi::ControllerExpandVolumeRequest request;
+  request.mutable_capacity_range()->set_required_bytes(10);
+  request.mutable_capacity_range()->set_limit_bytes(20);
+  csi::ControllerExpandVolumeResponse response;
+  for (const int64_t capacity : {-5, 0, 9}) {
+    response.set_capacity_bytes(capacity);
+    EXPECT_EQ(CheckedAnswer("p", request, response).status().code(), absl::StatusCode::kInternal) << capacity;
+  }
+  for (const int64_t capacity : {10, 20, 50}) {
+    response.set_capacity_bytes(capacity);
+    EXPECT_EQ(CheckedAnswer("p", request, response).value_or(-1), capacity);
+  }
+}
+
+TEST(CheckedAnswerTest, OfStats) {
+  csi::NodeGetVolumeStatsResponse response;
+  csi::VolumeUsage& usage = *response.add_usage();
+  usage.set_unit(csi::VolumeUsage::INODES);
+  usage.set_total(3);
+  usage.set_used(1);
+  usage.set_available(2);
+  auto answer = CheckedAnswer("p", response);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->usage(0).unit(), "INODES");
+  EXPECT_EQ(answer->usage(0).total(), 3);
+  EXPECT_FALSE(answer->has_condition());
+
+  response.mutable_volume_condition()->set_abnormal(true);
+  response.mutable_volume_condition()->set_message("on\x1b[31mfire");
+  answer = CheckedAnswer("p", response);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(answer->condition().abnormal());
+  EXPECT_EQ(answer->condition().message(), "on\\x1b[31mfire");
+
+  response.mutable_usage(0)->set_used(-1);
+  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
+  response.mutable_usage(0)->set_used(1);
+  response.mutable_usage(0)->set_unit(csi::VolumeUsage::UNKNOWN);
+  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
+  response.clear_usage();
+  for (int i = 0; i < 1000; ++i) response.add_usage()->set_unit(csi::VolumeUsage::BYTES);
+  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
+}
+
+TEST(HideSecretsTest, BlotsOutWhatAPluginQuotes) {
+  const absl::Status status = absl::InternalError("login with hunter22 failed: hunter22 is a\\x0abc; ab");
+  const absl::Status hidden =
+      HideSecrets(status, {{"password", "hunter22"}, {"key", "a\nbc"}, {"short", "ab"}});
+  EXPECT_EQ(hidden.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Message(hidden), "login with *** failed: *** is ***; ab");
+  EXPECT_EQ(HideSecrets(status, {}), status);
+  EXPECT_TRUE(HideSecrets(absl::OkStatus(), {{"a", "hunter22"}}).ok());
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,215 @@
+#include "rpc/request_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace berth {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::Pair;
+using CsiMode = ::csi::v1::VolumeCapability::AccessMode;
+
+v1::PublishVolumeRequest GoodPublish() {
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("vol");
+  request.set_consumer("job/1");
+  return request;
+}
+
+template <class T>
+std::string Refused(const absl::StatusOr<T>& result) {
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(result.status().message());
+}
+
+TEST(CheckPublishTest, TakesTheLeastThatMakesSense) {
+  const auto checked = CheckPublish(GoodPublish());
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->use, VolumeUse{});
+  EXPECT_EQ(checked->use.access_mode, CsiMode::SINGLE_NODE_WRITER);
+  EXPECT_EQ(checked->publish_context, std::nullopt);
+}
+
+TEST(CheckPublishTest, TakesEverything) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  request.set_name("data");
+  request.set_readonly(true);
+  request.mutable_capability()->set_access_mode(v1::MULTI_NODE_READER_ONLY);
+  request.mutable_capability()->set_fs_type("xfs");
+  request.mutable_capability()->add_mount_flags("noatime");
+  (*request.mutable_volume_context())["a"] = "1";
+  request.mutable_publish_context();
+  (*request.mutable_secrets())["key"] = "hush";
+  const auto checked = CheckPublish(request);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->name, "data");
+  EXPECT_TRUE(checked->readonly);
+  EXPECT_EQ(checked->use.access_mode, CsiMode::MULTI_NODE_READER_ONLY);
+  EXPECT_EQ(checked->use.fs_type, "xfs");
+  EXPECT_THAT(checked->use.mount_flags, ElementsAre("noatime"));
+  EXPECT_THAT(checked->volume_context, ElementsAre(Pair("a", "1")));
+  ASSERT_TRUE(checked->publish_context.has_value()) << "present though empty: it is attached";
+  EXPECT_TRUE(checked->publish_context->empty());
+  EXPECT_THAT(checked->secrets, ElementsAre(Pair("key", "hush")));
+}
+
+TEST(CheckPublishTest, NamesEveryMistakeAtOnce) {
+  v1::PublishVolumeRequest request;
+  request.set_consumer("two\nlines");
+  request.mutable_capability()->set_access_mode(static_cast<v1::AccessMode>(42));
+  request.mutable_capability()->set_access_type(v1::BLOCK);
+  request.mutable_capability()->set_fs_type("ext4");
+  request.mutable_capability()->add_mount_flags("password=hush");
+  (*request.mutable_secrets())[""] = "hush";
+  EXPECT_THAT(Refused(CheckPublish(request)),
+              AllOf(HasSubstr("plugin_id: must not be empty"), HasSubstr("volume_id: must not be empty"),
+                    HasSubstr("consumer: must not hold control characters"),
+                    HasSubstr("capability.access_mode: 42 is no access mode"),
+                    HasSubstr("capability.fs_type: not with BLOCK"),
+                    HasSubstr("capability.mount_flags: not with BLOCK"),
+                    HasSubstr("secrets: a key must not be empty"), Not(HasSubstr("hush"))));
+}
+
+TEST(CheckPublishTest, BoundsEveryLength) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  request.set_plugin_id(std::string(RequestLimits::kPluginName + 1, 'p'));
+  request.set_volume_id(std::string(RequestLimits::kVolumeId + 1, 'v'));
+  request.set_consumer(std::string(RequestLimits::kConsumer + 1, 'c'));
+  request.set_name(std::string(RequestLimits::kConsumer + 1, 'n'));
+  request.mutable_capability()->set_fs_type(std::string(RequestLimits::kFsType + 1, 'f'));
+  request.mutable_capability()->add_mount_flags(std::string(RequestLimits::kMountFlags + 1, 'm'));
+  (*request.mutable_volume_context())["k"] = std::string(RequestLimits::kMapBytes, 'x');
+  for (size_t i = 0; i <= RequestLimits::kMapEntries; ++i) {
+    (*request.mutable_publish_context()->mutable_values())[std::to_string(i)] = "";
+  }
+  const std::string message = Refused(CheckPublish(request));
+  for (const char* field :
+       {"plugin_id: 257 bytes", "volume_id: 4097 bytes", "consumer: 1025 bytes", "name: 1025 bytes",
+        "capability.fs_type: 129 bytes", "capability.mount_flags: 4097 bytes", "volume_context: 65537 bytes",
+        "publish_context.values: 1025 entries"}) {
+    EXPECT_THAT(message, HasSubstr(field));
+  }
+  EXPECT_LT(message.size(), 2000U) << "the values themselves must not come back";
+}
+
+TEST(CheckPublishTest, TakesAVolumeIdOfAnyCharacters) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  request.set_volume_id("../a\nb/\x01");
+  const auto checked = CheckPublish(request);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->volume_id, "../a\nb/\x01");
+}
+
+TEST(CheckUnpublishTest, AllNamesAndOneNameExcludeEachOther) {
+  v1::UnpublishVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("v");
+  request.set_consumer("c");
+  request.set_all_names(true);
+  EXPECT_TRUE(CheckUnpublish(request).ok());
+  request.set_name("n");
+  EXPECT_THAT(Refused(CheckUnpublish(request)), HasSubstr("name: not with all_names"));
+}
+
+v1::CreateVolumeRequest GoodCreate() {
+  v1::CreateVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_name("pvc-1");
+  request.add_capabilities();
+  return request;
+}
+
+TEST(CheckCreateTest, LeavesOutWhatWasNotAsked) {
+  const auto checked = CheckCreate(GoodCreate());
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->name(), "pvc-1");
+  EXPECT_FALSE(checked->has_capacity_range());
+  EXPECT_FALSE(checked->has_volume_content_source());
+  ASSERT_EQ(checked->volume_capabilities_size(), 1);
+  EXPECT_TRUE(checked->volume_capabilities(0).has_mount());
+  EXPECT_EQ(checked->volume_capabilities(0).access_mode().mode(), CsiMode::SINGLE_NODE_WRITER);
+}
+
+TEST(CheckCreateTest, PassesOnWhatWasAsked) {
+  v1::CreateVolumeRequest request = GoodCreate();
+  request.set_required_bytes(10);
+  request.set_limit_bytes(20);
+  request.mutable_capabilities(0)->set_access_type(v1::BLOCK);
+  (*request.mutable_parameters())["type"] = "fast";
+  request.set_source_snapshot_id("snap");
+  const auto checked = CheckCreate(request);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->capacity_range().required_bytes(), 10);
+  EXPECT_EQ(checked->capacity_range().limit_bytes(), 20);
+  EXPECT_TRUE(checked->volume_capabilities(0).has_block());
+  EXPECT_EQ(checked->parameters().at("type"), "fast");
+  EXPECT_EQ(checked->volume_content_source().snapshot().snapshot_id(), "snap");
+}
+
+TEST(CheckCreateTest, NamesEveryMistakeAtOnce) {
+  v1::CreateVolumeRequest request;
+  request.set_required_bytes(-1);
+  request.set_limit_bytes(-2);
+  request.set_source_snapshot_id("s");
+  request.set_source_volume_id("v");
+  EXPECT_THAT(
+      Refused(CheckCreate(request)),
+      AllOf(HasSubstr("plugin_id: must not be empty"), HasSubstr("name: must not be empty"),
+            HasSubstr("required_bytes: must not be negative"), HasSubstr("limit_bytes: must not be negative"),
+            HasSubstr("source_volume_id: not with source_snapshot_id"),
+            HasSubstr("capabilities: at least one is needed")));
+}
+
+TEST(CheckCreateTest, NamesTheCapabilityThatIsWrong) {
+  v1::CreateVolumeRequest request = GoodCreate();
+  v1::Capability& wrong = *request.add_capabilities();
+  wrong.set_access_type(v1::BLOCK);
+  wrong.add_mount_flags("ro");
+  EXPECT_THAT(Refused(CheckCreate(request)), HasSubstr("capabilities[1].mount_flags: not with BLOCK"));
+}
+
+TEST(CheckCreateTest, BoundsTheNumberOfCapabilities) {
+  v1::CreateVolumeRequest request = GoodCreate();
+  for (int i = 0; i < 1000; ++i) request.add_capabilities();
+  EXPECT_THAT(Refused(CheckCreate(request)), HasSubstr("capabilities: 1001, at most 32"));
+}
+
+TEST(CheckExpandTest, NeedsASize) {
+  v1::ExpandVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("v");
+  EXPECT_THAT(Refused(CheckExpand(request)), HasSubstr("required_bytes: the new size"));
+  request.set_limit_bytes(5);
+  EXPECT_TRUE(CheckExpand(request).ok());
+  request.set_required_bytes(6);
+  EXPECT_THAT(Refused(CheckExpand(request)), HasSubstr("limit_bytes: must not be less than required_bytes"));
+}
+
+TEST(CheckDeleteTest, PassesTheSecretsOn) {
+  v1::DeleteVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("v");
+  (*request.mutable_secrets())["k"] = "s";
+  const auto checked = CheckDelete(request);
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_EQ(checked->secrets().at("k"), "s");
+}
+
+TEST(CheckNamesTest, RefuseNothingAndTooMuch) {
+  EXPECT_FALSE(CheckVolumeName("", "v").ok());
+  EXPECT_FALSE(CheckVolumeName("p", "").ok());
+  EXPECT_TRUE(CheckVolumeName("p", "v").ok());
+  EXPECT_FALSE(CheckPluginName("").ok());
+  v1::WatchEventsRequest watch;
+  EXPECT_TRUE(CheckWatch(watch).ok());
+  watch.set_volume_id(std::string(5000, 'v'));
+  EXPECT_FALSE(CheckWatch(watch).ok());
+}
+
+}  // namespace
+}  // namespace berth

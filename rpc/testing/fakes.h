@@ -1,0 +1,173 @@
+// For tests only: stateful stand-ins for what NodeApi stands on. Loop thread only, like the real ones.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
+
+namespace berth {
+
+class FakePluginControl final : public PluginControl {
+ public:
+  std::map<std::string, PluginSnapshot> plugins_by_id;
+  // What the next lever answers; OK once it is empty.
+  std::deque<absl::Status> next;
+  std::vector<std::string> pulled;  // "start P", "stop P", "stop P force"
+
+  // A plugin that is ready, of the driver "driver.test", serving Node, with these capabilities.
+  PluginSnapshot& Add(const std::string& id) {
+    PluginSnapshot& plugin = plugins_by_id[id];
+    plugin.id = id;
+    plugin.state = PluginState::kReady;
+    plugin.alive = plugin.ready = plugin.registered = true;
+    plugin.facts = PluginFacts{.name = "driver.test", .vendor_version = "1", .has_node_service = true};
+    return plugin;
+  }
+
+  [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override {
+    return plugins_by_id;
+  }
+  [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint) override {
+    return Pull("start " + id);
+  }
+  [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint) override {
+    return Pull("stop " + id + (force ? " force" : ""));
+  }
+  [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force, TimePoint) override {
+    return Pull("restart " + id + (force ? " force" : ""));
+  }
+
+ private:
+  Awaitable<absl::Status> Pull(std::string lever) {
+    pulled.push_back(std::move(lever));
+    if (next.empty()) co_return absl::OkStatus();
+    const absl::Status status = next.front();
+    next.pop_front();
+    co_return status;
+  }
+};
+
+class FakeControllerDirectory final : public ControllerDirectory {
+ public:
+  std::map<std::string, std::shared_ptr<CsiClient>> clients;
+
+  [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override {
+    const auto it = clients.find(plugin_id);
+    return it == clients.end() ? nullptr : it->second;
+  }
+};
+
+// Keeps volumes in memory; a publish can be made to hang, fail, or throw.
+class FakeMounter final : public Mounter {
+ public:
+  explicit FakeMounter(asio::any_io_executor executor) : released_(std::move(executor)) {}
+
+  std::vector<VolumeView> volumes;
+  absl::Status next_error;  // of the next Publish, NodeExpand or Stats
+  bool hang = false;        // Publish waits for Release, its deadline or its cancellation
+  bool throws = false;      // Publish has a bug
+  int publishing = 0;       // how many wait
+  int cancelled = 0;        // how many were cancelled while they waited
+  TimePoint last_deadline;
+  std::map<std::string, std::string> last_secrets;
+  ::csi::v1::CapacityRange last_range;
+  ::csi::v1::NodeGetVolumeStatsResponse stats;
+  int64_t node_capacity = 0;
+
+  VolumeView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
+    VolumeView view;
+    view.plugin_id = plugin_id;
+    view.volume_id = volume_id;
+    view.stage_state = StageState::kStaged;
+    view.publications.push_back({.consumer = consumer,
+                                 .target_path = "/volumes/" + volume_id,
+                                 .state = PublicationState::kPublished});
+    return volumes.emplace_back(std::move(view));
+  }
+  void Release() {
+    hang = false;
+    released_.NotifyAll();
+  }
+
+  [[nodiscard]] Awaitable<absl::Status> Recover() override { co_return absl::OkStatus(); }
+  [[nodiscard]] Awaitable<void> Shutdown(TimePoint) override { co_return; }
+
+  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request,
+                                                               TimePoint deadline) override {
+    last_deadline = deadline;
+    last_secrets = request.secrets;
+    if (throws) throw std::runtime_error("a bug");
+    if (hang) {
+      struct Waiting {
+        FakeMounter* mounter;
+        bool ended = false;
+        explicit Waiting(FakeMounter* its) : mounter(its) { ++mounter->publishing; }
+        ~Waiting() {
+          --mounter->publishing;
+          if (!ended) ++mounter->cancelled;
+        }
+      } waiting(this);
+      const bool go = co_await released_.WaitUntil([this] { return !hang; }, deadline);
+      waiting.ended = true;
+      if (!go) co_return absl::DeadlineExceededError("the fake hangs");
+    }
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    VolumeView& view = Add(request.plugin_id, request.volume_id, request.consumer);
+    view.use = request.use;
+    co_return view.publications[0].target_path;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> Unpublish(UnpublishRequest request, TimePoint) override {
+    co_return std::erase_if(volumes, [&](const VolumeView& view) {
+      return view.plugin_id == request.plugin_id && view.volume_id == request.volume_id;
+    }) > 0;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(std::string,
+                                                                                       std::string,
+                                                                                       TimePoint) override {
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    co_return stats;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<int64_t>> NodeExpand(std::string plugin_id, std::string volume_id,
+                                                              ::csi::v1::CapacityRange range,
+                                                              std::map<std::string, std::string> secrets,
+                                                              TimePoint) override {
+    last_range = range;
+    last_secrets = std::move(secrets);
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    if (!Find(plugin_id, volume_id)) co_return absl::NotFoundError("not published here");
+    co_return node_capacity;
+  }
+
+  [[nodiscard]] std::vector<VolumeView> List() const override { return volumes; }
+  [[nodiscard]] std::optional<VolumeView> Find(const std::string& plugin_id,
+                                               const std::string& volume_id) const override {
+    const auto it = std::find_if(volumes.begin(), volumes.end(), [&](const VolumeView& view) {
+      return view.plugin_id == plugin_id && view.volume_id == volume_id;
+    });
+    return it == volumes.end() ? std::nullopt : std::optional(*it);
+  }
+  [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
+    std::vector<std::string> held;
+    for (const VolumeView& view : volumes) {
+      if (view.plugin_id == plugin_id) held.push_back("volume " + view.volume_id);
+    }
+    return held;
+  }
+  [[nodiscard]] bool Busy(const std::string&) const override { return false; }
+  [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t) override { co_return 1; }
+
+ private:
+  Condition released_;
+};
+
+}  // namespace berth
