@@ -1,0 +1,37 @@
+// How berthctl fails: an absl::Status that also carries the exit code it ends with and a hint, the line that
+// tells a person what to do. Both travel as payloads, so that they pass through BERTH_RETURN_IF_ERROR.
+//
+// Pure; any thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <string>
+#include <string_view>
+
+namespace berth::cli {
+
+// Documented in berthctl(1); scripts depend on them.
+enum class ExitCode {
+  kDone = 0,
+  kFailed = 1,       // the node, or the plugin, refused or failed
+  kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was asked of anybody
+  kUnreachable = 3,  // nobody answers at the socket
+};
+
+// The command line is wrong. The default hint points to --help.
+[[nodiscard]] absl::Status UsageError(std::string_view message, std::string_view hint = {});
+
+// Nobody answers at the socket.
+[[nodiscard]] absl::Status UnreachableError(std::string_view message, std::string_view hint);
+
+// The same failure with that hint, in place of the one it had.
+[[nodiscard]] absl::Status WithHint(absl::Status status, std::string_view hint);
+
+[[nodiscard]] ExitCode ExitCodeOf(const absl::Status& status);
+[[nodiscard]] std::string HintOf(const absl::Status& status);
+
+// Whether `status` is an answer's: its code is then worth naming to people.
+[[nodiscard]] bool IsAnswer(const absl::Status& status);
+
+}  // namespace berth::cli

@@ -1,0 +1,60 @@
+// berth.v1.Node as the commands call it: one call, one deadline, and failures in words for people.
+//
+// Made by Session::Connect. Calls may be made from several threads.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cli/connection.h"
+#include "rpc/node.grpc.pb.h"
+
+namespace berth::cli {
+
+class NodeClient {
+ public:
+  using Stub = ::berth::v1::Node::Stub;
+
+  // UnreachableError where nobody listens at `socket`. `timeout` holds for each call.
+  [[nodiscard]] static absl::StatusOr<NodeClient> Connect(const std::string& socket,
+                                                          std::chrono::milliseconds timeout);
+
+  // Calls `method`. `doing` leads the message of a failure: "publish vol-1 for job-1".
+  template <class Request, class Response>
+  [[nodiscard]] absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                           const Request&, Response*),
+                                              const Request& request, std::string_view doing) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + timeout_);
+    Response response;
+    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
+    if (!status.ok()) return Failure(status, doing);
+    return response;
+  }
+
+  // Reads events until they end, without a deadline where `request` follows. Each goes to `on_event`.
+  [[nodiscard]] absl::Status WatchEvents(
+      const ::berth::v1::WatchEventsRequest& request,
+      const std::function<void(const ::berth::v1::WatchEventsResponse&)>& on_event);
+
+  // What the volume's running step is called and how long it has run ("NodeStageVolume 12s"), or nothing
+  // where none runs or the node does not say within a second.
+  [[nodiscard]] std::string RunningStep(const std::string& plugin_id, const std::string& volume_id);
+
+ private:
+  NodeClient(std::shared_ptr<Connection> connection, std::chrono::milliseconds timeout);
+
+  [[nodiscard]] absl::Status Failure(const grpc::Status& status, std::string_view doing) const;
+
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Stub> stub_;
+  std::chrono::milliseconds timeout_;
+};
+
+}  // namespace berth::cli

@@ -1,0 +1,128 @@
+// status, events, version.
+#include <fmt/format.h>
+#include <google/protobuf/struct.pb.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/session.h"
+#include "cli/values.h"
+#include "cli/version.h"
+
+namespace berth::cli {
+namespace {
+
+struct NoOptions {};
+void DeclareNothing(CLI::App& /*app*/, NoOptions& /*options*/) {}
+
+absl::Status Status(Session& session, const NoOptions& /*options*/) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse status,
+      node.Call(&NodeClient::Stub::GetStatus, v1::GetStatusRequest(), "ask for the status"));
+  if (session.output.json()) {
+    session.output.Json(status);
+    return absl::OkStatus();
+  }
+  const auto now = std::chrono::system_clock::now();
+  Table table;
+  table.Add({"node", status.node_id()});
+  table.Add(
+      {"berthd", fmt::format("{}, pid {}, started {}", status.version(), status.pid(),
+                             status.has_started_at() ? FormatRelative(status.started_at(), now) : "-")});
+  const bool all_ready = status.plugins_ready() == status.plugins();
+  table.Add({"plugins", Cell(fmt::format("{} of {} ready", status.plugins_ready(), status.plugins()),
+                             all_ready ? Tone::kPlain : Tone::kCareful)});
+  table.Add({"volumes", fmt::format("{}, published {} times", status.volumes(), status.publications())});
+  table.Add({"events", fmt::format("{} so far", status.last_event_sequence())});
+  table.Add({"boot id", status.boot_id()});
+  table.Add({"configuration", status.config_dir()});
+  table.Add({"state", status.state_dir()});
+  table.Add({"runtime", status.runtime_dir()});
+  if (status.problems().empty()) table.Add({"problems", Cell("none", Tone::kGood)});
+  for (const std::string& problem : status.problems()) {
+    table.Add({&problem == &status.problems(0) ? "problems" : " ", Cell(problem, Tone::kBad)});
+  }
+  session.output.Show(table);
+  return absl::OkStatus();
+}
+
+struct EventsOptions {
+  bool follow = false;
+  uint64_t since = 0;
+  std::string plugin;
+  std::string volume;
+};
+
+// Events come one by one, so their columns have fixed widths.
+std::string EventLine(const v1::Event& event, bool colour) {
+  std::string subject;
+  for (const std::string& part : {event.plugin_id(), event.volume_id(), event.consumer()}) {
+    if (part.empty()) continue;
+    if (!subject.empty()) subject += '/';
+    subject += Printable(part, 128);
+  }
+  const std::string head = fmt::format("{:>6}  {}", event.sequence(), FormatLocal(event.time()));
+  return fmt::format("{}  {:<20}  {:<24}  {}\n", Toned(head, Tone::kFaint, colour),
+                     Printable(event.type(), 64), subject, Printable(event.message()));
+}
+
+absl::Status Events(Session& session, const EventsOptions& options) {
+  v1::WatchEventsRequest request;
+  request.set_after_sequence(options.since);
+  request.set_follow(options.follow);
+  request.set_plugin_id(options.plugin);
+  request.set_volume_id(options.volume);
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  const Output& output = session.output;
+  return node.WatchEvents(request, [&](const v1::WatchEventsResponse& response) {
+    if (output.json()) {
+      output.JsonLine(response);
+      return;
+    }
+    if (response.missed() > 0)
+      output.Note(fmt::format("{} events before this are no longer kept", response.missed()));
+    if (response.has_event()) output.Text(EventLine(response.event(), output.colour()));
+    std::fflush(stdout);
+  });
+}
+
+absl::Status Version(Session& session, const NoOptions& /*options*/) {
+  if (!session.output.json()) {
+    session.output.Text(fmt::format("berthctl {}\nCSI      {}\nnode API berth.v1\n", kVersion, kCsiVersion));
+    return absl::OkStatus();
+  }
+  google::protobuf::Struct document;
+  auto& fields = *document.mutable_fields();
+  fields["version"].set_string_value(std::string(kVersion));
+  fields["csi_version"].set_string_value(std::string(kCsiVersion));
+  fields["node_api"].set_string_value("berth.v1");
+  session.output.Json(document);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddNodeCommands(CLI::App& app, Command& chosen) {
+  AddCommand<NoOptions>(app, "status", "What this node is and how it is", chosen, DeclareNothing, Status);
+  AddCommand<EventsOptions>(
+      app, "events", "What happened on this node, and what happens", chosen,
+      [](CLI::App& command, EventsOptions& options) {
+        command.add_flag("-f,--follow", options.follow, "Go on with the events to come, until Ctrl-C");
+        command
+            .add_option("--since", options.since,
+                        "Only those after this number: the last one that you have seen")
+            ->option_text("SEQ");
+        command.add_option("--plugin", options.plugin, "Only those of this plugin")->option_text("ID");
+        command.add_option("--volume", options.volume, "Only those of this volume")->option_text("ID");
+        command.footer(
+            "With -o json each event is one line, written at once:\n"
+            "  berthctl events -f -o json | jq -r '.event.type'");
+      },
+      Events);
+  AddCommand<NoOptions>(app, "version", "This program's version, and CSI's", chosen, DeclareNothing, Version);
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,193 @@
+// For tests only: berth.v1.Node on a real socket in this process, with answers that a test sets and requests
+// that it can look at. Its methods run on gRPC's threads; what is shared is behind one mutex.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/testing/temp_dir.h"
+#include "rpc/node.grpc.pb.h"
+
+namespace berth::cli {
+
+class FakeNode final : public v1::Node::Service {
+ public:
+  FakeNode() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeNode() override {
+    Close();
+    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  }
+  FakeNode(const FakeNode&) = delete;
+  FakeNode& operator=(const FakeNode&) = delete;
+
+  [[nodiscard]] const std::string& socket() const { return socket_; }
+  [[nodiscard]] const TempDir& dir() const { return dir_; }
+
+  // Set before berthctl runs.
+  v1::GetStatusResponse status;
+  v1::ListPluginsResponse plugins;
+  v1::ListVolumesResponse volumes;
+  v1::Plugin plugin;
+  v1::Volume volume;
+  v1::PublishVolumeResponse published;
+  v1::UnpublishVolumeResponse unpublished;
+  v1::CreateVolumeResponse created;
+  v1::ExpandVolumeResponse expanded;
+  v1::GetVolumeStatsResponse stats;
+  // Every call fails with this, if it is not OK.
+  grpc::Status failure;
+  // PublishVolume answers only once GetVolume was called, or the caller has gone, or the test is over.
+  bool publish_waits_for_look = false;
+
+  // The requests of berthctl's calls, read once it has ended.
+  std::vector<std::string> calls;
+  v1::ListVolumesRequest list_request;
+  v1::GetVolumeRequest get_request;
+  v1::StopPluginRequest stop_request;
+  v1::RestartPluginRequest restart_request;
+  v1::PublishVolumeRequest publish_request;
+  v1::UnpublishVolumeRequest unpublish_request;
+  v1::CreateVolumeRequest create_request;
+  v1::DeleteVolumeRequest delete_request;
+  v1::ExpandVolumeRequest expand_request;
+  v1::GetVolumeStatsRequest stats_request;
+  v1::WatchEventsRequest watch_request;
+
+  // Given to those who watch, also to those that do already.
+  void Append(v1::WatchEventsResponse event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+
+  grpc::Status GetStatus(grpc::ServerContext* /*context*/, const v1::GetStatusRequest* /*request*/,
+                         v1::GetStatusResponse* response) override {
+    return Answer("GetStatus", status, response);
+  }
+  grpc::Status ListPlugins(grpc::ServerContext* /*context*/, const v1::ListPluginsRequest* /*request*/,
+                           v1::ListPluginsResponse* response) override {
+    return Answer("ListPlugins", plugins, response);
+  }
+  grpc::Status GetPlugin(grpc::ServerContext* /*context*/, const v1::GetPluginRequest* request,
+                         v1::Plugin* response) override {
+    return Answer("GetPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status StartPlugin(grpc::ServerContext* /*context*/, const v1::StartPluginRequest* request,
+                           v1::Plugin* response) override {
+    return Answer("StartPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status StopPlugin(grpc::ServerContext* /*context*/, const v1::StopPluginRequest* request,
+                          v1::Plugin* response) override {
+    stop_request = *request;
+    return Answer("StopPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status RestartPlugin(grpc::ServerContext* /*context*/, const v1::RestartPluginRequest* request,
+                             v1::Plugin* response) override {
+    restart_request = *request;
+    return Answer("RestartPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status ListVolumes(grpc::ServerContext* /*context*/, const v1::ListVolumesRequest* request,
+                           v1::ListVolumesResponse* response) override {
+    list_request = *request;
+    return Answer("ListVolumes", volumes, response);
+  }
+  grpc::Status GetVolume(grpc::ServerContext* /*context*/, const v1::GetVolumeRequest* request,
+                         v1::Volume* response) override {
+    const grpc::Status result = Answer("GetVolume " + request->volume_id(), volume, response);
+    const std::lock_guard lock(mutex_);
+    get_request = *request;
+    looked_ = true;
+    changed_.notify_all();
+    return result;
+  }
+  grpc::Status PublishVolume(grpc::ServerContext* context, const v1::PublishVolumeRequest* request,
+                             v1::PublishVolumeResponse* response) override {
+    {
+      std::unique_lock lock(mutex_);
+      publish_request = *request;
+      while (publish_waits_for_look && !looked_ && !closed_ && !context->IsCancelled()) {
+        changed_.wait_for(lock, std::chrono::milliseconds(20));
+      }
+    }
+    return Answer("PublishVolume", published, response);
+  }
+  grpc::Status UnpublishVolume(grpc::ServerContext* /*context*/, const v1::UnpublishVolumeRequest* request,
+                               v1::UnpublishVolumeResponse* response) override {
+    unpublish_request = *request;
+    return Answer("UnpublishVolume", unpublished, response);
+  }
+  grpc::Status CreateVolume(grpc::ServerContext* /*context*/, const v1::CreateVolumeRequest* request,
+                            v1::CreateVolumeResponse* response) override {
+    create_request = *request;
+    return Answer("CreateVolume", created, response);
+  }
+  grpc::Status DeleteVolume(grpc::ServerContext* /*context*/, const v1::DeleteVolumeRequest* request,
+                            v1::DeleteVolumeResponse* response) override {
+    delete_request = *request;
+    return Answer("DeleteVolume", v1::DeleteVolumeResponse(), response);
+  }
+  grpc::Status ExpandVolume(grpc::ServerContext* /*context*/, const v1::ExpandVolumeRequest* request,
+                            v1::ExpandVolumeResponse* response) override {
+    expand_request = *request;
+    return Answer("ExpandVolume", expanded, response);
+  }
+  grpc::Status GetVolumeStats(grpc::ServerContext* /*context*/, const v1::GetVolumeStatsRequest* request,
+                              v1::GetVolumeStatsResponse* response) override {
+    stats_request = *request;
+    return Answer("GetVolumeStats", stats, response);
+  }
+  grpc::Status WatchEvents(grpc::ServerContext* context, const v1::WatchEventsRequest* request,
+                           grpc::ServerWriter<v1::WatchEventsResponse>* writer) override {
+    std::unique_lock lock(mutex_);
+    calls.emplace_back("WatchEvents");
+    watch_request = *request;
+    if (!failure.ok()) return failure;
+    for (size_t sent = 0; !closed_ && !context->IsCancelled();) {
+      if (sent < events_.size()) {
+        if (!writer->Write(events_[sent++])) break;
+      } else if (request->follow()) {
+        changed_.wait_for(lock, std::chrono::milliseconds(20));
+      } else {
+        break;
+      }
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  template <class Message>
+  grpc::Status Answer(std::string call, const Message& answer, Message* response) {
+    const std::lock_guard lock(mutex_);
+    calls.push_back(std::move(call));
+    if (!failure.ok()) return failure;
+    *response = answer;
+    return grpc::Status::OK;
+  }
+
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_all();
+  }
+
+  TempDir dir_;
+  std::string socket_ = dir_.Path("berthd.sock");
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<v1::WatchEventsResponse> events_;
+  bool looked_ = false;
+  bool closed_ = false;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace berth::cli
