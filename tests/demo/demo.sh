@@ -298,7 +298,7 @@ stop() {
   is_gone "$PLUGIN_PID" || fail "the plugin, pid $PLUGIN_PID, still runs"
   STEP='stop berthd'
   kill -TERM "$BERTHD_PID"
-  wait_for 30 'berthd to end' is_gone "$BERTHD_PID"
+  wait_for 60 'berthd to end' is_gone "$BERTHD_PID"
   # One that was kept is not this shell's child, and its status not to be had.
   [[ $LAUNCHED == no ]] || wait "$BERTHD_PID" || fail "berthd ended with status $?"
   tell 'plugin and berthd stopped'
@@ -306,15 +306,17 @@ stop() {
 
 # --- the way back ------------------------------------------------------------------------------------------
 
-# Files and directories that a berthd with nothing left to do leaves, by name.
+# Files and directories of a berthd and a berth-hostpath that hold nothing any more, by name.
 remove_directories() {
   local name
+  local plugin=state/plugins/hostpath
   for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
-    state/logs/hostpath.log berthd.log berthctl.err volume; do
+    state/logs/hostpath.log $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
+    berthd.log berthctl.err volume; do
     rm -f -- "$DEMO/$name"
   done
-  for name in etc/plugins.d etc state/plugins/hostpath state/plugins state/logs state/volumes state \
-    run/plugins/hostpath run/plugins run; do
+  for name in etc/plugins.d etc $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs \
+    state/volumes state run/plugins/hostpath run/plugins run; do
     [[ ! -d $DEMO/$name ]] || rmdir --ignore-fail-on-non-empty -- "$DEMO/$name"
   done
   rmdir --ignore-fail-on-non-empty -- "$DEMO"
