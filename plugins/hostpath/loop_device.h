@@ -1,0 +1,54 @@
+// Loop devices: a file as a block device.
+//
+// A loop device belongs to the kernel, not to us: it outlives a killed plugin. It is found again by its
+// backing file, whose device and inode number are compared, never by a remembered name, since /dev/loop7 may
+// be somebody else's by now. Blocks; any thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace berth::hostpath {
+
+// Whether this process may use loop devices at all.
+[[nodiscard]] bool LoopDevicesWork();
+
+struct LoopDevice {
+  std::string path;  // /dev/loop7
+  dev_t device = 0;  // its number
+  bool read_only = false;
+};
+
+struct LoopOptions {
+  bool read_only = false;
+  bool direct_io = false;
+  // The kernel detaches the device at its last close: for a device that is mounted at once and must not be
+  // left behind by a crash. Not for one that is only bind-mounted, which does not hold it open.
+  bool auto_clear = false;
+};
+
+struct AttachedLoop {
+  LoopDevice loop;
+  UniqueFd fd;  // keeps an auto_clear device until something else holds it open
+};
+
+// Attaches `file` to a free device. RESOURCE_EXHAUSTED where none can be had.
+[[nodiscard]] absl::StatusOr<AttachedLoop> AttachLoop(const std::string& file, const LoopOptions& options);
+
+// The devices that `file` is attached to, even if it was removed since.
+[[nodiscard]] absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file);
+
+// Detaches `loop` if it is still backed by `file`. FAILED_PRECONDITION where somebody holds it open (the
+// kernel then detaches it at the last close).
+[[nodiscard]] absl::Status DetachLoop(const LoopDevice& loop, const std::string& file);
+
+// Makes the device as large as its file has become.
+[[nodiscard]] absl::Status RefreshLoopCapacity(const LoopDevice& loop);
+
+}  // namespace berth::hostpath

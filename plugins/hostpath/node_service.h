@@ -1,0 +1,87 @@
+// CSI's Node service: volumes onto this machine, and off it again.
+//
+//   stage     image      the image on a loop device, formatted if it is empty, mounted at the staging path
+//             directory  a copy of the mount at the staging path
+//             block      the image on a loop device; nothing at the staging path
+//   publish   mounted    a copy of the staging path's mount at the target, read-only where asked
+//             block      the device's node mounted on a file at the target; read-only: a device of its own
+//
+// Each RPC writes down its intent, acts, and writes down that it is done; each repeat looks at the kernel
+// before it believes what is written. Blocks, on gRPC's threads; operations on one volume exclude each other
+// (ABORTED), others run side by side.
+#pragma once
+
+#include "csi/csi.grpc.pb.h"
+#include "plugins/hostpath/context.h"
+#include "plugins/hostpath/loop_device.h"
+
+namespace berth::hostpath {
+
+class NodeService final : public ::csi::v1::Node::Service {
+ public:
+  explicit NodeService(Context& context) : context_(context) {}
+
+  grpc::Status NodeStageVolume(grpc::ServerContext* server, const ::csi::v1::NodeStageVolumeRequest* request,
+                               ::csi::v1::NodeStageVolumeResponse* response) override;
+  grpc::Status NodeUnstageVolume(grpc::ServerContext* server,
+                                 const ::csi::v1::NodeUnstageVolumeRequest* request,
+                                 ::csi::v1::NodeUnstageVolumeResponse* response) override;
+  grpc::Status NodePublishVolume(grpc::ServerContext* server,
+                                 const ::csi::v1::NodePublishVolumeRequest* request,
+                                 ::csi::v1::NodePublishVolumeResponse* response) override;
+  grpc::Status NodeUnpublishVolume(grpc::ServerContext* server,
+                                   const ::csi::v1::NodeUnpublishVolumeRequest* request,
+                                   ::csi::v1::NodeUnpublishVolumeResponse* response) override;
+  grpc::Status NodeGetVolumeStats(grpc::ServerContext* server,
+                                  const ::csi::v1::NodeGetVolumeStatsRequest* request,
+                                  ::csi::v1::NodeGetVolumeStatsResponse* response) override;
+  grpc::Status NodeExpandVolume(grpc::ServerContext* server,
+                                const ::csi::v1::NodeExpandVolumeRequest* request,
+                                ::csi::v1::NodeExpandVolumeResponse* response) override;
+  grpc::Status NodeGetCapabilities(grpc::ServerContext* server,
+                                   const ::csi::v1::NodeGetCapabilitiesRequest* request,
+                                   ::csi::v1::NodeGetCapabilitiesResponse* response) override;
+  grpc::Status NodeGetInfo(grpc::ServerContext* server, const ::csi::v1::NodeGetInfoRequest* request,
+                           ::csi::v1::NodeGetInfoResponse* response) override;
+
+ private:
+  absl::Status Stage(const ::csi::v1::NodeStageVolumeRequest& request);
+  absl::Status StageImage(const VolumeRecord& volume, const Staging& staging, MountFlags flags);
+  // The loop device to mount, held open until it is: one of `present`, or a new one.
+  absl::Status OpenImage(const VolumeRecord& volume, const std::vector<LoopDevice>& present, LoopDevice* loop,
+                         UniqueFd* hold);
+  absl::Status StageBlock(const VolumeRecord& volume, const Staging& staging);
+  absl::Status UndoStage(const VolumeRecord& volume, const Staging& staging);
+  absl::Status Unstage(const ::csi::v1::NodeUnstageVolumeRequest& request);
+  absl::Status Publish(const ::csi::v1::NodePublishVolumeRequest& request);
+  absl::Status MakePublication(const VolumeRecord& volume, const Staging& staging,
+                               const Publication& publication, const MountFlags& flags,
+                               const std::string& group);
+  absl::Status UndoPublish(const VolumeRecord& volume, const Publication& publication);
+  absl::Status Unpublish(const ::csi::v1::NodeUnpublishVolumeRequest& request);
+  absl::Status Stats(const ::csi::v1::NodeGetVolumeStatsRequest& request,
+                     ::csi::v1::NodeGetVolumeStatsResponse* response);
+  absl::Status Expand(const ::csi::v1::NodeExpandVolumeRequest& request,
+                      ::csi::v1::NodeExpandVolumeResponse* response);
+
+  // With --attach: the attachment to this node, which must stand and be shown in `publish_context`.
+  absl::StatusOr<std::optional<Attachment>> CheckAttached(std::string_view volume_id,
+                                                          const StringMap& publish_context);
+  absl::StatusOr<bool> IsIntact(const VolumeRecord& volume, const Staging& staging);
+  absl::StatusOr<bool> IsIntact(const VolumeRecord& volume, const Publication& publication);
+  absl::Status PrepareFormat(const VolumeRecord& volume);
+  absl::Status FinishGrowth(const VolumeRecord& volume, const std::string& device,
+                            const std::string& mount_point);
+  // The loop device of a block volume that is read-only, or not, attached if it is not there.
+  absl::StatusOr<LoopDevice> BlockDevice(const VolumeRecord& volume, bool read_only);
+  // Where the volume is used on this node: the staging, or a publication, at `path`.
+  struct Place {
+    bool block = false;
+    bool read_only = false;
+  };
+  absl::StatusOr<Place> FindPlace(const VolumeRecord& volume, std::string_view path);
+
+  Context& context_;
+};
+
+}  // namespace berth::hostpath

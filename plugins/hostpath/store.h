@@ -1,0 +1,181 @@
+// What berth-hostpath knows of its volumes, kept in SQLite (WAL, synchronous=FULL): every method that
+// changes something has made it durable when it returns OK.
+//
+// An intent is written before its effect and completed after it, so that a crash between the two is seen
+// and repaired, by the repeat of the request or at the next start:
+//
+//   volume, snapshot   creating → ready → deleting → (gone)     creating and deleting: thrown away at start
+//   staging            begun → complete                         begun: undone and done again by the repeat
+//   publication        begun → complete                         likewise
+//
+// Any thread: one connection, one mutex, statements that take microseconds (a commit: about an fsync).
+// Errors are INTERNAL unless a method says otherwise; a full disk is RESOURCE_EXHAUSTED.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csi/csi.pb.h"
+#include "plugins/hostpath/volume_kind.h"
+
+struct sqlite3;
+
+namespace berth::hostpath {
+
+enum class Lifecycle { kCreating = 0, kReady = 1, kDeleting = 2 };
+
+struct VolumeRecord {
+  int64_t sequence = 0;  // grows with each creation; never given out twice
+  std::string id;        // ours: letters, digits, dashes; safe as a file name
+  std::string name;      // the caller's; any text
+  Lifecycle lifecycle = Lifecycle::kCreating;
+  Kind kind = Kind::kDirectory;
+  std::string fs_type;  // empty: none
+  int64_t capacity = 0;
+  FormatState format = FormatState::kNone;
+  bool grow_pending = false;  // the file system is still smaller than its image
+  bool preallocate = false;
+  bool direct_io = false;
+  std::string parameters;  // Parameters::canonical
+  std::string source_snapshot;
+  std::string source_volume;
+};
+
+struct SnapshotRecord {
+  int64_t sequence = 0;
+  std::string id;
+  std::string name;
+  Lifecycle lifecycle = Lifecycle::kCreating;
+  std::string source_volume;
+  Kind kind = Kind::kDirectory;
+  std::string fs_type;
+  int64_t size = 0;
+  FormatState format = FormatState::kNone;
+  bool grow_pending = false;
+  int64_t created_ns = 0;  // since the epoch
+};
+
+// A ControllerPublishVolume that stands.
+struct Attachment {
+  std::string volume_id;
+  std::string node_id;
+  std::string capability;  // CapabilityDigest
+  bool read_only = false;
+  bool several_nodes = false;  // the access mode is one of MULTI_NODE_…
+};
+
+// A NodeStageVolume that stands: one per volume.
+struct Staging {
+  std::string volume_id;
+  std::string path;
+  std::string capability;
+  bool block = false;
+  bool read_only = false;
+  bool complete = false;
+};
+
+// A NodePublishVolume that stands: one per target.
+struct Publication {
+  std::string target;
+  std::string volume_id;
+  std::string capability;
+  ::csi::v1::VolumeCapability::AccessMode::Mode mode = ::csi::v1::VolumeCapability::AccessMode::UNKNOWN;
+  bool block = false;
+  bool asked_read_only = false;  // the request's flag
+  bool read_only = false;        // what came of it, access mode and mount flags counted in
+  bool complete = false;
+};
+
+class Store {
+ public:
+  // Opens or makes the database. FAILED_PRECONDITION where a newer program made it.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path);
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  // Whether the database can be read, for Probe.
+  [[nodiscard]] absl::Status Check();
+
+  // Volumes. Lookups find every life-cycle state; NOT_FOUND where there is none.
+  [[nodiscard]] absl::StatusOr<VolumeRecord> GetVolume(std::string_view id);
+  [[nodiscard]] absl::StatusOr<VolumeRecord> GetVolumeByName(std::string_view name);
+  // Ready ones after `sequence`, in order, at most `limit` of them (0: all).
+  [[nodiscard]] absl::StatusOr<std::vector<VolumeRecord>> ListVolumes(int64_t after, int64_t limit);
+  // Those whose creation or deletion was cut off.
+  [[nodiscard]] absl::StatusOr<std::vector<VolumeRecord>> UnfinishedVolumes();
+  // The sequence number is given by the store. With `pool` > 0, RESOURCE_EXHAUSTED where all volumes and
+  // snapshots together would exceed it.
+  [[nodiscard]] absl::Status InsertVolume(const VolumeRecord& volume, int64_t pool);
+  [[nodiscard]] absl::Status SetVolumeLifecycle(std::string_view id, Lifecycle lifecycle);
+  [[nodiscard]] absl::Status SetVolumeFormat(std::string_view id, FormatState format);
+  [[nodiscard]] absl::Status SetVolumeGrowPending(std::string_view id, bool pending);
+  // RESOURCE_EXHAUSTED as InsertVolume.
+  [[nodiscard]] absl::Status GrowVolume(std::string_view id, int64_t capacity, bool grow_pending,
+                                        int64_t pool);
+  // Its attachments, staging and publications go with it.
+  [[nodiscard]] absl::Status DeleteVolume(std::string_view id);
+
+  // Snapshots, likewise.
+  [[nodiscard]] absl::StatusOr<SnapshotRecord> GetSnapshot(std::string_view id);
+  [[nodiscard]] absl::StatusOr<SnapshotRecord> GetSnapshotByName(std::string_view name);
+  // `source_volume` empty: of every volume.
+  [[nodiscard]] absl::StatusOr<std::vector<SnapshotRecord>> ListSnapshots(std::string_view source_volume,
+                                                                          int64_t after, int64_t limit);
+  [[nodiscard]] absl::StatusOr<std::vector<SnapshotRecord>> UnfinishedSnapshots();
+  [[nodiscard]] absl::Status InsertSnapshot(const SnapshotRecord& snapshot, int64_t pool);
+  [[nodiscard]] absl::Status FinishSnapshot(std::string_view id, int64_t created_ns);
+  [[nodiscard]] absl::Status SetSnapshotLifecycle(std::string_view id, Lifecycle lifecycle);
+  [[nodiscard]] absl::Status DeleteSnapshot(std::string_view id);
+
+  // The highest sequence number that was ever given to a volume, or to a snapshot.
+  [[nodiscard]] absl::StatusOr<int64_t> LastVolumeSequence();
+  [[nodiscard]] absl::StatusOr<int64_t> LastSnapshotSequence();
+  // The bytes that all volumes and snapshots lay claim to.
+  [[nodiscard]] absl::StatusOr<int64_t> ClaimedBytes();
+
+  // Attachments.
+  [[nodiscard]] absl::StatusOr<std::vector<Attachment>> AttachmentsOf(std::string_view volume_id);
+  // RESOURCE_EXHAUSTED where the node has `limit` (> 0) others already.
+  [[nodiscard]] absl::Status PutAttachment(const Attachment& attachment, int64_t limit);
+  // From every node where `node_id` is empty. OK where there is none.
+  [[nodiscard]] absl::Status DeleteAttachment(std::string_view volume_id, std::string_view node_id);
+
+  // Stagings and publications.
+  [[nodiscard]] absl::StatusOr<std::optional<Staging>> StagingOf(std::string_view volume_id);
+  [[nodiscard]] absl::StatusOr<std::optional<Staging>> StagingAt(std::string_view path);
+  // Adds or replaces the volume's. RESOURCE_EXHAUSTED where there are `limit` (> 0) others already.
+  [[nodiscard]] absl::Status PutStaging(const Staging& staging, int64_t limit);
+  [[nodiscard]] absl::Status DeleteStaging(std::string_view volume_id);
+  [[nodiscard]] absl::StatusOr<std::vector<Publication>> PublicationsOf(std::string_view volume_id);
+  [[nodiscard]] absl::StatusOr<std::optional<Publication>> PublicationAt(std::string_view target);
+  [[nodiscard]] absl::Status PutPublication(const Publication& publication);
+  [[nodiscard]] absl::Status DeletePublication(std::string_view target);
+
+ private:
+  class Statement;
+
+  explicit Store(sqlite3* database) : database_(database) {}
+  absl::Status Migrate();
+  absl::Status Run(const char* sql);
+  absl::Status Failure(std::string_view what);
+  absl::StatusOr<int64_t> Number(Statement& statement);
+  absl::Status Claim(int64_t bytes, int64_t pool);
+  absl::StatusOr<std::vector<VolumeRecord>> ReadVolumes(Statement& statement);
+  absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshots(Statement& statement);
+  absl::StatusOr<std::vector<Staging>> ReadStagings(Statement& statement);
+  absl::StatusOr<std::vector<Publication>> ReadPublications(Statement& statement);
+
+  std::mutex mutex_;  // guards the connection and everything that is read from it
+  sqlite3* database_;
+};
+
+}  // namespace berth::hostpath
