@@ -113,6 +113,7 @@ plugin_field() { berthctl plugin show hostpath -o json | jq -r ".$1 // empty"; }
 # Ready with a process other than $1.
 plugin_ready_unlike() {
   local answer pid
+  ! is_gone "$BERTHD_PID" || fail 'berthd ended'
   answer=$(berthctl plugin show hostpath -o json) || return 1
   pid=$(jq -r 'select(.state == "READY" and .registered) | .pid // empty' <<<"$answer")
   [[ -n $pid && $pid != "$1" ]] && PLUGIN_PID=$pid
