@@ -323,37 +323,54 @@ absl::Status SendSignalToGroup(int pidfd, pid_t pid, int signal) {
   return errno == ESRCH ? absl::NotFoundError(what + ": it has ended") : ErrnoStatus(errno, what);
 }
 
-// Our own child, held by Boost.Process.
+// Waits until the process of `pidfd` has ended. Asio may wake a waiter without cause (an event of a
+// descriptor that was closed meanwhile, whose place a new one has taken), hence the second look.
+Awaitable<void> WaitEnded(asio::posix::stream_descriptor& pidfd) {
+  while (true) {
+    pollfd ended{.fd = pidfd.native_handle(), .events = POLLIN, .revents = 0};
+    if (poll(&ended, 1, 0) > 0) co_return;
+    co_await pidfd.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+  }
+}
+
+// Our own child, held by Boost.Process. Its async_wait is not used: woken without cause, it would block the
+// loop in waitpid until the process ends.
 class ChildProcess final : public Process {
  public:
-  ChildProcess(const asio::any_io_executor& executor, Launched child)
-      : pidfd_(child.pidfd.get()), process_(executor, child.pid, child.pidfd.Release()), pid_(child.pid) {}
+  ChildProcess(const asio::any_io_executor& executor, pid_t pid, UniqueFd pidfd, UniqueFd watched)
+      : process_(executor, pid, pidfd.Release()), pidfd_(executor, watched.Release()), pid_(pid) {}
   // Boost's own destructor would kill the process and wait for it.
   ~ChildProcess() override { process_.detach(); }
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   [[nodiscard]] pid_t pid() const override { return pid_; }
-  [[nodiscard]] absl::Status Signal(int signal) override { return SendSignal(pidfd_, pid_, signal); }
+  [[nodiscard]] absl::Status Signal(int signal) override {
+    return SendSignal(pidfd_.native_handle(), pid_, signal);
+  }
   [[nodiscard]] absl::Status SignalGroup(int signal) override {
-    return SendSignalToGroup(pidfd_, pid_, signal);
+    return SendSignalToGroup(pidfd_.native_handle(), pid_, signal);
   }
 
   [[nodiscard]] Awaitable<ExitStatus> Wait() override {
-    const auto [error, code] = co_await process_.async_wait(asio::as_tuple(asio::use_awaitable));
-    if (error == asio::error::operation_aborted) throw boost::system::system_error(error);
-    if (error) {
+    if (exit_.has_value()) co_return *exit_;
+    co_await WaitEnded(pidfd_);
+    boost::system::error_code error;
+    if (process_.running(error) || error) {
       // Somebody else has reaped our child: it has ended, how nobody can say.
       SPDLOG_ERROR("wait for process {}: {}", pid_, error.message());
-      co_return ExitStatus{};
+      exit_ = ExitStatus{};
+    } else {
+      exit_ = FromWaitStatus(process_.native_exit_code());
     }
-    co_return FromWaitStatus(process_.native_exit_code());
+    co_return *exit_;
   }
 
  private:
-  int pidfd_;  // owned by process_
   boost::process::v2::basic_process<asio::any_io_executor> process_;
+  asio::posix::stream_descriptor pidfd_;
   pid_t pid_;
+  std::optional<ExitStatus> exit_;
 };
 
 // The kernel's struct pidfd_info in its first version, newer than the headers that we build with.
@@ -399,7 +416,7 @@ class AdoptedProcess final : public Process {
 
   [[nodiscard]] Awaitable<ExitStatus> Wait() override {
     if (exit_.has_value()) co_return *exit_;
-    co_await pidfd_.async_wait(pidfd_.wait_read, asio::use_awaitable);
+    co_await WaitEnded(pidfd_);
 
     // It is our child after all if the run that launched it was an object in this very process.
     siginfo_t info{};
@@ -413,19 +430,19 @@ class AdoptedProcess final : public Process {
     // The kernel tells how it ended once its parent has reaped it, which init does at once and another
     // parent perhaps never: hence the bound.
     ExitStatus exit;
-    if (AskHowEnded(pidfd_.native_handle(), &exit) == HowEnded::kNotYet) {
-      using boost::asio::experimental::awaitable_operators::operator||;
-      asio::steady_timer bound(pidfd_.get_executor(), kReapedWithin);
-      co_await (pidfd_.async_wait(pidfd_.wait_error, asio::use_awaitable) ||
+    using boost::asio::experimental::awaitable_operators::operator||;
+    const TimePoint deadline = Clock::now() + kReapedWithin;
+    asio::steady_timer bound(pidfd_.get_executor(), deadline);
+    while (AskHowEnded(pidfd_.native_handle(), &exit) == HowEnded::kNotYet && Clock::now() < deadline) {
+      co_await (pidfd_.async_wait(asio::posix::stream_descriptor::wait_error, asio::use_awaitable) ||
                 bound.async_wait(asio::use_awaitable));
-      AskHowEnded(pidfd_.native_handle(), &exit);
     }
     exit_ = exit;
     co_return exit;
   }
 
  private:
-  static constexpr Duration kReapedWithin = std::chrono::seconds(1);
+  static constexpr Duration kReapedWithin = std::chrono::milliseconds(100);
 
   static ExitStatus FromSigInfo(const siginfo_t& info) {
     ExitStatus exit;
@@ -461,7 +478,14 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Launch(const asio::any_io_exec
         fmt::format("launch \"{}\": the path of the executable must be absolute", spec.executable));
   }
   BERTH_ASSIGN_OR_RETURN(Launched child, CloneAndExecute(spec));
-  return std::make_unique<ChildProcess>(executor, std::move(child));
+  // One descriptor for Boost, which owns and closes it, and one to wait on.
+  absl::StatusOr<UniqueFd> watched = DuplicateHigh(child.pidfd.get(), "duplicate a pidfd");
+  if (!watched.ok()) {
+    [[maybe_unused]] const absl::Status killed = SendSignal(child.pidfd.get(), child.pid, SIGKILL);
+    Reap(child.pidfd.get());
+    return watched.status();
+  }
+  return std::make_unique<ChildProcess>(executor, child.pid, std::move(child.pidfd), *std::move(watched));
 }
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Adopt(const asio::any_io_executor& executor, pid_t pid) {

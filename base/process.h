@@ -61,7 +61,7 @@ class Process {
 
   // Opens a running process that is not our child. The caller verifies its identity after this returns
   // (then the pidfd pins it) and before it signals. NOT_FOUND where there is none.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Adopt(asio::any_io_executor executor,
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Adopt(const asio::any_io_executor& executor,
                                                                       pid_t pid);
 
   virtual ~Process() = default;

@@ -225,6 +225,32 @@ TEST_F(ProcessTest, WaitCanBeCancelledAndRepeated) {
   EXPECT_EQ(Run(process->Wait()).signal, SIGKILL);
 }
 
+// Asio keeps the place of a closed descriptor for the next one, with the old one's event still on its way:
+// the new process then seems to have ended.
+TEST_F(ProcessTest, WakeUpWithoutCauseNeitherBlocksNorEndsTheWait) {
+  auto one_after_the_other = [](asio::any_io_executor executor, ProcessSpec spec) -> Awaitable<int> {
+    int rounds = 0;
+    for (; rounds < 10; ++rounds) {
+      auto process = Process::Launch(executor, spec);
+      if (!process.ok()) break;
+      auto wait = [](Process& waited, bool& ended) -> Awaitable<void> {
+        co_await waited.Wait();
+        ended = true;
+      };
+      bool ended = false;
+      TaskScope scope(executor, "waiter");
+      scope.Spawn("wait", wait(**process, ended));
+      co_await SleepUntil(Clock::now() + milliseconds(5));
+      if (ended) break;
+      if (!(*process)->Signal(SIGKILL).ok()) break;
+      co_await scope.WaitEmpty();
+      if (!ended) break;
+    }
+    co_return rounds;
+  };
+  EXPECT_EQ(Run(one_after_the_other(loop_.get_executor(), Sleep())), 10);
+}
+
 TEST_F(ProcessTest, DestroyedProcessLivesOnAndCanBeTakenBack) {
   std::unique_ptr<Process> process = Launch(Sleep());
   const pid_t pid = process->pid();
