@@ -3,15 +3,49 @@
 #include <fmt/format.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <spdlog/spdlog.h>
 
+#include <boost/asio/post.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <chrono>
+#include <functional>
 #include <string_view>
 #include <utility>
 
+#include "base/grpc_call.h"
+#include "csi/csi.grpc.pb.h"  // how gRPC reads and writes these messages
 #include "csi/redact.h"
+
+namespace berth {
+namespace {
+
+// An answer that knows whether it was understood. gRPC's callback API does not tell: a plugin's OK with
+// bytes that are no message, or with none at all, would reach us as OK with half a message.
+template <class Message>
+struct Parsed {
+  Message message;
+  bool ok = false;
+};
+
+}  // namespace
+}  // namespace berth
+
+namespace grpc {
+
+template <class Message>
+class SerializationTraits<berth::Parsed<Message>> {
+ public:
+  static Status Deserialize(ByteBuffer* bytes, berth::Parsed<Message>* parsed) {
+    const Status status = SerializationTraits<Message>::Deserialize(bytes, &parsed->message);
+    parsed->ok = status.ok();
+    return status;
+  }
+};
+
+}  // namespace grpc
 
 namespace berth {
 namespace {
@@ -63,17 +97,45 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   return grpc::CreateCustomChannel(UnixUri(socket_path), grpc::InsecureChannelCredentials(), arguments);
 }
 
-// One call over `owner`, which holds the stub and outlives the call.
-template <class Async, class Request, class Response>
-Awaitable<absl::StatusOr<Response>> CallOver(
-    std::shared_ptr<void> owner, std::string socket_path, Async* async,
-    void (Async::*method)(grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>),
-    Request request, TimePoint deadline) {
+// One method of one channel, in the form that UnaryCall takes.
+template <class Request, class Response>
+struct Method {
+  const char* name;  // "/csi.v1.Identity/Probe"
+  std::shared_ptr<grpc::Channel> channel;
+  asio::any_io_executor loop;
+
+  // `done` holds the call and the call holds the channel. Whoever lets go of the last channel of a process
+  // joins gRPC's callback threads, so it must not be one of these: they hand all of it over to the loop.
+  void Start(grpc::ClientContext* context, const Request* request, Parsed<Response>* response,
+             std::function<void(grpc::Status)> done) {
+    grpc::TemplatedGenericStub<Request, Parsed<Response>> stub(channel);
+    auto on_loop = [loop = loop, done = std::move(done)](grpc::Status status) mutable {
+      asio::post(loop, [done = std::move(done), status = std::move(status)] { done(status); });
+    };
+    stub.UnaryCall(context, name, {}, request, response, std::move(on_loop));
+  }
+};
+
+// One call over `channel`, which lives until it has ended.
+template <class Response, class Request>
+Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel, std::string socket_path,
+                                         const char* name, Request request, TimePoint deadline) {
   // Not the macro: it is compiled out, and an operator may raise berthd's level while it runs.
   std::string line;
   if (spdlog::should_log(spdlog::level::debug)) line = DebugLine(request);
   const TimePoint start = Clock::now();
-  auto answer = co_await UnaryCall(async, method, std::move(request), deadline);
+
+  Method<Request, Response> method{
+      .name = name, .channel = std::move(channel), .loop = co_await asio::this_coro::executor};
+  auto parsed = co_await UnaryCall(&method, &Method<Request, Response>::Start, std::move(request), deadline);
+  absl::StatusOr<Response> answer = absl::InternalError(
+      fmt::format("the answer is not a readable {}", Response::descriptor()->full_name()));
+  if (!parsed.ok()) {
+    answer = parsed.status();
+  } else if (parsed->ok) {
+    answer = std::move(parsed->message);
+  }
+
   if (!line.empty()) {
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     spdlog::debug("csi call to {}: {} -> {} ({} us)", socket_path, line,
@@ -84,135 +146,112 @@ Awaitable<absl::StatusOr<Response>> CallOver(
 
 }  // namespace
 
-struct CsiClient::Link {
-  explicit Link(const std::string& socket_path)
-      : channel(MakeChannel(socket_path)), identity(channel), controller(channel), node(channel) {}
-
-  std::shared_ptr<grpc::Channel> channel;
-  csi::Identity::Stub identity;
-  csi::Controller::Stub controller;
-  csi::Node::Stub node;
-};
-
 std::shared_ptr<CsiClient> CsiClient::Connect(const std::string& socket_path) {
   // Not make_shared: the constructor is private.
   return std::shared_ptr<CsiClient>(new CsiClient(socket_path));
 }
 
 CsiClient::CsiClient(std::string socket_path)
-    : socket_path_(std::move(socket_path)), link_(std::make_shared<Link>(socket_path_)) {}
+    : socket_path_(std::move(socket_path)), channel_(MakeChannel(socket_path_)) {}
 
-std::shared_ptr<CsiClient::Link> CsiClient::FreshLink() {
+std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
   // In this state gRPC would fail the call at once, without having tried.
-  if (link_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    link_ = std::make_shared<Link>(socket_path_);
+  if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    channel_ = MakeChannel(socket_path_);
   }
-  return link_;
+  return channel_;
 }
 
 Awaitable<absl::StatusOr<csi::GetPluginInfoResponse>> CsiClient::GetPluginInfo(
     csi::GetPluginInfoRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->identity.async(), &csi::Identity::Stub::async::GetPluginInfo,
-                  std::move(request), deadline);
+  return Call<csi::GetPluginInfoResponse>(FreshChannel(), socket_path_, "/csi.v1.Identity/GetPluginInfo",
+                                          std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::GetPluginCapabilitiesResponse>> CsiClient::GetPluginCapabilities(
     csi::GetPluginCapabilitiesRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->identity.async(),
-                  &csi::Identity::Stub::async::GetPluginCapabilities, std::move(request), deadline);
+  return Call<csi::GetPluginCapabilitiesResponse>(
+      FreshChannel(), socket_path_, "/csi.v1.Identity/GetPluginCapabilities", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ProbeResponse>> CsiClient::Probe(csi::ProbeRequest request,
                                                                TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->identity.async(), &csi::Identity::Stub::async::Probe,
-                  std::move(request), deadline);
+  return Call<csi::ProbeResponse>(FreshChannel(), socket_path_, "/csi.v1.Identity/Probe", std::move(request),
+                                  deadline);
 }
 
 Awaitable<absl::StatusOr<csi::CreateVolumeResponse>> CsiClient::CreateVolume(csi::CreateVolumeRequest request,
                                                                              TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->controller.async(), &csi::Controller::Stub::async::CreateVolume,
-                  std::move(request), deadline);
+  return Call<csi::CreateVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Controller/CreateVolume",
+                                         std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::DeleteVolumeResponse>> CsiClient::DeleteVolume(csi::DeleteVolumeRequest request,
                                                                              TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->controller.async(), &csi::Controller::Stub::async::DeleteVolume,
-                  std::move(request), deadline);
+  return Call<csi::DeleteVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Controller/DeleteVolume",
+                                         std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ControllerGetCapabilitiesResponse>> CsiClient::ControllerGetCapabilities(
     csi::ControllerGetCapabilitiesRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->controller.async(),
-                  &csi::Controller::Stub::async::ControllerGetCapabilities, std::move(request), deadline);
+  return Call<csi::ControllerGetCapabilitiesResponse>(FreshChannel(), socket_path_,
+                                                      "/csi.v1.Controller/ControllerGetCapabilities",
+                                                      std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ControllerExpandVolumeResponse>> CsiClient::ControllerExpandVolume(
     csi::ControllerExpandVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->controller.async(),
-                  &csi::Controller::Stub::async::ControllerExpandVolume, std::move(request), deadline);
+  return Call<csi::ControllerExpandVolumeResponse>(FreshChannel(), socket_path_,
+                                                   "/csi.v1.Controller/ControllerExpandVolume",
+                                                   std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeStageVolumeResponse>> CsiClient::NodeStageVolume(
     csi::NodeStageVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeStageVolume,
-                  std::move(request), deadline);
+  return Call<csi::NodeStageVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeStageVolume",
+                                            std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeUnstageVolumeResponse>> CsiClient::NodeUnstageVolume(
     csi::NodeUnstageVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeUnstageVolume,
-                  std::move(request), deadline);
+  return Call<csi::NodeUnstageVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeUnstageVolume",
+                                              std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodePublishVolumeResponse>> CsiClient::NodePublishVolume(
     csi::NodePublishVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodePublishVolume,
-                  std::move(request), deadline);
+  return Call<csi::NodePublishVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodePublishVolume",
+                                              std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeUnpublishVolumeResponse>> CsiClient::NodeUnpublishVolume(
     csi::NodeUnpublishVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeUnpublishVolume,
-                  std::move(request), deadline);
+  return Call<csi::NodeUnpublishVolumeResponse>(
+      FreshChannel(), socket_path_, "/csi.v1.Node/NodeUnpublishVolume", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetVolumeStatsResponse>> CsiClient::NodeGetVolumeStats(
     csi::NodeGetVolumeStatsRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeGetVolumeStats,
-                  std::move(request), deadline);
+  return Call<csi::NodeGetVolumeStatsResponse>(
+      FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetVolumeStats", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeExpandVolumeResponse>> CsiClient::NodeExpandVolume(
     csi::NodeExpandVolumeRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeExpandVolume,
-                  std::move(request), deadline);
+  return Call<csi::NodeExpandVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeExpandVolume",
+                                             std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetCapabilitiesResponse>> CsiClient::NodeGetCapabilities(
     csi::NodeGetCapabilitiesRequest request, TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeGetCapabilities,
-                  std::move(request), deadline);
+  return Call<csi::NodeGetCapabilitiesResponse>(
+      FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetCapabilities", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetInfoResponse>> CsiClient::NodeGetInfo(csi::NodeGetInfoRequest request,
                                                                            TimePoint deadline) {
-  auto link = FreshLink();
-  return CallOver(link, socket_path_, link->node.async(), &csi::Node::Stub::async::NodeGetInfo,
-                  std::move(request), deadline);
+  return Call<csi::NodeGetInfoResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetInfo",
+                                        std::move(request), deadline);
 }
 
 }  // namespace berth

@@ -3,24 +3,27 @@
 // Made the moment the plugin's socket appears, and thrown away with the incarnation. A call never waits out
 // a connect backoff of gRPC's: one that is made while the channel sits in such a backoff goes over a fresh
 // channel, so each call is one attempt to connect, at once, and the caller alone decides how often. Loop
-// thread only. Held by shared_ptr, as calls in flight share it.
+// thread only. Held by shared_ptr, as several parts of berthd use it and each may be the last.
 //
 // Every call takes its deadline and returns the plugin's answer or its status (base/status.h, FromGrpc).
-// Cancelling the coroutine cancels the call. Answers are limited to 4 MiB (RESOURCE_EXHAUSTED beyond).
+// Cancelling the coroutine cancels the call. Answers are limited to 4 MiB (RESOURCE_EXHAUSTED beyond); one
+// that is not the message it should be is INTERNAL. A call in flight needs nothing of its client.
 // What a failed call means for the volume is csi/errors.h's to say.
 #pragma once
 
 #include <absl/status/statusor.h>
+#include <grpcpp/channel.h>
 
 #include <memory>
 #include <string>
 
-#include "base/grpc_call.h"
-#include "csi/csi.grpc.pb.h"
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "csi/csi.pb.h"
 
 namespace berth {
 
-class CsiClient : public std::enable_shared_from_this<CsiClient> {
+class CsiClient {
  public:
   // `socket_path` is the bare absolute path of a Unix socket. Never blocks; nothing is sent yet.
   [[nodiscard]] static std::shared_ptr<CsiClient> Connect(const std::string& socket_path);
@@ -62,15 +65,12 @@ class CsiClient : public std::enable_shared_from_this<CsiClient> {
       ::csi::v1::NodeGetInfoRequest request, TimePoint deadline);
 
  private:
-  // A channel and its stubs. Shared with the calls made over it, which may outlast its being replaced.
-  struct Link;
-
   explicit CsiClient(std::string socket_path);
 
-  [[nodiscard]] std::shared_ptr<Link> FreshLink();
+  [[nodiscard]] std::shared_ptr<grpc::Channel> FreshChannel();
 
   std::string socket_path_;
-  std::shared_ptr<Link> link_;
+  std::shared_ptr<grpc::Channel> channel_;  // shared with the calls made over it
 };
 
 }  // namespace berth

@@ -171,8 +171,23 @@ TEST_F(CsiClientTest, RefusesAnAnswerOfMoreThan4MiB) {
             absl::StatusCode::kResourceExhausted);
 }
 
+// gRPC's callback API hands both of these over as OK.
 TEST_F(CsiClientTest, AnAnswerThatIsNoMessageIsAnError) {
   plugin_->AnswerBytes("NodeGetInfo", "\xff\xff\xff\xff garbage");
+  plugin_->Start();
+  const auto answer = RunOn(loop_, client_->NodeGetInfo({}, Soon()));
+  EXPECT_EQ(answer.status(), absl::InternalError("the answer is not a readable csi.v1.NodeGetInfoResponse"));
+}
+
+TEST_F(CsiClientTest, AnOkWithoutAMessageIsAnError) {
+  plugin_->AnswerNothing("NodePublishVolume");
+  plugin_->Start();
+  EXPECT_EQ(RunOn(loop_, client_->NodePublishVolume({}, Soon())).status().code(),
+            absl::StatusCode::kInternal);
+}
+
+TEST_F(CsiClientTest, TextThatIsNotUtf8IsNoMessage) {
+  plugin_->AnswerBytes("NodeGetInfo", std::string("\x0a\x02\xff\xfe", 4));  // node_id
   plugin_->Start();
   EXPECT_EQ(RunOn(loop_, client_->NodeGetInfo({}, Soon())).status().code(), absl::StatusCode::kInternal);
 }

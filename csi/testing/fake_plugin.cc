@@ -43,7 +43,7 @@ class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
     }
     const Script script = plugin_->Arrived(rpc_, ToString(request_));
     if (script.hang) return;  // OnCancel ends it.
-    if (!script.status.ok()) {
+    if (script.nothing || !script.status.ok()) {
       FinishOnce(script.status);
       return;
     }
@@ -120,6 +120,8 @@ void FakePlugin::Answer(const std::string& rpc, const google::protobuf::Message&
 void FakePlugin::Fail(const std::string& rpc, const grpc::Status& status) { Set(rpc, {.status = status}); }
 
 void FakePlugin::Hang(const std::string& rpc) { Set(rpc, {.hang = true}); }
+
+void FakePlugin::AnswerNothing(const std::string& rpc) { Set(rpc, {.nothing = true}); }
 
 void FakePlugin::AnswerBytes(const std::string& rpc, const std::string& bytes) { Set(rpc, {.bytes = bytes}); }
 

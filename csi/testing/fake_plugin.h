@@ -43,6 +43,8 @@ class FakePlugin {
   void Fail(const std::string& rpc, const grpc::Status& status);
   // Never answers: calls end by the caller's deadline or cancellation, or by Stop.
   void Hang(const std::string& rpc);
+  // Says OK, and sends no message with it.
+  void AnswerNothing(const std::string& rpc);
   // Answers with bytes that need not be a message.
   void AnswerBytes(const std::string& rpc, const std::string& bytes);
 
@@ -66,6 +68,7 @@ class FakePlugin {
 
   struct Script {
     bool hang = false;
+    bool nothing = false;
     grpc::Status status;
     std::string bytes;
   };
