@@ -1,0 +1,388 @@
+#include "supervisor/plugin_config.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <regex>
+
+#include "base/file.h"
+#include "supervisor/testing/temp_dir.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class PluginConfigTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<PluginConfig> Parse(const std::string& content) const {
+    return ParsePluginFile("/etc/berth/plugins.d/nfs.toml", content, places_);
+  }
+  PluginConfig Good(const std::string& content) const {
+    absl::StatusOr<PluginConfig> config = Parse(content);
+    if (!config.ok()) {
+      ADD_FAILURE() << config.status();
+      abort();
+    }
+    return *std::move(config);
+  }
+  std::string Error(const std::string& content) const {
+    const absl::Status status = Parse(content).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  }
+
+  TempDir temp_;
+  PluginPlaces places_{
+      .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
+};
+
+constexpr char kLeast[] = "kind = \"node\"\ncommand = \"/bin/true\"\n";
+
+TEST_F(PluginConfigTest, LeastFileHasTheDefaults) {
+  const PluginConfig config = Good(kLeast);
+  PluginConfig expected;
+  expected.file = "/etc/berth/plugins.d/nfs.toml";
+  expected.id = "nfs";
+  expected.kind = PluginKind::kNode;
+  expected.command = "/bin/true";
+  EXPECT_EQ(config, expected);
+  EXPECT_EQ(config.start_timeout, seconds(30));
+  EXPECT_EQ(config.restart.mode, RestartMode::kAlways);
+}
+
+TEST_F(PluginConfigTest, EveryKeyIsRead) {
+  temp_.Write("token", "geheim\n");
+  const PluginConfig config = Good(fmt::format(R"(
+id = "nfs-1.a_b"
+kind = "controller"
+enabled = false
+command = "/bin/sh"
+args = ["-c", "echo ${{CSI_SOCKET}} $$HOME"]
+start_timeout = "500ms"
+stop_timeout = 7
+[env]
+PLAIN = "x ${{BERTH_NODE_ID}}"
+TOKEN = {{file = "{}"}}
+[health]
+interval = "2m"
+timeout = "3s"
+failures = 5
+fingerprint_interval = "1h"
+[restart]
+policy = "on-failure"
+initial_backoff = "10ms"
+max_backoff = "20ms"
+burst = 4
+window = "1m"
+stable_after = "5s"
+)",
+                                               temp_.Path("token")));
+  EXPECT_EQ(config.id, "nfs-1.a_b");
+  EXPECT_EQ(config.kind, PluginKind::kController);
+  EXPECT_FALSE(config.enabled);
+  EXPECT_EQ(config.command, "/bin/sh");
+  EXPECT_THAT(config.arguments, ElementsAre("-c", "echo ${CSI_SOCKET} $$HOME"));
+  EXPECT_EQ(config.start_timeout, milliseconds(500));
+  EXPECT_EQ(config.stop_timeout, seconds(7));
+  EXPECT_EQ(config.environment.at("PLAIN"),
+            (EnvironmentValue{EnvironmentValue::Source::kText, "x ${BERTH_NODE_ID}"}));
+  EXPECT_EQ(config.environment.at("TOKEN"),
+            (EnvironmentValue{EnvironmentValue::Source::kFile, temp_.Path("token")}));
+  EXPECT_EQ(config.health.interval, minutes(2));
+  EXPECT_EQ(config.health.timeout, seconds(3));
+  EXPECT_EQ(config.health.failures, 5);
+  EXPECT_EQ(config.health.fingerprint_interval, minutes(60));
+  EXPECT_EQ(config.restart.mode, RestartMode::kOnFailure);
+  EXPECT_EQ(config.restart.initial_backoff, milliseconds(10));
+  EXPECT_EQ(config.restart.max_backoff, milliseconds(20));
+  EXPECT_EQ(config.restart.burst, 4);
+  EXPECT_EQ(config.restart.window, minutes(1));
+  EXPECT_EQ(config.restart.stable_after, seconds(5));
+}
+
+TEST_F(PluginConfigTest, CommandMayBeOneArray) {
+  const PluginConfig config =
+      Good("kind = \"node\"\ncommand = [\"/bin/echo\", \"a\", \"${CSI_ENDPOINT}\"]\n");
+  EXPECT_EQ(config.command, "/bin/echo");
+  EXPECT_THAT(config.arguments, ElementsAre("a", "${CSI_ENDPOINT}"));
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = [\"/bin/echo\"]\nargs = [\"a\"]\n"),
+              HasSubstr("nfs.toml:3: args:"));
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = []\n"), HasSubstr("nfs.toml:2: command: is empty"));
+}
+
+TEST_F(PluginConfigTest, ExampleFileIsValidAndItsCommentsShowTheDefaults) {
+  const absl::StatusOr<std::string> example =
+      ReadFile(std::string(SUPERVISOR_SOURCE_DIR) + "/example-plugin.toml", 100'000);
+  ASSERT_TRUE(example.ok()) << example.status();
+  const std::string here = std::regex_replace(*example, std::regex("/usr/bin/berth-hostpath"), "/bin/true");
+  const PluginConfig as_is = Good(here);
+  EXPECT_EQ(as_is.command, "/bin/true");
+  // Uncommented, every key is valid, and equals its default.
+  std::string all = std::regex_replace(here, std::regex("(^|\n)#(?=[a-z_]+ = |\\[)"), "$1");
+  all = std::regex_replace(all, std::regex("\n#(LOG_LEVEL|STATE) = "), "\n$1 = ");
+  PluginConfig uncommented = Good(all);
+  EXPECT_EQ(uncommented.id, "example-plugin");
+  EXPECT_EQ(uncommented.environment.size(), 2U);
+  uncommented.id = as_is.id;
+  uncommented.environment = as_is.environment;
+  EXPECT_EQ(uncommented, as_is);
+}
+
+TEST_F(PluginConfigTest, UnknownKeyIsNamedWithTheNearest) {
+  EXPECT_THAT(Error(std::string(kLeast) + "comand = \"x\"\n"),
+              HasSubstr("nfs.toml:3: comand: unknown key; did you mean command?"));
+  EXPECT_THAT(Error(std::string(kLeast) + "colour = \"red\"\n"),
+              HasSubstr("nfs.toml:3: colour: unknown key; there are id, kind"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\nbursts = 3\n"),
+              HasSubstr("nfs.toml:4: restart.bursts: unknown key; did you mean restart.burst?"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {fil = \"/x\"}\n"),
+              HasSubstr("env.A.fil: unknown key"));
+}
+
+TEST_F(PluginConfigTest, WrongTypesSayWhatWouldBeRight) {
+  EXPECT_THAT(Error("kind = 3\ncommand = \"/bin/true\"\n"),
+              HasSubstr("nfs.toml:1: kind: is an integer, and must be a string"));
+  EXPECT_THAT(Error(std::string(kLeast) + "enabled = \"yes\"\n"),
+              HasSubstr("enabled: is a string, and must be true or false"));
+  EXPECT_THAT(Error(std::string(kLeast) + "args = \"-v\"\n"),
+              HasSubstr("args: is a string, and must be an array"));
+  EXPECT_THAT(Error(std::string(kLeast) + "args = [\"-v\", 3]\n"),
+              HasSubstr("args[1]: is an integer, and must be a string"));
+  EXPECT_THAT(Error(std::string(kLeast) + "health = 3\n"),
+              HasSubstr("health: is an integer, and must be a table"));
+  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = 1.5\n"),
+              HasSubstr("stop_timeout: is a number with"));
+  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = \"soon\"\n"), HasSubstr("\"500ms\""));
+  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = 0\n"), HasSubstr("above zero"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = 3\n"),
+              HasSubstr("env.A: is an integer, and must be a string"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\nburst = 0\n"),
+              HasSubstr("restart.burst: must be from 1"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\npolicy = \"sometimes\"\n"),
+              HasSubstr("\"always\", \"on-failure\" or \"never\""));
+  EXPECT_THAT(Error("kind = \"both\"\ncommand = \"/bin/true\"\n"), HasSubstr("\"monolith\""));
+}
+
+TEST_F(PluginConfigTest, AllMistakesOfAFileAreToldAtOnceInOrder) {
+  const std::string error = Error("kind = 3\ncommand = \"true\"\ncolour = 1\n[health]\nfailures = -1\n");
+  EXPECT_THAT(error, HasSubstr("nfs.toml:1: kind:"));
+  EXPECT_THAT(error, HasSubstr("nfs.toml:2: command: \"true\" must be an absolute path"));
+  EXPECT_THAT(error, HasSubstr("nfs.toml:3: colour:"));
+  EXPECT_THAT(error, HasSubstr("nfs.toml:5: health.failures:"));
+  EXPECT_LT(error.find(":1:"), error.find(":2:"));
+  EXPECT_LT(error.find(":3:"), error.find(":5:"));
+}
+
+TEST_F(PluginConfigTest, MissingKeysAreNamed) {
+  EXPECT_THAT(Error(""), AllOf(HasSubstr("kind: missing"), HasSubstr("command: missing")));
+}
+
+TEST_F(PluginConfigTest, BrokenTomlIsNamedByLine) {
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = \n"),
+              StartsWith("/etc/berth/plugins.d/nfs.toml:2: not TOML"));
+  EXPECT_THAT(Error("kind = \"node\"\nkind = \"node\"\n"), HasSubstr("nfs.toml:2: not TOML"));
+}
+
+TEST_F(PluginConfigTest, IdsAreChecked) {
+  for (const char* id : {"", "A", "-a", ".a", "a/b", "a b", "ä"}) EXPECT_FALSE(ValidPluginId(id)) << id;
+  for (const char* id : {"a", "0", "a.b_c-d", "nfs.csi.k8s.io"}) EXPECT_TRUE(ValidPluginId(id)) << id;
+  EXPECT_TRUE(ValidPluginId(std::string(63, 'a')));
+  EXPECT_FALSE(ValidPluginId(std::string(64, 'a')));
+  EXPECT_THAT(Error(std::string("id = \"My Plugin\"\n") + kLeast),
+              HasSubstr("nfs.toml:1: id: \"My Plugin\" must be"));
+  EXPECT_THAT(std::string(ParsePluginFile("/x/My Plugin.toml", kLeast, places_).status().message()),
+              HasSubstr("the file's name \"My Plugin\" cannot stand for it"));
+}
+
+TEST_F(PluginConfigTest, SocketPathThatIsTooLongSaysByHowMuch) {
+  places_.runtime_dir = "/" + std::string(107 - 1 - strlen("/plugins/nfs/csi.sock"), 'r');
+  Good(kLeast);
+  places_.runtime_dir += 'r';
+  const std::string error = Error(kLeast);
+  EXPECT_THAT(error, HasSubstr("108 bytes"));
+  EXPECT_THAT(error, HasSubstr("holds 107"));
+  EXPECT_THAT(error, HasSubstr("by 1"));
+}
+
+TEST_F(PluginConfigTest, CommandMustBeAnExecutableFile) {
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = \"/nonexistent\"\n"),
+              HasSubstr("nfs.toml:2: command: /nonexistent: No such file"));
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = \"/etc\"\n"), HasSubstr("is not a file"));
+  EXPECT_THAT(Error("kind = \"node\"\ncommand = \"/etc/passwd\"\n"), HasSubstr("not executable"));
+}
+
+TEST_F(PluginConfigTest, UnknownVariableIsAMistakeOfTheFile) {
+  const std::string error =
+      Error("kind = \"node\"\ncommand = \"/bin/true\"\nargs = [\"a\",\n\"${CSI_SOKET}\"]\n");
+  EXPECT_THAT(error, HasSubstr("nfs.toml:4: args[1]: unknown variable ${CSI_SOKET}"));
+  EXPECT_THAT(error, HasSubstr("${BERTH_NODE_ID}, ${BERTH_PLUGIN_DIR}, ${CSI_ENDPOINT}, ${CSI_SOCKET}"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = \"${X}\"\n"), HasSubstr("env.A: unknown variable"));
+}
+
+TEST_F(PluginConfigTest, EnvironmentIsChecked) {
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\n\"A-B\" = \"x\"\n"),
+              HasSubstr("env.A-B: is not a variable's name"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nCSI_ENDPOINT = \"x\"\n"), HasSubstr("is set by berthd"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {file = \"/nonexistent\"}\n"),
+              HasSubstr("env.A.file: /nonexistent: No such file"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {file = \"x\"}\n"), HasSubstr("absolute"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {}\n"), HasSubstr("env.A: must have one of"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"token\"}\n"),
+              HasSubstr("LoadCredential="));
+  places_.credentials_dir = temp_.path();
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"../token\"}\n"),
+              HasSubstr("not the name of a credential"));
+  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"token\"}\n"),
+              HasSubstr("No such file"));
+}
+
+TEST_F(PluginConfigTest, SocketKeyHasAClearAnswer) {
+  const std::string error = Error("kind = \"node\"\nsocket = \"/run/x.sock\"\n");
+  EXPECT_THAT(error, HasSubstr("nfs.toml:2: socket: a plugin that somebody else runs is not supported"));
+  EXPECT_THAT(error, Not(HasSubstr("command: missing")));
+}
+
+TEST_F(PluginConfigTest, ArgumentsAreExpanded) {
+  const PluginConfig config = Good(
+      "kind = \"node\"\ncommand = [\"/bin/true\", \"${CSI_ENDPOINT}\", \"--s=${CSI_SOCKET}\", "
+      "\"${BERTH_NODE_ID}\", \"${BERTH_PLUGIN_DIR}\", \"$$x\"]\n");
+  EXPECT_THAT(*PluginArguments(config, places_),
+              ElementsAre("unix:///run/berth/plugins/nfs/csi.sock", "--s=/run/berth/plugins/nfs/csi.sock",
+                          "node-1", "/var/lib/berth/plugins/nfs", "$x"));
+}
+
+TEST_F(PluginConfigTest, EnvironmentIsReadAtLaunchAndStripped) {
+  temp_.Write("token", "geheim\r\n");
+  temp_.Write("key", "two\nlines\n\n");
+  places_.credentials_dir = temp_.path();
+  const PluginConfig config =
+      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nKEY = {{credential = \"key\"}}\nHOME = "
+                       "\"/root\"\nD = \"${{CREDENTIALS_DIRECTORY}}\"\n",
+                       kLeast, temp_.Path("token")));
+  EXPECT_THAT(
+      *PluginEnvironment(config, places_),
+      ElementsAre("BERTH_NODE_ID=node-1", "BERTH_PLUGIN_DIR=/var/lib/berth/plugins/nfs",
+                  "CSI_ENDPOINT=unix:///run/berth/plugins/nfs/csi.sock", "D=" + temp_.path(), "HOME=/root",
+                  "KEY=two\nlines\n", "LANG=C.UTF-8",
+                  "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TOKEN=geheim"));
+  // A file that has gone since is an error that names it.
+  temp_.Remove("token");
+  const absl::Status status = PluginEnvironment(config, places_).status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("nfs.toml: env.TOKEN"), HasSubstr(temp_.Path("token"))));
+}
+
+TEST_F(PluginConfigTest, ErrorsHoldNoSecret) {
+  temp_.Write("token", std::string("geheim\0geheim", 13));
+  const PluginConfig config =
+      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\n", kLeast, temp_.Path("token")));
+  const absl::Status status = PluginEnvironment(config, places_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("geheim")));
+}
+
+TEST_F(PluginConfigTest, LaunchFingerprintFollowsWhatIsLaunched) {
+  const PluginConfig config = Good(kLeast);
+  const std::string before = LaunchFingerprint(config, places_);
+  PluginConfig health = config;
+  health.health.interval = seconds(1);
+  EXPECT_EQ(LaunchFingerprint(health, places_), before);
+  PluginConfig arguments = config;
+  arguments.arguments = {"a", "b"};
+  PluginConfig joined = config;
+  joined.arguments = {"ab"};
+  EXPECT_NE(LaunchFingerprint(arguments, places_), before);
+  EXPECT_NE(LaunchFingerprint(arguments, places_), LaunchFingerprint(joined, places_));
+  PluginConfig environment = config;
+  environment.environment["A"] = {EnvironmentValue::Source::kText, "x"};
+  EXPECT_NE(LaunchFingerprint(environment, places_), before);
+  PluginPlaces elsewhere = places_;
+  elsewhere.node_id = "node-2";
+  EXPECT_NE(LaunchFingerprint(config, elsewhere), before);
+}
+
+class PluginDirTest : public PluginConfigTest {
+ protected:
+  std::vector<PluginFile> Load() {
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(temp_.path(), places_);
+    if (!files.ok()) {
+      ADD_FAILURE() << files.status();
+      abort();
+    }
+    return *std::move(files);
+  }
+};
+
+TEST_F(PluginDirTest, ReadsItsFilesByName) {
+  temp_.Write("b.toml", kLeast);
+  temp_.Write("a.toml", kLeast);
+  temp_.Write(".hidden.toml", "broken");
+  temp_.Write("a.toml~", "broken");
+  temp_.Write("README", "broken");
+  const std::vector<PluginFile> files = Load();
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(files[0].id, "a");
+  EXPECT_EQ(files[1].id, "b");
+  EXPECT_TRUE(files[0].config.ok()) << files[0].config.status();
+}
+
+TEST_F(PluginDirTest, MissingDirectoryIsNotFound) {
+  EXPECT_EQ(LoadPluginDir(temp_.Path("none"), places_).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(PluginDirTest, DuplicateIdIsAnErrorThatNamesBothFiles) {
+  temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeast);
+  temp_.Write("b.toml", std::string("id = \"nfs\"\n") + kLeast);
+  temp_.Write("nfs.toml", kLeast);
+  const std::vector<PluginFile> files = Load();
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_TRUE(files[0].config.ok());
+  EXPECT_EQ(files[0].id, "nfs");
+  const std::string error(files[1].config.status().message());
+  EXPECT_THAT(error, AllOf(HasSubstr(temp_.Path("a.toml")), HasSubstr(temp_.Path("b.toml"))));
+  EXPECT_EQ(files[1].id, "b");
+  EXPECT_FALSE(files[2].config.ok());
+  EXPECT_EQ(files[2].id, "nfs.toml") << "its stem is another plugin's id";
+}
+
+TEST_F(PluginDirTest, BrokenFileKeepsTheIdThatItGives) {
+  temp_.Write("a.toml", std::string("id = \"nfs\"\ncolour = 1\n") + kLeast);
+  temp_.Write("b.toml", "no toml");
+  temp_.Write("z.toml", std::string("id = \"a\"\n") + kLeast);
+  const std::vector<PluginFile> files = Load();
+  ASSERT_EQ(files.size(), 3U);
+  EXPECT_EQ(files[0].id, "nfs");
+  EXPECT_EQ(files[1].id, "b");
+  EXPECT_EQ(files[2].id, "a");
+  EXPECT_TRUE(files[2].config.ok());
+}
+
+TEST_F(PluginDirTest, OversizedFilesAndThingsThatAreNoFilesAreBroken) {
+  temp_.Write("big.toml", std::string(70'000, '#'));
+  ASSERT_EQ(mkdir(temp_.Path("dir.toml").c_str(), 0755), 0);
+  ASSERT_EQ(mkfifo(temp_.Path("pipe.toml").c_str(), 0600), 0);
+  const std::vector<PluginFile> files = Load();
+  rmdir(temp_.Path("dir.toml").c_str());
+  temp_.Remove("pipe.toml");
+  ASSERT_EQ(files.size(), 3U);
+  for (const PluginFile& file : files) {
+    EXPECT_EQ(file.config.status().code(), absl::StatusCode::kInvalidArgument) << file.path;
+    EXPECT_THAT(std::string(file.config.status().message()), HasSubstr(file.path));
+  }
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,86 @@
+// The registry: what is known of every plugin of this node, live and watchable.
+//
+// Owned by the Supervisor, which alone writes it; read by everybody on the loop thread. A snapshot is a
+// plain value. Three facts are kept apart: alive (its process runs), ready (it answers Probe as ready),
+// registered (what it is has been read, and it takes work).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/process.h"
+#include "base/task_scope.h"
+#include "csi/plugin_facts.h"
+
+namespace berth {
+
+enum class PluginState { kStopped, kStarting, kReady, kUnhealthy, kBackingOff, kDraining, kFailed };
+[[nodiscard]] std::string_view PluginStateName(PluginState state);
+
+enum class PluginKind { kNode, kController, kMonolith };
+[[nodiscard]] std::string_view PluginKindName(PluginKind kind);
+
+// Of the last Probe of the present incarnation.
+struct PluginHealth {
+  bool ok = false;
+  std::optional<WallTime> last_probe_at;
+  Duration latency{};
+  std::string error;
+  int consecutive_failures = 0;
+  WallTime since;
+
+  bool operator==(const PluginHealth&) const = default;
+};
+
+struct PluginSnapshot {
+  std::string id;
+  PluginKind kind = PluginKind::kMonolith;
+  PluginState state = PluginState::kStopped;
+  bool alive = false;
+  bool ready = false;
+  bool registered = false;
+  std::string reason;
+  std::string config_file;
+  pid_t pid = 0;
+  std::string socket_path;
+  std::optional<WallTime> started_at;
+  int restarts = 0;
+  std::string last_exit;
+  std::optional<WallTime> last_exit_at;
+  std::optional<WallTime> next_restart_at;
+  std::vector<std::string> last_output;
+  uint64_t incarnation = 0;
+  PluginHealth health;
+  // Of the present incarnation, or the last one that was read; unset until read once.
+  std::optional<PluginFacts> facts;
+  std::string computed_class;
+  std::optional<WallTime> facts_read_at;
+};
+
+class Registry {
+ public:
+  explicit Registry(asio::any_io_executor executor);
+
+  [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const { return plugins_; }
+  [[nodiscard]] const PluginSnapshot* Find(const std::string& id) const;
+
+  // Grows with every change of any plugin.
+  [[nodiscard]] uint64_t version() const { return version_; }
+  // Waits until version() is above `seen`, or `deadline`; says whether it is.
+  [[nodiscard]] Awaitable<bool> WaitChanged(uint64_t seen, TimePoint deadline);
+
+  // For the Supervisor.
+  void Put(PluginSnapshot snapshot);
+  void Remove(const std::string& id);
+
+ private:
+  std::map<std::string, PluginSnapshot> plugins_;
+  uint64_t version_ = 1;
+  Condition changed_;
+};
+
+}  // namespace berth

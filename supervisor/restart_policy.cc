@@ -1,0 +1,52 @@
+#include "supervisor/restart_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "supervisor/duration_text.h"
+
+namespace berth {
+namespace {
+
+constexpr double kJitter = 0.2;
+
+Duration Backoff(const RestartLimits& limits, int doublings, double random) {
+  Duration delay = limits.initial_backoff;
+  for (int i = 0; i < doublings && delay < limits.max_backoff; ++i) delay *= 2;
+  delay = std::min(delay, limits.max_backoff);
+  const double factor = 1.0 - kJitter + 2 * kJitter * random;
+  return std::min(std::chrono::duration_cast<Duration>(delay * factor), limits.max_backoff);
+}
+
+}  // namespace
+
+RestartDecision RestartPolicy::OnEnd(EndCause cause, Duration uptime, TimePoint now, double random) {
+  using What = RestartDecision::What;
+  if (cause == EndCause::kClean && limits_.mode != RestartMode::kAlways) return {What::kStayDown, {}, ""};
+  if (limits_.mode == RestartMode::kNever) {
+    return {What::kGiveUp, {}, "its file says that it is never restarted"};
+  }
+
+  ends_.push_back(now);
+  while (now - ends_.front() > limits_.window) ends_.pop_front();
+  if (ends_.size() >= static_cast<size_t>(limits_.burst)) {
+    return {What::kGiveUp,
+            {},
+            fmt::format("it ended {} times within {}", ends_.size(), FormatDuration(limits_.window))};
+  }
+
+  if (cause != EndCause::kLaunchFailed && uptime >= limits_.stable_after) streak_ = 0;
+  ++streak_;
+  if (streak_ == 1 && cause != EndCause::kLaunchFailed) return {What::kNow, {}, ""};
+  // The second end in a row is the first to wait; of a failed launch, the first.
+  const int doublings = std::max(streak_ - 2, 0);
+  return {What::kLater, Backoff(limits_, doublings, random), ""};
+}
+
+void RestartPolicy::Reset() {
+  streak_ = 0;
+  ends_.clear();
+}
+
+}  // namespace berth

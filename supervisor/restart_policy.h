@@ -1,0 +1,71 @@
+// Decides what follows a plugin's end that nobody asked for: launch it again at once, later, or not.
+//
+// Pure: no clock, no randomness, no I/O. The caller passes both in and carries out the returned decision.
+//
+// The first restart after a stable period is immediate; then each waits twice as long as the one before, up
+// to a limit, and a little more or less by chance, so that many nodes that lost one storage do not return to
+// it in step. A stable period makes the next restart immediate again. Too many ends within a window, stable
+// or not, and it is given up.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "base/clock.h"
+
+namespace berth {
+
+enum class RestartMode {
+  kAlways,     // whatever the exit code
+  kOnFailure,  // unless it exits with code 0
+  kNever,
+};
+
+// [restart]
+struct RestartLimits {
+  RestartMode mode = RestartMode::kAlways;
+  Duration initial_backoff = std::chrono::seconds(1);
+  Duration max_backoff = std::chrono::minutes(1);
+  int burst = 20;  // at least 1
+  Duration window = std::chrono::minutes(30);
+  Duration stable_after = std::chrono::minutes(1);
+
+  bool operator==(const RestartLimits&) const = default;
+};
+
+enum class EndCause {
+  kClean,         // exit code 0
+  kFailure,       // any other exit code, a signal, a start that took too long
+  kLaunchFailed,  // it never ran; there is no use in trying again at once
+};
+
+struct RestartDecision {
+  enum class What {
+    kNow,
+    kLater,     // after `delay`
+    kGiveUp,    // failed: see `why`
+    kStayDown,  // it ended well, and is not to be restarted then
+  };
+  What what = What::kNow;
+  Duration delay{};
+  std::string why;  // with kGiveUp, for people
+};
+
+class RestartPolicy {
+ public:
+  explicit RestartPolicy(RestartLimits limits) : limits_(limits) {}
+
+  // `uptime`: how long it ran. `random`: evenly out of [0, 1), for the jitter of 20 % either way. Returns
+  // kGiveUp once `limits.burst` ends fall within `limits.window`.
+  [[nodiscard]] RestartDecision OnEnd(EndCause cause, Duration uptime, TimePoint now, double random);
+
+  // Forgets all ends: a person has started it anew.
+  void Reset();
+
+ private:
+  RestartLimits limits_;
+  int streak_ = 0;  // ends since the last stable period
+  std::deque<TimePoint> ends_;
+};
+
+}  // namespace berth
