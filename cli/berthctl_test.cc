@@ -34,7 +34,7 @@ void ExpectJson(const std::string& text, const Message& expected) {
 }
 
 // The member `name` of the error object that a failed run with -o json wrote.
-std::string ErrorField(const Run& run, const std::string& name) {
+std::string ErrorField(const Ended& run, const std::string& name) {
   google::protobuf::Struct document;
   if (!JsonStringToMessage(run.err, &document).ok()) return "no JSON: " + run.err;
   return document.fields().at("error").struct_value().fields().at(name).string_value();
@@ -79,7 +79,7 @@ class BerthctlTest : public testing::Test {
     node_.created.set_capacity_bytes(64 << 20);
   }
 
-  Run Ctl(std::vector<std::string> arguments, RunOptions options = {}) {
+  Ended Ctl(std::vector<std::string> arguments, RunOptions options = {}) {
     arguments.insert(arguments.begin(), {"--socket", node_.socket()});
     return RunBerthctl(std::move(arguments), std::move(options));
   }
@@ -90,27 +90,27 @@ class BerthctlTest : public testing::Test {
 // ---- what is asked and shown ----
 
 TEST_F(BerthctlTest, StatusIsATableForPeopleAndJsonForPrograms) {
-  const Run table = Ctl({"status"});
+  const Ended table = Ctl({"status"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out, AllOf(HasSubstr("node-1"), HasSubstr("1 of 2 ready"), HasSubstr("nfs is FAILED")));
   EXPECT_THAT(table.out, Not(HasSubstr("\033"))) << "no colour where no terminal is";
-  const Run json = Ctl({"status", "-o", "json"});
+  const Ended json = Ctl({"status", "-o", "json"});
   EXPECT_EQ(json.exit_code, 0);
   ExpectJson(json.out, node_.status);
   EXPECT_THAT(json.out, HasSubstr("\"publications\":0")) << "defaults are printed: keys are stable";
 }
 
 TEST_F(BerthctlTest, TheSocketMayComeFromTheEnvironment) {
-  const Run run = RunBerthctl({"status"}, {.environment = {"BERTH_SOCKET=" + node_.socket()}});
+  const Ended run = RunBerthctl({"status"}, {.environment = {"BERTH_SOCKET=" + node_.socket()}});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("node-1"));
 }
 
 TEST_F(BerthctlTest, PluginsAreListedAndShown) {
-  const Run list = Ctl({"plugins"});
+  const Ended list = Ctl({"plugins"});
   EXPECT_THAT(list.out, AllOf(StartsWith("ID"), HasSubstr("hostpath.berth"), HasSubstr("READY")));
   ExpectJson(Ctl({"plugins", "-o", "json"}).out, node_.plugins);
-  const Run show = Ctl({"plugin", "show", "hostpath"});
+  const Ended show = Ctl({"plugin", "show", "hostpath"});
   EXPECT_THAT(show.out, AllOf(HasSubstr("pid 4242"), HasSubstr("the last words")));
   ExpectJson(Ctl({"-o", "json", "plugin", "show", "hostpath"}).out, node_.plugin);
   EXPECT_EQ(node_.calls.back(), "GetPlugin hostpath");
@@ -129,32 +129,32 @@ TEST_F(BerthctlTest, PluginsAreStartedStoppedAndRestarted) {
 }
 
 TEST_F(BerthctlTest, VolumesAreListedAndFiltered) {
-  const Run list = Ctl({"volumes", "--plugin", "hostpath", "--consumer", "job-1"});
+  const Ended list = Ctl({"volumes", "--plugin", "hostpath", "--consumer", "job-1"});
   EXPECT_THAT(list.out,
               AllOf(StartsWith("PLUGIN"), HasSubstr("vol-1"), HasSubstr("PUBLISHED"), HasSubstr("job-1")));
   EXPECT_EQ(node_.list_request.plugin_id(), "hostpath");
   EXPECT_EQ(node_.list_request.consumer(), "job-1");
   ExpectJson(Ctl({"volumes", "-o", "json"}).out, node_.volumes);
   node_.volumes.clear_volumes();
-  const Run none = Ctl({"volumes"});
+  const Ended none = Ctl({"volumes"});
   EXPECT_EQ(none.exit_code, 0);
   EXPECT_THAT(none.out, IsEmpty());
 }
 
 TEST_F(BerthctlTest, AVolumeIsShownAlsoWithoutItsPluginsName) {
-  const Run named = Ctl({"volume", "show", "--plugin", "hostpath", "--volume", "vol-1"});
+  const Ended named = Ctl({"volume", "show", "--plugin", "hostpath", "--volume", "vol-1"});
   EXPECT_THAT(named.out, AllOf(HasSubstr("/run/berth/targets/t1"), HasSubstr("job-1")));
   EXPECT_THAT(node_.calls, ElementsAre("GetVolume vol-1"));
-  const Run unnamed = Ctl({"volume", "show", "vol-1", "-o", "json"});
+  const Ended unnamed = Ctl({"volume", "show", "vol-1", "-o", "json"});
   ExpectJson(unnamed.out, node_.volume);
   EXPECT_EQ(node_.get_request.plugin_id(), "hostpath");
-  const Run missing = Ctl({"volume", "show", "vol-2"});
+  const Ended missing = Ctl({"volume", "show", "vol-2"});
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, HasSubstr("NOT_FOUND: this node holds no volume vol-2; did you mean vol-1?"));
 }
 
 TEST_F(BerthctlTest, CreateSendsWhatWasAskedAndPrintsTheId) {
-  const Run run =
+  const Ended run =
       Ctl({"volume",      "create",     "--plugin",     "hostpath", "--name",          "data",
            "--size",      "64MiB",      "--limit",      "1Gi",      "--access",        "single-node-writer",
            "--fs",        "ext4",       "--mount-flag", "noatime",  "--mount-flag",    "ro",
@@ -183,7 +183,7 @@ TEST_F(BerthctlTest, CreateSendsWhatWasAskedAndPrintsTheId) {
 }
 
 TEST_F(BerthctlTest, PublishSendsWhatWasAskedAndPrintsTheTargetAlone) {
-  const Run run =
+  const Ended run =
       Ctl({"volume", "publish", "--plugin", "hostpath", "--volume", "vol-1", "--consumer", "job-1", "--name",
            "data", "--block", "--readonly", "--context", "a=b", "--publish-context", "lun=7"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
@@ -200,7 +200,7 @@ TEST_F(BerthctlTest, PublishSendsWhatWasAskedAndPrintsTheTargetAlone) {
   (*expected.mutable_publish_context()->mutable_values())["lun"] = "7";
   EXPECT_TRUE(MessageDifferencer::Equals(node_.publish_request, expected))
       << node_.publish_request.DebugString();
-  const Run json =
+  const Ended json =
       Ctl({"volume", "publish", "--plugin", "hostpath", "vol-1", "--consumer", "job-1", "-o", "json"});
   ExpectJson(json.out, node_.published);
   EXPECT_FALSE(node_.publish_request.has_publish_context());
@@ -214,13 +214,13 @@ TEST_F(BerthctlTest, AttachedMeansAnEmptyPublishContext) {
 
 TEST_F(BerthctlTest, UnpublishEndsOneUseOrAll) {
   node_.unpublished.set_was_published(true);
-  const Run one =
+  const Ended one =
       Ctl({"volume", "unpublish", "--plugin", "p", "--volume", "v", "--consumer", "c", "--name", "n"});
   EXPECT_EQ(one.exit_code, 0);
   EXPECT_EQ(one.out, "unpublished v of c/n\n");
   EXPECT_EQ(node_.unpublish_request.name(), "n");
   EXPECT_FALSE(node_.unpublish_request.all_names());
-  const Run all = Ctl(
+  const Ended all = Ctl(
       {"volume", "unpublish", "--plugin", "p", "--volume", "v", "--consumer", "c", "--all", "-o", "json"});
   ExpectJson(all.out, node_.unpublished);
   EXPECT_TRUE(node_.unpublish_request.all_names());
@@ -229,7 +229,7 @@ TEST_F(BerthctlTest, UnpublishEndsOneUseOrAll) {
 TEST_F(BerthctlTest, ExpandDeleteAndStats) {
   node_.expanded.set_capacity_bytes(128 << 20);
   node_.expanded.set_node_expanded(true);
-  const Run expand = Ctl({"volume", "expand", "--plugin", "p", "--volume", "v", "--size", "128M"});
+  const Ended expand = Ctl({"volume", "expand", "--plugin", "p", "--volume", "v", "--size", "128M"});
   EXPECT_EQ(expand.out, "v: 128 MiB, on the node too\n");
   EXPECT_EQ(node_.expand_request.required_bytes(), 128 << 20);
 
@@ -242,7 +242,7 @@ TEST_F(BerthctlTest, ExpandDeleteAndStats) {
   usage->set_used(25 << 20);
   node_.stats.mutable_condition()->set_abnormal(true);
   node_.stats.mutable_condition()->set_message("disk is dying");
-  const Run stats = Ctl({"volume", "stats", "--plugin", "p", "--volume", "v"});
+  const Ended stats = Ctl({"volume", "stats", "--plugin", "p", "--volume", "v"});
   EXPECT_THAT(stats.out, AllOf(HasSubstr("100 MiB"), HasSubstr("25%"), HasSubstr("abnormal, disk is dying")));
   ExpectJson(Ctl({"volume", "stats", "--plugin", "p", "--volume", "v", "-o", "json"}).out, node_.stats);
 }
@@ -252,7 +252,7 @@ TEST_F(BerthctlTest, TextFromOutsideIsMadePrintable) {
   node_.failure = grpc::Status::OK;
   EXPECT_THAT(Ctl({"plugins"}).out, Not(HasSubstr("\033")));
   node_.failure = {grpc::StatusCode::INTERNAL, "\033[2J\nfake: all is well"};
-  const Run run = Ctl({"plugins"});
+  const Ended run = Ctl({"plugins"});
   EXPECT_THAT(run.err, Not(HasSubstr("\033")));
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 2) << "one line what failed, one what to do";
 }
@@ -264,7 +264,7 @@ TEST_F(BerthctlTest, EventsThatAreKeptArePrinted) {
   v1::WatchEventsResponse late = Happened(12, "volume.published");
   late.set_missed(4);
   node_.Append(late);
-  const Run table = Ctl({"events", "--since", "6", "--plugin", "hostpath", "--volume", "vol-1"});
+  const Ended table = Ctl({"events", "--since", "6", "--plugin", "hostpath", "--volume", "vol-1"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
   EXPECT_THAT(table.out, AllOf(HasSubstr("plugin.ready"), HasSubstr("something about volume.published")));
   EXPECT_THAT(table.err, HasSubstr("4 events"));
@@ -273,7 +273,7 @@ TEST_F(BerthctlTest, EventsThatAreKeptArePrinted) {
   EXPECT_EQ(node_.watch_request.volume_id(), "vol-1");
   EXPECT_FALSE(node_.watch_request.follow());
 
-  const Run json = Ctl({"events", "-o", "json"});
+  const Ended json = Ctl({"events", "-o", "json"});
   const size_t end = json.out.find('\n');
   ExpectJson(json.out.substr(0, end), Happened(7, "plugin.ready"));
   ExpectJson(json.out.substr(end + 1), late);
@@ -294,13 +294,13 @@ TEST_F(BerthctlTest, FollowedEventsComeAtOnceAndCtrlCEndsThem) {
 
 TEST_F(BerthctlTest, ARefusalEndsWith1AndNamesTheCode) {
   node_.failure = {grpc::StatusCode::NOT_FOUND, "there is no plugin nfs; there are hostpath"};
-  const Run run = Ctl({"plugin", "show", "nfs"});
+  const Ended run = Ctl({"plugin", "show", "nfs"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, IsEmpty());
   EXPECT_THAT(
       run.err,
       StartsWith("berthctl: NOT_FOUND: show plugin nfs: there is no plugin nfs; there are hostpath\n  "));
-  const Run json = Ctl({"plugin", "show", "nfs", "-o", "json"});
+  const Ended json = Ctl({"plugin", "show", "nfs", "-o", "json"});
   EXPECT_EQ(json.exit_code, 1);
   EXPECT_THAT(json.out, IsEmpty());
   EXPECT_EQ(ErrorField(json, "code"), "NOT_FOUND");
@@ -310,7 +310,7 @@ TEST_F(BerthctlTest, ARefusalEndsWith1AndNamesTheCode) {
 TEST_F(BerthctlTest, EveryCodeOfAnAnswerEndsWith1AndSaysWhatToDo) {
   for (int code = 1; code <= 16; ++code) {
     node_.failure = {static_cast<grpc::StatusCode>(code), "because"};
-    const Run run = Ctl({"volumes"});
+    const Ended run = Ctl({"volumes"});
     EXPECT_EQ(run.exit_code, 1) << run.err;
     EXPECT_THAT(run.err, HasSubstr("because\n  ")) << "a hint for code " << code;
   }
@@ -318,7 +318,7 @@ TEST_F(BerthctlTest, EveryCodeOfAnAnswerEndsWith1AndSaysWhatToDo) {
 
 TEST_F(BerthctlTest, ADeadlineSaysThatTheWorkGoesOn) {
   node_.publish_waits_for_look = true;
-  const Run run = Ctl({"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--timeout", "200ms"});
+  const Ended run = Ctl({"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--timeout", "200ms"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("--timeout")));
 }
@@ -353,7 +353,7 @@ TEST_F(BerthctlTest, WrongUsageEndsWith2AndAsksNobody) {
       {"volume", "unpublish", "--plugin", "p", "--volume", "v", "--consumer", "c", "--name", "n", "--all"},
   };
   for (const auto& arguments : wrong) {
-    const Run run = Ctl(arguments);
+    const Ended run = Ctl(arguments);
     EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(arguments) << run.err;
     EXPECT_THAT(run.out, IsEmpty());
     EXPECT_THAT(run.err, AllOf(StartsWith("berthctl: "), HasSubstr("\n  ")))
@@ -367,20 +367,20 @@ TEST_F(BerthctlTest, ATypoGetsASuggestionAlsoInJson) {
   EXPECT_THAT(Ctl({"plugns"}).err, HasSubstr("there is no command 'plugns'; did you mean plugins?"));
   EXPECT_THAT(Ctl({"volume", "publsh"}).err, HasSubstr("did you mean publish?"));
   EXPECT_THAT(Ctl({"events", "--folow"}).err, HasSubstr("did you mean --follow?"));
-  const Run json = Ctl({"plugns", "-o", "json"});
+  const Ended json = Ctl({"plugns", "-o", "json"});
   EXPECT_EQ(json.exit_code, 2);
   EXPECT_EQ(ErrorField(json, "code"), "INVALID_ARGUMENT");
 }
 
 TEST(UnreachableTest, AMissingSocketIsToldAtOnceWith3) {
   const auto began = std::chrono::steady_clock::now();
-  const Run run = RunBerthctl({"--socket", "/nonexistent/berthd.sock", "status"});
+  const Ended run = RunBerthctl({"--socket", "/nonexistent/berthd.sock", "status"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_EQ(run.err,
             "berthctl: cannot reach berthd at /nonexistent/berthd.sock: No such file or directory\n"
             "  Is it running? systemctl status berthd; another node's socket: --socket PATH\n");
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(5)) << "no backoff is waited out";
-  const Run json = RunBerthctl({"--socket", "/nonexistent/berthd.sock", "status", "-o", "json"});
+  const Ended json = RunBerthctl({"--socket", "/nonexistent/berthd.sock", "status", "-o", "json"});
   EXPECT_EQ(json.exit_code, 3);
   EXPECT_EQ(ErrorField(json, "code"), "UNAVAILABLE");
 }
@@ -416,7 +416,7 @@ class DeafSocket {
 
 TEST(UnreachableTest, ASocketThatNobodyListensAtEndsWith3) {
   const DeafSocket socket(false);
-  const Run run = RunBerthctl({"--socket", socket.path(), "status"});
+  const Ended run = RunBerthctl({"--socket", socket.path(), "status"});
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_THAT(run.err, HasSubstr("Connection refused"));
 }
@@ -424,7 +424,7 @@ TEST(UnreachableTest, ASocketThatNobodyListensAtEndsWith3) {
 TEST(UnreachableTest, ANodeThatGoesAwayInTheMiddleEndsWith3) {
   const DeafSocket socket(true);
   std::thread peer([&] { socket.HangUp(); });
-  const Run run = RunBerthctl({"--socket", socket.path(), "status"});
+  const Ended run = RunBerthctl({"--socket", socket.path(), "status"});
   peer.join();
   EXPECT_EQ(run.exit_code, 3) << run.err;
   EXPECT_THAT(run.err, HasSubstr("lost berthd at"));
@@ -437,8 +437,8 @@ TEST_F(BerthctlTest, SecretsComeFromAFileOrStandardInput) {
   EXPECT_EQ(Ctl({"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--secrets-file", lines}).err,
             "");
   EXPECT_EQ(node_.publish_request.secrets().at("password"), "hunter2");
-  const Run piped = Ctl({"volume", "create", "--plugin", "p", "n", "--secrets-file", "-"},
-                        {.input = R"({"key": "from a pipe"})"});
+  const Ended piped = Ctl({"volume", "create", "--plugin", "p", "n", "--secrets-file", "-"},
+                          {.input = R"({"key": "from a pipe"})"});
   EXPECT_EQ(piped.exit_code, 0) << piped.err;
   EXPECT_EQ(node_.create_request.secrets().at("key"), "from a pipe");
   EXPECT_EQ(Ctl({"volume", "delete", "--plugin", "p", "v", "--secrets-file", lines}).exit_code, 0);
@@ -449,7 +449,7 @@ TEST_F(BerthctlTest, AnErrorThatRepeatsASecretIsShownWithoutIt) {
   const std::string file = node_.dir().Write("secrets", "password=hunter2\n", 0644);
   node_.failure = {grpc::StatusCode::INTERNAL, "login with hunter2 failed"};
   for (const char* format : {"table", "json"}) {
-    const Run run = Ctl(
+    const Ended run = Ctl(
         {"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--secrets-file", file, "-o", format});
     EXPECT_EQ(run.exit_code, 1);
     EXPECT_THAT(run.err, AllOf(Not(HasSubstr("hunter2")), HasSubstr("login with *** failed")));
@@ -471,7 +471,7 @@ TEST_F(BerthctlTest, LongWorkIsShownOnATerminal) {
 }
 
 TEST_F(BerthctlTest, AnAnswerThatCannotBeWrittenIsAFailure) {
-  const Run run = RunBerthctl({"--socket", node_.socket(), "status"}, {.environment = {}});
+  const Ended run = RunBerthctl({"--socket", node_.socket(), "status"}, {.environment = {}});
   EXPECT_EQ(run.exit_code, 0);
   // The shell alone can hand a full device to it.
   const std::string command =
@@ -503,7 +503,7 @@ TEST(HelpTest, EveryCommandHasHelp) {
                                                           {"csi"}};
   for (auto arguments : commands) {
     arguments.emplace_back("--help");
-    const Run run = RunBerthctl(arguments);
+    const Ended run = RunBerthctl(arguments);
     EXPECT_EQ(run.exit_code, 0) << testing::PrintToString(arguments);
     EXPECT_THAT(run.out, HasSubstr("Usage: berthctl")) << testing::PrintToString(arguments);
     EXPECT_THAT(run.err, IsEmpty());
@@ -513,7 +513,7 @@ TEST(HelpTest, EveryCommandHasHelp) {
 
 TEST(HelpTest, TheVersionIsTold) {
   EXPECT_THAT(RunBerthctl({"--version"}).out, StartsWith("berthctl "));
-  const Run json = RunBerthctl({"version", "-o", "json"});
+  const Ended json = RunBerthctl({"version", "-o", "json"});
   google::protobuf::Struct document;
   ASSERT_TRUE(JsonStringToMessage(json.out, &document).ok()) << json.out;
   EXPECT_EQ(document.fields().at("csi_version").string_value(), "1.12.0");

@@ -156,7 +156,7 @@ std::vector<std::string> Nearest(std::string_view wrong, const std::vector<std::
     const size_t distance = EditDistance(folded, other);
     // A part of a name ("publish") is a likely wish too, after the near misses.
     const bool part = folded.size() >= 3 && other.find(folded) != std::string::npos;
-    if (distance <= std::max<size_t>(1, folded.size() / 4)) {
+    if (distance <= std::max<size_t>(1, folded.size() / 3)) {
       ranked.emplace_back(distance, i);
     } else if (part) {
       ranked.emplace_back(kShownText + distance, i);
@@ -165,7 +165,9 @@ std::vector<std::string> Nearest(std::string_view wrong, const std::vector<std::
   std::sort(ranked.begin(), ranked.end());
   std::vector<std::string> nearest;
   for (const auto& [distance, i] : ranked) {
-    if (nearest.size() < 3) nearest.push_back(known[i]);
+    // Where one is near, what is less near only confuses.
+    const bool worse = ranked.front().first < kShownText && distance > ranked.front().first;
+    if (!worse && nearest.size() < 3) nearest.push_back(known[i]);
   }
   return nearest;
 }

@@ -102,7 +102,7 @@ TEST(ParseEnumTest, NamesWhatMayHaveBeenMeant) {
   EXPECT_FALSE(ParseEnum("ACCESS_MODE_UNKNOWN", v1::AccessMode_descriptor(), "--access").ok());
 }
 
-TEST(NearestTest, RanksNearMissesBeforeParts) {
+TEST(NearestTest, PrefersNearMissesToParts) {
   EXPECT_THAT(Nearest("plugns", {"plugins", "plugin", "volumes"}), ElementsAre("plugins"));
   EXPECT_THAT(Nearest("publish", {"publish-volume", "unpublish-volume", "get-info"}),
               ElementsAre("publish-volume", "unpublish-volume"));

@@ -39,7 +39,7 @@ Awaitable<absl::StatusOr<RunResult>> Go(asio::any_io_executor executor, ProcessS
 
 }  // namespace
 
-Run RunBerthctl(std::vector<std::string> arguments, RunOptions options) {
+Ended RunBerthctl(std::vector<std::string> arguments, RunOptions options) {
   asio::io_context loop;
   ProcessSpec spec{.executable = BERTHCTL,
                    .arguments = std::move(arguments),

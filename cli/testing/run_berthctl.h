@@ -6,7 +6,7 @@
 
 namespace berth::cli {
 
-struct Run {
+struct Ended {
   int exit_code = -1;  // 128 + the signal, where one ended it
   std::string out;
   std::string err;
@@ -18,7 +18,7 @@ struct RunOptions {
 };
 
 // Fails the test where it has not ended within half a minute.
-[[nodiscard]] Run RunBerthctl(std::vector<std::string> arguments, RunOptions options = {});
+[[nodiscard]] Ended RunBerthctl(std::vector<std::string> arguments, RunOptions options = {});
 
 // A berthctl that runs on: `events -f`, and one with a terminal for its standard error.
 class RunningBerthctl {
@@ -35,7 +35,7 @@ class RunningBerthctl {
   [[nodiscard]] bool TerminalShows(const std::string& text);
 
   void Interrupt() const;
-  // Its exit code, as in Run.
+  // Its exit code, as in Ended.
   [[nodiscard]] int Wait();
 
  private:

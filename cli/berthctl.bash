@@ -1,0 +1,96 @@
+# Completion of berthctl for bash. Ids of plugins and volumes are asked of the node, and left out where it
+# does not answer.
+
+_berthctl_ids() {
+  local socket=() i
+  for ((i = 1; i < COMP_CWORD - 1; i++)); do
+    [[ ${COMP_WORDS[i]} == --socket ]] && socket=(--socket "${COMP_WORDS[i + 1]}")
+  done
+  berthctl "${socket[@]}" --timeout 1s "$1" 2>/dev/null | awk -v column="$2" 'NR > 1 { print $column }'
+}
+
+_berthctl() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+  local words='' command='' sub='' third='' i
+  COMPREPLY=()
+
+  # The commands so far, without options and their values.
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case ${COMP_WORDS[i]} in
+      --socket | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
+        --consumer | --name | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
+        --size | --limit | --from-snapshot | --from-volume | --since)
+        i=$((i + 1))
+        ;;
+      -*) ;;
+      *)
+        if [[ -z $command ]]; then
+          command=${COMP_WORDS[i]}
+        elif [[ -z $sub ]]; then
+          sub=${COMP_WORDS[i]}
+        elif [[ -z $third ]]; then
+          third=${COMP_WORDS[i]}
+        fi
+        ;;
+    esac
+  done
+
+  case $previous in
+    --socket | --secrets-file)
+      mapfile -t COMPREPLY < <(compgen -f -- "$current")
+      compopt -o filenames 2>/dev/null
+      return
+      ;;
+    -o | --output) words='table json' ;;
+    --plugin) words=$(_berthctl_ids plugins 1) ;;
+    --volume) words=$(_berthctl_ids volumes 2) ;;
+    --access)
+      words='single-node-writer single-node-reader-only multi-node-reader-only multi-node-single-writer
+        multi-node-multi-writer single-node-single-writer single-node-multi-writer'
+      ;;
+    --fs) words='ext4 xfs btrfs' ;;
+    --timeout | --endpoint | --request | --consumer | --name | --mount-flag | --context | --publish-context | \
+      --parameter | --size | --limit | --from-snapshot | --from-volume | --since)
+      return
+      ;;
+  esac
+  if [[ -z $words ]]; then
+    local global='--socket --output --timeout --help'
+    local capability='--access --fs --block --mount-flag --secrets-file'
+    case $command/$sub in
+      /) words="status plugins plugin volumes volume events csi version --version $global" ;;
+      events/*) words="--follow --since --plugin --volume $global" ;;
+      volumes/*) words="--plugin --consumer $global" ;;
+      plugin/) words='show start stop restart' ;;
+      plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
+      plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
+      volume/) words='show create delete expand stats publish unpublish' ;;
+      volume/show) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
+      volume/create)
+        words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
+        ;;
+      volume/delete) words="--plugin --volume --secrets-file $global" ;;
+      volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
+      volume/stats) words="--plugin --volume $global" ;;
+      volume/publish)
+        words="--plugin --volume --consumer --name --readonly --context --publish-context --attached"
+        words+=" $capability $global"
+        ;;
+      volume/unpublish) words="--plugin --volume --consumer --name --all $global" ;;
+      csi/) words="identity controller node group-controller snapshot-metadata --list --endpoint $global" ;;
+      csi/*)
+        if [[ -z $third ]]; then
+          words=$(berthctl csi --list "$sub" 2>/dev/null | awk 'NR > 1 { print $2 }')
+        elif [[ $current != -* ]]; then
+          words=$(berthctl csi --list "$sub" "$third" 2>/dev/null | awk 'NR > 2 { print $1 "=" }')
+          compopt -o nospace 2>/dev/null
+        fi
+        words+=" --request --secrets-file --endpoint --list $global"
+        ;;
+      *) words=$global ;;
+    esac
+  fi
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+}
+
+complete -F _berthctl berthctl
