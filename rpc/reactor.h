@@ -27,10 +27,10 @@
 
 namespace berth {
 
-// The status as it is sent: one printable line, short enough for a header (clients take 8 KiB of them, in
-// which a byte beyond ASCII takes three).
+// The status as it is sent: one printable line, short enough for a header (clients take 8 KiB of them; a byte
+// beyond ASCII takes three there, one that is not printable four).
 [[nodiscard]] inline grpc::Status ToWire(const absl::Status& status) {
-  constexpr size_t kMessageLimit = 2048;
+  constexpr size_t kMessageLimit = 1500;
   if (status.ok()) return grpc::Status::OK;
   const absl::string_view message = status.message();
   return {static_cast<grpc::StatusCode>(status.code()),
@@ -229,15 +229,20 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
     const std::string_view method = call.method;
     const absl::Status status = co_await reactor_internal::RunHandler(
         method, handler_(*request_, std::move(call), *this), bell_, gone_);
-    // A handler that was cancelled may have left a write behind, to a reader that does not read. Finish must
-    // not overtake it: cancelling the call ends it at once.
+    // A handler that was cancelled may have left a write behind, which Finish must not overtake. A reader
+    // that reads lets it end; for one that does not, cancelling the call does.
     if (writing_) {
       co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-      context_->TryCancel();
-      co_await bell_.WaitUntil([this] { return !writing_; }, TimePoint::max());
+      const auto written = [this] { return !writing_; };
+      if (!co_await bell_.WaitUntil(written, Clock::now() + kFlushTime)) {
+        context_->TryCancel();
+        co_await bell_.WaitUntil(written, TimePoint::max());
+      }
     }
     this->Finish(ToWire(status));
   }
+
+  static constexpr auto kFlushTime = std::chrono::milliseconds(500);
 
   CallScope& scope_;
   grpc::CallbackServerContext* context_;

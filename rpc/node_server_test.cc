@@ -1,0 +1,532 @@
+#include "rpc/node_server.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "rpc/testing/served_node.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr uid_t kNobody = 65534;
+
+// A call whose end the test waits for under a bound, whatever the server does.
+struct Call {
+  grpc::ClientContext context;
+  Call() { context.set_deadline(std::chrono::system_clock::now() + seconds(25)); }
+};
+
+grpc::Status GetStatus(v1::Node::Stub& stub) {
+  Call call;
+  v1::GetStatusResponse response;
+  return stub.GetStatus(&call.context, {}, &response);
+}
+
+v1::PublishVolumeRequest PublishOf(const std::string& volume) {
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id(volume);
+  request.set_consumer("job/1");
+  request.mutable_capability()->add_mount_flags("password=hush");
+  return request;
+}
+
+grpc::Status Publish(v1::Node::Stub& stub, const std::string& volume) {
+  Call call;
+  v1::PublishVolumeResponse response;
+  return stub.PublishVolume(&call.context, PublishOf(volume), &response);
+}
+
+class NodeServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (getuid() != 0) GTEST_SKIP() << "needs root, to connect as others";
+    node_.OnLoop([this] { return node_.control().Add("p").ready; });
+  }
+  void Start(NodeServerOptions options = {}) {
+    const absl::Status started = node_.Start(std::move(options));
+    ASSERT_TRUE(started.ok()) << started;
+  }
+  void Append(int count, const std::string& message = "m") {
+    node_.OnLoop([&] {
+      for (int i = 0; i < count; ++i) node_.events().Append({.type = "t", .message = message});
+      return true;
+    });
+  }
+  // Begins a publish that hangs, on a thread of its own.
+  std::future<grpc::Status> HangingPublish(v1::Node::Stub& stub, grpc::ClientContext* context) {
+    node_.OnLoop([this] { return node_.mounter().hang = true; });
+    auto result = std::async(std::launch::async, [&stub, context] {
+      v1::PublishVolumeResponse response;
+      return stub.PublishVolume(context, PublishOf("v"), &response);
+    });
+    EXPECT_TRUE(node_.Eventually([this] { return node_.mounter().publishing == 1; }));
+    return result;
+  }
+
+  ServedNode node_;
+};
+
+TEST_F(NodeServerTest, RootReadsAndChanges) {
+  Start();
+  const auto root = node_.Root();
+  EXPECT_TRUE(GetStatus(*root).ok());
+  EXPECT_TRUE(Publish(*root, "v").ok());
+  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 1U);
+}
+
+TEST_F(NodeServerTest, AReaderReadsAndDoesNotChange) {
+  Start();
+  const auto reader = node_.Reader();
+  EXPECT_TRUE(GetStatus(*reader).ok());
+  const grpc::Status denied = Publish(*reader, "v");
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(),
+              AllOf(HasSubstr("PublishVolume needs the right to change"), HasSubstr("uid 65534"),
+                    HasSubstr("`changers` under [access] in berthd.toml")));
+  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 0U);
+}
+
+TEST_F(NodeServerTest, ASupplementaryGroupGivesTheRightToo) {
+  Start();
+  const auto reader =
+      ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody, {7, ServedNode::kReaders}));
+  EXPECT_TRUE(GetStatus(*reader).ok());
+}
+
+TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
+  Start();
+  const auto stub = ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody));
+  const auto* service = v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Node");
+  ASSERT_NE(service, nullptr);
+  int tried = 0;
+  const auto denied = [&](auto method, auto request, auto response) {
+    Call call;
+    const grpc::Status status = (stub.get()->*method)(&call.context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    ++tried;
+  };
+  using Stub = v1::Node::Stub;
+  denied(&Stub::GetStatus, v1::GetStatusRequest(), v1::GetStatusResponse());
+  denied(&Stub::ListPlugins, v1::ListPluginsRequest(), v1::ListPluginsResponse());
+  denied(&Stub::GetPlugin, v1::GetPluginRequest(), v1::Plugin());
+  denied(&Stub::StartPlugin, v1::StartPluginRequest(), v1::Plugin());
+  denied(&Stub::StopPlugin, v1::StopPluginRequest(), v1::Plugin());
+  denied(&Stub::RestartPlugin, v1::RestartPluginRequest(), v1::Plugin());
+  denied(&Stub::ListVolumes, v1::ListVolumesRequest(), v1::ListVolumesResponse());
+  denied(&Stub::GetVolume, v1::GetVolumeRequest(), v1::Volume());
+  denied(&Stub::PublishVolume, v1::PublishVolumeRequest(), v1::PublishVolumeResponse());
+  denied(&Stub::UnpublishVolume, v1::UnpublishVolumeRequest(), v1::UnpublishVolumeResponse());
+  denied(&Stub::CreateVolume, v1::CreateVolumeRequest(), v1::CreateVolumeResponse());
+  denied(&Stub::DeleteVolume, v1::DeleteVolumeRequest(), v1::DeleteVolumeResponse());
+  denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
+  denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
+  Call call;
+  const auto watch = stub->WatchEvents(&call.context, {});
+  v1::WatchEventsResponse event;
+  EXPECT_FALSE(watch->Read(&event));
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(tried + 1, service->method_count()) << "a method was added: try it here";
+}
+
+TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {
+  Start();
+  for (int i = 0; i < 50; ++i) {
+    const auto reader = node_.Reader();
+    EXPECT_EQ(Publish(*reader, "v").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    const auto root = node_.Root();
+    EXPECT_TRUE(Publish(*root, fmt::format("v{}", i)).ok());
+  }
+}
+
+TEST_F(NodeServerTest, MountFlagsAreHiddenFromReaders) {
+  Start();
+  const auto root = node_.Root();
+  ASSERT_TRUE(Publish(*root, "v").ok());
+  const auto flags = [](v1::Node::Stub& stub) {
+    Call call;
+    v1::GetVolumeRequest request;
+    request.set_plugin_id("p");
+    request.set_volume_id("v");
+    v1::Volume volume;
+    EXPECT_TRUE(stub.GetVolume(&call.context, request, &volume).ok());
+    return volume.capability().mount_flags();
+  };
+  EXPECT_THAT(flags(*root), ElementsAre("password=hush"));
+  EXPECT_THAT(flags(*node_.Reader()), ElementsAre("(hidden)"));
+}
+
+TEST_F(NodeServerTest, MistakesComeBackAsOneLine) {
+  Start();
+  Call call;
+  v1::PublishVolumeRequest request;
+  request.mutable_capability()->set_access_type(v1::BLOCK);
+  request.mutable_capability()->add_mount_flags("ro");
+  v1::PublishVolumeResponse response;
+  const grpc::Status status = node_.Root()->PublishVolume(&call.context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("volume_id: must not be empty; "),
+                                            HasSubstr("capability.mount_flags: not with BLOCK")));
+}
+
+TEST_F(NodeServerTest, AnErrorOfAnyLengthAndBytesArrives) {
+  Start();
+  const auto root = node_.Root();
+  node_.OnLoop([this] {
+    node_.mounter().next_error = absl::AbortedError(std::string(100'000, '\xff') + "\n");
+    return true;
+  });
+  const grpc::Status status = Publish(*root, "v");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("\\xff\\xff"));
+}
+
+TEST_F(NodeServerTest, ABugInOneCallEndsThatCallAlone) {
+  Start();
+  const auto root = node_.Root();
+  node_.OnLoop([this] { return node_.mounter().throws = true; });
+  EXPECT_EQ(Publish(*root, "v").error_code(), grpc::StatusCode::INTERNAL);
+  node_.OnLoop([this] { return node_.mounter().throws = false; });
+  EXPECT_TRUE(Publish(*root, "v").ok());
+}
+
+TEST_F(NodeServerTest, ACallersCancellationReachesTheHandler) {
+  Start();
+  const auto root = node_.Root();
+  Call call;
+  auto hanging = HangingPublish(*root, &call.context);
+  call.context.TryCancel();
+  EXPECT_EQ(hanging.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(node_.Eventually([this] { return node_.mounter().cancelled == 1; }));
+}
+
+TEST_F(NodeServerTest, ACallersEndReachesTheHandler) {
+  Start();
+  UniqueFd connection = ConnectTo(node_.path());
+  const int raw = connection.get();
+  auto client = ServedNode::Client(std::move(connection));
+  Call call;
+  auto hanging = HangingPublish(*client, &call.context);
+  shutdown(raw, SHUT_RDWR);  // As when its process is killed.
+  EXPECT_EQ(hanging.get().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(node_.Eventually([this] { return node_.mounter().cancelled == 1; }));
+  EXPECT_TRUE(node_.Eventually([this] { return node_.connections() == 0; }));
+}
+
+TEST_F(NodeServerTest, TheCallersDeadlineIsTheHandlersWithinABound) {
+  Start({.calls = {.longest_call = hours(1)}});
+  const auto root = node_.Root();
+  const auto left_for = [&](std::optional<seconds> deadline) {
+    grpc::ClientContext context;
+    if (deadline) context.set_deadline(std::chrono::system_clock::now() + *deadline);
+    v1::PublishVolumeResponse response;
+    EXPECT_TRUE(root->PublishVolume(&context, PublishOf("v"), &response).ok());
+    return node_.OnLoop([this] { return node_.mounter().last_deadline - Clock::now(); });
+  };
+  const auto own = left_for(seconds(600));
+  EXPECT_LE(own, seconds(610)) << "gRPC rounds a little up on the wire";
+  EXPECT_GT(own, seconds(540));
+  for (const std::optional<seconds> far : {std::optional<seconds>(), std::optional<seconds>(hours(30))}) {
+    const auto capped = left_for(far);
+    EXPECT_LE(capped, hours(1));
+    EXPECT_GT(capped, hours(1) - seconds(60));
+  }
+}
+
+TEST_F(NodeServerTest, CallsBeyondTheLimitAreRefused) {
+  Start({.calls = {.calls = 1}});
+  const auto root = node_.Root();
+  Call call;
+  auto hanging = HangingPublish(*root, &call.context);
+  EXPECT_EQ(GetStatus(*root).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(GetStatus(*node_.Reader()).ok()) << "others have a limit of their own";
+  node_.OnLoop([this] {
+    node_.mounter().Release();
+    return true;
+  });
+  EXPECT_TRUE(hanging.get().ok());
+  EXPECT_TRUE(GetStatus(*root).ok());
+}
+
+TEST_F(NodeServerTest, ARequestBeyondTheLimitIsRefused) {
+  Start({.message = 100'000});
+  const auto root = node_.Root();
+  EXPECT_EQ(Publish(*root, std::string(200'000, 'v')).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(GetStatus(*root).ok());
+}
+
+TEST_F(NodeServerTest, OneUsersConnectionsAreLimited) {
+  Start({.connections = {.per_user = 2}});
+  const auto connect = [this] { return ConnectAs(node_.path(), kNobody, ServedNode::kReaders); };
+  const UniqueFd first = connect();
+  const UniqueFd second = connect();
+  ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 2; }));
+  const UniqueFd third = connect();
+  EXPECT_TRUE(IsClosedWithin(third.get(), 20'000));
+  EXPECT_TRUE(GetStatus(*node_.Root()).ok());
+}
+
+TEST_F(NodeServerTest, AnOperatorGetsInHoweverManyOthersConnect) {
+  Start({.connections = {.total = 4, .per_user = 100, .reserved = 1}});
+  std::vector<UniqueFd> crowd;
+  for (int i = 0; i < 3; ++i) crowd.push_back(ConnectAs(node_.path(), kNobody, kNobody));
+  ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 3; }));
+  const UniqueFd refused = ConnectAs(node_.path(), kNobody, kNobody);
+  EXPECT_TRUE(IsClosedWithin(refused.get(), 20'000));
+  EXPECT_TRUE(GetStatus(*node_.Root()).ok());
+}
+
+TEST_F(NodeServerTest, ConnectionsThatEndAreNoLongerCounted) {
+  Start({.connections = {.per_user = 3}});
+  for (int i = 0; i < 20; ++i) {
+    {
+      const auto root = node_.Root();
+      ASSERT_TRUE(GetStatus(*root).ok()) << i;
+    }
+    ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 0; }));
+  }
+}
+
+TEST_F(NodeServerTest, GarbageHarmsNobodyElse) {
+  Start();
+  const auto root = node_.Root();
+  ASSERT_TRUE(GetStatus(*root).ok());
+  std::mt19937 random(20240607);  // NOLINT: the same garbage each time
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  for (int i = 0; i < 60; ++i) {
+    const UniqueFd fd = ConnectAs(node_.path(), kNobody, i % 2 == 0 ? ServedNode::kReaders : kNobody);
+    ASSERT_TRUE(fd.valid());
+    std::string bytes = i % 3 == 0 ? "" : preface;
+    for (int byte = 0; byte < 1 + i * 40; ++byte) bytes += static_cast<char>(random());
+    [[maybe_unused]] const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  }
+  EXPECT_TRUE(GetStatus(*root).ok());
+  EXPECT_TRUE(node_.Eventually([this] { return node_.connections() == 1; }));
+}
+
+TEST_F(NodeServerTest, ASilentConnectionIsClosed) {
+  Start({.idle = seconds(1), .ping_after = milliseconds(200), .ping_timeout = milliseconds(200)});
+  const UniqueFd silent = ConnectTo(node_.path());
+  const UniqueFd half = ConnectTo(node_.path());
+  ASSERT_EQ(send(half.get(), "PRI * HT", 8, MSG_NOSIGNAL), 8);
+  EXPECT_TRUE(IsClosedWithin(silent.get(), 20'000));
+  EXPECT_TRUE(IsClosedWithin(half.get(), 20'000));
+  EXPECT_TRUE(node_.Eventually([this] { return node_.connections() == 0; }));
+}
+
+TEST_F(NodeServerTest, AWatchResumesAndFollows) {
+  Start();
+  Append(2);
+  const auto reader = node_.Reader();
+  Call call;
+  v1::WatchEventsRequest request;
+  request.set_after_sequence(1);
+  request.set_follow(true);
+  const auto watch = reader->WatchEvents(&call.context, request);
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.event().sequence(), 2U);
+  Append(1, "new");
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.event().sequence(), 3U);
+  EXPECT_EQ(response.event().message(), "new");
+}
+
+TEST_F(NodeServerTest, AWatchWithoutFollowEnds) {
+  Start();
+  Append(3);
+  const auto reader = node_.Reader();
+  Call call;
+  const auto watch = reader->WatchEvents(&call.context, {});
+  v1::WatchEventsResponse response;
+  int count = 0;
+  while (watch->Read(&response)) ++count;
+  EXPECT_TRUE(watch->Finish().ok());
+  EXPECT_EQ(count, 3);
+}
+
+TEST_F(NodeServerTest, AWatchThatIsCancelledMakesRoomForTheNext) {
+  Start({.calls = {.watches = 1}});
+  Append(1);
+  const auto reader = node_.Reader();
+  v1::WatchEventsRequest request;
+  request.set_follow(true);
+  v1::WatchEventsResponse response;
+  Call first;
+  const auto watch = reader->WatchEvents(&first.context, request);
+  ASSERT_TRUE(watch->Read(&response));
+  {
+    Call second;
+    const auto refused = reader->WatchEvents(&second.context, request);
+    EXPECT_FALSE(refused->Read(&response));
+    EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  }
+  first.context.TryCancel();
+  EXPECT_FALSE(watch->Read(&response));
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  bool again = false;
+  for (const TimePoint until = Clock::now() + seconds(20); !again && Clock::now() < until;) {
+    Call next;
+    const auto third = reader->WatchEvents(&next.context, request);
+    again = third->Read(&response);
+    next.context.TryCancel();
+    EXPECT_FALSE(third->Finish().ok());
+  }
+  EXPECT_TRUE(again);
+}
+
+TEST_F(NodeServerTest, ASlowReaderMissesEventsAndIsToldHowMany) {
+  Start();
+  const auto reader = node_.Reader();
+  Append(1);
+  Call call;
+  v1::WatchEventsRequest request;
+  request.set_follow(true);
+  const auto watch = reader->WatchEvents(&call.context, request);
+  v1::WatchEventsResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  // Far more than what fits into the flow-control windows, in rounds, so that what can be sent is.
+  constexpr int kRounds = 100;
+  constexpr int kPerRound = 200;
+  for (int i = 0; i < kRounds; ++i) Append(kPerRound, std::string(4000, 'x'));
+  uint64_t received = 0;
+  uint64_t missed = 0;
+  uint64_t last = response.event().sequence();
+  while (last < 1 + kRounds * kPerRound) {
+    ASSERT_TRUE(watch->Read(&response));
+    EXPECT_EQ(response.event().sequence(), last + response.missed() + 1)
+        << "each is sent, or counted as missed";
+    last = response.event().sequence();
+    missed += response.missed();
+    ++received;
+  }
+  EXPECT_EQ(received + missed, uint64_t{kRounds} * kPerRound);
+  EXPECT_GT(missed, 0U);
+  EXPECT_LT(received, 5000U) << "what was not read must not have been kept";
+}
+
+TEST_F(NodeServerTest, ShutdownLetsARunningCallFinish) {
+  Start();
+  const auto root = node_.Root();
+  Call call;
+  auto hanging = HangingPublish(*root, &call.context);
+  auto down = std::async(std::launch::async, [this] { return node_.Shutdown(Clock::now() + seconds(20)); });
+  // A new connection is refused at once; the old one still works, and hears that berthd is stopping.
+  EXPECT_TRUE(node_.Eventually([this] { return !ConnectTo(node_.path()).valid(); }));
+  EXPECT_EQ(GetStatus(*root).error_code(), grpc::StatusCode::UNAVAILABLE);
+  node_.OnLoop([this] {
+    node_.mounter().Release();
+    return true;
+  });
+  EXPECT_TRUE(hanging.get().ok());
+  EXPECT_LT(down.get(), seconds(15));
+}
+
+TEST_F(NodeServerTest, ShutdownEndsAHangingCallInBoundedTime) {
+  Start();
+  const auto root = node_.Root();
+  Call call;
+  auto hanging = HangingPublish(*root, &call.context);
+  EXPECT_LT(node_.Shutdown(Clock::now() + milliseconds(50)), seconds(10));
+  const grpc::Status status = hanging.get();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "berthd is stopping");
+  EXPECT_NE(access(node_.path().c_str(), F_OK), 0) << "its socket is gone";
+}
+
+TEST_F(NodeServerTest, ShutdownEndsWatchesAlsoOfAReaderThatDoesNotRead) {
+  Start();
+  const auto root = node_.Root();
+  const auto stalled = node_.Reader();
+  v1::WatchEventsRequest request;
+  request.set_follow(true);
+  Call one;
+  Call two;
+  const auto watch = root->WatchEvents(&one.context, request);
+  const auto unread = stalled->WatchEvents(&two.context, request);
+  v1::WatchEventsResponse response;
+  Append(1);
+  ASSERT_TRUE(watch->Read(&response));
+  for (int i = 0; i < 50; ++i) Append(100, std::string(4000, 'x'));
+  auto last = std::async(std::launch::async, [&] {
+    while (watch->Read(&response)) {
+    }
+    return watch->Finish();
+  });
+  EXPECT_LT(node_.Shutdown(Clock::now() + hours(1)), seconds(10));
+  EXPECT_EQ(last.get().error_code(), grpc::StatusCode::UNAVAILABLE);
+  while (unread->Read(&response)) {
+  }
+  EXPECT_FALSE(unread->Finish().ok());
+}
+
+TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
+  Start();
+  const absl::Status second = node_.OnLoop([this] {
+    const auto policy = AccessPolicy::Make({}, 0, SystemNames());
+    FakePluginControl control;
+    FakeControllerDirectory controllers;
+    NodeApi api({}, control, controllers, node_.mounter(), node_.events());
+    asio::io_context unused;
+    NodeServerOptions options;
+    options.socket_path = node_.path();
+    return NodeServer::Start(unused.get_executor(), std::move(options), *policy, api).status();
+  });
+  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.message()),
+              AllOf(HasSubstr("another berthd serves"), HasSubstr(std::to_string(getpid()))));
+  EXPECT_TRUE(GetStatus(*node_.Root()).ok());
+}
+
+TEST_F(NodeServerTest, StartsAgainWhereADeadOneLeftItsSocket) {
+  {
+    const auto dead = ListenSocket::Bind(node_.path(), 0600);
+    ASSERT_TRUE(dead.ok()) << dead.status();
+  }
+  Start();
+  EXPECT_TRUE(GetStatus(*node_.Reader()).ok());
+}
+
+TEST_F(NodeServerTest, ServesASocketThatWasHandedOver) {
+  auto made = ListenSocket::Bind(node_.path(), 0666);
+  ASSERT_TRUE(made.ok()) << made.status();
+  NodeServerOptions options;
+  options.listening = UniqueFd(fcntl(made->fd(), F_DUPFD_CLOEXEC, 3));
+  Start(std::move(options));
+  EXPECT_TRUE(GetStatus(*node_.Reader()).ok());
+  node_.Shutdown(Clock::now());
+  EXPECT_EQ(access(node_.path().c_str(), F_OK), 0) << "its file is its maker's";
+  made->Remove();
+}
+
+TEST_F(NodeServerTest, ShutsDownWithManyCallsInFlight) {
+  Start();
+  const auto root = node_.Root();
+  node_.OnLoop([this] { return node_.mounter().hang = true; });
+  std::vector<std::future<grpc::Status>> calls;
+  std::vector<std::unique_ptr<Call>> contexts;
+  for (int i = 0; i < 40; ++i) {
+    contexts.push_back(std::make_unique<Call>());
+    calls.push_back(std::async(std::launch::async, [&root, &call = *contexts.back()] {
+      v1::PublishVolumeResponse response;
+      return root->PublishVolume(&call.context, PublishOf("v"), &response);
+    }));
+  }
+  ASSERT_TRUE(node_.Eventually([this] { return node_.mounter().publishing == 40; }));
+  for (size_t i = 0; i < 20; ++i) contexts[i]->context.TryCancel();  // Some leave at the same moment.
+  EXPECT_LT(node_.Shutdown(Clock::now()), seconds(10));
+  for (auto& call : calls) EXPECT_FALSE(call.get().ok());
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,141 @@
+// For tests only: a NodeServer over fakes on a real socket, with its loop on a thread of its own, so that the
+// test's thread can be its client.
+#pragma once
+
+#include <fcntl.h>
+#include <grpcpp/create_channel_posix.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_future.hpp>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "rpc/node.grpc.pb.h"
+#include "rpc/node_server.h"
+#include "rpc/testing/fakes.h"
+#include "rpc/testing/unix_client.h"
+
+namespace berth {
+
+class ServedNode {
+ public:
+  static constexpr gid_t kReaders = 4242;
+  static constexpr auto kBound = std::chrono::seconds(30);
+
+  ServedNode() {
+    char name[] = "/tmp/berth-rpc-XXXXXX";
+    directory_ = mkdtemp(name);
+    chmod(directory_.c_str(), 0755);
+    thread_ = std::thread([this] { loop_.run(); });
+  }
+  ~ServedNode() {
+    if (server_) Shutdown(Clock::now());
+    work_.reset();
+    thread_.join();
+    EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
+  }
+  ServedNode(const ServedNode&) = delete;
+  ServedNode& operator=(const ServedNode&) = delete;
+
+  // root changes, the group kReaders reads.
+  absl::Status Start(NodeServerOptions options = {}) {
+    const auto policy = AccessPolicy::Make(
+        {.readers = {{"group:" + std::to_string(kReaders)}}, .changers = {}}, getuid(), SystemNames());
+    if (!policy.ok()) return policy.status();
+    options.socket_path = path();
+    return OnLoop([&]() -> absl::Status {
+      auto server = NodeServer::Start(loop_.get_executor(), std::move(options), *policy, api_);
+      if (!server.ok()) return server.status();
+      server_ = *std::move(server);
+      return absl::OkStatus();
+    });
+  }
+  // How long it took.
+  Duration Shutdown(TimePoint grace) {
+    const TimePoint began = Clock::now();
+    Await(server_->Shutdown(grace));
+    OnLoop([this] {
+      server_.reset();
+      return true;
+    });
+    return Clock::now() - began;
+  }
+
+  // Runs `work` on the loop's thread and returns what it returns.
+  template <class Work>
+  std::invoke_result_t<Work> OnLoop(Work work) {
+    std::packaged_task<std::invoke_result_t<Work>()> task(std::move(work));
+    auto result = task.get_future();
+    asio::post(loop_, [&task] { task(); });
+    if (result.wait_for(kBound) != std::future_status::ready) Fail("the loop does not run");
+    return result.get();
+  }
+  void Await(Awaitable<void> work) {
+    auto result = asio::co_spawn(loop_, std::move(work), asio::use_future);
+    if (result.wait_for(kBound) != std::future_status::ready) Fail("the work does not end");
+    result.get();
+  }
+  // Waits until `holds`, asked on the loop's thread, says so; false at the bound.
+  [[nodiscard]] bool Eventually(std::function<bool()> holds) {
+    std::promise<bool> told;
+    asio::co_spawn(loop_, Poll(std::move(holds), Clock::now() + std::chrono::seconds(20)),
+                   [&told](const std::exception_ptr&, bool held) { told.set_value(held); });
+    return told.get_future().get();
+  }
+
+  [[nodiscard]] std::string path() const { return directory_ + "/berthd.sock"; }
+  [[nodiscard]] size_t connections() const { return server_->connections(); }
+
+  // A client over `connection`, which was made by ConnectTo or ConnectAs.
+  static std::unique_ptr<v1::Node::Stub> Client(UniqueFd connection) {
+    EXPECT_TRUE(connection.valid());
+    fcntl(connection.get(), F_SETFL, fcntl(connection.get(), F_GETFL) | O_NONBLOCK);
+    return v1::Node::NewStub(grpc::CreateInsecureChannelFromFd("berthd", connection.Release()));
+  }
+  [[nodiscard]] std::unique_ptr<v1::Node::Stub> Root() const { return Client(ConnectTo(path())); }
+  [[nodiscard]] std::unique_ptr<v1::Node::Stub> Reader() const {
+    return Client(ConnectAs(path(), 65534, kReaders));
+  }
+
+  // For OnLoop and Eventually only.
+  FakePluginControl& control() { return control_; }
+  FakeMounter& mounter() { return mounter_; }
+  EventLog& events() { return events_; }
+
+ private:
+  static Awaitable<bool> Poll(std::function<bool()> holds, TimePoint deadline) {
+    while (!holds()) {
+      if (Clock::now() >= deadline) co_return false;
+      co_await SleepUntil(Clock::now() + std::chrono::milliseconds(2));
+    }
+    co_return true;
+  }
+  [[noreturn]] static void Fail(const char* why) {
+    ADD_FAILURE() << why;
+    std::abort();
+  }
+
+  std::string directory_;
+  asio::io_context loop_;
+  FakePluginControl control_;
+  FakeControllerDirectory controllers_;
+  FakeMounter mounter_{loop_.get_executor()};
+  EventLog events_{loop_.get_executor(), 100};
+  NodeApi api_{{.node_id = "n1"}, control_, controllers_, mounter_, events_};
+  std::unique_ptr<NodeServer> server_;
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{loop_.get_executor()};
+  std::thread thread_;
+};
+
+}  // namespace berth
