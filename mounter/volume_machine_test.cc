@@ -1,0 +1,424 @@
+#include "mounter/volume_machine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace berth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const PublicationKey kWeb{.consumer = "web", .name = ""};
+const PublicationKey kDb{.consumer = "db", .name = "data"};
+constexpr WallTime kNow{std::chrono::seconds(1'000'000)};
+
+VolumeRecord Record(bool stages = true) {
+  VolumeRecord record;
+  record.plugin_id = "hp";
+  record.volume_id = "v1";
+  record.stages = stages;
+  return record;
+}
+
+PublicationRecord Publication(const PublicationKey& key, bool secrets = false) {
+  PublicationRecord publication;
+  publication.key = key;
+  publication.had_secrets = secrets;
+  publication.secrets_at_hand = secrets;
+  return publication;
+}
+
+absl::Status Failure() { return absl::InternalError("no luck"); }
+
+FollowUp Outcome(VolumeMachine& machine, CallOutcome outcome, const Step& step, bool time_left = true) {
+  machine.OnSent(step);
+  const bool fine = outcome == CallOutcome::kDone || outcome == CallOutcome::kAbsent;
+  return machine.OnOutcome(step, outcome, fine ? absl::OkStatus() : Failure(), time_left, kNow);
+}
+
+std::string Show(StageState state) {
+  switch (state) {
+    case StageState::kAbsent:
+      return "absent";
+    case StageState::kStaging:
+      return "staging";
+    case StageState::kStaged:
+      return "staged";
+    case StageState::kUnstaging:
+      return "unstaging";
+  }
+  return "";
+}
+
+std::string Show(PublicationState state) {
+  switch (state) {
+    case PublicationState::kPublishing:
+      return "publishing";
+    case PublicationState::kPublished:
+      return "published";
+    case PublicationState::kUnpublishing:
+      return "unpublishing";
+  }
+  return "";
+}
+
+std::string Show(StepKind kind) {
+  switch (kind) {
+    case StepKind::kNone:
+      return "-";
+    case StepKind::kStage:
+      return "stage";
+    case StepKind::kPublish:
+      return "publish";
+    case StepKind::kUnpublish:
+      return "unpublish";
+    case StepKind::kUnstage:
+      return "unstage";
+    case StepKind::kForget:
+      return "forget";
+  }
+  return "";
+}
+
+std::string Show(FollowUp follow_up) {
+  switch (follow_up) {
+    case FollowUp::kNext:
+      return "next";
+    case FollowUp::kRepeat:
+      return "repeat";
+    case FollowUp::kPause:
+      return "pause";
+  }
+  return "";
+}
+
+// "staged, web publishing?": the question mark stands for uncertain.
+std::string Show(const VolumeMachine& machine) {
+  if (!machine.present()) return "gone";
+  std::string text = Show(machine.record().stage_state) + (machine.record().stage_uncertain ? "?" : "");
+  for (const PublicationRecord& p : machine.record().publications) {
+    text += ", " + p.key.consumer + " " + Show(p.state) + (p.uncertain ? "?" : "");
+  }
+  return text;
+}
+
+VolumeMachine Wanted(bool stages = true) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record(stages));
+  machine.Want(Publication(kWeb));
+  return machine;
+}
+
+VolumeMachine Staged() {
+  VolumeMachine machine = Wanted();
+  Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+  return machine;
+}
+
+VolumeMachine Published() {
+  VolumeMachine machine = Staged();
+  Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+  return machine;
+}
+
+VolumeMachine Unpublishing() {
+  VolumeMachine machine = Published();
+  machine.Unwant(kWeb);
+  return machine;
+}
+
+VolumeMachine Unstaging() {
+  VolumeMachine machine = Unpublishing();
+  Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
+  return machine;
+}
+
+VolumeMachine Emptied() {
+  VolumeMachine machine = Unstaging();
+  Outcome(machine, CallOutcome::kDone, {StepKind::kUnstage, {}});
+  return machine;
+}
+
+// Every outcome of the step that is due, in every state that has one; with and without time left.
+struct Row {
+  const char* name;
+  VolumeMachine (*start)();
+  CallOutcome outcome;
+  bool time_left;
+  const char* follow_up;
+  const char* state;
+  const char* next;
+};
+
+VolumeMachine Start() { return Wanted(); }
+
+class VolumeMachineTable : public ::testing::TestWithParam<Row> {};
+
+TEST_P(VolumeMachineTable, FollowsTheDrawing) {
+  const Row& row = GetParam();
+  VolumeMachine machine = row.start();
+  const FollowUp follow_up = Outcome(machine, row.outcome, machine.NextFor(kWeb), row.time_left);
+  EXPECT_EQ(Show(follow_up), row.follow_up);
+  EXPECT_EQ(Show(machine), row.state);
+  EXPECT_EQ(Show(machine.NextFor(kWeb).kind), row.next);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Stage, VolumeMachineTable,
+    ::testing::Values(
+        Row{"Done", Start, CallOutcome::kDone, true, "next", "staged, web publishing", "publish"},
+        // Never published, so only the staging is reversed.
+        Row{"Final", Start, CallOutcome::kFinal, true, "next", "staging", "unstage"},
+        Row{"Absent", Start, CallOutcome::kAbsent, true, "next", "staging", "unstage"},
+        Row{"Retry", Start, CallOutcome::kRetry, true, "repeat", "staging, web publishing", "stage"},
+        Row{"Uncertain", Start, CallOutcome::kUncertain, true, "repeat", "staging?, web publishing", "stage"},
+        Row{"RetryLate", Start, CallOutcome::kRetry, false, "pause", "staging, web publishing", "stage"},
+        Row{"UncertainLate", Start, CallOutcome::kUncertain, false, "pause", "staging?, web publishing",
+            "stage"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Publish, VolumeMachineTable,
+    ::testing::Values(
+        Row{"Done", Staged, CallOutcome::kDone, true, "next", "staged, web published", "-"},
+        Row{"Final", Staged, CallOutcome::kFinal, true, "next", "staged, web unpublishing", "unpublish"},
+        Row{"Absent", Staged, CallOutcome::kAbsent, true, "next", "staged, web unpublishing", "unpublish"},
+        Row{"Retry", Staged, CallOutcome::kRetry, true, "repeat", "staged, web publishing", "publish"},
+        Row{"Uncertain", Staged, CallOutcome::kUncertain, true, "repeat", "staged, web publishing?",
+            "publish"},
+        Row{"RetryLate", Staged, CallOutcome::kRetry, false, "pause", "staged, web publishing", "publish"},
+        Row{"UncertainLate", Staged, CallOutcome::kUncertain, false, "pause", "staged, web publishing?",
+            "publish"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Unpublish, VolumeMachineTable,
+    ::testing::Values(Row{"Done", Unpublishing, CallOutcome::kDone, true, "next", "staged", "unstage"},
+                      Row{"Absent", Unpublishing, CallOutcome::kAbsent, true, "next", "staged", "unstage"},
+                      Row{"Final", Unpublishing, CallOutcome::kFinal, true, "pause",
+                          "staged, web unpublishing", "unpublish"},
+                      Row{"Retry", Unpublishing, CallOutcome::kRetry, true, "repeat",
+                          "staged, web unpublishing", "unpublish"},
+                      Row{"Uncertain", Unpublishing, CallOutcome::kUncertain, true, "repeat",
+                          "staged, web unpublishing?", "unpublish"},
+                      Row{"RetryLate", Unpublishing, CallOutcome::kRetry, false, "pause",
+                          "staged, web unpublishing", "unpublish"},
+                      Row{"UncertainLate", Unpublishing, CallOutcome::kUncertain, false, "pause",
+                          "staged, web unpublishing?", "unpublish"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Unstage, VolumeMachineTable,
+    ::testing::Values(
+        Row{"Done", Unstaging, CallOutcome::kDone, true, "next", "absent", "forget"},
+        Row{"Absent", Unstaging, CallOutcome::kAbsent, true, "next", "absent", "forget"},
+        Row{"Final", Unstaging, CallOutcome::kFinal, true, "pause", "unstaging", "unstage"},
+        Row{"Retry", Unstaging, CallOutcome::kRetry, true, "repeat", "unstaging", "unstage"},
+        Row{"Uncertain", Unstaging, CallOutcome::kUncertain, true, "repeat", "unstaging?", "unstage"},
+        Row{"RetryLate", Unstaging, CallOutcome::kRetry, false, "pause", "unstaging", "unstage"},
+        Row{"UncertainLate", Unstaging, CallOutcome::kUncertain, false, "pause", "unstaging?", "unstage"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(
+    Forget, VolumeMachineTable,
+    ::testing::Values(Row{"Done", Emptied, CallOutcome::kDone, true, "next", "gone", "-"},
+                      Row{"Uncertain", Emptied, CallOutcome::kUncertain, true, "pause", "absent", "forget"},
+                      Row{"Retry", Emptied, CallOutcome::kRetry, true, "pause", "absent", "forget"},
+                      Row{"Final", Emptied, CallOutcome::kFinal, true, "pause", "absent", "forget"},
+                      Row{"Absent", Emptied, CallOutcome::kAbsent, true, "pause", "absent", "forget"}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(VolumeMachineTest, UnwantInEveryState) {
+  const std::vector<std::pair<VolumeMachine, std::string>> rows = {
+      // Nothing was sent: nothing to reverse, only directories and row to remove.
+      {Wanted(), "absent"},
+      {Staged(), "staged"},
+      {Published(), "staged, web unpublishing"},
+      {Unpublishing(), "staged, web unpublishing"},
+  };
+  for (const auto& [start, expected] : rows) {
+    VolumeMachine machine = start;
+    EXPECT_TRUE(machine.Unwant(kWeb)) << Show(start);
+    EXPECT_EQ(Show(machine), expected) << Show(start);
+  }
+  VolumeMachine unstaging = Unstaging();
+  EXPECT_FALSE(unstaging.Unwant(kWeb));
+}
+
+TEST(VolumeMachineTest, SentButUncertainPublishIsReversedBeforeAbsent) {
+  VolumeMachine machine = Staged();
+  Outcome(machine, CallOutcome::kUncertain, {StepKind::kPublish, kWeb}, false);
+  machine.Unwant(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb), (Step{StepKind::kUnpublish, kWeb}));
+}
+
+TEST(VolumeMachineTest, SentButUncertainStageIsReversedBeforeAbsent) {
+  VolumeMachine machine = Wanted();
+  Outcome(machine, CallOutcome::kUncertain, {StepKind::kStage, kWeb}, false);
+  machine.Unwant(kWeb);
+  EXPECT_EQ(Show(machine), "staging?");
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+}
+
+TEST(VolumeMachineTest, FinalFailureOfTheFirstPublicationLeadsBackToAbsentWithTheFirstError) {
+  VolumeMachine machine = Staged();
+  Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb));
+  std::vector<std::string> steps;
+  for (Step step = machine.NextFor(kWeb); step.kind != StepKind::kNone; step = machine.NextFor(kWeb)) {
+    steps.push_back(Show(step.kind));
+    Outcome(machine, CallOutcome::kDone, step);
+  }
+  EXPECT_THAT(steps, ElementsAre("unpublish", "unstage", "forget"));
+  EXPECT_FALSE(machine.present());
+  EXPECT_EQ(machine.TakeFailure(kWeb), Failure());
+  EXPECT_EQ(machine.TakeFailure(kWeb), std::nullopt);
+}
+
+TEST(VolumeMachineTest, FinalFailureOfTheSecondPublicationLeavesTheFirst) {
+  VolumeMachine machine = Published();
+  machine.Want(Publication(kDb));
+  Outcome(machine, CallOutcome::kFinal, machine.NextFor(kDb));
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
+  EXPECT_EQ(Show(machine), "staged, web published");
+  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kNone);
+}
+
+TEST(VolumeMachineTest, UnstagesOnlyAfterTheLastPublication) {
+  VolumeMachine machine = Published();
+  machine.Want(Publication(kDb));
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
+  machine.Unwant(kWeb);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone);
+  machine.Unwant(kDb);
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone) << "one that is being unpublished still counts";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+}
+
+TEST(VolumeMachineTest, AllThatWaitForAStagingFailWithIt) {
+  VolumeMachine machine = Wanted();
+  machine.Want(Publication(kDb));
+  Outcome(machine, CallOutcome::kFinal, {StepKind::kStage, kWeb});
+  EXPECT_EQ(Show(machine), "staging");
+  EXPECT_TRUE(machine.TakeFailure(kWeb).has_value());
+  EXPECT_TRUE(machine.TakeFailure(kDb).has_value());
+}
+
+TEST(VolumeMachineTest, WithoutStagingItPublishesAtOnceAndNeverUnstages) {
+  VolumeMachine machine = Wanted(/*stages=*/false);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  machine.Unwant(kWeb);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+}
+
+TEST(VolumeMachineTest, RecoveredIntentIsUncertainAndGoesForward) {
+  const VolumeMachine machine = VolumeMachine::Recovered(Wanted().record(), false);
+  EXPECT_EQ(Show(machine), "staging?, web publishing?");
+  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+}
+
+TEST(VolumeMachineTest, RecoveredIntentThatIsNotWantedAnyMoreIsUnpublishedAndUnstaged) {
+  VolumeMachine machine = VolumeMachine::Recovered(Wanted().record(), false);
+  machine.Unwant(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+}
+
+TEST(VolumeMachineTest, RecoveredTeardownGoesOn) {
+  VolumeMachine machine = VolumeMachine::Recovered(Unpublishing().record(), false);
+  EXPECT_EQ(Show(machine), "staged, web unpublishing?");
+  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  machine = VolumeMachine::Recovered(Unstaging().record(), false);
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+  EXPECT_TRUE(machine.Unsettled());
+}
+
+TEST(VolumeMachineTest, RecoveredPublishedIsSettled) {
+  const VolumeMachine machine = VolumeMachine::Recovered(Published().record(), false);
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, AfterAReboot) {
+  // What was going forward is held: another node may have the volume by now.
+  VolumeMachine forward = VolumeMachine::Recovered(Wanted().record(), true);
+  EXPECT_THAT(forward.Movable(), IsEmpty());
+  EXPECT_FALSE(forward.Unsettled());
+  // A caller's word moves it.
+  forward.Want(Publication(kWeb));
+  EXPECT_THAT(forward.Movable(), ElementsAre(kWeb));
+
+  // What was being undone is still owed to the plugin.
+  const VolumeMachine back = VolumeMachine::Recovered(Unpublishing().record(), true);
+  EXPECT_THAT(back.Movable(), ElementsAre(kWeb));
+
+  // Staged is void, so the next publication stages again; and the obligation to unstage stays.
+  VolumeMachine published = VolumeMachine::Recovered(Published().record(), true);
+  published.Want(Publication(kDb));
+  EXPECT_EQ(published.NextFor(kDb).kind, StepKind::kStage);
+}
+
+TEST(VolumeMachineTest, AwaitsSecretsUntilTheyComeWhileItsReverseMayRun) {
+  VolumeMachine first = VolumeMachine::Fresh(Record());
+  first.Want(Publication(kWeb, true));
+  EXPECT_FALSE(first.AwaitingSecrets());
+
+  VolumeMachine machine = VolumeMachine::Recovered(first.record(), false);
+  EXPECT_TRUE(machine.AwaitingSecrets());
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+
+  VolumeMachine repeated = machine;
+  repeated.Want(Publication(kWeb, true));
+  EXPECT_FALSE(repeated.AwaitingSecrets());
+  EXPECT_EQ(repeated.NextFor(kWeb).kind, StepKind::kStage);
+
+  machine.Unwant(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+}
+
+TEST(VolumeMachineTest, UnknownPluginBeforeAnythingWasSentLeavesNothingToReverse) {
+  VolumeMachine machine = Wanted();
+  machine.OnOutcome({StepKind::kStage, kWeb}, CallOutcome::kFinal, absl::NotFoundError("no plugin"), true,
+                    kNow);
+  EXPECT_EQ(Show(machine), "absent");
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+}
+
+TEST(VolumeMachineTest, LostMountIsShownAndMovesNothing) {
+  VolumeMachine machine = Published();
+  machine.MarkLost(kWeb, "not mounted any more");
+  EXPECT_EQ(Show(machine), "staged, web published?");
+  EXPECT_FALSE(machine.Unsettled());
+  machine.MarkFound(kWeb);
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record(false));
+  machine.Want(Publication(kWeb, true));
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  machine.Unsettle(kWeb, "disk full");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_FALSE(machine.AwaitingSecrets());
+}
+
+TEST(RetryDelayTest, DoublesUpToTheLimitWithJitterOfAHalf) {
+  using std::chrono::milliseconds;
+  using std::chrono::seconds;
+  EXPECT_EQ(RetryDelay(1, milliseconds(100), seconds(5), 0), milliseconds(50));
+  EXPECT_EQ(RetryDelay(3, milliseconds(100), seconds(5), 0), milliseconds(200));
+  EXPECT_EQ(RetryDelay(3, milliseconds(100), seconds(5), 0.5), milliseconds(300));
+  EXPECT_EQ(RetryDelay(30, milliseconds(100), seconds(5), 0), milliseconds(2500));
+  EXPECT_EQ(RetryDelay(1'000'000, milliseconds(100), seconds(5), 0), milliseconds(2500));
+  EXPECT_LT(RetryDelay(30, milliseconds(100), seconds(5), 0.999999), seconds(5));
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,81 @@
+// The durable record of one volume with its publications, as a plain value: what the journal holds, plus a
+// few facts that live only as long as this berthd does.
+//
+// Pure; any thread. A record never holds a secret.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <compare>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "mounter/mounter.h"
+
+namespace berth {
+
+// One use of a volume: a consumer may use a volume several times, under different names.
+struct PublicationKey {
+  std::string consumer;
+  std::string name;
+
+  auto operator<=>(const PublicationKey&) const = default;
+};
+
+struct PublicationRecord {
+  PublicationKey key;
+  std::string component;  // its directory: volume_paths.h
+  bool readonly = false;
+  bool had_secrets = false;  // a repeat needs them again
+  PublicationState state = PublicationState::kPublishing;
+  bool uncertain = false;
+  std::string last_error;
+  std::optional<WallTime> published_at;
+
+  // Not written. Whether NodePublishVolume may have reached the plugin: of a record that was read back,
+  // that has to be assumed.
+  bool sent = true;
+  // Not written. The secrets that it needs are in this process's memory.
+  bool secrets_at_hand = false;
+  // Not written. Its mount was lost (by a reboot, or by somebody's hand): nothing is repeated of itself,
+  // only at a caller's word.
+  bool held = false;
+};
+
+struct VolumeRecord {
+  std::string plugin_id;
+  std::string volume_id;
+  std::string driver_name;
+  std::string node_id;
+  std::string boot_id;
+  VolumeUse use;
+  ::csi::v1::VolumeCapability::AccessMode::Mode sent_mode =
+      ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_WRITER;
+  std::map<std::string, std::string> volume_context;
+  std::optional<std::map<std::string, std::string>> publish_context;
+  bool stages = false;
+  StageState stage_state = StageState::kAbsent;
+  bool stage_uncertain = false;
+  std::string last_error;
+  std::vector<PublicationRecord> publications;
+
+  // Not written; as PublicationRecord::sent, of NodeStageVolume.
+  bool stage_sent = true;
+
+  [[nodiscard]] PublicationRecord* Find(const PublicationKey& key);
+  [[nodiscard]] const PublicationRecord* Find(const PublicationKey& key) const;
+};
+
+// The journal's bytes of a record, and back. DATA_LOSS where the bytes are no record, or one whose numbers
+// are out of range.
+[[nodiscard]] std::string EncodeRecord(const VolumeRecord& record);
+[[nodiscard]] absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes);
+
+// "consumer web" or "consumer web, name data", made printable.
+[[nodiscard]] std::string Describe(const PublicationKey& key);
+
+}  // namespace berth

@@ -1,0 +1,99 @@
+#include "mounter/volume_record.h"
+
+#include <gtest/gtest.h>
+
+#include "mounter/journal.pb.h"
+
+namespace berth {
+namespace {
+
+using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
+
+VolumeRecord FullRecord() {
+  VolumeRecord record;
+  record.plugin_id = "hp";
+  record.volume_id = "volume/with\nodd name";
+  record.driver_name = "hostpath.example.com";
+  record.node_id = "node-7";
+  record.boot_id = "boot";
+  record.use = {.access_mode = AccessMode::SINGLE_NODE_MULTI_WRITER,
+                .access_type = AccessType::kMount,
+                .fs_type = "xfs",
+                .mount_flags = {"noatime"}};
+  record.sent_mode = AccessMode::SINGLE_NODE_WRITER;
+  record.volume_context = {{"a", "b"}};
+  record.publish_context = std::map<std::string, std::string>{};
+  record.stages = true;
+  record.stage_state = StageState::kStaged;
+  record.stage_uncertain = true;
+  record.last_error = "none";
+  PublicationRecord publication;
+  publication.key = {.consumer = "web", .name = "data"};
+  publication.component = "0123";
+  publication.readonly = true;
+  publication.had_secrets = true;
+  publication.state = PublicationState::kPublished;
+  publication.uncertain = true;
+  publication.last_error = "gone";
+  publication.published_at = WallTime(std::chrono::microseconds(1'234'567));
+  record.publications.push_back(publication);
+  return record;
+}
+
+TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
+  const VolumeRecord record = FullRecord();
+  const auto read = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->plugin_id, record.plugin_id);
+  EXPECT_EQ(read->volume_id, record.volume_id);
+  EXPECT_EQ(read->driver_name, record.driver_name);
+  EXPECT_EQ(read->node_id, record.node_id);
+  EXPECT_EQ(read->boot_id, record.boot_id);
+  EXPECT_EQ(read->use, record.use);
+  EXPECT_EQ(read->sent_mode, record.sent_mode);
+  EXPECT_EQ(read->volume_context, record.volume_context);
+  EXPECT_EQ(read->publish_context, record.publish_context);
+  EXPECT_TRUE(read->stages);
+  EXPECT_EQ(read->stage_state, StageState::kStaged);
+  EXPECT_TRUE(read->stage_uncertain);
+  EXPECT_EQ(read->last_error, "none");
+  ASSERT_EQ(read->publications.size(), 1U);
+  const PublicationRecord& publication = read->publications[0];
+  EXPECT_EQ(publication.key, record.publications[0].key);
+  EXPECT_EQ(publication.component, "0123");
+  EXPECT_TRUE(publication.readonly);
+  EXPECT_TRUE(publication.had_secrets);
+  EXPECT_EQ(publication.state, PublicationState::kPublished);
+  EXPECT_TRUE(publication.uncertain);
+  EXPECT_EQ(publication.last_error, "gone");
+  EXPECT_EQ(publication.published_at, record.publications[0].published_at);
+}
+
+TEST(VolumeRecordTest, NoPublishContextDiffersFromAnEmptyOne) {
+  VolumeRecord record = FullRecord();
+  record.publish_context.reset();
+  const auto read = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->publish_context, std::nullopt);
+}
+
+TEST(VolumeRecordTest, RefusesWhatIsNoRecord) {
+  EXPECT_EQ(DecodeRecord("\xff\xff\xff").status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(DecodeRecord("").status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(VolumeRecordTest, RefusesStatesThatItDoesNotKnow) {
+  journal::v1::Volume volume;
+  ASSERT_TRUE(volume.ParseFromString(EncodeRecord(FullRecord())));
+  volume.mutable_publications(0)->set_state(static_cast<journal::v1::PublicationState>(77));
+  EXPECT_EQ(DecodeRecord(volume.SerializeAsString()).status().code(), absl::StatusCode::kDataLoss);
+  volume.mutable_publications(0)->set_state(journal::v1::PUBLISHED);
+  volume.set_stage_state(static_cast<journal::v1::StageState>(77));
+  EXPECT_EQ(DecodeRecord(volume.SerializeAsString()).status().code(), absl::StatusCode::kDataLoss);
+  volume.set_stage_state(journal::v1::STAGED);
+  volume.set_sent_access_mode(77);
+  EXPECT_EQ(DecodeRecord(volume.SerializeAsString()).status().code(), absl::StatusCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace berth
