@@ -1,0 +1,247 @@
+#include "mounter/journal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <future>
+#include <iterator>
+
+#include "mounter/testing/loop_runner.h"
+#include "mounter/testing/test_area.h"
+
+namespace berth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+std::string Bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void Sql(const std::string& path, const std::string& sql) {
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+  sqlite3_close(db);
+}
+
+class JournalTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Journal> Open(size_t queue_limit = 8192) {
+    auto journal = Journal::Open(loop_.executor(), {.path = path_, .queue_limit = queue_limit});
+    EXPECT_TRUE(journal.ok()) << journal.status();
+    return journal.ok() ? *std::move(journal) : nullptr;
+  }
+
+  LoopRunner loop_;
+  std::string directory_ = NewTestDirectory();
+  std::string path_ = directory_ + "/journal.db";
+};
+
+TEST_F(JournalTest, RemembersWhatWasPutAndForgetsWhatWasDeleted) {
+  {
+    const auto journal = Open();
+    EXPECT_THAT(journal->TakeLoaded(), IsEmpty());
+    EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Put("b", std::string("t\0wo", 4))), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Put("a", "three")), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Put("c", "four")), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Delete("c")), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Delete("never there")), absl::OkStatus());
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", std::string("t\0wo", 4))));
+}
+
+TEST_F(JournalTest, IsReadableByRootAlone) {
+  const auto journal = Open();
+  EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+  for (const char* suffix : {"", "-wal"}) {
+    struct stat info{};
+    ASSERT_EQ(stat((path_ + suffix).c_str(), &info), 0) << suffix;
+    EXPECT_EQ(info.st_mode & 07777, 0600U) << suffix;
+  }
+}
+
+TEST_F(JournalTest, CommitsWhatQueuedUpAsOneTransaction) {
+  const auto journal = Open();
+  // Holds the writer's first batch up until everything else is queued.
+  std::promise<void> go;
+  std::vector<std::shared_ptr<std::optional<absl::Status>>> results;
+  results.push_back(loop_.Start(journal->Put("first", "x", [future = go.get_future().share()] {
+    future.wait();
+    return absl::OkStatus();
+  })));
+  for (int i = 0; i < 64; ++i) results.push_back(loop_.Start(journal->Put(std::to_string(i), "x")));
+  ASSERT_TRUE(loop_.RunUntil([&] { return journal->queued() == 64; }));
+  go.set_value();
+  for (const auto& result : results) {
+    ASSERT_TRUE(loop_.RunUntil([&] { return result->has_value(); }));
+    EXPECT_EQ(**result, absl::OkStatus());
+  }
+  EXPECT_EQ(journal->transactions(), 2U);
+}
+
+TEST_F(JournalTest, RefusesBeyondTheQueuesLimit) {
+  const auto journal = Open(/*queue_limit=*/2);
+  std::promise<void> go;
+  std::vector<std::shared_ptr<std::optional<absl::Status>>> results;
+  results.push_back(loop_.Start(journal->Put("first", "x", [future = go.get_future().share()] {
+    future.wait();
+    return absl::OkStatus();
+  })));
+  for (int i = 0; i < 2; ++i) results.push_back(loop_.Start(journal->Put(std::to_string(i), "x")));
+  ASSERT_TRUE(loop_.RunUntil([&] { return journal->queued() == 2; }));
+  EXPECT_EQ(loop_.Run(journal->Put("too many", "x")).code(), absl::StatusCode::kResourceExhausted);
+  go.set_value();
+  for (const auto& result : results) ASSERT_TRUE(loop_.RunUntil([&] { return result->has_value(); }));
+}
+
+TEST_F(JournalTest, AFailedPreparationFailsItsOwnWriteAlone) {
+  const auto journal = Open();
+  const auto bad = loop_.Start(journal->Put("bad", "x", [] { return absl::AbortedError("no directory"); }));
+  const auto good = loop_.Start(journal->Put("good", "x"));
+  ASSERT_TRUE(loop_.RunUntil([&] { return bad->has_value() && good->has_value(); }));
+  EXPECT_EQ((*bad)->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(**good, absl::OkStatus());
+}
+
+TEST_F(JournalTest, WhatWasPutSoonIsThereAfterAnOrderlyEnd) {
+  {
+    const auto journal = Open();
+    journal->PutSoon("a", "one");
+    journal->PutSoon("b", "two");
+    journal->DeleteSoon("a");
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("b", "two")));
+}
+
+TEST_F(JournalTest, ASecondOwnerIsRefusedInPlainWords) {
+  const auto journal = Open();
+  const auto second = Journal::Open(loop_.executor(), {.path = path_});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(second.status()), HasSubstr("another berthd"));
+  EXPECT_EQ(loop_.Run(journal->Put("a", "still mine")), absl::OkStatus());
+}
+
+TEST_F(JournalTest, ANewerSchemaIsRefusedAndNothingChanged) {
+  Open().reset();
+  Sql(path_, "PRAGMA user_version=99");
+  const std::string before = Bytes(path_);
+  const auto newer = Journal::Open(loop_.executor(), {.path = path_});
+  EXPECT_EQ(newer.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(newer.status()), HasSubstr("newer berthd"));
+  EXPECT_EQ(Bytes(path_), before);
+}
+
+TEST_F(JournalTest, ACorruptFileIsAClearError) {
+  std::ofstream(path_) << std::string(8192, 'x');
+  const auto corrupt = Journal::Open(loop_.executor(), {.path = path_});
+  EXPECT_EQ(corrupt.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(Message(corrupt.status()), HasSubstr(path_));
+}
+
+TEST_F(JournalTest, AForeignDatabaseIsLeftAlone) {
+  Sql(path_, "CREATE TABLE theirs(x)");
+  const std::string before = Bytes(path_);
+  EXPECT_EQ(Journal::Open(loop_.executor(), {.path = path_}).status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Bytes(path_), before);
+}
+
+TEST_F(JournalTest, EventNumbersNeverRepeat) {
+  {
+    const auto journal = Open();
+    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(1000)), 1U);
+    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(10)), 1001U);
+  }
+  EXPECT_EQ(*loop_.Run(Open()->ReserveEventNumbers(1)), 1011U);
+}
+
+TEST_F(JournalTest, AFullDiskIsToldAndWritingGoesOnOnceThereIsRoom) {
+  ASSERT_EQ(mount("small", directory_.c_str(), "tmpfs", 0, "size=256k"), 0);
+  {
+    const auto journal = Open();
+    EXPECT_EQ(loop_.Run(journal->Put("a", "before")), absl::OkStatus());
+    const absl::Status full = loop_.Run(journal->Put("b", std::string(1 << 20, 'x')));
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+    EXPECT_EQ(loop_.Run(journal->Put("c", "after")), absl::OkStatus());
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "before"), Pair("c", "after")));
+  ASSERT_EQ(umount2(directory_.c_str(), MNT_DETACH), 0);
+}
+
+TEST_F(JournalTest, AFailedWriteReachesEverybodyInItsGroupAndTheNextOneWorks) {
+  const auto journal = Open();
+  EXPECT_EQ(loop_.Run(journal->Put("a", "before")), absl::OkStatus());
+  // From here on no file may grow: write(2) fails, as on a disk that is going.
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old_limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  rlimit none = old_limit;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const auto first = loop_.Start(journal->Put("b", "x"));
+  const auto second = loop_.Start(journal->Put("c", "x"));
+  const auto third = loop_.Start(journal->Put("d", "x"));
+  EXPECT_TRUE(
+      loop_.RunUntil([&] { return first->has_value() && second->has_value() && third->has_value(); }));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_FALSE((*first)->ok());
+  EXPECT_FALSE((*second)->ok());
+  EXPECT_EQ(**second, **third) << "one transaction, one error";
+  EXPECT_EQ(loop_.Run(journal->Put("e", "after")), absl::OkStatus());
+}
+
+// Writes 0, 1, 2, … under its own name and says so after each, until it is killed.
+[[noreturn]] void WriteUntilKilled(const std::string& path, int told) {
+  LoopRunner loop;
+  auto journal = Journal::Open(loop.executor(), {.path = path});
+  if (!journal.ok()) _exit(1);
+  for (int i = 0;; ++i) {
+    if (!loop.Run((*journal)->Put(std::to_string(i), std::to_string(i))).ok()) _exit(2);
+    if (write(told, "x", 1) != 1) _exit(3);
+  }
+}
+
+TEST_F(JournalTest, KilledWriterLosesNothingThatItWasTold) {
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t child = fork();
+  if (child == 0) WriteUntilKilled(path_, told[1]);
+  close(told[1]);
+  // The kill comes in the middle of one of the commits that follow.
+  char buffer[200];
+  size_t acknowledged = 0;
+  while (acknowledged < sizeof buffer) {
+    const ssize_t count = read(told[0], buffer, sizeof buffer - acknowledged);
+    ASSERT_GT(count, 0);
+    acknowledged += static_cast<size_t>(count);
+  }
+  ASSERT_EQ(kill(child, SIGKILL), 0);
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  ssize_t more = 0;
+  while ((more = read(told[0], buffer, sizeof buffer)) > 0) acknowledged += static_cast<size_t>(more);
+  close(told[0]);
+
+  const auto rows = Open()->TakeLoaded();
+  EXPECT_GE(rows.size(), acknowledged);
+  EXPECT_LE(rows.size(), acknowledged + 1) << "at most one was durable and not yet told";
+  for (size_t i = 0; i < acknowledged; ++i) EXPECT_EQ(rows.count(std::to_string(i)), 1U) << i;
+}
+
+}  // namespace
+}  // namespace berth
