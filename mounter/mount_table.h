@@ -1,0 +1,35 @@
+// The kernel's mounts, as the mounter asks about them.
+//
+// Nothing here can hang on a dead file system: it reads the mount table, never a file system. Any thread.
+// Whether a path is a mount root is PathFacts::mount_root (base/safe_path.h): a microsecond with any number
+// of mounts. The whole table is read only at start, and where something unexpected was left behind.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace berth {
+
+struct Mount {
+  std::string target;  // as the kernel shows it: any bytes
+  std::string source;
+  std::string fs_type;
+  bool shared = false;
+  bool readonly = false;
+};
+
+// Every mount at or beneath `directory` in this mount namespace, in the kernel's order. Keeps at most
+// `limit` (RESOURCE_EXHAUSTED beyond): their number and names are in others' hands.
+[[nodiscard]] absl::StatusOr<std::vector<Mount>> MountsBeneath(const std::string& directory, size_t limit);
+
+// Whether the mount whose root is `path` refuses writes, by its own flag or its superblock's; asked of
+// statmount(2). Unset where the kernel has no statmount (before 6.8): then the mount helper's statvfs tells.
+// NOT_FOUND: no mount lies there.
+[[nodiscard]] absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path);
+
+}  // namespace berth

@@ -1,0 +1,73 @@
+// Where the volumes of this node lie, and the only code that makes or removes anything there.
+//
+//   <state_dir>/volumes/                   the tree: a shared mount of its own (mount_tree.h)
+//     <hash of plugin and volume id>/      0711
+//       identity.json                      0600: whose directory this is, should the journal be lost
+//       staging/                           0700: staging_target_path, made here, given to the plugin
+//       publish/                           0711
+//         <hash of consumer and name>/     0711
+//           target                         target_path: made and removed by the plugin
+//
+// Ids are any bytes, so they are hashed: with the usual state directory every path stays below the 128 bytes
+// that a plugin has to accept. Removal goes one level at a time and takes only empty directories, empty
+// regular files at targets, and identity files; what holds data is left and reported.
+//
+// Blocks on the local disk. Making runs on the journal's writer thread, the rest on the loop; the class
+// itself never changes after Open.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/safe_path.h"
+#include "mounter/volume_record.h"
+
+namespace berth {
+
+class VolumePaths {
+ public:
+  // `tree` is the root of the tree, made by MountTree.
+  [[nodiscard]] static absl::StatusOr<VolumePaths> Open(const std::string& tree);
+
+  // The names of a volume's and a publication's directory. The volume's is its key in the journal, too.
+  [[nodiscard]] static std::string VolumeKey(std::string_view plugin_id, std::string_view volume_id);
+  [[nodiscard]] static std::string PublicationComponent(const PublicationKey& key);
+
+  [[nodiscard]] std::string StagingPath(const VolumeRecord& record) const;
+  [[nodiscard]] std::string TargetPath(const VolumeRecord& record,
+                                       const PublicationRecord& publication) const;
+
+  // Makes everything that a publication needs but its target, and the identity file, durably. What is there
+  // already stays.
+  [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
+
+  [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
+  [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
+                                                       const PublicationRecord& publication) const;
+
+  // Removes an unpublished publication's directory, with the empty target that a plugin may have left.
+  // FAILED_PRECONDITION: something is in it; it was left.
+  [[nodiscard]] absl::Status RemovePublication(const VolumeRecord& record,
+                                               const PublicationRecord& publication) const;
+  // Removes the directories of a volume that has no publication left. FAILED_PRECONDITION: something is in
+  // them; it was left, and the identity file beside it.
+  [[nodiscard]] absl::Status RemoveVolume(const VolumeRecord& record) const;
+
+  // The directories in the tree, by name: at start compared with the journal.
+  [[nodiscard]] absl::StatusOr<std::vector<std::string>> List() const;
+  // What an identity file says, for people: `volume "x" of plugin "y"`, or that there is none.
+  [[nodiscard]] std::string DescribeDirectory(const std::string& name) const;
+
+  [[nodiscard]] const std::string& tree() const { return root_.path(); }
+
+ private:
+  explicit VolumePaths(SafeRoot root) : root_(std::move(root)) {}
+
+  SafeRoot root_;
+};
+
+}  // namespace berth
