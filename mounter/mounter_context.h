@@ -1,0 +1,57 @@
+// What all volumes of one Mounter share. Owned by the Mounter, which outlives every user; loop thread only.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "mounter/journal.h"
+#include "mounter/mount_helper.h"
+#include "mounter/mounter.h"
+#include "mounter/plugin_gates.h"
+#include "mounter/volume_paths.h"
+
+namespace berth {
+
+struct MounterContext {
+  MounterContext(asio::any_io_executor loop, MounterOptions opts, PluginDirectory& directory, EventLog& log,
+                 std::unique_ptr<Journal> opened_journal, VolumePaths opened_paths)
+      : executor(loop),
+        options(std::move(opts)),
+        plugins(directory),
+        events(log),
+        journal(std::move(opened_journal)),
+        paths(std::move(opened_paths)),
+        scope(loop, "mounter"),
+        helper(options.helper_path, scope),
+        gates(loop, options.calls_per_plugin),
+        work_ended(loop) {}
+
+  asio::any_io_executor executor;
+  MounterOptions options;
+  PluginDirectory& plugins;
+  EventLog& events;
+  std::unique_ptr<Journal> journal;
+  std::optional<VolumePaths> paths;  // let go of at shutdown: it keeps the tree's mount busy
+  TaskScope scope;
+  MountHelper helper;
+  PluginGates gates;
+  std::minstd_rand random{std::random_device{}()};
+  bool stopping = false;
+  Condition work_ended;  // some volume's
+
+  // How many volumes are held through a plugin.
+  std::function<size_t(const std::string& plugin_id)> volumes_through;
+
+  void Boundary(std::string_view point) const {
+    if (options.at_boundary) options.at_boundary(point);
+  }
+  [[nodiscard]] Duration RetryAfter(int failures, Duration first, Duration limit);
+};
+
+}  // namespace berth

@@ -1,0 +1,144 @@
+// berthd killed with SIGKILL at every boundary between it, the journal and the plugin: the next one must come
+// to the same end.
+//
+// The berthd that dies is this program run again (testing/crash_child.h), in the same mount namespace and
+// with the same plugin, which lives on in the test's process and remembers what it did.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "base/safe_path.h"
+#include "mounter/testing/crash_child.h"
+#include "mounter/testing/mounter_test_base.h"
+
+namespace berth {
+namespace {
+
+using ::testing::IsEmpty;
+
+PublishRequest ChildRequest(const std::string& consumer) {
+  PublishRequest request;
+  request.plugin_id = "hp";
+  request.volume_id = "v1";
+  request.consumer = consumer;
+  return request;
+}
+
+UnpublishRequest ChildUndo(const std::string& consumer) {
+  UnpublishRequest undo;
+  undo.plugin_id = "hp";
+  undo.volume_id = "v1";
+  undo.consumer = consumer;
+  return undo;
+}
+
+// Two uses of one volume, begun and, in "round", ended.
+bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario) {
+  const TimePoint soon = Clock::now() + std::chrono::seconds(15);
+  bool ok = true;
+  for (const char* consumer : {"web", "db"}) {
+    ok = loop.Run(mounter.Publish(ChildRequest(consumer), soon)).ok() && ok;
+  }
+  if (scenario == "round") {
+    for (const char* consumer : {"web", "db"}) {
+      ok = loop.Run(mounter.Unpublish(ChildUndo(consumer), soon)).ok() && ok;
+    }
+  }
+  return ok;
+}
+
+class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {}
+
+  // Runs the child; true if it was killed at the boundary, false if there are fewer.
+  [[nodiscard]] bool KillAt(int boundary) const {
+    const std::string self = "/proc/self/exe";
+    const std::string count = std::to_string(boundary);
+    const pid_t child = fork();
+    if (child == 0) {
+      execl(self.c_str(), "mounter_test", "crash-child", options_.state_dir.c_str(),
+            plugin_.socket_path().c_str(), GetParam(), count.c_str(), nullptr);
+      _exit(127);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status)) {
+      EXPECT_EQ(WEXITSTATUS(status), 0);
+      return false;
+    }
+    EXPECT_EQ(WTERMSIG(status), SIGKILL);
+    return true;
+  }
+
+  [[nodiscard]] bool Settled() const {
+    for (const VolumeView& view : mounter_->List()) {
+      if (view.stage_state == StageState::kStaging || view.stage_state == StageState::kUnstaging)
+        return false;
+      for (const PublicationView& publication : view.publications) {
+        if (publication.state != PublicationState::kPublished) return false;
+      }
+    }
+    return true;
+  }
+};
+
+TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
+  const std::string scenario = GetParam();
+  int boundary = 1;
+  for (bool killed = true; killed; ++boundary) {
+    SCOPED_TRACE(fmt::format("boundary {}", boundary));
+    killed = KillAt(boundary);
+    Open();
+    ASSERT_TRUE(loop_.RunUntil([&] { return Settled(); })) << View().last_error;
+    // Whoever asked got no answer, and asks again.
+    ASSERT_TRUE(DoScenario(loop_, *mounter_, scenario));
+    if (scenario == "publish") {
+      EXPECT_EQ(View().publications.size(), 2U);
+      EXPECT_FALSE(View().uncertain);
+      for (const PublicationView& publication : View().publications) {
+        EXPECT_TRUE(LookAt(publication.target_path)->mount_root);
+      }
+      EXPECT_EQ(plugin_.PublishedCount(), 2U);
+      EXPECT_EQ(plugin_.StagedCount(), 1U);
+      for (const char* consumer : {"web", "db"}) ASSERT_TRUE(Unpublish(ChildRequest(consumer)).ok());
+    }
+    EXPECT_TRUE(Gone());
+    EXPECT_EQ(plugin_.PublishedCount() + plugin_.StagedCount(), 0U);
+    Close();
+    // Not one directory is left of it.
+    EXPECT_EQ(rmdir((options_.state_dir + "/volumes").c_str()), 0) << strerror(errno);
+    ASSERT_THAT(plugin_.Breaches(), IsEmpty());
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(boundary, 12) << "the scenario has that many boundaries at least";
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest, ::testing::Values("publish", "round"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+}  // namespace
+
+int RunCrashChild(int argc, char** argv) {
+  if (argc != 6) return 2;
+  LoopRunner loop;
+  EventLog events(loop.executor(), 1000, 1);
+  TestDirectory plugins(loop.executor(), argv[3]);
+  MounterOptions options;
+  options.state_dir = argv[2];
+  options.helper_path = BERTH_MOUNT_HELPER;
+  int left = std::atoi(argv[5]);
+  options.at_boundary = [&left](std::string_view) {
+    if (--left == 0) kill(getpid(), SIGKILL);
+  };
+  auto mounter = Mounter::Open(loop.executor(), options, plugins, events);
+  if (!mounter.ok() || !loop.Run((*mounter)->Recover()).ok()) return 3;
+  const bool done = DoScenario(loop, **mounter, argv[4]);
+  loop.RunVoid((*mounter)->Shutdown(Clock::now() + std::chrono::seconds(5)));
+  return done ? 0 : 4;
+}
+
+}  // namespace berth

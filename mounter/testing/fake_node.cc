@@ -1,0 +1,302 @@
+#include "mounter/testing/fake_node.h"
+
+#include <fmt/format.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/safe_path.h"
+
+namespace berth {
+namespace {
+
+grpc::Status Errno(const std::string& what) {
+  return {grpc::StatusCode::INTERNAL, fmt::format("{}: {}", what, strerror(errno))};
+}
+
+}  // namespace
+
+FakeNode::FakeNode(std::string socket_path, std::string backing)
+    : socket_path_(std::move(socket_path)), backing_(std::move(backing)) {}
+
+FakeNode::~FakeNode() { Stop(); }
+
+void FakeNode::Start() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = false;
+  }
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + socket_path_, grpc::InsecureServerCredentials());
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) std::abort();
+}
+
+void FakeNode::Stop() {
+  if (server_ == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  server_->Shutdown(std::chrono::system_clock::now());
+  server_->Wait();
+  server_.reset();
+}
+
+void FakeNode::FailNext(const std::string& method, grpc::StatusCode code, Effect effect, int times) {
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < times; ++i) {
+    faults_[method].push_back({.kind = Fault::Kind::kFail, .code = code, .effect = effect});
+  }
+}
+
+void FakeNode::LieNext(const std::string& method, int times) {
+  const std::lock_guard lock(mutex_);
+  for (int i = 0; i < times; ++i) faults_[method].push_back({.kind = Fault::Kind::kLie});
+}
+
+void FakeNode::HangNext(const std::string& method, Effect effect) {
+  const std::lock_guard lock(mutex_);
+  faults_[method].push_back({.kind = Fault::Kind::kHang, .effect = effect});
+}
+
+void FakeNode::IgnoreReadonly(bool ignore) {
+  const std::lock_guard lock(mutex_);
+  ignore_readonly_ = ignore;
+}
+
+void FakeNode::LeaveTargets(bool leave) {
+  const std::lock_guard lock(mutex_);
+  leave_targets_ = leave;
+}
+
+void FakeNode::Release() {
+  const std::lock_guard lock(mutex_);
+  ++released_;
+  changed_.notify_all();
+}
+
+int FakeNode::Calls(const std::string& method) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = calls_.find(method);
+  return it == calls_.end() ? 0 : it->second;
+}
+
+bool FakeNode::WaitForCalls(const std::string& method, int count, Duration bound) const {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, bound, [&] {
+    const auto it = calls_.find(method);
+    return it != calls_.end() && it->second >= count;
+  });
+}
+
+std::vector<std::string> FakeNode::Log() const {
+  const std::lock_guard lock(mutex_);
+  return log_;
+}
+
+std::vector<std::string> FakeNode::Breaches() const {
+  const std::lock_guard lock(mutex_);
+  return breaches_;
+}
+
+size_t FakeNode::StagedCount() const {
+  const std::lock_guard lock(mutex_);
+  return staged_.size();
+}
+
+size_t FakeNode::PublishedCount() const {
+  const std::lock_guard lock(mutex_);
+  return published_.size();
+}
+
+::csi::v1::NodePublishVolumeRequest FakeNode::LastPublish() const {
+  const std::lock_guard lock(mutex_);
+  return last_publish_;
+}
+
+::csi::v1::NodeStageVolumeRequest FakeNode::LastStage() const {
+  const std::lock_guard lock(mutex_);
+  return last_stage_;
+}
+
+std::string FakeNode::DataPath(const std::string& volume_id) const {
+  return fmt::format("{}/{}", backing_, HashComponent({volume_id}));
+}
+
+void FakeNode::Breach(std::string what) { breaches_.push_back(std::move(what)); }
+
+grpc::Status FakeNode::Run(grpc::ServerContext* context, const std::string& method,
+                           const std::string& volume_id, const std::function<grpc::Status()>& effect) {
+  std::unique_lock lock(mutex_);
+  ++calls_[method];
+  log_.push_back(method + " " + volume_id);
+  changed_.notify_all();
+  std::vector<Fault>& faults = faults_[method];
+  if (faults.empty()) return effect();
+  const Fault fault = faults.front();
+  faults.erase(faults.begin());
+  if (fault.kind == Fault::Kind::kLie) return grpc::Status::OK;
+  if (fault.effect == Effect::kDone) {
+    const grpc::Status status = effect();
+    if (!status.ok()) return status;
+  }
+  if (fault.kind == Fault::Kind::kFail) return {fault.code, fmt::format("{}: as scripted", method)};
+  const int before = released_;
+  while (released_ == before && !stopping_ && !context->IsCancelled()) {
+    changed_.wait_for(lock, std::chrono::milliseconds(5));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeNode::DoStage(const ::csi::v1::NodeStageVolumeRequest& request) {
+  const std::string& path = request.staging_target_path();
+  struct stat info{};
+  if (stat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
+    Breach("staging path is no directory: " + path);
+  const auto known = staged_.find(request.volume_id());
+  if (known != staged_.end()) {
+    if (known->second.staging_target_path() == path) return grpc::Status::OK;
+    Breach("staged at a second path: " + path);
+    return {grpc::StatusCode::ALREADY_EXISTS, "staged elsewhere"};
+  }
+  const std::string data = DataPath(request.volume_id());
+  if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
+  if (!request.volume_capability().has_block() &&
+      mount(data.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+    return Errno("bind " + path);
+  }
+  staged_[request.volume_id()] = request;
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeNode::DoUnstage(const ::csi::v1::NodeUnstageVolumeRequest& request) {
+  for (const auto& [target, published] : published_) {
+    // A target that the caller unmounted after a lie is published in our books alone.
+    const auto facts = LookAt(target);
+    const bool there = facts.ok() && (facts->mount_root || S_ISBLK(facts->mode));
+    if (published.volume_id == request.volume_id() && there) Breach("unstaged while published at " + target);
+  }
+  const auto known = staged_.find(request.volume_id());
+  if (known == staged_.end()) return grpc::Status::OK;
+  if (known->second.staging_target_path() != request.staging_target_path())
+    Breach("unstaged at another path");
+  if (!known->second.volume_capability().has_block() &&
+      umount2(request.staging_target_path().c_str(), UMOUNT_NOFOLLOW) != 0 && errno != EINVAL) {
+    return Errno("umount " + request.staging_target_path());
+  }
+  staged_.erase(known);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& request) {
+  const std::string& target = request.target_path();
+  const std::string& staging = request.staging_target_path();
+  if (!staging.empty() && !staged_.contains(request.volume_id())) {
+    Breach("published before it was staged");
+    return {grpc::StatusCode::FAILED_PRECONDITION, "not staged"};
+  }
+  if (published_.contains(target)) return grpc::Status::OK;
+  const bool block = request.volume_capability().has_block();
+  if (block) {
+    // Stands for any block device; nobody opens it.
+    if (mknod(target.c_str(), S_IFBLK | 0600, makedev(7, 200)) != 0) return Errno("mknod " + target);
+    published_[target] = {.volume_id = request.volume_id(), .block = true};
+    return grpc::Status::OK;
+  }
+  const std::string data = DataPath(request.volume_id());
+  if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
+  if (mkdir(target.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + target);
+  const std::string source = staging.empty() ? data : staging;
+  if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) != 0) return Errno("bind " + target);
+  if (request.readonly() && !ignore_readonly_ &&
+      mount(nullptr, target.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) {
+    return Errno("remount " + target);
+  }
+  published_[target] = {.volume_id = request.volume_id(), .block = false};
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeNode::DoUnpublish(const ::csi::v1::NodeUnpublishVolumeRequest& request) {
+  const std::string& target = request.target_path();
+  struct stat info{};
+  if (lstat(target.c_str(), &info) != 0) {
+    published_.erase(target);
+    return grpc::Status::OK;
+  }
+  if (S_ISDIR(info.st_mode)) {
+    if (umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0 && errno != EINVAL) return Errno("umount " + target);
+    if (!leave_targets_ && rmdir(target.c_str()) != 0) return Errno("rmdir " + target);
+  } else if (!leave_targets_ && unlink(target.c_str()) != 0) {
+    return Errno("unlink " + target);
+  }
+  published_.erase(target);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeNode::NodeStageVolume(grpc::ServerContext* context,
+                                       const ::csi::v1::NodeStageVolumeRequest* request,
+                                       ::csi::v1::NodeStageVolumeResponse* /*response*/) {
+  return Run(context, "NodeStageVolume", request->volume_id(), [&] {
+    last_stage_ = *request;
+    return DoStage(*request);
+  });
+}
+
+grpc::Status FakeNode::NodeUnstageVolume(grpc::ServerContext* context,
+                                         const ::csi::v1::NodeUnstageVolumeRequest* request,
+                                         ::csi::v1::NodeUnstageVolumeResponse* /*response*/) {
+  return Run(context, "NodeUnstageVolume", request->volume_id(), [&] { return DoUnstage(*request); });
+}
+
+grpc::Status FakeNode::NodePublishVolume(grpc::ServerContext* context,
+                                         const ::csi::v1::NodePublishVolumeRequest* request,
+                                         ::csi::v1::NodePublishVolumeResponse* /*response*/) {
+  return Run(context, "NodePublishVolume", request->volume_id(), [&] {
+    last_publish_ = *request;
+    return DoPublish(*request);
+  });
+}
+
+grpc::Status FakeNode::NodeUnpublishVolume(grpc::ServerContext* context,
+                                           const ::csi::v1::NodeUnpublishVolumeRequest* request,
+                                           ::csi::v1::NodeUnpublishVolumeResponse* /*response*/) {
+  return Run(context, "NodeUnpublishVolume", request->volume_id(), [&] { return DoUnpublish(*request); });
+}
+
+grpc::Status FakeNode::NodeGetVolumeStats(grpc::ServerContext* context,
+                                          const ::csi::v1::NodeGetVolumeStatsRequest* request,
+                                          ::csi::v1::NodeGetVolumeStatsResponse* response) {
+  return Run(context, "NodeGetVolumeStats", request->volume_id(), [&] {
+    auto* usage = response->add_usage();
+    usage->set_unit(::csi::v1::VolumeUsage::BYTES);
+    usage->set_total(1000);
+    usage->set_used(10);
+    usage->set_available(990);
+    return published_.contains(request->volume_path())
+               ? grpc::Status::OK
+               : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");
+  });
+}
+
+grpc::Status FakeNode::NodeExpandVolume(grpc::ServerContext* context,
+                                        const ::csi::v1::NodeExpandVolumeRequest* request,
+                                        ::csi::v1::NodeExpandVolumeResponse* response) {
+  return Run(context, "NodeExpandVolume", request->volume_id(), [&] {
+    response->set_capacity_bytes(request->capacity_range().required_bytes());
+    return published_.contains(request->volume_path())
+               ? grpc::Status::OK
+               : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");
+  });
+}
+
+}  // namespace berth

@@ -1,0 +1,50 @@
+// For tests: a PluginDirectory of one plugin, "hp", behind a socket, which can be away for a while.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "mounter/mounter.h"
+
+namespace berth {
+
+class TestDirectory final : public PluginDirectory {
+ public:
+  TestDirectory(asio::any_io_executor executor, std::string socket_path)
+      : changed_(std::move(executor)), socket_path_(std::move(socket_path)) {
+    facts.name = "fake.example.com";
+    facts.has_node_service = true;
+    facts.node_id = "node-1";
+    facts.node_capabilities = {::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME,
+                               ::csi::v1::NodeServiceCapability::RPC::GET_VOLUME_STATS,
+                               ::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME};
+    Connect();
+  }
+
+  // A new incarnation: its channel knows nothing of the old one's.
+  void Connect() { client_ = CsiClient::Connect(socket_path_); }
+  void SetUsable(bool usable) {
+    usable_ = usable;
+    if (usable) Connect();
+    changed_.NotifyAll();
+  }
+
+  absl::StatusOr<Entry> Find(const std::string& plugin_id) override {
+    if (plugin_id != "hp") return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
+    if (!usable_) return absl::UnavailableError("plugin hp: backing off");
+    return Entry{.client = client_, .facts = facts};
+  }
+  Awaitable<void> WaitUsable(std::string /*plugin_id*/, TimePoint deadline) override {
+    co_await changed_.WaitUntil([this] { return usable_; }, deadline);
+  }
+
+  PluginFacts facts;
+
+ private:
+  Condition changed_;
+  std::string socket_path_;
+  std::shared_ptr<CsiClient> client_;
+  bool usable_ = true;
+};
+
+}  // namespace berth

@@ -1,0 +1,325 @@
+#include "mounter/volume_actor.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/process.h"
+#include "base/status.h"
+#include "mounter/publish_check.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kFirstBackgroundRetry = std::chrono::seconds(1);
+
+std::string_view Message(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  return {message.data(), message.size()};
+}
+
+VolumeRecord NewRecord(const PublishRequest& request, const PluginFacts& facts) {
+  VolumeRecord record;
+  record.plugin_id = request.plugin_id;
+  record.volume_id = request.volume_id;
+  record.driver_name = facts.name;
+  record.node_id = facts.node_id;
+  record.boot_id = BootId();
+  record.use = request.use;
+  record.sent_mode = ModeFor(request.use.access_mode, facts);
+  record.volume_context = request.volume_context;
+  record.publish_context = request.publish_context;
+  record.stages = facts.Stages();
+  return record;
+}
+
+// Whether two requests are about the same publication, so that their order matters.
+bool SameSubject(const VolumeRequest& a, const VolumeRequest& b) {
+  if (const auto* first = std::get_if<PublishRequest>(&a)) {
+    const PublicationKey key{.consumer = first->consumer, .name = first->name};
+    if (const auto* second = std::get_if<PublishRequest>(&b)) {
+      return key == PublicationKey{.consumer = second->consumer, .name = second->name};
+    }
+    if (const auto* second = std::get_if<UnpublishRequest>(&b)) return Concerns(*second, key);
+    return false;
+  }
+  if (const auto* first = std::get_if<UnpublishRequest>(&a)) {
+    if (const auto* second = std::get_if<UnpublishRequest>(&b)) return first->consumer == second->consumer;
+    return std::holds_alternative<PublishRequest>(b) && SameSubject(b, a);
+  }
+  return std::holds_alternative<ExpandRequest>(b);
+}
+
+}  // namespace
+
+VolumeActor::VolumeActor(MounterContext& context, VolumeMachine machine, std::function<void()> on_gone)
+    : context_(context),
+      steps_(context),
+      machine_(std::move(machine)),
+      on_gone_(std::move(on_gone)),
+      key_(VolumePaths::VolumeKey(machine_.record().plugin_id, machine_.record().volume_id)),
+      changed_(context.executor) {}
+
+absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeRequest request, TimePoint until) {
+  std::vector<std::shared_ptr<VolumeOperation>> candidates(queue_.rbegin(), queue_.rend());
+  if (current_) candidates.push_back(current_);
+  for (const auto& candidate : candidates) {
+    if (!SameSubject(candidate->request, request)) continue;
+    if (candidate->done || candidate->request != request) break;
+    candidate->wanted_until = std::max(candidate->wanted_until, until);
+    return candidate;
+  }
+  if (queue_.size() >= context_.options.queue_per_volume) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} requests wait for this volume already", queue_.size()));
+  }
+  auto operation = std::make_shared<VolumeOperation>(context_.executor, std::move(request), until);
+  queue_.push_back(operation);
+  changed_.NotifyAll();
+  EnsureWorking();
+  return operation;
+}
+
+void VolumeActor::EnsureWorking() {
+  if (working_ || context_.stopping) return;
+  working_ = true;
+  context_.scope.Spawn(fmt::format("volume {}", Printable(machine_.record().volume_id, 128)),
+                       Work(shared_from_this()));
+}
+
+void VolumeActor::Start() {
+  next_retry_ = Clock::now();
+  if (machine_.Unsettled()) EnsureWorking();
+}
+
+void VolumeActor::FailAll(const absl::Status& status) {
+  for (const auto& operation : std::exchange(queue_, {})) operation->Finish(status);
+  if (current_ && !current_->done) current_->Finish(status);
+}
+
+Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
+  struct Leave {
+    VolumeActor* actor;
+    ~Leave() {
+      actor->working_ = false;
+      actor->context_.work_ended.NotifyAll();
+    }
+  } leave{self.get()};
+  MounterContext& context = self->context_;
+  while (!context.stopping) {
+    if (!self->queue_.empty()) {
+      self->current_ = self->queue_.front();
+      self->queue_.pop_front();
+      absl::Status status = co_await self->Execute(self->current_);
+      self->running_.clear();
+      self->running_since_.reset();
+      self->waiting_for_.clear();
+      std::exchange(self->current_, nullptr)->Finish(std::move(status));
+      continue;
+    }
+    if (!self->machine_.Unsettled() && !self->stale_row_) break;
+    // The first pause is counted from here, not from a failure of long ago.
+    self->next_retry_at_ = WallClock::now() + std::max(Duration(0), self->next_retry_ - Clock::now());
+    auto disturbed = [actor = self.get()] { return !actor->queue_.empty() || actor->context_.stopping; };
+    if (co_await self->changed_.WaitUntil(std::move(disturbed), self->next_retry_)) continue;
+    co_await self->Settle();
+  }
+  self->next_retry_at_.reset();
+  if (context.stopping) {
+    self->FailAll(absl::UnavailableError("berthd is stopping; the request may be repeated once it is back"));
+    co_return;
+  }
+  if (!self->machine_.present()) self->on_gone_();
+}
+
+Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> operation) {
+  absl::Status status;
+  if (const auto* publish = std::get_if<PublishRequest>(&operation->request)) {
+    status = co_await ExecutePublish(operation, *publish);
+  } else if (const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request)) {
+    status = co_await ExecuteUnpublish(operation, *unpublish);
+  } else if (const auto* expand = std::get_if<ExpandRequest>(&operation->request)) {
+    status = co_await ExecuteExpand(operation, *expand);
+  }
+  if (machine_.Unsettled()) {
+    failures_in_a_row_ = 1;
+    next_retry_ = Clock::now() + context_.RetryAfter(1, kFirstBackgroundRetry, context_.options.retry_limit);
+  }
+  co_return status;
+}
+
+Awaitable<void> VolumeActor::Settle() {
+  bool all_done = !stale_row_ || (co_await Commit()).ok();
+  for (const PublicationKey& key : machine_.Movable()) {
+    if (!queue_.empty() || context_.stopping) break;
+    const absl::Status status = co_await Drive(key);
+    all_done = all_done && status.ok();
+  }
+  if (queue_.empty() && machine_.NextTeardown().kind != StepKind::kNone) {
+    const absl::Status status = co_await Drive({});
+    all_done = all_done && status.ok();
+  }
+  running_.clear();
+  running_since_.reset();
+  waiting_for_.clear();
+  failures_in_a_row_ = all_done ? 0 : failures_in_a_row_ + 1;
+  next_retry_ = Clock::now() + context_.RetryAfter(std::max(failures_in_a_row_, 1), kFirstBackgroundRetry,
+                                                   context_.options.retry_limit);
+}
+
+Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperation> operation,
+                                                    PublishRequest request) {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  if (Clock::now() >= operation->wanted_until) {
+    co_return absl::DeadlineExceededError("not begun: the volume was busy with other requests");
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
+  if (!published) {
+    auto plugin = co_await steps_.FindPlugin(request.plugin_id, Progress({}), operation->wanted_until);
+    if (!plugin.ok()) co_return plugin.status();
+    BERTH_CO_RETURN_IF_ERROR(CheckAttached(request, plugin->facts));
+    const int64_t limit = plugin->facts.max_volumes_per_node.value_or(0);
+    if (limit > 0 && !machine_.present() &&
+        context_.volumes_through(request.plugin_id) >= static_cast<size_t>(limit)) {
+      co_return absl::ResourceExhaustedError(fmt::format(
+          "plugin {} takes {} volumes on this node, and holds as many", request.plugin_id, limit));
+    }
+    BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
+    BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
+  }
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr) co_return absl::InternalError("the publication vanished");
+  operation->target_path = context_.paths->TargetPath(machine_.record(), *publication);
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, TimePoint until) {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  const PublicationRecord* publication = machine_.record().Find(key);
+  const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
+                       machine_.NextTeardown().kind != StepKind::kNone;
+  if (undoing) {
+    const absl::Status status = co_await Drive(key);
+    if (!status.ok()) co_return Annotate(status, "the volume's last use is still being undone");
+  }
+  if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
+  publication = machine_.record().Find(key);
+  if (publication == nullptr || publication->state != PublicationState::kPublished) co_return false;
+
+  const PublicationRecord known = *publication;
+  const absl::Status verified = co_await steps_.VerifyPublished(machine_.record(), known, until);
+  if (verified.ok()) {
+    machine_.MarkFound(key);
+    co_return true;
+  }
+  if (verified.code() != absl::StatusCode::kInternal) co_return verified;
+  // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
+  // do not take the repeat for something that they have done already.
+  machine_.MarkLost(key, std::string(Message(verified)));
+  Event("volume.lost", key.consumer, fmt::format("{}: publishing it anew", Message(verified)));
+  machine_.Unwant(key);
+  const absl::Status undone = co_await Drive(key);
+  if (!undone.ok()) co_return Annotate(undone, "undo the publication whose mount was lost");
+  co_return false;
+}
+
+Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
+  const VolumeMachine before = machine_;
+  if (!machine_.present()) machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  PublicationRecord publication;
+  publication.key = key;
+  publication.component = VolumePaths::PublicationComponent(key);
+  publication.readonly = request.readonly;
+  publication.had_secrets = !request.secrets.empty();
+  publication.secrets_at_hand = publication.had_secrets;
+  machine_.SetBootId(BootId());
+  machine_.Want(publication);
+  if (publication.had_secrets) secrets_[key] = request.secrets;
+
+  context_.Boundary("intent: writing");
+  const VolumeRecord record = machine_.record();
+  auto prepare = [&paths = *context_.paths, record, publication] { return paths.Make(record, publication); };
+  const absl::Status status = co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare));
+  context_.Boundary("intent: written");
+  if (status.ok()) {
+    stale_row_ = false;
+    co_return status;
+  }
+  // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
+  machine_ = before;
+  secrets_.erase(key);
+  const bool had_it = before.record().Find(key) != nullptr;
+  if (!had_it && context_.paths->RemovePublication(record, publication).ok() && !before.present()) {
+    const absl::Status removed = context_.paths->RemoveVolume(record);
+    if (!removed.ok()) SPDLOG_WARN("{}", removed.ToString());
+  }
+  if (before.present()) {
+    SaveSoon();
+  } else {
+    context_.journal->DeleteSoon(key_);
+  }
+  co_return status;
+}
+
+Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
+                                                      UnpublishRequest request) {
+  std::vector<PublicationKey> keys;
+  for (const PublicationRecord& publication : machine_.record().publications) {
+    if (Concerns(request, publication.key)) keys.push_back(publication.key);
+  }
+  for (const PublicationKey& key : keys) {
+    machine_.Unwant(key);
+    secrets_.erase(key);
+  }
+  operation->undone = !keys.empty();
+  if (operation->undone) SaveSoon();
+  absl::Status first_error;
+  for (const PublicationKey& key : keys) {
+    const absl::Status status = co_await Drive(key);
+    if (first_error.ok()) first_error = status;
+  }
+  // One that a failed publish, or an unpublish before this one, left half undone.
+  if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
+  if (first_error.ok() && stale_row_) first_error = co_await Commit();
+  co_return first_error;
+}
+
+Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperation> operation,
+                                                   ExpandRequest request) {
+  const auto& publications = machine_.record().publications;
+  if (std::ranges::find(publications, PublicationState::kPublished, &PublicationRecord::state) ==
+      publications.end()) {
+    co_return absl::NotFoundError("the volume is not published on this node");
+  }
+  const std::string plugin_id = machine_.record().plugin_id;
+  auto plugin = co_await steps_.FindPlugin(plugin_id, Progress({}), operation->wanted_until);
+  if (!plugin.ok()) co_return plugin.status();
+  if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} has no EXPAND_VOLUME on the node", plugin_id));
+  }
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(request.required_bytes);
+  range.set_limit_bytes(request.limit_bytes);
+  const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
+  for (int failures = 1;; ++failures) {
+    auto report = co_await steps_.Expand(machine_.record(), range, request.secrets, Progress({}), deadline);
+    if (report.step.outcome == CallOutcome::kDone) {
+      operation->capacity_bytes = report.capacity_bytes;
+      Event("volume.expanded", "", fmt::format("expanded on this node to {} bytes", report.capacity_bytes));
+      co_return absl::OkStatus();
+    }
+    const bool repeat =
+        report.step.outcome == CallOutcome::kRetry || report.step.outcome == CallOutcome::kUncertain;
+    if (!repeat || Clock::now() >= deadline || context_.stopping) co_return report.step.error;
+    const Duration pause =
+        context_.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
+    co_await changed_.WaitUntil([this] { return context_.stopping; },
+                                std::min(Clock::now() + pause, deadline));
+  }
+}
+
+}  // namespace berth

@@ -1,0 +1,95 @@
+#include "mounter/volume_rpcs.h"
+
+namespace berth {
+namespace {
+
+template <class ProtoMap>
+void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
+  for (const auto& [key, value] : from) (*to)[key] = value;
+}
+
+}  // namespace
+
+::csi::v1::VolumeCapability CapabilityOf(const VolumeRecord& record) {
+  ::csi::v1::VolumeCapability capability;
+  capability.mutable_access_mode()->set_mode(record.sent_mode);
+  if (record.use.access_type == AccessType::kBlock) {
+    capability.mutable_block();
+    return capability;
+  }
+  auto& mount = *capability.mutable_mount();
+  mount.set_fs_type(record.use.fs_type);
+  for (const std::string& flag : record.use.mount_flags) mount.add_mount_flags(flag);
+  return capability;
+}
+
+::csi::v1::NodeStageVolumeRequest StageRequest(const VolumeRecord& record, const VolumePaths& paths,
+                                               const std::map<std::string, std::string>& secrets) {
+  ::csi::v1::NodeStageVolumeRequest request;
+  request.set_volume_id(record.volume_id);
+  if (record.publish_context) Fill(*record.publish_context, request.mutable_publish_context());
+  request.set_staging_target_path(paths.StagingPath(record));
+  *request.mutable_volume_capability() = CapabilityOf(record);
+  Fill(secrets, request.mutable_secrets());
+  Fill(record.volume_context, request.mutable_volume_context());
+  return request;
+}
+
+::csi::v1::NodePublishVolumeRequest NodePublishRequest(const VolumeRecord& record,
+                                                       const PublicationRecord& publication,
+                                                       const VolumePaths& paths,
+                                                       const std::map<std::string, std::string>& secrets) {
+  ::csi::v1::NodePublishVolumeRequest request;
+  request.set_volume_id(record.volume_id);
+  if (record.publish_context) Fill(*record.publish_context, request.mutable_publish_context());
+  if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
+  request.set_target_path(paths.TargetPath(record, publication));
+  *request.mutable_volume_capability() = CapabilityOf(record);
+  request.set_readonly(publication.readonly);
+  Fill(secrets, request.mutable_secrets());
+  Fill(record.volume_context, request.mutable_volume_context());
+  return request;
+}
+
+::csi::v1::NodeUnpublishVolumeRequest NodeUnpublishRequest(const VolumeRecord& record,
+                                                           const PublicationRecord& publication,
+                                                           const VolumePaths& paths) {
+  ::csi::v1::NodeUnpublishVolumeRequest request;
+  request.set_volume_id(record.volume_id);
+  request.set_target_path(paths.TargetPath(record, publication));
+  return request;
+}
+
+::csi::v1::NodeUnstageVolumeRequest UnstageRequest(const VolumeRecord& record, const VolumePaths& paths) {
+  ::csi::v1::NodeUnstageVolumeRequest request;
+  request.set_volume_id(record.volume_id);
+  request.set_staging_target_path(paths.StagingPath(record));
+  return request;
+}
+
+::csi::v1::NodeGetVolumeStatsRequest StatsRequest(const VolumeRecord& record,
+                                                  const PublicationRecord& publication,
+                                                  const VolumePaths& paths) {
+  ::csi::v1::NodeGetVolumeStatsRequest request;
+  request.set_volume_id(record.volume_id);
+  request.set_volume_path(paths.TargetPath(record, publication));
+  if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
+  return request;
+}
+
+::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(const VolumeRecord& record,
+                                                     const PublicationRecord& publication,
+                                                     const VolumePaths& paths,
+                                                     const ::csi::v1::CapacityRange& range,
+                                                     const std::map<std::string, std::string>& secrets) {
+  ::csi::v1::NodeExpandVolumeRequest request;
+  request.set_volume_id(record.volume_id);
+  request.set_volume_path(paths.TargetPath(record, publication));
+  *request.mutable_capacity_range() = range;
+  if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
+  *request.mutable_volume_capability() = CapabilityOf(record);
+  Fill(secrets, request.mutable_secrets());
+  return request;
+}
+
+}  // namespace berth
