@@ -10,6 +10,11 @@
 //
 // A step whose outcome stays unknown until its own deadline is shown as uncertain and tried again in the
 // background, with a growing pause of up to a minute, forward until an Unpublish reverses the goal.
+//
+// Events: volume.staged, .published, .unpublished, .unstaged, .expanded; volume.failed (a step failed for
+// good), .uncertain (it is tried again), .recovered (berthd ended in the middle of it), .lost (the mount is
+// not there any more), .leftover (data in the way of a removal, left alone), .stranger (in the tree and not
+// in the journal, left alone); plugin.lied (it answered OK, and the kernel disagrees).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -32,8 +37,11 @@ namespace berth {
 enum class AccessType { kMount, kBlock };
 
 struct VolumeUse {  // a CSI VolumeCapability, by value
+  // On this node, by any number of consumers. CSI's table for a second NodePublishVolume lets a plugin refuse
+  // a second target of SINGLE_NODE_WRITER, so that is not what most callers mean; it is what a plugin without
+  // the finer modes is told, though.
   ::csi::v1::VolumeCapability::AccessMode::Mode access_mode =
-      ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_WRITER;
+      ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_MULTI_WRITER;
   AccessType access_type = AccessType::kMount;
   std::string fs_type;
   std::vector<std::string> mount_flags;

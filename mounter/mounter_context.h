@@ -25,8 +25,8 @@ struct MounterContext {
         options(std::move(opts)),
         plugins(directory),
         events(log),
-        journal(std::move(opened_journal)),
         paths(std::move(opened_paths)),
+        journal(std::move(opened_journal)),
         scope(loop, "mounter"),
         helper(options.helper_path, scope),
         gates(loop, options.calls_per_plugin),
@@ -36,8 +36,9 @@ struct MounterContext {
   MounterOptions options;
   PluginDirectory& plugins;
   EventLog& events;
+  // Let go of at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
+  std::optional<VolumePaths> paths;
   std::unique_ptr<Journal> journal;
-  std::optional<VolumePaths> paths;  // let go of at shutdown: it keeps the tree's mount busy
   TaskScope scope;
   MountHelper helper;
   PluginGates gates;

@@ -277,9 +277,28 @@ TEST_F(MounterFaultTest, AStepThatNeededSecretsWaitsForThemAfterARestart) {
   Open();
   EXPECT_TRUE(View().awaiting_secrets);
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "not repeated without them";
+  const auto without = Publish(Request());
+  EXPECT_EQ(without.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(without.status()), HasSubstr("repeat the publish with them"));
   ASSERT_TRUE(Publish(request).ok());
   EXPECT_EQ(plugin_.LastStage().secrets().at("k"), "hunter2");
   EXPECT_FALSE(View().awaiting_secrets);
+}
+
+TEST_F(MounterFaultTest, WhatAwaitsSecretsMayBeUnpublishedWithoutThem) {
+  PublishRequest request = Request();
+  request.secrets = {{"k", "hunter2"}};
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  const auto cut = loop_.Start(mounter_->Publish(request, Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 1; }));
+  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+  mounter_.reset();
+  plugin_.Release();
+  Open();
+  EXPECT_TRUE(View().awaiting_secrets);
+  EXPECT_EQ(*Unpublish(request), true);
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
 }
 
 TEST_F(MounterFaultTest, AStrangersDirectoryIsReportedAndLeftAlone) {

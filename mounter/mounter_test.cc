@@ -54,6 +54,21 @@ TEST_F(MounterTest, PublishesAndUnpublishesLeavingNothing) {
   EXPECT_EQ(rmdir((options_.state_dir + "/volumes").c_str()), 0) << "empty, and no mount any more";
 }
 
+TEST_F(MounterTest, TwoDurableCommitsAPublish) {
+  Close();
+  std::vector<std::string> points;
+  options_.at_boundary = [&points](std::string_view point) { points.emplace_back(point); };
+  Open();
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_THAT(points, ElementsAre("intent: writing", "intent: written", "rpc NodeStageVolume: sending",
+                                  "rpc NodeStageVolume: answered", "rpc NodePublishVolume: sending",
+                                  "rpc NodePublishVolume: answered", "outcome: writing", "outcome: written"));
+  points.clear();
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_THAT(points, IsEmpty()) << "a repeat that the kernel confirms";
+  Close();
+}
+
 TEST_F(MounterTest, UnpublishingTheUnknownSucceeds) {
   EXPECT_EQ(*Unpublish(Request()), false);
   EXPECT_THAT(plugin_.Log(), IsEmpty());

@@ -177,7 +177,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   }
   BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
   if (!published) {
-    auto plugin = co_await steps_.FindPlugin(request.plugin_id, Progress({}), operation->wanted_until);
+    const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
+    auto plugin = co_await steps_.FindPlugin(request.plugin_id, Progress({}), until);
     if (!plugin.ok()) co_return plugin.status();
     BERTH_CO_RETURN_IF_ERROR(CheckAttached(request, plugin->facts));
     const int64_t limit = plugin->facts.max_volumes_per_node.value_or(0);
@@ -206,7 +207,14 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
   publication = machine_.record().Find(key);
-  if (publication == nullptr || publication->state != PublicationState::kPublished) co_return false;
+  if (publication == nullptr) co_return false;
+  if (publication->state != PublicationState::kPublished) {
+    if (!publication->had_secrets || !request.secrets.empty()) co_return false;
+    co_return absl::FailedPreconditionError(
+        "this publication was begun with secrets, which are never written down: repeat the publish with "
+        "them, or "
+        "unpublish it");
+  }
 
   const PublicationRecord known = *publication;
   const absl::Status verified = co_await steps_.VerifyPublished(machine_.record(), known, until);
@@ -295,7 +303,8 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
     co_return absl::NotFoundError("the volume is not published on this node");
   }
   const std::string plugin_id = machine_.record().plugin_id;
-  auto plugin = co_await steps_.FindPlugin(plugin_id, Progress({}), operation->wanted_until);
+  const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
+  auto plugin = co_await steps_.FindPlugin(plugin_id, Progress({}), until);
   if (!plugin.ok()) co_return plugin.status();
   if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
     co_return absl::FailedPreconditionError(

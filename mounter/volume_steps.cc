@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "base/status.h"
@@ -191,8 +192,8 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
   const absl::Status removed = context_.paths->RemovePublication(record, publication);
   context_.Boundary("removed the publication's directory");
   if (removed.ok()) co_return report;
-  const std::string directory = context_.paths->TargetPath(record, publication);
-  const absl::Status left = OnLeftover(record, directory, removed);
+  const std::filesystem::path target = context_.paths->TargetPath(record, publication);
+  const absl::Status left = OnLeftover(record, target.parent_path().string(), removed);
   if (!left.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = left};
   co_return report;
 }
