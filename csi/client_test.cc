@@ -110,7 +110,7 @@ TEST_F(CsiClientTest, EndsAtTheDeadlineAndTellsThePlugin) {
   plugin_->Start();
   const TimePoint start = Clock::now();
   EXPECT_EQ(Probe(start + milliseconds(200)).status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_GE(Clock::now() - start, milliseconds(200));
+  EXPECT_GE(Clock::now() - start, milliseconds(190));  // gRPC rounds deadlines.
   EXPECT_TRUE(plugin_->WaitForCancelled("Probe", 1));
 }
 

@@ -26,6 +26,9 @@ constexpr int kMaxDepth = 32;
 // No single value fills the line.
 constexpr size_t kMaxValueBytes = 256;
 
+// More entries of a map than a line can hold are not worth sorting.
+constexpr size_t kMaxSortedEntries = 256;
+
 bool IsSecret(const FieldDescriptor* field) { return field->options().GetExtension(::csi::v1::csi_secret); }
 
 // Flags such as password=… are passed to mount by some drivers, so they are not for logs. Berth's own
@@ -177,7 +180,8 @@ class LineWriter {
     out_ += ']';
   }
 
-  // A map as {key: value, …}, sorted where its keys are strings, so that equal messages give equal lines.
+  // A map as {key: value, …}, sorted where its keys are strings and not too many, so that equal messages
+  // give equal lines.
   void WriteMap(const Message& message, const FieldDescriptor* field, int depth) {
     const Reflection* reflection = message.GetReflection();
     const FieldDescriptor* key = field->message_type()->map_key();
@@ -186,7 +190,7 @@ class LineWriter {
     const int size = reflection->FieldSize(message, field);
     entries.reserve(static_cast<size_t>(size));
     for (int i = 0; i < size; ++i) entries.push_back(&reflection->GetRepeatedMessage(message, field, i));
-    if (key->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+    if (key->cpp_type() == FieldDescriptor::CPPTYPE_STRING && entries.size() <= kMaxSortedEntries) {
       std::sort(entries.begin(), entries.end(), [key](const Message* a, const Message* b) {
         std::string scratch_a;
         std::string scratch_b;

@@ -1,5 +1,6 @@
 #include "csi/testing/fake_plugin.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/server_builder.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -88,7 +89,14 @@ class FakePlugin::Service : public grpc::CallbackGenericService {
   FakePlugin* plugin_;
 };
 
-FakePlugin::FakePlugin(std::string socket_path) : socket_path_(std::move(socket_path)) {}
+FakePlugin::FakePlugin(std::string socket_path) : socket_path_(std::move(socket_path)) {
+  // Without this, the last server or channel of a test would take gRPC down as a whole and the next test
+  // would start it again; that waits up to 10 s for connections which ended in the middle of a transfer.
+  [[maybe_unused]] static const bool kept = [] {
+    grpc_init();
+    return true;
+  }();
+}
 
 FakePlugin::~FakePlugin() { Stop(); }
 
