@@ -3,25 +3,25 @@
 // Pure: no clock, no process, no socket. PluginRunner feeds it what happened and carries out what it
 // returns, in order. Confined to the event loop.
 //
-//                     start, restart                      Probe OK
-//      ┌─────────┐ ──────────────────▶ ┌──────────┐ ───────────────────▶ ┌───────┐
-//      │ stopped │      taken back     │ starting │                      │ ready │
-//      └─────────┘ ──────────────────▶ └──────────┘ ◀──┐                 └───────┘
-//        ▲  ▲  ▲                        │   │  ▲       │ backoff over     │     ▲
-//        │  │  │ ended well, and is not │   │  │       │     several Probes│     │ Probe OK
-//        │  │  └─ to be restarted then ─┤   │  │       │         failed    ▼     │
-//        │  │                           │   │  │  ┌─────────────┐    ┌───────────┐
-//        │  │ stop                      │   │  │  │ backing off │    │ unhealthy │
-//        │  ├───────────────────────────┼───┼──┼─ └─────────────┘    └───────────┘
-//        │  │                           │   │  │       ▲                  │
-//        │  │         ended by itself, launch failed, from any of the running three
-//        │  │                           ▼   │  │       │                  │
-//        │  │                     RestartPolicy: now ──┘, later ──┘, give up: ┌────────┐
-//        │  └──────────────────────────────────────────── stop ───────────────│ failed │
-//        │                                  │                                 └────────┘
-//        │ ended      ┌──────────┐  stop, restart, start took too long
-//        └─────────── │ draining │ ◀────────┘ (from any of the running three)
-//                     └──────────┘ ended: stopped, or starting again, or as RestartPolicy says
+//   ┌─────────┐  start, taken back  ┌──────────┐  Probe OK  ┌───────┐  Probes fail  ┌───────────┐
+//   │ stopped │────────────────────▶│ starting │───────────▶│ ready │──────────────▶│ unhealthy │
+//   └─────────┘                     └──────────┘            └───────┘◀──────────────└───────────┘
+//        ▲                               ▲                               Probe OK
+//        │   stop  ┌─────────────┐       │
+//        ├─────────│ backing off │───────┤  start, restart, or the backoff is over
+//        │         └─────────────┘       │
+//        │   stop    ┌────────┐          │
+//        ├───────────│ failed │──────────┤  start, restart
+//        │           └────────┘          │
+//        │   ended  ┌──────────┐  ended  │
+//        └──────────│ draining │─────────┘  to be restarted
+//                   └──────────┘
+//
+// From starting, ready and unhealthy:
+//   stop                               draining, then stopped
+//   restart                            draining, then starting
+//   start took too long                draining, then as RestartPolicy says
+//   ended unasked, or launch failed    as RestartPolicy says: starting, backing off, failed, or stopped
 //
 // Alive, ready and registered are three facts: this machine knows alive (process) and ready (state). The
 // start timeout ends with the first connection that the plugin's socket accepts; a plugin that then answers

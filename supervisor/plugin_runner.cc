@@ -274,7 +274,9 @@ Awaitable<void> PluginRunner::WatchSocket() {
     Post(LifecycleEvent::Type::kSocketAnswered);
   } else {
     // The start timeout ends this incarnation; it is enough to say why.
-    Tell("plugin.unhealthy", fmt::format("its socket cannot be waited for: {}", MessageOf(answered)));
+    note_ = fmt::format("its socket cannot be waited for: {}", MessageOf(answered));
+    SPDLOG_ERROR("plugin {}: {}", id_, note_);
+    Publish();
   }
 }
 
@@ -283,6 +285,7 @@ Awaitable<void> PluginRunner::EndIncarnation(ExitStatus exit) {
   co_await tasks_->Join();
   tasks_.reset();
   process_.reset();
+  note_.clear();
   snapshot_.pid = 0;
   snapshot_.last_exit = exit.Describe();
   snapshot_.last_exit_at = WallClock::now();
@@ -327,8 +330,8 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
   absl::StatusOr<RunRecord> record = ReadRunRecord(RuntimeDir());
   if (absl::IsNotFound(record.status())) co_return false;
   if (absl::IsInvalidArgument(record.status())) {
-    Tell("plugin.taken_back",
-         fmt::format("not taken back: its record is damaged, and dropped: {}", MessageOf(record.status())));
+    Tell("plugin.not_taken_back",
+         fmt::format("its record is damaged, and dropped: {}", MessageOf(record.status())));
     DropRecord();
     co_return false;
   }
@@ -359,9 +362,8 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
       case RecordMatch::kSame:
         break;
       case RecordMatch::kStranger:
-        Tell("plugin.taken_back",
-             fmt::format("not taken back: process {} is another one now ({}), and left alone", pid,
-                         Printable(identity->executable, 256)));
+        Tell("plugin.not_taken_back", fmt::format("process {} is another one now ({}), and left alone", pid,
+                                                  Printable(identity->executable, 256)));
         DropRecord();
         co_return false;
       case RecordMatch::kInDoubt:

@@ -7,6 +7,10 @@
 // pure, beside this file.
 //
 // Nothing here fails as a whole for the sake of one plugin: a broken file is a FAILED plugin with a reason.
+//
+// Events, all with the plugin's id: plugin.launched, plugin.taken_back, plugin.not_taken_back (the recorded
+// process is a stranger, or the record damaged), plugin.ready, plugin.registered, plugin.refused,
+// plugin.unhealthy, plugin.stopping, plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed.
 #pragma once
 
 #include <absl/status/status.h>
@@ -73,6 +77,7 @@ class Supervisor {
   [[nodiscard]] Awaitable<absl::Status> Start();
 
   // Ends berthd's part; the plugins run on (the next berthd takes them back). Observers are told nothing.
+  // To be awaited before this is destroyed.
   [[nodiscard]] Awaitable<void> Shutdown();
 
   // All three: NOT_FOUND (the message names the plugins there are); DEADLINE_EXCEEDED at `deadline`, while

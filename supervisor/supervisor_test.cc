@@ -592,7 +592,7 @@ TEST_F(SupervisorTest, StrangerWithTheRecordedPidIsNeverSignalled) {
   WritePlugin("nfs");
   node_->Start();
   EXPECT_NE(node_->WaitRegistered("nfs").pid, (*stranger)->pid());
-  EXPECT_THAT(node_->EventText("plugin.taken_back"), HasSubstr("is another one now"));
+  EXPECT_THAT(node_->EventText("plugin.not_taken_back"), HasSubstr("is another one now"));
   EXPECT_TRUE(node_->Stop("nfs", true).ok());
   EXPECT_TRUE(IdentifyProcess((*stranger)->pid()).ok()) << "the stranger was ended";
   ASSERT_TRUE((*stranger)->Signal(SIGKILL).ok());
@@ -638,7 +638,7 @@ TEST_F(SupervisorTest, DamagedRecordIsDroppedAndSaid) {
   temp_.Write("run/plugins/nfs/run.toml", "pid = what");
   node_->Start();
   node_->WaitRegistered("nfs");
-  EXPECT_THAT(node_->EventText("plugin.taken_back"), HasSubstr("damaged"));
+  EXPECT_THAT(node_->EventText("plugin.not_taken_back"), HasSubstr("damaged"));
 }
 
 TEST_F(SupervisorTest, ChangedFileIsTakenBackAsItRunsAndARestartAppliesIt) {
