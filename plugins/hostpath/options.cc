@@ -147,7 +147,6 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   app.add_option("--driver-name", options.driver_name, "The plugin's name in CSI")->capture_default_str();
   app.add_option("--max-volumes", options.max_volumes,
                  "How many volumes this node may use at once; 0: any number")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--topology", topology, "A topology segment KEY=VALUE of this node; may be repeated")
       ->allow_extra_args(false);
@@ -188,6 +187,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   options.state_dir = std::filesystem::path(options.state_dir).lexically_normal().string();
   if (options.state_dir.size() > 1 && options.state_dir.ends_with("/")) options.state_dir.pop_back();
   if (const absl::Status status = CheckDriverName(options.driver_name); !status.ok()) return refuse(status);
+  if (options.max_volumes < 0)
+    return refuse(absl::InvalidArgumentError("--max-volumes must not be negative"));
   if (capacity > static_cast<uint64_t>(INT64_MAX)) {
     return refuse(absl::InvalidArgumentError("--capacity is beyond what CSI can say"));
   }

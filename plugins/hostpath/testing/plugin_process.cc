@@ -99,12 +99,12 @@ void PluginProcess::Spawn(const std::vector<std::string>& arguments) {
   }
 }
 
-void PluginProcess::Start(std::vector<std::string> extra) {
+void PluginProcess::Start(std::vector<std::string> extra, const std::string& node_id) {
   const std::string socket = workplace_.Socket();
   unlink(socket.c_str());
   const UniqueFd watch(inotify_init1(IN_CLOEXEC));
   inotify_add_watch(watch.get(), workplace_.path().c_str(), IN_MOVED_TO);
-  std::vector<std::string> arguments = {"--endpoint",  "unix://" + socket,    "--node-id",   "node-1",
+  std::vector<std::string> arguments = {"--endpoint",  "unix://" + socket,    "--node-id",   node_id,
                                         "--state-dir", workplace_.StateDir(), "--log-level", "warning"};
   arguments.insert(arguments.end(), extra.begin(), extra.end());
   Spawn(arguments);

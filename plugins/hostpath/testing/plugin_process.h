@@ -46,7 +46,7 @@ class PluginProcess {
   PluginProcess& operator=(const PluginProcess&) = delete;
 
   // Starts it with the usual arguments and `extra`, and waits until its socket is there.
-  void Start(std::vector<std::string> extra = {});
+  void Start(std::vector<std::string> extra = {}, const std::string& node_id = "node-1");
   // Starts it and waits for it to end. The exit code.
   [[nodiscard]] int RunToItsEnd(std::vector<std::string> arguments);
   // SIGKILL, as a crash.
