@@ -297,9 +297,7 @@ TEST_F(BerthctlTest, ARefusalEndsWith1AndNamesTheCode) {
   const Ended run = Ctl({"plugin", "show", "nfs"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, IsEmpty());
-  EXPECT_THAT(
-      run.err,
-      StartsWith("berthctl: NOT_FOUND: show plugin nfs: there is no plugin nfs; there are hostpath\n  "));
+  EXPECT_THAT(run.err, StartsWith("berthctl: NOT_FOUND: there is no plugin nfs; there are hostpath\n  "));
   const Ended json = Ctl({"plugin", "show", "nfs", "-o", "json"});
   EXPECT_EQ(json.exit_code, 1);
   EXPECT_THAT(json.out, IsEmpty());

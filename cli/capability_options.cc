@@ -18,8 +18,8 @@ CLI::Option* AddRepeated(CLI::App& command, const std::string& name, std::vector
 void DeclareCapability(CLI::App& command, CapabilityOptions& options) {
   command
       .add_option("--access", options.access,
-                  "Access mode, one of CSI's: single-node-writer (the default), single-node-reader-only, "
-                  "multi-node-reader-only, …")
+                  "Access mode, one of CSI's: single-node-multi-writer (the default: any number of consumers "
+                  "on this node), single-node-writer, single-node-reader-only, multi-node-reader-only, …")
       ->option_text("MODE");
   CLI::Option* fs =
       command.add_option("--fs", options.fs, "A mounted file system of this type (ext4, xfs, …)")
@@ -48,7 +48,7 @@ std::string DescribeCapability(const v1::Capability& capability) {
   const v1::AccessMode mode = capability.access_mode();
   std::string text = v1::AccessMode_IsValid(mode) && mode != v1::ACCESS_MODE_UNKNOWN
                          ? v1::AccessMode_Name(mode)
-                         : "SINGLE_NODE_WRITER";
+                         : "SINGLE_NODE_MULTI_WRITER";
   if (capability.access_type() == v1::BLOCK) return text + " block";
   text += ' ';
   text += capability.fs_type().empty() ? "mount" : capability.fs_type();

@@ -69,13 +69,16 @@ absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket, std::c
 }
 
 absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view doing) const {
-  const absl::Status failure = Annotate(FromGrpc(status), doing);
+  const absl::Status failure = FromGrpc(status);
   if (absl::IsUnavailable(failure) && connection_->Broken()) {
-    return UnreachableError(
-        fmt::format("lost berthd at {}: {}", Printable(connection_->path()), std::string(failure.message())),
-        kStartIt);
+    return UnreachableError(fmt::format("lost berthd at {}: {}: {}", Printable(connection_->path()), doing,
+                                        std::string(failure.message())),
+                            kStartIt);
   }
-  return WithHint(failure, HintFor(failure.code()));
+  // The node's own messages say what was attempted; those that gRPC makes do not.
+  const bool by_grpc = failure.message().empty() || absl::IsDeadlineExceeded(failure) ||
+                       absl::IsUnimplemented(failure) || absl::IsCancelled(failure);
+  return WithHint(by_grpc ? Annotate(failure, doing) : failure, HintFor(failure.code()));
 }
 
 absl::Status NodeClient::WatchEvents(
@@ -108,7 +111,7 @@ std::string NodeClient::RunningStep(const std::string& plugin_id, const std::str
   const int64_t since = volume.running_since().seconds();
   const auto elapsed = system_clock::now() - system_clock::from_time_t(since);
   const std::string step = Printable(volume.running(), 100);
-  if (since == 0) return step;
+  if (since == 0 || elapsed < std::chrono::seconds(1)) return step;
   return fmt::format("{} {}", step,
                      FormatDuration(std::chrono::duration_cast<std::chrono::seconds>(elapsed)));
 }

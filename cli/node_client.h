@@ -25,7 +25,8 @@ class NodeClient {
   [[nodiscard]] static absl::StatusOr<NodeClient> Connect(const std::string& socket,
                                                           std::chrono::milliseconds timeout);
 
-  // Calls `method`. `doing` leads the message of a failure: "publish vol-1 for job-1".
+  // Calls `method`. `doing` ("publish vol-1 for job-1") leads the message of a failure that the node did not
+  // word itself.
   template <class Request, class Response>
   [[nodiscard]] absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*,
                                                                            const Request&, Response*),

@@ -36,7 +36,7 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   table.Add({"plugins", Cell(fmt::format("{} of {} ready", status.plugins_ready(), status.plugins()),
                              all_ready ? Tone::kPlain : Tone::kCareful)});
   table.Add({"volumes", fmt::format("{}, published {} times", status.volumes(), status.publications())});
-  table.Add({"events", fmt::format("{} so far", status.last_event_sequence())});
+  table.Add({"events", fmt::format("up to number {}", status.last_event_sequence())});
   table.Add({"boot id", status.boot_id()});
   table.Add({"configuration", status.config_dir()});
   table.Add({"state", status.state_dir()});

@@ -196,8 +196,8 @@ std::string FormatSize(int64_t bytes) {
 std::string FormatDuration(milliseconds duration) {
   const int64_t ms = std::max<int64_t>(duration.count(), 0);
   const int64_t seconds = ms / 1000;
-  if (ms < 10) return fmt::format("{}ms", ms);
-  if (seconds < 1) return fmt::format("{:.1f}s", static_cast<double>(ms / 100) / 10);
+  if (ms < 1) return "<1ms";
+  if (seconds < 1) return fmt::format("{}ms", ms);
   if (seconds < 120) return fmt::format("{}s", seconds);
   if (seconds < 7200) return fmt::format("{}m", seconds / 60);
   if (seconds < 48 * 3600) return fmt::format("{}h", seconds / 3600);

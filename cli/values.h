@@ -48,7 +48,7 @@ inline constexpr std::string_view kSizeHelp = "64MiB = 64Mi = 64M (units of 1024
 // "64 MiB", "1.5 GiB", "12 B".
 [[nodiscard]] std::string FormatSize(int64_t bytes);
 
-// "0.8s", "42s", "3m", "2h", "5d": the largest unit that fits, rounded down.
+// "<1ms", "800ms", "42s", "3m", "2h", "5d": the largest unit that fits, rounded down.
 [[nodiscard]] std::string FormatDuration(std::chrono::milliseconds duration);
 [[nodiscard]] std::string FormatDuration(const google::protobuf::Duration& duration);
 

@@ -116,6 +116,13 @@ TEST(FormatTest, ShowsSizes) {
   EXPECT_EQ(FormatSize(std::numeric_limits<int64_t>::max()), "8 EiB");
 }
 
+TEST(FormatTest, ShowsDurations) {
+  EXPECT_EQ(FormatDuration(milliseconds(0)), "<1ms");
+  EXPECT_EQ(FormatDuration(milliseconds(999)), "999ms");
+  EXPECT_EQ(FormatDuration(milliseconds(119'999)), "119s");
+  EXPECT_EQ(FormatDuration(milliseconds(120'000)), "2m");
+}
+
 TEST(FormatTest, ShowsTimesRelativeToNow) {
   const auto now = std::chrono::system_clock::from_time_t(1'000'000);
   EXPECT_EQ(FormatRelative(At(1'000'000), now), "now");
@@ -131,7 +138,7 @@ TEST(MakeCapabilityTest, LeavesTheDefaultModeToTheNode) {
   EXPECT_EQ(capability->access_mode(), v1::ACCESS_MODE_UNKNOWN);
   EXPECT_EQ(capability->access_type(), v1::MOUNT);
   EXPECT_THAT(capability->mount_flags(), ElementsAre("noatime", "ro"));
-  EXPECT_EQ(DescribeCapability(*capability), "SINGLE_NODE_WRITER ext4");
+  EXPECT_EQ(DescribeCapability(*capability), "SINGLE_NODE_MULTI_WRITER ext4") << "the API's default";
 }
 
 TEST(MakeCapabilityTest, RefusesMountFlagsForABlockDevice) {

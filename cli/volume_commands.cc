@@ -27,7 +27,7 @@ Cell StateCell(v1::VolumeState state, bool uncertain) {
   return {name, state == v1::STAGED ? Tone::kPlain : Tone::kCareful};
 }
 
-std::string Shown(const std::string& text) { return Printable(text, 200); }
+std::string Shown(const std::string& text) { return text.empty() ? "''" : Printable(text, 200); }
 
 // The consumer, and its name for this use where it has one: "job/data".
 std::string Use(const std::string& consumer, const std::string& name) {
