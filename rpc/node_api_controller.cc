@@ -34,21 +34,16 @@ absl::Status CallError(const absl::Status& status, const std::string& plugin_id,
   return Annotate(HideSecrets(status, secrets), fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
 }
 
-// An access mode that came late to CSI is sent only to a controller that knows it. A single writer is what
-// SINGLE_NODE_WRITER says to the others, and this node sees to the rest; several writers cannot be said.
-absl::Status FitAccessModes(const std::string& plugin_id, const PluginFacts& facts,
-                            ::csi::v1::CreateVolumeRequest* request) {
-  if (facts.ControllerCan(ControllerRpc::SINGLE_NODE_MULTI_WRITER)) return absl::OkStatus();
-  for (auto& capability : *request->mutable_volume_capabilities()) {
-    const auto mode = capability.access_mode().mode();
-    if (mode == AccessModeOfCsi::SINGLE_NODE_MULTI_WRITER) {
-      return Lacks(plugin_id, ControllerRpc::SINGLE_NODE_MULTI_WRITER, "promise SINGLE_NODE_MULTI_WRITER");
-    }
-    if (mode == AccessModeOfCsi::SINGLE_NODE_SINGLE_WRITER) {
-      capability.mutable_access_mode()->set_mode(AccessModeOfCsi::SINGLE_NODE_WRITER);
-    }
+// The access modes that came late to CSI are sent only to a controller that knows them; to the others
+// SINGLE_NODE_WRITER says as much as can be said, and this node sees to the rest. The mounter does the same
+// with its calls.
+void FitAccessMode(const PluginFacts& facts, ::csi::v1::VolumeCapability* capability) {
+  if (facts.ControllerCan(ControllerRpc::SINGLE_NODE_MULTI_WRITER)) return;
+  const auto mode = capability->access_mode().mode();
+  if (mode == AccessModeOfCsi::SINGLE_NODE_MULTI_WRITER ||
+      mode == AccessModeOfCsi::SINGLE_NODE_SINGLE_WRITER) {
+    capability->mutable_access_mode()->set_mode(AccessModeOfCsi::SINGLE_NODE_WRITER);
   }
-  return absl::OkStatus();
 }
 
 // Where this node is, as the plugins of the driver that serve Node here say.
@@ -99,7 +94,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
   if (create.volume_content_source().has_volume() && !facts.ControllerCan(ControllerRpc::CLONE_VOLUME)) {
     co_return Lacks(controller.plugin_id, ControllerRpc::CLONE_VOLUME, "fill a volume from another one");
   }
-  BERTH_CO_RETURN_IF_ERROR(FitAccessModes(controller.plugin_id, facts, &create));
+  for (auto& capability : *create.mutable_volume_capabilities()) FitAccessMode(facts, &capability);
   if (facts.HasService(::csi::v1::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS)) {
     // Who creates a volume on a node wants to use it there.
     const auto topology = TopologyHere(control_.plugins(), facts.name);
@@ -173,7 +168,10 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     co_return co_await ExpandOnNode(*held, std::move(expand), std::move(answer), call.deadline);
   }
 
-  if (held) *expand.mutable_volume_capability() = ToCsi(held->use);
+  if (held) {
+    *expand.mutable_volume_capability() = ToCsi(held->use);
+    FitAccessMode(controller->facts, expand.mutable_volume_capability());
+  }
   const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);
   if (!grown.ok()) {
     co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume,

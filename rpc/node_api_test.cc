@@ -121,6 +121,20 @@ Request ForVolume(const std::string& volume = "v") {
   return request;
 }
 
+v1::ExpandVolumeRequest Expand() {
+  auto request = ForVolume<v1::ExpandVolumeRequest>();
+  request.set_required_bytes(2048);
+  (*request.mutable_secrets())["k"] = "s";
+  return request;
+}
+
+csi::ControllerExpandVolumeResponse Expanded(bool node_too) {
+  csi::ControllerExpandVolumeResponse response;
+  response.set_capacity_bytes(2048);
+  response.set_node_expansion_required(node_too);
+  return response;
+}
+
 TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("good");
   control_.Add("bad").state = PluginState::kFailed;
@@ -331,28 +345,39 @@ TEST_F(NodeApiTest, CreateNeedsTheCapabilitiesForWhatIsAsked) {
   request.clear_source_volume_id();
   request.set_source_snapshot_id("s0");
   EXPECT_THAT(refused(request), HasSubstr("CREATE_DELETE_SNAPSHOT"));
-  request = Create();
-  request.mutable_capabilities(0)->set_access_mode(v1::SINGLE_NODE_MULTI_WRITER);
-  EXPECT_THAT(refused(request), HasSubstr("SINGLE_NODE_MULTI_WRITER"));
   EXPECT_EQ(fake_->Calls("CreateVolume"), 0);
 }
 
-TEST_F(NodeApiTest, CreateSendsALateAccessModeOnlyToThoseWhoKnowIt) {
-  fake_->Answer("CreateVolume", Created());
-  auto request = Create();
-  request.mutable_capabilities(0)->set_access_mode(v1::SINGLE_NODE_SINGLE_WRITER);
-  csi::CreateVolumeRequest sent;
+TEST_F(NodeApiTest, LateAccessModesAreSentOnlyToThoseWhoKnowThem) {
   using Mode = csi::VolumeCapability::AccessMode;
-
-  AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
-  ASSERT_TRUE(Call(&NodeApi::CreateVolume, request).ok());
-  ASSERT_TRUE(fake_->LastRequest("CreateVolume", &sent));
-  EXPECT_EQ(sent.volume_capabilities(0).access_mode().mode(), Mode::SINGLE_NODE_WRITER);
-
-  AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME, ControllerRpc::SINGLE_NODE_MULTI_WRITER});
-  ASSERT_TRUE(Call(&NodeApi::CreateVolume, request).ok());
-  ASSERT_TRUE(fake_->LastRequest("CreateVolume", &sent));
-  EXPECT_EQ(sent.volume_capabilities(0).access_mode().mode(), Mode::SINGLE_NODE_SINGLE_WRITER);
+  fake_->Answer("CreateVolume", Created());
+  fake_->Answer("ControllerExpandVolume", Expanded(false));
+  mounter_.Add("p", "v", "c").use.access_mode = Mode::SINGLE_NODE_SINGLE_WRITER;
+  auto create = Create();
+  create.mutable_capabilities(0)->set_access_mode(v1::SINGLE_NODE_SINGLE_WRITER);
+  create.add_capabilities()->set_access_mode(v1::SINGLE_NODE_MULTI_WRITER);
+  create.add_capabilities()->set_access_mode(v1::MULTI_NODE_MULTI_WRITER);
+  const auto sent = [&](const std::set<int>& capabilities) {
+    AddPlugin(capabilities);
+    csi::CreateVolumeRequest created;
+    csi::ControllerExpandVolumeRequest expanded;
+    EXPECT_TRUE(Call(&NodeApi::CreateVolume, create).ok());
+    EXPECT_TRUE(Call(&NodeApi::ExpandVolume, Expand()).ok());
+    EXPECT_TRUE(fake_->LastRequest("CreateVolume", &created));
+    EXPECT_TRUE(fake_->LastRequest("ControllerExpandVolume", &expanded));
+    std::vector<Mode::Mode> modes;
+    for (const auto& capability : created.volume_capabilities())
+      modes.push_back(capability.access_mode().mode());
+    modes.push_back(expanded.volume_capability().access_mode().mode());
+    return modes;
+  };
+  EXPECT_THAT(sent({ControllerRpc::CREATE_DELETE_VOLUME, ControllerRpc::EXPAND_VOLUME}),
+              ElementsAre(Mode::SINGLE_NODE_WRITER, Mode::SINGLE_NODE_WRITER, Mode::MULTI_NODE_MULTI_WRITER,
+                          Mode::SINGLE_NODE_WRITER));
+  EXPECT_THAT(sent({ControllerRpc::CREATE_DELETE_VOLUME, ControllerRpc::EXPAND_VOLUME,
+                    ControllerRpc::SINGLE_NODE_MULTI_WRITER}),
+              ElementsAre(Mode::SINGLE_NODE_SINGLE_WRITER, Mode::SINGLE_NODE_MULTI_WRITER,
+                          Mode::MULTI_NODE_MULTI_WRITER, Mode::SINGLE_NODE_SINGLE_WRITER));
 }
 
 TEST_F(NodeApiTest, CreatePassesThePluginsErrorOnWithoutSecrets) {
@@ -440,20 +465,6 @@ TEST_F(NodeApiTest, PublishIsRefusedWhileTheVolumeIsBeingDeleted) {
   ASSERT_TRUE(fake_->WaitForCalls("DeleteVolume", 1));
   RunOn(loop_, scope.Join());
   EXPECT_TRUE(Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of the deletion may stick";
-}
-
-v1::ExpandVolumeRequest Expand() {
-  auto request = ForVolume<v1::ExpandVolumeRequest>();
-  request.set_required_bytes(2048);
-  (*request.mutable_secrets())["k"] = "s";
-  return request;
-}
-
-csi::ControllerExpandVolumeResponse Expanded(bool node_too) {
-  csi::ControllerExpandVolumeResponse response;
-  response.set_capacity_bytes(2048);
-  response.set_node_expansion_required(node_too);
-  return response;
 }
 
 TEST_F(NodeApiTest, ExpandByTheControllerAlone) {

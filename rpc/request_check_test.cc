@@ -31,7 +31,7 @@ TEST(CheckPublishTest, TakesTheLeastThatMakesSense) {
   const auto checked = CheckPublish(GoodPublish());
   ASSERT_TRUE(checked.ok()) << checked.status();
   EXPECT_EQ(checked->use, VolumeUse{});
-  EXPECT_EQ(checked->use.access_mode, CsiMode::SINGLE_NODE_WRITER);
+  EXPECT_EQ(checked->use.access_mode, CsiMode::SINGLE_NODE_MULTI_WRITER);
   EXPECT_EQ(checked->publish_context, std::nullopt);
 }
 
@@ -132,7 +132,7 @@ TEST(CheckCreateTest, LeavesOutWhatWasNotAsked) {
   EXPECT_FALSE(checked->has_volume_content_source());
   ASSERT_EQ(checked->volume_capabilities_size(), 1);
   EXPECT_TRUE(checked->volume_capabilities(0).has_mount());
-  EXPECT_EQ(checked->volume_capabilities(0).access_mode().mode(), CsiMode::SINGLE_NODE_WRITER);
+  EXPECT_EQ(checked->volume_capabilities(0).access_mode().mode(), CsiMode::SINGLE_NODE_MULTI_WRITER);
 }
 
 TEST(CheckCreateTest, PassesOnWhatWasAsked) {

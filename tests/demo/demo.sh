@@ -193,9 +193,9 @@ start() {
   tell "plugin hostpath is READY (pid $PLUGIN_PID): $(plugin_field fingerprint.driver_name), a CSI plugin like any other"
 }
 
-# What both create and publish ask for: one file system, used by several on this node.
+# What both create and publish ask for.
 want_capability() {
-  USE=(--access single-node-multi-writer)
+  USE=()
   [[ $KIND != ext4 ]] || USE+=(--fs ext4)
 }
 
