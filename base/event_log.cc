@@ -9,7 +9,9 @@
 namespace berth {
 
 EventLog::EventLog(asio::any_io_executor executor, size_t capacity, uint64_t first_sequence)
-    : capacity_(std::max<size_t>(capacity, 1)), next_(std::max<uint64_t>(first_sequence, 1)), appended_(std::move(executor)) {}
+    : capacity_(std::max<size_t>(capacity, 1)),
+      next_(std::max<uint64_t>(first_sequence, 1)),
+      appended_(std::move(executor)) {}
 
 void EventLog::BeginAt(uint64_t first_sequence) { next_ = std::max(next_, first_sequence); }
 

@@ -49,7 +49,8 @@ absl::Status ErrnoStatus(int errnum, std::string_view what) {
   char buffer[128];
   const char* reason = strerror_r(errnum, buffer, sizeof buffer);
   absl::Status status(absl::ErrnoToStatusCode(errnum), fmt::format("{}: {}", what, reason));
-  status.SetPayload({kErrnoPayload.data(), kErrnoPayload.size()}, absl::Cord(absl::string_view(std::to_string(errnum))));
+  status.SetPayload({kErrnoPayload.data(), kErrnoPayload.size()},
+                    absl::Cord(absl::string_view(std::to_string(errnum))));
   return status;
 }
 

@@ -49,7 +49,9 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.state_dir, 0711));
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
 
-  MounterOptions mounter_options{.state_dir = config_.state_dir, .helper_path = FindMountHelper()};
+  MounterOptions mounter_options{.state_dir = config_.state_dir};
+  BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
+                            FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
   BERTH_CO_ASSIGN_OR_RETURN(const uint64_t reserved_end, co_await ReserveEventNumbers(*mounter_, events_));
   background_.Spawn("event numbers", KeepEventNumbersReserved(*mounter_, events_, reserved_end));

@@ -91,7 +91,7 @@ Node::Node(std::string node_id) : node_id_(std::move(node_id)) {
   for (const char* name : {"/etc", "/etc/plugins.d"}) {
     Require(mkdir((dir_ + name).c_str(), 0755) == 0, "mkdir");
   }
-  notify_fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  notify_fd_ = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{.sun_family = AF_UNIX};
   const std::string path = dir_ + "/notify.sock";
   std::copy(path.begin(), path.end(), address.sun_path);
