@@ -10,7 +10,9 @@
 
 namespace berth {
 
-// Empties every csi_secret field in `message`, at any depth (map keys too: they may tell).
+// Empties every csi_secret field in `message`, at any depth (map keys too: they may tell), and every field
+// that our proto does not know (it may be a secret of a later one). What lies deeper than any message of
+// CSI's or ours is cleared whole.
 void StripSecrets(google::protobuf::Message* message);
 
 // One line for logs: `message` without its secrets ("***stripped***" stands where there were any), mount
