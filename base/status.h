@@ -52,6 +52,7 @@ namespace berth {
   do {                                                                                     \
     if (absl::Status berth_status_ = (expr); !berth_status_.ok()) co_return berth_status_; \
   } while (false)
+// NOLINTBEGIN(bugprone-macro-parentheses): `lhs` may be a declaration, `ret` is a keyword.
 #define BERTH_ASSIGN_OR_RETURN(lhs, expr) \
   BERTH_ASSIGN_OR_IMPL_(BERTH_CONCAT_(berth_value_, __LINE__), lhs, expr, return)
 #define BERTH_CO_ASSIGN_OR_RETURN(lhs, expr) \
@@ -60,3 +61,4 @@ namespace berth {
   auto value = (expr);                               \
   if (!value.ok()) ret value.status();               \
   lhs = *std::move(value)
+// NOLINTEND(bugprone-macro-parentheses)
