@@ -288,6 +288,41 @@ absl::StatusOr<Launched> CloneAndExecute(const ProcessSpec& spec) {
   return child;
 }
 
+// --- What /proc says ------------------------------------------------------------------------------------
+
+constexpr size_t kProcFileLimit = 64 * size_t{1024};
+
+// Of /proc/pid/stat.
+struct ProcStat {
+  char state = 0;           // field 3
+  uint64_t start_time = 0;  // field 22
+  // Field 52: how a zombie ended, as wait() tells. 0 as well where the kernel does not want to say.
+  int wait_status = 0;
+};
+
+// `stat` is "pid (comm) state ppid …". The command may hold anything, blanks and parentheses too: fields
+// are counted from the last parenthesis.
+std::optional<ProcStat> ParseProcStat(std::string_view stat) {
+  const size_t end_of_command = stat.rfind(')');
+  if (end_of_command == std::string_view::npos) return std::nullopt;
+  stat.remove_prefix(end_of_command + 1);
+  ProcStat result;
+  for (int field = 3; field <= 52; ++field) {
+    const size_t begin = stat.find_first_not_of(' ');
+    if (begin == std::string_view::npos) return std::nullopt;
+    stat.remove_prefix(begin);
+    const std::string_view word = stat.substr(0, stat.find_first_of(" \n"));
+    stat.remove_prefix(word.size());
+    if (field == 3) result.state = word.front();
+    const auto parse = [word](auto& value) {
+      return std::from_chars(word.data(), word.data() + word.size(), value).ec == std::errc();
+    };
+    if (field == 22 && !parse(result.start_time)) return std::nullopt;
+    if (field == 52 && !parse(result.wait_status)) return std::nullopt;
+  }
+  return result;
+}
+
 // --- Watching -------------------------------------------------------------------------------------------
 
 ExitStatus FromWaitStatus(int status) {
@@ -400,6 +435,17 @@ HowEnded AskHowEnded(int pidfd, ExitStatus* exit) {
   return HowEnded::kTold;
 }
 
+// How a process ended that nobody has reaped yet: /proc tells, of a zombie.
+std::optional<ExitStatus> ReadZombie(int pidfd, pid_t pid) {
+  const absl::StatusOr<std::string> text = ReadFile(fmt::format("/proc/{}/stat", pid), kProcFileLimit);
+  if (!text.ok()) return std::nullopt;
+  const std::optional<ProcStat> stat = ParseProcStat(*text);
+  if (!stat.has_value() || stat->state != 'Z') return std::nullopt;
+  // It was of this process if this one has kept its number until now.
+  if (!SendSignal(pidfd, pid, 0).ok()) return std::nullopt;
+  return FromWaitStatus(stat->wait_status);
+}
+
 // A process that an earlier run launched.
 class AdoptedProcess final : public Process {
  public:
@@ -408,6 +454,8 @@ class AdoptedProcess final : public Process {
 
   [[nodiscard]] pid_t pid() const override { return pid_; }
   [[nodiscard]] absl::Status Signal(int signal) override {
+    // The kernel would still take one for a zombie.
+    if (exit_.has_value()) return absl::NotFoundError(fmt::format("process {} has ended", pid_));
     return SendSignal(pidfd_.native_handle(), pid_, signal);
   }
   [[nodiscard]] absl::Status SignalGroup(int signal) override {
@@ -427,8 +475,12 @@ class AdoptedProcess final : public Process {
       co_return *exit_;
     }
 
-    // The kernel tells how it ended once its parent has reaped it, which init does at once and another
-    // parent perhaps never: hence the bound.
+    if (const std::optional<ExitStatus> zombie = ReadZombie(pidfd_.native_handle(), pid_)) {
+      exit_ = zombie;
+      co_return *exit_;
+    }
+
+    // Its parent is reaping it, or has: then the kernel tells how it ended.
     ExitStatus exit;
     using boost::asio::experimental::awaitable_operators::operator||;
     const TimePoint deadline = Clock::now() + kReapedWithin;
@@ -633,35 +685,6 @@ Awaitable<absl::StatusOr<RunResult>> RunProcess(TaskScope& reaper, ProcessSpec s
 // --- Identity -------------------------------------------------------------------------------------------
 
 namespace {
-
-constexpr size_t kProcFileLimit = 64 * size_t{1024};
-
-struct ProcStat {
-  char state = 0;
-  uint64_t start_time = 0;
-};
-
-// `stat` is "pid (comm) state ppid …". The command may hold anything, blanks and parentheses too: fields
-// are counted from the last parenthesis.
-std::optional<ProcStat> ParseProcStat(std::string_view stat) {
-  const size_t end_of_command = stat.rfind(')');
-  if (end_of_command == std::string_view::npos) return std::nullopt;
-  stat.remove_prefix(end_of_command + 1);
-  ProcStat result;
-  for (int field = 3; field <= 22; ++field) {
-    const size_t begin = stat.find_first_not_of(' ');
-    if (begin == std::string_view::npos) return std::nullopt;
-    stat.remove_prefix(begin);
-    const std::string_view word = stat.substr(0, stat.find(' '));
-    stat.remove_prefix(word.size());
-    if (field == 3) result.state = word.front();
-    if (field == 22) {
-      const auto parsed = std::from_chars(word.data(), word.data() + word.size(), result.start_time);
-      if (parsed.ec != std::errc()) return std::nullopt;
-    }
-  }
-  return result;
-}
 
 absl::Status NoProcess(pid_t pid) {
   return absl::NotFoundError(fmt::format("identify process {}: there is none", pid));

@@ -22,7 +22,8 @@ namespace berth {
 
 // How a process ended.
 struct ExitStatus {
-  // False for a process that was not our child on a kernel that does not tell (before 6.15).
+  // False for a process that was not our child, was reaped at once, and whose kernel (before 6.15) does not
+  // tell afterwards.
   bool known = false;
   int code = 0;    // meaningful if signal == 0
   int signal = 0;  // the signal that ended it, or 0

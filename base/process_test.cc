@@ -290,6 +290,28 @@ TEST_F(ProcessTest, ForeignProcessIsWaitedFor) {
   EXPECT_EQ(Run(parent->Wait()).code, 0);
 }
 
+TEST_F(ProcessTest, ForeignProcessThatNobodyReapsHasEndedAllTheSame) {
+  // Its parent becomes a program that waits for nobody, so that it stays a zombie.
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  ProcessSpec spec = Shell("sleep 1000 & echo $!; exec sleep 1000");
+  spec.stdout_fd = write_end.get();
+  const std::unique_ptr<Process> parent = Launch(std::move(spec));
+  write_end.Reset();
+  char text[32] = {};
+  ASSERT_GT(read(read_end.get(), text, sizeof text - 1), 0);
+  auto adopted = Process::Adopt(loop_.get_executor(), atoi(text));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  ASSERT_TRUE((*adopted)->Signal(SIGTERM).ok());
+  const ExitStatus exit = Run((*adopted)->Wait());
+  EXPECT_TRUE(exit.known);
+  EXPECT_EQ(exit.signal, SIGTERM);
+  ASSERT_TRUE(parent->Signal(SIGKILL).ok());
+  Run(parent->Wait());
+}
+
 TEST_F(ProcessTest, NoProcessToAdoptIsNotFound) {
   const std::unique_ptr<Process> process = Launch(Shell("true"));
   Run(process->Wait());
