@@ -22,7 +22,7 @@ struct Journal::Write {
 
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
 struct Journal::Core : std::enable_shared_from_this<Core> {
-  Core(asio::any_io_executor loop, JournalOptions opts)
+  Core(const asio::any_io_executor& loop, JournalOptions opts)
       : executor(loop), options(std::move(opts)), done(loop) {}
 
   using Batch = std::vector<std::shared_ptr<Write>>;
@@ -58,11 +58,9 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     in_flight = true;
     ++transactions;
     Batch batch = std::exchange(queue, {});
-    asio::post(writer, [self = shared_from_this(), batch = std::move(batch)]() mutable {
+    asio::post(writer, [self = shared_from_this(), loop = executor, batch = std::move(batch)]() mutable {
       Commit(*self->database, batch);
-      auto& executor_ref = self->executor;
-      asio::post(executor_ref,
-                 [core = std::move(self), finished = std::move(batch)] { core->Finish(finished); });
+      asio::post(loop, [core = std::move(self), finished = std::move(batch)] { core->Finish(finished); });
     });
   }
 
@@ -96,7 +94,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   static Awaitable<absl::Status> Await(std::shared_ptr<Core> core,
                                        absl::StatusOr<std::shared_ptr<Write>> write) {
     if (!write.ok()) co_return write.status();
-    const std::shared_ptr<Write> waited = *write;
+    const std::shared_ptr<Write> waited = *std::move(write);
     co_await core->done.WaitUntil([waited] { return waited->done; }, TimePoint::max());
     co_return waited->result;
   }
@@ -104,7 +102,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
 
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(asio::any_io_executor executor,
                                                        JournalOptions options) {
-  auto core = std::make_shared<Core>(std::move(executor), std::move(options));
+  auto core = std::make_shared<Core>(executor, std::move(options));
   BERTH_ASSIGN_OR_RETURN(core->database, JournalDatabase::Open(core->options.path));
   BERTH_ASSIGN_OR_RETURN(core->loaded, core->database->LoadVolumes());
   BERTH_ASSIGN_OR_RETURN(core->next_event_number, core->database->LoadNextEventNumber());

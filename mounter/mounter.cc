@@ -27,10 +27,9 @@ constexpr size_t kTargetLength =
 
 class MounterImpl final : public Mounter {
  public:
-  MounterImpl(asio::any_io_executor executor, MounterOptions options, PluginDirectory& plugins,
+  MounterImpl(const asio::any_io_executor& executor, MounterOptions options, PluginDirectory& plugins,
               EventLog& events, std::unique_ptr<Journal> journal, VolumePaths paths)
-      : context_(std::move(executor), std::move(options), plugins, events, std::move(journal),
-                 std::move(paths)) {
+      : context_(executor, std::move(options), plugins, events, std::move(journal), std::move(paths)) {
     context_.volumes_through = [this](const std::string& plugin_id) { return VolumesThrough(plugin_id); };
   }
 
@@ -278,7 +277,7 @@ absl::StatusOr<std::unique_ptr<Mounter>> Mounter::Open(asio::any_io_executor exe
   BERTH_ASSIGN_OR_RETURN(auto journal, Journal::Open(executor, {.path = state_dir + "/journal.db"}));
   BERTH_RETURN_IF_ERROR(SetUpMountTree(tree));
   BERTH_ASSIGN_OR_RETURN(VolumePaths paths, VolumePaths::Open(tree));
-  auto mounter = std::make_unique<MounterImpl>(std::move(executor), std::move(options), plugins, events,
+  auto mounter = std::make_unique<MounterImpl>(executor, std::move(options), plugins, events,
                                                std::move(journal), std::move(paths));
   BERTH_RETURN_IF_ERROR(mounter->Load());
   return mounter;

@@ -19,8 +19,8 @@
 namespace berth {
 
 struct MounterContext {
-  MounterContext(asio::any_io_executor loop, MounterOptions opts, PluginDirectory& directory, EventLog& log,
-                 std::unique_ptr<Journal> opened_journal, VolumePaths opened_paths)
+  MounterContext(const asio::any_io_executor& loop, MounterOptions opts, PluginDirectory& directory,
+                 EventLog& log, std::unique_ptr<Journal> opened_journal, VolumePaths opened_paths)
       : executor(loop),
         options(std::move(opts)),
         plugins(directory),

@@ -17,7 +17,7 @@ constexpr size_t kSecretsLimit = 1 << 20;
 constexpr size_t kFsTypeLimit = 128;
 constexpr size_t kMountFlagsLimit = 4096;
 
-absl::Status Invalid(std::string message) { return absl::InvalidArgumentError(message); }
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 // Proto strings are text: anything else could not be sent to a plugin.
 bool IsUtf8(std::string_view text) {
