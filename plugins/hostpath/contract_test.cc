@@ -506,8 +506,7 @@ TEST_F(ContractTest, OneNameMakesOneVolumeHoweverManyAskAtOnce) {
   EXPECT_CALL_OK(Delete(*ids.begin()));
 }
 
-// --- The program
-// ---------------------------------------------------------------------------------------------
+// --- The program ---
 
 class ProgramTest : public PluginTest {
  protected:
@@ -515,6 +514,24 @@ class ProgramTest : public PluginTest {
     return {"--endpoint", endpoint, "--node-id", "n", "--state-dir", workplace_.StateDir()};
   }
 };
+
+TEST_F(ProgramTest, ServesDirectoryVolumesInAUserNamespace) {
+  plugin_.RunBy({"/usr/bin/unshare", "--user", "--map-root-user", "--mount"});
+  plugin_.Start();
+  EXPECT_CODE(Create(CreateRequest("image", Mounted(), 0, "image")), INVALID_ARGUMENT);
+  EXPECT_CODE(Create(CreateRequest("raw", Raw())), INVALID_ARGUMENT);
+  const std::string id = MustCreate(CreateRequest("pvc", Mounted()));
+  const std::string staging = workplace_.NewStagingPath("1");
+  const std::string target = workplace_.Target("one");
+  EXPECT_CALL_OK(Stage(id, staging, Mounted()));
+  EXPECT_CALL_OK(Publish(id, staging, target, Mounted(), /*read_only=*/true));
+  ::csi::v1::NodeGetVolumeStatsResponse stats;
+  EXPECT_CALL_OK(Stats(id, target, &stats));
+  EXPECT_FALSE(stats.volume_condition().abnormal()) << stats.volume_condition().message();
+  EXPECT_CALL_OK(Unpublish(id, target));
+  EXPECT_CALL_OK(Unstage(id, staging));
+  EXPECT_CALL_OK(Delete(id));
+}
 
 TEST_F(ProgramTest, RemovesASocketThatNobodyAnswersOn) {
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -60,8 +60,7 @@ absl::StatusOr<int64_t> ParsePageToken(std::string_view token, int64_t last) {
   return absl::AbortedError("starting_token: it was not given out by this plugin; begin again without one");
 }
 
-// --- What volumes are
-// ----------------------------------------------------------------------------------------
+// --- What volumes are ---
 
 void ControllerService::Describe(const VolumeRecord& volume, ::csi::v1::Volume* out) const {
   out->set_volume_id(volume.id);
@@ -116,8 +115,7 @@ absl::Status ControllerService::CheckSpace(int64_t bytes) const {
   return absl::OkStatus();
 }
 
-// --- Create
-// --------------------------------------------------------------------------------------------------
+// --- Create ---
 
 grpc::Status ControllerService::CreateVolume(grpc::ServerContext*,
                                              const ::csi::v1::CreateVolumeRequest* request,
@@ -295,8 +293,7 @@ absl::Status ControllerService::Create(const ::csi::v1::CreateVolumeRequest& req
   return absl::OkStatus();
 }
 
-// --- Delete
-// --------------------------------------------------------------------------------------------------
+// --- Delete ---
 
 grpc::Status ControllerService::DeleteVolume(grpc::ServerContext*,
                                              const ::csi::v1::DeleteVolumeRequest* request,
@@ -349,8 +346,7 @@ absl::Status ControllerService::Delete(const ::csi::v1::DeleteVolumeRequest& req
   return absl::OkStatus();
 }
 
-// --- Attach, detach
-// ------------------------------------------------------------------------------------------
+// --- Attach, detach ---
 
 grpc::Status ControllerService::ControllerPublishVolume(
     grpc::ServerContext*, const ::csi::v1::ControllerPublishVolumeRequest* request,
@@ -436,8 +432,7 @@ absl::Status ControllerService::Detach(const ::csi::v1::ControllerUnpublishVolum
   return context_.store.DeleteAttachment(volume->id, request.node_id());
 }
 
-// --- Look
-// ----------------------------------------------------------------------------------------------------
+// --- Look ---
 
 grpc::Status ControllerService::ValidateVolumeCapabilities(
     grpc::ServerContext*, const ::csi::v1::ValidateVolumeCapabilitiesRequest* request,
@@ -577,8 +572,7 @@ grpc::Status ControllerService::ControllerGetCapabilities(
   });
 }
 
-// --- Snapshots
-// -----------------------------------------------------------------------------------------------
+// --- Snapshots ---
 
 grpc::Status ControllerService::CreateSnapshot(grpc::ServerContext*,
                                                const ::csi::v1::CreateSnapshotRequest* request,
@@ -724,8 +718,7 @@ grpc::Status ControllerService::GetSnapshot(grpc::ServerContext*,
   });
 }
 
-// --- Expand
-// --------------------------------------------------------------------------------------------------
+// --- Expand ---
 
 grpc::Status ControllerService::ControllerExpandVolume(
     grpc::ServerContext*, const ::csi::v1::ControllerExpandVolumeRequest* request,

@@ -8,7 +8,10 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "plugins/hostpath/filesystem.h"
@@ -289,8 +292,7 @@ TEST_P(MountableVolumeTest, PassesMountFlagsOn) {
   EXPECT_CALL_OK(Delete(id));
 }
 
-// --- Images
-// --------------------------------------------------------------------------------------------------
+// --- Images ---
 
 class ImageVolumeTest : public PluginTest {
  protected:
@@ -439,8 +441,63 @@ TEST_F(ImageVolumeTest, ReportsAMissingImageAsAbnormal) {
   EXPECT_CALL_OK(Delete(id));
 }
 
-// --- Raw block
-// -----------------------------------------------------------------------------------------------
+TEST_F(ImageVolumeTest, IsUsedAtOnceWithOthers) {
+  constexpr int kThreads = 4;
+  std::vector<std::string> stagings;
+  for (int i = 0; i < kThreads; ++i) stagings.push_back(workplace_.NewStagingPath(std::to_string(i)));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 3; ++round) {
+        const std::string id = MustCreate(CreateRequest("pvc-" + std::to_string(i), Mounted(), 16 * kMiB));
+        EXPECT_CALL_OK(Stage(id, stagings[i], Mounted()));
+        WriteText(stagings[i] + "/file", id);
+        EXPECT_EQ(ReadText(stagings[i] + "/file"), id);
+        EXPECT_CALL_OK(Unstage(id, stagings[i]));
+        EXPECT_CALL_OK(Delete(id));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The kill comes later and later in one life from creation to deletion, until that ends before the kill.
+TEST_F(ImageVolumeTest, RecoversFromAKillAtAnyMoment) {
+  const std::string staging = workplace_.NewStagingPath("1");
+  const std::string target = workplace_.Target("one");
+  bool finished = false;
+  for (int step = 0; step < 60 && !finished; ++step) {
+    SCOPED_TRACE(step);
+    std::future<bool> life = std::async(std::launch::async, [&] {
+      ::csi::v1::Volume volume;
+      if (!Create(CreateRequest("pvc", Mounted(), 16 * kMiB), &volume).ok()) return false;
+      const std::string& id = volume.volume_id();
+      return Stage(id, staging, Mounted()).ok() && Publish(id, staging, target, Mounted()).ok() &&
+             Unpublish(id, target).ok() && Unstage(id, staging).ok() && Delete(id).ok();
+    });
+    finished = life.wait_for(std::chrono::milliseconds(8 * step)) == std::future_status::ready;
+    plugin_.Kill();
+    const bool lived = life.get();
+    EXPECT_TRUE(lived || !finished);
+    plugin_.Start();
+
+    // The caller takes it up where it was, all steps again, and none is in the way.
+    const std::string id = MustCreate(CreateRequest("pvc", Mounted(), 16 * kMiB));
+    EXPECT_CALL_OK(Stage(id, staging, Mounted()));
+    EXPECT_CALL_OK(Publish(id, staging, target, Mounted()));
+    EXPECT_EQ(MountsBeneath(workplace_.path()).size(), 2);
+    EXPECT_EQ(LoopsBeneath(workplace_.path()).size(), 1);
+    EXPECT_CALL_OK(Unpublish(id, target));
+    EXPECT_CALL_OK(Unstage(id, staging));
+    EXPECT_CALL_OK(Delete(id));
+    EXPECT_TRUE(std::filesystem::is_empty(workplace_.StateDir() + "/volumes"));
+    EXPECT_TRUE(MountsBeneath(workplace_.path()).empty());
+    EXPECT_TRUE(LoopsBeneath(workplace_.path()).empty());
+    if (HasFailure()) return;
+  }
+}
+
+// --- Raw block ---
 
 class BlockVolumeTest : public ImageVolumeTest {};
 

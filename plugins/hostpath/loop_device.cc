@@ -20,6 +20,8 @@ namespace berth::hostpath {
 namespace {
 
 constexpr const char* kControl = "/dev/loop-control";
+// The inode number of the one user namespace that is nobody's child (PROC_USER_INIT_INO in the kernel).
+constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;
 // How often a free device may be snatched away between asking for it and configuring it.
 constexpr int kAttempts = 64;
 
@@ -42,6 +44,11 @@ bool BackedBy(int fd, const struct stat& file, loop_info64* info) {
 }  // namespace
 
 bool LoopDevicesWork() {
+  // Root of a user namespace may be allowed to open the devices, but may not mount what is on them.
+  struct stat user_namespace{};
+  if (stat("/proc/self/ns/user", &user_namespace) != 0 || user_namespace.st_ino != kInitialUserNamespace) {
+    return false;
+  }
   const UniqueFd control(open(kControl, O_RDWR | O_CLOEXEC));
   return control.valid();
 }

@@ -16,7 +16,7 @@
 
 namespace berth::hostpath {
 
-// Whether this process may use loop devices at all.
+// Whether this process may use loop devices, and mount what is on them.
 [[nodiscard]] bool LoopDevicesWork();
 
 struct LoopDevice {

@@ -59,8 +59,7 @@ absl::StatusOr<bool> NodeService::IsIntact(const VolumeRecord& volume, const Pub
   return IsMountedAt(context_.storage, volume, publication.target);
 }
 
-// --- Stage
-// ---------------------------------------------------------------------------------------------------
+// --- Stage ---
 
 grpc::Status NodeService::NodeStageVolume(grpc::ServerContext*,
                                           const ::csi::v1::NodeStageVolumeRequest* request,
@@ -262,8 +261,7 @@ absl::Status NodeService::UndoStage(const VolumeRecord& volume, const Staging& s
   return context_.store.DeleteStaging(volume.id);
 }
 
-// --- Unstage
-// -------------------------------------------------------------------------------------------------
+// --- Unstage ---
 
 grpc::Status NodeService::NodeUnstageVolume(grpc::ServerContext*,
                                             const ::csi::v1::NodeUnstageVolumeRequest* request,
@@ -291,8 +289,7 @@ absl::Status NodeService::Unstage(const ::csi::v1::NodeUnstageVolumeRequest& req
   return UndoStage(volume, *staging);
 }
 
-// --- Publish
-// -------------------------------------------------------------------------------------------------
+// --- Publish ---
 
 grpc::Status NodeService::NodePublishVolume(grpc::ServerContext*,
                                             const ::csi::v1::NodePublishVolumeRequest* request,
@@ -436,8 +433,7 @@ absl::Status NodeService::UndoPublish(const VolumeRecord& volume, const Publicat
   return context_.store.DeletePublication(publication.target);
 }
 
-// --- Unpublish
-// -----------------------------------------------------------------------------------------------
+// --- Unpublish ---
 
 grpc::Status NodeService::NodeUnpublishVolume(grpc::ServerContext*,
                                               const ::csi::v1::NodeUnpublishVolumeRequest* request,
@@ -461,8 +457,7 @@ absl::Status NodeService::Unpublish(const ::csi::v1::NodeUnpublishVolumeRequest&
   return UndoPublish(volume, *publication);
 }
 
-// --- Stats, expand
-// -------------------------------------------------------------------------------------------
+// --- Stats, expand ---
 
 absl::StatusOr<NodeService::Place> NodeService::FindPlace(const VolumeRecord& volume, std::string_view path) {
   const std::string_view wanted = TrimSlashes(path);
@@ -561,8 +556,7 @@ absl::Status NodeService::Expand(const ::csi::v1::NodeExpandVolumeRequest& reque
     const absl::Status fits = SupportsCapability(volume.kind, volume.fs_type, request.volume_capability());
     if (!fits.ok()) return absl::InvalidArgumentError(fits.message());
   }
-  if (request.has_capacity_range() && !CapacityFits(volume.capacity, request.capacity_range()) &&
-      volume.capacity < request.capacity_range().required_bytes()) {
+  if (volume.capacity < request.capacity_range().required_bytes()) {
     return absl::OutOfRangeError(
         fmt::format("volume {} has {} bytes; call ControllerExpandVolume first to make it larger", volume.id,
                     volume.capacity));
@@ -594,8 +588,7 @@ absl::Status NodeService::Expand(const ::csi::v1::NodeExpandVolumeRequest& reque
   return FinishGrowth(volume, loops.front().path, staging->path);
 }
 
-// --- What the node is
-// ----------------------------------------------------------------------------------------
+// --- What the node is ---
 
 grpc::Status NodeService::NodeGetCapabilities(grpc::ServerContext*,
                                               const ::csi::v1::NodeGetCapabilitiesRequest*,

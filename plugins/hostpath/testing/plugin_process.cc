@@ -87,7 +87,8 @@ PluginProcess::~PluginProcess() {
 }
 
 void PluginProcess::Spawn(const std::vector<std::string>& arguments) {
-  std::vector<std::string> copies = {BERTH_HOSTPATH_BINARY};
+  std::vector<std::string> copies = wrapper_;
+  copies.emplace_back(BERTH_HOSTPATH_BINARY);
   copies.insert(copies.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& copy : copies) argv.push_back(copy.data());

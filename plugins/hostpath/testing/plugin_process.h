@@ -47,6 +47,8 @@ class PluginProcess {
 
   // Starts it with the usual arguments and `extra`, and waits until its socket is there.
   void Start(std::vector<std::string> extra = {}, const std::string& node_id = "node-1");
+  // From now on it is started by `wrapper`, a program and its arguments that becomes the plugin.
+  void RunBy(std::vector<std::string> wrapper) { wrapper_ = std::move(wrapper); }
   // Starts it and waits for it to end. The exit code.
   [[nodiscard]] int RunToItsEnd(std::vector<std::string> arguments);
   // SIGKILL, as a crash.
@@ -72,6 +74,7 @@ class PluginProcess {
   int Reap();
 
   const Workplace& workplace_;
+  std::vector<std::string> wrapper_;
   pid_t pid_ = -1;
   std::unique_ptr<::csi::v1::Identity::Stub> identity_;
   std::unique_ptr<::csi::v1::Controller::Stub> controller_;
