@@ -315,7 +315,7 @@ TEST_F(BerthctlTest, EveryCodeOfAnAnswerEndsWith1AndSaysWhatToDo) {
 }
 
 TEST_F(BerthctlTest, ADeadlineSaysThatTheWorkGoesOn) {
-  node_.publish_waits_for_look = true;
+  node_.publish_waits_for_looks = 1;
   const Ended run = Ctl({"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--timeout", "200ms"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr("--timeout")));
@@ -458,7 +458,8 @@ TEST_F(BerthctlTest, AnErrorThatRepeatsASecretIsShownWithoutIt) {
 // ---- a terminal, a full disk, help ----
 
 TEST_F(BerthctlTest, LongWorkIsShownOnATerminal) {
-  node_.publish_waits_for_look = true;
+  // What the first look saw is on the terminal before berthctl looks again.
+  node_.publish_waits_for_looks = 2;
   node_.volume.set_running("NodeStageVolume");
   RunningBerthctl ctl(
       {"--socket", node_.socket(), "volume", "publish", "--plugin", "hostpath", "vol-1", "--consumer", "c"},

@@ -46,8 +46,9 @@ class FakeNode final : public v1::Node::Service {
   v1::GetVolumeStatsResponse stats;
   // Every call fails with this, if it is not OK.
   grpc::Status failure;
-  // PublishVolume answers only once GetVolume was called, or the caller has gone, or the test is over.
-  bool publish_waits_for_look = false;
+  // PublishVolume answers only after so many calls of GetVolume, or once the caller has gone or the test is
+  // over.
+  int publish_waits_for_looks = 0;
 
   // The requests of berthctl's calls, read once it has ended.
   std::vector<std::string> calls;
@@ -106,7 +107,7 @@ class FakeNode final : public v1::Node::Service {
     const grpc::Status result = Answer("GetVolume " + request->volume_id(), volume, response);
     const std::lock_guard lock(mutex_);
     get_request = *request;
-    looked_ = true;
+    ++looks_;
     changed_.notify_all();
     return result;
   }
@@ -115,7 +116,7 @@ class FakeNode final : public v1::Node::Service {
     {
       std::unique_lock lock(mutex_);
       publish_request = *request;
-      while (publish_waits_for_look && !looked_ && !closed_ && !context->IsCancelled()) {
+      while (looks_ < publish_waits_for_looks && !closed_ && !context->IsCancelled()) {
         changed_.wait_for(lock, std::chrono::milliseconds(20));
       }
     }
@@ -185,7 +186,7 @@ class FakeNode final : public v1::Node::Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<v1::WatchEventsResponse> events_;
-  bool looked_ = false;
+  int looks_ = 0;
   bool closed_ = false;
   std::unique_ptr<grpc::Server> server_;
 };
