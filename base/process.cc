@@ -315,7 +315,8 @@ std::optional<ProcStat> ParseProcStat(std::string_view stat) {
     stat.remove_prefix(word.size());
     if (field == 3) result.state = word.front();
     const auto parse = [word](auto& value) {
-      return std::from_chars(word.data(), word.data() + word.size(), value).ec == std::errc();
+      return std::from_chars(std::to_address(word.begin()), std::to_address(word.end()), value).ec ==
+             std::errc();
     };
     if (field == 22 && !parse(result.start_time)) return std::nullopt;
     if (field == 52 && !parse(result.wait_status)) return std::nullopt;
@@ -583,7 +584,7 @@ class Collector {
 
   void Close() {
     boost::system::error_code ignored;
-    static_cast<void>(descriptor_.close(ignored));
+    [[maybe_unused]] const auto closed = descriptor_.close(ignored);
   }
   [[nodiscard]] std::string TakeText() { return std::move(text_); }
 
