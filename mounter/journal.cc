@@ -60,7 +60,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     Batch batch = std::exchange(queue, {});
     asio::post(writer, [self = shared_from_this(), loop = executor, batch = std::move(batch)]() mutable {
       Commit(*self->database, batch);
-      asio::post(loop, [core = std::move(self), finished = std::move(batch)] { core->Finish(finished); });
+      loop.execute([core = std::move(self), finished = std::move(batch)] { core->Finish(finished); });
     });
   }
 
@@ -100,7 +100,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   }
 };
 
-absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(asio::any_io_executor executor,
+absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_executor& executor,
                                                        JournalOptions options) {
   auto core = std::make_shared<Core>(executor, std::move(options));
   BERTH_ASSIGN_OR_RETURN(core->database, JournalDatabase::Open(core->options.path));

@@ -27,7 +27,7 @@ struct JournalOptions {
 class Journal {
  public:
   // Blocks; called at start. Errors: JournalDatabase::Open.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Journal>> Open(asio::any_io_executor executor,
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Journal>> Open(const asio::any_io_executor& executor,
                                                                      JournalOptions options);
   // Commits what is queued, joins the writer thread and lets go of the file.
   ~Journal();

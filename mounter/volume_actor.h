@@ -84,7 +84,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> Commit();
   void SaveSoon();
 
-  [[nodiscard]] StepProgress Progress(Step step);
+  [[nodiscard]] StepProgress Progress(const Step& step);
   [[nodiscard]] Secrets SecretsFor(const PublicationKey& key) const;
   // Whether somebody waits who wants `step` undone: then it is not repeated.
   [[nodiscard]] bool Superseded(const Step& step) const;

@@ -149,7 +149,7 @@ void VolumeActor::SaveSoon() {
   if (machine_.present()) context_.journal->PutSoon(key_, EncodeRecord(machine_.record()));
 }
 
-StepProgress VolumeActor::Progress(Step step) {
+StepProgress VolumeActor::Progress(const Step& step) {
   return {.waiting = [this](std::string why) { waiting_for_ = std::move(why); },
           .sending =
               [this, step](std::string_view rpc) {

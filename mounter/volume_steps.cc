@@ -184,7 +184,7 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
       .rpc = CsiRpc::kNodeUnpublishVolume,
       .path = context_.paths->TargetPath(record, publication),
       .consumer = publication.key.consumer,
-      .call = [request](std::shared_ptr<CsiClient> client,
+      .call = [request](const std::shared_ptr<CsiClient>& client,
                         TimePoint until) { return StatusOf(client->NodeUnpublishVolume(request, until)); },
       .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
   StepReport report = co_await Undo(record, std::move(reverse), std::move(progress), deadline);
@@ -205,7 +205,7 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepProgress pro
       .rpc = CsiRpc::kNodeUnstageVolume,
       .path = context_.paths->StagingPath(record),
       .consumer = "",
-      .call = [request](std::shared_ptr<CsiClient> client,
+      .call = [request](const std::shared_ptr<CsiClient>& client,
                         TimePoint until) { return StatusOf(client->NodeUnstageVolume(request, until)); },
       .look = [this, record] { return context_.paths->LookAtStaging(record); }};
   co_return co_await Undo(record, std::move(reverse), std::move(progress), deadline);
