@@ -48,7 +48,7 @@ class Fingerprinter::Impl {
     scope_.Spawn("probe", Run());
   }
 
-  Awaitable<void> Stop() { co_await scope_.Join(); }
+  Awaitable<void> Stop() { return scope_.Join(); }
 
  private:
   Awaitable<void> Run() {

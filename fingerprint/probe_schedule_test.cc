@@ -14,6 +14,7 @@ using testing::ElementsAre;
 
 std::vector<int64_t> Delays(ProbeSchedule& schedule, const std::vector<bool>& outcomes) {
   std::vector<int64_t> delays;
+  delays.reserve(outcomes.size());
   for (const bool ok : outcomes) {
     delays.push_back(std::chrono::duration_cast<milliseconds>(schedule.After(ok)).count());
   }
