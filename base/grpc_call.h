@@ -56,14 +56,17 @@ Awaitable<absl::StatusOr<Response>> UnaryCall(Async* async,
         asio::prefer(asio::get_associated_executor(handler), asio::execution::outstanding_work.tracked);
     // std::function must be copyable, the handler is not: it is shared, and moved out once, on the loop.
     auto shared = std::make_shared<Handler>(std::move(handler));
-    auto on_done = [call, work, shared](grpc::Status status) {
-      asio::post(work, [call, shared, status = std::move(status)]() mutable {
-        Handler done = std::move(*shared);
-        shared.reset();
-        auto done_slot = asio::get_associated_cancellation_slot(done);
-        if (done_slot.is_connected()) done_slot.clear();
-        std::move(done)(std::move(status));
-      });
+    // Everything is moved on to the loop: the last one to let go of a call may let go of its channel too, and
+    // gRPC does not bear that on a thread of its own.
+    auto on_done = [call, work, shared](grpc::Status status) mutable {
+      asio::post(work,
+                 [call = std::move(call), shared = std::move(shared), status = std::move(status)]() mutable {
+                   Handler done = std::move(*shared);
+                   shared.reset();
+                   auto done_slot = asio::get_associated_cancellation_slot(done);
+                   if (done_slot.is_connected()) done_slot.clear();
+                   std::move(done)(std::move(status));
+                 });
     };
     (async->*method)(&call->context, &call->request, &call->response, std::move(on_done));
   };

@@ -10,6 +10,7 @@
 
 #include <boost/system/error_code.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace berth {
@@ -34,6 +35,12 @@ namespace berth {
 
 // CSI's and gRPC's spelling of a code: "FAILED_PRECONDITION".
 [[nodiscard]] std::string_view CodeName(absl::StatusCode code);
+
+// The message of `status` as fmt can show it (absl::string_view is a type of its own in Debian's build). Lives
+// as long as `status` does.
+[[nodiscard]] inline std::string_view MessageOf(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
 
 // `text` made safe to show: cut to `limit` bytes, bytes that are not printable ASCII or valid UTF-8 as \xNN.
 [[nodiscard]] std::string Printable(std::string_view text, size_t limit = 4096);

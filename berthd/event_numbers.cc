@@ -30,7 +30,7 @@ Awaitable<void> KeepEventNumbersReserved(Mounter& mounter, EventLog& events, uin
       end = *next + kBlock;
       continue;
     }
-    SPDLOG_WARN("event numbers: {}; half a block is left", Printable(std::string(next.status().message())));
+    SPDLOG_WARN("event numbers: {}; half a block is left", MessageOf(next.status()));
     co_await SleepUntil(Clock::now() + kRetry);
   }
 }

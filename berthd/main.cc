@@ -48,8 +48,8 @@ Awaitable<int> Run(BerthdConfig config) {
     SPDLOG_INFO("stopping: {}", error ? error.message() : strsignal(signal));
     Notify("STOPPING=1\nSTATUS=Stopping; plugins and volumes stay");
   } else {
-    SPDLOG_CRITICAL("cannot start: {}", std::string_view(started.message().data(), started.message().size()));
-    Notify(fmt::format("STATUS=Cannot start: {}", Printable(std::string(started.message()), 512)));
+    SPDLOG_CRITICAL("cannot start: {}", MessageOf(started));
+    Notify(fmt::format("STATUS=Cannot start: {}", Printable(MessageOf(started), 512)));
   }
   co_await berthd.Stop();
   co_return started.ok() ? EXIT_SUCCESS : EXIT_FAILURE;

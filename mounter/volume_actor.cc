@@ -15,11 +15,6 @@ namespace {
 
 constexpr Duration kFirstBackgroundRetry = std::chrono::seconds(1);
 
-std::string_view Message(const absl::Status& status) {
-  const absl::string_view message = status.message();
-  return {message.data(), message.size()};
-}
-
 VolumeRecord NewRecord(const PublishRequest& request, const PluginFacts& facts) {
   VolumeRecord record;
   record.plugin_id = request.plugin_id;
@@ -225,8 +220,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   if (verified.code() != absl::StatusCode::kInternal) co_return verified;
   // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
   // do not take the repeat for something that they have done already.
-  machine_.MarkLost(key, std::string(Message(verified)));
-  Event("volume.lost", key.consumer, fmt::format("{}: publishing it anew", Message(verified)));
+  machine_.MarkLost(key, std::string(MessageOf(verified)));
+  Event("volume.lost", key.consumer, fmt::format("{}: publishing it anew", MessageOf(verified)));
   machine_.Unwant(key);
   const absl::Status undone = co_await Drive(key);
   if (!undone.ok()) co_return Annotate(undone, "undo the publication whose mount was lost");

@@ -15,11 +15,6 @@ namespace {
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kRetryLimit = std::chrono::seconds(5);
 
-std::string_view Message(const absl::Status& status) {
-  const absl::string_view message = status.message();
-  return {message.data(), message.size()};
-}
-
 std::string Seconds(WallTime since) {
   return fmt::format("{:.0f} s", std::chrono::duration<double>(WallClock::now() - since).count());
 }
@@ -96,7 +91,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
   if (machine_.present()) {
     const absl::Status status = co_await Commit();
     if (!status.ok()) {
-      machine_.Unsettle(key, std::string(Message(status)));
+      machine_.Unsettle(key, std::string(MessageOf(status)));
       co_return status;
     }
   }
@@ -114,9 +109,15 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
 
 Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
+  absl::Status before;  // what the try before this one failed with
   for (int failures = 1;; ++failures) {
-    const StepReport report =
+    StepReport report =
         co_await steps_.Perform(machine_.record(), step, SecretsFor(step.key), Progress(step), deadline);
+    // A try that the step's own deadline cut short says nothing: the one before it said why.
+    if (absl::IsDeadlineExceeded(report.error) && !before.ok() && Clock::now() >= deadline) {
+      report.error = before;
+    }
+    before = report.error;
     running_.clear();
     running_since_.reset();
     waiting_for_.clear();
@@ -196,11 +197,11 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
   }
   if (follow_up == FollowUp::kPause && report.outcome != CallOutcome::kFinal) {
     Event("volume.uncertain", step.key.consumer,
-          fmt::format("not finished, to be tried again: {}", Message(report.error)));
+          fmt::format("not finished, to be tried again: {}", MessageOf(report.error)));
     return;
   }
   if (!done) {
-    Event("volume.failed", step.key.consumer, std::string(Message(report.error)));
+    Event("volume.failed", step.key.consumer, std::string(MessageOf(report.error)));
     return;
   }
   switch (step.kind) {
@@ -225,9 +226,10 @@ absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
     return absl::DeadlineExceededError("waiting behind other requests for this volume");
   }
   if (!waiting_for_.empty()) return absl::UnavailableError(waiting_for_);
-  const std::string last = last_error_.ok() ? ""
-                                            : fmt::format("; last error: {}: {}",
-                                                          CodeName(last_error_.code()), Message(last_error_));
+  const std::string last =
+      last_error_.ok()
+          ? ""
+          : fmt::format("; last error: {}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
   if (!running_.empty() && running_since_) {
     return absl::DeadlineExceededError(
         fmt::format("plugin {}: {} has run for {} and goes on; the same request joins it{}",

@@ -13,7 +13,6 @@
 #include "supervisor/duration_text.h"
 #include "supervisor/plugin_output.h"
 #include "supervisor/plugin_socket.h"
-#include "supervisor/status_text.h"
 
 namespace berth {
 namespace {

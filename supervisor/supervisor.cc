@@ -10,7 +10,6 @@
 
 #include "base/status.h"
 #include "supervisor/plugin_runner.h"
-#include "supervisor/status_text.h"
 
 namespace berth {
 namespace {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/event_log.h"
+#include "base/status.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/fake_node.h"
 #include "mounter/testing/loop_runner.h"
@@ -91,9 +92,5 @@ class MounterTestBase : public ::testing::Test {
   MounterOptions options_;
   std::unique_ptr<Mounter> mounter_;
 };
-
-inline std::string MessageOf(const absl::Status& status) {
-  return {status.message().data(), status.message().size()};
-}
 
 }  // namespace berth

@@ -1,0 +1,23 @@
+// What /proc/pid/stat says of a process: shared by the files of process.h. Not for others. Any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace berth::process_internal {
+
+// Of /proc/pid/stat.
+struct ProcStat {
+  char state = 0;           // field 3
+  uint64_t start_time = 0;  // field 22
+  // Field 52: how a zombie ended, as wait() tells. 0 as well where the kernel does not want to say.
+  int wait_status = 0;
+};
+
+// Errors: those of reading the file (of a process that is no more: ErrnoOf ENOENT or ESRCH); INTERNAL where
+// it is not in the form that is known.
+[[nodiscard]] absl::StatusOr<ProcStat> ReadProcStat(pid_t pid);
+
+}  // namespace berth::process_internal
