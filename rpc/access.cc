@@ -19,10 +19,11 @@ constexpr std::string_view kReaderGroup = "berth";
 constexpr size_t kNameBufferLimit = 1U << 20;
 
 // A number that is a whole id; -1 (which the kernel reads as "no change") is none.
-std::optional<uint32_t> ParseId(std::string_view text) {
+std::optional<uint32_t> ParseId(const std::string& text) {
   uint32_t id = 0;
-  const char* end = text.data() + text.size();
-  const auto result = std::from_chars(text.data(), end, id);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto result = std::from_chars(begin, end, id);
   if (text.empty() || result.ec != std::errc() || result.ptr != end || id == UINT32_MAX) return std::nullopt;
   return id;
 }

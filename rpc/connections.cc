@@ -14,15 +14,15 @@
 
 namespace berth {
 
-absl::StatusOr<std::unique_ptr<Connections>> Connections::Make(asio::any_io_executor executor,
+absl::StatusOr<std::unique_ptr<Connections>> Connections::Make(const asio::any_io_executor& executor,
                                                                ConnectionLimits limits) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
-  return std::unique_ptr<Connections>(new Connections(std::move(executor), limits, std::move(epoll)));
+  return std::unique_ptr<Connections>(new Connections(executor, limits, std::move(epoll)));
 }
 
-Connections::Connections(asio::any_io_executor executor, ConnectionLimits limits, UniqueFd epoll)
-    : limits_(limits), epoll_(std::move(executor), epoll.Release()) {}
+Connections::Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll)
+    : limits_(limits), epoll_(executor, epoll.Release()) {}
 
 absl::Status Connections::Admit(const PeerCredentials& peer, Rights rights) const {
   const size_t total =

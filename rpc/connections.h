@@ -31,8 +31,8 @@ struct ConnectionLimits {
 class Connections {
  public:
   // FAILED_PRECONDITION/RESOURCE_EXHAUSTED: no epoll.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connections>> Make(asio::any_io_executor executor,
-                                                                         ConnectionLimits limits);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connections>> Make(
+      const asio::any_io_executor& executor, ConnectionLimits limits);
 
   // Whether one more connection may be taken from `peer`. RESOURCE_EXHAUSTED names the limit.
   [[nodiscard]] absl::Status Admit(const PeerCredentials& peer, Rights rights) const;
@@ -60,7 +60,7 @@ class Connections {
     PeerCredentials peer;
   };
 
-  Connections(asio::any_io_executor executor, ConnectionLimits limits, UniqueFd epoll);
+  Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll);
   void Forget(uint64_t id);
 
   ConnectionLimits limits_;

@@ -9,7 +9,6 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 namespace csi = ::csi::v1;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
@@ -71,7 +70,7 @@ TEST(ConvertPluginTest, OutputOfAnyBytesCanBeSent) {
   EXPECT_EQ(proto.reason(), "said \\xff\\xfe");
 }
 
-VolumeView View(StageState stage, std::vector<PublicationState> publications) {
+VolumeView View(StageState stage, const std::vector<PublicationState>& publications) {
   VolumeView view;
   view.stage_state = stage;
   for (const PublicationState state : publications) view.publications.push_back({.state = state});

@@ -259,7 +259,7 @@ Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, Cal
   }
 
   while (true) {
-    EventLog::Batch batch = events_.After(position, kEventBatch);
+    const EventLog::Batch batch = events_.After(position, kEventBatch);
     uint64_t missed = batch.missed;
     for (const Event& event : batch.events) {
       position = event.sequence;

@@ -19,7 +19,6 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing::Not;
 using testing::SizeIs;
 using ControllerRpc = csi::ControllerServiceCapability::RPC;
 using NodeRpc = csi::NodeServiceCapability::RPC;
@@ -66,9 +65,9 @@ class NodeApiTest : public testing::Test {
   template <class Request, class Response>
   absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (NodeApi::*method)(Request, CallInfo),
                                 const Request& request, bool may_change = true) {
-    CallInfo call{.method = "Test",
-                  .rights = {.read = true, .change = may_change},
-                  .deadline = Clock::now() + std::chrono::seconds(20)};
+    const CallInfo call{.method = "Test",
+                        .rights = {.read = true, .change = may_change},
+                        .deadline = Clock::now() + std::chrono::seconds(20)};
     return RunOn(loop_, (api_.*method)(request, call));
   }
 

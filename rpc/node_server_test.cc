@@ -110,7 +110,7 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   const auto* service = v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Node");
   ASSERT_NE(service, nullptr);
   int tried = 0;
-  const auto denied = [&](auto method, auto request, auto response) {
+  const auto denied = [&](auto method, const auto& request, auto response) {
     Call call;
     const grpc::Status status = (stub.get()->*method)(&call.context, request, &response);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
@@ -279,6 +279,7 @@ TEST_F(NodeServerTest, OneUsersConnectionsAreLimited) {
 TEST_F(NodeServerTest, AnOperatorGetsInHoweverManyOthersConnect) {
   Start({.connections = {.total = 4, .per_user = 100, .reserved = 1}});
   std::vector<UniqueFd> crowd;
+  crowd.reserve(3);
   for (int i = 0; i < 3; ++i) crowd.push_back(ConnectAs(node_.path(), kNobody, kNobody));
   ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 3; }));
   const UniqueFd refused = ConnectAs(node_.path(), kNobody, kNobody);

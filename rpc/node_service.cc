@@ -119,7 +119,8 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
 template <class Request, class Response>
 Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Request, Response> handler,
                                                         Request request, CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckRight(right, call));
+  const absl::Status allowed = CheckRight(right, call);
+  if (!allowed.ok()) co_return allowed;
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
 
   ChangeRecord record(fmt::format("{} by {}, {}", call.method, peer_names_(call.peer), Subject(request)));

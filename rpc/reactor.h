@@ -127,7 +127,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
   }
 
   void Begin(CallInfo call) {
-    if (absl::Status status = scope_.Admit(); !status.ok()) {
+    if (const absl::Status status = scope_.Admit(); !status.ok()) {
       Finish(ToWire(status));
       return;
     }
@@ -139,8 +139,9 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     const std::string_view method = call.method;
     auto result =
         co_await reactor_internal::RunHandler(method, handler_(*request_, std::move(call)), bell_, gone_);
-    if (result.ok()) *response_ = *std::move(result);
-    Finish(ToWire(result.status()));
+    const absl::Status status = result.status();
+    if (status.ok()) *response_ = *std::move(result);
+    Finish(ToWire(status));
   }
 
   CallScope& scope_;
@@ -209,7 +210,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
   }
 
   void Begin(CallInfo call) {
-    if (absl::Status status = scope_.Admit(); !status.ok()) {
+    if (const absl::Status status = scope_.Admit(); !status.ok()) {
       this->Finish(ToWire(status));
       return;
     }

@@ -27,7 +27,7 @@ struct RequestLimits {
   static constexpr size_t kFsType = 128;
   static constexpr size_t kMountFlags = 4096;  // all of them
   static constexpr size_t kMapEntries = 1024;
-  static constexpr size_t kMapBytes = 64 * 1024;  // keys and values
+  static constexpr size_t kMapBytes = size_t{64} << 10;  // keys and values
   static constexpr int kCapabilities = 32;
 };
 

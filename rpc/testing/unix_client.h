@@ -43,7 +43,7 @@ inline UniqueFd ConnectAs(const std::string& path, uid_t uid, gid_t gid, std::ve
 
 // Whether the other end has closed the connection, waiting up to `milliseconds` for it.
 inline bool IsClosedWithin(int fd, int milliseconds) {
-  timeval bound{.tv_sec = milliseconds / 1000, .tv_usec = (milliseconds % 1000) * 1000};
+  timeval bound{.tv_sec = milliseconds / 1000, .tv_usec = 1000L * (milliseconds % 1000)};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &bound, sizeof bound);
   char bytes[4096];
   while (true) {
