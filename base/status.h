@@ -36,8 +36,8 @@ namespace berth {
 // CSI's and gRPC's spelling of a code: "FAILED_PRECONDITION".
 [[nodiscard]] std::string_view CodeName(absl::StatusCode code);
 
-// The message of `status` as fmt can show it (absl::string_view is a type of its own in Debian's build). Lives
-// as long as `status` does.
+// The message of `status` as fmt can show it (absl::string_view is a type of its own in Debian's build).
+// Lives as long as `status` does.
 [[nodiscard]] inline std::string_view MessageOf(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
