@@ -83,6 +83,7 @@ absl::Status Recover(Context& context) {
 
   // A copy that was cut off may have left its source frozen.
   std::vector<std::string> sources;
+  sources.reserve(volumes.size() + snapshots.size());
   for (const VolumeRecord& volume : volumes) sources.push_back(volume.source_volume);
   for (const SnapshotRecord& snapshot : snapshots) sources.push_back(snapshot.source_volume);
   for (const std::string& source : sources) {

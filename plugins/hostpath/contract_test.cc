@@ -187,6 +187,7 @@ TEST_F(ContractTest, CreateIsIdempotentByNameAndRefusesWhatDiffers) {
 TEST_F(ContractTest, VolumesAreListedInPages) {
   Begin();
   std::vector<std::string> ids;
+  ids.reserve(5);
   for (int i = 0; i < 5; ++i) ids.push_back(MustCreate(CreateRequest("pvc-" + std::to_string(i), Mounted())));
   ::csi::v1::ListVolumesResponse page;
   EXPECT_CALL_OK(List(2, "", &page));
@@ -218,6 +219,7 @@ TEST_F(ContractTest, SnapshotsAreListedInPagesAndFiltered) {
   const std::string one = MustCreate(CreateRequest("one", Mounted()));
   const std::string two = MustCreate(CreateRequest("two", Mounted()));
   std::vector<std::string> ids;
+  ids.reserve(5);
   for (int i = 0; i < 5; ++i) {
     ::csi::v1::Snapshot snapshot;
     EXPECT_CALL_OK(Snap(i < 3 ? one : two, "snap-" + std::to_string(i), &snapshot));
@@ -405,7 +407,7 @@ TEST_F(ContractTest, WithoutAttachControllerPublishIsUnimplemented) {
   ::csi::v1::ControllerPublishVolumeResponse response;
   EXPECT_CODE(Attach("any", "node-1", Mounted(), false, &response), UNIMPLEMENTED);
   EXPECT_CODE(Detach("any", "node-1"), UNIMPLEMENTED);
-  ::csi::v1::ControllerModifyVolumeRequest modify;
+  const ::csi::v1::ControllerModifyVolumeRequest modify;
   ::csi::v1::ControllerModifyVolumeResponse modified;
   EXPECT_CODE(plugin_.Call(plugin_.controller(), &Controller::ControllerModifyVolume, modify, &modified),
               UNIMPLEMENTED);
@@ -463,9 +465,11 @@ TEST_F(ContractTest, ManyVolumesAreServedAtOnce) {
   Begin();
   constexpr int kThreads = 8;
   std::vector<std::string> stagings;
+  stagings.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) stagings.push_back(workplace_.NewStagingPath(std::to_string(i)));
   std::atomic<int> finished = 0;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 5; ++round) {
@@ -489,6 +493,7 @@ TEST_F(ContractTest, OneNameMakesOneVolumeHoweverManyAskAtOnce) {
   std::mutex mutex;
   std::set<std::string> ids;
   std::vector<std::thread> threads;
+  threads.reserve(8);
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
       ::csi::v1::Volume volume;
@@ -535,6 +540,7 @@ TEST_F(ProgramTest, ServesDirectoryVolumesInAUserNamespace) {
 
 TEST_F(ProgramTest, RemovesASocketThatNobodyAnswersOn) {
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(fd.valid());
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   workplace_.Socket().copy(address.sun_path, sizeof address.sun_path - 1);

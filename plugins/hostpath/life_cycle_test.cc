@@ -444,8 +444,10 @@ TEST_F(ImageVolumeTest, ReportsAMissingImageAsAbnormal) {
 TEST_F(ImageVolumeTest, IsUsedAtOnceWithOthers) {
   constexpr int kThreads = 4;
   std::vector<std::string> stagings;
+  stagings.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) stagings.push_back(workplace_.NewStagingPath(std::to_string(i)));
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       for (int round = 0; round < 3; ++round) {

@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file) {
     if (!name.starts_with("loop")) continue;
     // Only the devices that may be ours are opened: opening a stranger's could disturb it.
     const absl::StatusOr<std::string> backing =
-        ReadFile(fmt::format("/sys/block/{}/loop/backing_file", name), 2 * PATH_MAX);
+        ReadFile(fmt::format("/sys/block/{}/loop/backing_file", name), size_t{2} * PATH_MAX);
     if (!backing.ok() || backing->find(LastParts(file)) == std::string::npos) continue;
     LoopDevice loop;
     loop.path = fmt::format("/dev/{}", name);

@@ -7,6 +7,8 @@
 
 #include <string>
 
+#include "base/file.h"
+
 namespace berth::hostpath {
 namespace {
 
@@ -79,10 +81,7 @@ TEST_F(TargetTest, IsMadeTakenIfEmptyAndRemoved) {
 }
 
 TEST_F(TargetTest, WithSomethingInItIsLeftAlone) {
-  FILE* file = fopen(path_.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  fputs("content", file);
-  fclose(file);
+  ASSERT_TRUE(WriteFileAtomic(path_, "content", 0600).ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(MakeTarget(path_, /*file=*/true)));
   EXPECT_TRUE(absl::IsFailedPrecondition(RemoveTarget(path_)));
   EXPECT_EQ(access(path_.c_str(), F_OK), 0);

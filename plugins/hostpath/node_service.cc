@@ -375,7 +375,7 @@ absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& req
 
   if (present.has_value()) BERTH_RETURN_IF_ERROR(UndoPublish(volume, *present));
   BERTH_RETURN_IF_ERROR(context_.store.PutPublication(publication));
-  const absl::Status status = MakePublication(volume, *staging, publication, flags, group);
+  absl::Status status = MakePublication(volume, *staging, publication, flags, group);
   if (!status.ok()) {
     if (const absl::Status undone = UndoPublish(volume, publication); !undone.ok()) {
       SPDLOG_WARN("NodePublishVolume {}: what was begun could not be undone: {}", volume.id,
@@ -390,7 +390,7 @@ absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& req
 absl::Status NodeService::MakePublication(const VolumeRecord& volume, const Staging& staging,
                                           const Publication& publication, const MountFlags& flags,
                                           const std::string& group) {
-  if (const absl::Status status = MakeTarget(publication.target, publication.block); !status.ok()) {
+  if (absl::Status status = MakeTarget(publication.target, publication.block); !status.ok()) {
     // What is there and stands in the way is not ours, and not ours to remove.
     BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(publication.target));
     return status;
@@ -491,9 +491,9 @@ absl::Status NodeService::Stats(const ::csi::v1::NodeGetVolumeStatsRequest& requ
   BERTH_ASSIGN_OR_RETURN(place, FindPlace(volume, request.volume_path()));
   auto* condition = response->mutable_volume_condition();
   condition->set_message("in use, nothing is wrong");
-  const auto abnormal = [&](std::string message) {
+  const auto abnormal = [&](const std::string& message) {
     condition->set_abnormal(true);
-    condition->set_message(std::move(message));
+    condition->set_message(message);
   };
   if (const absl::Status content =
           context_.storage.CheckContent(Area::kVolumes, volume.id, volume.kind, volume.capacity);

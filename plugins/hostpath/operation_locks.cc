@@ -62,7 +62,12 @@ absl::StatusOr<OperationLocks::Hold> OperationLocks::Acquire(Space space, std::s
 void OperationLocks::Release(const std::string& key) {
   const std::lock_guard lock(mutex_);
   const auto found = held_.find(key);
-  if (found->second < 0 || --found->second == 0) held_.erase(found);
+  // One alone, or the last of the sharers.
+  if (found->second <= 1) {
+    held_.erase(found);
+  } else {
+    --found->second;
+  }
 }
 
 }  // namespace berth::hostpath

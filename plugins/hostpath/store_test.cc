@@ -1,10 +1,13 @@
 #include "plugins/hostpath/store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
+
+#include "base/unique_fd.h"
 
 namespace berth::hostpath {
 namespace {
@@ -131,11 +134,8 @@ TEST_F(StoreTest, AStateOfANewerProgramIsRefused) {
   store_.reset();
   {
     // The version is the big-endian number at byte 60 of the file.
-    FILE* file = fopen(Path().c_str(), "r+b");
-    ASSERT_NE(file, nullptr);
-    ASSERT_EQ(fseek(file, 60, SEEK_SET), 0);
-    ASSERT_EQ(fwrite("\0\0\0\x63", 1, 4, file), 4U);
-    ASSERT_EQ(fclose(file), 0);
+    const UniqueFd file(open(Path().c_str(), O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(pwrite(file.get(), "\0\0\0\x63", 4, 60), 4);
   }
   EXPECT_TRUE(absl::IsFailedPrecondition(Store::Open(Path()).status()));
 }

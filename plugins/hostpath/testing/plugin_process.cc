@@ -91,6 +91,7 @@ void PluginProcess::Spawn(const std::vector<std::string>& arguments) {
   copies.emplace_back(BERTH_HOSTPATH_BINARY);
   copies.insert(copies.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
+  argv.reserve(copies.size() + 1);
   for (std::string& copy : copies) argv.push_back(copy.data());
   argv.push_back(nullptr);
   pid_ = fork();
@@ -119,7 +120,7 @@ void PluginProcess::Start(std::vector<std::string> extra, const std::string& nod
   node_ = ::csi::v1::Node::NewStub(channel);
 }
 
-int PluginProcess::RunToItsEnd(std::vector<std::string> arguments) {
+int PluginProcess::RunToItsEnd(const std::vector<std::string>& arguments) {
   Spawn(arguments);
   return Reap();
 }

@@ -50,7 +50,7 @@ class PluginProcess {
   // From now on it is started by `wrapper`, a program and its arguments that becomes the plugin.
   void RunBy(std::vector<std::string> wrapper) { wrapper_ = std::move(wrapper); }
   // Starts it and waits for it to end. The exit code.
-  [[nodiscard]] int RunToItsEnd(std::vector<std::string> arguments);
+  [[nodiscard]] int RunToItsEnd(const std::vector<std::string>& arguments);
   // SIGKILL, as a crash.
   void Kill();
   // SIGTERM. The exit code.
