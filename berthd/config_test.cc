@@ -37,9 +37,9 @@ changers = ["user:ops"]
 }
 
 TEST(BerthdConfigTest, MistakesNameFileLineAndKey) {
-  const auto config = ParseBerthdConfig("/etc/berth/berthd.toml", "node = \"x\"\n[access]\nreader = []\n");
+  const auto config = ParseBerthdConfig("/etc/berth/berthd.toml", "nodeid = \"x\"\n[access]\nreader = []\n");
   EXPECT_EQ(config.status().message(),
-            "/etc/berth/berthd.toml:1: node: unknown key; did you mean node_id?\n"
+            "/etc/berth/berthd.toml:1: nodeid: unknown key; did you mean node_id?\n"
             "/etc/berth/berthd.toml:3: access.reader: unknown key; did you mean access.readers?");
 }
 

@@ -46,22 +46,24 @@ function(berth_proto_library name)
     ${ARG_LIBS})
 endfunction()
 
-# berth_test(NAME SOURCES … LIBS … [LABELS …] [ENV K=V …]): a GoogleTest program. Tests that need root say
+# berth_test(NAME SOURCES … LIBS … [LABELS …] [TIMEOUT s]): a GoogleTest program. Tests that need root say
 # so by the label "root" and work in a mount namespace of their own.
 function(berth_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest)
-  if(NOT name IN_LIST BERTH_TESTS_WITH_MAIN)
-    target_link_libraries(${name} PRIVATE GTest::gtest_main)
-  endif()
+  # A test with a main of its own never pulls gtest_main's out of the archive.
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
   _berth_ours(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  set(labels)
+  if(ARG_LABELS)
+    set(labels LABELS "${ARG_LABELS}") # An empty value would take the next word for its own.
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${ARG_ENV}")
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} ${labels})
 endfunction()
 
 # berth_program(NAME SOURCES … LIBS … [DESTINATION dir]): an executable in build/<preset>/bin, installed.
