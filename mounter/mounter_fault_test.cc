@@ -17,7 +17,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
 

@@ -305,10 +305,8 @@ std::optional<absl::Status> VolumeMachine::TakeFailure(const PublicationKey& key
   return node.mapped();
 }
 
-void VolumeMachine::Remove(const PublicationKey& key) {
-  // By value: `key` may live in what is erased.
-  const PublicationKey wanted = key;
-  std::erase_if(record_.publications, [&](const PublicationRecord& p) { return p.key == wanted; });
+void VolumeMachine::Remove(PublicationKey key) {
+  std::erase_if(record_.publications, [&key](const PublicationRecord& p) { return p.key == key; });
   Normalize();
 }
 

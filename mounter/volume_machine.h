@@ -111,7 +111,7 @@ class VolumeMachine {
 
  private:
   [[nodiscard]] bool Awaits(const PublicationRecord& publication) const;
-  void Remove(const PublicationKey& key);
+  void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
   FollowUp OnStage(CallOutcome outcome, const absl::Status& error, bool time_left);
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,

@@ -152,6 +152,8 @@ struct Row {
   const char* state;
   const char* next;
 };
+// CTest names each case by this.
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
 
 VolumeMachine Start() { return Wanted(); }
 

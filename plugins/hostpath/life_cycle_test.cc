@@ -48,6 +48,8 @@ struct Mountable {
   std::string fs_type;
   int64_t bytes;
 };
+// CTest names each case by this.
+void PrintTo(const Mountable& mountable, std::ostream* out) { *out << mountable.name; }
 
 class MountableVolumeTest : public PluginTest, public ::testing::WithParamInterface<Mountable> {
  protected:

@@ -83,9 +83,12 @@ int main(int argc, char** argv) {
       if (listen(server, 16) != 0) return Fail("listen");
     }
   }
-  while (!no_socket && !never_listen) {
+  while (true) {
+    if (no_socket || never_listen) {
+      pause();
+      continue;
+    }
     const int connection = accept4(server, nullptr, nullptr, SOCK_CLOEXEC);
     if (connection >= 0) close(connection);
   }
-  while (true) pause();
 }
