@@ -18,7 +18,6 @@ using google::protobuf::util::MessageDifferencer;
 using grpc::ServerContext;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
