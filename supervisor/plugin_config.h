@@ -9,6 +9,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,14 +23,73 @@
 
 namespace berth {
 
+// [limits]; unset: none.
+struct PlaceLimits {
+  std::optional<uint64_t> memory_max;  // bytes
+  std::optional<uint64_t> pids_max;
+  std::optional<double> cpus;  // 1.5: one and a half processors
+
+  bool operator==(const PlaceLimits&) const = default;
+};
+
+// [log]
+struct LogLimits {
+  uint64_t max_line = 16 * uint64_t{1024};            // bytes; what is longer is cut
+  uint64_t rate = 10'000;                             // lines a second; 0: no limit
+  uint64_t burst = 20'000;                            // lines at once, above the rate
+  uint64_t keep = uint64_t{1024} * 1024;              // bytes that are kept for readers
+  uint64_t max_unread = 256 * uint64_t{1024} * 1024;  // bytes on disk that nobody has read yet
+  bool journal = true;                                // forwarded to the system's journal
+
+  bool operator==(const LogLimits&) const = default;
+};
+
 // [health]
 struct HealthConfig {
   Duration interval = std::chrono::seconds(10);  // between probes of a plugin that is well
   Duration timeout = std::chrono::seconds(5);    // of one Probe
   int failures = 3;                              // in a row, until it counts as unhealthy
   Duration fingerprint_interval = std::chrono::minutes(5);
+  // Ill for so long without a break, it is replaced; zero: never. A budget of its own, apart from [restart].
+  Duration replace_after = std::chrono::minutes(2);
+  int replace_burst = 5;
+  Duration replace_window = std::chrono::hours(1);
 
   bool operator==(const HealthConfig&) const = default;
+};
+
+// [rlimits]: one of setrlimit(2)'s. RLIM_INFINITY: unlimited.
+struct RlimitConfig {
+  int resource = 0;
+  uint64_t soft = 0;
+  uint64_t hard = 0;
+
+  bool operator==(const RlimitConfig&) const = default;
+};
+
+// Whose rights the plugin runs with. Names are looked up at launch (PluginProcessSpec).
+struct PluginUserConfig {
+  std::string user;   // a name or a number; empty: root
+  std::string group;  // empty: the user's own
+  std::vector<std::string> supplementary_groups;
+  std::optional<uint64_t> capability_bounding_set;  // bit mask; unset: as the kernel gives it
+  uint64_t ambient_capabilities = 0;                // bit mask
+  bool no_new_privileges = false;
+  unsigned umask = 0022;
+  std::string working_directory;  // unexpanded; empty: /
+
+  bool operator==(const PluginUserConfig&) const = default;
+};
+
+// What becomes of the other processes of a plugin when its main process is replaced.
+enum class ChildrenPolicy {
+  kEnd,
+  kKeep,  // those that hold /dev/fuse live on
+};
+
+enum class SwapMode {
+  kAfter,   // the old one ends, then the new one starts
+  kBeside,  // the new one starts and is compared while the old one still serves
 };
 
 // Where a variable of the environment has its value from.
@@ -46,13 +106,24 @@ struct PluginConfig {
   std::string id;
   PluginKind kind = PluginKind::kMonolith;
   bool enabled = true;
-  std::string command;                 // absolute path
+  std::string socket;        // absolute path, of a plugin that somebody else runs; empty: `command` is run
+  std::string volumes_path;  // where the plugin sees <state_dir>/volumes; empty: there
+  std::string command;       // absolute path
   std::vector<std::string> arguments;  // unexpanded
   std::map<std::string, EnvironmentValue> environment;
+  PluginUserConfig user;
+  ChildrenPolicy children = ChildrenPolicy::kEnd;
+  bool serves_mounts = false;  // volumes vanish with its processes (FUSE)
+  SwapMode swap = SwapMode::kAfter;
   Duration start_timeout = std::chrono::seconds(30);
   Duration stop_timeout = std::chrono::seconds(30);
+  PlaceLimits limits;
+  std::vector<RlimitConfig> rlimits;  // by resource
+  LogLimits log;
   HealthConfig health;
   RestartLimits restart;
+
+  [[nodiscard]] bool external() const { return !socket.empty(); }
 
   bool operator==(const PluginConfig&) const = default;
 };
