@@ -62,7 +62,10 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .runtime_dir = config_.runtime_dir,
       .node_id = config_.node_id,
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
-      .busy = [this](const std::string& id) { return mounter_->Busy(id); },
+      .busy_until = [this](const std::string& id, uint64_t /*incarnation*/) -> std::optional<TimePoint> {
+        if (!mounter_->Busy(id)) return std::nullopt;
+        return TimePoint::max();
+      },
   };
   supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
   bridge_.Connect(supervisor_.get(), mounter_.get());

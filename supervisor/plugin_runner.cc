@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "supervisor/duration_text.h"
+#include "supervisor/plugin_launch.h"
 #include "supervisor/plugin_output.h"
 #include "supervisor/plugin_socket.h"
 
@@ -491,7 +492,7 @@ Awaitable<absl::Status> PluginRunner::Stop(bool force, TimePoint deadline) {
 }
 
 Awaitable<absl::Status> PluginRunner::Restart(bool force, TimePoint deadline) {
-  if (!force && context_.busy && context_.busy(id_)) {
+  if (!force && context_.busy_until && context_.busy_until(id_, snapshot_.incarnation).has_value()) {
     const std::vector<std::string> holders = Holders();
     co_return absl::FailedPreconditionError(
         fmt::format("restart plugin {}: an operation runs through it now{}{}; wait for its end, or force it",
@@ -504,6 +505,23 @@ Awaitable<absl::Status> PluginRunner::Restart(bool force, TimePoint deadline) {
   }
   co_return absl::DeadlineExceededError(fmt::format("restart plugin {}: not begun in time", id_));
 }
+
+Awaitable<absl::Status> PluginRunner::Drain(TimePoint /*deadline*/) {
+  co_return absl::UnimplementedError("drain: not built yet");
+}
+
+Awaitable<absl::Status> PluginRunner::Swap(SwapRequest /*request*/, TimePoint /*deadline*/) {
+  co_return absl::UnimplementedError("swap: not built yet");
+}
+
+Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile /*file*/,
+                                                                  TimePoint /*deadline*/) {
+  co_return absl::UnimplementedError("reconfigure: not built yet");
+}
+
+void PluginRunner::OnIdle(uint64_t /*incarnation*/) {}
+
+void PluginRunner::OnHoldersChanged() {}
 
 Awaitable<absl::Status> PluginRunner::WaitServing(TimePoint deadline) {
   while (true) {

@@ -25,6 +25,7 @@
 #include "base/task_scope.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/plugin_lifecycle.h"
+#include "supervisor/plugin_owner.h"
 #include "supervisor/registry.h"
 #include "supervisor/run_record.h"
 #include "supervisor/supervisor.h"
@@ -36,39 +37,46 @@ struct RunnerContext {
   asio::any_io_executor executor;
   PluginPlaces places;
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
-  std::function<bool(const std::string& plugin_id)> busy;
+  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
   PluginObserver& observer;
   EventLog& events;
   Registry& registry;
 };
 
-class PluginRunner {
+class PluginRunner final : public PluginOwner {
  public:
   // `file.config` not OK: a broken file. It can still be taken back, not launched.
   PluginRunner(RunnerContext& context, PluginFile file);
   // A plugin of which only a run record is left.
   PluginRunner(RunnerContext& context, std::string id);
-  ~PluginRunner();
+  ~PluginRunner() override;
   PluginRunner(const PluginRunner&) = delete;
   PluginRunner& operator=(const PluginRunner&) = delete;
 
   // Takes the plugin back or launches it, and then does what comes, until cancelled; returns by itself only
   // when a plugin without a file has ended.
-  [[nodiscard]] Awaitable<void> Run();
+  [[nodiscard]] Awaitable<void> Run() override;
   // Waits until it was taken back, launched, or neither for good.
-  [[nodiscard]] Awaitable<void> WaitBegun();
+  [[nodiscard]] Awaitable<void> WaitBegun() override;
   // Once Run has ended: lets go of the process, which runs on.
-  [[nodiscard]] Awaitable<void> LetGo();
+  [[nodiscard]] Awaitable<void> LetGo() override;
 
   // See Supervisor.
-  [[nodiscard]] Awaitable<absl::Status> Start(TimePoint deadline);
-  [[nodiscard]] Awaitable<absl::Status> Stop(bool force, TimePoint deadline);
-  [[nodiscard]] Awaitable<absl::Status> Restart(bool force, TimePoint deadline);
-  void OnHealth(uint64_t incarnation, const PluginHealth& health);
-  void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts, const std::string& computed_class);
+  [[nodiscard]] Awaitable<absl::Status> Start(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Stop(bool force, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Restart(bool force, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Drain(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Swap(SwapRequest request, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
+                                                                    TimePoint deadline) override;
+  void OnHealth(uint64_t incarnation, const PluginHealth& health) override;
+  void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+               const std::string& computed_class) override;
+  void OnIdle(uint64_t incarnation) override;
+  void OnHoldersChanged() override;
 
   // True once a plugin without a file has ended: it is no longer in the registry.
-  [[nodiscard]] bool gone() const { return gone_; }
+  [[nodiscard]] bool gone() const override { return gone_; }
 
  private:
   struct Message {

@@ -2,7 +2,8 @@
 //
 // Owned by the Supervisor, which alone writes it; read by everybody on the loop thread. A snapshot is a
 // plain value. Three facts are kept apart: alive (its process runs), ready (it answers Probe as ready),
-// registered (what it is has been read, and it takes work).
+// registered (what it is has been read, and it takes work). Each plugin joins when it becomes registered and
+// leaves when it ceases to be: events plugin.joined and plugin.left, always in pairs, the latter with why.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct PluginHealth {
   std::optional<WallTime> last_probe_at;
   Duration latency{};
   std::string error;
+  bool answered = true;  // with `ok` false: it was answered, with ready = false, which is no illness
   int consecutive_failures = 0;
   WallTime since;
 
@@ -59,6 +61,20 @@ struct PluginSnapshot {
   std::optional<PluginFacts> facts;
   std::string computed_class;
   std::optional<WallTime> facts_read_at;
+
+  // No new call may begin now, and that passes soon (it is being restarted, replaced or swapped): callers
+  // queue rather than fail. Calls in flight go on.
+  bool held = false;
+  // It is to be stopped: new work is refused with `reason`; what takes volumes away goes on until they are
+  // gone.
+  bool draining = false;
+  std::vector<std::string> holders;  // of volumes, while draining: what it waits for
+  bool external = false;             // somebody else runs it
+  bool serves_mounts = false;        // volumes vanish with its processes
+  std::string placement;             // where its processes live: "scope berth-plugin-nfs.scope", "none: …"
+  std::string file_error;            // its file is wrong, or was changed, and it runs on as it was launched
+  std::string command;               // as launched, with arguments unexpanded; a swap may have changed it
+  std::string swap;                  // what the last swap does or did, for people
 };
 
 class Registry {

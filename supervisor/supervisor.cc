@@ -35,7 +35,7 @@ class Supervisor::Impl {
         context_{.executor = executor,
                  .places = PlacesOf(options),
                  .held_by = std::move(options.held_by),
-                 .busy = std::move(options.busy),
+                 .busy_until = std::move(options.busy_until),
                  .observer = observer,
                  .events = events,
                  .registry = registry_},
@@ -119,6 +119,20 @@ Awaitable<absl::Status> Supervisor::RestartPlugin(std::string id, bool force, Ti
   co_return co_await runner->Restart(force, deadline);
 }
 
+Awaitable<absl::Status> Supervisor::DrainPlugin(std::string id, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
+  co_return co_await runner->Drain(deadline);
+}
+
+Awaitable<absl::Status> Supervisor::SwapPlugin(std::string id, SwapRequest request, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
+  co_return co_await runner->Swap(std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload() {
+  co_return absl::UnimplementedError("reload: not built yet");
+}
+
 void Supervisor::OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health) {
   if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnHealth(incarnation, health);
 }
@@ -129,6 +143,18 @@ void Supervisor::OnFacts(const std::string& plugin_id, uint64_t incarnation,
     runner->OnFacts(incarnation, std::move(facts), computed_class);
   }
 }
+
+void Supervisor::OnIdle(const std::string& plugin_id, uint64_t incarnation) {
+  if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnIdle(incarnation);
+}
+
+void Supervisor::OnHoldersChanged(const std::string& plugin_id) {
+  if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnHoldersChanged();
+}
+
+std::string Supervisor::placement() const { return "none: not built yet"; }
+
+std::vector<std::string> Supervisor::Problems() const { return {}; }
 
 Registry& Supervisor::registry() { return impl_->registry(); }
 

@@ -9,14 +9,17 @@
 // Nothing here fails as a whole for the sake of one plugin: a broken file is a FAILED plugin with a reason.
 //
 // Events, all with the plugin's id: plugin.launched, plugin.taken_back, plugin.not_taken_back (the recorded
-// process is a stranger, or the record damaged), plugin.ready, plugin.registered, plugin.refused,
-// plugin.unhealthy, plugin.stopping, plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed.
+// process is a stranger, or the record damaged), plugin.ready, plugin.joined and plugin.left (the registry),
+// plugin.refused, plugin.unhealthy, plugin.draining (and each change of what it waits for), plugin.stopping,
+// plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed, plugin.swapping, plugin.swapped,
+// plugin.swap_failed, plugin.reconfigured (its file was changed and is taken over), plugin.file_broken.
 #pragma once
 
 #include <absl/status/status.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +36,8 @@ struct Incarnation {
   uint64_t number = 0;
   PluginKind kind = PluginKind::kMonolith;
   std::string socket_path;
-  HealthConfig health;  // probe interval, timeout, failure threshold: from the plugin's file
+  HealthConfig health;       // probe interval, timeout, failure threshold: from the plugin's file
+  std::string volumes_path;  // where the plugin sees <state_dir>/volumes; empty: there
 };
 
 // Whoever wants to talk to plugins. Called on the loop thread; must not block, nor call back into the
@@ -41,7 +45,9 @@ struct Incarnation {
 class PluginObserver {
  public:
   virtual ~PluginObserver() = default;
-  // The plugin's socket has appeared. Called at most once per incarnation.
+  // The plugin's socket has appeared. Called at most once per incarnation. A plugin may have two incarnations
+  // for a moment (a swap beside): both are probed and fingerprinted, and new calls go through the one that
+  // the registry names.
   virtual void OnSocketAppeared(const Incarnation& incarnation) = 0;
   // The process has ended, or is about to be stopped: no more calls through it.
   virtual void OnIncarnationGone(const std::string& plugin_id, uint64_t number) = 0;
@@ -55,10 +61,28 @@ struct SupervisorOptions {
   std::string node_id;
   // Volumes held through a plugin: what StopPlugin refuses for, by name. Set by main (the mounter knows).
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
-  // Whether an operation runs through the plugin now.
-  std::function<bool(const std::string& plugin_id)> busy;
+  // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
+  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
   // Where systemd's credentials of berthd lie. Empty: what $CREDENTIALS_DIRECTORY says, if it is set.
   std::string credentials_dir = {};
+};
+
+struct SwapRequest {
+  // Overrides command and arguments of the plugin's file, until the file is changed or a swap is asked for
+  // without a command. Empty: what the file says now.
+  std::string command;
+  std::vector<std::string> arguments;
+  bool accept_changes = false;  // capabilities may be fewer, topology another
+};
+
+// Ids of plugins; with an error where one is broken or could not be done.
+struct ReloadReport {
+  std::vector<std::string> started;
+  std::vector<std::string> stopped;
+  std::vector<std::string> swapped;  // replaced by a new process
+  std::vector<std::string> updated;  // what needs no new process
+  std::vector<std::string> unchanged;
+  std::vector<std::string> broken;  // "nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key"
 };
 
 class Supervisor {
@@ -80,16 +104,31 @@ class Supervisor {
   // To be awaited before this is destroyed.
   [[nodiscard]] Awaitable<void> Shutdown();
 
-  // All three: NOT_FOUND (the message names the plugins there are); DEADLINE_EXCEEDED at `deadline`, while
-  // the work goes on. StartPlugin and RestartPlugin read the plugin's file afresh, answer once it is
-  // registered, and FAILED_PRECONDITION with the reason as soon as it fails, backs off, is refused or its
-  // file is wrong. StartPlugin of one that runs is OK at once.
+  // All that name a plugin: NOT_FOUND (the message names the plugins there are); DEADLINE_EXCEEDED at
+  // `deadline`, while the work goes on. StartPlugin, RestartPlugin and SwapPlugin read the plugin's file
+  // afresh.
+
+  // Answers once it is registered, and FAILED_PRECONDITION with the reason as soon as it fails, backs off, is
+  // refused or its file is wrong. Of one that runs: OK at once; of one that drains: the drain is given up.
   [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint deadline);
-  // Answers once the process is gone. FAILED_PRECONDITION while volumes are held through it (the message
-  // names by whom), unless `force`. It stays stopped until it is started, or berthd is.
+  // Waits for the operations in flight (none may begin), ends the process, and answers once it is gone.
+  // FAILED_PRECONDITION while volumes are held through it (the message names by whom). `force` waits for no
+  // operation and asks for no volume. It stays stopped until it is started, or berthd is.
   [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint deadline);
-  // FAILED_PRECONDITION while an operation runs through it, unless `force`.
+  // The same with a new process at the end; callers queue meanwhile. Volumes may be held, unless the plugin
+  // serves its mounts itself and its children are not kept: FAILED_PRECONDITION then, unless `force`.
   [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force, TimePoint deadline);
+  // Refuses new work, waits until every volume has left, then stops. Answers once it is stopped; a second
+  // call joins the first. The wish outlives berthd. ABORTED: it was started again meanwhile.
+  // FAILED_PRECONDITION: it does not run, and volumes are held.
+  [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline);
+  // Replaces the process by another command, or by what the file says now: swap_plan.h. OK once the new one
+  // serves. FAILED_PRECONDITION: it does not, why, and that the old one serves again.
+  [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint deadline);
+
+  // Reads plugins.d again and touches only what changed. The status is about plugins.d itself; what a single
+  // plugin's file does not allow is in the report.
+  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
 
   // What probing has found. Of an incarnation that is no longer the present one: ignored.
   void OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health);
@@ -98,7 +137,16 @@ class Supervisor {
   void OnFacts(const std::string& plugin_id, uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
                const std::string& computed_class);
 
+  // The last operation in flight through this incarnation has ended.
+  void OnIdle(const std::string& plugin_id, uint64_t incarnation);
+  // `held_by` would say something else now.
+  void OnHoldersChanged(const std::string& plugin_id);
+
   [[nodiscard]] Registry& registry();
+  // Where plugins live on this node: "systemd scopes", "cgroups beneath …", "none: …".
+  [[nodiscard]] std::string placement() const;
+  // What an operator should know of, one line each: broken files, failed plugins.
+  [[nodiscard]] std::vector<std::string> Problems() const;
 
  private:
   class Impl;

@@ -85,7 +85,10 @@ class Node {
         .runtime_dir = temp_.Path("run"),
         .node_id = "node-1",
         .held_by = [this](const std::string&) { return held_by_; },
-        .busy = [this](const std::string&) { return busy_; },
+        .busy_until = [this](const std::string&, uint64_t) -> std::optional<TimePoint> {
+          if (!busy_) return std::nullopt;
+          return Soon();
+        },
     };
     supervisor_ = std::make_unique<Supervisor>(loop_.get_executor(), std::move(options), prober_, events_);
     prober_.supervisor_ = supervisor_.get();
