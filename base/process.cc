@@ -1,7 +1,6 @@
 #include "base/process.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
@@ -9,10 +8,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/process/v2/process.hpp>
+#include <boost/system/system_error.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -27,11 +28,12 @@ namespace {
 
 using process_internal::CloneAndExecute;
 using process_internal::DuplicateHigh;
+using process_internal::KillAndReapLater;
 using process_internal::Launched;
 using process_internal::LaunchStatus;
 using process_internal::ProcStat;
 using process_internal::ReadProcStat;
-using process_internal::Reap;
+using process_internal::WaitReadable;
 
 ExitStatus FromWaitStatus(int status) {
   ExitStatus exit;
@@ -66,16 +68,6 @@ absl::Status SendSignalToGroup(int pidfd, pid_t pid, int signal) {
   return errno == ESRCH ? absl::NotFoundError(what + ": it has ended") : ErrnoStatus(errno, what);
 }
 
-// Waits until the process of `pidfd` has ended. Asio may wake a waiter without cause (an event of a
-// descriptor that was closed meanwhile, whose place a new one has taken), hence the second look.
-Awaitable<void> WaitEnded(asio::posix::stream_descriptor& pidfd) {
-  while (true) {
-    pollfd ended{.fd = pidfd.native_handle(), .events = POLLIN, .revents = 0};
-    if (poll(&ended, 1, 0) > 0) co_return;
-    co_await pidfd.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
-  }
-}
-
 // Our own child, held by Boost.Process. Its async_wait is not used: woken without cause, it would block the
 // loop in waitpid until the process ends.
 class ChildProcess final : public Process {
@@ -97,7 +89,7 @@ class ChildProcess final : public Process {
 
   [[nodiscard]] Awaitable<ExitStatus> Wait() override {
     if (exit_.has_value()) co_return *exit_;
-    co_await WaitEnded(pidfd_);
+    co_await WaitReadable(pidfd_, TimePoint::max());
     boost::system::error_code error;
     if (process_.running(error) || error) {
       // Somebody else has reaped our child: it has ended, how nobody can say.
@@ -170,7 +162,7 @@ class AdoptedProcess final : public Process {
 
   [[nodiscard]] Awaitable<ExitStatus> Wait() override {
     if (exit_.has_value()) co_return *exit_;
-    co_await WaitEnded(pidfd_);
+    co_await WaitReadable(pidfd_, TimePoint::max());
 
     // It is our child after all if the run that launched it was an object in this very process.
     siginfo_t info{};
@@ -188,12 +180,10 @@ class AdoptedProcess final : public Process {
 
     // Its parent is reaping it, or has: then the kernel tells how it ended.
     ExitStatus exit;
-    using boost::asio::experimental::awaitable_operators::operator||;
-    const TimePoint deadline = Clock::now() + kReapedWithin;
-    asio::steady_timer bound(pidfd_.get_executor(), deadline);
-    while (AskHowEnded(pidfd_.native_handle(), &exit) == HowEnded::kNotYet && Clock::now() < deadline) {
-      co_await (pidfd_.async_wait(asio::posix::stream_descriptor::wait_error, asio::use_awaitable) ||
-                bound.async_wait(asio::use_awaitable));
+    asio::steady_timer bound(pidfd_.get_executor(), Clock::now() + kReapedWithin);
+    bool waiting = true;
+    while (waiting && AskHowEnded(pidfd_.native_handle(), &exit) == HowEnded::kNotYet) {
+      waiting = co_await WaitReaped(bound);
     }
     exit_ = exit;
     co_return exit;
@@ -201,6 +191,20 @@ class AdoptedProcess final : public Process {
 
  private:
   static constexpr Duration kReapedWithin = std::chrono::milliseconds(100);
+
+  // Waits until its parent has reaped it; false once `bound` has passed.
+  Awaitable<bool> WaitReaped(asio::steady_timer& bound) {
+    using boost::asio::experimental::awaitable_operators::operator||;
+    // As tuples: two exceptions at once would not look like a cancellation.
+    constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+    [[maybe_unused]] const auto woken = co_await (
+        pidfd_.async_wait(asio::posix::stream_descriptor::wait_error, kToken) || bound.async_wait(kToken));
+    const auto state = co_await asio::this_coro::cancellation_state;
+    if (state.cancelled() != asio::cancellation_type::none) {
+      throw boost::system::system_error(asio::error::operation_aborted);
+    }
+    co_return Clock::now() < bound.expiry();
+  }
 
   static ExitStatus FromSigInfo(const siginfo_t& info) {
     ExitStatus exit;
@@ -229,21 +233,20 @@ std::string ExitStatus::Describe() const {
                      core_dumped ? ", core dumped" : "");
 }
 
-absl::StatusOr<std::unique_ptr<Process>> Process::Launch(const asio::any_io_executor& executor,
-                                                         ProcessSpec spec) {
+Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Process::Launch(asio::any_io_executor executor,
+                                                                    ProcessSpec spec, TimePoint deadline) {
   if (!spec.executable.starts_with('/')) {
-    return absl::InvalidArgumentError(
+    co_return absl::InvalidArgumentError(
         fmt::format("launch \"{}\": the path of the executable must be absolute", spec.executable));
   }
-  BERTH_ASSIGN_OR_RETURN(Launched child, CloneAndExecute(spec));
+  BERTH_CO_ASSIGN_OR_RETURN(Launched child, co_await CloneAndExecute(std::move(spec), deadline));
   // One descriptor for Boost, which owns and closes it, and one to wait on.
   absl::StatusOr<UniqueFd> watched = DuplicateHigh(child.pidfd.get(), "duplicate a pidfd");
   if (!watched.ok()) {
-    [[maybe_unused]] const absl::Status killed = SendSignal(child.pidfd.get(), child.pid, SIGKILL);
-    Reap(child.pidfd.get());
-    return watched.status();
+    KillAndReapLater(std::move(child.pidfd));
+    co_return watched.status();
   }
-  return std::make_unique<ChildProcess>(executor, child.pid, std::move(child.pidfd), *std::move(watched));
+  co_return std::make_unique<ChildProcess>(executor, child.pid, std::move(child.pidfd), *std::move(watched));
 }
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Adopt(const asio::any_io_executor& executor, pid_t pid) {

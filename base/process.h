@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,20 @@ struct ExitStatus {
   [[nodiscard]] std::string Describe() const;
 };
 
+struct ProcessUser {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::vector<gid_t> groups;  // the supplementary ones, exactly
+};
+
+struct ResourceLimit {
+  int resource = 0;  // RLIMIT_…
+  uint64_t soft = 0;
+  uint64_t hard = 0;
+
+  bool operator==(const ResourceLimit&) const = default;
+};
+
 struct ProcessSpec {
   std::string executable;                // absolute path
   std::vector<std::string> arguments;    // without argv[0], which is `executable`
@@ -43,22 +58,35 @@ struct ProcessSpec {
   int stderr_fd = -1;
   mode_t umask = 0022;
   bool new_session = true;
-  // Called in berthd with the child's pid while the child waits at a gate, before it executes anything: the
-  // place to make its pid durable. Where it fails, or berthd dies in it, the child ends without having run
-  // the program, so that no process can run that nobody knows of. May be empty. Must be quick.
-  std::function<absl::Status(pid_t)> before_exec;
+
+  int cgroup_fd = -1;  // a directory of a cgroup v2, borrowed: the child is born in it. -1: in berthd's.
+  std::vector<ResourceLimit> resource_limits;
+  std::optional<int> oom_score_adjust;  // unset: 0 where that is allowed, whatever berthd's is
+  std::optional<ProcessUser> user;      // unset: berthd's own
+  // Capabilities are sets of bits. Of a user other than root's the program has the ambient ones alone.
+  std::optional<uint64_t> capability_bounding_set;
+  uint64_t ambient_capabilities = 0;
+  bool no_new_privileges = false;
+
+  // Awaited in berthd with the child's pid while the child waits at a gate, before it executes anything (it
+  // is in berthd's clothes still: none of the above but session and cgroup is done): the place to make its
+  // pid durable. Where it fails, is cancelled, or berthd dies in it, the child ends without having run the
+  // program, so that no process can run that nobody knows of. Has its own deadline. May be empty.
+  std::function<Awaitable<absl::Status>(pid_t)> before_exec;
 };
 
 // A process that we launched or took back. Signals go through the pidfd, so never to a stranger.
 // Outlives its waiter: whoever cancels a Wait lets that coroutine end before destroying this.
 class Process {
  public:
-  // Errors: NOT_FOUND / PERMISSION_DENIED (the executable; message names it), RESOURCE_EXHAUSTED (no
-  // memory, process or descriptor for a child), that of `before_exec`, else by errno. Nothing is left
-  // behind on an error, no zombie either. Returns once the program has been executed: the executable and
-  // the working directory must lie on a file system that answers.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Launch(const asio::any_io_executor& executor,
-                                                                       ProcessSpec spec);
+  // Returns once the program has been executed, and never blocks the loop: the executable and the working
+  // directory may lie on a file system that does not answer. Awaited on `executor`.
+  // Errors: DEADLINE_EXCEEDED, naming the executable; NOT_FOUND / PERMISSION_DENIED (the message names what);
+  // RESOURCE_EXHAUSTED (no memory, process or descriptor for a child), that of `before_exec`, else by errno.
+  // An error or a cancellation leaves nothing behind: the child is killed and reaped, though one that hangs
+  // in the kernel only when that lets go of it.
+  [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Launch(
+      asio::any_io_executor executor, ProcessSpec spec, TimePoint deadline);
 
   // Opens a running process that is not our child. The caller verifies its identity after this returns
   // (then the pidfd pins it) and before it signals. NOT_FOUND where there is none.

@@ -3,116 +3,26 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/sched.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/system/system_error.hpp>
 #include <cerrno>
 #include <csignal>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/process_child.h"
 #include "base/status.h"
 
 namespace berth::process_internal {
 namespace {
-
-// --- The child's half of a launch -----------------------------------------------------------------------
-
-// Where in the child a launch failed: told through the error pipe.
-enum class Step : int { kSession, kDescriptors, kDirectory, kExecute };
-
-struct ChildError {
-  Step step = Step::kSession;
-  int error = 0;
-};
-
-// All that the child needs, prepared before the clone: the child allocates nothing.
-struct ChildPlan {
-  const char* executable = nullptr;
-  char* const* argv = nullptr;
-  char* const* envp = nullptr;
-  const char* directory = nullptr;
-  int stdio[3] = {-1, -1, -1};  // all above 2
-  int gate_read = -1;           // -1: no gate
-  int gate_write = -1;          // the parent's end, closed here: else the gate could not see the parent die
-  int error_pipe = -1;
-  mode_t umask = 0;
-  bool new_session = true;
-};
-
-[[noreturn]] void FailChild(const ChildPlan& plan, Step step) {
-  const ChildError report{step, errno};
-  [[maybe_unused]] const ssize_t told = write(plan.error_pipe, &report, sizeof report);
-  _exit(127);
-}
-
-// Runs in the child, with all signals blocked, on a copy of the parent's memory in which other threads may
-// have held locks: system calls only.
-[[noreturn]] void RunChild(const ChildPlan& plan) {
-  if (plan.new_session && setsid() < 0) FailChild(plan, Step::kSession);
-
-  // CLONE_CLEAR_SIGHAND resets handlers, but what the parent ignores would stay ignored.
-  struct sigaction by_default{};
-  by_default.sa_handler = SIG_DFL;
-  for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &by_default, nullptr);
-
-  if (plan.gate_read >= 0) {
-    close(plan.gate_write);
-    char go = 0;
-    ssize_t count = 0;
-    do {
-      count = read(plan.gate_read, &go, 1);
-    } while (count < 0 && errno == EINTR);
-    if (count != 1) _exit(127);  // the parent refused, or is no more
-  }
-
-  for (int target = 0; target < 3; ++target) {
-    if (dup2(plan.stdio[target], target) < 0) FailChild(plan, Step::kDescriptors);
-  }
-  if (syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) < 0) FailChild(plan, Step::kDescriptors);
-
-  umask(plan.umask);
-  if (chdir(plan.directory) != 0) FailChild(plan, Step::kDirectory);
-
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  execve(plan.executable, plan.argv, plan.envp);
-  FailChild(plan, Step::kExecute);
-}
-
-// --- The parent's half ----------------------------------------------------------------------------------
-
-absl::Status StepStatus(const ChildError& report, const ProcessSpec& spec) {
-  switch (report.step) {
-    case Step::kSession:
-      return LaunchStatus(report.error, fmt::format("launch {}: make a session", spec.executable));
-    case Step::kDescriptors:
-      return LaunchStatus(report.error, fmt::format("launch {}: set up descriptors", spec.executable));
-    case Step::kDirectory:
-      return LaunchStatus(report.error,
-                          fmt::format("launch {}: enter {}", spec.executable, spec.working_directory));
-    case Step::kExecute:
-      // The kernel says ENOENT of the program's interpreter too.
-      if (report.error == ENOENT && access(spec.executable.c_str(), F_OK) == 0) {
-        return absl::NotFoundError(
-            fmt::format("execute {}: its interpreter (the program after \"#!\", or "
-                        "the dynamic linker) does not exist",
-                        spec.executable));
-      }
-      if (report.error == ENOEXEC) {
-        return absl::FailedPreconditionError(
-            fmt::format("execute {}: neither a program for this machine nor a script that begins with "
-                        "\"#!\"",
-                        spec.executable));
-      }
-      return LaunchStatus(report.error, fmt::format("execute {}", spec.executable));
-  }
-  return absl::InternalError("unknown step of a launch");
-}
 
 // Every signal blocked while this lives, so that no handler of ours can run in the child.
 class AllSignalsBlocked {
@@ -130,31 +40,23 @@ class AllSignalsBlocked {
   sigset_t before_{};
 };
 
-absl::StatusOr<Launched> CloneChild(const ChildPlan& plan) {
+absl::StatusOr<Launched> CloneChild(const ChildPlan& plan, int cgroup_fd) {
   int pidfd = -1;
   clone_args arguments{};
   arguments.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
-  // Without a gate the parent may as well stop until the program runs: it is spared the page faults of a
-  // memory that both share meanwhile.
-  if (plan.gate_read < 0) arguments.flags |= CLONE_VFORK;
+  if (cgroup_fd >= 0) {
+    arguments.flags |= CLONE_INTO_CGROUP;
+    arguments.cgroup = static_cast<uint64_t>(cgroup_fd);
+  }
   arguments.pidfd = reinterpret_cast<uint64_t>(&pidfd);
   arguments.exit_signal = SIGCHLD;
   const AllSignalsBlocked blocked;
   const long pid = syscall(SYS_clone3, &arguments, sizeof arguments);
   if (pid == 0) RunChild(plan);
-  if (pid < 0) return LaunchStatus(errno, fmt::format("launch {}: clone", plan.executable));
+  if (pid < 0)
+    return LaunchStatus(
+        errno, fmt::format("launch {}: clone{}", plan.executable, cgroup_fd >= 0 ? " into its cgroup" : ""));
   return Launched{static_cast<pid_t>(pid), UniqueFd(pidfd)};
-}
-
-// What the child says of its launch: nothing once the program runs.
-std::optional<ChildError> ReadReport(int fd) {
-  ChildError report;
-  ssize_t count = 0;
-  do {
-    count = read(fd, &report, sizeof report);
-  } while (count < 0 && errno == EINTR);
-  if (count != sizeof report) return std::nullopt;
-  return report;
 }
 
 // Lets the child go on. One that was killed at the gate is seen by its exit, not by a SIGPIPE here.
@@ -174,6 +76,99 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   for (std::string& string : strings) pointers.push_back(string.data());
   pointers.push_back(nullptr);
   return pointers;
+}
+
+// A child whose program does not run yet: it ends with this.
+class Unfinished {
+ public:
+  Unfinished(const asio::any_io_executor& executor, Launched child)
+      : pid_(child.pid), pidfd_(executor, child.pidfd.Release()) {}
+  ~Unfinished() {
+    if (pidfd_.is_open()) KillAndReapLater(UniqueFd(pidfd_.release()));
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  // Kills it, and reaps it if it ends in time.
+  Awaitable<void> End(TimePoint deadline) {
+    syscall(SYS_pidfd_send_signal, pidfd_.native_handle(), SIGKILL, nullptr, 0);
+    if (!co_await WaitReadable(pidfd_, deadline)) co_return;
+    siginfo_t info{};
+    waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd_.native_handle()), &info,
+           WEXITED | WNOHANG);
+    pidfd_.close();
+  }
+
+  Launched Release() { return Launched{pid_, UniqueFd(pidfd_.release())}; }
+
+ private:
+  pid_t pid_;
+  asio::posix::stream_descriptor pidfd_;
+};
+
+// What the parent has of a child at its beginning.
+struct Beginning {
+  Launched child;
+  UniqueFd errors;  // to be read from, not blocking
+  UniqueFd gate;    // to be written to, if there is one
+};
+
+absl::StatusOr<Beginning> Begin(const ProcessSpec& spec) {
+  std::vector<std::string> arguments = spec.arguments;
+  arguments.insert(arguments.begin(), spec.executable);
+  std::vector<std::string> environment = spec.environment;
+  const std::vector<char*> argv = Pointers(arguments);
+  const std::vector<char*> envp = Pointers(environment);
+
+  ChildPlan plan;
+  plan.executable = spec.executable.c_str();
+  plan.argv = argv.data();
+  plan.envp = envp.data();
+  plan.directory = spec.working_directory.c_str();
+  plan.umask = spec.umask;
+  plan.new_session = spec.new_session;
+  plan.limits = spec.resource_limits.data();
+  plan.limit_count = spec.resource_limits.size();
+  fmt::format_to_n(plan.oom_score_adjust, sizeof plan.oom_score_adjust - 1, "{}",
+                   spec.oom_score_adjust.value_or(0));
+  plan.oom_score_required = spec.oom_score_adjust.has_value();
+  plan.drop_from_bounding_set = spec.capability_bounding_set.has_value();
+  plan.bounding_set = spec.capability_bounding_set.value_or(~uint64_t{0});
+  if (spec.user.has_value()) {
+    plan.change_user = true;
+    plan.uid = spec.user->uid;
+    plan.gid = spec.user->gid;
+    plan.groups = spec.user->groups.data();
+    plan.group_count = spec.user->groups.size();
+  }
+  plan.ambient = spec.ambient_capabilities;
+  plan.no_new_privileges = spec.no_new_privileges;
+
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null.valid()) return LaunchStatus(errno, "open /dev/null");
+  const int given[3] = {spec.stdin_fd, spec.stdout_fd, spec.stderr_fd};
+  UniqueFd stdio[3];
+  for (int i = 0; i < 3; ++i) {
+    BERTH_ASSIGN_OR_RETURN(stdio[i], DuplicateHigh(given[i] < 0 ? null.get() : given[i],
+                                                   fmt::format("launch {}: descriptor {} given for its "
+                                                               "standard descriptor {}",
+                                                               spec.executable, given[i], i)));
+    plan.stdio[i] = stdio[i].get();
+  }
+
+  BERTH_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
+  if (fcntl(errors.read.get(), F_SETFL, O_NONBLOCK) != 0) return ErrnoStatus(errno, "set up a pipe");
+  plan.error_pipe = errors.write.get();
+  Pipe gate;
+  if (spec.before_exec) {
+    BERTH_ASSIGN_OR_RETURN(gate, MakePipe());
+    plan.gate_read = gate.read.get();
+    plan.gate_write = gate.write.get();
+  }
+  BERTH_ASSIGN_OR_RETURN(Launched child, CloneChild(plan, spec.cgroup_fd));
+  return Beginning{std::move(child), std::move(errors.read), std::move(gate.write)};
 }
 
 }  // namespace
@@ -205,66 +200,52 @@ absl::StatusOr<Pipe> MakePipe() {
   return pipe;
 }
 
-void Reap(int pidfd) {
-  siginfo_t info{};
-  while (waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd), &info, WEXITED) < 0 &&
-         errno == EINTR) {
+Awaitable<bool> WaitReadable(asio::posix::stream_descriptor& descriptor, TimePoint deadline) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  asio::steady_timer timer(descriptor.get_executor(), deadline);
+  while (true) {
+    // Asio may wake a waiter without cause (an event of a descriptor that was closed meanwhile, whose place a
+    // new one has taken), hence the look.
+    pollfd ready{.fd = descriptor.native_handle(), .events = POLLIN, .revents = 0};
+    if (poll(&ready, 1, 0) > 0) co_return true;
+    if (Clock::now() >= deadline) co_return false;
+    // As tuples: two exceptions at once would not look like a cancellation.
+    constexpr auto kToken = asio::as_tuple(asio::use_awaitable);
+    [[maybe_unused]] const auto woken = co_await (
+        descriptor.async_wait(asio::posix::stream_descriptor::wait_read, kToken) || timer.async_wait(kToken));
+    const auto state = co_await asio::this_coro::cancellation_state;
+    if (state.cancelled() != asio::cancellation_type::none) {
+      throw boost::system::system_error(asio::error::operation_aborted);
+    }
   }
 }
 
-absl::StatusOr<Launched> CloneAndExecute(const ProcessSpec& spec) {
-  std::vector<std::string> arguments = spec.arguments;
-  arguments.insert(arguments.begin(), spec.executable);
-  std::vector<std::string> environment = spec.environment;
-  const std::vector<char*> argv = Pointers(arguments);
-  const std::vector<char*> envp = Pointers(environment);
+Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline) {
+  const auto executor = co_await asio::this_coro::executor;
+  BERTH_CO_ASSIGN_OR_RETURN(Beginning beginning, Begin(spec));
+  Unfinished child(executor, std::move(beginning.child));
 
-  ChildPlan plan;
-  plan.executable = spec.executable.c_str();
-  plan.argv = argv.data();
-  plan.envp = envp.data();
-  plan.directory = spec.working_directory.c_str();
-  plan.umask = spec.umask;
-  plan.new_session = spec.new_session;
-
-  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null.valid()) return LaunchStatus(errno, "open /dev/null");
-  const int given[3] = {spec.stdin_fd, spec.stdout_fd, spec.stderr_fd};
-  UniqueFd stdio[3];
-  for (int i = 0; i < 3; ++i) {
-    BERTH_ASSIGN_OR_RETURN(stdio[i], DuplicateHigh(given[i] < 0 ? null.get() : given[i],
-                                                   fmt::format("launch {}: descriptor {} given for its "
-                                                               "standard descriptor {}",
-                                                               spec.executable, given[i], i)));
-    plan.stdio[i] = stdio[i].get();
-  }
-
-  BERTH_ASSIGN_OR_RETURN(Pipe errors, MakePipe());
-  plan.error_pipe = errors.write.get();
-  Pipe gate;
   if (spec.before_exec) {
-    BERTH_ASSIGN_OR_RETURN(gate, MakePipe());
-    plan.gate_read = gate.read.get();
-    plan.gate_write = gate.write.get();
-  }
-
-  BERTH_ASSIGN_OR_RETURN(Launched child, CloneChild(plan));
-  errors.write.Reset();
-  gate.read.Reset();
-  if (spec.before_exec) {
-    const absl::Status allowed = spec.before_exec(child.pid);
+    const absl::Status allowed = co_await spec.before_exec(child.pid());
     if (!allowed.ok()) {
-      gate.write.Reset();
-      Reap(child.pidfd.get());
-      return Annotate(allowed, fmt::format("launch {}", spec.executable));
+      co_await child.End(deadline);
+      co_return Annotate(allowed, fmt::format("launch {}", spec.executable));
     }
-    OpenGate(gate.write.get());
+    OpenGate(beginning.gate.get());
+    beginning.gate.Reset();
   }
-  if (const std::optional<ChildError> report = ReadReport(errors.read.get()); report.has_value()) {
-    Reap(child.pidfd.get());
-    return StepStatus(*report, spec);
+
+  asio::posix::stream_descriptor errors(executor, beginning.errors.Release());
+  if (!co_await WaitReadable(errors, deadline)) {
+    co_return absl::DeadlineExceededError(
+        fmt::format("launch {}: the program could not be executed in time", spec.executable));
   }
-  return child;
+  ChildError report;
+  if (read(errors.native_handle(), &report, sizeof report) == sizeof report) {
+    co_await child.End(deadline);
+    co_return StepStatus(report, spec);
+  }
+  co_return child.Release();
 }
 
 }  // namespace berth::process_internal

@@ -1,13 +1,13 @@
 // The launch of a child by clone3: what process.cc and run_process.cc share. Not for others.
 //
-// Nothing of the parent is in the child but what its spec says. Blocks until the program runs, or has failed
-// to; then nothing is left behind.
+// Nothing of the parent is in the child but what its spec says (process_child.h).
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <string_view>
 
 #include "base/process.h"
@@ -19,7 +19,8 @@ struct Launched {
   pid_t pid = -1;
   UniqueFd pidfd;
 };
-[[nodiscard]] absl::StatusOr<Launched> CloneAndExecute(const ProcessSpec& spec);
+// Process::Launch without the object.
+[[nodiscard]] Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline);
 
 // Failures for want of a resource carry one code, whatever the errno.
 [[nodiscard]] absl::Status LaunchStatus(int error, std::string_view what);
@@ -34,7 +35,11 @@ struct Pipe {
 // Close-on-exec, both ends above the standard descriptors.
 [[nodiscard]] absl::StatusOr<Pipe> MakePipe();
 
-// Waits for the end of our own child and lets go of its number.
-void Reap(int pidfd);
+// Waits until `descriptor` can be read from, or has hung up (a pidfd: the process has ended). False at the
+// deadline. Throws operation_aborted when cancelled.
+[[nodiscard]] Awaitable<bool> WaitReadable(asio::posix::stream_descriptor& descriptor, TimePoint deadline);
+
+// Kills a child of ours that nobody will wait for, and reaps it on a thread of its own, whenever it ends.
+void KillAndReapLater(UniqueFd pidfd);
 
 }  // namespace berth::process_internal

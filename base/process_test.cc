@@ -27,6 +27,8 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+Awaitable<absl::Status> Ready(absl::Status status) { co_return status; }
+
 class ProcessTest : public ::testing::Test {
  protected:
   ~ProcessTest() override {
@@ -49,8 +51,12 @@ class ProcessTest : public ::testing::Test {
     return result.get();
   }
 
+  absl::StatusOr<std::unique_ptr<Process>> TryLaunch(ProcessSpec spec, Duration timeout = seconds(10)) {
+    return Run(Process::Launch(loop_.get_executor(), std::move(spec), Clock::now() + timeout));
+  }
+
   std::unique_ptr<Process> Launch(ProcessSpec spec) {
-    absl::StatusOr<std::unique_ptr<Process>> process = Process::Launch(loop_.get_executor(), std::move(spec));
+    absl::StatusOr<std::unique_ptr<Process>> process = TryLaunch(std::move(spec));
     if (!process.ok()) {
       ADD_FAILURE() << process.status();
       abort();
@@ -127,7 +133,7 @@ TEST_F(ProcessTest, GroupSignalReachesTheWholeTree) {
 TEST_F(ProcessTest, MissingExecutableIsNotFound) {
   ProcessSpec spec;
   spec.executable = "/nonexistent/plugin";
-  const auto process = Process::Launch(loop_.get_executor(), spec);
+  const auto process = TryLaunch(spec);
   EXPECT_EQ(process.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(process.status().message()),
               HasSubstr("execute /nonexistent/plugin: No such file"));
@@ -136,7 +142,7 @@ TEST_F(ProcessTest, MissingExecutableIsNotFound) {
 TEST_F(ProcessTest, FileThatIsNotExecutableIsPermissionDenied) {
   ProcessSpec spec;
   spec.executable = "/etc/passwd";
-  EXPECT_EQ(Process::Launch(loop_.get_executor(), spec).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(TryLaunch(spec).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST_F(ProcessTest, MissingInterpreterAndUnknownFormatAreNamed) {
@@ -144,12 +150,12 @@ TEST_F(ProcessTest, MissingInterpreterAndUnknownFormatAreNamed) {
   ASSERT_TRUE(WriteFileAtomic(script, "#!/nonexistent/interpreter\n", 0755).ok());
   ProcessSpec spec;
   spec.executable = script;
-  absl::Status status = Process::Launch(loop_.get_executor(), spec).status();
+  absl::Status status = TryLaunch(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("interpreter"));
 
   ASSERT_TRUE(WriteFileAtomic(script, "just text\n", 0755).ok());
-  status = Process::Launch(loop_.get_executor(), spec).status();
+  status = TryLaunch(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("neither a program"));
   unlink(script.c_str());
@@ -158,7 +164,7 @@ TEST_F(ProcessTest, MissingInterpreterAndUnknownFormatAreNamed) {
 TEST_F(ProcessTest, MissingWorkingDirectoryIsNamed) {
   ProcessSpec spec = Shell("true");
   spec.working_directory = "/nonexistent";
-  const absl::Status status = Process::Launch(loop_.get_executor(), spec).status();
+  const absl::Status status = TryLaunch(spec).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("enter /nonexistent"));
 }
@@ -166,7 +172,7 @@ TEST_F(ProcessTest, MissingWorkingDirectoryIsNamed) {
 TEST_F(ProcessTest, RelativeExecutableIsRefused) {
   ProcessSpec spec;
   spec.executable = "sh";
-  EXPECT_EQ(Process::Launch(loop_.get_executor(), spec).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(TryLaunch(spec).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ProcessTest, ChildInheritsNoDescriptor) {
@@ -231,7 +237,7 @@ TEST_F(ProcessTest, WakeUpWithoutCauseNeitherBlocksNorEndsTheWait) {
   auto one_after_the_other = [](asio::any_io_executor executor, ProcessSpec spec) -> Awaitable<int> {
     int rounds = 0;
     for (; rounds < 10; ++rounds) {
-      auto process = Process::Launch(executor, spec);
+      auto process = co_await Process::Launch(executor, spec, Clock::now() + seconds(10));
       if (!process.ok()) break;
       auto wait = [](Process& waited, bool& ended) -> Awaitable<void> {
         co_await waited.Wait();
@@ -329,7 +335,7 @@ TEST_F(ProcessTest, BeforeExecSeesTheProcessBeforeTheProgramRuns) {
     pid_at_gate = pid;
     const absl::StatusOr<ProcessIdentity> identity = IdentifyProcess(pid);
     if (identity.ok()) executable_at_gate = identity->executable;
-    return absl::OkStatus();
+    return Ready(absl::OkStatus());
   };
   const std::unique_ptr<Process> process = Launch(std::move(spec));
   EXPECT_EQ(process->pid(), pid_at_gate);
@@ -341,8 +347,8 @@ TEST_F(ProcessTest, BeforeExecSeesTheProcessBeforeTheProgramRuns) {
 TEST_F(ProcessTest, RefusedBeforeExecNeverRunsTheProgram) {
   const std::string ran = fmt::format("/tmp/berth-process-test-ran-{}", getpid());
   ProcessSpec spec = Shell("echo > " + ran);
-  spec.before_exec = [](pid_t) { return absl::ResourceExhaustedError("no room for the record"); };
-  const absl::Status status = Process::Launch(loop_.get_executor(), std::move(spec)).status();
+  spec.before_exec = [](pid_t) { return Ready(absl::ResourceExhaustedError("no room for the record")); };
+  const absl::Status status = TryLaunch(std::move(spec)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no room for the record"));
   EXPECT_NE(access(ran.c_str(), F_OK), 0);
@@ -359,9 +365,9 @@ TEST_F(ProcessTest, ProgramNeverRunsWhenItsLauncherDiesAtTheGate) {
     ProcessSpec spec = Shell("echo > " + ran);
     spec.before_exec = [](pid_t) {
       kill(getpid(), SIGKILL);
-      return absl::OkStatus();
+      return Ready(absl::OkStatus());
     };
-    [[maybe_unused]] const auto never = Process::Launch(loop_.get_executor(), std::move(spec));
+    [[maybe_unused]] const auto never = TryLaunch(std::move(spec));
     _exit(0);
   }
   int status = 0;

@@ -135,7 +135,7 @@ Awaitable<absl::StatusOr<RunResult>> RunProcess(TaskScope& reaper, ProcessSpec s
   spec.new_session = true;
 
   auto running = std::make_shared<Running>(executor, std::move(out.read), std::move(err.read), output_limit);
-  BERTH_CO_ASSIGN_OR_RETURN(running->process, Process::Launch(executor, std::move(spec)));
+  BERTH_CO_ASSIGN_OR_RETURN(running->process, co_await Process::Launch(executor, std::move(spec), deadline));
   out.write.Reset();
   err.write.Reset();
   const KillOnLeave kill_on_leave(*running);
