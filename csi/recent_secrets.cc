@@ -1,0 +1,372 @@
+#include "csi/recent_secrets.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/reflection.h>
+#include <string.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <list>
+
+#include "csi/csi.pb.h"
+
+namespace berth {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr size_t kMinValue = 4;
+// A line of a value of several lines; shorter ones ("{", "}") are no secret.
+constexpr size_t kMinLine = 8;
+// Longer values are looked for in pieces. A multiple of 3, so that base64 keeps its alignment.
+constexpr size_t kPiece = 1020;
+// Deeper than any message of CSI's.
+constexpr int kMaxDepth = 32;
+
+std::string_view Trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+uint32_t Bucket(const char* bytes) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes, sizeof word);
+  return (word * 2654435761U) >> 16;
+}
+
+// Strings made on the way to a pattern are wiped too.
+class Scratch {
+ public:
+  Scratch() = default;
+  ~Scratch() { explicit_bzero(text_.data(), text_.size()); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // The room is taken at once: growing would leave copies behind.
+  void Reserve(size_t size) { text_.reserve(size); }
+  void Add(char c) { text_.push_back(c); }
+  void Add(std::string_view text) { text_.append(text); }
+  [[nodiscard]] std::string_view view() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+bool Unreserved(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+         c == '.' || c == '~';
+}
+
+void Percent(std::string_view value, std::string_view digits, bool space_as_plus, Scratch* out) {
+  out->Reserve(value.size() * 3);
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (Unreserved(c)) {
+      out->Add(c);
+    } else if (c == ' ' && space_as_plus) {
+      out->Add('+');
+    } else {
+      out->Add('%');
+      out->Add(digits[byte >> 4U]);
+      out->Add(digits[byte & 15U]);
+    }
+  }
+}
+
+// As most write it; `html` as Go's encoder does, which escapes < > & too.
+void Json(std::string_view value, bool html, Scratch* out) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  out->Reserve(value.size() * 6);
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out->Add('\\');
+      out->Add(c);
+    } else if (c == '\n') {
+      out->Add("\\n");
+    } else if (c == '\r') {
+      out->Add("\\r");
+    } else if (c == '\t') {
+      out->Add("\\t");
+    } else if (byte < 0x20 || (html && (c == '<' || c == '>' || c == '&'))) {
+      out->Add("\\u00");
+      out->Add(kDigits[byte >> 4U]);
+      out->Add(kDigits[byte & 15U]);
+    } else {
+      out->Add(c);
+    }
+  }
+}
+
+void Base64(std::string_view value, std::string_view alphabet, size_t skip, Scratch* out) {
+  // `skip` bytes stand before the value in what was encoded. Only digits that the value alone decides are
+  // given.
+  out->Reserve((value.size() + skip) * 4 / 3 + 4);
+  const size_t bits = value.size() * 8;
+  const size_t first = skip == 0 ? 0 : (skip * 8 + 5) / 6 * 6 - skip * 8;
+  for (size_t bit = first; bit + 6 <= bits; bit += 6) {
+    const auto high = static_cast<unsigned char>(value[bit / 8]);
+    const auto low = bit / 8 + 1 < value.size() ? static_cast<unsigned char>(value[bit / 8 + 1]) : 0U;
+    const unsigned pair = (static_cast<unsigned>(high) << 8U) | low;
+    out->Add(alphabet[(pair >> (10U - bit % 8)) & 63U]);
+  }
+}
+
+// Every csi_secret value of `message`.
+template <class F>
+void ForEachSecret(const Message& message, bool secret, int depth, F&& each) {
+  if (depth > kMaxDepth) return;
+  const Reflection* reflection = message.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    // In a map it is the value that is secret; its key is a name, and would blacken ordinary words.
+    if (message.GetDescriptor()->options().map_entry() && field->number() == 1) continue;
+    const bool marked = secret || field->options().GetExtension(::csi::v1::csi_secret);
+    const int size = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+    for (int i = 0; i < size; ++i) {
+      if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+        ForEachSecret(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                           : reflection->GetMessage(message, field),
+                      marked, depth + 1, each);
+      } else if (marked && field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+        std::string scratch;
+        each(field->is_repeated() ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
+                                  : reflection->GetStringReference(message, field, &scratch));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+WipedBytes::WipedBytes(std::string_view bytes)
+    : bytes_(std::make_unique<char[]>(bytes.size())), size_(bytes.size()) {
+  std::copy(bytes.begin(), bytes.end(), bytes_.get());
+}
+
+WipedBytes::WipedBytes(WipedBytes&& other) noexcept
+    : bytes_(std::move(other.bytes_)), size_(std::exchange(other.size_, 0)) {}
+
+WipedBytes& WipedBytes::operator=(WipedBytes&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+WipedBytes::~WipedBytes() {
+  if (bytes_ != nullptr) explicit_bzero(bytes_.get(), size_);
+}
+
+SecretSet::SecretSet(const std::vector<std::string_view>& values) {
+  for (const std::string_view value : values) AddValue(value);
+  Finish();
+}
+
+void SecretSet::Add(std::string_view pattern) {
+  if (pattern.size() < kMinValue || pattern.find('\n') != std::string_view::npos) return;
+  patterns_.emplace_back(pattern.substr(0, kMaxPattern));
+}
+
+void SecretSet::AddValue(std::string_view value) {
+  value = Trim(value);
+  if (value.size() < kMinValue) return;
+  AddBase64(value);
+  const bool several = value.find('\n') != std::string_view::npos;
+  while (!value.empty()) {
+    const size_t end = value.find('\n');
+    std::string_view line = Trim(value.substr(0, end));
+    value.remove_prefix(end == std::string_view::npos ? value.size() : end + 1);
+    // The frame of a PEM file is the same in all of them.
+    if (several && (line.size() < kMinLine || line.starts_with("-----"))) continue;
+    while (!line.empty()) {
+      // No piece is too short to be looked for.
+      const std::string_view piece = line.size() < kPiece + kMinValue ? line : line.substr(0, kPiece);
+      line.remove_prefix(piece.size());
+      Add(piece);
+      for (const bool plus : {false, true}) {
+        for (const std::string_view digits : {"0123456789ABCDEF", "0123456789abcdef"}) {
+          Scratch form;
+          Percent(piece, digits, plus, &form);
+          if (form.view() != piece) Add(form.view());
+        }
+      }
+      for (const bool html : {false, true}) {
+        Scratch form;
+        Json(piece, html, &form);
+        if (form.view() != piece) Add(form.view());
+      }
+    }
+  }
+}
+
+void SecretSet::AddBase64(std::string_view value) {
+  constexpr std::string_view kStandard = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  constexpr std::string_view kUrl = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  // Fewer digits would be found by chance.
+  constexpr size_t kMinDigits = 6;
+  for (size_t at = 0; at < value.size(); at += kPiece) {
+    const std::string_view piece = value.substr(at, kPiece);
+    for (size_t skip = 0; skip < 3; ++skip) {
+      Scratch standard;
+      Scratch url;
+      Base64(piece, kStandard, skip, &standard);
+      Base64(piece, kUrl, skip, &url);
+      if (standard.view().size() < kMinDigits) continue;
+      Add(standard.view());
+      if (url.view() != standard.view()) Add(url.view());
+    }
+  }
+}
+
+void SecretSet::Finish() {
+  std::sort(patterns_.begin(), patterns_.end(), [](const WipedBytes& a, const WipedBytes& b) {
+    const uint32_t bucket_a = Bucket(a.view().data());
+    const uint32_t bucket_b = Bucket(b.view().data());
+    if (bucket_a != bucket_b) return bucket_a < bucket_b;
+    if (a.view().size() != b.view().size()) return a.view().size() > b.view().size();
+    return a.view() < b.view();
+  });
+  const auto same =
+      std::unique(patterns_.begin(), patterns_.end(),
+                  [](const WipedBytes& a, const WipedBytes& b) { return a.view() == b.view(); });
+  patterns_.erase(same, patterns_.end());
+  if (patterns_.empty()) return;
+  used_.assign(kBuckets / 64, 0);
+  for (uint32_t i = 0; i < patterns_.size(); ++i) {
+    const uint32_t bucket = Bucket(patterns_[i].view().data());
+    if (!buckets_.empty() && buckets_.back().first == bucket) continue;
+    buckets_.emplace_back(bucket, i);
+    used_[bucket / 64] |= uint64_t{1} << (bucket % 64);
+  }
+}
+
+SecretSet::Ranges SecretSet::Find(std::string_view text) const {
+  Ranges ranges;
+  if (patterns_.empty() || text.size() < kMinValue) return ranges;
+  const char* const data = text.data();
+  const uint64_t* const used = used_.data();
+  const size_t end = text.size() - kMinValue + 1;
+  for (size_t i = 0; i < end; ++i) {
+    const uint32_t bucket = Bucket(data + i);
+    if ((used[bucket / 64] >> (bucket % 64) & 1U) == 0) continue;
+    const auto entry =
+        std::lower_bound(buckets_.begin(), buckets_.end(), std::pair<uint32_t, uint32_t>(bucket, 0));
+    const size_t last = std::next(entry) == buckets_.end() ? patterns_.size() : std::next(entry)->second;
+    for (size_t p = entry->second; p < last; ++p) {
+      const std::string_view pattern = patterns_[p].view();
+      if (!text.substr(i).starts_with(pattern)) continue;
+      // Secrets may overlap, so the search goes on at the next byte, not after this one.
+      if (!ranges.empty() && ranges.back().second >= i) {
+        ranges.back().second = std::max(ranges.back().second, i + pattern.size());
+      } else {
+        ranges.emplace_back(i, i + pattern.size());
+      }
+      break;
+    }
+  }
+  return ranges;
+}
+
+void SecretSet::Redact(char* text, size_t size) const {
+  for (const auto& [begin, end] : Find({text, size})) std::fill(text + begin, text + end, '*');
+}
+
+std::string SecretSet::Redacted(std::string text) const {
+  Redact(text.data(), text.size());
+  return text;
+}
+
+struct RecentSecrets::Value {
+  WipedBytes bytes;
+  TimePoint used;
+};
+
+struct RecentSecrets::Plugin {
+  std::list<Value> recent;  // used longest ago first
+  size_t bytes = 0;         // of `recent`
+  std::vector<WipedBytes> held;
+  std::shared_ptr<const SecretSet> set;  // null: to be made
+
+  void Expire(TimePoint now, Duration age) {
+    while (!recent.empty() && recent.front().used + age < now) DropOldest();
+  }
+  void DropOldest() {
+    bytes -= recent.front().bytes.view().size();
+    recent.pop_front();
+    set = nullptr;
+  }
+};
+
+RecentSecrets::RecentSecrets(RecentSecretsLimits limits) : limits_(limits) {}
+RecentSecrets::~RecentSecrets() = default;
+
+void RecentSecrets::Remember(const std::string& plugin_id, std::string_view value, TimePoint now) {
+  value = Trim(value);
+  if (value.size() < kMinValue) return;
+  value = value.substr(0, limits_.bytes);
+  const std::lock_guard lock(mutex_);
+  Plugin& plugin = plugins_[plugin_id];
+  plugin.Expire(now, limits_.age);
+  const auto known = std::find_if(plugin.recent.begin(), plugin.recent.end(),
+                                  [value](const Value& each) { return each.bytes.view() == value; });
+  if (known != plugin.recent.end()) {
+    known->used = now;
+    plugin.recent.splice(plugin.recent.end(), plugin.recent, known);
+    return;
+  }
+  while (!plugin.recent.empty() &&
+         (plugin.recent.size() >= limits_.values || plugin.bytes + value.size() > limits_.bytes)) {
+    plugin.DropOldest();
+  }
+  plugin.recent.push_back(Value{.bytes = WipedBytes(value), .used = now});
+  plugin.bytes += value.size();
+  plugin.set = nullptr;
+}
+
+void RecentSecrets::RememberFrom(const std::string& plugin_id, const Message& message, TimePoint now) {
+  ForEachSecret(message, false, 0,
+                [this, &plugin_id, now](const std::string& value) { Remember(plugin_id, value, now); });
+}
+
+void RecentSecrets::Hold(const std::string& plugin_id, const std::vector<std::string>& values) {
+  const std::lock_guard lock(mutex_);
+  Plugin& plugin = plugins_[plugin_id];
+  plugin.held.clear();
+  size_t bytes = 0;
+  for (const std::string& value : values) {
+    if (plugin.held.size() >= limits_.values || bytes >= limits_.bytes) break;
+    plugin.held.emplace_back(std::string_view(value).substr(0, limits_.bytes - bytes));
+    bytes += plugin.held.back().view().size();
+  }
+  plugin.set = nullptr;
+}
+
+void RecentSecrets::Forget(const std::string& plugin_id) {
+  const std::lock_guard lock(mutex_);
+  plugins_.erase(plugin_id);
+}
+
+std::shared_ptr<const SecretSet> RecentSecrets::Of(const std::string& plugin_id, TimePoint now) const {
+  static const auto kNone = std::make_shared<const SecretSet>();
+  const std::lock_guard lock(mutex_);
+  const auto found = plugins_.find(plugin_id);
+  if (found == plugins_.end()) return kNone;
+  Plugin& plugin = found->second;
+  plugin.Expire(now, limits_.age);
+  if (plugin.set == nullptr) {
+    std::vector<std::string_view> values;
+    for (const Value& each : plugin.recent) values.push_back(each.bytes.view());
+    for (const WipedBytes& each : plugin.held) values.push_back(each.view());
+    plugin.set = std::make_shared<const SecretSet>(values);
+  }
+  return plugin.set;
+}
+
+}  // namespace berth

@@ -1,0 +1,115 @@
+// Values of secrets that a plugin was given of late, so that they can be kept out of its log: some drivers
+// print their requests, or the environment they were started with.
+//
+// Owned by main. Any thread: fed on the loop (by the CSI client before a request leaves, by the launch before
+// the plugin runs), asked by the thread that reads the logs. Values live in memory that is wiped when they
+// are let go, and are never printed.
+//
+// What is recognised: the value itself, its percent-encoded, JSON-escaped and base64 forms (also as part of
+// a longer base64 text, as in "Basic …"), and of a value of several lines each line alone. Values below 4
+// bytes are ignored: they would blacken everything. No form holds a line feed, so none spans two lines.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace berth {
+
+// Bytes that are wiped before they are let go.
+class WipedBytes {
+ public:
+  explicit WipedBytes(std::string_view bytes);
+  WipedBytes(WipedBytes&& other) noexcept;
+  WipedBytes& operator=(WipedBytes&& other) noexcept;
+  WipedBytes(const WipedBytes&) = delete;
+  WipedBytes& operator=(const WipedBytes&) = delete;
+  ~WipedBytes();
+
+  [[nodiscard]] std::string_view view() const { return {bytes_.get(), size_}; }
+
+ private:
+  std::unique_ptr<char[]> bytes_;
+  size_t size_ = 0;
+};
+
+// What to look for, unchanging: one plugin's secrets at one moment. Any thread.
+class SecretSet {
+ public:
+  // No pattern is longer.
+  static constexpr size_t kMaxPattern = 8192;
+
+  SecretSet() = default;
+  // Takes values as they are; makes their other forms.
+  explicit SecretSet(const std::vector<std::string_view>& values);
+
+  [[nodiscard]] bool empty() const { return patterns_.empty(); }
+
+  // Where secrets lie in `text`, in order, as [begin, end), none touching another.
+  using Ranges = std::vector<std::pair<size_t, size_t>>;
+  [[nodiscard]] Ranges Find(std::string_view text) const;
+
+  // Overwrites each of them with asterisks of the same length.
+  void Redact(char* text, size_t size) const;
+  [[nodiscard]] std::string Redacted(std::string text) const;
+
+ private:
+  static constexpr size_t kBuckets = 65536;
+  void Add(std::string_view pattern);
+  void AddValue(std::string_view value);
+  void AddBase64(std::string_view value);
+  void Finish();
+
+  std::vector<WipedBytes> patterns_;                    // by bucket, then longest first
+  std::vector<uint64_t> used_;                          // a bit for each bucket in use
+  std::vector<std::pair<uint32_t, uint32_t>> buckets_;  // bucket and its first pattern, sorted
+};
+
+struct RecentSecretsLimits {
+  // For each plugin; beyond, what was used longest ago is forgotten.
+  size_t values = 128;
+  size_t bytes = size_t{64} * 1024;
+  Duration age = std::chrono::hours(1);  // after the last use
+};
+
+class RecentSecrets {
+ public:
+  explicit RecentSecrets(RecentSecretsLimits limits = {});
+  ~RecentSecrets();
+  RecentSecrets(const RecentSecrets&) = delete;
+  RecentSecrets& operator=(const RecentSecrets&) = delete;
+
+  // To be called before the plugin can know the value.
+  void Remember(const std::string& plugin_id, std::string_view value, TimePoint now = Clock::now());
+  // The same for every value in the message's csi_secret fields, at any depth.
+  void RememberFrom(const std::string& plugin_id, const google::protobuf::Message& message,
+                    TimePoint now = Clock::now());
+  // What the plugin was launched with (files and credentials in its environment): it knows them for as long
+  // as it runs, so they do not age. Replaces what was held for it before.
+  void Hold(const std::string& plugin_id, const std::vector<std::string>& values);
+  // The plugin is no more.
+  void Forget(const std::string& plugin_id);
+
+  // Never null.
+  [[nodiscard]] std::shared_ptr<const SecretSet> Of(const std::string& plugin_id,
+                                                    TimePoint now = Clock::now()) const;
+
+ private:
+  struct Value;
+  struct Plugin;
+
+  RecentSecretsLimits limits_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Plugin> plugins_;
+};
+
+}  // namespace berth

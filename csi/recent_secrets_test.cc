@@ -1,0 +1,129 @@
+#include "csi/recent_secrets.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "csi/csi.pb.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::minutes;
+
+std::string Redact(const std::vector<std::string_view>& secrets, std::string text) {
+  return SecretSet(secrets).Redacted(std::move(text));
+}
+
+TEST(SecretSetTest, OverwritesWithTheSameLength) {
+  EXPECT_EQ(Redact({"hunter2!"}, "password=hunter2! user=me"), "password=******** user=me");
+  EXPECT_EQ(Redact({"hunter2!"}, "hunter2!"), "********");
+  EXPECT_EQ(Redact({"hunter2!"}, "hunter2"), "hunter2");
+  EXPECT_EQ(Redact({"hunter2!"}, ""), "");
+}
+
+TEST(SecretSetTest, OverlappingSecretsAreBothGone) {
+  EXPECT_EQ(Redact({"abcdef", "defghi"}, "xabcdefghix"), "x*********x");
+  EXPECT_EQ(Redact({"abcd", "abcdefgh"}, "abcdefgh abcd"), "******** ****");
+}
+
+TEST(SecretSetTest, ShortValuesAreNotLookedFor) {
+  EXPECT_EQ(Redact({"abc", ""}, "abcabc"), "abcabc");
+  EXPECT_TRUE(SecretSet({"abc", " \n"}).empty());
+}
+
+TEST(SecretSetTest, EncodedFormsAreFound) {
+  const std::string_view secret = "p&ss \"w<rd\"/1";
+  EXPECT_EQ(Redact({secret}, "?p=p%26ss%20%22w%3Crd%22%2F1&x"), "?p=*************************&x");
+  EXPECT_EQ(Redact({secret}, "?p=p%26ss+%22w%3crd%22%2f1&x"), "?p=***********************&x");
+  EXPECT_EQ(Redact({secret}, R"({"p":"p&ss \"w<rd\"/1"})"), R"({"p":"***************"})");
+  EXPECT_EQ(Redact({secret}, R"({"p":"p\u0026ss \"w\u003crd\"/1"})"), R"({"p":"*************************"})");
+}
+
+// base64 of "user:correct horse", of the secret alone, and with one byte before it.
+TEST(SecretSetTest, Base64IsFoundWhereverItBegins) {
+  const std::string_view secret = "correct horse";
+  EXPECT_EQ(Redact({secret}, "Y29ycmVjdCBob3JzZQ=="), "*****************Q==");
+  const std::string with_user = Redact({secret}, "Basic dXNlcjpjb3JyZWN0IGhvcnNl");
+  EXPECT_EQ(with_user.substr(0, 12), "Basic dXNlcj");
+  EXPECT_THAT(with_user, ::testing::EndsWith("*************"));
+  EXPECT_EQ(with_user.find("b3Jy"), std::string::npos);
+  EXPECT_EQ(Redact({secret}, "OmNvcnJlY3QgaG9yc2U=").find("cnJlY3Q"), std::string::npos);
+}
+
+TEST(SecretSetTest, EachLineOfAKeyIsFoundAlone) {
+  const std::string_view key =
+      "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nqhkiG9w0BAQEFAASCBK\n-----END KEY-----\n";
+  EXPECT_EQ(Redact({key}, "key: MIIEvQIBADANBgkqhkiG, -----BEGIN KEY-----"),
+            "key: ********************, -----BEGIN KEY-----");
+  EXPECT_EQ(Redact({key}, R"("-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG\nqhkiG9w0BAQEFAASCBK\n")"),
+            R"("-----BEGIN KEY-----\n********************\n*******************\n")");
+}
+
+TEST(SecretSetTest, LongValuesAreFoundWhole) {
+  std::string secret;
+  for (int i = 0; i < 1000; ++i) secret += std::to_string(i * 7919);
+  const std::string text = Redact({secret}, "<" + secret + ">");
+  EXPECT_EQ(text, "<" + std::string(secret.size(), '*') + ">");
+}
+
+TEST(RecentSecretsTest, EachPluginHasItsOwn) {
+  RecentSecrets secrets;
+  secrets.Remember("nfs", "hunter2!");
+  EXPECT_EQ(secrets.Of("nfs")->Redacted("hunter2!"), "********");
+  EXPECT_EQ(secrets.Of("lvm")->Redacted("hunter2!"), "hunter2!");
+  secrets.Forget("nfs");
+  EXPECT_TRUE(secrets.Of("nfs")->empty());
+}
+
+TEST(RecentSecretsTest, ValuesAgeFromTheirLastUse) {
+  RecentSecrets secrets;
+  const TimePoint start = Clock::now();
+  secrets.Remember("nfs", "first value", start);
+  secrets.Remember("nfs", "second value", start);
+  secrets.Remember("nfs", "first value", start + minutes(30));
+  EXPECT_EQ(secrets.Of("nfs", start + minutes(61))->Redacted("first value, second value"),
+            "***********, second value");
+  EXPECT_TRUE(secrets.Of("nfs", start + hours(2))->empty());
+}
+
+TEST(RecentSecretsTest, WhatItWasLaunchedWithDoesNotAge) {
+  RecentSecrets secrets;
+  secrets.Hold("nfs", {"from the environment"});
+  EXPECT_FALSE(secrets.Of("nfs", Clock::now() + hours(1000))->empty());
+  secrets.Hold("nfs", {});
+  EXPECT_TRUE(secrets.Of("nfs")->empty());
+}
+
+TEST(RecentSecretsTest, BeyondTheLimitsTheOldestGoes) {
+  RecentSecrets secrets({.values = 2, .bytes = 20, .age = hours(1)});
+  secrets.Remember("nfs", "aaaaaaaa");
+  secrets.Remember("nfs", "bbbbbbbb");
+  secrets.Remember("nfs", "cccccccc");
+  EXPECT_EQ(secrets.Of("nfs")->Redacted("aaaaaaaa bbbbbbbb cccccccc"), "aaaaaaaa ******** ********");
+  secrets.Remember("nfs", "0123456789abcdef");
+  EXPECT_EQ(secrets.Of("nfs")->Redacted("cccccccc 0123456789abcdef"), "cccccccc ****************");
+}
+
+TEST(RecentSecretsTest, SecretFieldsOfARequestAreRemembered) {
+  ::csi::v1::NodeStageVolumeRequest request;
+  request.set_volume_id("volume-1");
+  (*request.mutable_secrets())["username"] = "administrator";
+  (*request.mutable_volume_context())["server"] = "filer.example";
+  RecentSecrets secrets;
+  secrets.RememberFrom("nfs", request);
+  EXPECT_EQ(secrets.Of("nfs")->Redacted("volume-1 username administrator filer.example"),
+            "volume-1 username ************* filer.example");
+}
+
+// A snapshot in use is not disturbed by what comes after it.
+TEST(RecentSecretsTest, SnapshotsStayAsTheyAre) {
+  RecentSecrets secrets;
+  secrets.Remember("nfs", "hunter2!");
+  const std::shared_ptr<const SecretSet> before = secrets.Of("nfs");
+  secrets.Forget("nfs");
+  EXPECT_EQ(before->Redacted("hunter2!"), "********");
+}
+
+}  // namespace
+}  // namespace berth
