@@ -1,15 +1,82 @@
 // berthd's own log: spdlog, to the journal with levels where systemd reads our stderr, else to stderr as
-// lines of text. Set up once, by main, before the first thread.
+// lines of text; and beside that a feed that can be followed. Set up once, by main, before the first thread.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
 
 namespace berth {
 
-// `level` is one of trace, debug, info, warning, error, critical, off; anything else is INVALID_ARGUMENT.
-[[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level);
+enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kCritical };
+[[nodiscard]] std::string_view LogLevelName(LogLevel level);
+// INVALID_ARGUMENT for anything but trace, debug, info, warning, error, critical.
+[[nodiscard]] absl::StatusOr<LogLevel> ParseLogLevel(std::string_view text);
+
+class LogFeed;
+
+// `level` is one of trace, debug, info, warning, error, critical, off; anything else is INVALID_ARGUMENT. It
+// is that of stderr or the journal; subscribers of `feed` (null: none) have their own.
+[[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level,
+                                   const std::shared_ptr<LogFeed>& feed = nullptr);
+
+struct LogEntry {
+  uint64_t sequence = 0;  // of all entries of this run that reached any subscriber
+  WallTime time;
+  LogLevel level = LogLevel::kInfo;
+  std::string text;    // cut at 4 KiB, printable
+  std::string source;  // "mounter.cc:120", where it is known
+};
+
+// One reader of the log. Loop thread; ends with its destruction.
+class LogSubscription {
+ public:
+  ~LogSubscription();
+  LogSubscription(const LogSubscription&) = delete;
+  LogSubscription& operator=(const LogSubscription&) = delete;
+
+  struct Batch {
+    std::vector<LogEntry> entries;
+    uint64_t missed = 0;  // entries before these that the reader was too slow for
+  };
+  // Waits until there is an entry, or `deadline`: then the batch is empty. Not twice at once.
+  [[nodiscard]] Awaitable<Batch> Next(size_t limit, TimePoint deadline);
+
+ private:
+  friend class LogFeed;
+  struct Queue;
+  LogSubscription(std::shared_ptr<LogFeed> feed, std::shared_ptr<Queue> queue);
+
+  std::shared_ptr<LogFeed> feed_;
+  std::shared_ptr<Queue> queue_;
+};
+
+// What berthd logs, for whoever wants to read along. Entries come in on any thread and never wait for a
+// reader: each has a queue of `kQueueLimit`, loses the oldest beyond, and is told how many.
+class LogFeed : public std::enable_shared_from_this<LogFeed> {
+ public:
+  static constexpr size_t kQueueLimit = 1024;
+
+  LogFeed();
+  ~LogFeed();
+
+  // Loop thread. Entries of `level` and above from now on; while anybody asks for more than stderr gets, the
+  // program logs that much, and stderr still gets its own.
+  [[nodiscard]] std::unique_ptr<LogSubscription> Subscribe(asio::any_io_executor executor, LogLevel level);
+
+ private:
+  friend class LogSubscription;
+  friend absl::Status InitLog(const std::string& program, std::string_view level,
+                              const std::shared_ptr<LogFeed>& feed);
+  class Sink;
+  std::shared_ptr<Sink> sink_;
+};
 
 }  // namespace berth
