@@ -202,25 +202,30 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
     failed.text = std::string(config_.status().message());
     co_return failed;
   }
-  const absl::Status launched = LaunchProcess();
+  const absl::Status launched = co_await LaunchProcess();
   if (launched.ok()) co_return EventOf(LifecycleEvent::Type::kLaunched);
   failed.text = std::string(launched.message());
   failed.final = false;
   co_return failed;
 }
 
-absl::Status PluginRunner::LaunchProcess() {
+Awaitable<absl::Status> PluginRunner::RecordProcess(RunRecord* record, pid_t pid) {
+  BERTH_CO_ASSIGN_OR_RETURN(record->process, IdentifyProcess(pid));
+  co_return WriteRunRecord(RuntimeDir(), *record);
+}
+
+Awaitable<absl::Status> PluginRunner::LaunchProcess() {
   const PluginPlaces& places = context_.places;
   const std::string socket_path = PluginSocketPath(places, id_);
   const std::string output_path = PluginOutputPath(places.state_dir, id_);
-  BERTH_RETURN_IF_ERROR(PrepareSocket(socket_path));
-  BERTH_RETURN_IF_ERROR(MakeDirectories(PluginStateDir(places, id_), 0750));
-  BERTH_ASSIGN_OR_RETURN(const PluginOutput output, OpenPluginOutput(output_path));
+  BERTH_CO_RETURN_IF_ERROR(PrepareSocket(socket_path));
+  BERTH_CO_RETURN_IF_ERROR(MakeDirectories(PluginStateDir(places, id_), 0750));
+  BERTH_CO_ASSIGN_OR_RETURN(const PluginOutput output, OpenPluginOutput(output_path));
 
   ProcessSpec spec;
   spec.executable = config_->command;
-  BERTH_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(*config_, places));
-  BERTH_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(*config_, places));
+  BERTH_CO_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(*config_, places));
+  BERTH_CO_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(*config_, places));
   spec.stdout_fd = output.fd.get();
   spec.stderr_fd = output.fd.get();
 
@@ -233,20 +238,18 @@ absl::Status PluginRunner::LaunchProcess() {
   record.started_at = WallClock::now();
   record.output_offset = output.offset;
   record.stop_timeout = config_->stop_timeout;
-  spec.before_exec = [this, &record](pid_t pid) -> absl::Status {
-    BERTH_ASSIGN_OR_RETURN(record.process, IdentifyProcess(pid));
-    return WriteRunRecord(RuntimeDir(), record);
-  };
-  absl::StatusOr<std::unique_ptr<Process>> process = Process::Launch(context_.executor, std::move(spec));
+  spec.before_exec = [this, &record](pid_t pid) { return RecordProcess(&record, pid); };
+  absl::StatusOr<std::unique_ptr<Process>> process =
+      co_await Process::Launch(context_.executor, std::move(spec), Clock::now() + config_->start_timeout);
   if (!process.ok()) {
     DropRecord();
-    return process.status();
+    co_return process.status();
   }
   snapshot_.kind = config_->kind;
   note_.clear();
   BeginIncarnation(*std::move(process), std::move(record));
   Tell("plugin.launched", fmt::format("launched {} as process {}", config_->command, process_->pid()));
-  return absl::OkStatus();
+  co_return absl::OkStatus();
 }
 
 void PluginRunner::BeginIncarnation(std::unique_ptr<Process> process, RunRecord record) {

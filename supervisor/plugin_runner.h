@@ -89,7 +89,8 @@ class PluginRunner final : public PluginOwner {
   Awaitable<void> Handle(Message message);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
-  absl::Status LaunchProcess();
+  Awaitable<absl::Status> LaunchProcess();
+  Awaitable<absl::Status> RecordProcess(RunRecord* record, pid_t pid);
   // True: the recorded process runs and is ours again. False: there is none. An error: there is one of which
   // that cannot be said, so that nothing may be launched.
   Awaitable<absl::StatusOr<bool>> TakeBack();

@@ -581,7 +581,7 @@ TEST_F(SupervisorTest, StrangerWithTheRecordedPidIsNeverSignalled) {
   ProcessSpec spec;
   spec.executable = "/bin/sleep";
   spec.arguments = {"1000"};
-  auto stranger = Process::Launch(node_->loop_.get_executor(), spec);
+  auto stranger = node_->Run(Process::Launch(node_->loop_.get_executor(), spec, Clock::now() + seconds(10)));
   ASSERT_TRUE(stranger.ok()) << stranger.status();
   RunRecord record;
   record.plugin_id = "nfs";
