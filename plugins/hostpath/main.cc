@@ -5,16 +5,11 @@
 
 #include <csignal>
 #include <string>
-#include <thread>
 
 #include "base/log.h"
 #include "base/status.h"
-#include "plugins/hostpath/context.h"
-#include "plugins/hostpath/controller_service.h"
-#include "plugins/hostpath/identity_service.h"
-#include "plugins/hostpath/loop_device.h"
-#include "plugins/hostpath/node_service.h"
 #include "plugins/hostpath/options.h"
+#include "plugins/hostpath/plugin.h"
 #include "plugins/hostpath/server.h"
 
 namespace berth::hostpath {
@@ -32,49 +27,26 @@ absl::Status Serve(const Options& options) {
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  std::unique_ptr<Storage> storage;
-  BERTH_ASSIGN_OR_RETURN(storage, Storage::Open(options.state_dir));
-  std::unique_ptr<Store> store;
-  BERTH_ASSIGN_OR_RETURN(store, Store::Open(storage->DatabasePath()));
-  OperationLocks locks;
-  ActiveCalls calls;
-  Machine machine;
-  machine.loop_devices = LoopDevicesWork();
-  machine.default_kind =
-      options.default_kind.value_or(machine.loop_devices ? Kind::kImage : Kind::kDirectory);
-  if (!machine.loop_devices) {
-    SPDLOG_WARN(
-        "loop devices cannot be used here: volumes can be directories only, without a capacity of their own");
-  }
-  Context context{.options = options,
-                  .machine = machine,
-                  .store = *store,
-                  .storage = *storage,
-                  .locks = locks,
-                  .calls = calls};
-  BERTH_RETURN_IF_ERROR(Recover(context));
-
-  IdentityService identity(context);
-  ControllerService controller(context);
-  NodeService node(context);
+  std::unique_ptr<Plugin> plugin;
+  BERTH_ASSIGN_OR_RETURN(plugin, Plugin::Open(options));
   std::unique_ptr<Server> server;
-  BERTH_ASSIGN_OR_RETURN(server, Server::Start(options.socket_path, {&identity, &controller, &node}));
+  BERTH_ASSIGN_OR_RETURN(
+      server,
+      Server::Start(options.socket_path, {&plugin->identity(), &plugin->controller(), &plugin->node()}));
   SPDLOG_INFO("{} serves CSI on {} as node {}, state in {}", options.driver_name, options.socket_path,
               Printable(options.node_id, 256), options.state_dir);
-  // What an earlier run could not finish to delete; it may be much, and nobody waits for it.
-  std::thread cleaner([&] { storage->EmptyTrash(); });
+  plugin->StartCleaning();
 
   int signal = 0;
   sigwait(&signals, &signal);
   SPDLOG_INFO("signal {}: stopping", signal);
-  storage->StopEmptyingTrash();
+  plugin->StopCleaning();
   server->Hide();
-  if (!calls.WaitUntilIdle(kStopPatience)) {
+  if (!plugin->calls().WaitUntilIdle(kStopPatience)) {
     SPDLOG_WARN("calls are still under way; leaving, the next start repairs what they leave");
     _exit(1);
   }
   server->Stop();
-  cleaner.join();
   SPDLOG_INFO("stopped");
   return absl::OkStatus();
 }
