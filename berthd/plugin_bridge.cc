@@ -133,4 +133,25 @@ Awaitable<absl::Status> PluginBridge::RestartPlugin(std::string id, bool force, 
   return supervisor_->RestartPlugin(std::move(id), force, deadline);
 }
 
+Awaitable<absl::Status> PluginBridge::DrainPlugin(std::string id, TimePoint deadline) {
+  return supervisor_->DrainPlugin(std::move(id), deadline);
+}
+
+Awaitable<absl::Status> PluginBridge::SwapPlugin(std::string id, SwapRequest request, TimePoint deadline) {
+  return supervisor_->SwapPlugin(std::move(id), std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<ReloadReport>> PluginBridge::Reload(TimePoint /*deadline*/) {
+  return supervisor_->Reload();
+}
+
+Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string /*id*/, LogQuery /*query*/,
+                                                          TimePoint /*deadline*/) {
+  co_return absl::UnimplementedError("the logs of plugins cannot be read yet");
+}
+
+std::string PluginBridge::Placement() const { return supervisor_->placement(); }
+
+std::vector<std::string> PluginBridge::Problems() const { return supervisor_->Problems(); }
+
 }  // namespace berth

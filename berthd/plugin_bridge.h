@@ -50,6 +50,14 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force,
                                                       TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
+                                                   TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
+                                                            TimePoint deadline) override;
+  [[nodiscard]] std::string Placement() const override;
+  [[nodiscard]] std::vector<std::string> Problems() const override;
 
  private:
   struct Connection {

@@ -6,15 +6,19 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "csi/client.h"
+#include "supervisor/plugin_log.h"
 #include "supervisor/registry.h"
+#include "supervisor/supervisor.h"
 
 namespace berth {
 
@@ -42,6 +46,20 @@ class PluginControl {
                                                            TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> RestartPlugin(std::string id, bool force,
                                                               TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
+                                                           TimePoint deadline) = 0;
+  // A reload that was begun goes on to its end also where its caller is cancelled. ABORTED: one runs already.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint deadline) = 0;
+
+  // A batch of what the plugin wrote, as PluginLogs reads it, of any plugin that has a log.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
+                                                                    TimePoint deadline) = 0;
+
+  // Where plugins live on this node; and what an operator should know of them and of their files, one line
+  // each.
+  [[nodiscard]] virtual std::string Placement() const = 0;
+  [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
 };
 
 }  // namespace berth

@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kMessageLimit = 4096;
 constexpr size_t kOutputLines = 100;
+constexpr int kHolderLimit = 200;
 constexpr int kUsageLimit = 16;
 // A shorter value cannot be blotted out without making the message unreadable.
 constexpr size_t kShortestHidden = 4;
@@ -180,6 +181,61 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   Fill(plugin.health, to.mutable_health());
   if (plugin.facts) Fill(plugin, to.mutable_fingerprint());
   to.set_volumes(volumes);
+  to.set_external(plugin.external);
+  to.set_placement(Printable(plugin.placement, kMessageLimit));
+  to.set_held(plugin.held);
+  to.set_draining(plugin.draining);
+  for (const std::string& holder : plugin.holders) {
+    if (to.holders_size() == kHolderLimit) {
+      to.add_holders(fmt::format("and {} more", plugin.holders.size() - size_t{kHolderLimit}));
+      break;
+    }
+    to.add_holders(Printable(holder, kMessageLimit));
+  }
+  to.set_serves_mounts(plugin.serves_mounts);
+  to.set_file_error(Printable(plugin.file_error, kMessageLimit));
+  to.set_command(Printable(plugin.command, kMessageLimit));
+  to.set_swap(Printable(plugin.swap, kMessageLimit));
+  return to;
+}
+
+v1::ReloadResponse ToProto(const ReloadReport& report) {
+  v1::ReloadResponse to;
+  const auto fill = [](const std::vector<std::string>& from, auto* list) {
+    for (const std::string& text : from) list->Add(Printable(text, kMessageLimit));
+  };
+  fill(report.started, to.mutable_started());
+  fill(report.stopped, to.mutable_stopped());
+  fill(report.swapped, to.mutable_swapped());
+  fill(report.updated, to.mutable_updated());
+  fill(report.unchanged, to.mutable_unchanged());
+  fill(report.broken, to.mutable_broken());
+  return to;
+}
+
+v1::ReadPluginLogResponse ToProto(const LogBatch& batch) {
+  v1::ReadPluginLogResponse to;
+  for (const LogLine& line : batch.lines) {
+    v1::PluginLogLine& next = *to.add_lines();
+    next.set_position(line.position);
+    next.set_number(line.number);
+    *next.mutable_time() = ToProto(line.time);
+    next.set_text(Text(line.text));
+    next.set_notice(line.notice);
+  }
+  to.set_missed_lines(batch.missed_lines);
+  to.set_missed_bytes(batch.missed_bytes);
+  to.mutable_next()->set_position(batch.next.position);
+  if (batch.next.number) to.mutable_next()->set_number(*batch.next.number);
+  return to;
+}
+
+v1::LogEntry ToProto(const LogEntry& entry) {
+  v1::LogEntry to;
+  *to.mutable_time() = ToProto(entry.time);
+  to.set_level(std::string(LogLevelName(entry.level)));
+  to.set_text(Printable(entry.text, kMessageLimit));
+  to.set_source(Printable(entry.source, kMessageLimit));
   return to;
 }
 

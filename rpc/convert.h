@@ -11,15 +11,22 @@
 #include <string_view>
 
 #include "base/event_log.h"
+#include "base/log.h"
 #include "csi/csi.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/node.pb.h"
+#include "supervisor/plugin_log.h"
 #include "supervisor/registry.h"
+#include "supervisor/supervisor.h"
 
 namespace berth {
 
 // `volumes`: how many are held through it here.
 [[nodiscard]] v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes);
+
+[[nodiscard]] v1::ReloadResponse ToProto(const ReloadReport& report);
+[[nodiscard]] v1::ReadPluginLogResponse ToProto(const LogBatch& batch);
+[[nodiscard]] v1::LogEntry ToProto(const LogEntry& entry);
 
 // Mount flags are as sensitive as secrets: "(hidden)" stands for them unless `show_flags`.
 [[nodiscard]] v1::Volume ToProto(const VolumeView& volume, bool show_flags);

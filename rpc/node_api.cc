@@ -15,7 +15,6 @@ namespace berth {
 namespace {
 
 constexpr size_t kProblemLimit = 100;
-constexpr size_t kEventBatch = 64;
 
 std::string Shown(const std::string& text) { return Printable(text, 256); }
 
@@ -24,22 +23,18 @@ bool UsedBy(const VolumeView& volume, const std::string& consumer) {
                      [&](const PublicationView& view) { return view.consumer == consumer; });
 }
 
-bool Matches(const Event& event, const v1::WatchEventsRequest& filter) {
-  return (filter.plugin_id().empty() || filter.plugin_id() == event.plugin_id) &&
-         (filter.volume_id().empty() || filter.volume_id() == event.volume_id);
-}
-
 std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason, 512); }
 
 }  // namespace
 
 NodeApi::NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-                 EventLog& events)
+                 EventLog& events, std::shared_ptr<LogFeed> log)
     : info_(std::move(info)),
       control_(control),
       controllers_(controllers),
       mounter_(mounter),
-      events_(events) {}
+      events_(events),
+      log_(std::move(log)) {}
 
 NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, CallInfo) {
   v1::GetStatusResponse answer;
@@ -60,6 +55,7 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
     answer.set_publications(answer.publications() + static_cast<int>(volume.publications.size()));
   }
   for (std::string& problem : Problems()) answer.add_problems(std::move(problem));
+  answer.set_placement(Printable(control_.Placement(), 512));
   answer.set_last_event_sequence(events_.next_sequence() - 1);
   co_return answer;
 }
@@ -109,52 +105,6 @@ std::vector<std::string> NodeApi::Problems() const {
     problems.push_back(fmt::format("and {} more", more));
   }
   return problems;
-}
-
-v1::Plugin NodeApi::DescribePlugin(const PluginSnapshot& plugin) const {
-  const std::vector<VolumeView> volumes = mounter_.List();
-  const auto held = std::count_if(volumes.begin(), volumes.end(),
-                                  [&](const VolumeView& volume) { return volume.plugin_id == plugin.id; });
-  return ToProto(plugin, static_cast<int>(held));
-}
-
-absl::StatusOr<v1::Plugin> NodeApi::PluginAnswer(const std::string& id, const absl::Status& done) const {
-  if (!done.ok()) return done;
-  const auto& plugins = control_.plugins();
-  const auto plugin = plugins.find(id);
-  if (plugin == plugins.end()) return NoSuchPlugin(plugins, id);
-  return DescribePlugin(plugin->second);
-}
-
-NodeApi::Answer<v1::ListPluginsResponse> NodeApi::ListPlugins(v1::ListPluginsRequest, CallInfo) {
-  std::map<std::string, int> volumes;
-  for (const VolumeView& volume : mounter_.List()) ++volumes[volume.plugin_id];
-  v1::ListPluginsResponse answer;
-  for (const auto& [id, plugin] : control_.plugins()) *answer.add_plugins() = ToProto(plugin, volumes[id]);
-  co_return answer;
-}
-
-NodeApi::Answer<v1::Plugin> NodeApi::GetPlugin(v1::GetPluginRequest request, CallInfo) {
-  BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
-  co_return PluginAnswer(request.id(), absl::OkStatus());
-}
-
-NodeApi::Answer<v1::Plugin> NodeApi::StartPlugin(v1::StartPluginRequest request, CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
-  const absl::Status done = co_await control_.StartPlugin(request.id(), call.deadline);
-  co_return PluginAnswer(request.id(), done);
-}
-
-NodeApi::Answer<v1::Plugin> NodeApi::StopPlugin(v1::StopPluginRequest request, CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
-  const absl::Status done = co_await control_.StopPlugin(request.id(), request.force(), call.deadline);
-  co_return PluginAnswer(request.id(), done);
-}
-
-NodeApi::Answer<v1::Plugin> NodeApi::RestartPlugin(v1::RestartPluginRequest request, CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
-  const absl::Status done = co_await control_.RestartPlugin(request.id(), request.force(), call.deadline);
-  co_return PluginAnswer(request.id(), done);
 }
 
 absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {
@@ -241,43 +191,6 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolum
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
                             co_await mounter_.Stats(plugin_id, request.volume_id(), call.deadline));
   co_return CheckedAnswer(plugin_id, stats);
-}
-
-Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, CallInfo,
-                                             StreamWriter<v1::WatchEventsResponse>& out) {
-  BERTH_CO_RETURN_IF_ERROR(CheckWatch(request));
-  uint64_t position = request.after_sequence();
-  const uint64_t newest = events_.next_sequence() - 1;
-  if (position > newest) {
-    co_return absl::OutOfRangeError(fmt::format(
-        "after_sequence: {} lies beyond the newest event, {}: begin again with 0", position, newest));
-  }
-  if (position == 0) {
-    // With the oldest that is kept: what came before it was not asked for, and so is not missed.
-    const EventLog::Batch oldest = events_.After(0, 1);
-    position = oldest.events.empty() ? newest : oldest.events.front().sequence - 1;
-  }
-
-  while (true) {
-    const EventLog::Batch batch = events_.After(position, kEventBatch);
-    uint64_t missed = batch.missed;
-    for (const Event& event : batch.events) {
-      position = event.sequence;
-      if (!Matches(event, request)) continue;
-      v1::WatchEventsResponse message;
-      *message.mutable_event() = ToProto(event);
-      message.set_missed(std::exchange(missed, 0));
-      if (!co_await out.Send(std::move(message))) co_return absl::CancelledError("the caller has gone");
-    }
-    if (missed > 0) {
-      v1::WatchEventsResponse message;
-      message.set_missed(missed);
-      if (!co_await out.Send(std::move(message))) co_return absl::CancelledError("the caller has gone");
-    }
-    if (!batch.events.empty()) continue;
-    if (!request.follow()) co_return absl::OkStatus();
-    [[maybe_unused]] const bool more = co_await events_.WaitAfter(position, TimePoint::max());
-  }
 }
 
 }  // namespace berth

@@ -8,11 +8,13 @@
 #include <absl/status/statusor.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/event_log.h"
+#include "base/log.h"
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
@@ -33,19 +35,24 @@ struct NodeInfo {
 
 class NodeApi {
  public:
+  // `log`: berthd's own, for those who follow it; null: there is none to follow.
   NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-          EventLog& events);
+          EventLog& events, std::shared_ptr<LogFeed> log = nullptr);
 
   template <class T>
   using Answer = Awaitable<absl::StatusOr<T>>;
 
   Answer<v1::GetStatusResponse> GetStatus(v1::GetStatusRequest request, CallInfo call);
 
+  // The plugins and their levers: node_api_plugins.cc.
   Answer<v1::ListPluginsResponse> ListPlugins(v1::ListPluginsRequest request, CallInfo call);
   Answer<v1::Plugin> GetPlugin(v1::GetPluginRequest request, CallInfo call);
   Answer<v1::Plugin> StartPlugin(v1::StartPluginRequest request, CallInfo call);
   Answer<v1::Plugin> StopPlugin(v1::StopPluginRequest request, CallInfo call);
   Answer<v1::Plugin> RestartPlugin(v1::RestartPluginRequest request, CallInfo call);
+  Answer<v1::Plugin> DrainPlugin(v1::DrainPluginRequest request, CallInfo call);
+  Answer<v1::Plugin> SwapPlugin(v1::SwapPluginRequest request, CallInfo call);
+  Answer<v1::ReloadResponse> Reload(v1::ReloadRequest request, CallInfo call);
 
   Answer<v1::ListVolumesResponse> ListVolumes(v1::ListVolumesRequest request, CallInfo call);
   Answer<v1::Volume> GetVolume(v1::GetVolumeRequest request, CallInfo call);
@@ -58,10 +65,14 @@ class NodeApi {
   Answer<v1::DeleteVolumeResponse> DeleteVolume(v1::DeleteVolumeRequest request, CallInfo call);
   Answer<v1::ExpandVolumeResponse> ExpandVolume(v1::ExpandVolumeRequest request, CallInfo call);
 
-  // A reader that is slower than the events misses some and is told how many; it holds up nobody, and what
-  // is kept for it is one batch.
+  // Streams: node_api_streams.cc. A reader that is slower than what it reads misses some and is told how
+  // much; it holds up nobody, and what is kept for it is one batch.
   Awaitable<absl::Status> WatchEvents(v1::WatchEventsRequest request, CallInfo call,
                                       StreamWriter<v1::WatchEventsResponse>& out);
+  Awaitable<absl::Status> ReadPluginLog(v1::ReadPluginLogRequest request, CallInfo call,
+                                        StreamWriter<v1::ReadPluginLogResponse>& out);
+  Awaitable<absl::Status> WatchLog(v1::WatchLogRequest request, CallInfo call,
+                                   StreamWriter<v1::WatchLogResponse>& out);
 
  private:
   // Work that is under way here on one volume of one driver, so that a volume is not deleted while it is
@@ -97,6 +108,7 @@ class NodeApi {
   ControllerDirectory& controllers_;
   Mounter& mounter_;
   EventLog& events_;
+  std::shared_ptr<LogFeed> log_;
   std::map<VolumeKey, int> publishing_;
   std::map<VolumeKey, int> deleting_;
 };

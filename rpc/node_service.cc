@@ -24,6 +24,14 @@ std::string Subject(const v1::StopPluginRequest& request) {
 std::string Subject(const v1::RestartPluginRequest& request) {
   return PluginSubject(request) + (request.force() ? " force" : "");
 }
+std::string Subject(const v1::DrainPluginRequest& request) { return PluginSubject(request); }
+// Arguments may hold what is not for the log.
+std::string Subject(const v1::SwapPluginRequest& request) {
+  return fmt::format("{}{}{}{}", PluginSubject(request),
+                     request.command().empty() ? "" : " command=", Shown(request.command()),
+                     request.accept_changes() ? " accept_changes" : "");
+}
+std::string Subject(const v1::ReloadRequest& /*request*/) { return "plugins.d"; }
 std::string Subject(const v1::CreateVolumeRequest& request) {
   return fmt::format("plugin={} name={}", Shown(request.plugin_id()), Shown(request.name()));
 }
@@ -129,6 +137,25 @@ Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Req
   co_return answer;
 }
 
+template <class Request, class Response>
+grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string_view method,
+                                                        StreamHandler<Request, Response> handler,
+                                                        Context* context, const Request* request) {
+  CallInfo call{
+      .method = method,
+      .rights = rights_,
+      .deadline = watches_.DeadlineOf(context->raw_deadline()),
+      .peer = context->peer(),
+  };
+  return StreamReactor<Request, Response>::Start(
+      watches_, std::move(call), context, request,
+      [this, right, handler](Request copy, CallInfo info,
+                             StreamWriter<Response>& out) -> Awaitable<absl::Status> {
+        if (absl::Status status = CheckRight(right, info); !status.ok()) return Refuse(std::move(status));
+        return (api_.*handler)(std::move(copy), std::move(info), out);
+      });
+}
+
 NodeService::Reactor* NodeService::GetStatus(Context* context, const v1::GetStatusRequest* request,
                                              v1::GetStatusResponse* response) {
   return Serve(Right::kRead, "GetStatus", &NodeApi::GetStatus, context, request, response);
@@ -157,6 +184,26 @@ NodeService::Reactor* NodeService::StopPlugin(Context* context, const v1::StopPl
 NodeService::Reactor* NodeService::RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
                                                  v1::Plugin* response) {
   return Serve(Right::kChange, "RestartPlugin", &NodeApi::RestartPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::DrainPlugin(Context* context, const v1::DrainPluginRequest* request,
+                                               v1::Plugin* response) {
+  return Serve(Right::kChange, "DrainPlugin", &NodeApi::DrainPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::SwapPlugin(Context* context, const v1::SwapPluginRequest* request,
+                                              v1::Plugin* response) {
+  return Serve(Right::kChange, "SwapPlugin", &NodeApi::SwapPlugin, context, request, response);
+}
+
+NodeService::Reactor* NodeService::Reload(Context* context, const v1::ReloadRequest* request,
+                                          v1::ReloadResponse* response) {
+  return Serve(Right::kChange, "Reload", &NodeApi::Reload, context, request, response);
+}
+
+NodeService::Writer<v1::ReadPluginLogResponse>* NodeService::ReadPluginLog(
+    Context* context, const v1::ReadPluginLogRequest* request) {
+  return Stream(Right::kRead, "ReadPluginLog", &NodeApi::ReadPluginLog, context, request);
 }
 
 NodeService::Reactor* NodeService::ListVolumes(Context* context, const v1::ListVolumesRequest* request,
@@ -200,23 +247,14 @@ NodeService::Reactor* NodeService::GetVolumeStats(Context* context, const v1::Ge
   return Serve(Right::kRead, "GetVolumeStats", &NodeApi::GetVolumeStats, context, request, response);
 }
 
-grpc::ServerWriteReactor<v1::WatchEventsResponse>* NodeService::WatchEvents(
+NodeService::Writer<v1::WatchEventsResponse>* NodeService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
-  using Stream = StreamReactor<v1::WatchEventsRequest, v1::WatchEventsResponse>;
-  CallInfo call{
-      .method = "WatchEvents",
-      .rights = rights_,
-      .deadline = watches_.DeadlineOf(context->raw_deadline()),
-      .peer = context->peer(),
-  };
-  return Stream::Start(watches_, std::move(call), context, request,
-                       [this](v1::WatchEventsRequest copy, CallInfo info,
-                              StreamWriter<v1::WatchEventsResponse>& out) -> Awaitable<absl::Status> {
-                         if (absl::Status status = CheckRight(Right::kRead, info); !status.ok()) {
-                           return Refuse(std::move(status));
-                         }
-                         return api_.WatchEvents(std::move(copy), std::move(info), out);
-                       });
+  return Stream(Right::kRead, "WatchEvents", &NodeApi::WatchEvents, context, request);
+}
+
+NodeService::Writer<v1::WatchLogResponse>* NodeService::WatchLog(Context* context,
+                                                                 const v1::WatchLogRequest* request) {
+  return Stream(Right::kRead, "WatchLog", &NodeApi::WatchLog, context, request);
 }
 
 }  // namespace berth

@@ -19,7 +19,7 @@ namespace berth {
 
 struct ServiceLimits {
   size_t calls = 256;   // unary ones, at once
-  size_t watches = 64;  // at once
+  size_t watches = 64;  // streams of events and logs, at once
   // A call takes no longer than this, whatever deadline its caller gives or leaves out.
   Duration longest_call = std::chrono::minutes(10);
 };
@@ -41,6 +41,8 @@ class NodeService final : public v1::Node::CallbackService {
   // The methods, in node.proto's order.
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
+  template <class Response>
+  using Writer = grpc::ServerWriteReactor<Response>;
   Reactor* GetStatus(Context* context, const v1::GetStatusRequest* request,
                      v1::GetStatusResponse* response) override;
   Reactor* ListPlugins(Context* context, const v1::ListPluginsRequest* request,
@@ -51,6 +53,12 @@ class NodeService final : public v1::Node::CallbackService {
   Reactor* StopPlugin(Context* context, const v1::StopPluginRequest* request, v1::Plugin* response) override;
   Reactor* RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
                          v1::Plugin* response) override;
+  Reactor* DrainPlugin(Context* context, const v1::DrainPluginRequest* request,
+                       v1::Plugin* response) override;
+  Reactor* SwapPlugin(Context* context, const v1::SwapPluginRequest* request, v1::Plugin* response) override;
+  Reactor* Reload(Context* context, const v1::ReloadRequest* request, v1::ReloadResponse* response) override;
+  Writer<v1::ReadPluginLogResponse>* ReadPluginLog(Context* context,
+                                                   const v1::ReadPluginLogRequest* request) override;
   Reactor* ListVolumes(Context* context, const v1::ListVolumesRequest* request,
                        v1::ListVolumesResponse* response) override;
   Reactor* GetVolume(Context* context, const v1::GetVolumeRequest* request, v1::Volume* response) override;
@@ -66,12 +74,16 @@ class NodeService final : public v1::Node::CallbackService {
                         v1::ExpandVolumeResponse* response) override;
   Reactor* GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
                           v1::GetVolumeStatsResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchEventsResponse>* WatchEvents(
-      Context* context, const v1::WatchEventsRequest* request) override;
+  Writer<v1::WatchEventsResponse>* WatchEvents(Context* context,
+                                               const v1::WatchEventsRequest* request) override;
+  Writer<v1::WatchLogResponse>* WatchLog(Context* context, const v1::WatchLogRequest* request) override;
 
  private:
   template <class Request, class Response>
   using Handler = Awaitable<absl::StatusOr<Response>> (NodeApi::*)(Request, CallInfo);
+
+  template <class Request, class Response>
+  using StreamHandler = Awaitable<absl::Status> (NodeApi::*)(Request, CallInfo, StreamWriter<Response>&);
 
   template <class Request, class Response>
   Reactor* Serve(Right right, std::string_view method, Handler<Request, Response> handler, Context* context,
@@ -79,6 +91,9 @@ class NodeService final : public v1::Node::CallbackService {
   template <class Request, class Response>
   Awaitable<absl::StatusOr<Response>> Handle(Right right, Handler<Request, Response> handler, Request request,
                                              CallInfo call);
+  template <class Request, class Response>
+  Writer<Response>* Stream(Right right, std::string_view method, StreamHandler<Request, Response> handler,
+                           Context* context, const Request* request);
 
   // PERMISSION_DENIED names the right that `method` needs and the setting that gives it.
   [[nodiscard]] absl::Status CheckRight(Right right, const CallInfo& call) const;

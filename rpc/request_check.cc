@@ -248,6 +248,45 @@ absl::Status CheckPluginName(const std::string& id) {
   return mistakes.ToStatus();
 }
 
+absl::Status CheckSwap(const v1::SwapPluginRequest& request) {
+  Mistakes mistakes;
+  mistakes.Required("id", request.id(), RequestLimits::kPluginName);
+  const std::string& command = request.command();
+  mistakes.Length("command", command, RequestLimits::kCommand);
+  if (!command.empty() && !command.starts_with('/')) mistakes.Add("command", "must be an absolute path");
+  mistakes.PlainText("command", command);
+  size_t bytes = 0;
+  for (const std::string& argument : request.arguments()) {
+    bytes += argument.size();
+    if (argument.find('\0') != std::string::npos) mistakes.Add("arguments", "must not hold a zero byte");
+  }
+  if (command.empty() && request.arguments_size() > 0) mistakes.Add("arguments", "only with command");
+  if (static_cast<size_t>(request.arguments_size()) > RequestLimits::kArguments) {
+    mistakes.Add("arguments", fmt::format("{} of them, at most {} are taken", request.arguments_size(),
+                                          RequestLimits::kArguments));
+  }
+  if (bytes > RequestLimits::kArgumentBytes) {
+    mistakes.Add("arguments",
+                 fmt::format("{} bytes in all, at most {} are taken", bytes, RequestLimits::kArgumentBytes));
+  }
+  return mistakes.ToStatus();
+}
+
+absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request) {
+  Mistakes mistakes;
+  mistakes.Required("id", request.id(), RequestLimits::kPluginName);
+  const int beginnings = int{request.has_last_lines()} + int{request.has_since()} + int{request.has_after()};
+  if (beginnings > 1) mistakes.Add("last_lines, since, after", "at most one of them");
+  // As google.protobuf.Timestamp is defined: the years 1 to 9999. Our clock counts nanoseconds in 64 bits
+  // and reaches from 1678 to 2262.
+  constexpr int64_t kLatest = 9'223'372'036;
+  const auto& since = request.since();
+  if (since.seconds() < 0 || since.seconds() >= kLatest || since.nanos() < 0 || since.nanos() > 999'999'999) {
+    mistakes.Add("since", "must lie between the years 1970 and 2262");
+  }
+  return mistakes.ToStatus();
+}
+
 absl::Status CheckWatch(const v1::WatchEventsRequest& request) {
   Mistakes mistakes;
   mistakes.Length("plugin_id", request.plugin_id(), RequestLimits::kPluginName);

@@ -29,6 +29,9 @@ struct RequestLimits {
   static constexpr size_t kMapEntries = 1024;
   static constexpr size_t kMapBytes = size_t{64} << 10;  // keys and values
   static constexpr int kCapabilities = 32;
+  static constexpr size_t kCommand = 4095;   // PATH_MAX without its zero
+  static constexpr size_t kArguments = 256;  // how many
+  static constexpr size_t kArgumentBytes = size_t{64} << 10;
 };
 
 [[nodiscard]] absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request);
@@ -46,6 +49,8 @@ struct RequestLimits {
 // For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.
 [[nodiscard]] absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id);
 [[nodiscard]] absl::Status CheckPluginName(const std::string& id);
+[[nodiscard]] absl::Status CheckSwap(const v1::SwapPluginRequest& request);
+[[nodiscard]] absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request);
 [[nodiscard]] absl::Status CheckWatch(const v1::WatchEventsRequest& request);
 
 // `use` as CSI writes it.

@@ -22,7 +22,14 @@ class FakePluginControl final : public PluginControl {
   std::map<std::string, PluginSnapshot> plugins_by_id;
   // What the next lever answers; OK once it is empty.
   std::deque<absl::Status> next;
-  std::vector<std::string> pulled;  // "start P", "stop P", "stop P force"
+  std::vector<std::string> pulled;  // "start P", "stop P", "stop P force", "swap P /command"
+  SwapRequest last_swap;
+  ReloadReport reload;
+  // Stands for the log.
+  std::function<Awaitable<absl::StatusOr<LogBatch>>(std::string, LogQuery, TimePoint)> read_log;
+  std::vector<LogQuery> queries;
+  std::string placement = "none: a fake";
+  std::vector<std::string> problems;
 
   // A plugin that is ready, of the driver "driver.test", serving Node, with these capabilities.
   PluginSnapshot& Add(const std::string& id) {
@@ -46,6 +53,25 @@ class FakePluginControl final : public PluginControl {
   [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force, TimePoint) override {
     return Pull("restart " + id + (force ? " force" : ""));
   }
+  [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint) override {
+    return Pull("drain " + id);
+  }
+  [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint) override {
+    last_swap = request;
+    return Pull("swap " + id + " " + request.command);
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint) override {
+    if (absl::Status status = co_await Pull("reload"); !status.ok()) co_return status;
+    co_return reload;
+  }
+  // Needs `read_log`.
+  [[nodiscard]] Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
+                                                            TimePoint deadline) override {
+    queries.push_back(query);
+    return read_log(std::move(id), std::move(query), deadline);
+  }
+  [[nodiscard]] std::string Placement() const override { return placement; }
+  [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
 
  private:
   Awaitable<absl::Status> Pull(std::string lever) {

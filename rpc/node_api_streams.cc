@@ -1,0 +1,131 @@
+// The part of NodeApi that streams its answers: events, and logs.
+#include <fmt/format.h>
+
+#include <boost/asio/this_coro.hpp>
+#include <utility>
+
+#include "base/status.h"
+#include "rpc/convert.h"
+#include "rpc/node_api.h"
+#include "rpc/plugin_choice.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kEventBatch = 64;
+constexpr size_t kLogBatch = 128;
+// A reader that follows waits for lines at most so long at a time.
+constexpr auto kLookAgain = std::chrono::seconds(1);
+
+std::string Shown(const std::string& text) { return Printable(text, 256); }
+
+LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
+  LogQuery query{.follow = request.follow()};
+  if (request.has_after()) {
+    query.after = LogCursor{.position = request.after().position()};
+    if (request.after().has_number()) query.after->number = request.after().number();
+  }
+  if (request.has_since()) {
+    query.since = WallTime(std::chrono::seconds(request.since().seconds()) +
+                           std::chrono::nanoseconds(request.since().nanos()));
+  }
+  if (request.has_last_lines()) query.last = request.last_lines();
+  return query;
+}
+
+bool Matches(const Event& event, const v1::WatchEventsRequest& filter) {
+  return (filter.plugin_id().empty() || filter.plugin_id() == event.plugin_id) &&
+         (filter.volume_id().empty() || filter.volume_id() == event.volume_id);
+}
+
+}  // namespace
+
+Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, CallInfo,
+                                             StreamWriter<v1::WatchEventsResponse>& out) {
+  BERTH_CO_RETURN_IF_ERROR(CheckWatch(request));
+  uint64_t position = request.after_sequence();
+  const uint64_t newest = events_.next_sequence() - 1;
+  if (position > newest) {
+    co_return absl::OutOfRangeError(fmt::format(
+        "after_sequence: {} lies beyond the newest event, {}: begin again with 0", position, newest));
+  }
+  if (position == 0) {
+    // With the oldest that is kept: what came before it was not asked for, and so is not missed.
+    const EventLog::Batch oldest = events_.After(0, 1);
+    position = oldest.events.empty() ? newest : oldest.events.front().sequence - 1;
+  }
+
+  while (true) {
+    const EventLog::Batch batch = events_.After(position, kEventBatch);
+    uint64_t missed = batch.missed;
+    for (const Event& event : batch.events) {
+      position = event.sequence;
+      if (!Matches(event, request)) continue;
+      v1::WatchEventsResponse message;
+      *message.mutable_event() = ToProto(event);
+      message.set_missed(std::exchange(missed, 0));
+      if (!co_await out.Send(std::move(message))) co_return absl::CancelledError("the caller has gone");
+    }
+    if (missed > 0) {
+      v1::WatchEventsResponse message;
+      message.set_missed(missed);
+      if (!co_await out.Send(std::move(message))) co_return absl::CancelledError("the caller has gone");
+    }
+    if (!batch.events.empty()) continue;
+    if (!request.follow()) co_return absl::OkStatus();
+    [[maybe_unused]] const bool more = co_await events_.WaitAfter(position, TimePoint::max());
+  }
+}
+
+Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request, CallInfo call,
+                                               StreamWriter<v1::ReadPluginLogResponse>& out) {
+  BERTH_CO_RETURN_IF_ERROR(CheckReadLog(request));
+  const auto& plugins = control_.plugins();
+  const auto plugin = plugins.find(request.id());
+  if (plugin == plugins.end()) co_return NoSuchPlugin(plugins, request.id());
+  if (plugin->second.external) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} is run by somebody else, and so is its log", Shown(request.id())));
+  }
+  LogQuery query = FirstQuery(request);
+  while (true) {
+    // Without `follow` the whole is as long as it takes; each batch must come in time.
+    const TimePoint deadline = request.follow() ? Clock::now() + kLookAgain : call.deadline;
+    auto read = co_await control_.ReadLog(request.id(), query, deadline);
+    // A plugin that has not written anything yet may begin to.
+    if (absl::IsNotFound(read.status()) && request.follow() && control_.plugins().contains(request.id())) {
+      co_await SleepUntil(Clock::now() + kLookAgain);
+      continue;
+    }
+    BERTH_CO_RETURN_IF_ERROR(read.status());
+    LogBatch batch = *std::move(read);
+    const bool moved = !query.after || query.after->position != batch.next.position;
+    query = {.after = batch.next, .follow = request.follow()};
+    if (!batch.lines.empty() || batch.missed_lines > 0 || batch.missed_bytes > 0) {
+      if (!co_await out.Send(ToProto(batch))) co_return absl::CancelledError("the caller has gone");
+    }
+    if (!request.follow() && (batch.at_end || !moved)) co_return absl::OkStatus();
+    if (request.follow() && batch.lines.empty() && !control_.plugins().contains(request.id())) {
+      co_return absl::NotFoundError(fmt::format("plugin {} is gone from this node", Shown(request.id())));
+    }
+  }
+}
+
+Awaitable<absl::Status> NodeApi::WatchLog(v1::WatchLogRequest request, CallInfo,
+                                          StreamWriter<v1::WatchLogResponse>& out) {
+  if (!log_) co_return absl::UnimplementedError("this berthd keeps no log that could be followed");
+  const auto level = ParseLogLevel(request.level().empty() ? "info" : request.level());
+  if (!level.ok()) co_return absl::InvalidArgumentError(fmt::format("level: {}", MessageOf(level.status())));
+  const auto subscription = log_->Subscribe(co_await asio::this_coro::executor, *level);
+  while (true) {
+    const LogSubscription::Batch batch = co_await subscription->Next(kLogBatch, TimePoint::max());
+    if (batch.entries.empty() && batch.missed == 0) continue;
+    v1::WatchLogResponse message;
+    for (const LogEntry& entry : batch.entries) *message.add_entries() = ToProto(entry);
+    message.set_missed(batch.missed);
+    if (!co_await out.Send(std::move(message))) co_return absl::CancelledError("the caller has gone");
+  }
+}
+
+}  // namespace berth
