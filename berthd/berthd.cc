@@ -31,9 +31,10 @@ absl::StatusOr<UniqueFd> InheritedSocket() {
 
 }  // namespace
 
-Berthd::Berthd(asio::any_io_executor executor, BerthdConfig config)
+Berthd::Berthd(asio::any_io_executor executor, BerthdConfig config, std::shared_ptr<LogFeed> log)
     : executor_(executor),
       config_(std::move(config)),
+      log_(std::move(log)),
       events_(executor, kEventsKept),
       bridge_(executor, events_),
       background_(executor, "berthd") {}
@@ -85,7 +86,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .state_dir = config_.state_dir,
       .runtime_dir = config_.runtime_dir,
   };
-  api_ = std::make_unique<NodeApi>(std::move(info), bridge_, bridge_, *mounter_, events_);
+  api_ = std::make_unique<NodeApi>(std::move(info), bridge_, bridge_, *mounter_, events_, log_);
   NodeServerOptions options{.socket_path = config_.runtime_dir + "/berthd.sock",
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,

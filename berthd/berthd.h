@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/event_log.h"
+#include "base/log.h"
 #include "base/task_scope.h"
 #include "berthd/config.h"
 #include "berthd/plugin_bridge.h"
@@ -20,7 +21,8 @@ namespace berth {
 
 class Berthd {
  public:
-  Berthd(asio::any_io_executor executor, BerthdConfig config);
+  // `log`: what berthd logs, for those who follow it through the API.
+  Berthd(asio::any_io_executor executor, BerthdConfig config, std::shared_ptr<LogFeed> log);
   ~Berthd();
 
   // Restores what was, then serves: once this returns OK, the state is restored and the socket answers. An
@@ -36,6 +38,7 @@ class Berthd {
 
   asio::any_io_executor executor_;
   BerthdConfig config_;
+  std::shared_ptr<LogFeed> log_;
   WallTime started_at_ = WallClock::now();
   EventLog events_;
   PluginBridge bridge_;

@@ -35,10 +35,10 @@ void RaiseDescriptorLimit() {
 void Notify(const std::string& state) { sd_notify(0, state.c_str()); }
 
 // From start to the first SIGTERM or SIGINT. The exit code.
-Awaitable<int> Run(BerthdConfig config) {
+Awaitable<int> Run(BerthdConfig config, std::shared_ptr<LogFeed> log) {
   const std::string node_id = config.node_id;
   asio::signal_set signals(co_await asio::this_coro::executor, SIGTERM, SIGINT);
-  Berthd berthd(co_await asio::this_coro::executor, std::move(config));
+  Berthd berthd(co_await asio::this_coro::executor, std::move(config), std::move(log));
 
   const absl::Status started = co_await berthd.Start();
   if (started.ok()) {
@@ -73,7 +73,8 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   absl::StatusOr<BerthdConfig> config = LoadBerthdConfig(options);
-  absl::Status status = config.ok() ? InitLog("berthd", config->log_level) : config.status();
+  const auto log = std::make_shared<LogFeed>();
+  absl::Status status = config.ok() ? InitLog("berthd", config->log_level, log) : config.status();
   if (!status.ok()) {
     fmt::print(stderr, "berthd: {}\n", std::string(status.message()));
     return EXIT_FAILURE;
@@ -83,7 +84,7 @@ int Main(int argc, char** argv) {
 
   int exit_code = EXIT_FAILURE;
   asio::io_context loop(1);
-  asio::co_spawn(loop, Run(*std::move(config)), [&](const std::exception_ptr& error, int code) {
+  asio::co_spawn(loop, Run(*std::move(config), log), [&](const std::exception_ptr& error, int code) {
     if (error) std::rethrow_exception(error);
     exit_code = code;
   });
