@@ -11,7 +11,7 @@
 
 namespace berth {
 
-// What a name stands for. The names that plugin files may use are plugin_config.h's.
+// What a name stands for. The names that plugin files may use are plugin_launch.h's.
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 // `text` with each ${NAME} replaced by its value and each $$ by one $. Any other $ stands for itself, and

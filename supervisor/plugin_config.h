@@ -4,7 +4,7 @@
 // Plain values and functions; any thread. A mistake is INVALID_ARGUMENT, one line for each of a file's
 // mistakes, all at once: "/etc/berth/plugins.d/nfs.toml:4: colour: unknown key; …". What the file refers to
 // (the command, files of the environment) is looked at too, but never opened: secrets are read at launch
-// only, by PluginEnvironment.
+// only (plugin_launch.h).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -17,32 +17,13 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "supervisor/expansion.h"
+#include "base/process.h"
+#include "supervisor/plugin_log.h"
+#include "supervisor/plugin_place.h"
 #include "supervisor/registry.h"
 #include "supervisor/restart_policy.h"
 
 namespace berth {
-
-// [limits]; unset: none.
-struct PlaceLimits {
-  std::optional<uint64_t> memory_max;  // bytes
-  std::optional<uint64_t> pids_max;
-  std::optional<double> cpus;  // 1.5: one and a half processors
-
-  bool operator==(const PlaceLimits&) const = default;
-};
-
-// [log]
-struct LogLimits {
-  uint64_t max_line = 16 * uint64_t{1024};            // bytes; what is longer is cut
-  uint64_t rate = 10'000;                             // lines a second; 0: no limit
-  uint64_t burst = 20'000;                            // lines at once, above the rate
-  uint64_t keep = uint64_t{1024} * 1024;              // bytes that are kept for readers
-  uint64_t max_unread = 256 * uint64_t{1024} * 1024;  // bytes on disk that nobody has read yet
-  bool journal = true;                                // forwarded to the system's journal
-
-  bool operator==(const LogLimits&) const = default;
-};
 
 // [health]
 struct HealthConfig {
@@ -58,16 +39,7 @@ struct HealthConfig {
   bool operator==(const HealthConfig&) const = default;
 };
 
-// [rlimits]: one of setrlimit(2)'s. RLIM_INFINITY: unlimited.
-struct RlimitConfig {
-  int resource = 0;
-  uint64_t soft = 0;
-  uint64_t hard = 0;
-
-  bool operator==(const RlimitConfig&) const = default;
-};
-
-// Whose rights the plugin runs with. Names are looked up at launch (PluginProcessSpec).
+// Whose rights the plugin runs with. Names are looked up at launch (plugin_launch.h).
 struct PluginUserConfig {
   std::string user;   // a name or a number; empty: root
   std::string group;  // empty: the user's own
@@ -118,7 +90,7 @@ struct PluginConfig {
   Duration start_timeout = std::chrono::seconds(30);
   Duration stop_timeout = std::chrono::seconds(30);
   PlaceLimits limits;
-  std::vector<RlimitConfig> rlimits;  // by resource
+  std::vector<ResourceLimit> rlimits;
   LogLimits log;
   HealthConfig health;
   RestartLimits restart;
@@ -142,10 +114,6 @@ struct PluginPlaces {
 // <state_dir>/plugins/<id>: the plugin's own, BERTH_PLUGIN_DIR.
 [[nodiscard]] std::string PluginStateDir(const PluginPlaces& places, std::string_view id);
 
-// The variables that arguments and environment values may name: CSI_ENDPOINT, CSI_SOCKET, BERTH_NODE_ID,
-// BERTH_PLUGIN_DIR, and CREDENTIALS_DIRECTORY where there is one.
-[[nodiscard]] Variables PluginVariables(const PluginPlaces& places, std::string_view id);
-
 // A plugin's name in Berth: a lower case letter or digit, then those and . _ -, 63 characters at most.
 [[nodiscard]] bool ValidPluginId(std::string_view id);
 
@@ -168,18 +136,5 @@ struct PluginFile {
 // other is broken, with an error that names both. The status is about `dir` itself.
 [[nodiscard]] absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir,
                                                                     const PluginPlaces& places);
-
-// The arguments as the plugin gets them.
-[[nodiscard]] absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& config,
-                                                                       const PluginPlaces& places);
-// The whole environment of the plugin, "NAME=value": PATH, HOME, LANG, CSI_ENDPOINT, BERTH_NODE_ID,
-// BERTH_PLUGIN_DIR and the file's own. Reads files and credentials: the result holds secrets. Errors name the
-// variable and the file, never a value.
-[[nodiscard]] absl::StatusOr<std::vector<std::string>> PluginEnvironment(const PluginConfig& config,
-                                                                         const PluginPlaces& places);
-
-// Equal for two configurations that launch the same thing: command, arguments, environment (where values
-// come from, not secrets) and places.
-[[nodiscard]] std::string LaunchFingerprint(const PluginConfig& config, const PluginPlaces& places);
 
 }  // namespace berth

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +22,6 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 class PluginConfigTest : public ::testing::Test {
@@ -72,6 +72,32 @@ command = "/bin/sh"
 args = ["-c", "echo ${{CSI_SOCKET}} $$HOME"]
 start_timeout = "500ms"
 stop_timeout = 7
+volumes_path = "/csi/volumes"
+user = "nobody"
+group = 12
+supplementary_groups = ["disk", 44]
+capability_bounding_set = ["CAP_SYS_ADMIN", "cap_mknod"]
+ambient_capabilities = ["CAP_SYS_ADMIN"]
+no_new_privileges = true
+umask = "0077"
+working_directory = "${{BERTH_PLUGIN_DIR}}"
+children = "keep"
+serves_mounts = true
+swap = "beside"
+[limits]
+memory = "512MiB"
+pids = 256
+cpus = 1.5
+[rlimits]
+nofile = 65536
+core = {{soft = 0, hard = "unlimited"}}
+[log]
+max_line = "8KiB"
+rate = 5
+burst = 6
+keep = "2MiB"
+max_unread = "3MiB"
+journal = false
 [env]
 PLAIN = "x ${{BERTH_NODE_ID}}"
 TOKEN = {{file = "{}"}}
@@ -80,6 +106,9 @@ interval = "2m"
 timeout = "3s"
 failures = 5
 fingerprint_interval = "1h"
+replace_after = "0s"
+replace_burst = 2
+replace_window = "3h"
 [restart]
 policy = "on-failure"
 initial_backoff = "10ms"
@@ -104,6 +133,34 @@ stable_after = "5s"
   EXPECT_EQ(config.health.timeout, seconds(3));
   EXPECT_EQ(config.health.failures, 5);
   EXPECT_EQ(config.health.fingerprint_interval, minutes(60));
+  EXPECT_EQ(config.health.replace_after, seconds(0));
+  EXPECT_EQ(config.health.replace_burst, 2);
+  EXPECT_EQ(config.health.replace_window, minutes(180));
+  EXPECT_EQ(config.volumes_path, "/csi/volumes");
+  const PluginUserConfig user{.user = "nobody",
+                              .group = "12",
+                              .supplementary_groups = {"disk", "44"},
+                              .capability_bounding_set = uint64_t{1} << 21U | uint64_t{1} << 27U,
+                              .ambient_capabilities = uint64_t{1} << 21U,
+                              .no_new_privileges = true,
+                              .umask = 0077,
+                              .working_directory = "${BERTH_PLUGIN_DIR}"};
+  EXPECT_EQ(config.user, user);
+  EXPECT_EQ(config.children, ChildrenPolicy::kKeep);
+  EXPECT_TRUE(config.serves_mounts);
+  EXPECT_EQ(config.swap, SwapMode::kBeside);
+  const PlaceLimits limits{.memory_max = uint64_t{512} << 20U, .pids_max = 256, .cpus = 1.5};
+  EXPECT_EQ(config.limits, limits);
+  EXPECT_THAT(config.rlimits,
+              ElementsAre(ResourceLimit{.resource = RLIMIT_CORE, .soft = 0, .hard = RLIM_INFINITY},
+                          ResourceLimit{.resource = RLIMIT_NOFILE, .soft = 65536, .hard = 65536}));
+  const LogLimits log{.max_line = uint64_t{8} << 10U,
+                      .rate = 5,
+                      .burst = 6,
+                      .keep = uint64_t{2} << 20U,
+                      .max_unread = uint64_t{3} << 20U,
+                      .journal = false};
+  EXPECT_EQ(config.log, log);
   EXPECT_EQ(config.restart.mode, RestartMode::kOnFailure);
   EXPECT_EQ(config.restart.initial_backoff, milliseconds(10));
   EXPECT_EQ(config.restart.max_backoff, milliseconds(20));
@@ -132,12 +189,56 @@ TEST_F(PluginConfigTest, ExampleFileIsValidAndItsCommentsShowTheDefaults) {
   // Uncommented, every key is valid, and equals its default.
   std::string all = std::regex_replace(here, std::regex("(^|\n)#(?=[a-z_]+ = |\\[)"), "$1");
   all = std::regex_replace(all, std::regex("\n#(LOG_LEVEL|STATE) = "), "\n$1 = ");
+  all = std::regex_replace(all, std::regex("\nsocket = [^\n]*"), "");
   PluginConfig uncommented = Good(all);
   EXPECT_EQ(uncommented.id, "example-plugin");
   EXPECT_EQ(uncommented.environment.size(), 2U);
+  // The examples, which are no defaults.
+  EXPECT_EQ(uncommented.volumes_path, "/csi/volumes");
+  EXPECT_EQ(uncommented.limits.memory_max, uint64_t{512} << 20U);
+  EXPECT_EQ(uncommented.rlimits.size(), 2U);
+  EXPECT_TRUE(uncommented.user.capability_bounding_set.has_value());
   uncommented.id = as_is.id;
   uncommented.environment = as_is.environment;
+  uncommented.volumes_path = as_is.volumes_path;
+  uncommented.limits = as_is.limits;
+  uncommented.rlimits = as_is.rlimits;
+  uncommented.user.user = as_is.user.user;
+  uncommented.user.group = as_is.user.group;
+  uncommented.user.supplementary_groups = as_is.user.supplementary_groups;
+  uncommented.user.capability_bounding_set = as_is.user.capability_bounding_set;
+  EXPECT_EQ(uncommented.user.working_directory, "/");
+  uncommented.user.working_directory = as_is.user.working_directory;
   EXPECT_EQ(uncommented, as_is);
+}
+
+TEST_F(PluginConfigTest, ExampleFileAndManualShowEveryKey) {
+  const std::string sources = SUPERVISOR_SOURCE_DIR;
+  const absl::StatusOr<std::string> example = ReadFile(sources + "/example-plugin.toml", 100'000);
+  ASSERT_TRUE(example.ok()) << example.status();
+  const absl::StatusOr<std::string> manual = ReadFile(sources + "/../docs/man/berth-plugin.toml.5", 100'000);
+  ASSERT_TRUE(manual.ok()) << manual.status();
+  // An unknown key is answered with those there are.
+  const std::regex known("unknown key; there are ([a-z_, ]+)");
+  const std::regex word("[a-z_]+");
+  size_t keys = 0;
+  for (const char* table : {"", "[limits]\n", "[rlimits]\n", "[log]\n", "[health]\n", "[restart]\n"}) {
+    const std::string error = Error(fmt::format("{}{}qqqqqqqqqqqqqqqq = 1\n", kLeast, table));
+    std::smatch match;
+    ASSERT_TRUE(std::regex_search(error, match, known)) << error;
+    const std::string list = match[1];
+    for (std::sregex_iterator i(list.begin(), list.end(), word), end; i != end; ++i) {
+      const std::string key = i->str();
+      ++keys;
+      EXPECT_TRUE(std::regex_search(*manual, std::regex("Cm .*\\b" + key + "\\b|Ss \\[" + key + "\\]")))
+          << key;
+      // Of the resources two stand for all.
+      if (std::string_view(table) == "[rlimits]\n") continue;
+      EXPECT_TRUE(std::regex_search(*example, std::regex("(^|\n)#?(" + key + " = |\\[" + key + "\\]\n)")))
+          << key;
+    }
+  }
+  EXPECT_GT(keys, 60U);
 }
 
 TEST_F(PluginConfigTest, UnknownKeyIsNamedWithTheNearest) {
@@ -248,69 +349,64 @@ TEST_F(PluginConfigTest, EnvironmentIsChecked) {
               HasSubstr("No such file"));
 }
 
-TEST_F(PluginConfigTest, SocketKeyHasAClearAnswer) {
-  const std::string error = Error("kind = \"node\"\nsocket = \"/run/x.sock\"\n");
-  EXPECT_THAT(error, HasSubstr("nfs.toml:2: socket: a plugin that somebody else runs is not supported"));
-  EXPECT_THAT(error, Not(HasSubstr("command: missing")));
-}
-
-TEST_F(PluginConfigTest, ArgumentsAreExpanded) {
+TEST_F(PluginConfigTest, SocketStandsInsteadOfACommand) {
   const PluginConfig config = Good(
-      "kind = \"node\"\ncommand = [\"/bin/true\", \"${CSI_ENDPOINT}\", \"--s=${CSI_SOCKET}\", "
-      "\"${BERTH_NODE_ID}\", \"${BERTH_PLUGIN_DIR}\", \"$$x\"]\n");
-  EXPECT_THAT(*PluginArguments(config, places_),
-              ElementsAre("unix:///run/berth/plugins/nfs/csi.sock", "--s=/run/berth/plugins/nfs/csi.sock",
-                          "node-1", "/var/lib/berth/plugins/nfs", "$x"));
+      "kind = \"node\"\nsocket = \"/run/x/csi.sock\"\nvolumes_path = \"/csi/volumes\"\n[health]\n"
+      "interval = \"1s\"\n");
+  EXPECT_TRUE(config.external());
+  EXPECT_EQ(config.socket, "/run/x/csi.sock");
+  EXPECT_EQ(config.volumes_path, "/csi/volumes");
+  EXPECT_EQ(config.health.interval, seconds(1));
+  EXPECT_FALSE(Good(kLeast).external());
+  EXPECT_THAT(Error("kind = \"node\"\nsocket = \"unix:///run/x.sock\"\n"),
+              HasSubstr("nfs.toml:2: socket: \"unix:///run/x.sock\" must be the absolute path"));
+  EXPECT_THAT(Error("kind = \"node\"\nsocket = \"/" + std::string(107, 's') + "\"\n"),
+              HasSubstr("108 bytes"));
 }
 
-TEST_F(PluginConfigTest, EnvironmentIsReadAtLaunchAndStripped) {
-  temp_.Write("token", "geheim\r\n");
-  temp_.Write("key", "two\nlines\n\n");
-  places_.credentials_dir = temp_.path();
-  const PluginConfig config =
-      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nKEY = {{credential = \"key\"}}\nHOME = "
-                       "\"/root\"\nD = \"${{CREDENTIALS_DIRECTORY}}\"\n",
-                       kLeast, temp_.Path("token")));
-  EXPECT_THAT(
-      *PluginEnvironment(config, places_),
-      ElementsAre("BERTH_NODE_ID=node-1", "BERTH_PLUGIN_DIR=/var/lib/berth/plugins/nfs",
-                  "CSI_ENDPOINT=unix:///run/berth/plugins/nfs/csi.sock", "D=" + temp_.path(), "HOME=/root",
-                  "KEY=two\nlines\n", "LANG=C.UTF-8",
-                  "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TOKEN=geheim"));
-  // A file that has gone since is an error that names it.
-  temp_.Remove("token");
-  const absl::Status status = PluginEnvironment(config, places_).status();
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("nfs.toml: env.TOKEN"), HasSubstr(temp_.Path("token"))));
+TEST_F(PluginConfigTest, KeysOfAProcessAreMistakesBesideASocket) {
+  const std::string both = Error("kind = \"node\"\nsocket = \"/run/x\"\ncommand = \"/bin/true\"\n");
+  EXPECT_THAT(both, HasSubstr("nfs.toml:3: command: stands beside socket: give command for"));
+  for (const char* key : {"args = []",
+                          "user = \"root\"",
+                          "group = \"disk\"",
+                          "supplementary_groups = []",
+                          "capability_bounding_set = []",
+                          "ambient_capabilities = []",
+                          "no_new_privileges = true",
+                          "umask = \"0022\"",
+                          "working_directory = \"/\"",
+                          "children = \"end\"",
+                          "serves_mounts = true",
+                          "swap = \"after\"",
+                          "start_timeout = 1",
+                          "stop_timeout = 1",
+                          "env = {}",
+                          "limits = {}",
+                          "rlimits = {}",
+                          "log = {}",
+                          "restart = {}",
+                          "health = {replace_after = \"1m\"}",
+                          "health = {replace_burst = 1}",
+                          "health = {replace_window = \"1m\"}"}) {
+    EXPECT_THAT(Error(fmt::format("kind = \"node\"\nsocket = \"/run/x\"\n{}\n", key)),
+                AllOf(HasSubstr("nfs.toml:3: "), HasSubstr("stands beside socket")))
+        << key;
+  }
 }
 
-TEST_F(PluginConfigTest, ErrorsHoldNoSecret) {
-  temp_.Write("token", std::string("geheim\0geheim", 13));
-  const PluginConfig config =
-      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\n", kLeast, temp_.Path("token")));
-  const absl::Status status = PluginEnvironment(config, places_).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), Not(HasSubstr("geheim")));
+TEST_F(PluginConfigTest, SocketOfSomebodyElseIsNotBoundByOurDirectories) {
+  places_.runtime_dir = "/" + std::string(200, 'r');
+  Good("kind = \"node\"\nsocket = \"/run/x\"\n");
 }
 
-TEST_F(PluginConfigTest, LaunchFingerprintFollowsWhatIsLaunched) {
-  const PluginConfig config = Good(kLeast);
-  const std::string before = LaunchFingerprint(config, places_);
-  PluginConfig health = config;
-  health.health.interval = seconds(1);
-  EXPECT_EQ(LaunchFingerprint(health, places_), before);
-  PluginConfig arguments = config;
-  arguments.arguments = {"a", "b"};
-  PluginConfig joined = config;
-  joined.arguments = {"ab"};
-  EXPECT_NE(LaunchFingerprint(arguments, places_), before);
-  EXPECT_NE(LaunchFingerprint(arguments, places_), LaunchFingerprint(joined, places_));
-  PluginConfig environment = config;
-  environment.environment["A"] = {EnvironmentValue::Source::kText, "x"};
-  EXPECT_NE(LaunchFingerprint(environment, places_), before);
-  PluginPlaces elsewhere = places_;
-  elsewhere.node_id = "node-2";
-  EXPECT_NE(LaunchFingerprint(config, elsewhere), before);
+TEST_F(PluginConfigTest, VolumesPathIsAPlainAbsolutePath) {
+  EXPECT_EQ(Good(std::string(kLeast) + "volumes_path = \"/csi\"\n").volumes_path, "/csi");
+  for (const char* path : {"", "/", "csi", "/csi/", "/csi/../x", "/csi//x", "/./csi"}) {
+    EXPECT_THAT(Error(fmt::format("{}volumes_path = \"{}\"\n", kLeast, path)),
+                HasSubstr("nfs.toml:3: volumes_path: "))
+        << path;
+  }
 }
 
 class PluginDirTest : public PluginConfigTest {

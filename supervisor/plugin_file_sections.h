@@ -1,0 +1,26 @@
+// The parts of a plugin file that stand for themselves: each table, and whose rights the plugin runs with.
+//
+// Plain values; any thread. From .cc files only, as toml_reader.h. Mistakes are noted in the reader.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "supervisor/plugin_config.h"
+#include "supervisor/value_reader.h"
+
+namespace berth {
+
+// The tables of the same names. `external`: somebody else runs it, so that keys about its replacement are
+// mistakes.
+void ReadHealth(ValueReader& reader, const toml::table& health, bool external, HealthConfig* config);
+void ReadRestart(ValueReader& reader, const toml::table& restart, RestartLimits* limits);
+void ReadLimits(ValueReader& reader, const toml::table& table, PlaceLimits* limits);
+void ReadRlimits(ValueReader& reader, const toml::table& table, std::vector<ResourceLimit>* rlimits);
+void ReadLog(ValueReader& reader, const toml::table& log, LogLimits* limits);
+
+// user, group, capabilities and their like, which stand among the file's first keys. One that serves Node
+// (`kind`) must keep CAP_SYS_ADMIN, for it mounts.
+void ReadUser(ValueReader& reader, const toml::table& file, PluginKind kind, PluginUserConfig* user);
+
+}  // namespace berth
