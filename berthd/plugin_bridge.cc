@@ -117,6 +117,11 @@ std::shared_ptr<CsiClient> PluginBridge::ClientOf(const std::string& plugin_id) 
   return connection == connections_.end() ? nullptr : connection->second.client;
 }
 
+Awaitable<void> PluginBridge::WaitChange(TimePoint deadline) {
+  Registry& registry = supervisor_->registry();
+  [[maybe_unused]] const bool changed = co_await registry.WaitChanged(registry.version(), deadline);
+}
+
 const std::map<std::string, PluginSnapshot>& PluginBridge::plugins() const {
   return supervisor_->registry().plugins();
 }

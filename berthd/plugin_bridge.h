@@ -43,6 +43,7 @@ class PluginBridge final : public PluginObserver,
 
   // ControllerDirectory.
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override;
+  [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override;
 
   // PluginControl.
   [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override;

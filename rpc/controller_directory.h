@@ -30,6 +30,11 @@ class ControllerDirectory {
   // The client of the plugin's present incarnation; null where its socket is not there. Which plugin to ask
   // is plugin_choice.h's to say.
   [[nodiscard]] virtual std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) = 0;
+
+  // Waits until what is known of some plugin has changed, or `deadline`. Who may not begin a call now, but
+  // soon (PluginSnapshot::held), waits here and looks again, so that no call fails while a plugin is restarted
+  // or swapped.
+  [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
 };
 
 // The plugins as they are now, and their levers. The errors are those that berth.v1.Node documents; at the

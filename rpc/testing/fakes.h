@@ -86,10 +86,16 @@ class FakePluginControl final : public PluginControl {
 class FakeControllerDirectory final : public ControllerDirectory {
  public:
   std::map<std::string, std::shared_ptr<CsiClient>> clients;
+  std::function<void()> on_wait;  // WaitChange was called: the test changes something
 
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override {
     const auto it = clients.find(plugin_id);
     return it == clients.end() ? nullptr : it->second;
+  }
+  // Without `on_wait` nothing ever changes.
+  [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override {
+    if (!on_wait) co_return co_await SleepUntil(deadline);
+    on_wait();
   }
 };
 
