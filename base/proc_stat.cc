@@ -20,8 +20,11 @@ constexpr size_t kProcFileLimit = 64 * size_t{1024};
 std::optional<ProcStat> ParseProcStat(std::string_view stat) {
   const size_t end_of_command = stat.rfind(')');
   if (end_of_command == std::string_view::npos) return std::nullopt;
-  stat.remove_prefix(end_of_command + 1);
   ProcStat result;
+  if (const size_t command = stat.find('('); command < end_of_command) {
+    result.name = stat.substr(command + 1, end_of_command - command - 1);
+  }
+  stat.remove_prefix(end_of_command + 1);
   for (int field = 3; field <= 52; ++field) {
     const size_t begin = stat.find_first_not_of(' ');
     if (begin == std::string_view::npos) return std::nullopt;
@@ -33,6 +36,8 @@ std::optional<ProcStat> ParseProcStat(std::string_view stat) {
       return std::from_chars(std::to_address(word.begin()), std::to_address(word.end()), value).ec ==
              std::errc();
     };
+    if (field == 4 && !parse(result.parent)) return std::nullopt;
+    if (field == 6 && !parse(result.session)) return std::nullopt;
     if (field == 22 && !parse(result.start_time)) return std::nullopt;
     if (field == 52 && !parse(result.wait_status)) return std::nullopt;
   }

@@ -1,16 +1,20 @@
-// What /proc/pid/stat says of a process: shared by the files of process.h. Not for others. Any thread.
+// What /proc/pid/stat says of a process: shared by the files of process.h and process_tree.h. Not for others. Any thread.
 #pragma once
 
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
 
 namespace berth::process_internal {
 
 // Of /proc/pid/stat.
 struct ProcStat {
+  std::string name;         // field 2: of the program, cut; may hold anything
   char state = 0;           // field 3
+  pid_t parent = 0;         // field 4
+  pid_t session = 0;        // field 6
   uint64_t start_time = 0;  // field 22
   // Field 52: how a zombie ended, as wait() tells. 0 as well where the kernel does not want to say.
   int wait_status = 0;
