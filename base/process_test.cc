@@ -5,18 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
-#include <cerrno>
 #include <csignal>
 #include <filesystem>
-#include <future>
 
-#include "base/file.h"
+#include "base/process_testing.h"
 #include "base/status.h"
 
 namespace berth {
@@ -24,69 +19,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
-Awaitable<absl::Status> Ready(absl::Status status) { co_return status; }
-
-class ProcessTest : public ::testing::Test {
- protected:
-  ~ProcessTest() override {
-    Run(reaper_.Join());
-    // Whatever a test has launched, it has reaped.
-    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
-    EXPECT_EQ(errno, ECHILD);
-  }
-
-  template <class T>
-  T Run(Awaitable<T> task) {
-    std::future<T> result = asio::co_spawn(loop_, std::move(task), asio::use_future);
-    loop_.restart();
-    while (result.wait_for(seconds(0)) != std::future_status::ready) {
-      if (loop_.run_one_for(seconds(20)) == 0) {
-        ADD_FAILURE() << "nothing happened for 20 s";
-        abort();
-      }
-    }
-    return result.get();
-  }
-
-  absl::StatusOr<std::unique_ptr<Process>> TryLaunch(ProcessSpec spec, Duration timeout = seconds(10)) {
-    return Run(Process::Launch(loop_.get_executor(), std::move(spec), Clock::now() + timeout));
-  }
-
-  std::unique_ptr<Process> Launch(ProcessSpec spec) {
-    absl::StatusOr<std::unique_ptr<Process>> process = TryLaunch(std::move(spec));
-    if (!process.ok()) {
-      ADD_FAILURE() << process.status();
-      abort();
-    }
-    return *std::move(process);
-  }
-
-  static ProcessSpec Shell(const std::string& script) {
-    ProcessSpec spec;
-    spec.executable = "/bin/sh";
-    spec.arguments = {"-c", script};
-    return spec;
-  }
-
-  // It is what it is from the start, where a shell would first have to become it.
-  static ProcessSpec Sleep() {
-    ProcessSpec spec;
-    spec.executable = "/bin/sleep";
-    spec.arguments = {"1000"};
-    return spec;
-  }
-
-  absl::StatusOr<RunResult> RunShell(const std::string& script, std::string input = "", size_t limit = 4096,
-                                     Duration timeout = seconds(10)) {
-    return Run(RunProcess(reaper_, Shell(script), std::move(input), limit, Clock::now() + timeout));
-  }
-
-  asio::io_context loop_;
-  TaskScope reaper_{loop_.get_executor(), "reaper"};
-};
 
 TEST_F(ProcessTest, TellsTheExitCode) {
   const std::unique_ptr<Process> process = Launch(Shell("exit 3"));
@@ -128,97 +60,6 @@ TEST_F(ProcessTest, GroupSignalReachesTheWholeTree) {
   EXPECT_EQ(Run(process->Wait()).signal, SIGKILL);
   pollfd ended{.fd = read_end.get(), .events = 0, .revents = 0};
   EXPECT_EQ(poll(&ended, 1, 10'000), 1) << "a grandchild lives on";
-}
-
-TEST_F(ProcessTest, MissingExecutableIsNotFound) {
-  ProcessSpec spec;
-  spec.executable = "/nonexistent/plugin";
-  const auto process = TryLaunch(spec);
-  EXPECT_EQ(process.status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(process.status().message()),
-              HasSubstr("execute /nonexistent/plugin: No such file"));
-}
-
-TEST_F(ProcessTest, FileThatIsNotExecutableIsPermissionDenied) {
-  ProcessSpec spec;
-  spec.executable = "/etc/passwd";
-  EXPECT_EQ(TryLaunch(spec).status().code(), absl::StatusCode::kPermissionDenied);
-}
-
-TEST_F(ProcessTest, MissingInterpreterAndUnknownFormatAreNamed) {
-  const std::string script = fmt::format("/tmp/berth-process-test-{}", getpid());
-  ASSERT_TRUE(WriteFileAtomic(script, "#!/nonexistent/interpreter\n", 0755).ok());
-  ProcessSpec spec;
-  spec.executable = script;
-  absl::Status status = TryLaunch(spec).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("interpreter"));
-
-  ASSERT_TRUE(WriteFileAtomic(script, "just text\n", 0755).ok());
-  status = TryLaunch(spec).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("neither a program"));
-  unlink(script.c_str());
-}
-
-TEST_F(ProcessTest, MissingWorkingDirectoryIsNamed) {
-  ProcessSpec spec = Shell("true");
-  spec.working_directory = "/nonexistent";
-  const absl::Status status = TryLaunch(spec).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("enter /nonexistent"));
-}
-
-TEST_F(ProcessTest, RelativeExecutableIsRefused) {
-  ProcessSpec spec;
-  spec.executable = "sh";
-  EXPECT_EQ(TryLaunch(spec).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(ProcessTest, ChildInheritsNoDescriptor) {
-  // Open in the parent without close-on-exec, as a careless library would leave it.
-  const UniqueFd careless(open("/dev/null", O_RDONLY));
-  ASSERT_TRUE(careless.valid());
-  const absl::StatusOr<RunResult> result =
-      RunShell("for fd in /proc/self/fd/*; do test -e $fd && echo ${fd##*/}; done");
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->out, "0\n1\n2\n");
-}
-
-TEST_F(ProcessTest, EnvironmentIsExactlyTheGivenOne) {
-  ProcessSpec spec;
-  spec.executable = "/usr/bin/env";
-  spec.environment = {"A=1", "EMPTY=", "SPACE=a b"};
-  const auto result = Run(RunProcess(reaper_, spec, "", 4096, Clock::now() + seconds(10)));
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->out, "A=1\nEMPTY=\nSPACE=a b\n");
-}
-
-TEST_F(ProcessTest, ChildHasCleanSignalsUmaskDirectoryAndSession) {
-  // A signal that is ignored or blocked here must be neither in the child.
-  struct sigaction ignore{};
-  struct sigaction before{};
-  ignore.sa_handler = SIG_IGN;
-  ASSERT_EQ(sigaction(SIGPIPE, &ignore, &before), 0);
-  ProcessSpec spec =
-      Shell("grep -E 'Sig(Blk|Ign)' /proc/self/status; umask; pwd; cut -d' ' -f6 /proc/self/stat; echo $$");
-  spec.working_directory = "/usr";
-  spec.umask = 0027;
-  const auto result = Run(RunProcess(reaper_, spec, "", 4096, Clock::now() + seconds(10)));
-  sigaction(SIGPIPE, &before, nullptr);
-  ASSERT_TRUE(result.ok()) << result.status();
-  std::vector<std::string> lines;
-  for (size_t at = 0; at < result->out.size();) {
-    const size_t end = result->out.find('\n', at);
-    lines.push_back(result->out.substr(at, end - at));
-    at = end + 1;
-  }
-  ASSERT_EQ(lines.size(), 6U) << result->out;
-  EXPECT_EQ(lines[0], "SigBlk:\t0000000000000000");
-  EXPECT_EQ(lines[1], "SigIgn:\t0000000000000000");
-  EXPECT_EQ(lines[2], "0027");
-  EXPECT_EQ(lines[3], "/usr");
-  EXPECT_EQ(lines[4], lines[5]) << "it does not lead its session";
 }
 
 TEST_F(ProcessTest, WaitCanBeCancelledAndRepeated) {
@@ -324,122 +165,6 @@ TEST_F(ProcessTest, NoProcessToAdoptIsNotFound) {
   EXPECT_EQ(Process::Adopt(loop_.get_executor(), process->pid()).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_EQ(Process::Adopt(loop_.get_executor(), -1).status().code(), absl::StatusCode::kInvalidArgument);
-}
-
-TEST_F(ProcessTest, BeforeExecSeesTheProcessBeforeTheProgramRuns) {
-  const std::string ran = fmt::format("/tmp/berth-process-test-ran-{}", getpid());
-  ProcessSpec spec = Shell("echo > " + ran);
-  std::string executable_at_gate;
-  pid_t pid_at_gate = 0;
-  spec.before_exec = [&](pid_t pid) {
-    pid_at_gate = pid;
-    const absl::StatusOr<ProcessIdentity> identity = IdentifyProcess(pid);
-    if (identity.ok()) executable_at_gate = identity->executable;
-    return Ready(absl::OkStatus());
-  };
-  const std::unique_ptr<Process> process = Launch(std::move(spec));
-  EXPECT_EQ(process->pid(), pid_at_gate);
-  EXPECT_EQ(executable_at_gate, std::filesystem::read_symlink("/proc/self/exe"));
-  EXPECT_EQ(Run(process->Wait()).code, 0);
-  EXPECT_EQ(unlink(ran.c_str()), 0);
-}
-
-TEST_F(ProcessTest, RefusedBeforeExecNeverRunsTheProgram) {
-  const std::string ran = fmt::format("/tmp/berth-process-test-ran-{}", getpid());
-  ProcessSpec spec = Shell("echo > " + ran);
-  spec.before_exec = [](pid_t) { return Ready(absl::ResourceExhaustedError("no room for the record")); };
-  const absl::Status status = TryLaunch(std::move(spec)).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("no room for the record"));
-  EXPECT_NE(access(ran.c_str(), F_OK), 0);
-}
-
-TEST_F(ProcessTest, ProgramNeverRunsWhenItsLauncherDiesAtTheGate) {
-  const std::string ran = fmt::format("/tmp/berth-process-test-ran-{}", getpid());
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, 0), 0);
-  const UniqueFd read_end(ends[0]);
-  UniqueFd write_end(ends[1]);
-  const pid_t launcher = fork();
-  if (launcher == 0) {
-    ProcessSpec spec = Shell("echo > " + ran);
-    spec.before_exec = [](pid_t) {
-      kill(getpid(), SIGKILL);
-      return Ready(absl::OkStatus());
-    };
-    [[maybe_unused]] const auto never = TryLaunch(std::move(spec));
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
-  EXPECT_EQ(WTERMSIG(status), SIGKILL);
-  // The gated child holds the pipe until it has ended.
-  write_end.Reset();
-  pollfd ended{.fd = read_end.get(), .events = 0, .revents = 0};
-  ASSERT_EQ(poll(&ended, 1, 10'000), 1) << "the child waits for ever";
-  EXPECT_NE(access(ran.c_str(), F_OK), 0);
-}
-
-TEST_F(ProcessTest, RunKeepsOutputAndErrorsApart) {
-  const auto result = RunShell("cat; echo oops >&2; exit 4", "some input");
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->out, "some input");
-  EXPECT_EQ(result->err, "oops\n");
-  EXPECT_EQ(result->exit.code, 4);
-}
-
-TEST_F(ProcessTest, RunTakesMoreInputAndOutputThanAPipeHolds) {
-  const std::string input(1'000'000, 'x');
-  const auto result = RunShell("cat", input, 2'000'000);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->out, input);
-}
-
-TEST_F(ProcessTest, RunCutsOutputAtTheLimitAndReadsOn) {
-  const auto result = RunShell("head -c 1000000 /dev/zero; exit 5", "", 100);
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->out.size(), 100U);
-  EXPECT_EQ(result->exit.code, 5);
-}
-
-TEST_F(ProcessTest, RunIsNotHeldUpByAGrandchildWithThePipe) {
-  const auto result = RunShell("setsid sleep 1000 & echo $!");
-  ASSERT_TRUE(result.ok()) << result.status();
-  const pid_t grandchild = atoi(result->out.c_str());
-  ASSERT_GT(grandchild, 1);
-  EXPECT_EQ(kill(grandchild, SIGKILL), 0);
-}
-
-TEST_F(ProcessTest, RunIsAbandonedAtItsDeadline) {
-  const TimePoint before = Clock::now();
-  const auto result =
-      RunShell("trap '' TERM; echo begun; sleep 1000; sleep 1000", "", 100, milliseconds(100));
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(result.status().message()), StartsWith("run /bin/sh: "));
-  EXPECT_LT(Clock::now() - before, seconds(10));
-  // The reaper collects it: the destructor checks that nothing is left.
-  while (reaper_.size() > 0) ASSERT_GT(loop_.run_one_for(seconds(20)), 0U);
-}
-
-TEST_F(ProcessTest, RunReportsAFailedLaunch) {
-  ProcessSpec spec;
-  spec.executable = "/nonexistent/helper";
-  const auto result = Run(RunProcess(reaper_, spec, "", 10, Clock::now() + seconds(10)));
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST_F(ProcessTest, CancelledRunKillsWhatItRan) {
-  auto run = [](TaskScope& reaper, ProcessSpec spec) -> Awaitable<void> {
-    const auto result = co_await RunProcess(reaper, std::move(spec), "", 10, Clock::now() + seconds(100));
-    ADD_FAILURE() << "it was not cancelled: " << result.status();
-  };
-  TaskScope scope(loop_.get_executor(), "caller");
-  scope.Spawn("run", run(reaper_, Sleep()));
-  loop_.restart();
-  while (reaper_.size() < 3) ASSERT_GT(loop_.run_one_for(seconds(20)), 0U);
-  Run(scope.Join());
-  loop_.restart();
-  while (reaper_.size() > 0) ASSERT_GT(loop_.run_one_for(seconds(20)), 0U);
 }
 
 TEST_F(ProcessTest, IdentityTellsProcessesApart) {
