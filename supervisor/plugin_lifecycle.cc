@@ -1,70 +1,132 @@
 #include "supervisor/plugin_lifecycle.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "supervisor/duration_text.h"
 
 namespace berth {
+namespace {
 
-PluginLifecycle::PluginLifecycle(LifecycleLimits limits) : limits_(limits), policy_(limits.restart) {}
+constexpr size_t kHoldersShown = 5;
+
+std::string InSeconds(Duration duration) {
+  return FormatDuration(std::chrono::ceil<std::chrono::seconds>(duration));
+}
+
+std::string WaitsForVolumes(const std::vector<std::string>& holders) {
+  const size_t shown = std::min(holders.size(), kHoldersShown);
+  const std::vector<std::string> some(holders.begin(), holders.begin() + static_cast<ptrdiff_t>(shown));
+  return fmt::format("being drained: waits for {} to leave: {}{}",
+                     holders.size() == 1 ? "1 volume" : fmt::format("{} volumes", holders.size()),
+                     fmt::join(some, ", "),
+                     shown < holders.size() ? fmt::format(" and {} more", holders.size() - shown) : "");
+}
+
+}  // namespace
+
+PluginLifecycle::PluginLifecycle(LifecycleLimits limits)
+    : limits_(limits), restart_(limits.restart), replace_(limits.replace) {}
 
 void PluginLifecycle::SetLimits(LifecycleLimits limits) {
+  if (limits.restart != limits_.restart) restart_ = RestartPolicy(limits.restart);
+  if (limits.replace != limits_.replace) replace_ = ReplacePolicy(limits.replace);
   limits_ = limits;
-  policy_ = RestartPolicy(limits.restart);
 }
 
 std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event, TimePoint now) {
   using Type = LifecycleEvent::Type;
+  Actions actions;
   switch (event.type) {
     case Type::kStartRequested:
-      if (Running()) return {};
-      if (state_ == PluginState::kDraining) return OnRestart(now);
-      return Start();
+      actions = OnStart(event, now);
+      break;
     case Type::kStopRequested:
-      return OnStop(now);
+      actions = OnStop(event, now);
+      break;
     case Type::kRestartRequested:
-      return OnRestart(now);
+      actions = OnRestart(event, now);
+      break;
+    case Type::kSwapRequested:
+      actions = OnSwap(event, now);
+      break;
+    case Type::kDrainRequested:
+      actions = OnDrain(event, now);
+      break;
+    case Type::kHoldersChanged:
+      actions = OnHolders(event, now);
+      break;
+    case Type::kIdle:
+      if (In(Phase::kOperations)) actions = WaitIdle(event, now);
+      break;
     case Type::kTakenBack:
-      if (state_ != PluginState::kStopped) return {};
-      alive_ = true;
-      launched_at_ = now - event.uptime;
-      Enter(PluginState::kStarting, "taken back; waiting for its socket to answer");
-      wake_at_ = now + limits_.start_timeout;
-      return {};
+      actions = OnTakenBack(event, now);
+      break;
     case Type::kLaunched:
-      if (state_ != PluginState::kStarting || alive_) return {};
+      if (state_ != PluginState::kStarting || alive_) break;
       alive_ = true;
       launched_at_ = now;
       reason_ = "waiting for its socket to answer";
-      wake_at_ = now + limits_.start_timeout;
-      return {};
+      deadline_ = now + limits_.start_timeout;
+      if (swap_ == Swap::kTrial) trial_until_ = *deadline_ + limits_.probe_timeout;
+      break;
     case Type::kLaunchFailed:
-      if (state_ != PluginState::kStarting || alive_) return {};
-      if (event.final) {
-        Enter(PluginState::kFailed, event.text);
-        return {};
-      }
-      return Ended(EndCause::kLaunchFailed, event.text, event, now);
+      actions = OnLaunchFailed(event, now);
+      break;
     case Type::kSocketAnswered:
-      if (state_ != PluginState::kStarting || !alive_ || announced_) return {};
+      if (state_ != PluginState::kStarting || !alive_ || announced_) break;
       announced_ = true;
-      wake_at_.reset();
+      deadline_.reset();
       reason_ = "its socket answers; it has not said yet that it is ready";
-      return {LifecycleAction::kAnnounce};
+      actions = {LifecycleAction::kAnnounce};
+      break;
     case Type::kProbeOk:
-      if (Running() && announced_ && state_ != PluginState::kReady) Enter(PluginState::kReady, "");
-      return {};
+      actions = OnProbeOk(event, now);
+      break;
+    case Type::kProbeNotReady:
     case Type::kProbeFailed:
-      OnProbeFailed(event);
-      return {};
+      OnProbeBad(event, now);
+      break;
+    case Type::kAccepted:
+      if (!Running() || !announced_) break;
+      held_ = false;
+      if (swap_ == Swap::kTrial) {
+        swap_ = Swap::kNone;
+        trial_until_.reset();
+        actions = {LifecycleAction::kAdopt};
+        if (drain_wished_) {
+          const Actions next = DrainVolumes(event, now);
+          actions.insert(actions.end(), next.begin(), next.end());
+        }
+      }
+      break;
+    case Type::kRefused:
+      if (swap_ == Swap::kTrial && Running() && announced_) actions = RevertTrial(event.text, now);
+      break;
     case Type::kExited:
-      return OnExited(event, now);
+      actions = OnExited(event, now);
+      break;
     case Type::kTimer:
-      return OnTimer(now);
+      actions = OnTimer(event, now);
+      break;
   }
-  return {};
+  PlanReplacement();
+  return actions;
+}
+
+bool PluginLifecycle::draining() const {
+  return drain_wished_ || (state_ == PluginState::kDraining && goal_ == Goal::kStop);
+}
+
+std::optional<TimePoint> PluginLifecycle::wake_at() const {
+  std::optional<TimePoint> at;
+  for (const std::optional<TimePoint>& each : {deadline_, trial_until_, replace_at_}) {
+    if (each.has_value() && (!at.has_value() || *each < *at)) at = each;
+  }
+  return at;
 }
 
 bool PluginLifecycle::Running() const {
@@ -85,7 +147,16 @@ bool PluginLifecycle::Running() const {
 void PluginLifecycle::Enter(PluginState state, std::string reason) {
   state_ = state;
   reason_ = std::move(reason);
-  wake_at_.reset();
+  deadline_.reset();
+  if (state == PluginState::kStopped || state == PluginState::kFailed) drain_wished_ = false;
+  if (state != PluginState::kDraining && state != PluginState::kStarting) held_ = false;
+}
+
+void PluginLifecycle::ClearAlive() {
+  alive_ = false;
+  ready_ = false;
+  ill_since_.reset();
+  trial_until_.reset();
 }
 
 PluginLifecycle::Actions PluginLifecycle::Retire() {
@@ -93,79 +164,309 @@ PluginLifecycle::Actions PluginLifecycle::Retire() {
   return {LifecycleAction::kRetire};
 }
 
-PluginLifecycle::Actions PluginLifecycle::Start() {
-  policy_.Reset();
+PluginLifecycle::Actions PluginLifecycle::Start(std::string reason) {
+  restart_.Reset();
+  replace_.Reset();
   restarts_ = 0;
-  Enter(PluginState::kStarting, "being launched");
+  Enter(PluginState::kStarting, std::move(reason));
   return {LifecycleAction::kLaunch};
 }
 
-PluginLifecycle::Actions PluginLifecycle::Drain(AfterDrain after, std::string reason, TimePoint now) {
+// --- Draining -------------------------------------------------------------------------------------------
+
+PluginLifecycle::Actions PluginLifecycle::DrainVolumes(const LifecycleEvent& event, TimePoint now) {
+  if (event.holders.empty()) return Quiesce(Goal::kStop, "drained, being stopped", event, now);
+  if (!In(Phase::kVolumes)) {
+    Enter(PluginState::kDraining, "");
+    phase_ = Phase::kVolumes;
+    goal_ = Goal::kStop;
+    held_ = false;
+  }
+  reason_ = WaitsForVolumes(event.holders);
+  if (!ill_text_.empty()) reason_ += "; " + ill_text_;
+  return {};
+}
+
+PluginLifecycle::Actions PluginLifecycle::Quiesce(Goal goal, std::string doing, const LifecycleEvent& event,
+                                                  TimePoint now) {
+  Enter(PluginState::kDraining, doing);
+  phase_ = Phase::kOperations;
+  goal_ = goal;
+  doing_ = std::move(doing);
+  held_ = goal != Goal::kStop;
+  return WaitIdle(event, now);
+}
+
+PluginLifecycle::Actions PluginLifecycle::WaitIdle(const LifecycleEvent& event, TimePoint now) {
+  if (event.force || !announced_ || !event.busy_until.has_value() || *event.busy_until <= now) {
+    return EndProcess(goal_, doing_, now);
+  }
+  deadline_ = event.busy_until;
+  reason_ = *event.busy_until == TimePoint::max()
+                ? fmt::format("{}: waits for operations in flight", doing_)
+                : fmt::format("{}: waits for operations in flight, at most {}", doing_,
+                              InSeconds(*event.busy_until - now));
+  return {};
+}
+
+PluginLifecycle::Actions PluginLifecycle::EndProcess(Goal goal, std::string reason, TimePoint now) {
+  if (goal == Goal::kReplace) replace_.OnReplaced(now);
   Enter(PluginState::kDraining, std::move(reason));
-  after_drain_ = after;
-  wake_at_ = now + limits_.stop_timeout;
+  phase_ = Phase::kProcess;
+  goal_ = goal;
+  trial_until_.reset();
+  deadline_ = now + limits_.stop_timeout;
   Actions actions = Retire();
   actions.push_back(LifecycleAction::kTerminate);
   return actions;
 }
 
-PluginLifecycle::Actions PluginLifecycle::OnStop(TimePoint now) {
-  if (Running() && alive_) return Drain(AfterDrain::kStop, "being stopped", now);
+void PluginLifecycle::Resume() {
+  held_ = false;
+  Enter(ready_ ? PluginState::kReady : PluginState::kUnhealthy, ill_text_);
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnStart(const LifecycleEvent& event, TimePoint now) {
+  drain_wished_ = false;
+  if (Running()) return {};
+  if (state_ != PluginState::kDraining) return Start("being launched");
+  if (phase_ == Phase::kProcess) return OnRestart(event, now);
+  // What comes back anyway serves this request too.
+  if (goal_ == Goal::kStop) Resume();
+  return {};
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnStop(const LifecycleEvent& event, TimePoint now) {
+  Actions actions = Revert("it was stopped");
+  if (alive_ && (Running() || !In(Phase::kProcess))) {
+    const Actions next = Quiesce(Goal::kStop, "being stopped", event, now);
+    actions.insert(actions.end(), next.begin(), next.end());
+    return actions;
+  }
   if (state_ == PluginState::kDraining) {
-    after_drain_ = AfterDrain::kStop;
-    return {};
+    goal_ = Goal::kStop;
+    held_ = false;
+    return actions;
   }
   Enter(PluginState::kStopped, state_ == PluginState::kFailed
                                    ? "stopped by request; it had failed: " + reason_
                                    : "stopped by request");
+  return actions;
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnRestart(const LifecycleEvent& event, TimePoint now) {
+  // Of a swap under way too: the old one comes back.
+  Actions actions = Revert("a restart was asked for");
+  if (alive_ && (Running() || !In(Phase::kProcess))) {
+    const Actions next = Quiesce(Goal::kStart, "being restarted", event, now);
+    actions.insert(actions.end(), next.begin(), next.end());
+    return actions;
+  }
+  if (state_ == PluginState::kDraining) {
+    goal_ = Goal::kStart;
+    held_ = true;
+    return actions;
+  }
+  // A launch that is already asked for serves this request too.
+  if (state_ == PluginState::kStarting) return actions;
+  return Start("being launched");
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnSwap(const LifecycleEvent& event, TimePoint now) {
+  swap_failure_.clear();
+  if (alive_ && (Running() || !In(Phase::kProcess))) {
+    swap_ = Swap::kAsked;
+    return Quiesce(Goal::kSwap, "being swapped", event, now);
+  }
+  if (state_ == PluginState::kDraining) {
+    swap_ = Swap::kAsked;
+    goal_ = Goal::kSwap;
+    held_ = true;
+    return {};
+  }
+  // Nothing serves that could come back: the new one is the plugin, whatever becomes of it.
+  if (state_ == PluginState::kStarting) return {LifecycleAction::kTry, LifecycleAction::kAdopt};
+  Actions actions = {LifecycleAction::kTry, LifecycleAction::kAdopt};
+  const Actions next = Start("being launched");
+  actions.insert(actions.end(), next.begin(), next.end());
+  return actions;
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnDrain(const LifecycleEvent& event, TimePoint now) {
+  if (state_ == PluginState::kStopped || state_ == PluginState::kFailed) return {};
+  if (state_ == PluginState::kBackingOff && event.holders.empty()) {
+    Enter(PluginState::kStopped, "drained");
+    return {};
+  }
+  // One that is being stopped needs no drain; what is under way otherwise comes back first, and drains then.
+  if (state_ == PluginState::kDraining && goal_ == Goal::kStop) return {};
+  drain_wished_ = true;
+  if (!alive_ || swap_ != Swap::kNone || state_ == PluginState::kDraining) return {};
+  // Before it serves, no volume can leave: it is left to come up.
+  if (state_ == PluginState::kStarting && !event.holders.empty()) return {};
+  return DrainVolumes(event, now);
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnHolders(const LifecycleEvent& event, TimePoint now) {
+  if (!drain_wished_) return {};
+  if (In(Phase::kVolumes)) return DrainVolumes(event, now);
+  if (!event.holders.empty()) return {};
+  if (state_ == PluginState::kBackingOff) Enter(PluginState::kStopped, "drained");
+  if (Running() && alive_ && swap_ == Swap::kNone) return DrainVolumes(event, now);
   return {};
 }
 
-PluginLifecycle::Actions PluginLifecycle::OnRestart(TimePoint now) {
-  if (Running() && alive_) return Drain(AfterDrain::kStart, "being restarted", now);
-  if (state_ == PluginState::kDraining) {
-    after_drain_ = AfterDrain::kStart;
-    return {};
-  }
-  // A launch that is already asked for serves this request too.
-  if (state_ == PluginState::kStarting) return {};
-  return Start();
+// --- The process ----------------------------------------------------------------------------------------
+
+PluginLifecycle::Actions PluginLifecycle::OnTakenBack(const LifecycleEvent& event, TimePoint now) {
+  if (state_ != PluginState::kStopped) return {};
+  alive_ = true;
+  launched_at_ = now - event.uptime;
+  Enter(PluginState::kStarting, "taken back; waiting for its socket to answer");
+  deadline_ = now + limits_.start_timeout;
+  drain_wished_ = event.drain;
+  if (drain_wished_ && event.holders.empty()) return DrainVolumes(event, now);
+  return {};
 }
 
-void PluginLifecycle::OnProbeFailed(const LifecycleEvent& event) {
-  if (!Running() || !announced_) return;
-  if (state_ == PluginState::kReady) {
-    if (event.failures >= limits_.health_failures) Enter(PluginState::kUnhealthy, "Probe: " + event.text);
-    return;
+PluginLifecycle::Actions PluginLifecycle::OnLaunchFailed(const LifecycleEvent& event, TimePoint now) {
+  if (state_ != PluginState::kStarting || alive_) return {};
+  if (swap_ == Swap::kTrial) {
+    Actions actions = Revert(event.text);
+    const Actions next = Start("the old one is launched again, as the new one was not: " + event.text);
+    actions.insert(actions.end(), next.begin(), next.end());
+    return actions;
   }
-  reason_ = "Probe: " + event.text;
+  if (event.final) {
+    Enter(PluginState::kFailed, event.text);
+    return {};
+  }
+  return Ended(EndCause::kLaunchFailed, event.text, event, now);
+}
+
+PluginLifecycle::Actions PluginLifecycle::OnProbeOk(const LifecycleEvent& event, TimePoint now) {
+  if (!alive_ || !announced_) return {};
+  ready_ = true;
+  ill_since_.reset();
+  const bool was_ill = !std::exchange(ill_text_, "").empty();
+  if (In(Phase::kVolumes)) return was_ill ? DrainVolumes(event, now) : Actions{};
+  if (In(Phase::kOperations) && goal_ == Goal::kReplace) Resume();
+  if (!Running()) return {};
+  if (drain_wished_ && swap_ == Swap::kNone) return DrainVolumes(event, now);
+  if (state_ != PluginState::kReady) {
+    const bool held = held_;
+    Enter(PluginState::kReady, "");
+    held_ = held;  // until what it is has been read
+  }
+  return {};
+}
+
+void PluginLifecycle::OnProbeBad(const LifecycleEvent& event, TimePoint now) {
+  if (!alive_ || !announced_ || In(Phase::kProcess)) return;
+  // Ready = false is no illness: it says itself that it is on its way.
+  if (event.type == LifecycleEvent::Type::kProbeNotReady) {
+    ill_since_.reset();
+  } else if (!ill_since_.has_value()) {
+    ill_since_ = now;
+  }
+  const bool enough = event.failures >= limits_.health_failures;
+  if (ready_ && !enough) return;
+  ready_ = false;
+  ill_text_ = "Probe: " + event.text;
+  switch (state_) {
+    case PluginState::kReady:
+      Enter(PluginState::kUnhealthy, ill_text_);
+      break;
+    case PluginState::kStarting:
+    case PluginState::kUnhealthy:
+      reason_ = ill_text_;
+      break;
+    case PluginState::kDraining:
+      if (phase_ == Phase::kVolumes) reason_ = WaitsForVolumes(event.holders) + "; " + ill_text_;
+      break;
+    case PluginState::kStopped:
+    case PluginState::kBackingOff:
+    case PluginState::kFailed:
+      break;
+  }
+  if (ill_since_.has_value() && replace_.Exhausted(now) && !In(Phase::kOperations)) {
+    reason_ +=
+        fmt::format("; not replaced for now, as it was {} within {}",
+                    replace_.limits().burst == 1 ? "once" : fmt::format("{} times", replace_.limits().burst),
+                    FormatDuration(replace_.limits().window));
+  }
+}
+
+void PluginLifecycle::PlanReplacement() {
+  replace_at_.reset();
+  if (!ill_since_.has_value() || !alive_ || !announced_ || swap_ != Swap::kNone) return;
+  const bool ill = (Running() && state_ != PluginState::kReady) || (In(Phase::kVolumes) && !ready_);
+  if (ill) replace_at_ = replace_.ReplaceAt(*ill_since_);
 }
 
 PluginLifecycle::Actions PluginLifecycle::OnExited(const LifecycleEvent& event, TimePoint now) {
   if (!alive_) return {};
-  alive_ = false;
-  if (state_ != PluginState::kDraining) {
-    Actions actions = Retire();
-    const Actions next = Ended(event.clean ? EndCause::kClean : EndCause::kFailure, event.text, event, now);
+  ClearAlive();
+  Actions actions = Retire();
+  ill_text_.clear();
+  const auto then = [&actions](const Actions& next) {
     actions.insert(actions.end(), next.begin(), next.end());
     return actions;
+  };
+  if (state_ != PluginState::kDraining || phase_ == Phase::kVolumes) {
+    if (swap_ == Swap::kTrial) {
+      then(Revert(event.text));
+      return then(Start("the old one is launched again, as the new one ended: " + event.text));
+    }
+    if (drain_wished_ && event.holders.empty()) {
+      Enter(PluginState::kStopped, fmt::format("drained; it ended by itself: {}", event.text));
+      return actions;
+    }
+    return then(Ended(event.clean ? EndCause::kClean : EndCause::kFailure, event.text, event, now));
   }
-  switch (after_drain_) {
-    case AfterDrain::kStop:
-      Enter(PluginState::kStopped, "stopped by request");
-      return {};
-    case AfterDrain::kStart:
-      return Start();
-    case AfterDrain::kRestartPolicy:
-      return Ended(EndCause::kFailure, drain_cause_, event, now);
+  switch (goal_) {
+    case Goal::kStop:
+      Enter(PluginState::kStopped, drain_wished_ ? "drained" : "stopped by request");
+      return actions;
+    case Goal::kStart:
+      return then(Start("being launched"));
+    case Goal::kReplace:
+      ++restarts_;
+      Enter(PluginState::kStarting, "being launched in place of one that was ill");
+      return then({LifecycleAction::kLaunch});
+    case Goal::kSwap:
+      swap_ = Swap::kTrial;
+      then({LifecycleAction::kTry});
+      return then(Start("being swapped: the new one is launched"));
+    case Goal::kReturn:
+      return then(Start("the old one is launched again, as the new one did not serve: " + swap_failure_));
+    case Goal::kRestartPolicy:
+      return then(Ended(EndCause::kFailure, drain_cause_, event, now));
   }
-  return {};
+  return actions;
+}
+
+PluginLifecycle::Actions PluginLifecycle::Revert(std::string why) {
+  if (swap_ == Swap::kNone) return {};
+  swap_ = Swap::kNone;
+  trial_until_.reset();
+  swap_failure_ = std::move(why);
+  return {LifecycleAction::kRevert};
+}
+
+PluginLifecycle::Actions PluginLifecycle::RevertTrial(std::string why, TimePoint now) {
+  Actions actions = Revert(std::move(why));
+  const Actions next = EndProcess(Goal::kReturn, "the new one does not serve: " + swap_failure_, now);
+  held_ = true;
+  actions.insert(actions.end(), next.begin(), next.end());
+  return actions;
 }
 
 PluginLifecycle::Actions PluginLifecycle::Ended(EndCause cause, const std::string& how,
                                                 const LifecycleEvent& event, TimePoint now) {
   const Duration uptime = cause == EndCause::kLaunchFailed ? Duration{} : now - launched_at_;
-  const RestartDecision decision = policy_.OnEnd(cause, uptime, now, event.random);
+  held_ = false;
+  const RestartDecision decision = restart_.OnEnd(cause, uptime, now, event.random);
   switch (decision.what) {
     case RestartDecision::What::kNow:
       ++restarts_;
@@ -173,7 +474,7 @@ PluginLifecycle::Actions PluginLifecycle::Ended(EndCause cause, const std::strin
       return {LifecycleAction::kLaunch};
     case RestartDecision::What::kLater:
       Enter(PluginState::kBackingOff, how);
-      wake_at_ = now + decision.delay;
+      deadline_ = now + decision.delay;
       return {};
     case RestartDecision::What::kGiveUp:
       Enter(PluginState::kFailed, fmt::format("given up, as {}; last: {}", decision.why, how));
@@ -185,19 +486,37 @@ PluginLifecycle::Actions PluginLifecycle::Ended(EndCause cause, const std::strin
   return {};
 }
 
-PluginLifecycle::Actions PluginLifecycle::OnTimer(TimePoint now) {
-  if (!wake_at_.has_value() || now < *wake_at_) return {};
-  wake_at_.reset();
+PluginLifecycle::Actions PluginLifecycle::OnTimer(const LifecycleEvent& event, TimePoint now) {
+  const auto passed = [now](const std::optional<TimePoint>& when) {
+    return when.has_value() && *when <= now;
+  };
+  if (passed(trial_until_) && state_ != PluginState::kDraining) {
+    return RevertTrial(fmt::format("it did not serve within {}{}{}",
+                                   FormatDuration(limits_.start_timeout + limits_.probe_timeout),
+                                   reason_.empty() ? "" : "; ", reason_),
+                       now);
+  }
+  if (passed(replace_at_) && ill_since_.has_value()) {
+    std::string doing =
+        fmt::format("being replaced, as it was ill for {}: {}", InSeconds(now - *ill_since_), ill_text_);
+    return Quiesce(Goal::kReplace, std::move(doing), event, now);
+  }
+  if (!passed(deadline_)) return {};
+  deadline_.reset();
   switch (state_) {
-    case PluginState::kStarting:
-      drain_cause_ =
+    case PluginState::kStarting: {
+      std::string why =
           fmt::format("its socket did not answer within {}", FormatDuration(limits_.start_timeout));
-      return Drain(AfterDrain::kRestartPolicy, drain_cause_, now);
+      if (swap_ == Swap::kTrial) return RevertTrial(std::move(why), now);
+      drain_cause_ = std::move(why);
+      return EndProcess(Goal::kRestartPolicy, drain_cause_, now);
+    }
     case PluginState::kBackingOff:
       ++restarts_;
       Enter(PluginState::kStarting, "being launched again");
       return {LifecycleAction::kLaunch};
     case PluginState::kDraining:
+      if (phase_ == Phase::kOperations) return WaitIdle(event, now);
       reason_ =
           fmt::format("did not end within {} of SIGTERM; killed, and waiting for the kernel to let it go",
                       FormatDuration(limits_.stop_timeout));

@@ -48,6 +48,11 @@ LifecycleEvent ProbeFailed(int failures) {
   event.failures = failures;
   return event;
 }
+LifecycleEvent NotReady(int failures) {
+  LifecycleEvent event = ProbeFailed(failures);
+  event.type = Type::kProbeNotReady;
+  return event;
+}
 LifecycleEvent LaunchFailed() {
   LifecycleEvent event = Event(Type::kLaunchFailed);
   event.text = "execute /x: No such file or directory";
@@ -97,7 +102,7 @@ TEST_F(PluginLifecycleTest, NotReadyIsNoCrash) {
   Launch();
   ASSERT_THAT(On(Type::kSocketAnswered), ElementsAre(kAnnounce));
   for (int failures = 1; failures < 1000; ++failures) {
-    ASSERT_THAT(On(ProbeFailed(failures)), IsEmpty());
+    ASSERT_THAT(On(NotReady(failures)), IsEmpty());
     ASSERT_THAT(OnTimerAt(minutes(1)), IsEmpty());
   }
   EXPECT_EQ(machine_.state(), PluginState::kStarting);

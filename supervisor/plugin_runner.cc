@@ -160,6 +160,9 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
   absl::Status status;
   switch (action) {
     case LifecycleAction::kLaunch:
+    case LifecycleAction::kTry:
+    case LifecycleAction::kAdopt:
+    case LifecycleAction::kRevert:
       break;
     case LifecycleAction::kTerminate:
       if (process_) status = process_->Signal(SIGTERM);

@@ -49,4 +49,23 @@ void RestartPolicy::Reset() {
   ends_.clear();
 }
 
+std::optional<TimePoint> ReplacePolicy::ReplaceAt(TimePoint ill_since) const {
+  if (limits_.after == Duration::zero()) return std::nullopt;
+  TimePoint at = ill_since + limits_.after;
+  if (replaced_.size() >= static_cast<size_t>(limits_.burst)) {
+    at = std::max(at, replaced_[replaced_.size() - static_cast<size_t>(limits_.burst)] + limits_.window);
+  }
+  return at;
+}
+
+bool ReplacePolicy::Exhausted(TimePoint now) const {
+  const auto burst = static_cast<size_t>(limits_.burst);
+  return replaced_.size() >= burst && replaced_[replaced_.size() - burst] + limits_.window > now;
+}
+
+void ReplacePolicy::OnReplaced(TimePoint now) {
+  replaced_.push_back(now);
+  while (replaced_.size() > static_cast<size_t>(limits_.burst)) replaced_.pop_front();
+}
+
 }  // namespace berth

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -66,6 +67,35 @@ class RestartPolicy {
   RestartLimits limits_;
   int streak_ = 0;  // ends since the last stable period
   std::deque<TimePoint> ends_;
+};
+
+// [health]: when a plugin that runs, but is ill, is replaced. A budget apart from that of its ends: an ill
+// plugin that is left running may yet recover, so a used-up budget ends in waiting, not in giving up.
+struct ReplaceLimits {
+  Duration after = std::chrono::minutes(2);  // ill without a break; zero: never replaced
+  int burst = 5;                             // replacements within `window`; at least 1
+  Duration window = std::chrono::hours(1);
+
+  bool operator==(const ReplaceLimits&) const = default;
+};
+
+// Pure, likewise.
+class ReplacePolicy {
+ public:
+  explicit ReplacePolicy(ReplaceLimits limits) : limits_(limits) {}
+
+  // When a plugin that is ill since `ill_since` is to be replaced; never: nullopt.
+  [[nodiscard]] std::optional<TimePoint> ReplaceAt(TimePoint ill_since) const;
+  // Whether that is later than its illness alone would have it: it was replaced too often.
+  [[nodiscard]] bool Exhausted(TimePoint now) const;
+  // It is replaced.
+  void OnReplaced(TimePoint now);
+  void Reset() { replaced_.clear(); }
+  [[nodiscard]] const ReplaceLimits& limits() const { return limits_; }
+
+ private:
+  ReplaceLimits limits_;
+  std::deque<TimePoint> replaced_;  // the last `burst`
 };
 
 }  // namespace berth
