@@ -116,17 +116,19 @@ struct Method {
   }
 };
 
-// One call over `channel`, which lives until it has ended.
+// One call over `channel`, which lives until it has ended. Counted in `calls`, unless that is null.
 template <class Response, class Request>
-Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel, std::string socket_path,
+Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
+                                         std::shared_ptr<CallsInFlight> calls, std::string socket_path,
                                          const char* name, Request request, TimePoint deadline) {
+  const auto loop = co_await asio::this_coro::executor;
+  const CallsInFlight::Call counted(std::move(calls), loop, name, deadline);
   // Not the macro: it is compiled out, and an operator may raise berthd's level while it runs.
   std::string line;
   if (spdlog::should_log(spdlog::level::debug)) line = DebugLine(request);
   const TimePoint start = Clock::now();
 
-  Method<Request, Response> method{
-      .name = name, .channel = std::move(channel), .loop = co_await asio::this_coro::executor};
+  Method<Request, Response> method{.name = name, .channel = std::move(channel), .loop = loop};
   auto parsed = co_await UnaryCall(&method, &Method<Request, Response>::Start, std::move(request), deadline);
   absl::StatusOr<Response> answer = absl::InternalError(
       fmt::format("the answer is not a readable {}", Response::descriptor()->full_name()));
@@ -146,13 +148,16 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
 
 }  // namespace
 
-std::shared_ptr<CsiClient> CsiClient::Connect(const std::string& socket_path) {
+std::shared_ptr<CsiClient> CsiClient::Connect(const std::string& socket_path, CsiClientOptions options) {
   // Not make_shared: the constructor is private.
-  return std::shared_ptr<CsiClient>(new CsiClient(socket_path));
+  return std::shared_ptr<CsiClient>(new CsiClient(socket_path, std::move(options)));
 }
 
-CsiClient::CsiClient(std::string socket_path)
-    : socket_path_(std::move(socket_path)), channel_(MakeChannel(socket_path_)) {}
+CsiClient::CsiClient(std::string socket_path, CsiClientOptions options)
+    : socket_path_(std::move(socket_path)),
+      options_(std::move(options)),
+      calls_(std::make_shared<CallsInFlight>(options_.on_idle)),
+      channel_(MakeChannel(socket_path_)) {}
 
 std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
   // In this state gRPC would fail the call at once, without having tried.
@@ -162,96 +167,98 @@ std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
   return channel_;
 }
 
+template <class Response, class Request>
+Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
+  return Call<Response>(FreshChannel(), nullptr, socket_path_, name, std::move(request), deadline);
+}
+
+template <class Response, class Request>
+Awaitable<absl::StatusOr<Response>> CsiClient::Change(const char* name, Request request, TimePoint deadline) {
+  if (options_.secrets != nullptr) options_.secrets->RememberFrom(options_.plugin_id, request);
+  return Call<Response>(FreshChannel(), calls_, socket_path_, name, std::move(request), deadline);
+}
+
 Awaitable<absl::StatusOr<csi::GetPluginInfoResponse>> CsiClient::GetPluginInfo(
     csi::GetPluginInfoRequest request, TimePoint deadline) {
-  return Call<csi::GetPluginInfoResponse>(FreshChannel(), socket_path_, "/csi.v1.Identity/GetPluginInfo",
-                                          std::move(request), deadline);
+  return Read<csi::GetPluginInfoResponse>("/csi.v1.Identity/GetPluginInfo", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::GetPluginCapabilitiesResponse>> CsiClient::GetPluginCapabilities(
     csi::GetPluginCapabilitiesRequest request, TimePoint deadline) {
-  return Call<csi::GetPluginCapabilitiesResponse>(
-      FreshChannel(), socket_path_, "/csi.v1.Identity/GetPluginCapabilities", std::move(request), deadline);
+  return Read<csi::GetPluginCapabilitiesResponse>("/csi.v1.Identity/GetPluginCapabilities",
+                                                  std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ProbeResponse>> CsiClient::Probe(csi::ProbeRequest request,
                                                                TimePoint deadline) {
-  return Call<csi::ProbeResponse>(FreshChannel(), socket_path_, "/csi.v1.Identity/Probe", std::move(request),
-                                  deadline);
+  return Read<csi::ProbeResponse>("/csi.v1.Identity/Probe", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::CreateVolumeResponse>> CsiClient::CreateVolume(csi::CreateVolumeRequest request,
                                                                              TimePoint deadline) {
-  return Call<csi::CreateVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Controller/CreateVolume",
-                                         std::move(request), deadline);
+  return Change<csi::CreateVolumeResponse>("/csi.v1.Controller/CreateVolume", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::DeleteVolumeResponse>> CsiClient::DeleteVolume(csi::DeleteVolumeRequest request,
                                                                              TimePoint deadline) {
-  return Call<csi::DeleteVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Controller/DeleteVolume",
-                                         std::move(request), deadline);
+  return Change<csi::DeleteVolumeResponse>("/csi.v1.Controller/DeleteVolume", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ControllerGetCapabilitiesResponse>> CsiClient::ControllerGetCapabilities(
     csi::ControllerGetCapabilitiesRequest request, TimePoint deadline) {
-  return Call<csi::ControllerGetCapabilitiesResponse>(FreshChannel(), socket_path_,
-                                                      "/csi.v1.Controller/ControllerGetCapabilities",
+  return Read<csi::ControllerGetCapabilitiesResponse>("/csi.v1.Controller/ControllerGetCapabilities",
                                                       std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ControllerExpandVolumeResponse>> CsiClient::ControllerExpandVolume(
     csi::ControllerExpandVolumeRequest request, TimePoint deadline) {
-  return Call<csi::ControllerExpandVolumeResponse>(FreshChannel(), socket_path_,
-                                                   "/csi.v1.Controller/ControllerExpandVolume",
-                                                   std::move(request), deadline);
+  return Change<csi::ControllerExpandVolumeResponse>("/csi.v1.Controller/ControllerExpandVolume",
+                                                     std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeStageVolumeResponse>> CsiClient::NodeStageVolume(
     csi::NodeStageVolumeRequest request, TimePoint deadline) {
-  return Call<csi::NodeStageVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeStageVolume",
-                                            std::move(request), deadline);
+  return Change<csi::NodeStageVolumeResponse>("/csi.v1.Node/NodeStageVolume", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeUnstageVolumeResponse>> CsiClient::NodeUnstageVolume(
     csi::NodeUnstageVolumeRequest request, TimePoint deadline) {
-  return Call<csi::NodeUnstageVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeUnstageVolume",
-                                              std::move(request), deadline);
+  return Change<csi::NodeUnstageVolumeResponse>("/csi.v1.Node/NodeUnstageVolume", std::move(request),
+                                                deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodePublishVolumeResponse>> CsiClient::NodePublishVolume(
     csi::NodePublishVolumeRequest request, TimePoint deadline) {
-  return Call<csi::NodePublishVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodePublishVolume",
-                                              std::move(request), deadline);
+  return Change<csi::NodePublishVolumeResponse>("/csi.v1.Node/NodePublishVolume", std::move(request),
+                                                deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeUnpublishVolumeResponse>> CsiClient::NodeUnpublishVolume(
     csi::NodeUnpublishVolumeRequest request, TimePoint deadline) {
-  return Call<csi::NodeUnpublishVolumeResponse>(
-      FreshChannel(), socket_path_, "/csi.v1.Node/NodeUnpublishVolume", std::move(request), deadline);
+  return Change<csi::NodeUnpublishVolumeResponse>("/csi.v1.Node/NodeUnpublishVolume", std::move(request),
+                                                  deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetVolumeStatsResponse>> CsiClient::NodeGetVolumeStats(
     csi::NodeGetVolumeStatsRequest request, TimePoint deadline) {
-  return Call<csi::NodeGetVolumeStatsResponse>(
-      FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetVolumeStats", std::move(request), deadline);
+  return Read<csi::NodeGetVolumeStatsResponse>("/csi.v1.Node/NodeGetVolumeStats", std::move(request),
+                                               deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeExpandVolumeResponse>> CsiClient::NodeExpandVolume(
     csi::NodeExpandVolumeRequest request, TimePoint deadline) {
-  return Call<csi::NodeExpandVolumeResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeExpandVolume",
-                                             std::move(request), deadline);
+  return Change<csi::NodeExpandVolumeResponse>("/csi.v1.Node/NodeExpandVolume", std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetCapabilitiesResponse>> CsiClient::NodeGetCapabilities(
     csi::NodeGetCapabilitiesRequest request, TimePoint deadline) {
-  return Call<csi::NodeGetCapabilitiesResponse>(
-      FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetCapabilities", std::move(request), deadline);
+  return Read<csi::NodeGetCapabilitiesResponse>("/csi.v1.Node/NodeGetCapabilities", std::move(request),
+                                                deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeGetInfoResponse>> CsiClient::NodeGetInfo(csi::NodeGetInfoRequest request,
                                                                            TimePoint deadline) {
-  return Call<csi::NodeGetInfoResponse>(FreshChannel(), socket_path_, "/csi.v1.Node/NodeGetInfo",
-                                        std::move(request), deadline);
+  return Read<csi::NodeGetInfoResponse>("/csi.v1.Node/NodeGetInfo", std::move(request), deadline);
 }
 
 }  // namespace berth

@@ -14,21 +14,42 @@
 #include <absl/status/statusor.h>
 #include <grpcpp/channel.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "csi/calls_in_flight.h"
 #include "csi/csi.pb.h"
+#include "csi/recent_secrets.h"
 
 namespace berth {
+
+struct CsiClientOptions {
+  // Where the secrets of requests are remembered, and under which plugin's id. Null: nowhere. Outlives the
+  // client.
+  RecentSecrets* secrets = nullptr;
+  std::string plugin_id;
+  // Called on the loop after the last call that changes something has ended; not once the client is gone and
+  // all its calls are.
+  std::function<void()> on_idle;
+};
 
 class CsiClient {
  public:
   // `socket_path` is the bare absolute path of a Unix socket. Never blocks; nothing is sent yet.
-  [[nodiscard]] static std::shared_ptr<CsiClient> Connect(const std::string& socket_path);
+  [[nodiscard]] static std::shared_ptr<CsiClient> Connect(const std::string& socket_path,
+                                                          CsiClientOptions options = {});
 
   [[nodiscard]] const std::string& socket_path() const { return socket_path_; }
+
+  // The calls in flight that change something (all but Identity's, the capabilities', NodeGetInfo and
+  // NodeGetVolumeStats): their latest deadline, none where there are none; and their names.
+  [[nodiscard]] std::optional<TimePoint> busy_until() const { return calls_->busy_until(); }
+  [[nodiscard]] std::vector<std::string> in_flight() const { return calls_->names(); }
 
   // One method per RPC of Identity, Controller and Node that berthd calls, in the order of the services.
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetPluginInfoResponse>> GetPluginInfo(
@@ -65,11 +86,19 @@ class CsiClient {
       ::csi::v1::NodeGetInfoRequest request, TimePoint deadline);
 
  private:
-  explicit CsiClient(std::string socket_path);
+  CsiClient(std::string socket_path, CsiClientOptions options);
 
   [[nodiscard]] std::shared_ptr<grpc::Channel> FreshChannel();
+  template <class Response, class Request>
+  [[nodiscard]] Awaitable<absl::StatusOr<Response>> Read(const char* name, Request request,
+                                                         TimePoint deadline);
+  template <class Response, class Request>
+  [[nodiscard]] Awaitable<absl::StatusOr<Response>> Change(const char* name, Request request,
+                                                           TimePoint deadline);
 
   std::string socket_path_;
+  CsiClientOptions options_;
+  std::shared_ptr<CallsInFlight> calls_;    // shared with the calls
   std::shared_ptr<grpc::Channel> channel_;  // shared with the calls made over it
 };
 

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/system/system_error.hpp>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -265,6 +267,96 @@ TEST_F(CsiClientTest, APluginThatDiesInTheMiddleOfACallIsUnavailable) {
   EXPECT_EQ(scope.size(), 0U) << "the call never arrived";
   RunOn(loop_, scope.Join());
   ::unlink(plugin_->socket_path().c_str());
+}
+
+// Runs the loop until `done`, under a bound.
+void RunUntil(asio::io_context& loop, const std::function<bool()>& done) {
+  const TimePoint deadline = Soon();
+  loop.restart();
+  while (!done() && Clock::now() < deadline)
+    loop.run_one_until(std::min(deadline, Clock::now() + milliseconds(5)));
+  ASSERT_TRUE(done());
+}
+
+class CallsInFlightTest : public CsiClientTest {
+ protected:
+  CallsInFlightTest() {
+    client_ = CsiClient::Connect(plugin_->socket_path(),
+                                 {.secrets = &secrets_, .plugin_id = "p", .on_idle = [this] { ++idle_; }});
+    plugin_->Hang("NodeStageVolume");
+    plugin_->Hang("NodePublishVolume");
+    plugin_->Hang("NodeGetVolumeStats");
+    plugin_->Answer("NodeUnstageVolume", csi::NodeUnstageVolumeResponse());
+    plugin_->Start();
+  }
+
+  Awaitable<void> Stage(TimePoint deadline) {
+    csi::NodeStageVolumeRequest request;
+    (*request.mutable_secrets())["key"] = "geheimnis";
+    stage_ = (co_await client_->NodeStageVolume(std::move(request), deadline)).status();
+  }
+  Awaitable<void> Publish(TimePoint deadline) {
+    publish_ = (co_await client_->NodePublishVolume({}, deadline)).status();
+  }
+  Awaitable<void> Stats(TimePoint deadline) {
+    [[maybe_unused]] const auto answer = co_await client_->NodeGetVolumeStats({}, deadline);
+  }
+
+  RecentSecrets secrets_;
+  int idle_ = 0;
+  absl::Status stage_;
+  absl::Status publish_;
+  TaskScope scope_{loop_.get_executor(), "calls"};
+};
+
+TEST_F(CallsInFlightTest, CallsThatChangeSomethingAreCountedUntilTheLastHasEnded) {
+  EXPECT_EQ(client_->busy_until(), std::nullopt);
+  const TimePoint soon = Clock::now() + milliseconds(200);
+  const TimePoint later = soon + milliseconds(100);
+  scope_.Spawn("publish", Publish(later));
+  scope_.Spawn("stage", Stage(soon));
+  scope_.Spawn("stage", Stage(soon));
+  scope_.Spawn("stats", Stats(Soon()));
+  const std::vector<std::string> names{"NodePublishVolume", "NodeStageVolume (2)"};
+  RunUntil(loop_, [&] { return client_->in_flight() == names; });
+  EXPECT_EQ(client_->busy_until(), later);
+  RunUntil(loop_, [this] { return !stage_.ok(); });
+  EXPECT_EQ(idle_, 0) << "one is still in flight";
+  RunUntil(loop_, [this] { return idle_ > 0; });
+  EXPECT_EQ(publish_.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(client_->busy_until(), std::nullopt);
+  EXPECT_TRUE(client_->in_flight().empty());
+  EXPECT_EQ(idle_, 1);
+  EXPECT_EQ(scope_.size(), 1U) << "the call that only reads goes on";
+  RunOn(loop_, scope_.Join());
+}
+
+TEST_F(CallsInFlightTest, ACancelledCallHasEnded) {
+  scope_.Spawn("stage", Stage(Soon()));
+  RunUntil(loop_, [this] { return client_->busy_until().has_value(); });
+  ASSERT_TRUE(plugin_->WaitForCalls("NodeStageVolume", 1));
+  RunOn(loop_, scope_.Join());
+  EXPECT_EQ(client_->busy_until(), std::nullopt);
+  RunUntil(loop_, [this] { return idle_ == 1; });
+}
+
+TEST_F(CallsInFlightTest, NobodyIsToldOnceTheClientIsGone) {
+  RunOn<bool>(loop_, [](CsiClient* client) -> Awaitable<bool> {
+    co_return (co_await client->NodeUnstageVolume({}, Soon())).ok();
+  }(client_.get()));
+  client_.reset();
+  loop_.restart();
+  loop_.poll();
+  EXPECT_EQ(idle_, 0);
+}
+
+TEST_F(CallsInFlightTest, SecretsAreKnownBeforeThePluginCanSayThem) {
+  scope_.Spawn("stage", Stage(Soon()));
+  ASSERT_TRUE(secrets_.Of("p")->empty());
+  RunUntil(loop_, [this] { return client_->busy_until().has_value(); });
+  EXPECT_EQ(secrets_.Of("p")->Redacted("with geheimnis"), "with *********");
+  EXPECT_TRUE(secrets_.Of("q")->empty());
+  RunOn(loop_, scope_.Join());
 }
 
 }  // namespace
