@@ -1,0 +1,31 @@
+// The figures there are. A new one is a file of its own, a line here, and a line in figures.cc.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/figure.h"
+
+namespace berth {
+
+struct BenchOptions {
+  std::string disk;  // where nodes keep their state and logs: a directory on a real file system
+  std::string self;  // this program, whose hidden commands some figures run as processes
+};
+
+[[nodiscard]] std::unique_ptr<Figure> MakeF06Restart(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF07PluginMemory(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF08ProbeCpu(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF10LogOutput(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF15IdleMemory(const BenchOptions& options);
+
+// All of them, in the order of their numbers.
+[[nodiscard]] std::vector<std::unique_ptr<Figure>> AllFigures(const BenchOptions& options);
+
+// A pair of the Go sidecars (node-driver-registrar and livenessprobe) that other systems run beside each
+// plugin: private dirty memory of both, idle. They are not in Debian, so this is a number from elsewhere:
+// 23 + 19 MiB resident, of which this was private and dirty.
+inline constexpr double kSidecarPairBytes = 9.3 * 1024 * 1024;
+
+}  // namespace berth

@@ -1,0 +1,104 @@
+// berth-bench: measures the figures that Berth sets itself, each beside its reference. `./dev bench` builds
+// and runs it; bench/README.md says how to read what it prints.
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "base/status.h"
+#include "bench/csi_probe.h"
+#include "bench/figures.h"
+#include "bench/log_writer.h"
+#include "bench/measure.h"
+#include "bench/report.h"
+#include "tests/harness/node.h"
+
+namespace berth {
+namespace {
+
+// As pid 1 of a namespace, where every signal without a handler is ignored.
+void LeaveOnSignal(int signal) { _exit(128 + signal); }
+
+void ShowProgress(const std::string& id, int number, int of) {
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  if (terminal) {
+    fmt::print(stderr, "\r\033[K    {}: pair {} of {}", id, number, of);
+    if (number == of) fmt::print(stderr, "\r\033[K");
+  } else if (number == 1) {
+    fmt::print(stderr, "    {}: {} pairs\n", id, of);
+  }
+  std::fflush(stderr);
+}
+
+// `wanted` empty: all.
+int RunFigures(const BenchOptions& options, const std::vector<std::string>& wanted,
+               const std::string& json_path) {
+  std::vector<std::unique_ptr<Figure>> figures = AllFigures(options);
+  std::vector<std::string> known;
+  for (const auto& figure : figures) known.push_back(figure->Info().id);
+  for (const std::string& id : wanted) {
+    if (std::find(known.begin(), known.end(), id) != known.end()) continue;
+    fmt::print(stderr, "berth-bench: no figure '{}'; there are {}\n", id, fmt::join(known, ", "));
+    return 2;
+  }
+  std::signal(SIGINT, LeaveOnSignal);
+  std::signal(SIGTERM, LeaveOnSignal);
+  EnterOwnNamespaces();
+
+  std::vector<FigureResult> results;
+  for (std::unique_ptr<Figure>& figure : figures) {
+    const std::string id = figure->Info().id;
+    if (wanted.empty() || std::find(wanted.begin(), wanted.end(), id) != wanted.end()) {
+      results.push_back(Measure(*figure, [&id](int number, int of) { ShowProgress(id, number, of); }));
+    }
+    figure.reset();  // its node ends here, before the next one begins
+  }
+  fmt::print("{}", RenderTable(results, isatty(STDOUT_FILENO) != 0));
+  if (!json_path.empty()) {
+    std::ofstream out(json_path);
+    out << RenderJson(results);
+    if (!out.flush()) {
+      fmt::print(stderr, "berth-bench: write {}: {}\n", json_path, strerror(errno));
+      return 1;
+    }
+  }
+  const auto measured = [](const FigureResult& result) { return result.status.ok(); };
+  return std::all_of(results.begin(), results.end(), measured) && !testing::Test::HasFailure() ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{
+      "Measures Berth's figures, each beside its reference in the same run. Run it with ./dev bench.",
+      "berth-bench"};
+  BenchOptions options{.disk = "/var/tmp", .self = std::filesystem::read_symlink("/proc/self/exe")};
+  std::vector<std::string> wanted;
+  std::string json_path;
+  app.add_option("FIGURE", wanted, "Only these: F6, F7, …");
+  app.add_option("--json", json_path, "Also write every measurement to this file");
+  app.add_option("--disk", options.disk, "An existing directory for the state of the nodes that are measured")
+      ->capture_default_str();
+
+  // Programs that figures run as processes of their own; an empty group hides them from --help.
+  std::vector<std::string> sockets;
+  CLI::App* probe_client = app.add_subcommand("probe-client")->group("");
+  probe_client->add_option("SOCKET", sockets);
+  uint64_t bytes = 0;
+  std::string result_path;
+  CLI::App* write_log = app.add_subcommand("write-log")->group("");
+  write_log->add_option("BYTES", bytes)->required();
+  write_log->add_option("RESULT", result_path)->required();
+  CLI11_PARSE(app, argc, argv);
+
+  if (probe_client->parsed()) return ProbeClientMain(sockets);
+  if (write_log->parsed()) return LogWriterMain(bytes, result_path);
+  return RunFigures(options, wanted, json_path);
+}
+
+}  // namespace
+}  // namespace berth
+
+int main(int argc, char** argv) { return berth::Main(argc, argv); }
