@@ -22,6 +22,7 @@ constexpr const char* kFooter = R"(Examples:
   berthctl status
   id=$(berthctl volume create --plugin hostpath --size 64MiB --fs ext4 scratch)
   berthctl volume publish --plugin hostpath --volume "$id" --consumer job-7 --fs ext4
+  berthctl plugin logs -f hostpath
   berthctl events -f -o json | jq -r '.event.message'
   berthctl csi --endpoint unix:///run/plugin/csi.sock node get-info
 
@@ -52,6 +53,7 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   app.add_option("--timeout", globals.timeout, "How long to wait for an answer; default: 2m")
       ->option_text("TIME");
   AddNodeCommands(app, chosen);
+  AddMonitor(app, chosen);
   AddPluginCommands(app, chosen);
   AddVolumeCommands(app, chosen);
   AddCsiCommand(app, chosen);

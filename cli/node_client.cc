@@ -84,18 +84,13 @@ absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view do
 absl::Status NodeClient::WatchEvents(
     const ::berth::v1::WatchEventsRequest& request,
     const std::function<void(const ::berth::v1::WatchEventsResponse&)>& on_event) {
-  grpc::ClientContext context;
-  if (!request.follow()) context.set_deadline(system_clock::now() + timeout_);
-  const auto reader = stub_->WatchEvents(&context, request);
-  ::berth::v1::WatchEventsResponse response;
   uint64_t last = request.after_sequence();
-  while (reader->Read(&response)) {
-    on_event(response);
-    if (response.has_event()) last = response.event().sequence();
-  }
-  const grpc::Status status = reader->Finish();
-  if (status.ok()) return absl::OkStatus();
-  const absl::Status failure = Failure(status, "watch events");
+  const absl::Status failure = Read<::berth::v1::WatchEventsRequest, ::berth::v1::WatchEventsResponse>(
+      &Stub::WatchEvents, request, "watch events", request.follow(),
+      [&](const ::berth::v1::WatchEventsResponse& response) {
+        on_event(response);
+        if (response.has_event()) last = response.event().sequence();
+      });
   if (!request.follow() || !absl::IsUnavailable(failure)) return failure;
   return WithHint(failure, fmt::format("To go on where it stopped: berthctl events -f --since {}", last));
 }
@@ -114,6 +109,16 @@ std::string NodeClient::RunningStep(const std::string& plugin_id, const std::str
   if (since == 0 || elapsed < std::chrono::seconds(1)) return step;
   return fmt::format("{} {}", step,
                      FormatDuration(std::chrono::duration_cast<std::chrono::seconds>(elapsed)));
+}
+
+std::optional<::berth::v1::Plugin> NodeClient::PeekPlugin(const std::string& id) {
+  grpc::ClientContext context;
+  context.set_deadline(system_clock::now() + std::chrono::seconds(1));
+  ::berth::v1::GetPluginRequest request;
+  request.set_id(id);
+  ::berth::v1::Plugin plugin;
+  if (!stub_->GetPlugin(&context, request, &plugin).ok()) return std::nullopt;
+  return plugin;
 }
 
 }  // namespace berth::cli

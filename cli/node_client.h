@@ -9,6 +9,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,12 +32,36 @@ class NodeClient {
   [[nodiscard]] absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*,
                                                                            const Request&, Response*),
                                               const Request& request, std::string_view doing) {
+    return Call(method, request, doing, timeout_);
+  }
+  // The same with a time of its own.
+  template <class Request, class Response>
+  [[nodiscard]] absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                           const Request&, Response*),
+                                              const Request& request, std::string_view doing,
+                                              std::chrono::milliseconds timeout) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + timeout_);
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
     Response response;
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (!status.ok()) return Failure(status, doing);
     return response;
+  }
+
+  // Calls `method` and reads its answers until they end, without a deadline if `endless`. Each goes to
+  // `on_answer`.
+  template <class Request, class Response>
+  [[nodiscard]] absl::Status Read(
+      std::unique_ptr<grpc::ClientReader<Response>> (Stub::*method)(grpc::ClientContext*, const Request&),
+      const Request& request, std::string_view doing, bool endless,
+      const std::function<void(const Response&)>& on_answer) {
+    grpc::ClientContext context;
+    if (!endless) context.set_deadline(std::chrono::system_clock::now() + timeout_);
+    const auto reader = (stub_.get()->*method)(&context, request);
+    Response response;
+    while (reader->Read(&response)) on_answer(response);
+    const grpc::Status status = reader->Finish();
+    return status.ok() ? absl::OkStatus() : Failure(status, doing);
   }
 
   // Reads events until they end, without a deadline where `request` follows. Each goes to `on_event`.
@@ -47,6 +72,9 @@ class NodeClient {
   // What the volume's running step is called and how long it has run ("NodeStageVolume 12s"), or nothing
   // where none runs or the node does not say within a second.
   [[nodiscard]] std::string RunningStep(const std::string& plugin_id, const std::string& volume_id);
+
+  // The plugin as it is, where the node says so within a second.
+  [[nodiscard]] std::optional<::berth::v1::Plugin> PeekPlugin(const std::string& id);
 
  private:
   NodeClient(std::shared_ptr<Connection> connection, std::chrono::milliseconds timeout);

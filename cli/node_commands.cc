@@ -35,6 +35,7 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   const bool all_ready = status.plugins_ready() == status.plugins();
   table.Add({"plugins", Cell(fmt::format("{} of {} ready", status.plugins_ready(), status.plugins()),
                              all_ready ? Tone::kPlain : Tone::kCareful)});
+  if (!status.placement().empty()) table.Add({"plugins live in", status.placement()});
   table.Add({"volumes", fmt::format("{}, published {} times", status.volumes(), status.publications())});
   table.Add({"events", fmt::format("up to number {}", status.last_event_sequence())});
   table.Add({"boot id", status.boot_id()});

@@ -1,29 +1,20 @@
-// plugins, plugin show|start|stop|restart.
+// plugins, plugin show|start|stop|restart|drain|swap, reload.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "cli/failure.h"
+#include "cli/plugin_view.h"
 #include "cli/progress.h"
 #include "cli/session.h"
-#include "cli/values.h"
 
 namespace berth::cli {
 namespace {
-
-// A state that this program is too old to know counts as unknown, as the API has it.
-std::string StateName(v1::PluginState state) {
-  return v1::PluginState_IsValid(state) ? v1::PluginState_Name(state) : "PLUGIN_STATE_UNKNOWN";
-}
-
-Cell StateCell(v1::PluginState state) {
-  const std::string name = StateName(state);
-  if (state == v1::READY) return {name, Tone::kGood};
-  if (state == v1::FAILED || state == v1::UNHEALTHY) return {name, Tone::kBad};
-  if (state == v1::STOPPED) return {name, Tone::kFaint};
-  return {name, Tone::kCareful};
-}
 
 struct NoOptions {};
 
@@ -36,98 +27,10 @@ absl::Status Plugins(Session& session, const NoOptions& /*options*/) {
     session.output.Json(answer);
     return absl::OkStatus();
   }
-  const auto now = std::chrono::system_clock::now();
-  Table table({"ID", "KIND", "STATE", "DRIVER", "VERSION", "VOLUMES", "RESTARTS", "STARTED", "REASON"});
-  for (const v1::Plugin& plugin : answer.plugins()) {
-    const v1::Fingerprint& facts = plugin.fingerprint();
-    table.Add({plugin.id(), plugin.kind(), StateCell(plugin.state()), facts.driver_name(),
-               facts.vendor_version(), fmt::to_string(plugin.volumes()), fmt::to_string(plugin.restarts()),
-               plugin.alive() && plugin.has_started_at() ? FormatRelative(plugin.started_at(), now) : "",
-               plugin.reason()});
-  }
+  const Table table = PluginTable(answer);
   if (table.empty()) session.output.Note("no plugins: put a file into plugins.d of berthd's configuration");
   if (!table.empty()) session.output.Show(table);
   return absl::OkStatus();
-}
-
-template <class Map>
-std::string JoinPairs(const Map& map) {
-  const std::map<std::string, std::string> sorted(map.begin(), map.end());
-  std::vector<std::string> pairs;
-  pairs.reserve(sorted.size());
-  for (const auto& [key, value] : sorted)
-    pairs.push_back(value.empty() ? key : fmt::format("{}={}", key, value));
-  return fmt::format("{}", fmt::join(pairs, ", "));
-}
-
-std::string Facts(const v1::Plugin& plugin) {
-  std::vector<std::string_view> facts;
-  facts.push_back(plugin.alive() ? "alive" : "not alive");
-  facts.push_back(plugin.ready() ? "ready" : "not ready");
-  facts.push_back(plugin.registered() ? "registered" : "not registered");
-  return fmt::format("{}", fmt::join(facts, ", "));
-}
-
-void AddHealth(Table& table, const v1::Health& health, std::chrono::system_clock::time_point now) {
-  if (!health.has_last_probe_at()) return;
-  std::string text =
-      fmt::format("{} {}, in {}", health.ok() ? "answered" : "failed",
-                  FormatRelative(health.last_probe_at(), now), FormatDuration(health.latency()));
-  if (health.consecutive_failures() > 0)
-    text += fmt::format(", {} failures in a row", health.consecutive_failures());
-  if (health.has_since()) text += fmt::format(", so since {}", FormatRelative(health.since(), now));
-  table.Add({"last probe", Cell(text, health.ok() ? Tone::kPlain : Tone::kBad)});
-  if (!health.error().empty()) table.Add({"probe error", Cell(health.error(), Tone::kBad)});
-}
-
-void AddFingerprint(Table& table, const v1::Fingerprint& facts, std::chrono::system_clock::time_point now) {
-  table.Add({"driver", fmt::format("{} {}", facts.driver_name(), facts.vendor_version())});
-  if (!facts.manifest().empty()) table.Add({"manifest", JoinPairs(facts.manifest())});
-  table.Add({"plugin can", fmt::format("{}", fmt::join(facts.plugin_capabilities(), ", "))});
-  table.Add({"controller can", fmt::format("{}", fmt::join(facts.controller_capabilities(), ", "))});
-  table.Add({"node can", fmt::format("{}", fmt::join(facts.node_capabilities(), ", "))});
-  table.Add({"node id", facts.node_id()});
-  table.Add({"volume limit", facts.max_volumes() == 0 ? "none" : fmt::to_string(facts.max_volumes())});
-  table.Add({"topology", JoinPairs(facts.topology())});
-  table.Add(
-      {"needs attach", facts.needs_attach() ? "yes: publish with --publish-context or --attached" : "no"});
-  table.Add({"class", facts.computed_class()});
-  if (facts.has_read_at()) table.Add({"read", FormatRelative(facts.read_at(), now)});
-}
-
-void ShowPlugin(const Output& output, const v1::Plugin& plugin) {
-  const auto now = std::chrono::system_clock::now();
-  Table table;
-  table.Add({"id", plugin.id()});
-  table.Add({"kind", plugin.kind()});
-  table.Add({"state", StateCell(plugin.state())});
-  if (!plugin.reason().empty()) table.Add({"reason", plugin.reason()});
-  table.Add({"facts", Facts(plugin)});
-  table.Add({"file", plugin.config_file()});
-  table.Add({"socket", plugin.socket_path()});
-  if (plugin.pid() != 0) {
-    table.Add(
-        {"process", fmt::format("pid {}{}", plugin.pid(),
-                                plugin.has_started_at()
-                                    ? fmt::format(", started {}", FormatRelative(plugin.started_at(), now))
-                                    : "")});
-  }
-  table.Add({"restarts", fmt::to_string(plugin.restarts())});
-  if (plugin.has_next_restart_at())
-    table.Add({"next restart", FormatRelative(plugin.next_restart_at(), now)});
-  if (!plugin.last_exit().empty()) {
-    table.Add({"last exit",
-               plugin.has_last_exit_at()
-                   ? fmt::format("{}, {}", plugin.last_exit(), FormatRelative(plugin.last_exit_at(), now))
-                   : plugin.last_exit()});
-  }
-  for (const std::string& line : plugin.last_output()) {
-    table.Add({&line == &plugin.last_output(0) ? "last output" : " ", line});
-  }
-  table.Add({"volumes", fmt::to_string(plugin.volumes())});
-  AddHealth(table, plugin.health(), now);
-  if (plugin.has_fingerprint()) AddFingerprint(table, plugin.fingerprint(), now);
-  output.Show(table);
 }
 
 struct PluginOptions {
@@ -144,8 +47,19 @@ absl::Status Show(Session& session, const PluginOptions& options) {
   if (session.output.json()) {
     session.output.Json(plugin);
   } else {
-    ShowPlugin(session.output, plugin);
+    session.output.Show(PluginDetails(plugin));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ShowOutcome(const Output& output, const v1::Plugin& plugin) {
+  if (output.json()) {
+    output.Json(plugin);
+    return absl::OkStatus();
+  }
+  std::string line = fmt::format("{}: {}", Printable(plugin.id()), PluginStateName(plugin.state()));
+  if (plugin.pid() != 0) line += fmt::format(", pid {}", plugin.pid());
+  output.Text(line + "\n");
   return absl::OkStatus();
 }
 
@@ -162,14 +76,7 @@ absl::Status Change(Session& session, const PluginOptions& options, std::string_
     return node.Call(method, request, doing);
   }();
   if (!plugin.ok()) return plugin.status();
-  if (session.output.json()) {
-    session.output.Json(*plugin);
-    return absl::OkStatus();
-  }
-  std::string line = fmt::format("{}: {}", Printable(plugin->id()), StateName(plugin->state()));
-  if (plugin->pid() != 0) line += fmt::format(", pid {}", plugin->pid());
-  session.output.Text(line + "\n");
-  return absl::OkStatus();
+  return ShowOutcome(session.output, *plugin);
 }
 
 absl::Status Start(Session& session, const PluginOptions& options) {
@@ -188,6 +95,100 @@ absl::Status Restart(Session& session, const PluginOptions& options) {
   return Change(session, options, "restart", request, &NodeClient::Stub::RestartPlugin);
 }
 
+// The node lets no call take as long as a drain may: it is joined again until it is done or our time is over.
+absl::Status Drain(Session& session, const PluginOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  const std::string doing = fmt::format("drain plugin {}", Printable(options.id, 100));
+  const auto waits_for = [&node, id = options.id]() -> std::string {
+    const std::optional<v1::Plugin> plugin = node.PeekPlugin(id);
+    return plugin ? DrainingFor(*plugin) : std::string();
+  };
+  v1::DrainPluginRequest request;
+  request.set_id(options.id);
+  const auto give_up = std::chrono::steady_clock::now() + session.timeout;
+  while (true) {
+    const absl::StatusOr<v1::Plugin> plugin = [&] {
+      const Progress progress(session.output, doing, [&] {
+        const std::string holders = waits_for();
+        return holders.empty() ? holders : fmt::format("{}: waits for {}", doing, holders);
+      });
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(give_up - std::chrono::steady_clock::now());
+      return node.Call(&NodeClient::Stub::DrainPlugin, request, doing, left);
+    }();
+    if (plugin.ok()) return ShowOutcome(session.output, *plugin);
+    if (!absl::IsDeadlineExceeded(plugin.status())) return plugin.status();
+    if (std::chrono::steady_clock::now() < give_up) continue;
+    const std::string holders = waits_for();
+    if (holders.empty()) return plugin.status();
+    return WithHint(Annotate(plugin.status(), fmt::format("it still waits for {}", holders)),
+                    HintOf(plugin.status()));
+  }
+}
+
+struct SwapOptions {
+  std::string id;
+  std::string command;
+  std::vector<std::string> arguments;
+  bool accept_changes = false;
+};
+
+absl::Status Swap(Session& session, const SwapOptions& options) {
+  if (options.command.empty() && !options.arguments.empty()) {
+    return UsageError("arguments without --command: they belong to a program",
+                      "berthctl plugin swap ID --command /path/to/program -- ARGUMENT ...");
+  }
+  if (!options.command.empty() && !options.command.starts_with('/')) {
+    return UsageError(fmt::format("--command '{}': it must be an absolute path, as berthd runs it",
+                                  Printable(options.command, 200)));
+  }
+  v1::SwapPluginRequest request;
+  request.set_id(options.id);
+  request.set_command(options.command);
+  request.set_accept_changes(options.accept_changes);
+  for (const std::string& argument : options.arguments) request.add_arguments(argument);
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  const std::string doing = fmt::format("swap plugin {}", Printable(options.id, 100));
+  const absl::StatusOr<v1::Plugin> plugin = [&] {
+    const Progress progress(session.output, doing, [&node, &doing, id = options.id]() -> std::string {
+      const std::optional<v1::Plugin> now = node.PeekPlugin(id);
+      if (!now || now->swap().empty()) return {};
+      return fmt::format("{}: {}", doing, Printable(now->swap(), 300));
+    });
+    return node.Call(&NodeClient::Stub::SwapPlugin, request, doing);
+  }();
+  if (!plugin.ok()) return plugin.status();
+  if (!session.output.json() && !plugin->swap().empty()) session.output.Note(plugin->swap());
+  return ShowOutcome(session.output, *plugin);
+}
+
+absl::Status Reload(Session& session, const NoOptions& /*options*/) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  const absl::StatusOr<v1::ReloadResponse> answer = [&] {
+    const Progress progress(session.output, "reload the plugins");
+    return node.Call(&NodeClient::Stub::Reload, v1::ReloadRequest(), "reload the plugins");
+  }();
+  if (!answer.ok()) return answer.status();
+  if (session.output.json()) {
+    session.output.Json(*answer);
+  } else {
+    Table table({"PLUGIN", "RELOADED"});
+    const auto add = [&table](const auto& ids, const Cell& what) {
+      for (const std::string& id : ids) table.Add({id, what});
+    };
+    add(answer->started(), {"started", Tone::kGood});
+    add(answer->stopped(), {"stopped", Tone::kCareful});
+    add(answer->swapped(), {"swapped: it runs as its file says now", Tone::kGood});
+    add(answer->updated(), {"updated, without a new process", Tone::kGood});
+    add(answer->unchanged(), {"unchanged", Tone::kFaint});
+    if (!table.empty()) session.output.Show(table);
+    if (table.empty() && answer->broken().empty()) session.output.Note("there are no plugins");
+  }
+  if (answer->broken().empty()) return absl::OkStatus();
+  return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(answer->broken(), "; "))),
+                  "What runs was left as it is; mend the file, then: berthctl reload");
+}
+
 void DeclareId(CLI::App& command, PluginOptions& options) {
   command.add_option("id", options.id, "The plugin's id: that of its file")->required()->option_text("ID");
 }
@@ -197,7 +198,7 @@ void DeclareId(CLI::App& command, PluginOptions& options) {
 void AddPluginCommands(CLI::App& app, Command& chosen) {
   AddCommand<NoOptions>(
       app, "plugins", "Every plugin and its state", chosen, [](CLI::App&, NoOptions&) {}, Plugins);
-  CLI::App* group = AddGroup(app, "plugin", "One plugin: show, start, stop, restart");
+  CLI::App* group = AddGroup(app, "plugin", "One plugin: show, logs, start, stop, restart, drain, swap");
   AddCommand<PluginOptions>(*group, "show", "What a plugin is and how it is", chosen, DeclareId, Show);
   AddCommand<PluginOptions>(*group, "start", "Start a plugin that was stopped or has failed", chosen,
                             DeclareId, Start);
@@ -205,16 +206,50 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       *group, "stop", "Stop a plugin", chosen,
       [](CLI::App& command, PluginOptions& options) {
         DeclareId(command, options);
-        command.add_flag("--force", options.force, "Although volumes are held through it");
+        command.add_flag("--force", options.force,
+                         "Although volumes are held through it; waits for no operation");
       },
       Stop);
   AddCommand<PluginOptions>(
-      *group, "restart", "Stop a plugin and start it again; volumes stay mounted", chosen,
+      *group, "restart", "Stop a plugin and start it again; volumes stay mounted, calls wait", chosen,
       [](CLI::App& command, PluginOptions& options) {
         DeclareId(command, options);
-        command.add_flag("--force", options.force, "Although an operation runs through it");
+        command.add_flag("--force", options.force,
+                         "Although mounts that it serves itself would be lost; waits for no operation");
       },
       Restart);
+  AddCommand<PluginOptions>(
+      *group, "drain", "Give a plugin no new volume, wait until the last has left, and stop it", chosen,
+      [](CLI::App& command, PluginOptions& options) {
+        DeclareId(command, options);
+        command.footer(
+            "When --timeout is over the drain goes on; the same command joins it, and\n"
+            "berthctl plugin start ID gives it up.");
+      },
+      Drain);
+  AddCommand<SwapOptions>(
+      *group, "swap", "Put another program, or what the file says now, in a plugin's place; no call fails",
+      chosen,
+      [](CLI::App& command, SwapOptions& options) {
+        command.add_option("id", options.id, "The plugin's id: that of its file")
+            ->required()
+            ->option_text("ID");
+        command.add_option("--command", options.command, "The program; default: what the plugin's file says")
+            ->option_text("PATH");
+        command.add_option("arguments", options.arguments, "Its arguments, after --")
+            ->option_text("ARGUMENT");
+        command.add_flag("--accept-changes", options.accept_changes,
+                         "Although the new one can do less, or says another topology");
+        command.footer(
+            "The file is not changed: a swap with --command holds until the next swap or change of the\n"
+            "file.\n"
+            "  berthctl plugin swap nfs --command /opt/nfs-2/nfsplugin -- --endpoint '${CSI_ENDPOINT}'");
+      },
+      Swap);
+  AddPluginLogs(*group, chosen);
+  AddCommand<NoOptions>(
+      app, "reload", "Read the plugins' files again, and touch only what changed", chosen,
+      [](CLI::App&, NoOptions&) {}, Reload);
 }
 
 }  // namespace berth::cli

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -17,18 +18,24 @@ namespace berth::cli {
 
 class FakeNode final : public v1::Node::Service {
  public:
-  FakeNode() {
+  FakeNode() { Serve(); }
+  ~FakeNode() override { Stop(); }
+  FakeNode(const FakeNode&) = delete;
+  FakeNode& operator=(const FakeNode&) = delete;
+
+  // Goes away, and comes back with all that it knows.
+  void Stop() {
+    Close();
+    if (server_) server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    server_.reset();
+  }
+  void Serve() {
+    closed_ = false;
     grpc::ServerBuilder builder;
     builder.AddListeningPort("unix:" + socket_, grpc::InsecureServerCredentials());
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
-  ~FakeNode() override {
-    Close();
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  }
-  FakeNode(const FakeNode&) = delete;
-  FakeNode& operator=(const FakeNode&) = delete;
 
   [[nodiscard]] const std::string& socket() const { return socket_; }
   [[nodiscard]] const TempDir& dir() const { return dir_; }
@@ -44,6 +51,10 @@ class FakeNode final : public v1::Node::Service {
   v1::CreateVolumeResponse created;
   v1::ExpandVolumeResponse expanded;
   v1::GetVolumeStatsResponse stats;
+  v1::ReloadResponse reloaded;
+  std::vector<v1::WatchLogResponse> log_entries;  // WatchLog ends after them
+  // How many calls of DrainPlugin end with DEADLINE_EXCEEDED before one is answered.
+  int drain_takes_calls = 0;
   // Every call fails with this, if it is not OK.
   grpc::Status failure;
   // PublishVolume answers only after so many calls of GetVolume, or once the caller has gone or the test is
@@ -55,6 +66,9 @@ class FakeNode final : public v1::Node::Service {
   v1::ListVolumesRequest list_request;
   v1::GetVolumeRequest get_request;
   v1::StopPluginRequest stop_request;
+  v1::SwapPluginRequest swap_request;
+  std::vector<v1::ReadPluginLogRequest> log_requests;
+  v1::WatchLogRequest watch_log_request;
   v1::RestartPluginRequest restart_request;
   v1::PublishVolumeRequest publish_request;
   v1::UnpublishVolumeRequest unpublish_request;
@@ -63,6 +77,19 @@ class FakeNode final : public v1::Node::Service {
   v1::ExpandVolumeRequest expand_request;
   v1::GetVolumeStatsRequest stats_request;
   v1::WatchEventsRequest watch_request;
+
+  // Adds to a log of the lines "line 0", "line 1", …, whose positions are their numbers. Given to those who
+  // read it, also to those that do already.
+  void Write(int lines) {
+    const std::lock_guard lock(mutex_);
+    log_end_ += lines;
+    changed_.notify_all();
+  }
+  // Told with the next lines.
+  void LoseLines(uint64_t lines) {
+    const std::lock_guard lock(mutex_);
+    missed_ = lines;
+  }
 
   // Given to those who watch, also to those that do already.
   void Append(v1::WatchEventsResponse event) {
@@ -96,6 +123,60 @@ class FakeNode final : public v1::Node::Service {
                              v1::Plugin* response) override {
     restart_request = *request;
     return Answer("RestartPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status DrainPlugin(grpc::ServerContext* /*context*/, const v1::DrainPluginRequest* request,
+                           v1::Plugin* response) override {
+    const grpc::Status answered = Answer("DrainPlugin " + request->id(), plugin, response);
+    const std::lock_guard lock(mutex_);
+    if (drain_takes_calls-- > 0) return {grpc::StatusCode::DEADLINE_EXCEEDED, "it drains"};
+    return answered;
+  }
+  grpc::Status SwapPlugin(grpc::ServerContext* /*context*/, const v1::SwapPluginRequest* request,
+                          v1::Plugin* response) override {
+    swap_request = *request;
+    return Answer("SwapPlugin " + request->id(), plugin, response);
+  }
+  grpc::Status Reload(grpc::ServerContext* /*context*/, const v1::ReloadRequest* /*request*/,
+                      v1::ReloadResponse* response) override {
+    return Answer("Reload", reloaded, response);
+  }
+  grpc::Status ReadPluginLog(grpc::ServerContext* context, const v1::ReadPluginLogRequest* request,
+                             grpc::ServerWriter<v1::ReadPluginLogResponse>* writer) override {
+    std::unique_lock lock(mutex_);
+    calls.emplace_back("ReadPluginLog " + request->id());
+    log_requests.push_back(*request);
+    if (!failure.ok()) return failure;
+    int next = 0;
+    if (request->has_after()) next = static_cast<int>(request->after().position());
+    if (request->has_last_lines()) next = std::max(0, log_end_ - static_cast<int>(request->last_lines()));
+    bool placed = false;
+    while (!closed_ && !context->IsCancelled()) {
+      v1::ReadPluginLogResponse message;
+      for (; next < log_end_; ++next) {
+        v1::PluginLogLine& line = *message.add_lines();
+        line.set_position(static_cast<uint64_t>(next));
+        line.set_number(static_cast<uint64_t>(next));
+        line.mutable_time()->set_seconds(1'700'000'000);
+        line.mutable_time()->set_nanos(7'000'000);
+        line.set_text("line " + std::to_string(next));
+      }
+      message.mutable_next()->set_position(static_cast<uint64_t>(next));
+      message.set_missed_lines(std::exchange(missed_, 0));
+      if ((message.lines_size() > 0 || (request->follow() && !placed)) && !writer->Write(message)) break;
+      placed = true;
+      if (!request->follow()) break;
+      changed_.wait_for(lock, std::chrono::milliseconds(20));
+    }
+    if (closed_) return {grpc::StatusCode::UNAVAILABLE, "berthd is stopping"};
+    return grpc::Status::OK;
+  }
+  grpc::Status WatchLog(grpc::ServerContext* /*context*/, const v1::WatchLogRequest* request,
+                        grpc::ServerWriter<v1::WatchLogResponse>* writer) override {
+    const std::lock_guard lock(mutex_);
+    calls.emplace_back("WatchLog");
+    watch_log_request = *request;
+    for (const v1::WatchLogResponse& message : log_entries) writer->Write(message);
+    return failure;
   }
   grpc::Status ListVolumes(grpc::ServerContext* /*context*/, const v1::ListVolumesRequest* request,
                            v1::ListVolumesResponse* response) override {
@@ -187,6 +268,8 @@ class FakeNode final : public v1::Node::Service {
   std::condition_variable changed_;
   std::vector<v1::WatchEventsResponse> events_;
   int looks_ = 0;
+  int log_end_ = 0;
+  uint64_t missed_ = 0;
   bool closed_ = false;
   std::unique_ptr<grpc::Server> server_;
 };

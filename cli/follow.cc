@@ -1,0 +1,85 @@
+#include "cli/follow.h"
+
+#include <poll.h>
+#include <sys/inotify.h>
+
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "base/unique_fd.h"
+
+namespace berth::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+// berthd makes its socket anew when it is back: that is seen at once in the socket's directory. Where the
+// directory itself has gone, and for what no directory tells, one looks again after a while.
+class SocketWatch {
+ public:
+  explicit SocketWatch(const std::string& socket) : inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+    const size_t slash = socket.rfind('/');
+    const std::string directory = slash == std::string::npos ? "." : socket.substr(0, slash + 1);
+    if (inotify_.valid()) {
+      inotify_add_watch(inotify_.get(), directory.c_str(), IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_ONLYDIR);
+    }
+  }
+
+  void WaitForChange(milliseconds bound) {
+    pollfd waited{.fd = inotify_.get(), .events = POLLIN, .revents = 0};
+    poll(&waited, 1, static_cast<int>(bound.count()));
+    std::array<char, 4096> events{};
+    while (inotify_.valid() && read(inotify_.get(), events.data(), events.size()) > 0) {
+    }
+  }
+
+ private:
+  UniqueFd inotify_;
+};
+
+constexpr milliseconds kLookAgain(200);
+// A stream that held so long shows that berthd was back, also where it said nothing.
+constexpr auto kWasThere = std::chrono::seconds(2);
+
+}  // namespace
+
+absl::Status Follow(Session& session, const FollowedStream& stream) {
+  absl::StatusOr<NodeClient> node = session.Connect();
+  if (!node.ok()) return node.status();
+  steady_clock::time_point away_since;
+  bool away = false;
+  bool told_back = false;
+  while (true) {
+    absl::Status ended = node.status();
+    if (node.ok()) {
+      const auto began = steady_clock::now();
+      bool heard = false;
+      ended = stream.read(*node, [&] { heard = true; });
+      if (heard || steady_clock::now() - began > kWasThere) away = false;
+    }
+    if (!absl::IsUnavailable(ended)) return ended;
+    if (!away) {
+      away = true;
+      told_back = false;
+      away_since = steady_clock::now();
+      session.output.Note(stream.gone);
+    } else {
+      // Listening, and yet not serving: it is asked again, but not in a spin.
+      poll(nullptr, 0, static_cast<int>(kLookAgain.count()));
+    }
+    SocketWatch watch(session.socket);
+    node = session.Connect();
+    const auto time_is_over = [&] { return steady_clock::now() - away_since >= session.timeout; };
+    while (absl::IsUnavailable(node.status()) && !time_is_over()) {
+      watch.WaitForChange(kLookAgain);
+      node = session.Connect();
+    }
+    if (!node.ok()) return node.status();
+    if (time_is_over()) return ended;
+    if (!std::exchange(told_back, true)) session.output.Note(stream.back());
+  }
+}
+
+}  // namespace berth::cli

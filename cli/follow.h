@@ -1,0 +1,29 @@
+// Reads a stream of the node through restarts of berthd: what it says is said again from where it stopped.
+//
+// Confined to its caller's thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <functional>
+#include <string>
+
+#include "cli/session.h"
+
+namespace berth::cli {
+
+struct FollowedStream {
+  // Reads the stream until it ends, from where the last call of this stopped. `heard` is to be called with
+  // each message.
+  std::function<absl::Status(NodeClient& node, const std::function<void()>& heard)> read;
+  // What is said on standard error when berthd has gone, and when it is back.
+  std::string gone;
+  std::function<std::string()> back;
+};
+
+// Calls `stream.read` again whenever berthd has gone away and come back. Fails like its first connection or,
+// once berthd has been away for the session's timeout, like its last one; and at once with any failure that
+// is not berthd's absence.
+[[nodiscard]] absl::Status Follow(Session& session, const FollowedStream& stream);
+
+}  // namespace berth::cli
