@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kEventBatch = 64;
 constexpr size_t kLogBatch = 128;
-// A reader that follows waits for lines at most so long at a time.
-constexpr auto kLookAgain = std::chrono::seconds(1);
+// A reader that follows waits for lines so long at a time, and then sees whether the plugin is still there.
+constexpr auto kLookAgain = std::chrono::seconds(10);
+constexpr auto kNoLogYet = std::chrono::milliseconds(500);
 
 std::string Shown(const std::string& text) { return Printable(text, 256); }
 
@@ -89,26 +90,32 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
         fmt::format("plugin {} is run by somebody else, and so is its log", Shown(request.id())));
   }
   LogQuery query = FirstQuery(request);
+  const WallTime began = WallClock::now();
+  bool placed = false;  // The reader has been told where it stands.
   while (true) {
-    // Without `follow` the whole is as long as it takes; each batch must come in time.
     const TimePoint deadline = request.follow() ? Clock::now() + kLookAgain : call.deadline;
     auto read = co_await control_.ReadLog(request.id(), query, deadline);
-    // A plugin that has not written anything yet may begin to.
-    if (absl::IsNotFound(read.status()) && request.follow() && control_.plugins().contains(request.id())) {
-      co_await SleepUntil(Clock::now() + kLookAgain);
-      continue;
+    const bool exists = control_.plugins().contains(request.id());
+    if (absl::IsNotFound(read.status()) && request.follow() && exists) {
+      // It has not written anything yet, and may begin to.
+      if (!query.after) query = {.after = LogCursor{.position = 0, .number = 0}, .follow = true};
+      read = LogBatch{.next = *query.after, .at_end = true};
+      co_await SleepUntil(Clock::now() + kNoLogYet);
     }
     BERTH_CO_RETURN_IF_ERROR(read.status());
-    LogBatch batch = *std::move(read);
-    const bool moved = !query.after || query.after->position != batch.next.position;
-    query = {.after = batch.next, .follow = request.follow()};
-    if (!batch.lines.empty() || batch.missed_lines > 0 || batch.missed_bytes > 0) {
+    const LogBatch batch = *std::move(read);
+    const bool anything = !batch.lines.empty() || batch.missed_lines > 0 || batch.missed_bytes > 0;
+    if (anything || (request.follow() && !placed)) {
       if (!co_await out.Send(ToProto(batch))) co_return absl::CancelledError("the caller has gone");
+      placed = true;
     }
-    if (!request.follow() && (batch.at_end || !moved)) co_return absl::OkStatus();
-    if (request.follow() && batch.lines.empty() && !control_.plugins().contains(request.id())) {
+    query = {.after = batch.next, .follow = request.follow()};
+    if (request.follow()) {
+      if (anything || exists) continue;
       co_return absl::NotFoundError(fmt::format("plugin {} is gone from this node", Shown(request.id())));
     }
+    // A plugin may write faster than one reads: what came after the call is not waited for.
+    if (batch.at_end || batch.lines.empty() || batch.lines.back().time > began) co_return absl::OkStatus();
   }
 }
 
