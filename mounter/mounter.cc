@@ -53,7 +53,6 @@ class MounterImpl final : public Mounter {
   std::vector<VolumeView> List() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
-  bool Busy(const std::string& plugin_id) const override { return context_.gates.Busy(plugin_id); }
   Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {
     return context_.journal->ReserveEventNumbers(count);
   }

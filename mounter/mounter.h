@@ -109,6 +109,11 @@ class PluginDirectory {
   struct Entry {
     std::shared_ptr<CsiClient> client;
     PluginFacts facts;
+    // Not empty: it is being drained. Nothing new is staged or published through it, with this for the
+    // reason; what has begun goes on, and what takes volumes away.
+    std::string refuses_new = {};
+    // Where the plugin sees the tree of volumes; empty: where we do.
+    std::string volumes_path = {};
   };
   virtual ~PluginDirectory() = default;
   // The plugin, if it is registered and serves Node now. NOT_FOUND: no such plugin (the message names those
@@ -126,6 +131,8 @@ struct MounterOptions {
   size_t calls_per_plugin = 32;                    // RPCs that change something, through one plugin at a time
   size_t queue_per_volume = 64;  // requests that may wait for one volume; beyond: RESOURCE_EXHAUSTED
   Duration retry_limit = std::chrono::minutes(1);  // the longest pause between tries in the background
+  // Called when HeldThrough(plugin_id) says something else than before.
+  std::function<void(const std::string& plugin_id)> on_holders_changed;
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
   std::function<void(std::string_view point)> at_boundary;
@@ -169,8 +176,6 @@ class Mounter {
                                                        const std::string& volume_id) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
-  // Whether an RPC runs through the plugin now.
-  [[nodiscard]] virtual bool Busy(const std::string& plugin_id) const = 0;
 
   // Durably reserves `count` event numbers above all reserved before, and returns the first.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) = 0;

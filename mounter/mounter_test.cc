@@ -116,13 +116,11 @@ TEST_F(MounterTest, IdenticalRequestsJoin) {
   ASSERT_TRUE(loop_.RunUntil([&] { return other->has_value(); })) << "another volume is not held up";
   EXPECT_TRUE((*other)->ok()) << (*other)->status();
   EXPECT_EQ(View().running, "NodeStageVolume");
-  EXPECT_TRUE(mounter_->Busy("hp"));
   plugin_.Release();
   ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value() && second->has_value(); }));
   ASSERT_TRUE((*first)->ok()) << (*first)->status();
   EXPECT_EQ(***first, ***second);
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 2) << "one for each volume";
-  EXPECT_FALSE(mounter_->Busy("hp"));
 }
 
 TEST_F(MounterTest, ACallersDeadlineEndsItsWaitAndNotTheWork) {
@@ -412,6 +410,73 @@ TEST(MountHelperTest, UnmountsAndTells) {
 TEST(MountHelperTest, IsFoundWhereItIsConfigured) {
   EXPECT_EQ(*FindMountHelper(BERTH_MOUNT_HELPER), BERTH_MOUNT_HELPER);
   EXPECT_EQ(FindMountHelper("/nonexistent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(MounterTest, ADrainedPluginTakesNothingNewAndLetsEverythingGo) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugins_.refuses_new = "plugin hp is being drained";
+  for (const PublishRequest& request : {Request("v1", "db"), Request("v2")}) {
+    const auto refused = Publish(request);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(refused.status()), HasSubstr("plugin hp is being drained"));
+  }
+  EXPECT_EQ(Publish(Request()), target) << "what is there is found there";
+  EXPECT_EQ(View("v2").volume_id, "") << "nothing is left of what was refused";
+  EXPECT_EQ(*Unpublish(Request()), true);
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1);
+}
+
+TEST_F(MounterTest, WhatHadBegunBeforeADrainIsFinished) {
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone);
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
+  plugins_.refuses_new = "plugin hp is being drained";
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  EXPECT_TRUE((*publish)->ok()) << (*publish)->status();
+}
+
+TEST_F(MounterTest, ChangesOfWhoHoldsAPluginAreTold) {
+  Close();
+  std::vector<size_t> told;
+  options_.on_holders_changed = [&](const std::string& plugin_id) {
+    EXPECT_EQ(plugin_id, "hp");
+    told.push_back(mounter_->HeldThrough(plugin_id).size());
+  };
+  Open();
+  ASSERT_TRUE(Publish(Request("v1", "web")).ok());
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  EXPECT_THAT(told, ElementsAre(1, 2));
+  ASSERT_TRUE(Unpublish(Request("v1", "web")).ok());
+  ASSERT_TRUE(Unpublish(Request("v1", "db")).ok());
+  // Unpublished, it is held still until it is unstaged.
+  EXPECT_THAT(told, ElementsAre(1, 2, 1, 1, 0));
+}
+
+TEST_F(MounterTest, APluginThatSeesTheTreeElsewhereIsToldItsOwnPaths) {
+  // The plugin's view of the tree, as in a container.
+  const std::string elsewhere = directory_ + "/seen";
+  const std::string tree = options_.state_dir + "/volumes";
+  ASSERT_EQ(mkdir(elsewhere.c_str(), 0755), 0);
+  ASSERT_EQ(mount(tree.c_str(), elsewhere.c_str(), nullptr, MS_BIND | MS_REC, nullptr), 0);
+  plugins_.volumes_path = elsewhere;
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE(target->starts_with(tree)) << "the caller's path is ours: " << *target;
+  EXPECT_TRUE(IsMounted(*target)) << "asked of the kernel at our path";
+  EXPECT_EQ(plugin_.LastPublish().target_path(), elsewhere + target->substr(tree.size()));
+  EXPECT_TRUE(plugin_.LastStage().staging_target_path().starts_with(elsewhere + "/"));
+  const auto stats = loop_.Run(mounter_->Stats("hp", "v1", Soon()));
+  EXPECT_TRUE(stats.ok()) << stats.status();
+  EXPECT_TRUE(loop_.Run(mounter_->NodeExpand("hp", "v1", {}, {}, Soon())).ok());
+  EXPECT_EQ(*Unpublish(Request()), true);
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(umount2(elsewhere.c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(rmdir(elsewhere.c_str()), 0);
 }
 
 }  // namespace

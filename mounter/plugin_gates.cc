@@ -44,9 +44,4 @@ Awaitable<std::optional<PluginGates::Pass>> PluginGates::Enter(std::string plugi
   co_return Pass(&gate);
 }
 
-bool PluginGates::Busy(const std::string& plugin_id) const {
-  const auto it = gates_.find(plugin_id);
-  return it != gates_.end() && it->second.inside > 0;
-}
-
 }  // namespace berth

@@ -46,8 +46,6 @@ class PluginGates {
   // Waits for a place; none at `deadline`.
   [[nodiscard]] Awaitable<std::optional<Pass>> Enter(std::string plugin_id, TimePoint deadline);
 
-  [[nodiscard]] bool Busy(const std::string& plugin_id) const;
-
  private:
   asio::any_io_executor executor_;
   size_t limit_;

@@ -55,7 +55,8 @@ VolumeActor::VolumeActor(MounterContext& context, VolumeMachine machine, std::fu
       machine_(std::move(machine)),
       on_gone_(std::move(on_gone)),
       key_(VolumePaths::VolumeKey(machine_.record().plugin_id, machine_.record().volume_id)),
-      changed_(context.executor) {}
+      changed_(context.executor),
+      told_holders_(Holders()) {}
 
 absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeRequest request, TimePoint until) {
   std::vector<std::shared_ptr<VolumeOperation>> candidates(queue_.rbegin(), queue_.rend());
@@ -175,6 +176,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
     auto plugin = co_await steps_.FindPlugin(request.plugin_id, Progress({}), until);
     if (!plugin.ok()) co_return plugin.status();
+    const bool begun = machine_.record().Find(key) != nullptr;
+    if (!begun && !plugin->refuses_new.empty()) co_return absl::FailedPreconditionError(plugin->refuses_new);
     BERTH_CO_RETURN_IF_ERROR(CheckAttached(request, plugin->facts));
     const int64_t limit = plugin->facts.max_volumes_per_node.value_or(0);
     if (limit > 0 && !machine_.present() &&
@@ -249,6 +252,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
+    TellHolders();
     co_return status;
   }
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.

@@ -83,6 +83,12 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<FollowUp> RunStep(Step step);
   [[nodiscard]] Awaitable<absl::Status> Commit();
   void SaveSoon();
+  // What the volume adds to Mounter::HeldThrough, told when it has changed: it grows and shrinks by one
+  // publication at a time, and a volume without any is an entry of its own.
+  void TellHolders();
+  [[nodiscard]] size_t Holders() const {
+    return machine_.present() ? machine_.record().publications.size() + 1 : 0;
+  }
 
   [[nodiscard]] StepProgress Progress(const Step& step);
   [[nodiscard]] Secrets SecretsFor(const PublicationKey& key) const;
@@ -112,6 +118,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   int failures_in_a_row_ = 0;
   TimePoint next_retry_{};
   absl::Status last_error_;
+  size_t told_holders_ = 0;
   std::string last_told_;  // the failure that the newest event told of
 
   // What people see of the present step.

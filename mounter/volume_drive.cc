@@ -55,7 +55,8 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::St
     }
     shared = std::make_shared<SharedStats>(self->context_.executor);
     self->stats_ = shared;
-    auto request = StatsRequest(record, *published, *self->context_.paths);
+    auto request = SeenByPlugin(StatsRequest(record, *published, *self->context_.paths),
+                                self->context_.paths->tree(), plugin->volumes_path);
     self->context_.scope.Spawn("stats", SharedStats::Ask(shared, self, plugin->client, std::move(request),
                                                          Clock::now() + self->context_.options.rpc_timeout));
   }
@@ -125,6 +126,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     const bool time_left = Clock::now() < deadline && !Superseded(step) && !context_.stopping;
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
+    TellHolders();
     Announce(step, report, follow_up);
     if (follow_up != FollowUp::kRepeat) co_return follow_up;
 
@@ -144,6 +146,12 @@ Awaitable<absl::Status> VolumeActor::Commit() {
   stale_row_ = !status.ok();
   context_.Boundary("outcome: written");
   co_return status;
+}
+
+void VolumeActor::TellHolders() {
+  const size_t holders = Holders();
+  if (holders == std::exchange(told_holders_, holders) || !context_.options.on_holders_changed) return;
+  context_.options.on_holders_changed(machine_.record().plugin_id);
 }
 
 void VolumeActor::SaveSoon() {

@@ -92,4 +92,10 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   return request;
 }
 
+std::string PathSeenByPlugin(std::string_view path, std::string_view tree, std::string_view volumes_path) {
+  const bool inside = path.starts_with(tree) && (path.size() == tree.size() || path[tree.size()] == '/');
+  if (volumes_path.empty() || tree.empty() || !inside) return std::string(path);
+  return std::string(volumes_path).append(path.substr(tree.size()));
+}
+
 }  // namespace berth

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "csi/csi.pb.h"
 #include "mounter/volume_paths.h"
@@ -31,5 +32,29 @@ namespace berth {
 [[nodiscard]] ::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(
     const VolumeRecord& record, const PublicationRecord& publication, const VolumePaths& paths,
     const ::csi::v1::CapacityRange& range, const std::map<std::string, std::string>& secrets);
+
+// `path` as it is to a plugin that sees the tree of volumes `tree` at `volumes_path` (empty: at the same
+// place). A path outside the tree stays as it is. `tree` and `volumes_path` are absolute, without a slash at
+// their end.
+[[nodiscard]] std::string PathSeenByPlugin(std::string_view path, std::string_view tree,
+                                           std::string_view volumes_path);
+
+// The paths of a request, translated so.
+template <class Request>
+[[nodiscard]] Request SeenByPlugin(Request request, std::string_view tree, std::string_view volumes_path) {
+  if (volumes_path.empty()) return request;
+  if constexpr (requires { request.mutable_staging_target_path(); }) {
+    if (!request.staging_target_path().empty()) {
+      request.set_staging_target_path(PathSeenByPlugin(request.staging_target_path(), tree, volumes_path));
+    }
+  }
+  if constexpr (requires { request.mutable_target_path(); }) {
+    request.set_target_path(PathSeenByPlugin(request.target_path(), tree, volumes_path));
+  }
+  if constexpr (requires { request.mutable_volume_path(); }) {
+    request.set_volume_path(PathSeenByPlugin(request.volume_path(), tree, volumes_path));
+  }
+  return request;
+}
 
 }  // namespace berth

@@ -9,7 +9,6 @@
 
 #include "base/status.h"
 #include "mounter/mount_table.h"
-#include "mounter/volume_rpcs.h"
 
 namespace berth {
 namespace {
@@ -93,7 +92,9 @@ Awaitable<absl::StatusOr<VolumeSteps::Admission>> VolumeSteps::Admit(std::string
   entry = context_.plugins.Find(plugin_id);
   if (!entry.ok()) co_return entry.status();
   if (context_.stopping) co_return absl::UnavailableError("berthd is stopping");
-  co_return Admission{.client = std::move(entry->client), .pass = *std::move(pass)};
+  co_return Admission{.client = std::move(entry->client),
+                      .volumes_path = std::move(entry->volumes_path),
+                      .pass = *std::move(pass)};
 }
 
 Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, Secrets secrets,
@@ -123,7 +124,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, Secrets secrets, S
   auto admission = co_await Admit(record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   Sending(progress, CsiRpc::kNodeStageVolume);
-  auto request = StageRequest(record, *context_.paths, secrets);
+  auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
   const auto answer = co_await admission->client->NodeStageVolume(std::move(request), deadline);
   Answered(CsiRpc::kNodeStageVolume);
   // A mount at the staging path is not demanded: some plugins only remember.
@@ -135,7 +136,7 @@ Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecor
   auto admission = co_await Admit(record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   Sending(progress, CsiRpc::kNodePublishVolume);
-  auto request = NodePublishRequest(record, publication, *context_.paths, secrets);
+  auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   const auto answer = co_await admission->client->NodePublishVolume(std::move(request), deadline);
   Answered(CsiRpc::kNodePublishVolume);
   if (!answer.ok()) co_return Report(CsiRpc::kNodePublishVolume, record.plugin_id, answer.status());
@@ -184,8 +185,10 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
       .rpc = CsiRpc::kNodeUnpublishVolume,
       .path = context_.paths->TargetPath(record, publication),
       .consumer = publication.key.consumer,
-      .call = [request](const std::shared_ptr<CsiClient>& client,
-                        TimePoint until) { return StatusOf(client->NodeUnpublishVolume(request, until)); },
+      .call =
+          [this, request](const Admission& admission, TimePoint until) {
+            return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
+          },
       .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
   StepReport report = co_await Undo(record, std::move(reverse), std::move(progress), deadline);
   if (report.outcome != CallOutcome::kDone) co_return report;
@@ -201,13 +204,14 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
 Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepProgress progress, TimePoint deadline) {
   if (!record.stages) co_return StepReport{};
   auto request = UnstageRequest(record, *context_.paths);
-  Reverse reverse{
-      .rpc = CsiRpc::kNodeUnstageVolume,
-      .path = context_.paths->StagingPath(record),
-      .consumer = "",
-      .call = [request](const std::shared_ptr<CsiClient>& client,
-                        TimePoint until) { return StatusOf(client->NodeUnstageVolume(request, until)); },
-      .look = [this, record] { return context_.paths->LookAtStaging(record); }};
+  Reverse reverse{.rpc = CsiRpc::kNodeUnstageVolume,
+                  .path = context_.paths->StagingPath(record),
+                  .consumer = "",
+                  .call =
+                      [this, request](const Admission& admission, TimePoint until) {
+                        return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
+                      },
+                  .look = [this, record] { return context_.paths->LookAtStaging(record); }};
   co_return co_await Undo(record, std::move(reverse), std::move(progress), deadline);
 }
 
@@ -217,7 +221,7 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   if (!admission.ok()) co_return NotSent(admission.status());
   for (int call = 1;; ++call) {
     Sending(progress, reverse.rpc);
-    const absl::Status status = co_await reverse.call(admission->client, deadline);
+    const absl::Status status = co_await reverse.call(*admission, deadline);
     Answered(reverse.rpc);
     StepReport report = Report(reverse.rpc, record.plugin_id, status);
     if (report.outcome != CallOutcome::kDone && report.outcome != CallOutcome::kAbsent) co_return report;
@@ -295,7 +299,7 @@ Awaitable<VolumeSteps::ExpandReport> VolumeSteps::Expand(VolumeRecord record, ::
   auto admission = co_await Admit(record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return ExpandReport{.step = NotSent(admission.status())};
   Sending(progress, CsiRpc::kNodeExpandVolume);
-  auto request = NodeExpandRequest(record, *published, *context_.paths, range, secrets);
+  auto request = Seen(NodeExpandRequest(record, *published, *context_.paths, range, secrets), *admission);
   const auto answer = co_await admission->client->NodeExpandVolume(std::move(request), deadline);
   Answered(CsiRpc::kNodeExpandVolume);
   ExpandReport report{.step = Report(CsiRpc::kNodeExpandVolume, record.plugin_id, answer.status())};

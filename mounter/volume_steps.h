@@ -16,6 +16,7 @@
 #include "csi/errors.h"
 #include "mounter/mounter_context.h"
 #include "mounter/volume_machine.h"
+#include "mounter/volume_rpcs.h"
 
 namespace berth {
 
@@ -62,6 +63,7 @@ class VolumeSteps {
   // The plugin's client and the right to call it.
   struct Admission {
     std::shared_ptr<CsiClient> client;
+    std::string volumes_path;
     PluginGates::Pass pass;
   };
   [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(std::string plugin_id, StepProgress progress,
@@ -81,7 +83,7 @@ class VolumeSteps {
     CsiRpc rpc;
     std::string path;
     std::string consumer;
-    std::function<Awaitable<absl::Status>(std::shared_ptr<CsiClient>, TimePoint)> call;
+    std::function<Awaitable<absl::Status>(const Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepProgress progress,
@@ -89,6 +91,12 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,
                                                          TimePoint deadline);
+
+  // `request` as the plugin is to get it.
+  template <class Request>
+  [[nodiscard]] Request Seen(Request request, const Admission& admission) const {
+    return SeenByPlugin(std::move(request), context_.paths->tree(), admission.volumes_path);
+  }
 
   // Something stood in the way of removing `directory`. A mount there means that the volume is not free:
   // UNAVAILABLE. Data are left where they are, and reported: OK.

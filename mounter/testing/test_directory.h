@@ -32,13 +32,15 @@ class TestDirectory final : public PluginDirectory {
   absl::StatusOr<Entry> Find(const std::string& plugin_id) override {
     if (plugin_id != "hp") return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
     if (!usable_) return absl::UnavailableError("plugin hp: backing off");
-    return Entry{.client = client_, .facts = facts};
+    return Entry{.client = client_, .facts = facts, .refuses_new = refuses_new, .volumes_path = volumes_path};
   }
   Awaitable<void> WaitUsable(std::string /*plugin_id*/, TimePoint deadline) override {
     co_await changed_.WaitUntil([this] { return usable_; }, deadline);
   }
 
   PluginFacts facts;
+  std::string refuses_new;
+  std::string volumes_path;
 
  private:
   Condition changed_;

@@ -196,7 +196,6 @@ class FakeMounter final : public Mounter {
     }
     return held;
   }
-  [[nodiscard]] bool Busy(const std::string&) const override { return false; }
   [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t) override { co_return 1; }
 
  private:

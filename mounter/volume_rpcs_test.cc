@@ -1,0 +1,66 @@
+#include "mounter/volume_rpcs.h"
+
+#include <gtest/gtest.h>
+
+namespace berth {
+namespace {
+
+constexpr char kTree[] = "/var/lib/berth/volumes";
+
+TEST(VolumeRpcsTest, PathsBeneathTheTreeAreTranslated) {
+  EXPECT_EQ(PathSeenByPlugin("/var/lib/berth/volumes/ab/staging", kTree, "/csi/v"), "/csi/v/ab/staging");
+  EXPECT_EQ(PathSeenByPlugin("/var/lib/berth/volumes/ab/staging", kTree, kTree),
+            "/var/lib/berth/volumes/ab/staging");
+  EXPECT_EQ(PathSeenByPlugin("/var/lib/berth/volumes", kTree, "/csi/v"), "/csi/v");
+}
+
+TEST(VolumeRpcsTest, PathsOutsideTheTreeAreNot) {
+  for (const char* path : {"", "/", "/var/lib/berth", "/var/lib/berth/volumes2/ab", "/var/lib/berth/volume",
+                           "/x/var/lib/berth/volumes/ab", "var/lib/berth/volumes/ab"}) {
+    EXPECT_EQ(PathSeenByPlugin(path, kTree, "/csi/v"), path);
+  }
+}
+
+TEST(VolumeRpcsTest, WithoutAnotherPlaceNothingIsTranslated) {
+  EXPECT_EQ(PathSeenByPlugin("/var/lib/berth/volumes/ab", kTree, ""), "/var/lib/berth/volumes/ab");
+  EXPECT_EQ(PathSeenByPlugin("/ab", "", "/csi"), "/ab");
+}
+
+TEST(VolumeRpcsTest, EveryPathOfARequestIsTranslated) {
+  const std::string staging = std::string(kTree) + "/ab/staging";
+  const std::string target = std::string(kTree) + "/ab/publish/cd/target";
+  ::csi::v1::NodePublishVolumeRequest publish;
+  publish.set_staging_target_path(staging);
+  publish.set_target_path(target);
+  publish = SeenByPlugin(std::move(publish), kTree, "/v");
+  EXPECT_EQ(publish.staging_target_path(), "/v/ab/staging");
+  EXPECT_EQ(publish.target_path(), "/v/ab/publish/cd/target");
+  // A plugin that does not stage is given no staging path, translated or not.
+  ::csi::v1::NodeExpandVolumeRequest expand;
+  expand.set_volume_path(target);
+  expand = SeenByPlugin(std::move(expand), kTree, "/v");
+  EXPECT_EQ(expand.volume_path(), "/v/ab/publish/cd/target");
+  EXPECT_EQ(expand.staging_target_path(), "");
+  ::csi::v1::NodeUnstageVolumeRequest unstage;
+  unstage.set_staging_target_path(staging);
+  EXPECT_EQ(SeenByPlugin(unstage, kTree, "/v").staging_target_path(), "/v/ab/staging");
+  EXPECT_EQ(SeenByPlugin(unstage, kTree, "").staging_target_path(), staging);
+}
+
+// CSI 1.12 has no other paths; should a later one have, this is where to think of them.
+TEST(VolumeRpcsTest, NoRequestOfTheNodeServiceHasAnotherPath) {
+  const auto* node = ::csi::v1::NodeStageVolumeRequest::descriptor()->file()->FindServiceByName("Node");
+  ASSERT_NE(node, nullptr);
+  for (int i = 0; i < node->method_count(); ++i) {
+    const auto* request = node->method(i)->input_type();
+    for (int j = 0; j < request->field_count(); ++j) {
+      const std::string& name = request->field(j)->name();
+      if (name.find("path") == std::string::npos) continue;
+      EXPECT_TRUE(name == "staging_target_path" || name == "target_path" || name == "volume_path")
+          << request->name() << "." << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace berth
