@@ -36,7 +36,7 @@ Berthd::Berthd(asio::any_io_executor executor, BerthdConfig config, std::shared_
       config_(std::move(config)),
       log_(std::move(log)),
       events_(executor, kEventsKept),
-      bridge_(executor, events_),
+      bridge_(executor, events_, secrets_),
       background_(executor, "berthd") {}
 
 Berthd::~Berthd() = default;
@@ -51,6 +51,9 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
 
   MounterOptions mounter_options{.state_dir = config_.state_dir};
+  mounter_options.on_holders_changed = [this](const std::string& id) {
+    if (supervisor_) supervisor_->OnHoldersChanged(id);
+  };
   BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
@@ -63,10 +66,8 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .runtime_dir = config_.runtime_dir,
       .node_id = config_.node_id,
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
-      .busy_until = [this](const std::string& id, uint64_t /*incarnation*/) -> std::optional<TimePoint> {
-        if (!mounter_->Busy(id)) return std::nullopt;
-        return TimePoint::max();
-      },
+      .busy_until = [this](const std::string& id,
+                           uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
   };
   supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
   bridge_.Connect(supervisor_.get(), mounter_.get());

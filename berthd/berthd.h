@@ -12,6 +12,7 @@
 #include "base/task_scope.h"
 #include "berthd/config.h"
 #include "berthd/plugin_bridge.h"
+#include "csi/recent_secrets.h"
 #include "mounter/mounter.h"
 #include "rpc/node_api.h"
 #include "rpc/node_server.h"
@@ -41,6 +42,7 @@ class Berthd {
   std::shared_ptr<LogFeed> log_;
   WallTime started_at_ = WallClock::now();
   EventLog events_;
+  RecentSecrets secrets_;
   PluginBridge bridge_;
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;

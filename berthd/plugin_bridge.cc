@@ -7,77 +7,44 @@
 
 namespace berth {
 
-PluginBridge::PluginBridge(asio::any_io_executor executor, EventLog& events)
-    : executor_(executor), events_(events), ending_(std::move(executor), "bridge") {}
+PluginBridge::PluginBridge(asio::any_io_executor executor, EventLog& events, RecentSecrets& secrets)
+    : connections_(std::move(executor), events, secrets, Sink()) {}
 
 PluginBridge::~PluginBridge() = default;
+
+ConnectionSink PluginBridge::Sink() {
+  return {
+      .on_health = [this](const std::string& id, uint64_t number,
+                          const PluginHealth& health) { supervisor_->OnHealth(id, number, health); },
+      .on_facts =
+          [this](const std::string& id, uint64_t number, absl::StatusOr<PluginFacts> facts,
+                 const std::string& computed_class) {
+            supervisor_->OnFacts(id, number, std::move(facts), computed_class);
+          },
+      .on_idle = [this](const std::string& id, uint64_t number) { supervisor_->OnIdle(id, number); },
+      .holds_volumes = [this](const std::string& id) { return !mounter_->HeldThrough(id).empty(); },
+  };
+}
 
 void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter) {
   supervisor_ = supervisor;
   mounter_ = mounter;
 }
 
-Awaitable<void> PluginBridge::Shutdown() {
-  while (!connections_.empty()) {
-    auto node = connections_.extract(connections_.begin());
-    if (node.mapped().fingerprinter) co_await node.mapped().fingerprinter->Stop();
-  }
-  co_await ending_.WaitEmpty();
-}
+Awaitable<void> PluginBridge::Shutdown() { return connections_.Shutdown(); }
 
 void PluginBridge::OnSocketAppeared(const Incarnation& incarnation) {
-  OnIncarnationGone(incarnation.plugin_id, 0);  // Of the same plugin, only the newest counts.
-  Connection& connection = connections_[incarnation.plugin_id];
-  connection.incarnation = incarnation.number;
-  connection.client = CsiClient::Connect(incarnation.socket_path);
-  connection.health.since = WallClock::now();
-
-  const std::string id = incarnation.plugin_id;
-  const uint64_t number = incarnation.number;
-  const PluginSnapshot* known = supervisor_->registry().Find(id);
-  FingerprintOptions options{
-      .plugin_id = id,
-      .expect_node = incarnation.kind != PluginKind::kController,
-      .expect_controller = incarnation.kind != PluginKind::kNode,
-      .interval = incarnation.health.interval,
-      .timeout = incarnation.health.timeout,
-      .fingerprint_interval = incarnation.health.fingerprint_interval,
-      .known = known != nullptr ? known->facts : std::nullopt,
-  };
-  FingerprintSink sink{
-      .on_probe = [this, id, number](const ProbeResult& result) { OnProbe(id, number, result); },
-      .on_facts =
-          [this, id, number](absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
-            supervisor_->OnFacts(id, number, std::move(facts), computed_class);
-          },
-      .holds_volumes = [this, id] { return !mounter_->HeldThrough(id).empty(); },
-  };
-  connection.fingerprinter = std::make_unique<Fingerprinter>(executor_, std::move(options), connection.client,
-                                                             std::move(sink), events_);
+  const PluginSnapshot* known = supervisor_->registry().Find(incarnation.plugin_id);
+  connections_.Open(incarnation, known != nullptr ? known->facts : std::nullopt);
 }
 
 void PluginBridge::OnIncarnationGone(const std::string& plugin_id, uint64_t number) {
-  const auto it = connections_.find(plugin_id);
-  if (it == connections_.end() || (number != 0 && it->second.incarnation != number)) return;
-  auto node = connections_.extract(it);
-  ending_.Spawn(plugin_id, End(std::move(node.mapped().fingerprinter)));
+  connections_.Close(plugin_id, number);
 }
 
-Awaitable<void> PluginBridge::End(std::unique_ptr<Fingerprinter> fingerprinter) {
-  co_await fingerprinter->Stop();
-}
-
-void PluginBridge::OnProbe(const std::string& plugin_id, uint64_t incarnation, const ProbeResult& result) {
-  const auto it = connections_.find(plugin_id);
-  if (it == connections_.end() || it->second.incarnation != incarnation) return;
-  PluginHealth& health = it->second.health;
-  if (health.ok != result.ok || !health.last_probe_at) health.since = result.at;
-  health.ok = result.ok;
-  health.last_probe_at = result.at;
-  health.latency = result.latency;
-  health.error = result.error;
-  health.consecutive_failures = result.ok ? 0 : health.consecutive_failures + 1;
-  supervisor_->OnHealth(plugin_id, incarnation, health);
+std::optional<TimePoint> PluginBridge::BusyUntil(const std::string& plugin_id, uint64_t incarnation) const {
+  const auto* connection = connections_.Find(plugin_id, incarnation);
+  return connection == nullptr ? std::nullopt : connection->client->busy_until();
 }
 
 absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plugin_id) {
@@ -90,8 +57,8 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
         fmt::format("plugin {}: no such plugin on this node; there {}", plugin_id,
                     ids.empty() ? "is none" : fmt::format("are {}", fmt::join(ids, ", "))));
   }
-  const auto connection = connections_.find(plugin_id);
-  if (!plugin->registered || !plugin->ready || !plugin->facts || connection == connections_.end()) {
+  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
+  if (!plugin->registered || !plugin->ready || plugin->held || !plugin->facts || connection == nullptr) {
     return absl::UnavailableError(fmt::format("plugin {} is {}{}{}", plugin_id,
                                               PluginStateName(plugin->state),
                                               plugin->reason.empty() ? "" : ": ", plugin->reason));
@@ -100,7 +67,12 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
     return absl::FailedPreconditionError(
         fmt::format("plugin {} has no node service: it is a controller only", plugin_id));
   }
-  return Entry{.client = connection->second.client, .facts = *plugin->facts};
+  return Entry{.client = connection->client,
+               .facts = *plugin->facts,
+               .refuses_new = plugin->draining
+                                  ? fmt::format("plugin {} is being drained: it takes nothing new", plugin_id)
+                                  : std::string(),
+               .volumes_path = connection->incarnation.volumes_path};
 }
 
 Awaitable<void> PluginBridge::WaitUsable(std::string plugin_id, TimePoint deadline) {
@@ -113,8 +85,10 @@ Awaitable<void> PluginBridge::WaitUsable(std::string plugin_id, TimePoint deadli
 }
 
 std::shared_ptr<CsiClient> PluginBridge::ClientOf(const std::string& plugin_id) {
-  const auto connection = connections_.find(plugin_id);
-  return connection == connections_.end() ? nullptr : connection->second.client;
+  const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
+  if (plugin == nullptr) return nullptr;
+  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
+  return connection == nullptr ? nullptr : connection->client;
 }
 
 Awaitable<void> PluginBridge::WaitChange(TimePoint deadline) {

@@ -1,18 +1,21 @@
 // Joins the parts of berthd that must not know each other: the supervisor's processes, the fingerprinter's
 // probes, the mounter's and the API's need of clients. Decides nothing: it only carries from one to another.
 //
-// Owned by main; loop thread only. Holds, for each plugin whose socket has appeared, one client and one
-// Fingerprinter, and lets go of both when the supervisor says that the incarnation is gone.
+// Owned by main; loop thread only. Of the incarnations of a plugin (plugin_connections.h), calls go through
+// the one that the registry names; while that is held, those who want to call wait.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
+#include "berthd/plugin_connections.h"
 #include "csi/client.h"
-#include "fingerprint/fingerprint.h"
+#include "csi/recent_secrets.h"
 #include "mounter/mounter.h"
 #include "rpc/controller_directory.h"
 #include "supervisor/supervisor.h"
@@ -24,7 +27,8 @@ class PluginBridge final : public PluginObserver,
                            public ControllerDirectory,
                            public PluginControl {
  public:
-  PluginBridge(asio::any_io_executor executor, EventLog& events);
+  // `secrets` outlives this.
+  PluginBridge(asio::any_io_executor executor, EventLog& events, RecentSecrets& secrets);
   ~PluginBridge() override;
 
   // The parts to join. Both outlive this, and come after it: they are made with a reference to it.
@@ -60,23 +64,15 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] std::string Placement() const override;
   [[nodiscard]] std::vector<std::string> Problems() const override;
 
+  // The operations in flight through an incarnation: the latest of their deadlines.
+  [[nodiscard]] std::optional<TimePoint> BusyUntil(const std::string& plugin_id, uint64_t incarnation) const;
+
  private:
-  struct Connection {
-    uint64_t incarnation = 0;
-    std::shared_ptr<CsiClient> client;
-    std::unique_ptr<Fingerprinter> fingerprinter;
-    PluginHealth health;
-  };
+  [[nodiscard]] ConnectionSink Sink();
 
-  void OnProbe(const std::string& plugin_id, uint64_t incarnation, const ProbeResult& result);
-  static Awaitable<void> End(std::unique_ptr<Fingerprinter> fingerprinter);
-
-  asio::any_io_executor executor_;
-  EventLog& events_;
   Supervisor* supervisor_ = nullptr;
   Mounter* mounter_ = nullptr;
-  std::map<std::string, Connection> connections_;
-  TaskScope ending_;  // Fingerprinters on their way out
+  PluginConnections connections_;
 };
 
 }  // namespace berth

@@ -1,0 +1,88 @@
+#include "berthd/plugin_connections.h"
+
+namespace berth {
+
+PluginConnections::PluginConnections(asio::any_io_executor executor, EventLog& events, RecentSecrets& secrets,
+                                     ConnectionSink sink)
+    : executor_(executor),
+      events_(events),
+      secrets_(secrets),
+      sink_(std::move(sink)),
+      ending_(std::move(executor), "connections") {}
+
+PluginConnections::~PluginConnections() = default;
+
+void PluginConnections::Open(const Incarnation& incarnation, std::optional<PluginFacts> known) {
+  const Key key(incarnation.plugin_id, incarnation.number);
+  if (connections_.contains(key)) return;
+  CsiClientOptions client_options{
+      .secrets = &secrets_,
+      .plugin_id = incarnation.plugin_id,
+      .on_idle = [this, key] { sink_.on_idle(key.first, key.second); },
+  };
+  Connection& connection = connections_[key];
+  connection.incarnation = incarnation;
+  connection.client = CsiClient::Connect(incarnation.socket_path, std::move(client_options));
+  connection.health.since = WallClock::now();
+
+  FingerprintOptions options{
+      .plugin_id = incarnation.plugin_id,
+      .expect_node = incarnation.kind != PluginKind::kController,
+      .expect_controller = incarnation.kind != PluginKind::kNode,
+      .interval = incarnation.health.interval,
+      .timeout = incarnation.health.timeout,
+      .fingerprint_interval = incarnation.health.fingerprint_interval,
+      .known = std::move(known),
+  };
+  FingerprintSink sink{
+      .on_probe = [this, key](const ProbeResult& result) { OnProbe(key, result); },
+      .on_facts =
+          [this, key](absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
+            sink_.on_facts(key.first, key.second, std::move(facts), computed_class);
+          },
+      .holds_volumes = [this, key] { return sink_.holds_volumes(key.first); },
+  };
+  connection.fingerprinter = std::make_unique<Fingerprinter>(executor_, std::move(options), connection.client,
+                                                             std::move(sink), events_);
+}
+
+void PluginConnections::Close(const std::string& plugin_id, uint64_t number) {
+  auto node = connections_.extract(Key(plugin_id, number));
+  if (!node.empty()) ending_.Spawn(plugin_id, End(std::move(node.mapped().fingerprinter)));
+}
+
+Awaitable<void> PluginConnections::Shutdown() {
+  while (!connections_.empty()) {
+    const Key key = connections_.begin()->first;
+    Close(key.first, key.second);
+  }
+  co_await ending_.WaitEmpty();
+}
+
+Awaitable<void> PluginConnections::End(std::unique_ptr<Fingerprinter> fingerprinter) {
+  co_await fingerprinter->Stop();
+}
+
+const PluginConnections::Connection* PluginConnections::Find(const std::string& plugin_id,
+                                                             uint64_t number) const {
+  const auto connection = connections_.find(Key(plugin_id, number));
+  return connection == connections_.end() ? nullptr : &connection->second;
+}
+
+void PluginConnections::OnProbe(const Key& key, const ProbeResult& result) {
+  const auto connection = connections_.find(key);
+  if (connection == connections_.end()) return;
+  PluginHealth& health = connection->second.health;
+  if (health.ok != result.ok || !health.last_probe_at) health.since = result.at;
+  health.ok = result.ok;
+  health.last_probe_at = result.at;
+  health.latency = result.latency;
+  health.error = result.error;
+  health.answered = result.answered;
+  health.consecutive_failures = result.ok ? 0 : health.consecutive_failures + 1;
+  // By value: whoever is told may close this connection.
+  const PluginHealth found = health;
+  sink_.on_health(key.first, key.second, found);
+}
+
+}  // namespace berth

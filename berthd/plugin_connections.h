@@ -1,0 +1,73 @@
+// The connections to plugins: for each incarnation whose socket has appeared one client, and the
+// Fingerprinter that probes over it.
+//
+// Owned by PluginBridge; loop thread only. A plugin may have two incarnations for a moment, the old one
+// finishing its calls while the new one is looked at. A connection is let go of when the incarnation is gone;
+// a call in flight needs nothing of it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "csi/client.h"
+#include "csi/recent_secrets.h"
+#include "fingerprint/fingerprint.h"
+#include "supervisor/supervisor.h"
+
+namespace berth {
+
+// Who is told what is found. Called on the loop.
+struct ConnectionSink {
+  std::function<void(const std::string& plugin_id, uint64_t incarnation, const PluginHealth&)> on_health;
+  std::function<void(const std::string& plugin_id, uint64_t incarnation, absl::StatusOr<PluginFacts>,
+                     const std::string& computed_class)>
+      on_facts;
+  // The last operation through it has ended.
+  std::function<void(const std::string& plugin_id, uint64_t incarnation)> on_idle;
+  // Whether volumes are held through the plugin.
+  std::function<bool(const std::string& plugin_id)> holds_volumes;
+};
+
+class PluginConnections {
+ public:
+  PluginConnections(asio::any_io_executor executor, EventLog& events, RecentSecrets& secrets,
+                    ConnectionSink sink);
+  ~PluginConnections();
+
+  // `known`: what an earlier incarnation was, if there was one.
+  void Open(const Incarnation& incarnation, std::optional<PluginFacts> known);
+  void Close(const std::string& plugin_id, uint64_t number);
+  // Closes all, and waits until nothing probes any more.
+  [[nodiscard]] Awaitable<void> Shutdown();
+
+  struct Connection {
+    Incarnation incarnation;
+    std::shared_ptr<CsiClient> client;
+    std::unique_ptr<Fingerprinter> fingerprinter;
+    PluginHealth health;
+  };
+  // Null where there is none.
+  [[nodiscard]] const Connection* Find(const std::string& plugin_id, uint64_t number) const;
+
+ private:
+  using Key = std::pair<std::string, uint64_t>;  // plugin, incarnation
+
+  void OnProbe(const Key& key, const ProbeResult& result);
+  static Awaitable<void> End(std::unique_ptr<Fingerprinter> fingerprinter);
+
+  asio::any_io_executor executor_;
+  EventLog& events_;
+  RecentSecrets& secrets_;
+  ConnectionSink sink_;
+  std::map<Key, Connection> connections_;
+  TaskScope ending_;  // Fingerprinters on their way out
+};
+
+}  // namespace berth
