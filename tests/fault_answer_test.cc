@@ -1,0 +1,131 @@
+// Plugins whose answers are lies, errors, too large, or no answers (FAULTS rows 10 to 14) as a whole node
+// meets them. Each step's own cases: mounter/mounter_fault_test.cc.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "tests/harness/fault_test.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+class FaultAnswerTest : public FaultTest {
+ protected:
+  int64_t Calls(const std::string& rpc) const {
+    return fault_.Count([&](const FaultEvent& e) { return e.event == "call" && e.rpc == rpc; });
+  }
+  // What the plugin is refused for, when it answers GetPluginInfo so.
+  std::string RefusedFor(const std::string& rule) {
+    fault_.Play({"rpc = \"GetPluginInfo\"\naction = \"answer\"\n" + rule});
+    StartNode();
+    return Wait("not registered, with a reason",
+                [](const v1::Plugin& p) { return p.alive() && !p.registered() && !p.reason().empty(); })
+        .reason();
+  }
+};
+
+TEST_F(FaultAnswerTest, Fault10OkWithoutAMountIsAnErrorThatNamesThePlugin) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"lie\""});
+  const grpc::Status status = TryPublish(volume, "job", nullptr, seconds(3));
+  EXPECT_FALSE(status.ok());
+  WaitEvent("plugin.lied");
+  for (const std::string& mount : node_.Mounts()) EXPECT_EQ(mount.find("/publish/job"), std::string::npos);
+  fault_.Play();
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultAnswerTest, Fault11OkOnUnpublishWhileStillMountedIsNotBelieved) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  fault_.Play({"rpc = \"NodeUnpublishVolume\"\naction = \"lie\""});
+  // By retrying, or by an unmount of its own: when it says OK, it is so. TearDown looks at the kernel.
+  Unpublish(volume, "job");
+  WaitEvent("plugin.lied");
+  EXPECT_GE(Calls("NodeUnpublishVolume"), 2) << "retried first";
+  const std::vector<std::string> mounts = node_.Mounts();
+  EXPECT_EQ(std::count(mounts.begin(), mounts.end(), target), 0);
+}
+
+TEST_F(FaultAnswerTest, Fault12OnlyTheVolumeWhoseRpcNeverAnswersWaits) {
+  StartReady();
+  const std::string stuck = CreateVolume("stuck");
+  const std::string other = CreateVolume("other");
+  fault_.Play({"rpc = \"NodeStageVolume\"\nvolume = \"" + stuck + "\"\naction = \"hang\""});
+  EXPECT_EQ(TryPublish(stuck, "job", nullptr, seconds(1)).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  const v1::ListVolumesResponse volumes = node_.Volumes();
+  EXPECT_TRUE(std::any_of(volumes.volumes().begin(), volumes.volumes().end(), [&](const v1::Volume& v) {
+    return v.volume_id() == stuck && v.running() == "NodeStageVolume";
+  })) << "it is shown what runs";
+  const auto begin = std::chrono::steady_clock::now();
+  Publish(other, "job");
+  Unpublish(other, "job");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(5));
+  fault_.Play();
+  Publish(stuck, "job");
+  EXPECT_EQ(Calls("NodeStageVolume"), 2) << "the same request joins the call that runs";
+  Unpublish(stuck, "job");
+}
+
+TEST_F(FaultAnswerTest, Fault13AbortedAndUnavailableAreRetried) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  fault_.Play(
+      {"rpc = \"NodeStageVolume\"\naction = \"fail\"\ncode = \"ABORTED\"\ncall = 1",
+       "rpc = \"NodePublishVolume\"\naction = \"fail\"\ncode = \"UNAVAILABLE\"\nwhen = \"after\"\ncall = 1"});
+  Publish(volume, "job");
+  EXPECT_EQ(Calls("NodeStageVolume"), 2);
+  EXPECT_EQ(Calls("NodePublishVolume"), 2);
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultAnswerTest, Fault13ResourceExhaustedFromACreationIsAnsweredAtOnce) {
+  StartReady();
+  fault_.Play(
+      {"rpc = \"CreateVolume\"\naction = \"fail\"\ncode = \"RESOURCE_EXHAUSTED\"\ntext = \"the pool is "
+       "full\""});
+  v1::CreateVolumeRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_name("v");
+  request.add_capabilities();
+  v1::CreateVolumeResponse response;
+  const grpc::Status status = node_.stub().CreateVolume(Node::Context().get(), request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("the pool is full"));
+  EXPECT_EQ(Calls("CreateVolume"), 1);
+}
+
+TEST_F(FaultAnswerTest, Fault14AnAnswerThatIsTooLargeIsAClearError) {
+  EXPECT_THAT(RefusedFor("pad = 67108864"), HasSubstr("GetPluginInfo"));
+  fault_.Play();
+  node_.WaitReady(fault_.id());
+}
+
+TEST_F(FaultAnswerTest, Fault14AnAnswerThatIsNoUtf8IsAClearError) {
+  EXPECT_THAT(RefusedFor("replace = true\nanswer = 'name: \"\\377\\376\"'"), HasSubstr("GetPluginInfo"));
+}
+
+TEST_F(FaultAnswerTest, Fault14AnEmptyNameIsAClearError) {
+  EXPECT_THAT(RefusedFor("replace = true"), HasSubstr("name"));
+}
+
+TEST_F(FaultAnswerTest, Fault14CapabilitiesThatContradictTheServicesDoNotStopThePlugin) {
+  fault_.Play(
+      {"rpc = \"NodeGetCapabilities\"\naction = \"answer\"\n"
+       "answer = 'capabilities { rpc { type: 77 } } capabilities { }'"});
+  StartReady();
+  ExpectWorks("v");
+}
+
+}  // namespace
+}  // namespace berth
