@@ -27,7 +27,6 @@ using place_internal::Scopes;
 
 constexpr size_t kProcFileLimit = size_t{4} << 20;
 constexpr Duration kSystemdAnswersWithin = std::chrono::seconds(5);
-constexpr int kOomPolicySince = 253;  // systemd's version
 // Another berthd may take the directory away between two steps of ours.
 constexpr int kTries = 10;
 constexpr const char* kControllers[] = {"memory", "pids", "cpu"};
@@ -328,7 +327,6 @@ Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_execu
         co_await scopes->bus.Version(Clock::now() + kSystemdAnswersWithin);
     if (version.ok()) {
       scopes->before = OwnUnit();
-      scopes->oom_policy = std::atoi(version->c_str()) >= kOomPolicySince;
       if (mountinfo.ok()) scopes->enforceable = SystemdLimits(scopes->mount, *mountinfo);
       std::string description = fmt::format("systemd scopes (systemd {})", *version);
       if (!scopes->enforceable.all()) {

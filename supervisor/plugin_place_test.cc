@@ -5,20 +5,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/sched.h>
 #include <poll.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "base/testing.h"
 #include "supervisor/plugin_place_kinds.h"
+#include "supervisor/testing/gated_child.h"
 
 namespace berth {
 namespace {
@@ -40,49 +37,6 @@ void WaitUntilHolds(const std::function<bool()>& condition) {
     poll(nullptr, 0, 2);
   }
 }
-
-// A child that goes on when it is let, and is ended and reaped at the latest with this object.
-class Child {
- public:
-  // `into`: a group to be cloned into, or -1.
-  explicit Child(const char* script, int into = -1) {
-    int gate[2];
-    if (pipe(gate) != 0) abort();
-    clone_args arguments{};
-    arguments.exit_signal = SIGCHLD;
-    if (into >= 0) {
-      arguments.flags = CLONE_INTO_CGROUP;
-      arguments.cgroup = static_cast<uint64_t>(into);
-    }
-    pid_ = static_cast<pid_t>(syscall(SYS_clone3, &arguments, sizeof arguments));
-    if (pid_ == 0) {
-      close(gate[1]);
-      char go = 0;
-      if (read(gate[0], &go, 1) != 1) _exit(1);
-      execl("/bin/sh", "sh", "-c", script, nullptr);
-      _exit(127);
-    }
-    close(gate[0]);
-    gate_ = UniqueFd(gate[1]);
-  }
-  ~Child() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  void Go() const { ASSERT_EQ(write(gate_.get(), "g", 1), 1); }
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] std::string Cgroup() const {
-    return ReadFile("/proc/" + std::to_string(pid_) + "/cgroup", 65536).value_or("");
-  }
-
- private:
-  pid_t pid_ = -1;
-  UniqueFd gate_;
-};
 
 class PluginPlaceTest : public testing::Test {
  protected:
@@ -122,7 +76,7 @@ class PluginPlaceTest : public testing::Test {
 TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
   const auto place = Prepare("nfs.csi-x");
   EXPECT_EQ(place->describe(), "cgroup " + Path("nfs.csi-x"));
-  const Child child("(setsid sleep 1000 &) ; (sleep 1000 &) ; sleep 1000");
+  const GatedChild child("(setsid sleep 1000 &) ; (sleep 1000 &) ; sleep 1000");
   ASSERT_EQ(Enter(*place, child.pid()), absl::OkStatus());
   EXPECT_THAT(child.Cgroup(), HasSubstr("/berth-plugins/nfs.csi-x\n"));
   child.Go();
@@ -141,7 +95,7 @@ TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
 
 TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
   const auto place = Prepare("a");
-  const Child child("sleep 1000", place->cgroup_fd());
+  const GatedChild child("sleep 1000", place->cgroup_fd());
   ASSERT_GT(child.pid(), 0) << strerror(errno);
   EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
   EXPECT_EQ(Enter(*place, child.pid()), absl::OkStatus()) << "one that is in it already";
@@ -152,7 +106,7 @@ TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
 TEST_F(PluginPlaceTest, MembersOfGroupsBeneathItAreItsOwn) {
   const auto place = Prepare("a");
   ASSERT_EQ(mkdir(Path("a/inner").c_str(), 0755), 0);
-  const Child child("sleep 1000");
+  const GatedChild child("sleep 1000");
   ASSERT_EQ(CgroupDir::Open(Path("a/inner"))->Write("cgroup.procs", std::to_string(child.pid())),
             absl::OkStatus());
   EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
@@ -164,7 +118,7 @@ TEST_F(PluginPlaceTest, MembersOfGroupsBeneathItAreItsOwn) {
 
 TEST_F(PluginPlaceTest, TakenBackProcessIsFoundInItsPlace) {
   auto before = Prepare("a");
-  const Child child("sleep 1000", before->cgroup_fd());
+  const GatedChild child("sleep 1000", before->cgroup_fd());
   const std::string described = before->describe();
   before.reset();
   // As another berthd would.

@@ -133,6 +133,8 @@ class ScopePlaceImpl : public PluginPlace {
   }
 
   Awaitable<absl::Status> KillAll(TimePoint deadline) override {
+    // What has been counted by now is all that the kernel did; from here on it is us.
+    if (group_.has_value() && TakeIntoAccount()) settled_ = true;
     if (group_.has_value()) co_return co_await group_->KillAll(deadline);
     const absl::Status killed = co_await scopes_->bus.KillUnit(name_, deadline);
     // Not there: it went with its last process.
@@ -210,7 +212,7 @@ class ScopePlaceImpl : public PluginPlace {
 
   // All kills in this scope that are known of.
   uint64_t Account() {
-    if (!group_.has_value() || TakeIntoAccount()) return seen_;
+    if (!group_.has_value() || TakeIntoAccount() || settled_) return seen_;
     for (ScopePlaceImpl* place : scopes_->places) {
       [[maybe_unused]] const bool there = place->TakeIntoAccount();
     }
@@ -238,6 +240,7 @@ class ScopePlaceImpl : public PluginPlace {
   GroupCounters before_;  // as it was found
   uint64_t seen_ = 0;     // of its own kills, in the account
   uint64_t oom_seen_ = 0;
+  bool settled_ = false;  // its processes were ended by us: no kill that was missed is its own
 };
 
 std::unique_ptr<PluginPlace> NewScopePlace(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor,

@@ -33,7 +33,7 @@ struct ScopeRequest {
   std::optional<uint64_t> memory_max;
   std::optional<uint64_t> tasks_max;
   std::optional<double> cpus;
-  std::optional<std::string> oom_policy;  // of systemd 253 and later; others answer INVALID_ARGUMENT
+  std::optional<std::string> oom_policy;  // older systemds answer INVALID_ARGUMENT
   std::string before;                     // a unit that starts after it and stops before it; empty: none
 };
 
