@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "base/grpc_polling.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "berthd/berthd.h"
@@ -81,6 +82,7 @@ int Main(int argc, char** argv) {
   }
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  if (!GrpcPollsWithoutPause()) SPDLOG_WARN("gRPC's threads sleep now and then: calls may take 100 ms longer");
 
   int exit_code = EXIT_FAILURE;
   asio::io_context loop(1);
