@@ -32,8 +32,8 @@ class ControllerDirectory {
   [[nodiscard]] virtual std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) = 0;
 
   // Waits until what is known of some plugin has changed, or `deadline`. Who may not begin a call now, but
-  // soon (PluginSnapshot::held), waits here and looks again, so that no call fails while a plugin is restarted
-  // or swapped.
+  // soon (PluginSnapshot::held), waits here and looks again, so that no call fails while a plugin is
+  // restarted or swapped.
   [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
 };
 

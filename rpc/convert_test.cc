@@ -229,5 +229,24 @@ TEST(HideSecretsTest, BlotsOutWhatAPluginQuotes) {
   EXPECT_TRUE(HideSecrets(absl::OkStatus(), {{"a", "hunter22"}}).ok());
 }
 
+TEST(ConvertTest, WhatIsTrueOfAPluginBesideItsStateIsToldPrintableAndBounded) {
+  PluginSnapshot plugin;
+  plugin.id = "p";
+  plugin.external = plugin.held = plugin.draining = plugin.serves_mounts = true;
+  plugin.placement = "scope x";
+  plugin.file_error = "p.toml:3:\033";
+  plugin.command = "/bin/p -v";
+  plugin.swap = "swapped";
+  for (int i = 0; i < 500; ++i) plugin.holders.push_back("volume");
+  const v1::Plugin shown = ToProto(plugin, 0);
+  EXPECT_TRUE(shown.external() && shown.held() && shown.draining() && shown.serves_mounts());
+  EXPECT_EQ(shown.placement(), "scope x");
+  EXPECT_EQ(shown.file_error(), "p.toml:3:\\x1b");
+  EXPECT_EQ(shown.command(), "/bin/p -v");
+  EXPECT_EQ(shown.swap(), "swapped");
+  ASSERT_EQ(shown.holders_size(), 201);
+  EXPECT_EQ(shown.holders(200), "and 300 more");
+}
+
 }  // namespace
 }  // namespace berth

@@ -19,6 +19,7 @@
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
 #include "rpc/node.pb.h"
+#include "rpc/plugin_choice.h"
 #include "rpc/reactor.h"
 
 namespace berth {
@@ -93,7 +94,9 @@ class NodeApi {
   // The id under which this node keeps the volumes of the plugin or driver `name`, also of a plugin whose
   // file is gone while volumes are still held through it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
-  [[nodiscard]] absl::StatusOr<Controller> FindController(const std::string& name) const;
+  // Waits while it is held, until `deadline`. Between its return and the call that it is for nothing may be
+  // awaited.
+  Answer<Controller> FindController(std::string name, ControllerWork work, TimePoint deadline);
   [[nodiscard]] VolumeKey KeyOf(const std::string& plugin_id, const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> Problems() const;
   // The volume as it is held here under any plugin id of the same driver.

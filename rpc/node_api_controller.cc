@@ -58,17 +58,23 @@ std::map<std::string, std::string> TopologyHere(const PluginMap& plugins, const 
 
 }  // namespace
 
-absl::StatusOr<NodeApi::Controller> NodeApi::FindController(const std::string& name) const {
-  BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name));
-  Controller controller{
-      .plugin_id = id,
-      .client = controllers_.ClientOf(id),
-      .facts = *control_.plugins().at(id).facts,
-  };
-  if (!controller.client) {
-    return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
+NodeApi::Answer<NodeApi::Controller> NodeApi::FindController(std::string name, ControllerWork work,
+                                                             TimePoint deadline) {
+  while (true) {
+    BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name, work));
+    const PluginSnapshot& plugin = control_.plugins().at(id);
+    if (!plugin.held) {
+      Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
+      if (controller.client) co_return controller;
+      co_return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
+    }
+    if (Clock::now() >= deadline) {
+      co_return absl::DeadlineExceededError(
+          fmt::format("plugin {} is being replaced and takes no calls yet{}{}", id,
+                      plugin.reason.empty() ? "" : ": ", Shown(plugin.reason)));
+    }
+    co_await controllers_.WaitChange(deadline);
   }
-  return controller;
 }
 
 std::optional<VolumeView> NodeApi::FindHeld(const std::string& name, const std::string& volume_id) const {
@@ -81,7 +87,9 @@ std::optional<VolumeView> NodeApi::FindHeld(const std::string& name, const std::
 NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::CreateVolumeRequest create, CheckCreate(request));
-  BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, FindController(request.plugin_id()));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      const Controller controller,
+      co_await FindController(request.plugin_id(), ControllerWork::kNewVolume, call.deadline));
   const PluginFacts& facts = controller.facts;
   if (!facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
     co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "create volumes");
@@ -116,7 +124,9 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
 NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::DeleteVolumeRequest deletion, CheckDelete(request));
-  BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, FindController(request.plugin_id()));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      const Controller controller,
+      co_await FindController(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline));
   if (!controller.facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
     co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "delete volumes");
   }
@@ -144,10 +154,12 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
 NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
-  const auto controller = FindController(request.plugin_id());
+  const auto controller =
+      co_await FindController(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline);
   const bool by_controller = controller.ok() && controller->facts.ControllerCan(ControllerRpc::EXPAND_VOLUME);
   // A controller that may be there, but not now, must not be passed over: the storage would not have grown.
-  if (absl::IsUnavailable(controller.status()) || absl::IsNotFound(controller.status())) {
+  if (absl::IsUnavailable(controller.status()) || absl::IsNotFound(controller.status()) ||
+      absl::IsDeadlineExceeded(controller.status())) {
     co_return controller.status();
   }
   const std::optional<VolumeView> held = FindHeld(request.plugin_id(), request.volume_id());

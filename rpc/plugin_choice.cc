@@ -45,7 +45,8 @@ absl::StatusOr<std::string> ResolveNodePlugin(const PluginMap& plugins, const st
   return fitting.front();
 }
 
-absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std::string& name) {
+absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std::string& name,
+                                             ControllerWork work) {
   std::string driver = name;
   std::vector<const PluginSnapshot*> candidates;
   const auto named = plugins.find(name);
@@ -60,12 +61,26 @@ absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std
   if (candidates.empty()) return NoSuchPlugin(plugins, name);
 
   std::vector<std::string> not_now;
+  std::vector<std::string> draining;
+  const PluginSnapshot* held = nullptr;
   for (const PluginSnapshot* plugin : candidates) {
     if (!plugin->facts->HasController()) continue;
-    if (plugin->registered && plugin->ready) return plugin->id;
-    not_now.push_back(DescribeState(*plugin));
+    if (plugin->draining && work == ControllerWork::kNewVolume) {
+      draining.push_back(plugin->id);
+    } else if (plugin->held) {
+      if (held == nullptr) held = plugin;
+    } else if (plugin->registered && plugin->ready) {
+      return plugin->id;
+    } else {
+      not_now.push_back(DescribeState(*plugin));
+    }
   }
+  if (held != nullptr) return held->id;
   if (!not_now.empty()) return absl::UnavailableError(fmt::format("{}", fmt::join(not_now, "; ")));
+  if (!draining.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("plugin {} is being drained and makes no new volumes", fmt::join(draining, ", ")));
+  }
   return absl::FailedPreconditionError(fmt::format(
       "no plugin of the driver {} on this node has a controller service", Printable(driver, 256)));
 }

@@ -25,11 +25,16 @@ using PluginMap = std::map<std::string, PluginSnapshot>;
 [[nodiscard]] absl::StatusOr<std::string> ResolveNodePlugin(const PluginMap& plugins,
                                                             const std::string& name);
 
+// What a controller is wanted for: a volume that is not there yet is not made by a plugin that drains.
+enum class ControllerWork { kNewVolume, kKnownVolume };
+
 // The id of the plugin whose Controller is to be called for `name`: the plugin itself if it has one that
-// works now, or else another one of the same driver. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no
-// plugin of this driver has a controller. UNAVAILABLE: those that have one are not ready (state and reason
-// of each), or it is not yet known what the plugin is.
-[[nodiscard]] absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std::string& name);
+// works now, or else another one of the same driver; where none works now, one that will in a moment: it is
+// `held`, and the caller waits. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no plugin of this
+// driver has a controller, or those that have one drain. UNAVAILABLE: those that have one are not ready
+// (state and reason of each), or it is not yet known what the plugin is.
+[[nodiscard]] absl::StatusOr<std::string> ChooseController(
+    const PluginMap& plugins, const std::string& name, ControllerWork work = ControllerWork::kKnownVolume);
 
 // Every plugin under whose id a volume of `name`'s driver may be held here; `name` itself always.
 [[nodiscard]] std::vector<std::string> SameDriver(const PluginMap& plugins, const std::string& name);

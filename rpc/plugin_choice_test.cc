@@ -117,6 +117,34 @@ TEST(ChooseControllerTest, OfNothingKnownIsNotFound) {
             absl::StatusCode::kNotFound);
 }
 
+PluginSnapshot Held(PluginSnapshot plugin) {
+  plugin.held = true;
+  return plugin;
+}
+
+PluginSnapshot Draining(PluginSnapshot plugin) {
+  plugin.draining = true;
+  return plugin;
+}
+
+TEST(ChooseControllerTest, NamesOneThatIsHeldOnlyWhereNoneWorksNow) {
+  const PluginSnapshot held = Held(Plugin("a", "d", Serves::kBoth));
+  EXPECT_EQ(ChooseController(Map({held, Plugin("b", "d", Serves::kBoth)}), "a").value_or(""), "b");
+  EXPECT_EQ(ChooseController(Map({held, Plugin("b", "d", Serves::kBoth, false)}), "a").value_or(""), "a");
+  EXPECT_EQ(ChooseController(Map({Held(Plugin("a", "d", Serves::kBoth, false))}), "a").value_or(""), "a")
+      << "held goes before not ready: it will be in a moment";
+}
+
+TEST(ChooseControllerTest, ADrainingPluginServesWhatIsThereButMakesNothingNew) {
+  const PluginMap alone = Map({Draining(Plugin("a", "d", Serves::kBoth))});
+  EXPECT_EQ(ChooseController(alone, "a").value_or(""), "a");
+  const auto refused = ChooseController(alone, "a", ControllerWork::kNewVolume);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused.status()), HasSubstr("plugin a is being drained"));
+  const PluginMap two = Map({Draining(Plugin("a", "d", Serves::kBoth)), Plugin("b", "d", Serves::kBoth)});
+  EXPECT_EQ(ChooseController(two, "a", ControllerWork::kNewVolume).value_or(""), "b");
+}
+
 TEST(SameDriverTest, FindsEveryPluginUnderWhichAVolumeMayBeHeld) {
   PluginSnapshot unknown;
   unknown.id = "u";

@@ -211,5 +211,34 @@ TEST(CheckNamesTest, RefuseNothingAndTooMuch) {
   EXPECT_FALSE(CheckWatch(watch).ok());
 }
 
+TEST(CheckSwapTest, NamesEveryMistake) {
+  v1::SwapPluginRequest request;
+  request.set_id("p");
+  EXPECT_TRUE(CheckSwap(request).ok()) << "what the file says";
+  request.add_arguments("-v");
+  EXPECT_THAT(std::string(CheckSwap(request).message()), testing::HasSubstr("arguments: only with command"));
+  request.set_command("bin/x");
+  request.add_arguments(std::string("a\0b", 3));
+  request.add_arguments(std::string(RequestLimits::kArgumentBytes, 'x'));
+  const std::string message(CheckSwap(request).message());
+  EXPECT_THAT(message, testing::AllOf(testing::HasSubstr("command: must be an absolute path"),
+                                      testing::HasSubstr("zero byte"), testing::HasSubstr("bytes in all")));
+  EXPECT_EQ(message.find("xxxx"), std::string::npos);
+}
+
+TEST(CheckReadLogTest, ATimeMustBeOne) {
+  v1::ReadPluginLogRequest request;
+  request.set_id("p");
+  request.mutable_since()->set_seconds(5);
+  EXPECT_TRUE(CheckReadLog(request).ok());
+  for (const int64_t seconds : {int64_t{-1}, int64_t{1} << 62}) {
+    request.mutable_since()->set_seconds(seconds);
+    EXPECT_FALSE(CheckReadLog(request).ok()) << seconds;
+  }
+  request.mutable_since()->set_seconds(5);
+  request.mutable_since()->set_nanos(-1);
+  EXPECT_FALSE(CheckReadLog(request).ok());
+}
+
 }  // namespace
 }  // namespace berth

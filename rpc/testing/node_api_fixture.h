@@ -1,0 +1,100 @@
+// For tests only: a NodeApi over fakes, with a plugin on a real socket for controller calls.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/testing.h"
+#include "csi/testing/fake_plugin.h"
+#include "rpc/node_api.h"
+#include "rpc/testing/fakes.h"
+
+namespace berth {
+
+inline std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+// Takes what a stream sends; says that the caller has gone after `take` messages.
+template <class Response>
+class FakeStream final : public StreamWriter<Response> {
+ public:
+  std::vector<Response> sent;
+  size_t take = 1'000'000;
+  std::function<void()> on_message = [] {};
+
+  [[nodiscard]] Awaitable<bool> Send(Response message) override {
+    sent.push_back(std::move(message));
+    on_message();
+    co_return sent.size() < take;
+  }
+};
+
+class NodeApiTest : public testing::Test {
+ protected:
+  NodeApiTest() {
+    char name[] = "/tmp/berth-rpc-XXXXXX";
+    directory_ = mkdtemp(name);
+    fake_ = std::make_unique<FakePlugin>(directory_ + "/csi.sock");
+    fake_->Start();
+    controllers_.clients["p"] = CsiClient::Connect(fake_->socket_path());
+  }
+  ~NodeApiTest() override {
+    controllers_.clients.clear();
+    fake_.reset();
+    EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
+  }
+
+  // The plugin "p", of which the fake is the controller too.
+  PluginFacts& AddPlugin(const std::set<int>& controller, const std::set<int>& node = {}) {
+    PluginFacts& facts = *control_.Add("p").facts;
+    facts.plugin_services.insert(::csi::v1::PluginCapability::Service::CONTROLLER_SERVICE);
+    facts.controller_capabilities = controller;
+    facts.node_capabilities = node;
+    return facts;
+  }
+
+  template <class Request, class Response>
+  absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (NodeApi::*method)(Request, CallInfo),
+                                const Request& request, bool may_change = true) {
+    const CallInfo call{.method = "Test",
+                        .rights = {.read = true, .change = may_change},
+                        .deadline = Clock::now() + std::chrono::seconds(20)};
+    return RunOn(loop_, (api_.*method)(request, call));
+  }
+
+  asio::io_context loop_;
+  std::string directory_;
+  std::unique_ptr<FakePlugin> fake_;
+  FakePluginControl control_;
+  FakeControllerDirectory controllers_;
+  FakeMounter mounter_{loop_.get_executor()};
+  EventLog events_{loop_.get_executor(), 10};
+  NodeApi api_{{.node_id = "n1",
+                .version = "0.1.0",
+                .started_at = WallTime(std::chrono::seconds(5)),
+                .config_dir = "/etc/b",
+                .state_dir = "/var/b",
+                .runtime_dir = "/run/b"},
+               control_,
+               controllers_,
+               mounter_,
+               events_};
+};
+
+template <class Request>
+Request ForVolume(const std::string& volume = "v") {
+  Request request;
+  request.set_plugin_id("p");
+  request.set_volume_id(volume);
+  return request;
+}
+
+}  // namespace berth
