@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
-#include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -65,20 +63,15 @@ int64_t CpuNanoseconds() {
 
 }  // namespace
 
-absl::Status AwaitSocket(const std::string& path, TimePoint deadline) {
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  const UniqueFd changes(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (inotify_add_watch(changes.get(), directory.c_str(), IN_CREATE | IN_MOVED_TO) < 0) {
-    return ErrnoStatus(errno, fmt::format("watch {}", directory));
-  }
+absl::Status AwaitSocket(const std::string& path, int changes, TimePoint deadline) {
   while (!Accepts(path)) {
     if (Clock::now() >= deadline)
       return absl::DeadlineExceededError(fmt::format("nobody listens on {}", path));
-    pollfd wait{.fd = changes.get(), .events = POLLIN, .revents = 0};
+    pollfd wait{.fd = changes, .events = POLLIN, .revents = 0};
     // Between bind and listen nothing changes in the directory.
     poll(&wait, 1, std::min(1, MillisecondsUntil(deadline)));
     std::array<char, 4096> events{};
-    while (read(changes.get(), events.data(), events.size()) > 0) {
+    while (read(changes, events.data(), events.size()) > 0) {
     }
   }
   return absl::OkStatus();

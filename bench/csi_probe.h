@@ -12,8 +12,9 @@
 
 namespace berth {
 
-// Waits until something accepts connections on the Unix socket at `path`, whose directory exists.
-[[nodiscard]] absl::Status AwaitSocket(const std::string& path, TimePoint deadline);
+// Waits until something accepts connections on the Unix socket at `path`; `changes` is an inotify descriptor
+// that does not block and watches its directory for what is created or moved there.
+[[nodiscard]] absl::Status AwaitSocket(const std::string& path, int changes, TimePoint deadline);
 
 // One Probe over a fresh channel. OK: it was answered as ready.
 [[nodiscard]] absl::Status ProbeOnce(const std::string& path, TimePoint deadline);
