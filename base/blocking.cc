@@ -34,7 +34,7 @@ struct Job {
 class Threads {
  public:
   static Threads& Instance() {
-    static auto* const threads = new Threads;  // NOLINT(cppcoreguidelines-owning-memory)
+    static auto* const threads = new Threads;
     return *threads;
   }
 

@@ -138,6 +138,13 @@ class LogFeed::Sink : public spdlog::sinks::sink {
     own_ = own;
   }
 
+  // Of stderr's sink, which is the logger's first.
+  void SetOwnLevel(spdlog::level::level_enum own) {
+    const std::lock_guard lock(mutex_);
+    own_ = own;
+    ApplyLevel();
+  }
+
   void Add(std::shared_ptr<Queue> queue) {
     const std::lock_guard lock(mutex_);
     queues_.push_back(std::move(queue));
@@ -194,13 +201,32 @@ std::unique_ptr<LogSubscription> LogFeed::Subscribe(asio::any_io_executor execut
   return std::unique_ptr<LogSubscription>(new LogSubscription(shared_from_this(), std::move(queue)));
 }
 
+namespace {
+
+absl::StatusOr<spdlog::level::level_enum> OwnLevel(std::string_view level) {
+  const auto parsed = spdlog::level::from_str(std::string(level));
+  if (parsed != spdlog::level::off || level == "off") return parsed;
+  return absl::InvalidArgumentError(
+      fmt::format("log level \"{}\" is unknown; trace, debug, info, warning, error, critical or off",
+                  Printable(level, 64)));
+}
+
+}  // namespace
+
+absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>& feed) {
+  BERTH_ASSIGN_OR_RETURN(const spdlog::level::level_enum parsed, OwnLevel(level));
+  spdlog::default_logger()->sinks().front()->set_level(parsed);
+  if (feed != nullptr) {
+    feed->sink_->SetOwnLevel(parsed);
+  } else {
+    spdlog::default_logger()->set_level(parsed);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status InitLog(const std::string& program, std::string_view level,
                      const std::shared_ptr<LogFeed>& feed) {
-  const auto parsed = spdlog::level::from_str(std::string(level));
-  if (parsed == spdlog::level::off && level != "off") {
-    return absl::InvalidArgumentError(fmt::format(
-        "log level \"{}\" is unknown; trace, debug, info, warning, error, critical or off", level));
-  }
+  BERTH_ASSIGN_OR_RETURN(const spdlog::level::level_enum parsed, OwnLevel(level));
   // systemd sets JOURNAL_STREAM where stderr goes to the journal: then each entry carries its level and
   // place as fields of its own.
   const bool journal = std::getenv("JOURNAL_STREAM") != nullptr;

@@ -27,6 +27,10 @@ class LogFeed;
 [[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level,
                                    const std::shared_ptr<LogFeed>& feed = nullptr);
 
+// Another level from now on, of the log that InitLog set up with the same feed. INVALID_ARGUMENT as there:
+// then the level stays.
+[[nodiscard]] absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>& feed);
+
 struct LogEntry {
   uint64_t sequence = 0;  // of all entries of this run that reached any subscriber
   WallTime time;
@@ -75,6 +79,7 @@ class LogFeed : public std::enable_shared_from_this<LogFeed> {
   friend class LogSubscription;
   friend absl::Status InitLog(const std::string& program, std::string_view level,
                               const std::shared_ptr<LogFeed>& feed);
+  friend absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>& feed);
   class Sink;
   std::shared_ptr<Sink> sink_;
 };

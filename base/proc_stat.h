@@ -1,4 +1,5 @@
-// What /proc/pid/stat says of a process: shared by the files of process.h and process_tree.h. Not for others. Any thread.
+// What /proc/pid/stat says of a process: shared by the files of process.h and process_tree.h. Not for others.
+// Any thread.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -23,7 +23,7 @@ namespace {
 class Reaper {
  public:
   static Reaper& Instance() {
-    static auto* const reaper = new Reaper;  // NOLINT(cppcoreguidelines-owning-memory)
+    static auto* const reaper = new Reaper;
     return *reaper;
   }
 

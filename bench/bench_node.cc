@@ -4,7 +4,10 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <stdexcept>
 
 namespace berth {
 
@@ -12,8 +15,7 @@ BenchNode::BenchNode(const std::string& disk) {
   std::string state = disk + "/node.XXXXXX";
   if (mkdtemp(state.data()) == nullptr || mkdir(node_.state_dir().c_str(), 0711) != 0 ||
       mount(state.c_str(), node_.state_dir().c_str(), nullptr, MS_BIND, nullptr) != 0) {
-    perror(state.c_str());
-    std::abort();
+    throw std::runtime_error(fmt::format("{}: {}", state, strerror(errno)));
   }
 }
 

@@ -33,7 +33,7 @@ class Restart : public Figure {
 
   [[nodiscard]] FigureInfo Info() const override {
     return {.id = "F6",
-            .what = "kill -9 of a plugin until a client has its plugin.registered",
+            .what = "kill -9 of a plugin until a client has its plugin.joined",
             .reference = "bare exec of the same program until its first Probe is OK",
             .unit = Unit::kSeconds,
             .goal = {.p50 = 2},
@@ -59,9 +59,9 @@ class Restart : public Figure {
     v1::WatchEventsRequest request;
     request.set_follow(true);
     request.set_plugin_id("hostpath");
-    watch_context_ = Node::Context(std::chrono::minutes(10));
+    watch_context_ = Node::Context(std::chrono::minutes(3));
     watch_ = node_->node().stub().WatchEvents(watch_context_.get(), request);
-    return AwaitRegistered();
+    return AwaitJoined();
   }
 
   absl::StatusOr<double> Candidate() override {
@@ -69,7 +69,7 @@ class Restart : public Figure {
     BERTH_RETURN_IF_ERROR(LetRun(pid, kStable));
     const TimePoint start = Clock::now();
     if (kill(pid, SIGKILL) != 0) return ErrnoStatus(errno, "kill the plugin");
-    BERTH_RETURN_IF_ERROR(AwaitRegistered());
+    BERTH_RETURN_IF_ERROR(AwaitJoined());
     return Seconds(Clock::now() - start);
   }
 
@@ -97,10 +97,10 @@ class Restart : public Figure {
   }
 
  private:
-  absl::Status AwaitRegistered() {
+  absl::Status AwaitJoined() {
     for (v1::WatchEventsResponse response; watch_->Read(&response);) {
       const v1::Event& event = response.event();
-      if (event.type() == "plugin.registered") return absl::OkStatus();
+      if (event.type() == "plugin.joined") return absl::OkStatus();
       if (event.type() == "plugin.backing_off" || event.type() == "plugin.failed") {
         return absl::FailedPreconditionError(fmt::format("{}: {}", event.type(), event.message()));
       }

@@ -2,7 +2,7 @@
 //
 // A figure is a file of its own, fNN_name.cc, and a line in figures.cc. Measure (measure.h) owns the order of
 // things: Prepare once, then pairs of Candidate and Reference, then Finish; the first pairs are thrown away.
-// One thread. Errors end the figure, not the run.
+// One thread. Errors, and exceptions of the tests' harness, end the figure, not the run.
 #pragma once
 
 #include <absl/status/status.h>

@@ -1,6 +1,7 @@
 #include "bench/measure.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/status.h"
 
@@ -39,7 +40,11 @@ absl::Status Run(Figure& figure, const OnPair& on_pair, FigureResult* result) {
 
 FigureResult Measure(Figure& figure, const OnPair& on_pair) {
   FigureResult result{.info = figure.Info()};
-  result.status = Run(figure, on_pair, &result);
+  try {
+    result.status = Run(figure, on_pair, &result);
+  } catch (const std::exception& error) {  // how the tests' harness ends a test
+    result.status = absl::InternalError(error.what());
+  }
   if (!result.status.ok() || result.series.candidate.empty()) return result;
   result.summary = Summarize(result.series);
   const std::vector<Check>& checks = result.remarks.checks;

@@ -63,5 +63,13 @@ TEST(MeasureTest, AnErrorEndsTheFigure) {
   EXPECT_FALSE(result.met);
 }
 
+TEST(MeasureTest, AnExceptionOfTheHarnessEndsTheFigureAlone) {
+  ScriptedFigure figure;
+  figure.references.clear();  // at() throws
+  const FigureResult result = Measure(figure, Ignore);
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(result.met);
+}
+
 }  // namespace
 }  // namespace berth

@@ -4,6 +4,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "base/blocking.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr size_t kEventsKept = 10'000;
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
 constexpr auto kStepsEndWithin = std::chrono::seconds(15);
+constexpr auto kSettingsReadWithin = std::chrono::seconds(30);
 
 // The socket that systemd listens on for us, if it does.
 absl::StatusOr<UniqueFd> InheritedSocket() {
@@ -31,8 +33,10 @@ absl::StatusOr<UniqueFd> InheritedSocket() {
 
 }  // namespace
 
-Berthd::Berthd(asio::any_io_executor executor, BerthdConfig config, std::shared_ptr<LogFeed> log)
+Berthd::Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConfig config,
+               std::shared_ptr<LogFeed> log)
     : executor_(executor),
+      options_(std::move(options)),
       config_(std::move(config)),
       log_(std::move(log)),
       events_(executor, kEventsKept),
@@ -68,9 +72,10 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
       .busy_until = [this](const std::string& id,
                            uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
+      .secrets = &secrets_,
   };
   supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
-  bridge_.Connect(supervisor_.get(), mounter_.get());
+  bridge_.Connect(supervisor_.get(), mounter_.get(), [this] { return Reload(); });
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
   co_return co_await mounter_->Recover();
@@ -93,6 +98,34 @@ Awaitable<absl::Status> Berthd::Serve() {
   BERTH_CO_ASSIGN_OR_RETURN(server_,
                             NodeServer::Start(executor_, std::move(options), std::move(policy), *api_));
   co_return absl::OkStatus();
+}
+
+Awaitable<absl::StatusOr<ReloadReport>> Berthd::Reload() {
+  std::vector<std::string> problems = co_await ReloadSettings();
+  bridge_.SetSettingsProblems(problems);
+  BERTH_CO_ASSIGN_OR_RETURN(ReloadReport report, co_await supervisor_->Reload());
+  for (std::string& problem : problems) report.broken.push_back("berthd: " + std::move(problem));
+  co_return report;
+}
+
+Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
+  struct Settings {
+    BerthdConfig config;
+    AccessPolicy policy;
+  };
+  auto read = [options = options_]() -> absl::StatusOr<Settings> {
+    BERTH_ASSIGN_OR_RETURN(BerthdConfig config, LoadBerthdConfig(options));
+    BERTH_ASSIGN_OR_RETURN(AccessPolicy policy, AccessPolicy::Make(config.access, getuid(), SystemNames()));
+    return Settings{.config = std::move(config), .policy = std::move(policy)};
+  };
+  absl::StatusOr<Settings> settings =
+      co_await RunBlocking("read berthd.toml", std::move(read), Clock::now() + kSettingsReadWithin);
+  absl::Status status = settings.status();
+  // The last that can fail, so that it is all or nothing.
+  if (status.ok()) status = SetLogLevel(settings->config.log_level, log_);
+  if (!status.ok()) co_return std::vector<std::string>{std::string(MessageOf(status))};
+  server_->SetPolicy(std::move(settings->policy));
+  co_return NeedsRestart(config_, settings->config);
 }
 
 Awaitable<void> Berthd::Stop() {

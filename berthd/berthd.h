@@ -6,6 +6,8 @@
 #include <absl/status/status.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/log.h"
@@ -22,13 +24,20 @@ namespace berth {
 
 class Berthd {
  public:
-  // `log`: what berthd logs, for those who follow it through the API.
-  Berthd(asio::any_io_executor executor, BerthdConfig config, std::shared_ptr<LogFeed> log);
+  // `options`: what the command line gave, which a reload must respect. `log`: what berthd logs, for those
+  // who follow it through the API.
+  Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConfig config,
+         std::shared_ptr<LogFeed> log);
   ~Berthd();
 
   // Restores what was, then serves: once this returns OK, the state is restored and the socket answers. An
   // error says what cannot be done and why; call Stop all the same.
   [[nodiscard]] Awaitable<absl::Status> Start();
+
+  // Reads berthd.toml and plugins.d again, and touches only what changed. Log level and access rights are
+  // taken over; what takes a restart of berthd, and what is wrong, is in the report and a problem of the
+  // node's until it is mended. A berthd.toml that is wrong changes nothing. ABORTED: a reload is under way.
+  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
 
   // Ends berthd's part in order, within about half a minute. Plugins and mounts stay.
   [[nodiscard]] Awaitable<void> Stop();
@@ -36,8 +45,11 @@ class Berthd {
  private:
   [[nodiscard]] Awaitable<absl::Status> RestoreState();
   [[nodiscard]] Awaitable<absl::Status> Serve();
+  // What is wrong with berthd.toml, or takes a restart, one line each.
+  [[nodiscard]] Awaitable<std::vector<std::string>> ReloadSettings();
 
   asio::any_io_executor executor_;
+  BerthdOptions options_;
   BerthdConfig config_;
   std::shared_ptr<LogFeed> log_;
   WallTime started_at_ = WallClock::now();

@@ -88,4 +88,17 @@ absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
   return config;
 }
 
+std::vector<std::string> NeedsRestart(const BerthdConfig& now, const BerthdConfig& wanted) {
+  std::vector<std::string> lines;
+  const auto compare = [&](std::string_view key, const std::string& is, const std::string& asked) {
+    if (is == asked) return;
+    lines.push_back(fmt::format("{}/berthd.toml: {}: \"{}\" takes a restart of berthd; it runs with \"{}\"",
+                                now.config_dir, key, Printable(asked, 256), Printable(is, 256)));
+  };
+  compare("node_id", now.node_id, wanted.node_id);
+  compare("state_dir", now.state_dir, wanted.state_dir);
+  compare("runtime_dir", now.runtime_dir, wanted.runtime_dir);
+  return lines;
+}
+
 }  // namespace berth

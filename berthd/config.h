@@ -1,7 +1,7 @@
 // berthd's settings: the command line over /etc/berth/berthd.toml over defaults.
 //
-// Plain values; read once, at start. Mistakes are INVALID_ARGUMENT, all of a file's at once, with file, line
-// and key.
+// Plain values; read at start, and again at a reload. Mistakes are INVALID_ARGUMENT, all of a file's at once,
+// with file, line and key.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rpc/access.h"
 
@@ -40,5 +41,9 @@ struct BerthdOptions {
 // are absolute, the node's id is text of 1 to 192 bytes (what a CSI node id may hold, with room), and
 // berthd's socket fits into a socket address.
 [[nodiscard]] absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options);
+
+// What `wanted` asks for that a running berthd with `now` cannot take over, one line each: it takes a
+// restart.
+[[nodiscard]] std::vector<std::string> NeedsRestart(const BerthdConfig& now, const BerthdConfig& wanted);
 
 }  // namespace berth

@@ -69,5 +69,21 @@ TEST(BerthdConfigTest, WhatCannotWorkIsRefused) {
   EXPECT_THAT(refused({.node_id = std::string(193, 'n')}), HasSubstr("node_id"));
 }
 
+TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
+  BerthdConfig now;
+  now.node_id = "n1";
+  BerthdConfig wanted = now;
+  wanted.log_level = "debug";
+  wanted.access.readers = {"*"};
+  EXPECT_THAT(NeedsRestart(now, wanted), testing::IsEmpty());
+  wanted.node_id = "n2";
+  wanted.state_dir = "/s";
+  wanted.runtime_dir = "/r";
+  EXPECT_THAT(
+      NeedsRestart(now, wanted),
+      ElementsAre("/etc/berth/berthd.toml: node_id: \"n2\" takes a restart of berthd; it runs with \"n1\"",
+                  HasSubstr("state_dir: \"/s\""), HasSubstr("runtime_dir: \"/r\"")));
+}
+
 }  // namespace
 }  // namespace berth

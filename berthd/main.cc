@@ -13,6 +13,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 
 #include "base/grpc_polling.h"
@@ -21,6 +22,7 @@
 #include "berthd/berthd.h"
 #include "berthd/config.h"
 #include "berthd/version.h"
+#include "supervisor/reload.h"
 
 namespace berth {
 namespace {
@@ -35,19 +37,59 @@ void RaiseDescriptorLimit() {
 
 void Notify(const std::string& state) { sd_notify(0, state.c_str()); }
 
+// SIGHUP: any number of them that come while one reload runs are one more.
+struct Hangup {
+  explicit Hangup(asio::any_io_executor executor) : bell(std::move(executor)) {}
+  Condition bell;
+  bool rung = false;
+};
+
+Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, std::string serving) {
+  while (true) {
+    [[maybe_unused]] const bool rung =
+        co_await hangup.bell.WaitUntil([&hangup] { return hangup.rung; }, TimePoint::max());
+    hangup.rung = false;
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    Notify(fmt::format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=Reading its files again",
+                       now.tv_sec * 1'000'000 + now.tv_nsec / 1000));
+    const absl::StatusOr<ReloadReport> report = co_await berthd.Reload();
+    if (report.ok()) {
+      SPDLOG_INFO("reloaded: {}", Describe(*report));
+    } else {
+      SPDLOG_ERROR("reload: {}", MessageOf(report.status()));
+    }
+    Notify(fmt::format("READY=1\nSTATUS={}", serving));
+  }
+}
+
 // From start to the first SIGTERM or SIGINT. The exit code.
-Awaitable<int> Run(BerthdConfig config, std::shared_ptr<LogFeed> log) {
+Awaitable<int> Run(BerthdOptions options, BerthdConfig config, std::shared_ptr<LogFeed> log) {
+  const auto executor = co_await asio::this_coro::executor;
+  const std::string serving = fmt::format("Serving as node {}", config.node_id);
   const std::string node_id = config.node_id;
-  asio::signal_set signals(co_await asio::this_coro::executor, SIGTERM, SIGINT);
-  Berthd berthd(co_await asio::this_coro::executor, std::move(config), std::move(log));
+  asio::signal_set signals(executor, SIGTERM, SIGINT, SIGHUP);
+  Berthd berthd(executor, std::move(options), std::move(config), std::move(log));
+  Hangup hangup(executor);
+  TaskScope reloads(executor, "berthd");
 
   const absl::Status started = co_await berthd.Start();
   if (started.ok()) {
     SPDLOG_INFO("berthd {} is ready as node {}", kBerthVersion, node_id);
-    Notify(fmt::format("READY=1\nSTATUS=Serving as node {}", node_id));
-    const auto [error, signal] = co_await signals.async_wait(asio::as_tuple(asio::use_awaitable));
-    SPDLOG_INFO("stopping: {}", error ? error.message() : strsignal(signal));
+    Notify(fmt::format("READY=1\nSTATUS={}", serving));
+    reloads.Spawn("reload", ReloadWhenAsked(berthd, hangup, serving));
+    while (true) {
+      const auto [error, signal] = co_await signals.async_wait(asio::as_tuple(asio::use_awaitable));
+      if (!error && signal == SIGHUP) {
+        hangup.rung = true;
+        hangup.bell.NotifyAll();
+        continue;
+      }
+      SPDLOG_INFO("stopping: {}", error ? error.message() : strsignal(signal));
+      break;
+    }
     Notify("STOPPING=1\nSTATUS=Stopping; plugins and volumes stay");
+    co_await reloads.Join();
   } else {
     SPDLOG_CRITICAL("cannot start: {}", MessageOf(started));
     Notify(fmt::format("STATUS=Cannot start: {}", Printable(MessageOf(started), 512)));
@@ -82,14 +124,16 @@ int Main(int argc, char** argv) {
   }
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
-  if (!GrpcPollsWithoutPause()) SPDLOG_WARN("gRPC's threads sleep now and then: calls may take 100 ms longer");
+  if (!GrpcPollsWithoutPause())
+    SPDLOG_WARN("gRPC's threads sleep now and then: calls may take 100 ms longer");
 
   int exit_code = EXIT_FAILURE;
   asio::io_context loop(1);
-  asio::co_spawn(loop, Run(*std::move(config), log), [&](const std::exception_ptr& error, int code) {
-    if (error) std::rethrow_exception(error);
-    exit_code = code;
-  });
+  asio::co_spawn(loop, Run(std::move(options), *std::move(config), log),
+                 [&](const std::exception_ptr& error, int code) {
+                   if (error) std::rethrow_exception(error);
+                   exit_code = code;
+                 });
   loop.run();
   return exit_code;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
 #include <vector>
 
 namespace berth {
@@ -26,9 +27,11 @@ ConnectionSink PluginBridge::Sink() {
   };
 }
 
-void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter) {
+void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter,
+                           std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload) {
   supervisor_ = supervisor;
   mounter_ = mounter;
+  reload_ = std::move(reload);
 }
 
 Awaitable<void> PluginBridge::Shutdown() { return connections_.Shutdown(); }
@@ -36,6 +39,11 @@ Awaitable<void> PluginBridge::Shutdown() { return connections_.Shutdown(); }
 void PluginBridge::OnSocketAppeared(const Incarnation& incarnation) {
   const PluginSnapshot* known = supervisor_->registry().Find(incarnation.plugin_id);
   connections_.Open(incarnation, known != nullptr ? known->facts : std::nullopt);
+}
+
+void PluginBridge::OnHealthConfig(const std::string& plugin_id, uint64_t number, const HealthConfig& health) {
+  const PluginSnapshot* known = supervisor_->registry().Find(plugin_id);
+  connections_.ProbeOtherwise(plugin_id, number, health, known != nullptr ? known->facts : std::nullopt);
 }
 
 void PluginBridge::OnIncarnationGone(const std::string& plugin_id, uint64_t number) {
@@ -58,7 +66,8 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
                     ids.empty() ? "is none" : fmt::format("are {}", fmt::join(ids, ", "))));
   }
   const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
-  if (!plugin->registered || !plugin->ready || plugin->held || !plugin->facts || connection == nullptr) {
+  const bool answers = plugin->ready && !plugin->held && plugin->facts && connection != nullptr;
+  if (!answers || (!plugin->registered && connection->only_lets_go.empty())) {
     return absl::UnavailableError(fmt::format("plugin {} is {}{}{}", plugin_id,
                                               PluginStateName(plugin->state),
                                               plugin->reason.empty() ? "" : ": ", plugin->reason));
@@ -67,11 +76,15 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
     return absl::FailedPreconditionError(
         fmt::format("plugin {} has no node service: it is a controller only", plugin_id));
   }
+  std::string refuses_new;
+  if (plugin->draining) {
+    refuses_new = fmt::format("plugin {} is being drained: it takes nothing new", plugin_id);
+  } else if (!plugin->registered) {
+    refuses_new = fmt::format("plugin {} takes nothing new: {}", plugin_id, connection->only_lets_go);
+  }
   return Entry{.client = connection->client,
                .facts = *plugin->facts,
-               .refuses_new = plugin->draining
-                                  ? fmt::format("plugin {} is being drained: it takes nothing new", plugin_id)
-                                  : std::string(),
+               .refuses_new = std::move(refuses_new),
                .volumes_path = connection->incarnation.volumes_path};
 }
 
@@ -120,17 +133,19 @@ Awaitable<absl::Status> PluginBridge::SwapPlugin(std::string id, SwapRequest req
   return supervisor_->SwapPlugin(std::move(id), std::move(request), deadline);
 }
 
-Awaitable<absl::StatusOr<ReloadReport>> PluginBridge::Reload(TimePoint /*deadline*/) {
-  return supervisor_->Reload();
-}
+Awaitable<absl::StatusOr<ReloadReport>> PluginBridge::Reload(TimePoint /*deadline*/) { return reload_(); }
 
-Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string /*id*/, LogQuery /*query*/,
-                                                          TimePoint /*deadline*/) {
-  co_return absl::UnimplementedError("the logs of plugins cannot be read yet");
+Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQuery query,
+                                                          TimePoint deadline) {
+  return supervisor_->logs().Read(std::move(id), std::move(query), deadline);
 }
 
 std::string PluginBridge::Placement() const { return supervisor_->placement(); }
 
-std::vector<std::string> PluginBridge::Problems() const { return supervisor_->Problems(); }
+std::vector<std::string> PluginBridge::Problems() const {
+  std::vector<std::string> problems = settings_problems_;
+  for (std::string& problem : supervisor_->Problems()) problems.push_back(std::move(problem));
+  return problems;
+}
 
 }  // namespace berth

@@ -5,6 +5,7 @@
 // the one that the registry names; while that is held, those who want to call wait.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,7 +33,11 @@ class PluginBridge final : public PluginObserver,
   ~PluginBridge() override;
 
   // The parts to join. Both outlive this, and come after it: they are made with a reference to it.
-  void Connect(Supervisor* supervisor, Mounter* mounter);
+  // `reload`: of all of berthd.
+  void Connect(Supervisor* supervisor, Mounter* mounter,
+               std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload);
+  // What there is to say of berthd's own settings; with the plugins' in Problems.
+  void SetSettingsProblems(std::vector<std::string> problems) { settings_problems_ = std::move(problems); }
 
   // Ends all probing.
   [[nodiscard]] Awaitable<void> Shutdown();
@@ -40,6 +45,7 @@ class PluginBridge final : public PluginObserver,
   // PluginObserver.
   void OnSocketAppeared(const Incarnation& incarnation) override;
   void OnIncarnationGone(const std::string& plugin_id, uint64_t number) override;
+  void OnHealthConfig(const std::string& plugin_id, uint64_t number, const HealthConfig& health) override;
 
   // PluginDirectory.
   [[nodiscard]] absl::StatusOr<Entry> Find(const std::string& plugin_id) override;
@@ -72,6 +78,8 @@ class PluginBridge final : public PluginObserver,
 
   Supervisor* supervisor_ = nullptr;
   Mounter* mounter_ = nullptr;
+  std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload_;
+  std::vector<std::string> settings_problems_;
   PluginConnections connections_;
 };
 

@@ -1,5 +1,8 @@
 #include "berthd/plugin_connections.h"
 
+#include "base/status.h"
+#include "fingerprint/facts.h"
+
 namespace berth {
 
 PluginConnections::PluginConnections(asio::any_io_executor executor, EventLog& events, RecentSecrets& secrets,
@@ -14,7 +17,7 @@ PluginConnections::~PluginConnections() = default;
 
 void PluginConnections::Open(const Incarnation& incarnation, std::optional<PluginFacts> known) {
   const Key key(incarnation.plugin_id, incarnation.number);
-  if (connections_.contains(key)) return;
+  if (shut_down_ || connections_.contains(key)) return;
   CsiClientOptions client_options{
       .secrets = &secrets_,
       .plugin_id = incarnation.plugin_id,
@@ -24,7 +27,12 @@ void PluginConnections::Open(const Incarnation& incarnation, std::optional<Plugi
   connection.incarnation = incarnation;
   connection.client = CsiClient::Connect(incarnation.socket_path, std::move(client_options));
   connection.health.since = WallClock::now();
+  connection.fingerprinter = Probe(key, connection, std::move(known));
+}
 
+std::unique_ptr<Fingerprinter> PluginConnections::Probe(const Key& key, const Connection& connection,
+                                                        std::optional<PluginFacts> known) {
+  const Incarnation& incarnation = connection.incarnation;
   FingerprintOptions options{
       .plugin_id = incarnation.plugin_id,
       .expect_node = incarnation.kind != PluginKind::kController,
@@ -38,12 +46,26 @@ void PluginConnections::Open(const Incarnation& incarnation, std::optional<Plugi
       .on_probe = [this, key](const ProbeResult& result) { OnProbe(key, result); },
       .on_facts =
           [this, key](absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
+            if (const auto found = connections_.find(key); found != connections_.end()) {
+              found->second.only_lets_go = MayLetGo(facts.status()) ? MessageOf(facts.status()) : "";
+            }
             sink_.on_facts(key.first, key.second, std::move(facts), computed_class);
           },
       .holds_volumes = [this, key] { return sink_.holds_volumes(key.first); },
   };
-  connection.fingerprinter = std::make_unique<Fingerprinter>(executor_, std::move(options), connection.client,
-                                                             std::move(sink), events_);
+  return std::make_unique<Fingerprinter>(executor_, std::move(options), connection.client, std::move(sink),
+                                         events_);
+}
+
+void PluginConnections::ProbeOtherwise(const std::string& plugin_id, uint64_t number,
+                                       const HealthConfig& health, std::optional<PluginFacts> known) {
+  const Key key(plugin_id, number);
+  const auto found = connections_.find(key);
+  if (found == connections_.end()) return;
+  Connection& connection = found->second;
+  connection.incarnation.health = health;
+  ending_.Spawn(plugin_id, End(std::move(connection.fingerprinter)));
+  connection.fingerprinter = Probe(key, connection, std::move(known));
 }
 
 void PluginConnections::Close(const std::string& plugin_id, uint64_t number) {
@@ -52,6 +74,7 @@ void PluginConnections::Close(const std::string& plugin_id, uint64_t number) {
 }
 
 Awaitable<void> PluginConnections::Shutdown() {
+  shut_down_ = true;
   while (!connections_.empty()) {
     const Key key = connections_.begin()->first;
     Close(key.first, key.second);

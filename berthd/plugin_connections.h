@@ -43,6 +43,9 @@ class PluginConnections {
 
   // `known`: what an earlier incarnation was, if there was one.
   void Open(const Incarnation& incarnation, std::optional<PluginFacts> known);
+  // With another schedule from now on; what it is is read again.
+  void ProbeOtherwise(const std::string& plugin_id, uint64_t number, const HealthConfig& health,
+                      std::optional<PluginFacts> known);
   void Close(const std::string& plugin_id, uint64_t number);
   // Closes all, and waits until nothing probes any more.
   [[nodiscard]] Awaitable<void> Shutdown();
@@ -52,6 +55,8 @@ class PluginConnections {
     std::shared_ptr<CsiClient> client;
     std::unique_ptr<Fingerprinter> fingerprinter;
     PluginHealth health;
+    // Not empty: it is refused, with this for the reason, until it has let go of what it holds.
+    std::string only_lets_go;
   };
   // Null where there is none.
   [[nodiscard]] const Connection* Find(const std::string& plugin_id, uint64_t number) const;
@@ -59,6 +64,8 @@ class PluginConnections {
  private:
   using Key = std::pair<std::string, uint64_t>;  // plugin, incarnation
 
+  [[nodiscard]] std::unique_ptr<Fingerprinter> Probe(const Key& key, const Connection& connection,
+                                                     std::optional<PluginFacts> known);
   void OnProbe(const Key& key, const ProbeResult& result);
   static Awaitable<void> End(std::unique_ptr<Fingerprinter> fingerprinter);
 
@@ -67,6 +74,7 @@ class PluginConnections {
   RecentSecrets& secrets_;
   ConnectionSink sink_;
   std::map<Key, Connection> connections_;
+  bool shut_down_ = false;
   TaskScope ending_;  // Fingerprinters on their way out
 };
 

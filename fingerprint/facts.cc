@@ -345,12 +345,14 @@ absl::Status CheckSuccessor(const PluginFacts& known, const PluginFacts& now, bo
                     Quoted(known.name), Quoted(now.name)));
   }
   if (known.node_id != now.node_id && !known.node_id.empty() && holds_volumes) {
-    return absl::FailedPreconditionError(
+    return absl::AbortedError(
         fmt::format("the node id changed from {} to {} while volumes are held under the old one",
                     Quoted(known.node_id), Quoted(now.node_id)));
   }
   return absl::OkStatus();
 }
+
+bool MayLetGo(const absl::Status& refusal) { return absl::IsAborted(refusal); }
 
 std::vector<std::string> DiffFacts(const PluginFacts& before, const PluginFacts& after) {
   std::vector<std::string> out;

@@ -46,10 +46,14 @@ struct CheckedFacts {
 [[nodiscard]] absl::StatusOr<CheckedFacts> CheckAnswers(const PluginAnswers& answers,
                                                         ExpectedServices expected);
 
-// Whether a plugin that was `known` may go on as `now`. FAILED_PRECONDITION for another driver's name, and
-// for another node id (or none) while volumes are held under the old one.
+// Whether a plugin that was `known` may go on as `now`. FAILED_PRECONDITION for another driver's name;
+// ABORTED for another node id (or none) while volumes are held under the old one, until they have been let go
+// of.
 [[nodiscard]] absl::Status CheckSuccessor(const PluginFacts& known, const PluginFacts& now,
                                           bool holds_volumes);
+
+// Whether a plugin that is refused with this may still be asked to let go of what it holds.
+[[nodiscard]] bool MayLetGo(const absl::Status& refusal);
 
 // Each difference in words: "node capability EXPAND_VOLUME gained". Empty if there is none.
 [[nodiscard]] std::vector<std::string> DiffFacts(const PluginFacts& before, const PluginFacts& after);

@@ -109,8 +109,8 @@ class PluginDirectory {
   struct Entry {
     std::shared_ptr<CsiClient> client;
     PluginFacts facts;
-    // Not empty: it is being drained. Nothing new is staged or published through it, with this for the
-    // reason; what has begun goes on, and what takes volumes away.
+    // Not empty: it is being drained, or comes as another node. Nothing new is staged or published through
+    // it, with this for the reason; what has begun goes on, and what takes volumes away.
     std::string refuses_new = {};
     // Where the plugin sees the tree of volumes; empty: where we do.
     std::string volumes_path = {};

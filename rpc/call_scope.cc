@@ -36,7 +36,7 @@ void CallScope::Spawn(std::string_view method, Awaitable<void> task) {
 }
 
 Awaitable<void> CallScope::Stop(TimePoint grace) {
-  stopping_ = true;
+  StopAdmitting();
   // A task leaves the scope just before its reactor goes, so the reactors' bell rings for both.
   co_await changed_.WaitUntil([this] { return tasks_.size() == 0; }, grace);
   co_await tasks_.Join();

@@ -42,7 +42,9 @@ class CallScope {
   [[nodiscard]] absl::Status Admit() const;
   void Spawn(std::string_view method, Awaitable<void> task);
 
-  // Admits nothing any more. Calls that run may end until `grace`; then they are cancelled and answered with
+  // Admits nothing any more.
+  void StopAdmitting() { stopping_ = true; }
+  // The same, and calls that run may end until `grace`; then they are cancelled and answered with
   // UNAVAILABLE. Returns once none runs.
   [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
 

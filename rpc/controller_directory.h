@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "csi/client.h"
-#include "supervisor/plugin_log.h"
+#include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"
 

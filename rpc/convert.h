@@ -15,7 +15,7 @@
 #include "csi/csi.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/node.pb.h"
-#include "supervisor/plugin_log.h"
+#include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"
 

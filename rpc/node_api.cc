@@ -62,29 +62,11 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
 
 std::vector<std::string> NodeApi::Problems() const {
   std::vector<std::string> problems;
+  for (const std::string& problem : control_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const auto& [id, plugin] : control_.plugins()) {
-    switch (plugin.state) {
-      case PluginState::kFailed:
-        problems.push_back(fmt::format("plugin {} has failed{}", id, Because(plugin.reason)));
-        break;
-      case PluginState::kUnhealthy:
-        problems.push_back(fmt::format("plugin {} is unhealthy{}", id, Because(plugin.reason)));
-        break;
-      case PluginState::kBackingOff:
-        problems.push_back(
-            fmt::format("plugin {} ended and will be started again{}", id, Because(plugin.reason)));
-        break;
-      case PluginState::kReady:
-        if (!plugin.registered) {
-          problems.push_back(
-              fmt::format("plugin {} answers but takes no work{}", id, Because(plugin.reason)));
-        }
-        break;
-      case PluginState::kStopped:
-      case PluginState::kStarting:
-      case PluginState::kDraining:
-        break;
-    }
+    const bool idle = plugin.state == PluginState::kReady && !plugin.registered;
+    if (!idle || plugin.held || plugin.draining) continue;
+    problems.push_back(fmt::format("plugin {} answers but takes no work{}", id, Because(plugin.reason)));
   }
   for (const VolumeView& volume : mounter_.List()) {
     const std::string name =

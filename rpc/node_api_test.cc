@@ -19,10 +19,12 @@ using NodeRpc = csi::NodeServiceCapability::RPC;
 
 TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("good");
-  control_.Add("bad").state = PluginState::kFailed;
-  control_.plugins_by_id["bad"].reason = "bad.toml:3: command: missing";
   control_.Add("sick").state = PluginState::kUnhealthy;
   control_.Add("odd").registered = false;
+  control_.Add("swapped").registered = false;
+  control_.plugins_by_id["swapped"].held = true;
+  control_.placement = "systemd scopes";
+  control_.problems = {"plugin bad is failed: bad.toml:3:\n", "plugin sick is unhealthy"};
   mounter_.Add("good", "v1", "c");
   mounter_.Add("good", "v2", "c").awaiting_secrets = true;
   mounter_.Add("good", "v3", "c").uncertain = true;
@@ -36,12 +38,14 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_EQ(status->started_at().seconds(), 5);
   EXPECT_EQ(status->state_dir(), "/var/b");
   EXPECT_EQ(status->plugins(), 4);
-  EXPECT_EQ(status->plugins_ready(), 2);
+  EXPECT_EQ(status->plugins_ready(), 3);
+  EXPECT_EQ(status->placement(), "systemd scopes");
   EXPECT_EQ(status->volumes(), 3);
   EXPECT_EQ(status->publications(), 3);
   EXPECT_EQ(status->last_event_sequence(), 1U);
   EXPECT_THAT(status->problems(), SizeIs(5));
-  EXPECT_THAT(status->problems(), Contains("plugin bad has failed: bad.toml:3: command: missing"));
+  EXPECT_THAT(status->problems(), Contains("plugin bad is failed: bad.toml:3:\\x0a"));
+  EXPECT_THAT(status->problems(), Contains(HasSubstr("plugin odd answers but takes no work")));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("volume v2 of plugin good waits for its secrets")));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("DEADLINE_EXCEEDED")));
 }

@@ -151,6 +151,7 @@ Awaitable<void> NodeServer::Shutdown(TimePoint grace) {
   // Whoever connects from now on is refused by the kernel, and finds no socket once it is removed.
   co_await asio::this_coro::throw_if_cancelled(false);
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  for (const auto& backend : backends_) backend->service.StopAdmitting();
   socket_.Remove();
   co_await tasks_.Join();
   listener_.close();

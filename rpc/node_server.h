@@ -65,6 +65,9 @@ class NodeServer {
   // closes every connection, and removes the socket file if it is ours. Bounded: `grace` and a few seconds.
   [[nodiscard]] Awaitable<void> Shutdown(TimePoint grace);
 
+  // For those who connect from now on.
+  void SetPolicy(AccessPolicy policy) { policy_ = std::move(policy); }
+
   [[nodiscard]] size_t connections() const { return connections_->size(); }
 
  private:

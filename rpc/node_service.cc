@@ -89,6 +89,11 @@ NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights ri
       calls_(executor, "calls", limits.calls, limits.longest_call),
       watches_(std::move(executor), "watches", limits.watches, limits.longest_call) {}
 
+void NodeService::StopAdmitting() {
+  watches_.StopAdmitting();
+  calls_.StopAdmitting();
+}
+
 Awaitable<void> NodeService::Stop(TimePoint grace) {
   co_await watches_.Stop(Clock::now());
   co_await calls_.Stop(grace);

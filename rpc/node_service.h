@@ -33,7 +33,9 @@ class NodeService final : public v1::Node::CallbackService {
   NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerNames peer_names,
               ServiceLimits limits);
 
-  // Ends watches at once and refuses new calls (UNAVAILABLE); those that run may end until `grace`.
+  // Answers new calls with UNAVAILABLE.
+  void StopAdmitting();
+  // The same, and ends watches at once; calls that run may end until `grace`.
   [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
   // After the gRPC server's Shutdown: waits until its last reactor is gone; says whether it is.
   [[nodiscard]] Awaitable<bool> WaitGone(TimePoint deadline);

@@ -18,8 +18,8 @@
 
 #include "base/clock.h"
 #include "base/process.h"
-#include "supervisor/plugin_log.h"
-#include "supervisor/plugin_place.h"
+#include "supervisor/logs/plugin_log.h"
+#include "supervisor/places/plugin_place.h"
 #include "supervisor/registry.h"
 #include "supervisor/restart_policy.h"
 

@@ -11,7 +11,7 @@
 #include <regex>
 
 #include "base/file.h"
-#include "supervisor/testing/temp_dir.h"
+#include "base/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/status.h"
-#include "supervisor/testing/temp_dir.h"
+#include "base/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -104,7 +104,12 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
       }
       break;
     case Type::kRefused:
-      if (swap_ == Swap::kTrial && Running() && announced_) actions = RevertTrial(event.text, now);
+      if (!Running() || !announced_) break;
+      if (swap_ == Swap::kTrial) {
+        actions = RevertTrial(event.text, now);
+      } else {
+        held_ = false;  // nothing that passes soon
+      }
       break;
     case Type::kExited:
       actions = OnExited(event, now);
@@ -497,6 +502,11 @@ PluginLifecycle::Actions PluginLifecycle::OnTimer(const LifecycleEvent& event, T
                        now);
   }
   if (passed(replace_at_) && ill_since_.has_value()) {
+    if (!event.keep.empty()) {
+      ill_since_ = now;  // looked at again after the same time
+      reason_ += (reason_.empty() ? "not replaced: " : "; not replaced: ") + event.keep;
+      return {};
+    }
     std::string doing =
         fmt::format("being replaced, as it was ill for {}: {}", InSeconds(now - *ill_since_), ill_text_);
     return Quiesce(Goal::kReplace, std::move(doing), event, now);

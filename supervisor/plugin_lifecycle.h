@@ -99,6 +99,8 @@ struct LifecycleEvent {
   double random = 0.5;  // of [0, 1), for the backoff's jitter; with kExited and kLaunchFailed
   // With every event: the latest deadline of the operations in flight; none: nullopt.
   std::optional<TimePoint> busy_until;
+  // With kTimer: why it must not be replaced for ill health; empty: it may.
+  std::string keep;
   // With every event of a plugin that drains, and with kDrainRequested: who holds volumes through it.
   std::vector<std::string> holders;
 };
@@ -131,6 +133,7 @@ class PluginLifecycle {
   [[nodiscard]] bool draining() const;
   // Volumes are waited for, now or as soon as it runs again: the wish that outlives berthd.
   [[nodiscard]] bool drain_wished() const { return drain_wished_; }
+  [[nodiscard]] bool waits_for_volumes() const { return In(Phase::kVolumes); }
   [[nodiscard]] bool swapping() const { return swap_ != Swap::kNone; }
   [[nodiscard]] const std::string& swap_failure() const { return swap_failure_; }
   // Why it is in this state, for people; empty where there is nothing to say.

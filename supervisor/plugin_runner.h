@@ -1,13 +1,14 @@
 // One plugin's owner: feeds its PluginLifecycle with what happens and carries out what that decides.
 //
-// Owned by the Supervisor; loop thread only. Run is the one task that launches, signals and reaps this
-// plugin; others only post to it. Each incarnation has two helpers, which wait for its socket and its end.
+// Owned by the Supervisor; loop thread only. Run is the one task that launches, signals and ends processes of
+// this plugin; others only post to it, what probing has found included. A process itself is a
+// PluginInstance's.
 //
 //   <state_dir>/plugins/<id>/       BERTH_PLUGIN_DIR, the plugin's own
-//   <state_dir>/logs/<id>.log       its output, and .log.1 before that
+//   <state_dir>/swaps/<id>.toml     SwapState, while a swap overrides the file
 //   <runtime_dir>/plugins/<id>/     0750
-//       csi.sock                    the plugin's
-//       run.toml                    RunRecord, while it runs
+//       csi.sock, csi-next.sock     the plugin's
+//       run.toml, run-next.toml     RunRecord, while it runs
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -21,21 +22,21 @@
 #include <vector>
 
 #include "base/event_log.h"
-#include "base/process.h"
 #include "base/task_scope.h"
 #include "supervisor/plugin_config.h"
+#include "supervisor/plugin_instance.h"
 #include "supervisor/plugin_lifecycle.h"
 #include "supervisor/plugin_owner.h"
 #include "supervisor/registry.h"
 #include "supervisor/run_record.h"
 #include "supervisor/supervisor.h"
+#include "supervisor/swap_plan.h"
 
 namespace berth {
 
 // What all runners share; outlives them.
 struct RunnerContext {
-  asio::any_io_executor executor;
-  PluginPlaces places;
+  InstanceContext& instances;
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
   std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
   PluginObserver& observer;
@@ -45,23 +46,17 @@ struct RunnerContext {
 
 class PluginRunner final : public PluginOwner {
  public:
-  // `file.config` not OK: a broken file. It can still be taken back, not launched.
+  // `file.config` not OK: a broken file. It can still be taken back, not launched. `file.path` empty: only a
+  // run record is left.
   PluginRunner(RunnerContext& context, PluginFile file);
-  // A plugin of which only a run record is left.
-  PluginRunner(RunnerContext& context, std::string id);
   ~PluginRunner() override;
   PluginRunner(const PluginRunner&) = delete;
   PluginRunner& operator=(const PluginRunner&) = delete;
 
-  // Takes the plugin back or launches it, and then does what comes, until cancelled; returns by itself only
-  // when a plugin without a file has ended.
+  // See PluginOwner.
   [[nodiscard]] Awaitable<void> Run() override;
-  // Waits until it was taken back, launched, or neither for good.
   [[nodiscard]] Awaitable<void> WaitBegun() override;
-  // Once Run has ended: lets go of the process, which runs on.
   [[nodiscard]] Awaitable<void> LetGo() override;
-
-  // See Supervisor.
   [[nodiscard]] Awaitable<absl::Status> Start(TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> Stop(bool force, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> Restart(bool force, TimePoint deadline) override;
@@ -74,61 +69,109 @@ class PluginRunner final : public PluginOwner {
                const std::string& computed_class) override;
   void OnIdle(uint64_t incarnation) override;
   void OnHoldersChanged() override;
-
-  // True once a plugin without a file has ended: it is no longer in the registry.
   [[nodiscard]] bool gone() const override { return gone_; }
 
  private:
+  struct Facts {
+    absl::StatusOr<PluginFacts> facts;
+    std::string computed_class;
+  };
   struct Message {
     LifecycleEvent event;
-    std::optional<ExitStatus> exit;  // with kExited
+    uint64_t incarnation = 0;  // with what follows: of which
+    std::optional<ExitStatus> exit = std::nullopt;
+    std::optional<PluginHealth> health = std::nullopt;
+    std::optional<Facts> facts = std::nullopt;
+  };
+  // A swap from its request to its outcome.
+  struct SwapOutcome {
+    bool done = false;
+    absl::Status status;
+  };
+  struct SwapAttempt {
+    PluginConfig file;
+    std::optional<SwapOverride> override;
+    bool accept_changes = false;
+    bool tried = false;
+    absl::StatusOr<PluginConfig> old_config = absl::UnknownError("");
+    std::optional<PluginFacts> before;
+    std::shared_ptr<SwapOutcome> outcome;
   };
 
-  // The run itself.
+  // The run itself (plugin_runner.cc).
   Awaitable<void> Begin();
   Awaitable<void> Handle(Message message);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
-  Awaitable<absl::Status> LaunchProcess();
-  Awaitable<absl::Status> RecordProcess(RunRecord* record, pid_t pid);
+  void BeginIncarnation(std::unique_ptr<PluginInstance> instance);
+  Awaitable<void> EndIncarnation(Message& message);
+  void Retire(const std::string& why);
+  void Fill(LifecycleEvent& event);
+  // Whether the event means anything, with what comes of the health or facts in it.
+  bool TakeFindings(Message& message);
+  LifecycleEvent TakeFacts(Facts facts);
+  void KeepWish();
+
+  // Taking back (plugin_runner_restore.cc).
   // True: the recorded process runs and is ours again. False: there is none. An error: there is one of which
   // that cannot be said, so that nothing may be launched.
   Awaitable<absl::StatusOr<bool>> TakeBack();
-  Awaitable<void> TellEndedMeanwhile(RunRecord record, std::unique_ptr<Process> process);
-  void BeginIncarnation(std::unique_ptr<Process> process, RunRecord record);
-  Awaitable<void> EndIncarnation(ExitStatus exit);
-  Awaitable<void> WatchExit();
-  Awaitable<void> WatchSocket();
-  void RecordExecuted();
-  void DropRecord();
+  Awaitable<absl::StatusOr<std::optional<RunRecord>>> ReadRecord(RunSlot slot);
+  Awaitable<void> EndLeftover(RunRecord record);
+  Awaitable<void> RestoreSwap();
+  void NoteFile();
 
-  // Requests.
-  uint64_t Post(LifecycleEvent::Type type);
+  // Swaps (plugin_runner_swap.cc).
+  Awaitable<absl::Status> SwapTo(PluginConfig file, std::optional<SwapOverride> override, bool accept_changes,
+                                 bool force, TimePoint deadline);
+  void TrySwap();
+  Awaitable<void> AdoptSwap();
+  Awaitable<void> RevertSwap();
+  Awaitable<absl::Status> KeepSwaps(SwapState state);
+
+  // Requests (plugin_runner_requests.cc).
+  uint64_t Post(LifecycleEvent::Type type, bool force = false);
   void Post(Message message);
   Awaitable<bool> Handled(uint64_t ticket, TimePoint deadline);
-  absl::Status ReloadFile();
+  Awaitable<absl::StatusOr<PluginConfig>> ReadConfig(TimePoint deadline);
+  Awaitable<void> TakeConfig(PluginConfig file);
   Awaitable<absl::Status> WaitServing(TimePoint deadline);
   [[nodiscard]] std::vector<std::string> Holders() const;
+  // What would break if its process went now, in words; empty: nothing.
+  [[nodiscard]] std::string WouldBreak() const;
+  Awaitable<absl::StatusOr<Reconfigured>> FileGone(TimePoint deadline);
+  Awaitable<absl::StatusOr<Reconfigured>> Disable(PluginConfig file, TimePoint deadline);
 
   // What is told.
-  void Announce(PluginState before);
+  void Announce(PluginState before, const std::string& reason_before);
   void Publish();
   void Tell(std::string_view type, std::string message);
   [[nodiscard]] LifecycleLimits Limits() const;
-  [[nodiscard]] std::string RuntimeDir() const { return PluginRuntimeDir(context_.places, id_); }
+  [[nodiscard]] const PluginPlaces& places() const { return context_.instances.places; }
+  [[nodiscard]] std::shared_ptr<RunRecordFile> RecordFile(RunSlot slot) const {
+    return slot == RunSlot::kFirst ? first_record_ : second_record_;
+  }
 
   RunnerContext& context_;
   const std::string id_;
-  const std::string config_file_;  // empty: there is none any more
+  std::string config_file_;  // empty: there is none any more
+  // The file as it was read last, and what is launched: that with what a swap put over it.
+  absl::StatusOr<PluginConfig> file_;
   absl::StatusOr<PluginConfig> config_;
+  SwapState swaps_;  // as on disk
+  std::optional<SwapAttempt> swap_;
   PluginLifecycle lifecycle_;
   PluginSnapshot snapshot_;  // as in the registry
   std::string note_;         // shown beside the reason: what is odd about this incarnation
   std::string refused_;      // why its facts were refused
 
-  std::unique_ptr<Process> process_;
-  RunRecord record_;                  // of process_
-  std::unique_ptr<TaskScope> tasks_;  // of process_
+  std::shared_ptr<RunRecordFile> first_record_;
+  std::shared_ptr<RunRecordFile> second_record_;
+  std::unique_ptr<PluginInstance> instance_;
+  bool announced_ = false;      // to the observer
+  bool records_read_ = false;   // and nothing is left of them but instance_
+  uint64_t generation_ = 0;     // the highest in any record
+  bool wish_restored_ = false;  // a drain that an earlier berthd was asked for
 
   std::deque<Message> inbox_;
   uint64_t posted_ = 0;

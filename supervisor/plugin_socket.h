@@ -15,9 +15,9 @@ namespace berth {
 // which the plugin could not bind. FAILED_PRECONDITION where anything else has that name: it is left alone.
 [[nodiscard]] absl::Status PrepareSocket(const std::string& socket_path);
 
-// Waits until something accepts connections at `socket_path`: the moment the first call can succeed. The
-// directory must exist. Costs one connection that is closed again at once. Never gives up: cancel it. Errors
-// are those of watching the directory.
+// Waits until something accepts connections at `socket_path`: the moment the first call can succeed. Costs
+// one connection that is closed again at once. Never gives up: cancel it. Errors are those of watching the
+// directory.
 [[nodiscard]] Awaitable<absl::Status> WaitForSocket(std::string socket_path);
 
 }  // namespace berth

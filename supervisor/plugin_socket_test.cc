@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/unique_fd.h"
-#include "supervisor/testing/temp_dir.h"
+#include "base/temp_dir.h"
 
 namespace berth {
 namespace {
@@ -113,12 +113,6 @@ TEST_F(PluginSocketTest, SocketThatIsMovedIntoPlaceIsSeen) {
   EXPECT_FALSE(Answered(watch, milliseconds(20)));
   ASSERT_EQ(rename(elsewhere.c_str(), socket_.c_str()), 0);
   EXPECT_TRUE(Answered(watch, seconds(20)));
-}
-
-TEST_F(PluginSocketTest, MissingDirectoryIsAnError) {
-  std::future<absl::Status> watch = Watch();
-  ASSERT_TRUE(Answered(watch, seconds(20)));
-  EXPECT_EQ(watch.get().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,9 +44,11 @@ class Fields {
 
 }  // namespace
 
-std::string RunRecordPath(const std::string& plugin_runtime_dir) { return plugin_runtime_dir + "/run.toml"; }
+std::string RunRecordPath(const std::string& plugin_runtime_dir, RunSlot slot) {
+  return plugin_runtime_dir + (slot == RunSlot::kFirst ? "/run.toml" : "/run-next.toml");
+}
 
-absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record) {
+absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record, RunSlot slot) {
   toml::table table;
   table.insert("format", kFormat);
   table.insert("plugin_id", record.plugin_id);
@@ -55,20 +58,33 @@ absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunReco
   table.insert("start_time", static_cast<int64_t>(record.process.start_time));
   table.insert("executable", record.process.executable);
   table.insert("cgroup", record.process.cgroup);
+  table.insert("group_id", static_cast<int64_t>(record.group_id));
   table.insert("executed", record.executed);
   table.insert("socket_path", record.socket_path);
   table.insert("config_file", record.config_file);
   table.insert("launch_fingerprint", record.launch_fingerprint);
   table.insert("started_at_ms", Milliseconds(record.started_at.time_since_epoch()));
-  table.insert("output_offset", static_cast<int64_t>(record.output_offset));
+  table.insert("output_offset", static_cast<int64_t>(record.output_position));
   table.insert("stop_timeout_ms", Milliseconds(record.stop_timeout));
+  table.insert("generation", static_cast<int64_t>(record.generation));
+  table.insert("candidate", record.candidate);
+  table.insert("draining", record.draining);
+  table.insert("keep_children", record.keep_children);
+  table.insert("serves_mounts", record.serves_mounts);
+  table.insert("command", record.command);
+  table.insert("volumes_path", record.volumes_path);
   std::ostringstream text;
   text << table << '\n';
-  return WriteFileAtomic(RunRecordPath(plugin_runtime_dir), text.str(), 0600);
+  return WriteFileAtomic(RunRecordPath(plugin_runtime_dir, slot), text.str(), 0600);
 }
 
-absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir) {
-  const std::string path = RunRecordPath(plugin_runtime_dir);
+absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, RunSlot slot) {
+  const std::string path = RunRecordPath(plugin_runtime_dir, slot);
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
+  if (!S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
+    return absl::InvalidArgumentError(fmt::format("read {}: it is not berthd's own file", path));
+  }
   BERTH_ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kRecordLimit));
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
   Fields fields(table);
@@ -90,8 +106,17 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir) {
   record.config_file = fields.Take<std::string>("config_file");
   record.launch_fingerprint = fields.Take<std::string>("launch_fingerprint");
   record.started_at = WallTime(std::chrono::milliseconds(fields.Take<int64_t>("started_at_ms")));
-  record.output_offset = static_cast<uint64_t>(fields.Take<int64_t>("output_offset"));
+  record.output_position = static_cast<uint64_t>(fields.Take<int64_t>("output_offset"));
   record.stop_timeout = std::chrono::milliseconds(fields.Take<int64_t>("stop_timeout_ms"));
+  // An older berthd wrote none of these.
+  record.group_id = static_cast<uint64_t>(table["group_id"].value_or(int64_t{0}));
+  record.generation = static_cast<uint64_t>(table["generation"].value_or(int64_t{0}));
+  record.candidate = table["candidate"].value_or(false);
+  record.draining = table["draining"].value_or(false);
+  record.keep_children = table["keep_children"].value_or(false);
+  record.serves_mounts = table["serves_mounts"].value_or(false);
+  record.command = table["command"].value_or(std::string());
+  record.volumes_path = table["volumes_path"].value_or(std::string());
   if (!fields.missing().empty()) {
     return absl::InvalidArgumentError(fmt::format("read {}: {} is missing", path, fields.missing()));
   }
@@ -106,8 +131,8 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir) {
   return record;
 }
 
-absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir) {
-  const std::string path = RunRecordPath(plugin_runtime_dir);
+absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir, RunSlot slot) {
+  const std::string path = RunRecordPath(plugin_runtime_dir, slot);
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return ErrnoStatus(errno, fmt::format("remove {}", path));
 }
@@ -122,11 +147,39 @@ absl::StatusOr<std::vector<std::string>> ListRunRecords(const std::string& runti
   std::vector<std::string> ids;
   while (const dirent* entry = readdir(open)) {
     const std::string id = entry->d_name;
-    if (ValidPluginId(id) && access(RunRecordPath(dir + "/" + id).c_str(), F_OK) == 0) ids.push_back(id);
+    if (!ValidPluginId(id)) continue;
+    for (const RunSlot slot : {RunSlot::kFirst, RunSlot::kSecond}) {
+      if (access(RunRecordPath(dir + "/" + id, slot).c_str(), F_OK) != 0) continue;
+      ids.push_back(id);
+      break;
+    }
   }
   closedir(open);
   std::sort(ids.begin(), ids.end());
   return ids;
+}
+
+absl::Status RunRecordFile::Write(const RunRecord& record) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (record.generation < newest_ || (record.generation == newest_ && removed_)) {
+    return absl::AbortedError(fmt::format("write {}: its process has ended", RunRecordPath(dir_, slot_)));
+  }
+  newest_ = record.generation;
+  removed_ = false;
+  return WriteRunRecord(dir_, record, slot_);
+}
+
+absl::Status RunRecordFile::Remove(uint64_t generation) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (generation < newest_) return absl::OkStatus();
+  newest_ = generation;
+  removed_ = true;
+  return RemoveRunRecord(dir_, slot_);
+}
+
+absl::StatusOr<RunRecord> RunRecordFile::Read() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return ReadRunRecord(dir_, slot_);
 }
 
 RecordMatch MatchRecord(const RunRecord& record, const ProcessIdentity& now) {

@@ -1,15 +1,19 @@
 // What berthd leaves behind about a running plugin, for the next berthd to take it back:
-// <runtime_dir>/plugins/<id>/run.toml.
+// <runtime_dir>/plugins/<id>/run.toml, and run-next.toml of a second process (a swap beside).
 //
 // Written before the plugin's program is executed (the child waits at a gate meanwhile, base/process.h), so
 // that berthd's death at any moment leaves no plugin that nobody knows of; written again once its socket
 // answers, since a wrapper script has become the real program by then; removed when the process has ended.
-// Blocking calls on a small local file; loop thread.
+// Blocking calls on a small local file; any thread. A file that is not berthd's own user's is no record: the
+// directory may be one in which the plugin, as another user, makes its socket.
 #pragma once
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -22,28 +26,65 @@ struct RunRecord {
   std::string plugin_id;
   PluginKind kind = PluginKind::kMonolith;
   ProcessIdentity process;
+  uint64_t group_id = 0;  // PluginPlace::group_id; 0: not known
   // False: written at the gate. `process.executable` is then berthd's own.
   bool executed = false;
   std::string socket_path;
   std::string config_file;
   std::string launch_fingerprint;  // LaunchFingerprint of the file as it was then
   WallTime started_at;
-  uint64_t output_offset = 0;  // where in its log this run's output begins
+  uint64_t output_position = 0;  // where in its log this run's output begins
   Duration stop_timeout{};
+  // Grows with each launch of the plugin: of two records, the one that serves with the higher number counts.
+  uint64_t generation = 0;
+  bool candidate = false;      // the new one of a swap beside, which does not serve yet
+  bool draining = false;       // a person has asked for a drain
+  bool keep_children = false;  // what holds /dev/fuse outlives the main process
+  bool serves_mounts = false;
+  std::string command;  // for people
+  std::string volumes_path;
 
   bool operator==(const RunRecord&) const = default;
 };
 
-[[nodiscard]] std::string RunRecordPath(const std::string& plugin_runtime_dir);
+// A plugin has two places for a process: the second one is used while the first is taken (a swap beside).
+enum class RunSlot { kFirst, kSecond };
 
-[[nodiscard]] absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record);
+[[nodiscard]] std::string RunRecordPath(const std::string& plugin_runtime_dir,
+                                        RunSlot slot = RunSlot::kFirst);
+
+[[nodiscard]] absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record,
+                                          RunSlot slot = RunSlot::kFirst);
 // NOT_FOUND where there is none; INVALID_ARGUMENT where it is not what WriteRunRecord writes.
-[[nodiscard]] absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir);
+[[nodiscard]] absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir,
+                                                      RunSlot slot = RunSlot::kFirst);
 // OK where there is none.
-[[nodiscard]] absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir);
+[[nodiscard]] absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir,
+                                           RunSlot slot = RunSlot::kFirst);
 
 // The ids of the plugins that have a record beneath <runtime_dir>/plugins.
 [[nodiscard]] absl::StatusOr<std::vector<std::string>> ListRunRecords(const std::string& runtime_dir);
+
+// One slot's record, written by threads that may have been left behind (base/blocking.h): what a thread
+// writes too late, for a process that has ended meanwhile, must not replace the record of the next. Hence
+// each process has a generation, and only the newest one's writes count. Blocking; any thread.
+class RunRecordFile {
+ public:
+  RunRecordFile(std::string plugin_runtime_dir, RunSlot slot)
+      : dir_(std::move(plugin_runtime_dir)), slot_(slot) {}
+
+  // Of record.generation; one that is no longer the newest, or was removed, is ABORTED.
+  [[nodiscard]] absl::Status Write(const RunRecord& record);
+  [[nodiscard]] absl::Status Remove(uint64_t generation);
+  [[nodiscard]] absl::StatusOr<RunRecord> Read();
+
+ private:
+  const std::string dir_;
+  const RunSlot slot_;
+  std::mutex mutex_;
+  uint64_t newest_ = 0;
+  bool removed_ = false;
+};
 
 // Whether the process that bears the recorded pid now is the recorded one.
 enum class RecordMatch {

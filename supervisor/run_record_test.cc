@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "supervisor/testing/temp_dir.h"
+#include "base/temp_dir.h"
 
 namespace berth {
 namespace {
@@ -20,12 +20,13 @@ RunRecord Record() {
   record.kind = PluginKind::kController;
   record.process = {"3c0e0d6a-boot", 4711, 123456789, "/usr/bin/a \"quoted\"\\ ä",
                     "0::/x\n1:name=systemd:/y\n"};
+  record.group_id = 4242;
   record.executed = true;
   record.socket_path = "/run/berth/plugins/nfs/csi.sock";
   record.config_file = "/etc/berth/plugins.d/nfs.toml";
   record.launch_fingerprint = "0123abcd";
   record.started_at = WallTime(std::chrono::milliseconds(1'700'000'000'123));
-  record.output_offset = 42;
+  record.output_position = 42;
   record.stop_timeout = std::chrono::milliseconds(1500);
   return record;
 }

@@ -4,15 +4,24 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <utility>
 
+#include "base/blocking.h"
 #include "base/status.h"
+#include "supervisor/external_plugin.h"
 #include "supervisor/plugin_runner.h"
+#include "supervisor/reload.h"
 
 namespace berth {
 namespace {
+
+constexpr Duration kFilesReadWithin = std::chrono::seconds(30);
+// A plugin that takes longer to be stopped or swapped goes on; the report says so.
+constexpr Duration kReloadedWithin = std::chrono::minutes(10);
 
 PluginPlaces PlacesOf(const SupervisorOptions& options) {
   PluginPlaces places{.runtime_dir = options.runtime_dir,
@@ -29,47 +38,81 @@ PluginPlaces PlacesOf(const SupervisorOptions& options) {
 
 class Supervisor::Impl {
  public:
-  Impl(asio::any_io_executor executor, SupervisorOptions options, PluginObserver& observer, EventLog& events)
+  Impl(const asio::any_io_executor& executor, SupervisorOptions options, PluginObserver& observer,
+       EventLog& events)
       : config_dir_(options.config_dir),
+        placer_options_(options.placer),
         registry_(executor),
-        context_{.executor = executor,
-                 .places = PlacesOf(options),
+        secrets_(options.secrets == nullptr ? own_secrets_ : *options.secrets),
+        logs_(executor, PluginLogDir(options.state_dir), secrets_, LogOptions(events)),
+        instances_{.executor = executor,
+                   .places = PlacesOf(options),
+                   .placer = nullptr,
+                   .logs = logs_,
+                   .secrets = secrets_},
+        context_{.instances = instances_,
                  .held_by = std::move(options.held_by),
                  .busy_until = std::move(options.busy_until),
                  .observer = observer,
                  .events = events,
                  .registry = registry_},
-        runs_(std::move(executor), "supervisor") {}
+        external_{.executor = executor,
+                  .places = instances_.places,
+                  .held_by = context_.held_by,
+                  .observer = observer,
+                  .events = events,
+                  .registry = registry_},
+        runs_(executor, "supervisor"),
+        reloads_(executor, "supervisor") {}
 
   Awaitable<absl::Status> Start() {
+    instances_.placer = co_await PluginPlacer::Detect(instances_.executor, placer_options_);
+    SPDLOG_INFO("plugins live in: {}", instances_.placer->describe());
     const std::string dir = config_dir_ + "/plugins.d";
-    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, context_.places);
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, instances_.places);
     if (absl::IsNotFound(files.status())) {
       SPDLOG_WARN("{}; there are no plugin files", MessageOf(files.status()));
       files = std::vector<PluginFile>();
     }
     if (!files.ok()) co_return files.status();
     BERTH_CO_ASSIGN_OR_RETURN(const std::vector<std::string> recorded,
-                              ListRunRecords(context_.places.runtime_dir));
+                              ListRunRecords(instances_.places.runtime_dir));
     for (PluginFile& file : *files) {
       const std::string id = file.id;
-      runners_.emplace(id, std::make_unique<PluginRunner>(context_, std::move(file)));
+      const bool ours = std::find(recorded.begin(), recorded.end(), id) != recorded.end();
+      owners_.emplace(id, MakeOwner(std::move(file), ours));
     }
     for (const std::string& id : recorded) {
-      if (!runners_.contains(id)) runners_.emplace(id, std::make_unique<PluginRunner>(context_, id));
+      if (owners_.contains(id)) continue;
+      PluginFile gone{"", id, absl::NotFoundError("its file is gone")};
+      owners_.emplace(id, MakeOwner(std::move(gone), true));
     }
-    for (const auto& [id, runner] : runners_) runs_.Spawn(id, runner->Run());
-    for (const auto& [id, runner] : runners_) co_await runner->WaitBegun();
+    for (const auto& [id, owner] : owners_) runs_.Spawn(id, owner->Run());
+    for (const auto& [id, owner] : owners_) co_await owner->WaitBegun();
     co_return absl::OkStatus();
   }
 
-  Awaitable<void> Shutdown() {
-    co_await runs_.Join();
-    for (const auto& [id, runner] : runners_) co_await runner->LetGo();
+  Awaitable<absl::StatusOr<ReloadReport>> Reload() {
+    if (reload_) co_return absl::AbortedError("a reload is under way already");
+    const auto reload = std::make_shared<ReloadRun>(instances_.executor);
+    reload_ = reload;
+    // In a task of its own, so that it goes on where its caller is cancelled.
+    reloads_.Spawn("reload", RunReload(reload));
+    auto done = [reload] { return reload->result.has_value(); };
+    if (!co_await reload->done.WaitUntil(std::move(done), TimePoint::max())) co_return absl::AbortedError("");
+    co_return *reload->result;
   }
 
-  absl::StatusOr<PluginRunner*> Find(const std::string& id) const {
-    if (PluginRunner* runner = Present(id)) return runner;
+  Awaitable<void> Shutdown() {
+    co_await reloads_.Join();
+    co_await runs_.Join();
+    for (const auto& [id, owner] : owners_) co_await owner->LetGo();
+    for (const auto& owner : gone_) co_await owner->LetGo();
+    co_await logs_.Shutdown();
+  }
+
+  absl::StatusOr<PluginOwner*> Find(const std::string& id) const {
+    if (PluginOwner* owner = Present(id)) return owner;
     std::vector<std::string_view> ids;
     for (const auto& [each, plugin] : registry_.plugins()) ids.push_back(each);
     return absl::NotFoundError(
@@ -79,24 +122,105 @@ class Supervisor::Impl {
   }
 
   // Null where there is none.
-  PluginRunner* Present(const std::string& id) const {
-    const auto runner = runners_.find(id);
-    return runner == runners_.end() || runner->second->gone() ? nullptr : runner->second.get();
+  PluginOwner* Present(const std::string& id) const {
+    const auto owner = owners_.find(id);
+    return owner == owners_.end() || owner->second->gone() ? nullptr : owner->second.get();
   }
 
+  [[nodiscard]] std::string placement() const {
+    return instances_.placer ? instances_.placer->describe() : "not known yet";
+  }
   Registry& registry() { return registry_; }
+  PluginLogs& logs() { return logs_; }
 
  private:
+  struct ReloadRun {
+    explicit ReloadRun(asio::any_io_executor executor) : done(std::move(executor)) {}
+    std::optional<absl::StatusOr<ReloadReport>> result;
+    Condition done;
+  };
+
+  Awaitable<void> RunReload(std::shared_ptr<ReloadRun> reload) {
+    absl::StatusOr<ReloadReport> result = co_await DoReload();
+    reload_.reset();
+    reload->result = std::move(result);
+    reload->done.NotifyAll();
+  }
+
+  Awaitable<absl::StatusOr<ReloadReport>> DoReload() {
+    const std::string dir = config_dir_ + "/plugins.d";
+    auto read = [dir, places = instances_.places] { return LoadPluginDir(dir, places); };
+    // A directory that has vanished is a mistake, rather than the wish to stop everything.
+    BERTH_CO_ASSIGN_OR_RETURN(
+        std::vector<PluginFile> files,
+        co_await RunBlocking(fmt::format("read {}", dir), std::move(read), Clock::now() + kFilesReadWithin));
+    std::map<std::string, ReloadOwner> owners;
+    for (const auto& [id, plugin] : registry_.plugins()) {
+      if (Present(id) == nullptr) continue;
+      owners[id] = {.config_file = plugin.config_file, .external = plugin.external};
+    }
+    ReloadTarget target{.registry = registry_,
+                        .find = [this](const std::string& id) { return Present(id); },
+                        .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); }};
+    co_return co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
+                                      Clock::now() + kReloadedWithin);
+  }
+
+  PluginOwner& Begin(PluginFile file) {
+    const std::string id = file.id;
+    // Who waited for one of that id that is gone holds on to it.
+    if (const auto old = owners_.find(id); old != owners_.end()) {
+      gone_.push_back(std::move(old->second));
+      owners_.erase(old);
+    }
+    PluginOwner& owner = *owners_.emplace(id, MakeOwner(std::move(file), false)).first->second;
+    runs_.Spawn(id, owner.Run());
+    return owner;
+  }
+
+  // `ours`: a process that an earlier berthd launched for it may still run.
+  std::unique_ptr<PluginOwner> MakeOwner(PluginFile file, bool ours) {
+    if (file.config.ok() && file.config->external()) {
+      if (!ours) return std::make_unique<ExternalPlugin>(external_, file);
+      file.config = absl::FailedPreconditionError(
+          fmt::format("{}: socket: the process that berthd launched for this plugin has to be stopped first; "
+                      "then reload",
+                      file.path));
+    }
+    return std::make_unique<PluginRunner>(context_, std::move(file));
+  }
+
+  static PluginLogsOptions LogOptions(EventLog& events) {
+    PluginLogsOptions options;
+    options.on_loss = [&events](const LogLoss& loss) {
+      Event event;
+      event.type = "plugin.log_lost";
+      event.plugin_id = loss.plugin_id;
+      event.message = loss.text;
+      events.Append(std::move(event));
+    };
+    return options;
+  }
+
   std::string config_dir_;
+  PlacerOptions placer_options_;
   Registry registry_;
+  RecentSecrets own_secrets_;
+  RecentSecrets& secrets_;
+  PluginLogs logs_;
+  InstanceContext instances_;
   RunnerContext context_;
-  std::map<std::string, std::unique_ptr<PluginRunner>> runners_;  // never shrinks: waiters hold on to them
+  ExternalContext external_;
+  std::map<std::string, std::unique_ptr<PluginOwner>> owners_;  // never shrinks: waiters hold on to them
+  std::vector<std::unique_ptr<PluginOwner>> gone_;              // whose ids others have now
+  std::shared_ptr<ReloadRun> reload_;                           // that is under way
   TaskScope runs_;
+  TaskScope reloads_;
 };
 
 Supervisor::Supervisor(asio::any_io_executor executor, SupervisorOptions options, PluginObserver& observer,
                        EventLog& events)
-    : impl_(std::make_unique<Impl>(std::move(executor), std::move(options), observer, events)) {}
+    : impl_(std::make_unique<Impl>(executor, std::move(options), observer, events)) {}
 
 Supervisor::~Supervisor() = default;
 
@@ -105,56 +229,67 @@ Awaitable<absl::Status> Supervisor::Start() { return impl_->Start(); }
 Awaitable<void> Supervisor::Shutdown() { return impl_->Shutdown(); }
 
 Awaitable<absl::Status> Supervisor::StartPlugin(std::string id, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
-  co_return co_await runner->Start(deadline);
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  co_return co_await owner->Start(deadline);
 }
 
 Awaitable<absl::Status> Supervisor::StopPlugin(std::string id, bool force, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
-  co_return co_await runner->Stop(force, deadline);
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  co_return co_await owner->Stop(force, deadline);
 }
 
 Awaitable<absl::Status> Supervisor::RestartPlugin(std::string id, bool force, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
-  co_return co_await runner->Restart(force, deadline);
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  co_return co_await owner->Restart(force, deadline);
 }
 
 Awaitable<absl::Status> Supervisor::DrainPlugin(std::string id, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
-  co_return co_await runner->Drain(deadline);
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  co_return co_await owner->Drain(deadline);
 }
 
 Awaitable<absl::Status> Supervisor::SwapPlugin(std::string id, SwapRequest request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginRunner* const runner, impl_->Find(id));
-  co_return co_await runner->Swap(std::move(request), deadline);
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  co_return co_await owner->Swap(std::move(request), deadline);
 }
 
-Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload() {
-  co_return absl::UnimplementedError("reload: not built yet");
-}
+Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload() { return impl_->Reload(); }
 
 void Supervisor::OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health) {
-  if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnHealth(incarnation, health);
+  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnHealth(incarnation, health);
 }
 
 void Supervisor::OnFacts(const std::string& plugin_id, uint64_t incarnation,
                          absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
-  if (PluginRunner* runner = impl_->Present(plugin_id)) {
-    runner->OnFacts(incarnation, std::move(facts), computed_class);
+  if (PluginOwner* owner = impl_->Present(plugin_id)) {
+    owner->OnFacts(incarnation, std::move(facts), computed_class);
   }
 }
 
 void Supervisor::OnIdle(const std::string& plugin_id, uint64_t incarnation) {
-  if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnIdle(incarnation);
+  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnIdle(incarnation);
 }
 
 void Supervisor::OnHoldersChanged(const std::string& plugin_id) {
-  if (PluginRunner* runner = impl_->Present(plugin_id)) runner->OnHoldersChanged();
+  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnHoldersChanged();
 }
 
-std::string Supervisor::placement() const { return "none: not built yet"; }
+PluginLogs& Supervisor::logs() { return impl_->logs(); }
 
-std::vector<std::string> Supervisor::Problems() const { return {}; }
+std::string Supervisor::placement() const { return impl_->placement(); }
+
+std::vector<std::string> Supervisor::Problems() const {
+  std::vector<std::string> problems;
+  for (const auto& [id, plugin] : impl_->registry().plugins()) {
+    if (!plugin.file_error.empty()) problems.push_back(fmt::format("plugin {}: {}", id, plugin.file_error));
+    const bool ill = plugin.state == PluginState::kFailed || plugin.state == PluginState::kUnhealthy ||
+                     plugin.state == PluginState::kBackingOff;
+    if (ill)
+      problems.push_back(
+          fmt::format("plugin {} is {}: {}", id, PluginStateName(plugin.state), plugin.reason));
+  }
+  return problems;
+}
 
 Registry& Supervisor::registry() { return impl_->registry(); }
 

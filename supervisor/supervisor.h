@@ -25,7 +25,10 @@
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
+#include "csi/recent_secrets.h"
 #include "supervisor/plugin_config.h"
+#include "supervisor/logs/plugin_log.h"
+#include "supervisor/places/plugin_place.h"
 #include "supervisor/registry.h"
 
 namespace berth {
@@ -51,6 +54,9 @@ class PluginObserver {
   virtual void OnSocketAppeared(const Incarnation& incarnation) = 0;
   // The process has ended, or is about to be stopped: no more calls through it.
   virtual void OnIncarnationGone(const std::string& plugin_id, uint64_t number) = 0;
+  // The plugin's file was changed: it is to be probed otherwise from now on.
+  virtual void OnHealthConfig(const std::string& /*plugin_id*/, uint64_t /*number*/,
+                              const HealthConfig& /*health*/) {}
 };
 
 struct SupervisorOptions {
@@ -63,6 +69,9 @@ struct SupervisorOptions {
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
   // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
   std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
+  // What the CSI client and the launch know of secrets; outlives the Supervisor. Null: one of its own.
+  RecentSecrets* secrets = nullptr;
+  PlacerOptions placer = {};
   // Where systemd's credentials of berthd lie. Empty: what $CREDENTIALS_DIRECTORY says, if it is set.
   std::string credentials_dir = {};
 };
@@ -73,6 +82,7 @@ struct SwapRequest {
   std::string command;
   std::vector<std::string> arguments;
   bool accept_changes = false;  // capabilities may be fewer, topology another
+  bool force = false;           // waits for no operation, nor for volumes of one that serves mounts itself
 };
 
 // Ids of plugins; with an error where one is broken or could not be done.
@@ -126,8 +136,9 @@ class Supervisor {
   // serves. FAILED_PRECONDITION: it does not, why, and that the old one serves again.
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint deadline);
 
-  // Reads plugins.d again and touches only what changed. The status is about plugins.d itself; what a single
-  // plugin's file does not allow is in the report.
+  // Reads plugins.d again and touches only what changed (reload.h). The status is about plugins.d itself, which
+  // must be there; what a single plugin's file does not allow is in the report. Goes on where its caller is
+  // cancelled. ABORTED: a reload is under way.
   [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
 
   // What probing has found. Of an incarnation that is no longer the present one: ignored.
@@ -143,6 +154,7 @@ class Supervisor {
   void OnHoldersChanged(const std::string& plugin_id);
 
   [[nodiscard]] Registry& registry();
+  [[nodiscard]] PluginLogs& logs();
   // Where plugins live on this node: "systemd scopes", "cgroups beneath …", "none: …".
   [[nodiscard]] std::string placement() const;
   // What an operator should know of, one line each: broken files, failed plugins.

@@ -25,7 +25,7 @@
 #include "base/unique_fd.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/run_record.h"
-#include "supervisor/testing/temp_dir.h"
+#include "base/temp_dir.h"
 
 namespace berth {
 namespace {
@@ -258,7 +258,7 @@ TEST_F(SupervisorTest, LaunchesAndTellsEachFact) {
   EXPECT_EQ(plugin.socket_path, temp_.Path("run/plugins/nfs/csi.sock"));
   EXPECT_EQ(getsid(plugin.pid), plugin.pid) << "it leads a session of its own";
   EXPECT_THAT(node_->prober_.appeared_, ElementsAre("nfs#1"));
-  EXPECT_THAT(node_->Events(), ElementsAre("plugin.launched", "plugin.ready", "plugin.registered"));
+  EXPECT_THAT(node_->Events(), ElementsAre("plugin.launched", "plugin.ready", "plugin.joined"));
   EXPECT_EQ(
       Text("state/logs/nfs.log"),
       fmt::format("at {0}/run/plugins/nfs/csi.sock\n"
@@ -550,7 +550,7 @@ TEST_F(SupervisorTest, NextBerthdTakesARunningPluginBack) {
   EXPECT_EQ(after.restarts, 0);
   EXPECT_LT(*after.started_at - *before.started_at, seconds(1));
   EXPECT_EQ(after.reason, "");
-  EXPECT_THAT(node_->Events(), ElementsAre("plugin.taken_back", "plugin.ready", "plugin.registered"));
+  EXPECT_THAT(node_->Events(), ElementsAre("plugin.taken_back", "plugin.ready", "plugin.joined"));
   // Its end is seen, with what it has said; and it can be stopped.
   ASSERT_EQ(kill(after.pid, SIGKILL), 0);
   const PluginSnapshot again = node_->WaitOtherPid("nfs", after.pid);

@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "supervisor/duration_text.h"
-#include "supervisor/size_text.h"
+#include "base/size_text.h"
 
 namespace berth {
 

@@ -21,6 +21,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
 namespace berth {
 namespace {
@@ -29,11 +30,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-// Ends the test program: what follows a failed wait would only be noise.
+// Ends the test: what follows a failed step would only be noise.
 void Require(bool condition, const std::string& what) {
-  if (condition) return;
-  std::cerr << "FATAL: " << what << ": " << strerror(errno) << std::endl;
-  std::abort();
+  if (!condition) throw std::runtime_error(fmt::format("{}: {}", what, strerror(errno)));
 }
 
 std::string ReadWhole(const std::string& path) {
@@ -41,6 +40,15 @@ std::string ReadWhole(const std::string& path) {
   std::ostringstream out;
   out << in.rdbuf();
   return out.str();
+}
+
+bool HoldsWithin(const std::function<bool()>& condition, seconds bound) {
+  const auto deadline = steady_clock::now() + bound;
+  while (!condition()) {
+    if (steady_clock::now() >= deadline) return false;
+    poll(nullptr, 0, 5);  // A pause between two looks at something that has no event to wait for.
+  }
+  return true;
 }
 
 // Waits until `pid` has ended, under a bound, and reaps it.
@@ -66,14 +74,10 @@ std::vector<pid_t> Children() {
 }  // namespace
 
 void WaitFor(const std::string& what, const std::function<bool()>& condition, seconds bound) {
-  const auto deadline = steady_clock::now() + bound;
-  while (!condition()) {
-    if (steady_clock::now() >= deadline) {
-      ADD_FAILURE() << "waited " << bound.count() << " s for: " << what;
-      std::abort();
-    }
-    poll(nullptr, 0, 5);  // A pause between two looks at something that has no event to wait for.
-  }
+  if (HoldsWithin(condition, bound)) return;
+  const std::string failure = fmt::format("waited {} s for: {}", bound.count(), what);
+  ADD_FAILURE() << failure;
+  throw std::runtime_error(failure);
 }
 
 void EnterOwnNamespaces() {
@@ -114,13 +118,14 @@ Node::~Node() {
   std::reverse(mounts.begin(), mounts.end());
   for (const std::string& path : mounts) umount2(path.c_str(), MNT_DETACH);
   rmdir(dir_.c_str());
-  WaitFor("no loop device left on " + dir_, [this] {
+  const auto no_loop_device = [this] {
     for (const auto& entry : std::filesystem::directory_iterator("/sys/block")) {
       const std::string backing = ReadWhole((entry.path() / "loop/backing_file").string());
       if (backing.starts_with(dir_)) return false;
     }
     return true;
-  });
+  };
+  EXPECT_TRUE(HoldsWithin(no_loop_device, seconds(30))) << "a loop device is left on " << dir_;
 }
 
 void Node::WritePlugin(const std::string& id, const std::string& toml) {
@@ -174,10 +179,22 @@ pid_t Node::Launch() const {
 }
 
 void Node::Start() {
+  Begin();
+  AwaitReady();
+}
+
+void Node::Begin() {
+  // What an earlier one said that nobody waited for.
+  [[maybe_unused]] const auto& old = Notified();
+  notified_.clear();
   pid_ = Launch();
+  ready_ = false;
+}
+
+void Node::AwaitReady() {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   const auto deadline = steady_clock::now() + seconds(60);
-  for (bool ready = false; !ready;) {
+  while (!ready_) {
     pollfd waits[] = {{.fd = notify_fd_, .events = POLLIN}, {.fd = pidfd, .events = POLLIN}};
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - steady_clock::now());
     const int count = poll(waits, 2, std::max(0, static_cast<int>(left.count())));
@@ -187,10 +204,29 @@ void Node::Start() {
     }
     char message[4096];
     const ssize_t size = recv(notify_fd_, message, sizeof message, 0);
-    ready =
-        size > 0 && std::string_view(message, static_cast<size_t>(size)).find("READY=1") != std::string::npos;
+    if (size <= 0) continue;
+    notified_.emplace_back(message, static_cast<size_t>(size));
+    ready_ = notified_.back().find("READY=1") != std::string::npos;
   }
   close(pidfd);
+}
+
+const std::vector<std::string>& Node::Notified() {
+  char message[4096];
+  ssize_t size = 0;
+  while ((size = recv(notify_fd_, message, sizeof message, MSG_DONTWAIT)) >= 0) {
+    notified_.emplace_back(message, static_cast<size_t>(size));
+  }
+  return notified_;
+}
+
+void Node::Reload() {
+  const size_t before = Notified().size();
+  Require(kill(pid_, SIGHUP) == 0, "SIGHUP to berthd");
+  WaitFor("berthd to be done with reloading", [this, before] {
+    const auto& said = Notified();
+    return said.size() >= before + 2 && said.back().find("READY=1") != std::string::npos;
+  });
 }
 
 int Node::RunAnother() {

@@ -18,7 +18,8 @@
 
 namespace berth {
 
-// Calls `condition` until it is true, or fails the test after `bound`.
+// Calls `condition` until it is true. After `bound` the test has failed, and ends with an exception, so that
+// nodes are cleared away.
 void WaitFor(const std::string& what, const std::function<bool()>& condition,
              std::chrono::seconds bound = std::chrono::seconds(30));
 
@@ -41,6 +42,9 @@ class Node {
 
   // Starts berthd and waits for its READY=1.
   void Start();
+  // The two halves of Start. AwaitReady returns at once where that was seen already.
+  void Begin();
+  void AwaitReady();
   // Starts one more berthd on the same directories, expecting it to refuse, and returns its exit status
   // (-1: ended by a signal).
   int RunAnother();
@@ -49,6 +53,10 @@ class Node {
   // SIGTERM, and waits for exit status 0.
   void Stop();
   [[nodiscard]] bool running() const { return pid_ > 0; }
+  // SIGHUP, and waits until berthd has told the service manager that it is done. Once ready.
+  void Reload();
+  // What berthd has told the service manager since Begin, one message each.
+  [[nodiscard]] const std::vector<std::string>& Notified();
 
   // A stub over a fresh connection, and a context with a deadline of 60 s for one call.
   [[nodiscard]] v1::Node::Stub& stub();
@@ -84,7 +92,9 @@ class Node {
   std::string node_id_;
   std::string dir_;
   pid_t pid_ = -1;
+  bool ready_ = false;
   int notify_fd_ = -1;
+  std::vector<std::string> notified_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Node::Stub> stub_;
 };

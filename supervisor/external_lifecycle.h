@@ -1,0 +1,93 @@
+// The life of a plugin that somebody else runs, as a state machine: what each event does in each state.
+//
+// Pure: no clock, no socket. ExternalPlugin feeds it what happened and carries out what it returns, in order.
+// Confined to the event loop.
+//
+//   ┌─────────┐ start  ┌──────────┐ served, Probe OK ┌───────┐ Probes fail ┌───────────┐
+//   │ stopped │───────▶│ starting │─────────────────▶│ ready │────────────▶│ unhealthy │
+//   └─────────┘        └──────────┘◀── server gone ──└───────┘◀────────────└───────────┘
+//        ▲                   ▲                                   Probe OK
+//        │ the last volume   │ start
+//        │ has left     ┌──────────┐
+//        └──────────────│ draining │◀── drain, from starting, ready and unhealthy
+//                       └──────────┘
+//
+// Starting: its socket is not served, or it does not answer Probe as ready yet; the reason says which. Its
+// server may come and go in every state but stopped, in which nobody watches. Nothing here ends it: stopped
+// only means that Berth does not use it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "supervisor/registry.h"
+
+namespace berth {
+
+struct ExternalEvent {
+  enum class Type {
+    kStartRequested,  // by a person, or berthd's start; gives a drain up
+    kDisabled,        // its file does not want it any more: `text`
+    kDrainRequested,  // `holders`
+    kHoldersChanged,  // `holders`
+    kWaiting,         // nobody serves: `text` says why
+    kServed,          // a server has appeared that was not there before
+    kGone,            // it has gone: `text`
+    kProbeOk,
+    kProbeNotReady,  // answered, with ready = false, for the `failures`-th time in a row
+    kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
+  };
+  Type type = Type::kWaiting;
+  std::string text = {};
+  int failures = 0;
+  std::vector<std::string> holders = {};  // of volumes through it
+};
+
+enum class ExternalAction {
+  kAnnounce,  // a new incarnation: calls may begin
+  kRetire,    // no more calls, now
+};
+
+class ExternalLifecycle {
+ public:
+  // `health_failures`: failed Probes in a row that make it unhealthy.
+  explicit ExternalLifecycle(int health_failures) : health_failures_(health_failures) {}
+
+  [[nodiscard]] std::vector<ExternalAction> Handle(const ExternalEvent& event);
+
+  [[nodiscard]] PluginState state() const;
+  [[nodiscard]] std::string reason() const;
+  // Whether its socket is to be watched.
+  [[nodiscard]] bool watching() const { return wanted_; }
+  // Somebody serves its socket.
+  [[nodiscard]] bool served() const { return served_; }
+  // Nobody serves it, and it was looked whether anybody does.
+  [[nodiscard]] bool absent() const { return !served_ && !absent_because_.empty(); }
+  // It answers Probe as ready.
+  [[nodiscard]] bool ready() const { return health_ == Health::kReady; }
+  [[nodiscard]] bool draining() const { return wanted_ && draining_; }
+  [[nodiscard]] const std::vector<std::string>& holders() const { return holders_; }
+
+  void SetHealthFailures(int failures) { health_failures_ = failures; }
+
+ private:
+  enum class Health { kUnknown, kReady, kUnhealthy };
+  using Actions = std::vector<ExternalAction>;
+
+  // Ends its use; empty where it was not served.
+  Actions Leave();
+  Actions OnHolders(const ExternalEvent& event);
+  void OnProbeFailed(const ExternalEvent& event, std::string text);
+
+  int health_failures_;
+  bool wanted_ = false;
+  bool draining_ = false;
+  bool served_ = false;
+  Health health_ = Health::kUnknown;
+  std::string stopped_because_ = "not begun";
+  std::string absent_because_;
+  std::string ill_because_;
+  std::vector<std::string> holders_;  // while draining
+};
+
+}  // namespace berth

@@ -1,0 +1,107 @@
+// A plugin that somebody else runs (a container, another service): its socket is watched, and what serves it
+// is probed, fingerprinted and used as any other plugin is. It comes and goes as it likes.
+//
+// Owned by the Supervisor, as PluginRunner is; loop thread only. One connection is held open, so that the end
+// of its server is seen at once; a server that only closes connections on which nothing is said is the same
+// one, which SO_PEERCRED tells. Nothing of others is touched: no socket is made or removed, no process
+// signalled.
+//
+//   <runtime_dir>/plugins/<id>/drained    a file: it was drained, and is not used until it is started
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "supervisor/external_lifecycle.h"
+#include "supervisor/plugin_config.h"
+#include "supervisor/plugin_owner.h"
+#include "supervisor/registry.h"
+#include "supervisor/served_socket.h"
+#include "supervisor/supervisor.h"
+
+namespace berth {
+
+// What all of them share; outlives them.
+struct ExternalContext {
+  asio::any_io_executor executor;
+  PluginPlaces places;
+  std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
+  PluginObserver& observer;
+  EventLog& events;
+  Registry& registry;
+};
+
+class ExternalPlugin final : public PluginOwner {
+ public:
+  // `file.config` is good, and says socket.
+  ExternalPlugin(ExternalContext& context, const PluginFile& file);
+  ~ExternalPlugin() override;
+  ExternalPlugin(const ExternalPlugin&) = delete;
+  ExternalPlugin& operator=(const ExternalPlugin&) = delete;
+
+  [[nodiscard]] Awaitable<void> Run() override;
+  [[nodiscard]] Awaitable<void> WaitBegun() override;
+  [[nodiscard]] Awaitable<void> LetGo() override;
+
+  // Gives a drain up. OK once it is registered; FAILED_PRECONDITION where nobody serves its socket.
+  [[nodiscard]] Awaitable<absl::Status> Start(TimePoint deadline) override;
+  // These three: FAILED_PRECONDITION, somebody else runs it.
+  [[nodiscard]] Awaitable<absl::Status> Stop(bool force, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Restart(bool force, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Swap(SwapRequest request, TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> Drain(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
+                                                                    TimePoint deadline) override;
+
+  void OnHealth(uint64_t incarnation, const PluginHealth& health) override;
+  void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+               const std::string& computed_class) override;
+  void OnIdle(uint64_t incarnation) override;
+  void OnHoldersChanged() override;
+
+  [[nodiscard]] bool gone() const override { return gone_; }
+
+ private:
+  Awaitable<void> Watch();
+  // Until the server at the other end of `served` has gone for good: the next one where another has taken its
+  // place meanwhile.
+  Awaitable<std::optional<ServedSocket>> Hold(ServedSocket served);
+
+  void Feed(const ExternalEvent& event);
+  void Announce();
+  void Retire();
+  // Begins, or ends, to use it.
+  [[nodiscard]] absl::StatusOr<Reconfigured> Enable();
+  [[nodiscard]] absl::StatusOr<Reconfigured> Disable(const std::string& why, bool for_good);
+  [[nodiscard]] absl::Status NotOurs(std::string_view what) const;
+  [[nodiscard]] std::vector<std::string> Holders() const;
+  // Whether it was drained before, also by an earlier berthd; and from now on.
+  [[nodiscard]] bool WasDrained() const;
+  void RememberDrained(bool drained) const;
+
+  void Tell(std::string_view type, std::string message) const;
+  void TellState(PluginState before) const;
+  void Publish();
+
+  ExternalContext& context_;
+  const std::string id_;
+  PluginConfig config_;
+  ExternalLifecycle lifecycle_;
+  PluginSnapshot snapshot_;  // as in the registry
+  std::string refused_;      // why its facts were refused
+  ServedSocket server_;      // without the connection: who it is
+  std::unique_ptr<TaskScope> watch_;
+  bool rewatch_ = false;  // its socket lies elsewhere now
+  bool begun_ = false;
+  bool leaving_ = false;  // its file is gone
+  bool gone_ = false;
+  Condition changed_;
+};
+
+}  // namespace berth

@@ -1,0 +1,250 @@
+// Places of real processes, in a directory of the cgroup v2 hierarchy of this machine that is the test's own.
+// What needs systemd, or controllers that this machine may lack, is tested in a machine of its own
+// (tests/machine).
+#include "supervisor/places/plugin_place.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "base/testing.h"
+#include "supervisor/places/plugin_place_kinds.h"
+#include "supervisor/places/testing/gated_child.h"
+
+namespace berth {
+namespace {
+
+using place_internal::DirectoryName;
+using place_internal::Judge;
+using place_internal::ScopeName;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+using testing::UnorderedElementsAre;
+
+constexpr Duration kBound = std::chrono::seconds(20);
+
+void WaitUntilHolds(const std::function<bool()>& condition) {
+  const TimePoint deadline = Clock::now() + kBound;
+  while (!condition()) {
+    ASSERT_LT(Clock::now(), deadline) << "the condition did not come about";
+    poll(nullptr, 0, 2);
+  }
+}
+
+class PluginPlaceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", 4 << 20);
+    const auto mount = FindCgroup2Mount(mountinfo.value_or(""));
+    if (!mount.has_value()) GTEST_SKIP() << "no cgroup v2 hierarchy is mounted here";
+    parent_ = mount->mount_point + "/berth-place-test-" + std::to_string(getpid());
+    if (mkdir(parent_.c_str(), 0755) != 0) {
+      parent_.clear();
+      GTEST_SKIP() << "no group can be made in " << mount->mount_point;
+    }
+    placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  }
+  void TearDown() override {
+    if (!parent_.empty()) EXPECT_EQ(rmdir(parent_.c_str()), 0) << "something is left in " << parent_;
+  }
+
+  [[nodiscard]] PlacerOptions Options() const { return {.use_systemd = false, .cgroup_parent = parent_}; }
+
+  std::unique_ptr<PluginPlace> Prepare(const std::string& id, PlaceLimits limits = {}) {
+    auto place = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound));
+    EXPECT_TRUE(place.ok()) << place.status();
+    return place.ok() ? *std::move(place) : nullptr;
+  }
+  absl::Status Enter(PluginPlace& place, pid_t pid) {
+    return RunOn(loop_, place.Enter(pid, Clock::now() + kBound));
+  }
+  absl::Status KillAll(PluginPlace& place) { return RunOn(loop_, place.KillAll(Clock::now() + kBound)); }
+  std::string Path(const std::string& name) { return parent_ + "/berth-plugins/" + name; }
+
+  asio::io_context loop_;
+  std::string parent_;
+  std::unique_ptr<PluginPlacer> placer_;
+};
+
+TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
+  const auto place = Prepare("nfs.csi-x");
+  EXPECT_EQ(place->describe(), "cgroup " + Path("nfs.csi-x"));
+  const GatedChild child("(setsid sleep 1000 &) ; (sleep 1000 &) ; sleep 1000");
+  ASSERT_EQ(Enter(*place, child.pid()), absl::OkStatus());
+  EXPECT_THAT(child.Cgroup(), HasSubstr("/berth-plugins/nfs.csi-x\n"));
+  child.Go();
+  WaitUntilHolds([&] { return place->Members()->size() == 4; });
+
+  RunOn(loop_, place->Release());
+  EXPECT_TRUE(std::filesystem::exists(Path("nfs.csi-x"))) << "released while processes were in it";
+
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  EXPECT_THAT(*place->Members(), IsEmpty());
+  EXPECT_FALSE(RunOn(loop_, place->HowItEnded()).out_of_memory);
+  RunOn(loop_, place->Release());
+  EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
+  EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "there is nobody left in what is no more";
+}
+
+TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
+  const auto place = Prepare("a");
+  const GatedChild child("sleep 1000", place->cgroup_fd());
+  ASSERT_GT(child.pid(), 0) << strerror(errno);
+  EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(Enter(*place, child.pid()), absl::OkStatus()) << "one that is in it already";
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  RunOn(loop_, place->Release());
+}
+
+TEST_F(PluginPlaceTest, MembersOfGroupsBeneathItAreItsOwn) {
+  const auto place = Prepare("a");
+  ASSERT_EQ(mkdir(Path("a/inner").c_str(), 0755), 0);
+  const GatedChild child("sleep 1000");
+  ASSERT_EQ(CgroupDir::Open(Path("a/inner"))->Write("cgroup.procs", std::to_string(child.pid())),
+            absl::OkStatus());
+  EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  EXPECT_THAT(*place->Members(), IsEmpty());
+  EXPECT_EQ(rmdir(Path("a/inner").c_str()), 0);
+  RunOn(loop_, place->Release());
+}
+
+TEST_F(PluginPlaceTest, TakenBackProcessIsFoundInItsPlace) {
+  auto before = Prepare("a");
+  const GatedChild child("sleep 1000", before->cgroup_fd());
+  const std::string described = before->describe();
+  before.reset();
+  // As another berthd would.
+  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
+  ASSERT_TRUE(place.ok()) << place.status();
+  EXPECT_EQ((*place)->describe(), described);
+  EXPECT_THAT(*(*place)->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(KillAll(**place), absl::OkStatus());
+  RunOn(loop_, (*place)->Release());
+}
+
+TEST_F(PluginPlaceTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
+  auto before = Prepare("a");
+  const uint64_t id = before->group_id();
+  ASSERT_NE(id, 0U);
+  std::string cgroup;
+  {
+    const GatedChild ended("sleep 1000", before->cgroup_fd());
+    cgroup = ended.Cgroup();
+    ASSERT_EQ(KillAll(*before), absl::OkStatus());
+  }
+  RunOn(loop_, before->Release());
+  before.reset();
+  // Whoever made it holds no lock on it, and has a process in it.
+  ASSERT_TRUE(std::filesystem::create_directories(Path("a")));
+  const GatedChild stranger("sleep 1000");
+  ASSERT_EQ(CgroupDir::Open(Path("a"))->Write("cgroup.procs", std::to_string(stranger.pid())),
+            absl::OkStatus());
+
+  const auto found = RunOn(loop_, placer_->Find({.cgroup = cgroup, .id = id}, /*lives=*/false));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_FALSE((*found)->has_group());
+  EXPECT_THAT((*found)->describe(), StartsWith("none: "));
+  EXPECT_EQ(kill(stranger.pid(), 0), 0);
+
+  const auto same = RunOn(loop_, placer_->Find({.cgroup = cgroup}, /*lives=*/false));
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_TRUE((*same)->has_group()) << "an older record has no number";
+  EXPECT_EQ(KillAll(**same), absl::OkStatus());
+  RunOn(loop_, (*same)->Release());
+}
+
+TEST_F(PluginPlaceTest, ProcessOutsideOfOurPlacesHasNoGroup) {
+  for (const std::string text :
+       {"0::/system.slice/berthd.service\n", "4:memory:/x\n", "", "0::/x/berth-plugins/no\n",
+        "0::/berth.slice/berth-plugins.slice/berth-plugin-no.scope\n"}) {
+    const auto place = RunOn(loop_, placer_->Find({.cgroup = text}, true));
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_FALSE((*place)->has_group()) << text;
+    EXPECT_THAT((*place)->describe(), StartsWith("none: ")) << text;
+    EXPECT_TRUE(absl::IsUnimplemented(KillAll(**place)));
+    EXPECT_TRUE(absl::IsUnimplemented((*place)->Members().status()));
+  }
+}
+
+TEST_F(PluginPlaceTest, WhatIsInUseKeepsItsName) {
+  auto first = Prepare("a");
+  auto second = Prepare("a");
+  EXPECT_EQ(second->describe(), "cgroup " + Path("a+2"));
+  first.reset();  // as if berthd had died before it launched into it
+  auto third = Prepare("a");
+  EXPECT_EQ(third->describe(), "cgroup " + Path("a"));
+  RunOn(loop_, second->Release());
+  RunOn(loop_, third->Release());
+  EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
+}
+
+TEST_F(PluginPlaceTest, WhatAnEarlierBerthdLeftEmptyIsRemoved) {
+  Prepare("a").reset();
+  EXPECT_TRUE(std::filesystem::exists(Path("a")));
+  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
+}
+
+TEST_F(PluginPlaceTest, LimitsAreSetOrNamedAsNotEnforced) {
+  const PlaceLimits limits{.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5};
+  const auto place = Prepare("a", limits);
+  const auto set = [&](const char* file) { return ReadFile(Path("a/") + file, 4096).value_or("absent\n"); };
+  const auto named = [&](const std::string& word) {
+    return place->unenforced().find(word) != std::string::npos;
+  };
+  EXPECT_EQ(set("memory.max"), named("memory") ? "absent\n" : "67108864\n");
+  EXPECT_EQ(set("pids.max"), named("pids") ? "absent\n" : "20\n");
+  EXPECT_EQ(set("cpu.max"), named("cpus") ? "absent\n" : "50000 100000\n");
+  EXPECT_EQ(place->unenforced().empty(), placer_->describe().find("no limits of") == std::string::npos);
+  EXPECT_EQ(Prepare("b")->unenforced(), "") << "nothing was asked for";
+  RunOn(loop_, place->Release());
+  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+}
+
+TEST(PluginPlaceTextTest, NoPlaceCanBeMade) {
+  asio::io_context loop;
+  const PlacerOptions options{.use_systemd = false, .cgroup_parent = "/no/such/directory"};
+  const auto placer = RunOn(loop, PluginPlacer::Detect(loop.get_executor(), options));
+  EXPECT_THAT(placer->describe(), StartsWith("none: open /no/such/directory: "));
+  const auto place = RunOn(loop, placer->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kBound));
+  ASSERT_TRUE(place.ok());
+  EXPECT_EQ((*place)->cgroup_fd(), -1);
+  EXPECT_EQ(RunOn(loop, (*place)->Enter(getpid(), Clock::now() + kBound)), absl::OkStatus());
+  EXPECT_THAT((*place)->unenforced(), StartsWith("its limit of memory is not enforced: "));
+}
+
+TEST(PluginPlaceTextTest, NamesOfScopesAndDirectories) {
+  EXPECT_EQ(ScopeName("nfs.csi.k8s.io", 1), "berth-plugin-nfs.csi.k8s.io.scope");
+  EXPECT_EQ(ScopeName("a-b_c", 1), "berth-plugin-a\\x2db_c.scope");
+  EXPECT_EQ(ScopeName("a", 2), "berth-plugin-a-2.scope");
+  EXPECT_NE(ScopeName("a", 2), ScopeName("a-2", 1));
+  EXPECT_NE(DirectoryName("a", 2), DirectoryName("a-2", 1));
+  const std::string longest = "a" + std::string(62, '-');
+  EXPECT_LE(ScopeName(longest, 100).size(), 255);
+}
+
+TEST(PluginPlaceTextTest, TellsWhoseMemoryRanOut) {
+  EXPECT_EQ(Judge({}, {}).text, "");
+  EXPECT_FALSE(Judge({.oom = 3}, {}).out_of_memory) << "reclaim helped in the end";
+  const PlaceLimits limits{.memory_max = 512 << 20, .pids_max = 64};
+  EXPECT_TRUE(Judge({.oom_kill = 1, .oom = 1}, limits).out_of_memory);
+  EXPECT_EQ(Judge({.oom_kill = 1, .oom = 1}, limits).text, "out of memory (its limit is 512MiB)");
+  EXPECT_THAT(Judge({.oom_kill = 1}, limits).text, HasSubstr("the machine's"));
+  EXPECT_THAT(Judge({.oom_kill = 1}, {}).text, HasSubstr("it has no limit of its own"));
+  const PlaceEnd end = Judge({.pids_max = 2}, limits);
+  EXPECT_TRUE(end.pids_limit_hit);
+  EXPECT_FALSE(end.out_of_memory);
+  EXPECT_EQ(end.text, "met its limit of 64 processes and threads");
+}
+
+}  // namespace
+}  // namespace berth

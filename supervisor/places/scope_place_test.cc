@@ -1,0 +1,230 @@
+// Scopes of the systemd that runs here, with the kernel's limits. Skipped where there is none: ./dev test
+// --machine runs these in a machine of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <systemd/sd-daemon.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "base/testing.h"
+#include "supervisor/places/cgroup_dir.h"
+#include "supervisor/places/plugin_place.h"
+#include "supervisor/places/testing/gated_child.h"
+
+namespace berth {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr Duration kBound = std::chrono::seconds(60);
+// Takes memory until it gets none.
+constexpr const char* kHog = "exec tail /dev/zero";
+
+class SystemdScopeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (sd_booted() <= 0 || geteuid() != 0) GTEST_SKIP() << "systemd is not PID 1 here, or we are not root";
+    placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), PlacerOptions()));
+    ASSERT_THAT(placer_->describe(), StartsWith("systemd scopes"));
+  }
+
+  std::unique_ptr<PluginPlace> Prepare(const std::string& id, PlaceLimits limits = {}) {
+    return RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound)).value();
+  }
+  // Through the gate, into the place, and on.
+  void Launch(PluginPlace& place, GatedChild& child) {
+    const absl::Status entered = RunOn(loop_, place.Enter(child.pid(), Clock::now() + kBound), kBound);
+    ASSERT_EQ(entered, absl::OkStatus());
+    child.Go();
+  }
+  PlaceEnd HowItEnded(PluginPlace& place) { return RunOn(loop_, place.HowItEnded()); }
+  absl::Status KillAll(PluginPlace& place) {
+    return RunOn(loop_, place.KillAll(Clock::now() + kBound), kBound);
+  }
+  // Waits for the condition, with the loop running meanwhile.
+  void WaitUntilHolds(const std::function<bool()>& condition) {
+    const TimePoint deadline = Clock::now() + kBound;
+    while (!condition()) {
+      ASSERT_LT(Clock::now(), deadline) << "the condition did not come about";
+      loop_.restart();
+      loop_.run_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  static std::string DirectoryOf(const GatedChild& child) {
+    return "/sys/fs/cgroup" + Cgroup2Path(child.Cgroup()).value_or("?");
+  }
+  static std::string Setting(const std::string& directory, const std::string& file) {
+    return ReadFile(directory + "/" + file, 4096).value_or("absent");
+  }
+
+  asio::io_context loop_;
+  std::unique_ptr<PluginPlacer> placer_;
+};
+
+TEST_F(SystemdScopeTest, HoldsThePluginAndAllThatItForks) {
+  const auto place = Prepare("a-b.c", {.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5});
+  EXPECT_EQ(place->unenforced(), "");
+  GatedChild child("(setsid sleep 1000 &) ; sleep 1000");
+  Launch(*place, child);
+  EXPECT_EQ(child.Cgroup(), "0::/berth.slice/berth-plugins.slice/berth-plugin-a\\x2db.c.scope\n");
+  EXPECT_EQ(place->describe(), "scope berth-plugin-a\\x2db.c.scope");
+  const std::string directory = DirectoryOf(child);
+  EXPECT_EQ(Setting(directory, "memory.max"), "67108864\n");
+  EXPECT_EQ(Setting(directory, "memory.oom.group"), "1\n");
+  EXPECT_EQ(Setting(directory, "pids.max"), "20\n");
+  EXPECT_EQ(Setting(directory, "cpu.max"), "50000 100000\n");
+  WaitUntilHolds([&] { return place->Members()->size() == 3; });
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  EXPECT_FALSE(HowItEnded(*place).out_of_memory);
+  child.Reap();
+  WaitUntilHolds([&] { return !std::filesystem::exists(directory); });
+}
+
+TEST_F(SystemdScopeTest, NameIsFreeForTheNextLaunchAtOnce) {
+  for (int launch = 0; launch < 10; ++launch) {
+    const auto place = Prepare("again");
+    GatedChild child("exec sleep 1000");
+    Launch(*place, child);
+    EXPECT_EQ(KillAll(*place), absl::OkStatus());
+    child.Reap();
+    RunOn(loop_, place->Release());
+  }
+}
+
+TEST_F(SystemdScopeTest, WhatOutlivesItsMainProcessKeepsItsScope) {
+  const auto first = Prepare("kept");
+  GatedChild child("exec sleep 1000");
+  Launch(*first, child);
+  const auto second = Prepare("kept");
+  GatedChild successor("exec sleep 1000");
+  Launch(*second, successor);
+  EXPECT_THAT(successor.Cgroup(), HasSubstr("/berth-plugin-kept-2.scope\n"));
+  EXPECT_THAT(child.Cgroup(), HasSubstr("/berth-plugin-kept.scope\n"));
+  EXPECT_EQ(KillAll(*second), absl::OkStatus());
+  EXPECT_EQ(first->Members()->size(), 1);
+  EXPECT_EQ(KillAll(*first), absl::OkStatus());
+}
+
+TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAtOnce) {
+  for (int round = 0; round < 5; ++round) {
+    const auto place = Prepare("hog", {.memory_max = 24 << 20});
+    GatedChild child(kHog);
+    Launch(*place, child);
+    EXPECT_EQ(child.Reap(), SIGKILL);
+    const PlaceEnd end = HowItEnded(*place);
+    EXPECT_TRUE(end.out_of_memory) << "round " << round;
+    EXPECT_EQ(end.text, "out of memory (its limit is 24MiB)") << "round " << round;
+  }
+}
+
+TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAfterTheScopeHasGone) {
+  for (int round = 0; round < 5; ++round) {
+    const auto place = Prepare("hog", {.memory_max = 24 << 20});
+    const auto other = Prepare("other", {.memory_max = 24 << 20});
+    GatedChild child(kHog);
+    GatedChild neighbour("exec sleep 1000");
+    Launch(*other, neighbour);
+    const std::string directory = [&] {
+      const absl::Status entered = RunOn(loop_, place->Enter(child.pid(), Clock::now() + kBound), kBound);
+      EXPECT_EQ(entered, absl::OkStatus());
+      return DirectoryOf(child);
+    }();
+    child.Go();
+    // The loop does not run meanwhile: nothing is seen of the group but what is left of it.
+    EXPECT_EQ(child.Reap(), SIGKILL);
+    const TimePoint deadline = Clock::now() + kBound;
+    while (std::filesystem::exists(directory) && Clock::now() < deadline) poll(nullptr, 0, 2);
+    EXPECT_EQ(KillAll(*other), absl::OkStatus());
+    neighbour.Reap();
+    EXPECT_FALSE(HowItEnded(*other).out_of_memory) << "that was the other one, round " << round;
+    EXPECT_TRUE(HowItEnded(*place).out_of_memory) << "round " << round;
+  }
+}
+
+TEST_F(SystemdScopeTest, Fault06WantOfMemoryEndsAllOfItTogether) {
+  const auto place = Prepare("hog", {.memory_max = 24 << 20});
+  GatedChild child("sleep 1000 & (setsid sleep 1000 &) ; tail /dev/zero; exit 0");
+  Launch(*place, child);
+  EXPECT_EQ(child.Reap(), SIGKILL) << "the shell that waits for the hog";
+  EXPECT_TRUE(HowItEnded(*place).out_of_memory);
+  WaitUntilHolds([&] { return place->Members()->empty(); });
+}
+
+TEST_F(SystemdScopeTest, Fault06KeptProcessesSurviveTheHog) {
+  const auto place = Prepare("hog", {.memory_max = 48 << 20, .killed_together = false});
+  GatedChild child("sleep 1000 & tail /dev/zero; exit 7");
+  Launch(*place, child);
+  EXPECT_EQ(child.Reap(), 0);
+  EXPECT_EQ(child.exit_code(), 7);
+  EXPECT_TRUE(HowItEnded(*place).out_of_memory);
+  EXPECT_EQ(place->Members()->size(), 1);
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+}
+
+TEST_F(SystemdScopeTest, Fault06ForkBombMeetsItsLimitAndIsEndedWhole) {
+  const auto place = Prepare("bomb", {.pids_max = 40});
+  GatedChild child("exec 2>/dev/null; b() { b & b & wait; }; b");
+  Launch(*place, child);
+  WaitUntilHolds([&] { return HowItEnded(*place).pids_limit_hit; });
+  EXPECT_LE(place->Members()->size(), 40);
+  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  EXPECT_TRUE(place->Members()->empty());
+  const PlaceEnd end = HowItEnded(*place);
+  EXPECT_TRUE(end.pids_limit_hit);
+  EXPECT_EQ(end.text, "met its limit of 40 processes and threads");
+  EXPECT_FALSE(end.out_of_memory);
+}
+
+TEST_F(SystemdScopeTest, ProcessThatEndedAtTheGateIsAnError) {
+  const auto place = Prepare("gone");
+  GatedChild child("exec sleep 1000");
+  kill(child.pid(), SIGKILL);
+  child.Reap();
+  const absl::Status entered = RunOn(loop_, place->Enter(child.pid(), Clock::now() + kBound), kBound);
+  EXPECT_FALSE(entered.ok());
+}
+
+TEST_F(SystemdScopeTest, TakenBackProcessIsFoundInItsScope) {
+  auto before = Prepare("taken", {.memory_max = 24 << 20});
+  GatedChild child("read x; exec tail /dev/zero", -1);
+  Launch(*before, child);
+  const std::string described = before->describe();
+  before.reset();
+  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), PlacerOptions()));
+  const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
+  ASSERT_TRUE(place.ok());
+  EXPECT_EQ((*place)->describe(), described);
+  EXPECT_EQ((*place)->Members()->size(), 1);
+  child.Say("x\n");
+  EXPECT_EQ(child.Reap(), SIGKILL);
+  EXPECT_EQ(HowItEnded(**place).text, "out of memory (its limit is 24MiB)");
+}
+
+TEST_F(SystemdScopeTest, FiftyAtOnce) {
+  std::vector<std::unique_ptr<PluginPlace>> places;
+  std::vector<std::unique_ptr<GatedChild>> children;
+  int entered = 0;
+  const auto enter = [](PluginPlace* place, pid_t pid, int* count) -> Awaitable<void> {
+    const absl::Status status = co_await place->Enter(pid, Clock::now() + kBound);
+    EXPECT_EQ(status, absl::OkStatus());
+    ++*count;
+  };
+  TaskScope scope(loop_.get_executor(), "launches");
+  for (int i = 0; i < 50; ++i) {
+    places.push_back(Prepare("many" + std::to_string(i)));
+    children.push_back(std::make_unique<GatedChild>("exec sleep 1000"));
+    scope.Spawn("launch", enter(places.back().get(), children.back()->pid(), &entered));
+  }
+  RunOn(loop_, scope.WaitEmpty(), kBound);
+  EXPECT_EQ(entered, 50);
+  for (const auto& place : places) EXPECT_EQ(KillAll(*place), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace berth

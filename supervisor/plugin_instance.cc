@@ -1,0 +1,419 @@
+#include "supervisor/plugin_instance.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <csignal>
+#include <filesystem>
+#include <utility>
+
+#include "base/blocking.h"
+#include "base/file.h"
+#include "base/process_tree.h"
+#include "base/status.h"
+#include "supervisor/plugin_launch.h"
+#include "supervisor/plugin_socket.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A local file, or a few.
+constexpr Duration kFilesWithin = seconds(10);
+// How long a child of a berthd that died may take to notice that at the gate.
+constexpr Duration kGateLeavesWithin = seconds(5);
+constexpr Duration kGateLook = milliseconds(1);
+// What an end may cost beyond its being noticed: the next launch waits for it.
+constexpr Duration kLastLinesWithin = milliseconds(500);
+constexpr Duration kChildrenEndWithin = seconds(5);
+
+// The directories of a launch. The plugin makes its socket in one that is berthd's: as another user it may do
+// so, yet not touch what berthd has written there.
+absl::Status PrepareDirectories(const std::string& socket_path, const std::string& state_dir,
+                                const std::optional<ProcessUser>& user) {
+  BERTH_RETURN_IF_ERROR(PrepareSocket(socket_path));
+  BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir, 0750));
+  if (!user.has_value()) return absl::OkStatus();
+  const std::string socket_dir = std::filesystem::path(socket_path).parent_path().string();
+  if (chown(socket_dir.c_str(), static_cast<uid_t>(-1), user->gid) != 0) {
+    return ErrnoStatus(errno, fmt::format("chown {}", socket_dir));
+  }
+  if (chmod(socket_dir.c_str(), 01770) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", socket_dir));
+  if (lchown(state_dir.c_str(), user->uid, user->gid) != 0) {
+    return ErrnoStatus(errno, fmt::format("chown {}", state_dir));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPlaces& places,
+                                           const std::string& socket_path) {
+  BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, places, socket_path));
+  BERTH_RETURN_IF_ERROR(PrepareDirectories(socket_path, PluginStateDir(places, config.id), launch.spec.user));
+  return launch;
+}
+
+std::string DescribeEnd(const ExitStatus& exit, const PlaceEnd& place) {
+  if (place.out_of_memory && (!exit.known || exit.signal == SIGKILL)) return "killed: " + place.text;
+  return place.text.empty() ? exit.Describe() : fmt::format("{}; {}", exit.Describe(), place.text);
+}
+
+std::string UtcText(WallTime time) {
+  const std::time_t seconds_since = WallClock::to_time_t(time);
+  std::tm parts{};
+  gmtime_r(&seconds_since, &parts);
+  std::array<char, 32> text{};
+  const size_t length = strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), length};
+}
+
+ChildrenPolicy ChildrenOf(const RunRecord& record) {
+  return record.keep_children ? ChildrenPolicy::kKeep : ChildrenPolicy::kEnd;
+}
+
+// One round of ending the processes of a tree by their descriptors. Whether any was left to end.
+absl::StatusOr<bool> KillTree(const TreeQuery& query, ChildrenPolicy children, TreeOccasion occasion) {
+  BERTH_ASSIGN_OR_RETURN(const std::vector<TreeProcess> tree, FindTree(query));
+  const TreeVerdict verdict = DecideChildren(MembersOf(tree, query.main), children, occasion);
+  for (const TreeProcess& process : tree) {
+    if (std::find(verdict.end.begin(), verdict.end.end(), process.pid()) == verdict.end.end()) continue;
+    const absl::Status killed = process.Signal(SIGKILL);
+    if (!killed.ok() && !absl::IsNotFound(killed)) SPDLOG_WARN("{}", killed.ToString());
+  }
+  return !verdict.end.empty();
+}
+
+}  // namespace
+
+std::string InstanceSocketPath(const PluginPlaces& places, std::string_view id, RunSlot slot) {
+  if (slot == RunSlot::kFirst) return PluginSocketPath(places, id);
+  return PluginRuntimeDir(places, id) + "/csi-next.sock";
+}
+
+std::string InstanceEnd::Describe() const {
+  return last_output.empty() ? how : fmt::format("{}, its last line: {}", how, last_output.back());
+}
+
+namespace {
+
+GroupName GroupOf(const RunRecord& record) {
+  return {.cgroup = record.process.cgroup, .id = record.group_id};
+}
+
+}  // namespace
+
+PluginInstance::PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunSlot slot)
+    : context_(context),
+      file_(std::move(file)),
+      slot_(slot),
+      tasks_(context.executor, "plugin process"),
+      written_(context.executor) {}
+
+PluginInstance::~PluginInstance() = default;
+
+// --- Launch ---------------------------------------------------------------------------------------------
+
+struct PluginInstance::Gate {
+  PluginInstance& instance;
+  TimePoint deadline;
+
+  // The scope first: the cgroup is part of what the process is known by.
+  Awaitable<absl::Status> Pass(pid_t pid) {
+    BERTH_CO_RETURN_IF_ERROR(co_await instance.place_->Enter(pid, deadline));
+    instance.record_.group_id = instance.place_->group_id();
+    auto write = [file = instance.file_, record = instance.record_, pid]() -> absl::StatusOr<RunRecord> {
+      RunRecord written = record;
+      BERTH_ASSIGN_OR_RETURN(written.process, IdentifyProcess(pid));
+      BERTH_RETURN_IF_ERROR(file->Write(written));
+      return written;
+    };
+    BERTH_CO_ASSIGN_OR_RETURN(instance.record_,
+                              co_await RunBlocking("write down the process", std::move(write), deadline));
+    co_return absl::OkStatus();
+  }
+};
+
+Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launch(
+    InstanceContext& context, std::shared_ptr<RunRecordFile> file, InstanceLaunch launch,
+    TimePoint deadline) {
+  const PluginConfig& config = launch.config;
+  const std::string socket_path = InstanceSocketPath(context.places, config.id, launch.slot);
+  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file), launch.slot));
+
+  auto prepare = [config, places = context.places, socket_path] {
+    return PrepareLaunch(config, places, socket_path);
+  };
+  BERTH_CO_ASSIGN_OR_RETURN(
+      PluginLaunch prepared,
+      co_await RunBlocking(fmt::format("prepare {}", config.command), std::move(prepare), deadline));
+  // Before the plugin can know them, so that it cannot log what is not recognised.
+  context.secrets.Hold(config.id, prepared.secrets);
+  BERTH_CO_ASSIGN_OR_RETURN(const UniqueFd output, co_await context.logs.Open(config.id, config.log));
+  PlaceLimits limits = config.limits;
+  limits.killed_together = config.children == ChildrenPolicy::kEnd;
+  BERTH_CO_ASSIGN_OR_RETURN(instance->place_, co_await context.placer->Prepare(config.id, limits, deadline));
+
+  RunRecord& record = instance->record_;
+  record.plugin_id = config.id;
+  record.kind = config.kind;
+  record.socket_path = socket_path;
+  record.config_file = config.file;
+  record.launch_fingerprint = LaunchFingerprint(config, context.places);
+  record.started_at = WallClock::now();
+  record.output_position = context.logs.End(config.id);
+  record.stop_timeout = config.stop_timeout;
+  record.generation = launch.generation;
+  record.candidate = launch.candidate;
+  record.draining = launch.draining;
+  record.keep_children = config.children == ChildrenPolicy::kKeep;
+  record.serves_mounts = config.serves_mounts;
+  record.command = config.command;
+  for (const std::string& argument : config.arguments) record.command += " " + Printable(argument, 256);
+  record.volumes_path = config.volumes_path;
+
+  ProcessSpec spec = std::move(prepared.spec);
+  spec.stdout_fd = output.get();
+  spec.stderr_fd = output.get();
+  spec.cgroup_fd = instance->place_->cgroup_fd();
+  Gate gate{*instance, deadline};
+  spec.before_exec = [&gate](pid_t pid) { return gate.Pass(pid); };
+  absl::StatusOr<std::unique_ptr<Process>> process =
+      co_await Process::Launch(context.executor, std::move(spec), deadline);
+  if (!process.ok()) {
+    co_await instance->RemoveRecord();
+    co_await instance->place_->Release();
+    co_return process.status();
+  }
+  instance->process_ = *std::move(process);
+  context.logs.SetPid(config.id, instance->process_->pid());
+  co_return instance;
+}
+
+// --- Taking back ----------------------------------------------------------------------------------------
+
+Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
+    InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunRecord record, LogLimits log) {
+  const RunSlot slot =
+      record.socket_path == InstanceSocketPath(context.places, record.plugin_id, RunSlot::kSecond)
+          ? RunSlot::kSecond
+          : RunSlot::kFirst;
+  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file), slot));
+  const pid_t pid = record.process.pid;
+  instance->record_ = std::move(record);
+  const RunRecord& known = instance->record_;
+  // Where it has written is read in any case: of one that has ended, its last lines.
+  const absl::Status followed = co_await context.logs.Follow(known.plugin_id, log);
+  if (!followed.ok()) SPDLOG_ERROR("plugin {}: {}", known.plugin_id, followed.ToString());
+  const TimePoint deadline = Clock::now() + kGateLeavesWithin;
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Process>> process = Process::Adopt(context.executor, pid);
+    const bool absent = absl::IsNotFound(process.status());
+    if (!absent && !process.ok()) co_return process.status();
+    // From here on the descriptor pins the process, whoever it is: what is read now is read of it.
+    absl::StatusOr<ProcessIdentity> identity =
+        absent ? absl::StatusOr<ProcessIdentity>(process.status()) : IdentifyProcess(pid);
+    if (absl::IsNotFound(identity.status())) {
+      ExitStatus exit;
+      if (!absent) exit = co_await (*process)->Wait();
+      BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
+                                co_await context.placer->Find(GroupOf(known), /*lives=*/false));
+      Recovered recovered;
+      recovered.ended = co_await instance->End(exit, TreeOccasion::kMainEnded);
+      if (!exit.known) {
+        const std::string when = UtcText(WallClock::now());
+        recovered.ended->how =
+            recovered.ended->how == exit.Describe()
+                ? fmt::format("ended while berthd was away, no later than {}", when)
+                : fmt::format("{}, while berthd was away, no later than {}", recovered.ended->how, when);
+      }
+      co_return recovered;
+    }
+    if (!identity.ok()) co_return identity.status();
+    switch (MatchRecord(known, *identity)) {
+      case RecordMatch::kSame: {
+        BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
+                                  co_await context.placer->Find(GroupOf(known), /*lives=*/true));
+        instance->process_ = *std::move(process);
+        context.logs.SetPid(known.plugin_id, pid);
+        Recovered recovered;
+        recovered.instance = std::move(instance);
+        co_return recovered;
+      }
+      case RecordMatch::kStranger: {
+        Recovered recovered;
+        recovered.stranger =
+            fmt::format("process {} is another one now ({})", pid, Printable(identity->executable, 256));
+        // What the recorded process has left behind is not its own number's.
+        BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
+                                  co_await context.placer->Find(GroupOf(known), /*lives=*/false));
+        co_await instance->EndChildren(TreeOccasion::kMainEnded, Clock::now() + kChildrenEndWithin);
+        co_await instance->RemoveRecord();
+        co_return recovered;
+      }
+      case RecordMatch::kInDoubt:
+        co_return absl::FailedPreconditionError(
+            fmt::format("process {} was launched by an earlier berthd as {}, but runs as {} now{}: it is not "
+                        "taken back, and no second one is launched beside it; end it, then start the plugin",
+                        pid, Printable(known.process.executable, 256), Printable(identity->executable, 256),
+                        known.process.cgroup == identity->cgroup ? "" : ", in another cgroup"));
+      case RecordMatch::kAtTheGate:
+        if (Clock::now() >= deadline) {
+          co_return absl::FailedPreconditionError(fmt::format(
+              "process {}, which an earlier berthd was about to make this plugin, does not end", pid));
+        }
+        co_await SleepUntil(Clock::now() + kGateLook);
+        continue;
+    }
+  }
+}
+
+// --- Life -----------------------------------------------------------------------------------------------
+
+void PluginInstance::Watch(InstanceSinks sinks) {
+  tasks_.Spawn("exit", WatchExit(sinks));
+  tasks_.Spawn("socket", WatchSocket(std::move(sinks)));
+}
+
+Awaitable<void> PluginInstance::WatchExit(InstanceSinks sinks) {
+  const ExitStatus exit = co_await process_->Wait();
+  sinks.on_exit(exit);
+}
+
+Awaitable<void> PluginInstance::WatchSocket(InstanceSinks sinks) {
+  sinks.on_socket(co_await WaitForSocket(record_.socket_path));
+}
+
+std::string PluginInstance::placement() const { return place_->describe(); }
+
+std::string PluginInstance::unenforced() const { return place_->unenforced(); }
+
+void PluginInstance::Terminate() {
+  absl::Status status = process_->Signal(SIGTERM);
+  if (status.ok()) status = process_->Signal(SIGCONT);
+  // One that has ended meanwhile is about to be handled as such.
+  if (!status.ok() && !absl::IsNotFound(status))
+    SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, status.ToString());
+}
+
+void PluginInstance::Kill() {
+  if (!record_.keep_children) {
+    const absl::Status group = process_->SignalGroup(SIGKILL);
+    if (!group.ok() && !absl::IsNotFound(group))
+      SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, group.ToString());
+  }
+  // It may have left its group, or the kernel may be too old to signal one by descriptor.
+  const absl::Status status = process_->Signal(SIGKILL);
+  if (!status.ok() && !absl::IsNotFound(status))
+    SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, status.ToString());
+}
+
+void PluginInstance::Announced() { tasks_.Spawn("record", RecordExecuted()); }
+
+Awaitable<void> PluginInstance::RecordExecuted() {
+  const pid_t process = pid();
+  auto identify = [process] { return IdentifyProcess(process); };
+  const absl::StatusOr<ProcessIdentity> identity = co_await RunBlocking(
+      fmt::format("identify process {}", process), std::move(identify), Clock::now() + kFilesWithin);
+  if (!identity.ok() || identity->start_time != record_.process.start_time) co_return;
+  if (record_.executed && record_.process == *identity) co_return;
+  co_await RecordQuietly([now = *identity](RunRecord& record) {
+    record.process = now;
+    record.executed = true;
+  });
+}
+
+void PluginInstance::Note(std::function<void(RunRecord&)> change) {
+  tasks_.Spawn("record", RecordQuietly(std::move(change)));
+}
+
+Awaitable<void> PluginInstance::RecordQuietly(std::function<void(RunRecord&)> change) {
+  const absl::Status written = co_await Record(std::move(change));
+  // Its process may have ended meanwhile.
+  if (!written.ok() && !absl::IsAborted(written)) {
+    SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, written.ToString());
+  }
+}
+
+Awaitable<absl::Status> PluginInstance::Record(std::function<void(RunRecord&)> change) {
+  change(record_);
+  auto free = [this] { return !writing_; };
+  const TimePoint deadline = Clock::now() + kFilesWithin;
+  if (!co_await written_.WaitUntil(std::move(free), deadline)) {
+    co_return absl::DeadlineExceededError("write down the process: an earlier write has not ended");
+  }
+  writing_ = true;
+  // Also when this is cancelled: the thread that is left behind is kept in order by RunRecordFile.
+  struct Done {
+    PluginInstance& instance;
+    ~Done() {
+      instance.writing_ = false;
+      instance.written_.NotifyAll();
+    }
+  } const done{*this};
+  auto write = [file = file_, record = record_] { return file->Write(record); };
+  co_return co_await RunBlocking("write down the process", std::move(write), deadline);
+}
+
+Awaitable<void> PluginInstance::RemoveRecord() {
+  auto remove = [file = file_, generation = record_.generation] { return file->Remove(generation); };
+  const absl::Status removed =
+      co_await RunBlocking("remove the record of a process", std::move(remove), Clock::now() + kFilesWithin);
+  // Harmless but for the reader: the next berthd sees that its process is no more.
+  if (!removed.ok()) SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, removed.ToString());
+}
+
+// --- The end --------------------------------------------------------------------------------------------
+
+Awaitable<InstanceEnd> PluginInstance::End(ExitStatus exit, TreeOccasion occasion) {
+  co_await tasks_.Join();
+  InstanceEnd end;
+  end.exit = exit;
+  const PlaceEnd place = co_await place_->HowItEnded();
+  end.how = DescribeEnd(exit, place);
+  if (place.out_of_memory && occasion == TreeOccasion::kMainEnded) occasion = TreeOccasion::kLimitReached;
+  co_await EndChildren(occasion, Clock::now() + kChildrenEndWithin);
+  end.last_output = co_await context_.logs.LastLines(record_.plugin_id, record_.output_position,
+                                                     Clock::now() + kLastLinesWithin);
+  context_.logs.SetPid(record_.plugin_id, 0);
+  co_await place_->Release();
+  co_await RemoveRecord();
+  process_.reset();
+  co_return end;
+}
+
+Awaitable<void> PluginInstance::EndChildren(TreeOccasion occasion, TimePoint deadline) {
+  const ChildrenPolicy children = ChildrenOf(record_);
+  const bool whole =
+      DecideChildren({TreeMember{.pid = 1, .fuse = FuseUse::kHolds}}, children, occasion).keep.empty();
+  if (place_->has_group() && whole) {
+    const absl::Status killed = co_await place_->KillAll(deadline);
+    if (!killed.ok()) SPDLOG_WARN("plugin {}: {}", record_.plugin_id, killed.ToString());
+    co_return;
+  }
+  TreeQuery query{.main = record_.process.pid, .main_start_time = record_.process.start_time, .members = {}};
+  while (true) {
+    if (place_->has_group()) {
+      query.members = place_->Members().value_or(std::vector<pid_t>());
+      if (query.members.empty()) co_return;
+    }
+    auto kill = [query, children, occasion] { return KillTree(query, children, occasion); };
+    const absl::StatusOr<bool> killed = co_await RunBlocking(
+        fmt::format("end what plugin {} has left behind", record_.plugin_id), std::move(kill), deadline);
+    if (!killed.ok()) SPDLOG_WARN("plugin {}: {}", record_.plugin_id, killed.status().ToString());
+    if (!killed.ok() || !*killed || Clock::now() >= deadline) co_return;
+    co_await SleepUntil(Clock::now() + kGateLook);
+  }
+}
+
+Awaitable<void> PluginInstance::LetGo() {
+  co_await tasks_.Join();
+  process_.reset();
+}
+
+}  // namespace berth

@@ -1,0 +1,144 @@
+// One process of a plugin, from its launch (or its taking back) to its end: the process, its place, its
+// output, its socket, and what is written down about it.
+//
+// Owned by a PluginRunner; loop thread only. Decides nothing about when: it launches, signals and ends as it
+// is told, and tells its owner, through InstanceSinks, that its socket answers and that it has ended. What
+// blocks (names, files, records) runs off the loop, under deadlines.
+//
+//   Launch ──▶ Watch ──on_socket──▶ Announced ──on_exit──▶ End
+//   TakeBack ──▶  │                                │
+//                 └────────── LetGo: berthd goes, the process stays
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/process.h"
+#include "base/task_scope.h"
+#include "csi/recent_secrets.h"
+#include "supervisor/child_policy.h"
+#include "supervisor/plugin_config.h"
+#include "supervisor/logs/plugin_log.h"
+#include "supervisor/places/plugin_place.h"
+#include "supervisor/run_record.h"
+
+namespace berth {
+
+// What the processes of all plugins share; outlives them. The placer is there before the first launch.
+struct InstanceContext {
+  asio::any_io_executor executor;
+  PluginPlaces places;
+  std::unique_ptr<PluginPlacer> placer;
+  PluginLogs& logs;
+  RecentSecrets& secrets;
+};
+
+// Called on the loop from a task of the instance: not to end it from there. Each at most once.
+struct InstanceSinks {
+  std::function<void(ExitStatus)> on_exit;
+  // OK: something accepts connections. Else it cannot be waited for, and why.
+  std::function<void(absl::Status)> on_socket;
+};
+
+// All that can be known of an end.
+struct InstanceEnd {
+  ExitStatus exit;
+  std::string how;  // "signal 9 (Killed)", "killed: out of memory (its limit is 64 MiB)"
+  std::vector<std::string> last_output;
+
+  [[nodiscard]] bool clean() const { return exit.known && exit.signal == 0 && exit.code == 0; }
+  // With the last line, where there is one.
+  [[nodiscard]] std::string Describe() const;
+};
+
+struct InstanceLaunch {
+  PluginConfig config;
+  RunSlot slot = RunSlot::kFirst;
+  uint64_t generation = 0;
+  bool candidate = false;
+  bool draining = false;
+};
+
+class PluginInstance {
+ public:
+  // Errors are those of the launch: the message says what was attempted. Nothing is left behind then.
+  [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> Launch(
+      InstanceContext& context, std::shared_ptr<RunRecordFile> file, InstanceLaunch launch,
+      TimePoint deadline);
+
+  struct Recovered {
+    std::unique_ptr<PluginInstance> instance;  // it runs, and is ours again
+    std::optional<InstanceEnd> ended;          // or it has ended meanwhile
+    std::string stranger;                      // or another process has its number: what it is
+  };
+  // The process that `record` speaks of. `file` is removed unless it runs. Errors: there is one of which
+  // nothing of that can be said, so that nothing may be launched beside it.
+  [[nodiscard]] static Awaitable<absl::StatusOr<Recovered>> TakeBack(InstanceContext& context,
+                                                                     std::shared_ptr<RunRecordFile> file,
+                                                                     RunRecord record, LogLimits log);
+
+  ~PluginInstance();
+  PluginInstance(const PluginInstance&) = delete;
+  PluginInstance& operator=(const PluginInstance&) = delete;
+
+  void Watch(InstanceSinks sinks);
+
+  [[nodiscard]] pid_t pid() const { return process_->pid(); }
+  // As it is written down, or is about to be.
+  [[nodiscard]] const RunRecord& record() const { return record_; }
+  [[nodiscard]] RunSlot slot() const { return slot_; }
+  // Where it lives, and limits that are not enforced there (empty: all hold).
+  [[nodiscard]] std::string placement() const;
+  [[nodiscard]] std::string unenforced() const;
+
+  // SIGTERM; a process that is stopped (SIGSTOP) is made to notice it.
+  void Terminate();
+  // SIGKILL to it and its group; what may be kept lives.
+  void Kill();
+
+  // A wrapper script has become the program that serves the socket by now: what the next berthd compares is
+  // written down again, in the background.
+  void Announced();
+  // Changes the record, in the background, or durably before it returns.
+  void Note(std::function<void(RunRecord&)> change);
+  [[nodiscard]] Awaitable<absl::Status> Record(std::function<void(RunRecord&)> change);
+
+  // Once on_exit was called: how it ended, the rest of its tree ended as child_policy.h says, its record
+  // removed. Within a few seconds whatever hangs.
+  [[nodiscard]] Awaitable<InstanceEnd> End(ExitStatus exit, TreeOccasion occasion);
+  // Lets go of the process, which runs on.
+  [[nodiscard]] Awaitable<void> LetGo();
+
+ private:
+  PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunSlot slot);
+
+  // What is done while the child waits at the gate.
+  struct Gate;
+
+  Awaitable<void> WatchExit(InstanceSinks sinks);
+  Awaitable<void> WatchSocket(InstanceSinks sinks);
+  Awaitable<void> RecordExecuted();
+  Awaitable<void> RecordQuietly(std::function<void(RunRecord&)> change);
+  Awaitable<void> EndChildren(TreeOccasion occasion, TimePoint deadline);
+  Awaitable<void> RemoveRecord();
+
+  InstanceContext& context_;
+  std::shared_ptr<RunRecordFile> file_;
+  const RunSlot slot_;
+  RunRecord record_;
+  std::unique_ptr<PluginPlace> place_;
+  std::unique_ptr<Process> process_;
+  TaskScope tasks_;
+  bool writing_ = false;
+  Condition written_;
+};
+
+// The socket of a slot: PluginSocketPath, and csi-next.sock beside it.
+[[nodiscard]] std::string InstanceSocketPath(const PluginPlaces& places, std::string_view id, RunSlot slot);
+
+}  // namespace berth

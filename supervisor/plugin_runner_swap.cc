@@ -1,0 +1,144 @@
+// Swaps after: hold, stop the old one, launch the new one on trial. PluginLifecycle decides each step.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "base/blocking.h"
+#include "base/status.h"
+#include "supervisor/plugin_launch.h"
+#include "supervisor/plugin_runner.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kFilesWithin = std::chrono::seconds(10);
+
+absl::Status CheckCommand(const std::string& command) {
+  if (!command.starts_with('/')) {
+    return absl::InvalidArgumentError(fmt::format("\"{}\" is no absolute path", Printable(command, 512)));
+  }
+  if (access(command.c_str(), X_OK) != 0) {
+    return ErrnoStatus(errno, fmt::format("execute {}", Printable(command, 512)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(deadline));
+  std::optional<SwapOverride> override;
+  if (!request.command.empty()) {
+    auto check = [command = request.command] { return CheckCommand(command); };
+    const absl::Status usable = co_await RunBlocking(
+        fmt::format("look at {}", Printable(request.command, 512)), std::move(check), deadline);
+    if (!usable.ok()) co_return Annotate(usable, fmt::format("swap plugin {}", id_));
+    override = SwapOverride{.command = std::move(request.command),
+                            .arguments = std::move(request.arguments),
+                            .file_fingerprint = LaunchFingerprint(file, places())};
+  } else if (!request.arguments.empty()) {
+    co_return absl::InvalidArgumentError(
+        fmt::format("swap plugin {}: arguments without a command; those of its file stand in it", id_));
+  }
+  co_return co_await SwapTo(std::move(file), std::move(override), request.accept_changes, request.force,
+                            deadline);
+}
+
+Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<SwapOverride> override,
+                                             bool accept_changes, bool force, TimePoint deadline) {
+  if (swap_.has_value()) {
+    co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
+  }
+  if (const std::string breaks = WouldBreak(); !force && !breaks.empty()) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("swap plugin {}: {}; unpublish them first, or force it", id_, breaks));
+  }
+  const auto outcome = std::make_shared<SwapOutcome>();
+  const PluginConfig next = WithOverride(file, override);
+  swap_ = SwapAttempt{
+      .file = std::move(file), .override = override, .accept_changes = accept_changes, .outcome = outcome};
+  snapshot_.swap = fmt::format("being swapped to {}", next.command);
+  Tell("plugin.swapping", fmt::format("to {}", next.command));
+  Publish();
+  // Durable before the old one is stopped, so that whoever finds it gone knows what was being done.
+  SwapState trying = swaps_;
+  trying.trying = true;
+  trying.next = override;
+  if (const absl::Status kept = co_await KeepSwaps(std::move(trying)); !kept.ok()) {
+    swap_.reset();
+    snapshot_.swap = "failed: " + std::string(kept.message());
+    Publish();
+    co_return Annotate(kept, fmt::format("swap plugin {}", id_));
+  }
+  Post(LifecycleEvent::Type::kSwapRequested, force);
+  auto decided = [this, outcome] { return outcome->done || gone_; };
+  if (!co_await changed_.WaitUntil(std::move(decided), deadline)) {
+    co_return absl::DeadlineExceededError(
+        fmt::format("swap plugin {}: not done in time, and still under way: {}", id_, snapshot_.reason));
+  }
+  if (outcome->status.ok()) co_return co_await WaitServing(deadline);
+  const absl::Status old = co_await WaitServing(deadline);
+  co_return absl::FailedPreconditionError(
+      fmt::format("swap plugin {}: {}; {}", id_, MessageOf(outcome->status),
+                  old.ok() ? "the old one serves again"
+                           : fmt::format("and the old one does not serve: {}", MessageOf(old))));
+}
+
+void PluginRunner::TrySwap() {
+  if (!swap_.has_value()) return;
+  swap_->tried = true;
+  swap_->old_config = config_;
+  swap_->before = snapshot_.facts;
+  config_ = WithOverride(swap_->file, swap_->override);
+  lifecycle_.SetLimits(Limits());
+}
+
+Awaitable<void> PluginRunner::AdoptSwap() {
+  if (!swap_.has_value()) co_return;
+  SwapAttempt swap = *std::exchange(swap_, std::nullopt);
+  file_ = std::move(swap.file);
+  SwapState state{.serving = std::move(swap.override)};
+  snapshot_.swap = fmt::format("swapped to {}{}", config_->command,
+                               snapshot_.registered && snapshot_.facts.has_value()
+                                   ? ", version " + Printable(snapshot_.facts->vendor_version, 128)
+                                   : "");
+  const absl::Status kept = co_await KeepSwaps(std::move(state));
+  if (!kept.ok()) {
+    snapshot_.swap += fmt::format("; not remembered: {}", MessageOf(kept));
+    SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
+  }
+  Tell("plugin.swapped", snapshot_.swap);
+  swap.outcome->done = true;
+  changed_.NotifyAll();
+}
+
+Awaitable<void> PluginRunner::RevertSwap() {
+  if (!swap_.has_value()) co_return;
+  SwapAttempt swap = *std::exchange(swap_, std::nullopt);
+  if (swap.tried) {
+    config_ = std::move(swap.old_config);
+    lifecycle_.SetLimits(Limits());
+  }
+  snapshot_.swap = fmt::format("not swapped to {}: {}",
+                               swap.override.has_value() ? swap.override->command : swap.file.command,
+                               lifecycle_.swap_failure());
+  SwapState state{.serving = swaps_.serving};
+  const absl::Status kept = co_await KeepSwaps(std::move(state));
+  if (!kept.ok()) SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
+  Tell("plugin.swap_failed", snapshot_.swap);
+  swap.outcome->status = absl::FailedPreconditionError(lifecycle_.swap_failure());
+  swap.outcome->done = true;
+  changed_.NotifyAll();
+}
+
+Awaitable<absl::Status> PluginRunner::KeepSwaps(SwapState state) {
+  auto write = [path = SwapStatePath(places().state_dir, id_), state] { return WriteSwapState(path, state); };
+  const absl::Status kept = co_await RunBlocking(fmt::format("write down the swap of plugin {}", id_),
+                                                 std::move(write), Clock::now() + kFilesWithin);
+  if (kept.ok()) swaps_ = std::move(state);
+  co_return kept;
+}
+
+}  // namespace berth

@@ -1,0 +1,201 @@
+#include "supervisor/reload.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+PluginFile Without(const std::string& id) {
+  return {.path = "", .id = id, .config = absl::NotFoundError("its file is gone")};
+}
+
+// Files by the plugin that each concerns. A broken one is told by its path, for its id may be unreadable, or
+// be another's.
+std::map<std::string, PluginFile> Assign(std::vector<PluginFile> files,
+                                         const std::map<std::string, ReloadOwner>& owners,
+                                         std::vector<PluginFile>* nobodys) {
+  std::map<std::string, std::string> owner_of;  // by path
+  for (const auto& [id, owner] : owners) {
+    if (!owner.config_file.empty()) owner_of[owner.config_file] = id;
+  }
+  const auto is_owners = [&owner_of](const PluginFile& file) {
+    return !file.config.ok() && owner_of.contains(file.path);
+  };
+  std::map<std::string, PluginFile> assigned;
+  // These first: a good file that claims the id of such a plugin is a second one.
+  for (PluginFile& file : files) {
+    if (!is_owners(file)) continue;
+    file.id = owner_of.at(file.path);
+    assigned.emplace(file.id, file);
+  }
+  for (PluginFile& file : files) {
+    if (is_owners(file)) continue;
+    const auto first = assigned.find(file.id);
+    if (first == assigned.end()) {
+      const std::string id = file.id;
+      assigned.emplace(id, std::move(file));
+      continue;
+    }
+    if (file.config.ok()) {
+      file.config = absl::InvalidArgumentError(fmt::format(
+          "{}: id: \"{}\" is the id of the plugin of {}, which is wrong itself: mend or remove it", file.path,
+          file.id, first->second.path));
+    }
+    nobodys->push_back(std::move(file));
+  }
+  return assigned;
+}
+
+// Shared by the tasks and whoever waits for them.
+struct Progress {
+  Progress(asio::any_io_executor executor, ReloadTarget given)
+      : target(std::move(given)), done(std::move(executor)) {}
+  ReloadTarget target;
+  TimePoint deadline;
+  ReloadReport report;
+  size_t left = 0;
+  Condition done;
+};
+
+void Note(const std::string& id, const absl::StatusOr<Reconfigured>& result, ReloadReport* report) {
+  if (!result.ok()) {
+    report->broken.push_back(fmt::format("{}: {}", id, MessageOf(result.status())));
+    return;
+  }
+  switch (*result) {
+    case Reconfigured::kUnchanged:
+      report->unchanged.push_back(id);
+      break;
+    case Reconfigured::kUpdated:
+      report->updated.push_back(id);
+      break;
+    case Reconfigured::kSwapped:
+      report->swapped.push_back(id);
+      break;
+    case Reconfigured::kStarted:
+      report->started.push_back(id);
+      break;
+    case Reconfigured::kStopped:
+      report->stopped.push_back(id);
+      break;
+  }
+}
+
+Awaitable<absl::StatusOr<Reconfigured>> Begin(PluginFile file, std::shared_ptr<Progress> progress) {
+  const absl::Status status = file.config.status();
+  const bool enabled = file.config.ok() && file.config->enabled;
+  PluginOwner& owner = progress->target.begin(std::move(file));
+  co_await owner.WaitBegun();
+  if (!status.ok()) co_return status;
+  co_return enabled ? Reconfigured::kStarted : Reconfigured::kUpdated;
+}
+
+Awaitable<absl::StatusOr<Reconfigured>> Replace(PluginOwner* old, PluginFile file,
+                                                std::shared_ptr<Progress> progress) {
+  BERTH_CO_ASSIGN_OR_RETURN([[maybe_unused]] const Reconfigured removed,
+                            co_await old->Reconfigure(Without(file.id), progress->deadline));
+  Registry& registry = progress->target.registry;
+  while (!old->gone()) {
+    const uint64_t seen = registry.version();
+    if (!co_await registry.WaitChanged(seen, progress->deadline)) {
+      co_return absl::DeadlineExceededError("it is being stopped still; reload again once it is");
+    }
+  }
+  BERTH_CO_ASSIGN_OR_RETURN([[maybe_unused]] const Reconfigured begun,
+                            co_await Begin(std::move(file), progress));
+  co_return Reconfigured::kSwapped;
+}
+
+Awaitable<absl::StatusOr<Reconfigured>> Do(ReloadStep step, std::shared_ptr<Progress> progress) {
+  PluginOwner* owner = progress->target.find(step.file.id);
+  switch (step.what) {
+    case ReloadStep::What::kReport:
+      co_return step.file.config.status();
+    case ReloadStep::What::kBegin:
+      co_return co_await Begin(std::move(step.file), progress);
+    case ReloadStep::What::kReconfigure:
+    case ReloadStep::What::kRemove:
+      if (owner == nullptr) co_return Reconfigured::kStopped;
+      co_return co_await owner->Reconfigure(std::move(step.file), progress->deadline);
+    case ReloadStep::What::kReplace:
+      if (owner == nullptr) co_return co_await Begin(std::move(step.file), progress);
+      co_return co_await Replace(owner, std::move(step.file), progress);
+  }
+  co_return Reconfigured::kUnchanged;
+}
+
+Awaitable<void> DoAndNote(ReloadStep step, std::shared_ptr<Progress> progress) {
+  const std::string id = step.file.id;
+  const absl::StatusOr<Reconfigured> result = co_await Do(std::move(step), progress);
+  Note(id, result, &progress->report);
+  --progress->left;
+  progress->done.NotifyAll();
+}
+
+}  // namespace
+
+std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
+                                   const std::map<std::string, ReloadOwner>& owners) {
+  std::vector<PluginFile> nobodys;
+  std::map<std::string, PluginFile> assigned = Assign(std::move(files), owners, &nobodys);
+  std::vector<ReloadStep> steps;
+  for (const auto& [id, owner] : owners) {
+    if (assigned.contains(id) || owner.config_file.empty()) continue;
+    steps.push_back({.what = ReloadStep::What::kRemove, .file = Without(id)});
+  }
+  for (auto& [id, file] : assigned) {
+    ReloadStep::What what = ReloadStep::What::kReconfigure;
+    const auto owner = owners.find(id);
+    if (owner == owners.end()) {
+      what = ReloadStep::What::kBegin;
+    } else if (file.config.ok() && file.config->external() != owner->second.external) {
+      what = ReloadStep::What::kReplace;
+    }
+    steps.push_back({.what = what, .file = std::move(file)});
+  }
+  for (PluginFile& file : nobodys) {
+    steps.push_back({.what = ReloadStep::What::kReport, .file = std::move(file)});
+  }
+  return steps;
+}
+
+Awaitable<ReloadReport> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target, TaskScope& scope,
+                                       TimePoint deadline) {
+  const auto progress = std::make_shared<Progress>(co_await asio::this_coro::executor, std::move(target));
+  progress->deadline = deadline;
+  progress->left = steps.size();
+  for (ReloadStep& step : steps) {
+    const std::string id = step.file.id;
+    scope.Spawn("reload of " + id, DoAndNote(std::move(step), progress));
+  }
+  auto done = [progress] { return progress->left == 0; };
+  [[maybe_unused]] const bool is_done = co_await progress->done.WaitUntil(std::move(done), TimePoint::max());
+  ReloadReport report = progress->report;
+  for (auto* list : {&report.started, &report.stopped, &report.swapped, &report.updated, &report.unchanged,
+                     &report.broken}) {
+    std::sort(list->begin(), list->end());
+  }
+  co_return report;
+}
+
+std::string Describe(const ReloadReport& report) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](std::string_view what, const std::vector<std::string>& ids) {
+    if (!ids.empty()) parts.push_back(fmt::format("{}: {}", what, fmt::join(ids, ", ")));
+  };
+  add("started", report.started);
+  add("stopped", report.stopped);
+  add("swapped", report.swapped);
+  add("updated", report.updated);
+  add("unchanged", report.unchanged);
+  add("broken", report.broken);
+  return parts.empty() ? "there are no plugins" : fmt::format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace berth

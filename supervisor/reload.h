@@ -1,0 +1,59 @@
+// plugins.d read again: what its files ask for is compared with what is there, and only what differs is
+// touched.
+//
+// The comparison is pure; carrying it out is the loop's. Which changes of a file need a new process is its
+// PluginOwner's to say (Reconfigure). A file that is wrong changes nothing: its plugin runs on, and shows it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/task_scope.h"
+#include "supervisor/plugin_config.h"
+#include "supervisor/plugin_owner.h"
+#include "supervisor/supervisor.h"
+
+namespace berth {
+
+// A plugin that there is, as far as files are concerned.
+struct ReloadOwner {
+  std::string config_file;  // empty: it is gone already
+  bool external = false;
+};
+
+struct ReloadStep {
+  enum class What {
+    kBegin,        // there was none of this id
+    kReconfigure,  // `file` is what it has now, good or broken
+    kRemove,       // its file is gone; `file` has no path
+    kReplace,      // from command to socket, or back: removed, then begun
+    kReport,       // `file` is broken and nobody's, its id being another's
+  };
+  What what = What::kReconfigure;
+  PluginFile file;  // `file.id` is the plugin's
+};
+
+// What to do, removals first: an id may go from one file to another. A broken file belongs to the plugin
+// whose file it was, whatever id can still be read in it.
+[[nodiscard]] std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
+                                                 const std::map<std::string, ReloadOwner>& owners);
+
+// Those who have the plugins. What is in it outlives the reload.
+struct ReloadTarget {
+  Registry& registry;
+  std::function<PluginOwner*(const std::string& id)> find;  // null: none
+  std::function<PluginOwner&(PluginFile file)> begin;       // makes the owner, and lets it run
+};
+
+// Does all of it, plugin beside plugin, each in `scope`, so that it goes on where the caller is cancelled;
+// and says what became of each. What has not ended by `deadline` goes on too, and is among the broken.
+[[nodiscard]] Awaitable<ReloadReport> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target,
+                                                     TaskScope& scope, TimePoint deadline);
+
+// "started: a, b; unchanged: c; broken: d: …", for people.
+[[nodiscard]] std::string Describe(const ReloadReport& report);
+
+}  // namespace berth

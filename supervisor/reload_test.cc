@@ -1,0 +1,215 @@
+#include "supervisor/reload.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "base/testing.h"
+
+namespace berth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+PluginFile Good(const std::string& path, const std::string& id, bool external = false) {
+  PluginConfig config;
+  config.file = path;
+  config.id = id;
+  if (external) config.socket = "/run/x.sock";
+  return {.path = path, .id = id, .config = config};
+}
+PluginFile Broken(const std::string& path, const std::string& id) {
+  return {.path = path, .id = id, .config = absl::InvalidArgumentError(path + ":1: not TOML")};
+}
+
+// "reconfigure nfs a.toml", "remove nfs", and "(broken)" behind what is.
+std::vector<std::string> Show(const std::vector<ReloadStep>& steps) {
+  std::vector<std::string> shown;
+  for (const ReloadStep& step : steps) {
+    std::string_view what;
+    switch (step.what) {
+      case ReloadStep::What::kBegin:
+        what = "begin";
+        break;
+      case ReloadStep::What::kReconfigure:
+        what = "reconfigure";
+        break;
+      case ReloadStep::What::kRemove:
+        what = "remove";
+        break;
+      case ReloadStep::What::kReplace:
+        what = "replace";
+        break;
+      case ReloadStep::What::kReport:
+        what = "report";
+        break;
+    }
+    const bool broken = step.what != ReloadStep::What::kRemove && !step.file.config.ok();
+    shown.push_back(fmt::format("{} {}{}{}{}", what, step.file.id, step.file.path.empty() ? "" : " ",
+                                step.file.path, broken ? " (broken)" : ""));
+  }
+  return shown;
+}
+
+TEST(PlanReloadTest, EachPluginGetsWhatItsFileSaysNow) {
+  EXPECT_THAT(
+      Show(PlanReload({Good("a", "a"), Good("b", "b"), Good("c", "c"), Broken("d", "d")},
+                      {{"a", {"a", false}}, {"c", {"c", false}}, {"z", {"z", false}}})),
+      ElementsAre("remove z", "reconfigure a a", "begin b b", "reconfigure c c", "begin d d (broken)"));
+  EXPECT_THAT(PlanReload({}, {}), IsEmpty());
+}
+
+TEST(PlanReloadTest, ABrokenFileIsItsPluginsWhateverIdItClaims) {
+  // Its id cannot be read any more, and its stem is another word.
+  EXPECT_THAT(Show(PlanReload({Broken("10-nfs.toml", "10-nfs")}, {{"nfs", {"10-nfs.toml", false}}})),
+              ElementsAre("reconfigure nfs 10-nfs.toml (broken)"));
+  // It claims another plugin's id.
+  EXPECT_THAT(
+      Show(PlanReload({Broken("a", "a"), Good("b", "b")}, {{"a", {"a", false}}, {"b", {"b", false}}})),
+      ElementsAre("reconfigure a a (broken)", "reconfigure b b"));
+}
+
+TEST(PlanReloadTest, AnIdMayGetAnotherFileAndAFileAnotherId) {
+  EXPECT_THAT(Show(PlanReload({Good("new", "nfs")}, {{"nfs", {"old", false}}})),
+              ElementsAre("reconfigure nfs new"));
+  EXPECT_THAT(Show(PlanReload({Good("a", "b")}, {{"a", {"a", false}}})),
+              ElementsAre("remove a", "begin b a"));
+}
+
+TEST(PlanReloadTest, ASecondFileOfAnIdDoesNotTakeAPluginOver) {
+  // "0" sorts before "nfs", so that the directory gives it the id.
+  const auto steps = PlanReload({Good("0", "nfs"), Broken("nfs", "nfs.toml")}, {{"nfs", {"nfs", false}}});
+  EXPECT_THAT(Show(steps), ElementsAre("reconfigure nfs nfs (broken)", "report nfs 0 (broken)"));
+  EXPECT_THAT(MessageOf(steps[1].file.config.status()), HasSubstr("0: id: \"nfs\" is the id of"));
+}
+
+TEST(PlanReloadTest, FromACommandToASocketIsAnotherOwner) {
+  EXPECT_THAT(Show(PlanReload({Good("a", "a", true), Good("b", "b"), Good("c", "c", true)},
+                              {{"a", {"a", false}}, {"b", {"b", true}}, {"c", {"c", true}}})),
+              ElementsAre("replace a a", "replace b b", "reconfigure c c"));
+}
+
+TEST(PlanReloadTest, WhatIsGoneAlreadyIsNotRemovedAgain) {
+  EXPECT_THAT(PlanReload({}, {{"a", {"", false}}}), IsEmpty());
+}
+
+// Answers Reconfigure as it is told.
+class FakeOwner final : public PluginOwner {
+ public:
+  Awaitable<void> Run() override { co_return; }
+  Awaitable<void> WaitBegun() override { co_return; }
+  Awaitable<void> LetGo() override { co_return; }
+  Awaitable<absl::Status> Start(TimePoint) override { co_return absl::OkStatus(); }
+  Awaitable<absl::Status> Stop(bool, TimePoint) override { co_return absl::OkStatus(); }
+  Awaitable<absl::Status> Restart(bool, TimePoint) override { co_return absl::OkStatus(); }
+  Awaitable<absl::Status> Drain(TimePoint) override { co_return absl::OkStatus(); }
+  Awaitable<absl::Status> Swap(SwapRequest, TimePoint) override { co_return absl::OkStatus(); }
+  Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file, TimePoint deadline) override {
+    asked.push_back(file.path);
+    if (slow) co_await SleepUntil(std::min(deadline, Clock::now() + std::chrono::milliseconds(30)));
+    if (file.path.empty() && answer.ok()) is_gone = true;
+    co_return answer;
+  }
+  void OnHealth(uint64_t, const PluginHealth&) override {}
+  void OnFacts(uint64_t, absl::StatusOr<PluginFacts>, const std::string&) override {}
+  void OnIdle(uint64_t) override {}
+  void OnHoldersChanged() override {}
+  bool gone() const override { return is_gone; }
+
+  absl::StatusOr<Reconfigured> answer = Reconfigured::kUnchanged;
+  bool slow = false;
+  bool is_gone = false;
+  std::vector<std::string> asked;
+};
+
+class CarryOutReloadTest : public ::testing::Test {
+ protected:
+  ~CarryOutReloadTest() override { RunOn(loop_, scope_.Join()); }
+  ReloadTarget Target() {
+    return {.registry = registry_,
+            .find = [this](const std::string& id) -> PluginOwner* {
+              const auto owner = owners_.find(id);
+              return owner == owners_.end() ? nullptr : &owner->second;
+            },
+            .begin = [this](const PluginFile& file) -> PluginOwner& {
+              begun_.push_back(file.path);
+              return fresh_;
+            }};
+  }
+  ReloadReport CarryOut(std::vector<ReloadStep> steps) {
+    return RunOn(loop_,
+                 CarryOutReload(std::move(steps), Target(), scope_, Clock::now() + std::chrono::seconds(20)));
+  }
+
+  asio::io_context loop_;
+  Registry registry_{loop_.get_executor()};
+  TaskScope scope_{loop_.get_executor(), "test"};
+  std::map<std::string, FakeOwner> owners_;
+  FakeOwner fresh_;
+  std::vector<std::string> begun_;
+};
+
+TEST_F(CarryOutReloadTest, TheReportSaysWhatBecameOfEach) {
+  owners_["unchanged"].answer = Reconfigured::kUnchanged;
+  owners_["updated"].answer = Reconfigured::kUpdated;
+  owners_["swapped"].answer = Reconfigured::kSwapped;
+  owners_["swapped"].slow = true;
+  owners_["stopped"].answer = Reconfigured::kStopped;
+  owners_["enabled"].answer = Reconfigured::kStarted;
+  owners_["broken"].answer = absl::FailedPreconditionError("volumes are held");
+  std::vector<ReloadStep> steps = {
+      {.what = ReloadStep::What::kRemove,
+       .file = {.path = "", .id = "stopped", .config = absl::NotFoundError("")}},
+      {.what = ReloadStep::What::kBegin, .file = Good("new.toml", "new")},
+      {.what = ReloadStep::What::kBegin, .file = Broken("odd.toml", "odd")},
+      {.what = ReloadStep::What::kReport, .file = Broken("second.toml", "second")}};
+  for (const char* id : {"swapped", "unchanged", "updated", "enabled", "broken"}) {
+    steps.push_back({.what = ReloadStep::What::kReconfigure, .file = Good(std::string(id) + ".toml", id)});
+  }
+  const ReloadReport report = CarryOut(std::move(steps));
+  EXPECT_THAT(report.unchanged, ElementsAre("unchanged"));
+  EXPECT_THAT(report.updated, ElementsAre("updated"));
+  EXPECT_THAT(report.swapped, ElementsAre("swapped"));
+  EXPECT_THAT(report.stopped, ElementsAre("stopped"));
+  EXPECT_THAT(report.started, ElementsAre("enabled", "new"));
+  EXPECT_THAT(report.broken, ElementsAre("broken: volumes are held", "odd: odd.toml:1: not TOML",
+                                         "second: second.toml:1: not TOML"));
+  EXPECT_THAT(begun_, ElementsAre("new.toml", "odd.toml"));
+}
+
+TEST_F(CarryOutReloadTest, AReplacedPluginGoesFirst) {
+  owners_["a"].answer = Reconfigured::kStopped;
+  owners_["held"].answer = absl::FailedPreconditionError("volumes are held");
+  const ReloadReport report =
+      CarryOut({{.what = ReloadStep::What::kReplace, .file = Good("a.toml", "a", true)},
+                {.what = ReloadStep::What::kReplace, .file = Good("held.toml", "held", true)}});
+  EXPECT_THAT(owners_["a"].asked, ElementsAre(""));
+  EXPECT_THAT(begun_, ElementsAre("a.toml"));
+  EXPECT_THAT(report.swapped, ElementsAre("a"));
+  EXPECT_THAT(report.broken, ElementsAre("held: volumes are held"));
+}
+
+TEST_F(CarryOutReloadTest, ItGoesOnWhereNobodyWaits) {
+  owners_["slow"].slow = true;
+  owners_["slow"].answer = Reconfigured::kSwapped;
+  TaskScope caller(loop_.get_executor(), "caller");
+  const auto wait = [](ReloadTarget target, TaskScope& scope) -> Awaitable<void> {
+    [[maybe_unused]] const ReloadReport report =
+        co_await CarryOutReload({{.what = ReloadStep::What::kReconfigure, .file = Good("slow.toml", "slow")}},
+                                std::move(target), scope, Clock::now() + std::chrono::seconds(20));
+    ADD_FAILURE() << "it was cancelled";
+  };
+  caller.Spawn("wait", wait(Target(), scope_));
+  loop_.restart();
+  loop_.poll();
+  EXPECT_THAT(owners_["slow"].asked, ElementsAre("slow.toml"));
+  RunOn(loop_, caller.Join());
+  EXPECT_EQ(scope_.size(), 1U);
+  RunOn(loop_, scope_.WaitEmpty());
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,181 @@
+#include "supervisor/served_socket.h"
+
+#include <fmt/format.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/process.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kFirstRetry = std::chrono::microseconds(500);
+
+enum class Answer {
+  kAccepted,
+  kSoon,    // bound, and nobody listens yet, or no more
+  kAbsent,  // the directory's watch will tell
+};
+
+Answer Connect(const std::string& path, ServedSocket* served) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return Answer::kAbsent;
+  std::copy(path.begin(), path.end(), address.sun_path);
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return Answer::kSoon;  // out of descriptors for now
+  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EAGAIN) return Answer::kAccepted;  // it listens, and its queue is full
+    return errno == ECONNREFUSED || errno == EINTR ? Answer::kSoon : Answer::kAbsent;
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) served->pid = peer.pid;
+  if (const auto server = IdentifyProcess(served->pid); server.ok()) served->start_time = server->start_time;
+  served->connection = std::move(fd);
+  return Answer::kAccepted;
+}
+
+std::string WhyNot(const std::string& path, Answer answer) {
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return fmt::format("there is no {}", path);
+    return std::string(MessageOf(ErrnoStatus(errno, path)));
+  }
+  if (!S_ISSOCK(info.st_mode) && !S_ISLNK(info.st_mode)) return fmt::format("{} is no socket", path);
+  return answer == Answer::kSoon ? fmt::format("nobody listens at {}", path)
+                                 : fmt::format("{} does not take connections", path);
+}
+
+// The directory of `path`, or the nearest one above it that is there.
+std::string NearestDirectory(const std::string& path) {
+  std::filesystem::path directory = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  while (directory.has_relative_path() && !std::filesystem::is_directory(directory, error)) {
+    directory = directory.parent_path();
+  }
+  return directory.string();
+}
+
+// Watches the directory in which the next thing on the way to a socket will appear.
+class Watch {
+ public:
+  explicit Watch(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+  ~Watch() { Close(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // Looks at the directory that is there now. True: at another one than before.
+  absl::StatusOr<bool> Follow(const std::string& path) {
+    const std::string directory = NearestDirectory(path);
+    if (changes_.has_value() && directory == directory_ && !lost_) return false;
+    UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+    if (!inotify.valid()) return ErrnoStatus(errno, "watch a directory: inotify_init1");
+    constexpr uint32_t kChanges =
+        IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_ONLYDIR;
+    if (inotify_add_watch(inotify.get(), directory.c_str(), kChanges) < 0) {
+      // It went just now: whoever calls looks again.
+      if (errno != ENOENT && errno != ENOTDIR) return ErrnoStatus(errno, fmt::format("watch {}", directory));
+      lost_ = true;
+      return true;
+    }
+    Close();
+    changes_.emplace(executor_, inotify.Release());
+    directory_ = directory;
+    lost_ = false;
+    return true;
+  }
+
+  Awaitable<void> WaitForChange() {
+    co_await changes_->async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+    // What changed does not matter: the next look tells. But a directory that has gone must be found anew.
+    alignas(inotify_event) std::array<char, 4096> events{};
+    ssize_t got = 0;
+    while ((got = read(changes_->native_handle(), events.data(), events.size())) > 0) {
+      for (ssize_t at = 0; at < got;) {
+        inotify_event event{};
+        std::copy_n(events.data() + at, sizeof event, reinterpret_cast<char*>(&event));
+        if ((event.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED)) != 0) lost_ = true;
+        at += static_cast<ssize_t>(sizeof event + event.len);
+      }
+    }
+  }
+
+ private:
+  // Closing an inotify descriptor waits until the kernel has no reader of any mark: 5 to 15 ms, which the
+  // loop does not have, and on which the first Probe would wait.
+  void Close() {
+    if (!changes_.has_value()) return;
+    const int inotify = changes_->release();
+    changes_.reset();
+    try {
+      std::thread([inotify] { close(inotify); }).detach();
+    } catch (const std::system_error&) {  // no thread to be had
+      close(inotify);
+    }
+  }
+
+  asio::any_io_executor executor_;
+  std::optional<asio::posix::stream_descriptor> changes_;
+  std::string directory_;
+  bool lost_ = false;
+};
+
+}  // namespace
+
+Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path, WaitForServerOptions options) {
+  Watch watch(co_await asio::this_coro::executor);
+  Duration retry = kFirstRetry;
+  std::string told;
+  while (true) {
+    // Watched before it is looked at, so that nothing falls between the two.
+    BERTH_CO_ASSIGN_OR_RETURN(const bool moved, watch.Follow(path));
+    ServedSocket served;
+    const Answer answer = Connect(path, &served);
+    if (answer == Answer::kAccepted) co_return served;
+    if (options.waiting) {
+      std::string why = WhyNot(path, answer);
+      if (why != told) options.waiting(why);
+      told = std::move(why);
+    }
+    if (answer == Answer::kSoon) {
+      co_await SleepUntil(Clock::now() + retry);
+      retry = std::min(retry * 2, options.longest_retry);
+    } else if (!moved) {
+      co_await watch.WaitForChange();
+      retry = kFirstRetry;
+    }
+  }
+}
+
+std::optional<ServedSocket> TryConnect(const std::string& path) {
+  ServedSocket served;
+  if (Connect(path, &served) != Answer::kAccepted) return std::nullopt;
+  return served;
+}
+
+Awaitable<void> WaitForEnd(UniqueFd connection) {
+  asio::posix::stream_descriptor stream(co_await asio::this_coro::executor, connection.Release());
+  std::array<char, 4096> said{};
+  while (true) {
+    co_await stream.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+    const ssize_t got = read(stream.native_handle(), said.data(), said.size());
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) co_return;
+  }
+}
+
+}  // namespace berth

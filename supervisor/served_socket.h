@@ -1,0 +1,50 @@
+// A Unix socket that some process serves, or will: its first answer is seen at once, and its end.
+//
+// Loop thread. Nothing here makes or removes a socket. The path must lie on a file system that answers.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "base/unique_fd.h"
+
+namespace berth {
+
+// One connection, and who listens at its other end.
+struct ServedSocket {
+  UniqueFd connection;      // not valid where it listens, but its queue is full
+  pid_t pid = 0;            // of who called listen(); 0: not visible from here
+  uint64_t start_time = 0;  // of that process (/proc/pid/stat); 0: it is no more
+
+  [[nodiscard]] bool SameServer(const ServedSocket& other) const {
+    return pid == other.pid && start_time == other.start_time;
+  }
+};
+
+struct WaitForServerOptions {
+  // The kernel tells of bind(), but not of the listen() that follows, usually microseconds later: then it is
+  // tried again, first after half a millisecond and in the end after this.
+  Duration longest_retry = std::chrono::milliseconds(20);
+  // Told what is waited for, whenever that changes: "there is no /run/x/csi.sock". May be empty.
+  std::function<void(const std::string& why)> waiting = {};
+};
+
+// Waits until something accepts connections at `path`. Directories of the path may come later, or go and come
+// again. Never gives up: cancel it. Errors are those of watching directories.
+[[nodiscard]] Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path,
+                                                                    WaitForServerOptions options);
+
+// One attempt, at once. Nothing where nobody accepts.
+[[nodiscard]] std::optional<ServedSocket> TryConnect(const std::string& path);
+
+// Waits until the other end has closed the connection. What comes over it meanwhile is thrown away.
+[[nodiscard]] Awaitable<void> WaitForEnd(UniqueFd connection);
+
+}  // namespace berth

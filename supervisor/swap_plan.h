@@ -1,0 +1,70 @@
+// A swap: one plugin's process replaced by another command, or by what its file says now. What may serve in
+// place of what, and what is written down so that a berthd which dies in the middle leaves one that serves.
+//
+//   after    callers queue ─▶ idle ─▶ override written ─▶ old stops ─▶ new starts ─▶ compared ─▶ serves
+//                                                                          └─▶ new stops ─▶ old starts again
+//   beside   new starts on a socket of its own ─▶ compared ─▶ serves ─▶ calls through the old end ─▶ old
+//   stops
+//                              └─▶ new stops; the old one never noticed
+//
+// What a person asks to run instead of the file's command is kept in <state_dir>/swaps/<id>.toml, until the
+// file is changed or a swap is asked for without a command.
+//
+// Functions and plain values; SwapStore blocks on a small local file. Any thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csi/plugin_facts.h"
+#include "supervisor/plugin_config.h"
+#include "supervisor/run_record.h"
+
+namespace berth {
+
+struct SwapTerms {
+  bool holds_volumes = false;   // then another node id will not do
+  bool accept_changes = false;  // capabilities may be fewer, topology another
+};
+
+// Whether what says `now` of itself may serve in the place of what said `before`. FAILED_PRECONDITION: each
+// reason why not. More capabilities, another version or limit of volumes are what swaps are for.
+[[nodiscard]] absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, SwapTerms terms);
+
+// What runs instead of the file's command.
+struct SwapOverride {
+  std::string command;
+  std::vector<std::string> arguments;
+  std::string file_fingerprint;  // LaunchFingerprint of the file that it overrides
+
+  bool operator==(const SwapOverride&) const = default;
+};
+
+struct SwapState {
+  std::optional<SwapOverride> serving;
+  // A swap was under way; with nothing in it: to the file's own command.
+  bool trying = false;
+  std::optional<SwapOverride> next;
+
+  bool operator==(const SwapState&) const = default;
+};
+
+// The file's configuration with `override` over it, where it is of this file still.
+[[nodiscard]] bool OverrideHolds(const SwapOverride& override, const PluginConfig& file,
+                                 const PluginPlaces& places);
+[[nodiscard]] PluginConfig WithOverride(PluginConfig file, const std::optional<SwapOverride>& override);
+
+// Which of two recorded processes is the plugin: one that serves before a candidate, then the newer one.
+[[nodiscard]] RunSlot ServingSlot(const RunRecord& first, const RunRecord& second);
+
+[[nodiscard]] std::string SwapStatePath(const std::string& state_dir, std::string_view id);
+// An empty one where there is no file. INVALID_ARGUMENT where it is not what WriteSwapState writes.
+[[nodiscard]] absl::StatusOr<SwapState> ReadSwapState(const std::string& path);
+// Durable. An empty state removes the file.
+[[nodiscard]] absl::Status WriteSwapState(const std::string& path, const SwapState& state);
+
+}  // namespace berth

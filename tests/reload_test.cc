@@ -1,0 +1,186 @@
+// A running node whose files change, and what berthd tells the service manager.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "tests/harness/node.h"
+
+namespace berth {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ReloadTest : public testing::Test {
+ protected:
+  // berth-hostpath under an id of its own, probed once an hour, so that each Probe after the first has a
+  // cause.
+  void Write(const std::string& id, const std::string& more = "", const std::string& argument = "") {
+    node_.WritePlugin(id, fmt::format(R"(kind = "monolith"
+command = "{}"
+args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
+        "--state-dir", "${{BERTH_PLUGIN_DIR}}"{}]
+{}
+[health]
+interval = "1h"
+fingerprint_interval = "1h"
+)",
+                                      BERTH_HOSTPATH, argument, more));
+  }
+  void Remove(const std::string& id) {
+    ASSERT_EQ(unlink(fmt::format("{}/etc/plugins.d/{}.toml", node_.dir(), id).c_str()), 0);
+  }
+  std::vector<std::string> Problems() {
+    v1::GetStatusResponse status;
+    const auto context = Node::Context();
+    EXPECT_TRUE(node_.stub().GetStatus(context.get(), {}, &status).ok());
+    return {status.problems().begin(), status.problems().end()};
+  }
+  static int Count(const std::vector<std::string>& messages, const std::string& word) {
+    return static_cast<int>(std::count_if(messages.begin(), messages.end(), [&](const std::string& message) {
+      return message.find(word) != std::string::npos;
+    }));
+  }
+  // The same process under the same number, not probed anew.
+  static void ExpectUntouched(const v1::Plugin& before, const v1::Plugin& after) {
+    EXPECT_EQ(before.pid(), after.pid());
+    EXPECT_EQ(before.incarnation(), after.incarnation());
+    EXPECT_EQ(before.health().last_probe_at().SerializeAsString(),
+              after.health().last_probe_at().SerializeAsString());
+    EXPECT_TRUE(after.registered());
+  }
+
+  Node node_;
+};
+
+TEST_F(ReloadTest, ReadyIsSaidOnce) {
+  Write("a");
+  node_.Start();
+  node_.WaitReady("a");
+  node_.Kill();
+  // Also by one that has plugins to take back.
+  node_.Start();
+  node_.WaitReady("a");
+  node_.Stop();
+  EXPECT_EQ(Count(node_.Notified(), "READY=1"), 1);
+  EXPECT_THAT(node_.Notified().back(), HasSubstr("STOPPING=1"));
+}
+
+TEST_F(ReloadTest, OnlyWhatChangedIsTouched) {
+  Write("same");
+  Write("updated");
+  Write("swapped");
+  Write("gone");
+  node_.Start();
+  for (const char* id : {"same", "updated", "swapped", "gone"}) node_.WaitReady(id);
+  const v1::Plugin same = node_.Plugin("same");
+  const v1::Plugin updated = node_.Plugin("updated");
+  const v1::Plugin swapped = node_.Plugin("swapped");
+
+  Write("updated", "stop_timeout = \"7s\"");
+  Write("swapped", "umask = \"0027\"");
+  Write("fresh");
+  Remove("gone");
+  node_.Reload();
+  ExpectUntouched(same, node_.Plugin("same"));
+  EXPECT_EQ(node_.Plugin("updated").pid(), updated.pid());
+  EXPECT_NE(node_.Plugin("swapped").pid(), swapped.pid());
+  node_.WaitReady("fresh");
+  v1::ListPluginsResponse list;
+  const auto context = Node::Context();
+  ASSERT_TRUE(node_.stub().ListPlugins(context.get(), {}, &list).ok());
+  std::vector<std::string> ids;
+  for (const v1::Plugin& plugin : list.plugins()) ids.push_back(plugin.id());
+  EXPECT_THAT(ids, ElementsAre("fresh", "same", "swapped", "updated"));
+  EXPECT_THAT(Problems(), IsEmpty());
+
+  // The same once more, by the API: nothing has changed.
+  const v1::Plugin before = node_.Plugin("swapped");
+  v1::ReloadResponse report;
+  const auto again = Node::Context();
+  ASSERT_TRUE(node_.stub().Reload(again.get(), {}, &report).ok());
+  EXPECT_EQ(report.unchanged_size(), 4);
+  ExpectUntouched(before, node_.Plugin("swapped"));
+}
+
+TEST_F(ReloadTest, TheServiceManagerIsToldOfAReload) {
+  node_.Start();
+  node_.Reload();
+  const std::vector<std::string>& said = node_.Notified();
+  ASSERT_GE(said.size(), 3U);
+  EXPECT_THAT(said[said.size() - 2], HasSubstr("RELOADING=1\nMONOTONIC_USEC="));
+  EXPECT_THAT(said.back(), HasSubstr("READY=1"));
+  EXPECT_EQ(Count(said, "READY=1"), 2) << "once at the start, once for the reload";
+}
+
+TEST_F(ReloadTest, BrokenFilesChangeNothingAndAreShown) {
+  Write("a");
+  node_.Start();
+  node_.WaitReady("a");
+  const v1::Plugin before = node_.Plugin("a");
+  node_.WritePlugin("a", "kind = \"monolith\"\ncolour = 3\n");
+  node_.WriteBerthdToml("log_level = \"loud\"\n");
+  node_.Reload();
+  ExpectUntouched(before, node_.Plugin("a"));
+  EXPECT_THAT(node_.Plugin("a").file_error(), HasSubstr("a.toml:2: colour: unknown key"));
+  EXPECT_THAT(Problems(), Contains(HasSubstr("a.toml:2: colour: unknown key")));
+  EXPECT_THAT(Problems(), Contains(HasSubstr("log level \"loud\" is unknown")));
+
+  // One that cannot be read at all is still its plugin's.
+  node_.WritePlugin("a", "kind = \n");
+  node_.WriteBerthdToml("node_id = \"other\"\ncolour = 1\n");
+  node_.Reload();
+  ExpectUntouched(before, node_.Plugin("a"));
+  EXPECT_THAT(Problems(), Contains(HasSubstr("a.toml:1: not TOML")));
+  EXPECT_THAT(Problems(), Contains(HasSubstr("berthd.toml:2: colour: unknown key")));
+
+  Write("a");
+  node_.WriteBerthdToml("");
+  node_.Reload();
+  ExpectUntouched(before, node_.Plugin("a"));
+  EXPECT_THAT(Problems(), IsEmpty());
+}
+
+TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
+  node_.Start();
+  node_.WriteBerthdToml("log_level = \"debug\"\nstate_dir = \"/elsewhere\"\n[access]\nreaders = [\"*\"]\n");
+  node_.Reload();
+  // The command line says where the state is, and what it says counts.
+  EXPECT_THAT(Problems(), IsEmpty());
+  Write("a");
+  node_.Reload();
+  node_.WaitReady("a");
+  WaitFor("debug lines in the log", [this] { return node_.log().find(" debug ") != std::string::npos; });
+
+  // Everybody may read now.
+  const std::string berthctl = fmt::format("{} --socket {} status", BERTHCTL, node_.socket());
+  ASSERT_EQ(chmod(node_.dir().c_str(), 0755), 0);
+  EXPECT_EQ(system(fmt::format("setpriv --reuid 65534 --clear-groups {} > /dev/null", berthctl).c_str()), 0);
+  node_.WriteBerthdToml("[access]\nreaders = []\n");
+  node_.Reload();
+  EXPECT_NE(system(fmt::format("setpriv --reuid 65534 --clear-groups {} > /dev/null 2>&1", berthctl).c_str()),
+            0);
+}
+
+TEST_F(ReloadTest, PluginsDThatVanishedStopsNothing) {
+  Write("a");
+  node_.Start();
+  node_.WaitReady("a");
+  const v1::Plugin before = node_.Plugin("a");
+  const std::string directory = node_.dir() + "/etc/plugins.d";
+  ASSERT_EQ(rename(directory.c_str(), (directory + ".away").c_str()), 0);
+  v1::ReloadResponse report;
+  const auto context = Node::Context();
+  EXPECT_FALSE(node_.stub().Reload(context.get(), {}, &report).ok());
+  ASSERT_EQ(rename((directory + ".away").c_str(), directory.c_str()), 0);
+  ExpectUntouched(before, node_.Plugin("a"));
+}
+
+}  // namespace
+}  // namespace berth
