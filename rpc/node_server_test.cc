@@ -123,6 +123,9 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   denied(&Stub::StartPlugin, v1::StartPluginRequest(), v1::Plugin());
   denied(&Stub::StopPlugin, v1::StopPluginRequest(), v1::Plugin());
   denied(&Stub::RestartPlugin, v1::RestartPluginRequest(), v1::Plugin());
+  denied(&Stub::DrainPlugin, v1::DrainPluginRequest(), v1::Plugin());
+  denied(&Stub::SwapPlugin, v1::SwapPluginRequest(), v1::Plugin());
+  denied(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
   denied(&Stub::ListVolumes, v1::ListVolumesRequest(), v1::ListVolumesResponse());
   denied(&Stub::GetVolume, v1::GetVolumeRequest(), v1::Volume());
   denied(&Stub::PublishVolume, v1::PublishVolumeRequest(), v1::PublishVolumeResponse());
@@ -131,12 +134,17 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   denied(&Stub::DeleteVolume, v1::DeleteVolumeRequest(), v1::DeleteVolumeResponse());
   denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
   denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
-  Call call;
-  const auto watch = stub->WatchEvents(&call.context, {});
-  v1::WatchEventsResponse event;
-  EXPECT_FALSE(watch->Read(&event));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_EQ(tried + 1, service->method_count()) << "a method was added: try it here";
+  const auto stream_denied = [&](auto method, const auto& request, auto response) {
+    Call call;
+    const auto stream = (stub.get()->*method)(&call.context, request);
+    EXPECT_FALSE(stream->Read(&response));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    ++tried;
+  };
+  stream_denied(&Stub::WatchEvents, v1::WatchEventsRequest(), v1::WatchEventsResponse());
+  stream_denied(&Stub::ReadPluginLog, v1::ReadPluginLogRequest(), v1::ReadPluginLogResponse());
+  stream_denied(&Stub::WatchLog, v1::WatchLogRequest(), v1::WatchLogResponse());
+  EXPECT_EQ(tried, service->method_count()) << "a method was added: try it here";
 }
 
 TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {
