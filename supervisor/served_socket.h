@@ -21,10 +21,11 @@ namespace berth {
 struct ServedSocket {
   UniqueFd connection;      // not valid where it listens, but its queue is full
   pid_t pid = 0;            // of who called listen(); 0: not visible from here
-  uint64_t start_time = 0;  // of that process (/proc/pid/stat); 0: it is no more
+  uint64_t start_time = 0;  // of that process (/proc/pid/stat); 0: it has ended, or is about to
 
+  // One that is on its way out may still take a connection, which then ends at once: no other than before.
   [[nodiscard]] bool SameServer(const ServedSocket& other) const {
-    return pid == other.pid && start_time == other.start_time;
+    return pid == other.pid && (start_time == other.start_time || start_time == 0 || other.start_time == 0);
   }
 };
 
