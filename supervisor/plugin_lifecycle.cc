@@ -103,6 +103,18 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
         }
       }
       break;
+    case Type::kSwappedBeside:
+      if (state_ == PluginState::kDraining || swap_ != Swap::kNone) break;
+      ClearAlive();
+      ill_text_.clear();
+      alive_ = announced_ = ready_ = true;
+      launched_at_ = now;
+      restart_.Reset();
+      replace_.Reset();
+      restarts_ = 0;
+      Enter(PluginState::kReady, "");
+      held_ = false;
+      break;
     case Type::kRefused:
       if (!Running() || !announced_) break;
       if (swap_ == Swap::kTrial) {
@@ -123,7 +135,8 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
 }
 
 bool PluginLifecycle::draining() const {
-  return drain_wished_ || (state_ == PluginState::kDraining && goal_ == Goal::kStop);
+  return drain_wished_ ||
+         (state_ == PluginState::kDraining && (goal_ == Goal::kStop || goal_ == Goal::kGiveUp));
 }
 
 std::optional<TimePoint> PluginLifecycle::wake_at() const {
@@ -198,7 +211,7 @@ PluginLifecycle::Actions PluginLifecycle::Quiesce(Goal goal, std::string doing, 
   phase_ = Phase::kOperations;
   goal_ = goal;
   doing_ = std::move(doing);
-  held_ = goal != Goal::kStop;
+  held_ = goal != Goal::kStop && goal != Goal::kGiveUp;
   return WaitIdle(event, now);
 }
 
@@ -235,9 +248,12 @@ PluginLifecycle::Actions PluginLifecycle::OnStart(const LifecycleEvent& event, T
   drain_wished_ = false;
   if (Running()) return {};
   if (state_ != PluginState::kDraining) return Start("being launched");
+  // Of a swap either comes back: the new one or the old one.
+  if (goal_ == Goal::kSwap || goal_ == Goal::kReturn) return {};
   if (phase_ == Phase::kProcess) return OnRestart(event, now);
   // What comes back anyway serves this request too.
-  if (goal_ == Goal::kStop) Resume();
+  if (goal_ == Goal::kGiveUp) replace_.Reset();
+  if (goal_ == Goal::kStop || goal_ == Goal::kGiveUp) Resume();
   return {};
 }
 
@@ -303,8 +319,8 @@ PluginLifecycle::Actions PluginLifecycle::OnDrain(const LifecycleEvent& event, T
     Enter(PluginState::kStopped, "drained");
     return {};
   }
-  // One that is being stopped needs no drain; what is under way otherwise comes back first, and drains then.
-  if (state_ == PluginState::kDraining && goal_ == Goal::kStop) return {};
+  // One that is to end needs no drain; what is under way otherwise comes back first, and drains then.
+  if (state_ == PluginState::kDraining && (goal_ == Goal::kStop || goal_ == Goal::kGiveUp)) return {};
   drain_wished_ = true;
   if (!alive_ || swap_ != Swap::kNone || state_ == PluginState::kDraining) return {};
   // Before it serves, no volume can leave: it is left to come up.
@@ -355,7 +371,7 @@ PluginLifecycle::Actions PluginLifecycle::OnProbeOk(const LifecycleEvent& event,
   ill_since_.reset();
   const bool was_ill = !std::exchange(ill_text_, "").empty();
   if (In(Phase::kVolumes)) return was_ill ? DrainVolumes(event, now) : Actions{};
-  if (In(Phase::kOperations) && goal_ == Goal::kReplace) Resume();
+  if (In(Phase::kOperations) && (goal_ == Goal::kReplace || goal_ == Goal::kGiveUp)) Resume();
   if (!Running()) return {};
   if (drain_wished_ && swap_ == Swap::kNone) return DrainVolumes(event, now);
   if (state_ != PluginState::kReady) {
@@ -393,12 +409,6 @@ void PluginLifecycle::OnProbeBad(const LifecycleEvent& event, TimePoint now) {
     case PluginState::kBackingOff:
     case PluginState::kFailed:
       break;
-  }
-  if (ill_since_.has_value() && replace_.Exhausted(now) && !In(Phase::kOperations)) {
-    reason_ +=
-        fmt::format("; not replaced for now, as it was {} within {}",
-                    replace_.limits().burst == 1 ? "once" : fmt::format("{} times", replace_.limits().burst),
-                    FormatDuration(replace_.limits().window));
   }
 }
 
@@ -439,6 +449,9 @@ PluginLifecycle::Actions PluginLifecycle::OnExited(const LifecycleEvent& event, 
       ++restarts_;
       Enter(PluginState::kStarting, "being launched in place of one that was ill");
       return then({LifecycleAction::kLaunch});
+    case Goal::kGiveUp:
+      Enter(PluginState::kFailed, drain_cause_);
+      return actions;
     case Goal::kSwap:
       swap_ = Swap::kTrial;
       then({LifecycleAction::kTry});
@@ -506,6 +519,13 @@ PluginLifecycle::Actions PluginLifecycle::OnTimer(const LifecycleEvent& event, T
       ill_since_ = now;  // looked at again after the same time
       reason_ += (reason_.empty() ? "not replaced: " : "; not replaced: ") + event.keep;
       return {};
+    }
+    if (replace_.Exhausted(now)) {
+      const int burst = replace_.limits().burst;
+      drain_cause_ = fmt::format("given up, as it was ill again after it was replaced {} within {}; last: {}",
+                                 burst == 1 ? "once" : fmt::format("{} times", burst),
+                                 FormatDuration(replace_.limits().window), ill_text_);
+      return Quiesce(Goal::kGiveUp, "being " + drain_cause_, event, now);
     }
     std::string doing =
         fmt::format("being replaced, as it was ill for {}: {}", InSeconds(now - *ill_since_), ill_text_);

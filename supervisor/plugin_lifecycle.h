@@ -14,7 +14,7 @@
 //        ├───────────│ failed │──────────┤  start, restart, swap
 //        │           └────────┘          │
 //        │   ended  ┌──────────┐  ended  │
-//        └──────────│ draining │─────────┘  to be restarted, replaced, swapped
+//        └──────────│ draining │─────────┘  to be restarted, replaced, swapped; failed where it is given up
 //                   └──────────┘
 //
 // Draining has three phases, each with its reason shown:
@@ -24,7 +24,7 @@
 //   volumes     after a drain request: new work is refused, volumes leave; a start request gives it up
 //   operations  no call may begin (callers of one that comes back queue); those in flight end, or are past
 //               their deadlines, which no longer protect it. A start request gives a stop up, a Probe OK a
-//               replacement. `force` skips this phase.
+//               replacement, or its being given up. `force` skips this phase.
 //   process     calls are over; SIGTERM, and SIGKILL after the stop timeout
 //
 // From starting, ready and unhealthy:
@@ -32,6 +32,7 @@
 //   stop                               draining (operations), then stopped
 //   restart                            draining (operations), then starting
 //   ill for too long                   draining (operations), then starting: replaced, by ReplacePolicy
+//   the same, its budget used up       draining (operations), then failed: given up
 //   start took too long                draining (process), then as RestartPolicy says
 //   ended unasked, or launch failed    as RestartPolicy says: starting, backing off, failed, or stopped
 //
@@ -41,6 +42,9 @@
 //   swap ▶ draining (operations, process) ▶ kTry, starting ──accepted──▶ kAdopt
 //                                                  └──ended, refused, too late──▶ kRevert, draining ▶
 //                                                  starting
+//
+// A swap beside is none of this machine's until it is done: the old one serves, whatever becomes of the new
+// one. Then (kSwappedBeside) the new process is the plugin, ready, with fresh budgets.
 //
 // Alive, ready and registered are three facts: this machine knows alive (process) and ready (what Probe says,
 // in whatever state). The start timeout ends with the first connection that the plugin's socket accepts; a
@@ -84,6 +88,7 @@ struct LifecycleEvent {
     kProbeNotReady,  // answered, with ready = false, for the `failures`-th time in a row
     kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
     kAccepted,       // it is registered; in a trial: and compared
+    kSwappedBeside,  // another process is the plugin from now on: it is registered, compared, and ready
     kRefused,        // it cannot be registered, or the comparison failed: `text`
     kExited,         // the process has ended: `text` says how, `clean` that it was with code 0
     kTimer,          // wake_at() has passed
@@ -150,7 +155,7 @@ class PluginLifecycle {
   using Actions = std::vector<LifecycleAction>;
   enum class Phase { kVolumes, kOperations, kProcess };
   // What comes once a draining plugin's process has ended.
-  enum class Goal { kStop, kStart, kReplace, kSwap, kReturn, kRestartPolicy };
+  enum class Goal { kStop, kStart, kReplace, kGiveUp, kSwap, kReturn, kRestartPolicy };
   enum class Swap { kNone, kAsked, kTrial };
 
   void Enter(PluginState state, std::string reason);
@@ -202,7 +207,7 @@ class PluginLifecycle {
   int restarts_ = 0;
   TimePoint launched_at_;
   std::string doing_;        // "being restarted", while operations are waited for
-  std::string drain_cause_;  // with Goal::kRestartPolicy
+  std::string drain_cause_;  // with Goal::kRestartPolicy and kGiveUp
   std::string swap_failure_;
   std::string reason_;
   std::string ill_text_;

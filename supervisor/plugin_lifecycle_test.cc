@@ -157,6 +157,60 @@ TEST_F(PluginLifecycleTest, GivesUpWithTheReasonAndStartsAnewByRequest) {
   EXPECT_THAT(On(Exited()), ElementsAre(kLaunch)) << "its budget is whole again";
 }
 
+TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPersonStartsIt) {
+  LifecycleLimits limits = Limits();
+  limits.replace = {.after = seconds(20), .burst = 2, .window = minutes(10)};
+  machine_.SetLimits(limits);
+  BecomeReady();
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
+    EXPECT_EQ(machine_.state(), PluginState::kUnhealthy);
+    ASSERT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
+    EXPECT_TRUE(machine_.held()) << "calls wait for the next one";
+    ASSERT_THAT(On(Exited()), ElementsAre(kLaunch));
+    ASSERT_THAT(On(Type::kLaunched), IsEmpty());
+    ASSERT_THAT(On(Type::kSocketAnswered), ElementsAre(kAnnounce));
+    ASSERT_THAT(On(Type::kProbeOk), IsEmpty());
+  }
+  EXPECT_EQ(machine_.restarts(), 2);
+  EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
+  EXPECT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
+  EXPECT_FALSE(machine_.held()) << "no call waits for what does not come";
+  EXPECT_THAT(On(Exited()), IsEmpty());
+  EXPECT_EQ(machine_.state(), PluginState::kFailed);
+  EXPECT_EQ(machine_.reason(),
+            "given up, as it was ill again after it was replaced 2 times within 10m; last: Probe: not ready");
+  EXPECT_EQ(machine_.wake_at(), std::nullopt);
+  BecomeReady();
+  EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
+  EXPECT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
+  EXPECT_THAT(On(Exited()), ElementsAre(kLaunch)) << "its budget is whole again";
+}
+
+TEST_F(PluginLifecycleTest, OneToBeGivenUpThatIsWellBeforeItsOperationsHaveEndedServesOn) {
+  LifecycleLimits limits = Limits();
+  limits.replace = {.after = seconds(20), .burst = 1, .window = minutes(10)};
+  machine_.SetLimits(limits);
+  BecomeReady();
+  EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
+  ASSERT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
+  ASSERT_THAT(On(Exited()), ElementsAre(kLaunch));
+  ASSERT_THAT(On(Type::kLaunched), IsEmpty());
+  ASSERT_THAT(On(Type::kSocketAnswered), ElementsAre(kAnnounce));
+  ASSERT_THAT(On(Type::kProbeOk), IsEmpty());
+  EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
+  now_ += seconds(20);
+  LifecycleEvent timer = Event(Type::kTimer);
+  timer.busy_until = now_ + minutes(1);
+  EXPECT_THAT(On(timer), IsEmpty());
+  EXPECT_EQ(machine_.state(), PluginState::kDraining);
+  EXPECT_THAT(machine_.reason(), HasSubstr("waits for operations in flight"));
+  EXPECT_TRUE(machine_.draining()) << "nothing new is begun with it";
+  EXPECT_THAT(On(Type::kProbeOk), IsEmpty());
+  EXPECT_EQ(machine_.state(), PluginState::kReady);
+  EXPECT_FALSE(machine_.draining());
+}
+
 TEST_F(PluginLifecycleTest, StopIsTermThenKill) {
   BecomeReady();
   EXPECT_THAT(On(Type::kStopRequested), ElementsAre(kRetire, kTerminate));

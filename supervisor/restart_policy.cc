@@ -51,11 +51,7 @@ void RestartPolicy::Reset() {
 
 std::optional<TimePoint> ReplacePolicy::ReplaceAt(TimePoint ill_since) const {
   if (limits_.after == Duration::zero()) return std::nullopt;
-  TimePoint at = ill_since + limits_.after;
-  if (replaced_.size() >= static_cast<size_t>(limits_.burst)) {
-    at = std::max(at, replaced_[replaced_.size() - static_cast<size_t>(limits_.burst)] + limits_.window);
-  }
-  return at;
+  return ill_since + limits_.after;
 }
 
 bool ReplacePolicy::Exhausted(TimePoint now) const {

@@ -69,8 +69,8 @@ class RestartPolicy {
   std::deque<TimePoint> ends_;
 };
 
-// [health]: when a plugin that runs, but is ill, is replaced. A budget apart from that of its ends: an ill
-// plugin that is left running may yet recover, so a used-up budget ends in waiting, not in giving up.
+// [health]: when a plugin that runs, but is ill, is replaced. A budget apart from that of its ends; used up,
+// the plugin is given up.
 struct ReplaceLimits {
   Duration after = std::chrono::minutes(2);  // ill without a break; zero: never replaced
   int burst = 5;                             // replacements within `window`; at least 1
@@ -86,7 +86,7 @@ class ReplacePolicy {
 
   // When a plugin that is ill since `ill_since` is to be replaced; never: nullopt.
   [[nodiscard]] std::optional<TimePoint> ReplaceAt(TimePoint ill_since) const;
-  // Whether that is later than its illness alone would have it: it was replaced too often.
+  // It was replaced too often within the window: it is given up in place of one replacement more.
   [[nodiscard]] bool Exhausted(TimePoint now) const;
   // It is replaced.
   void OnReplaced(TimePoint now);
