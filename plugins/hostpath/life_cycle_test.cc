@@ -114,6 +114,23 @@ TEST_P(MountableVolumeTest, LivesFromCreationToDeletionWithEveryStepRepeated) {
   EXPECT_EQ(access(workplace_.Socket().c_str(), F_OK), -1);
 }
 
+TEST_P(MountableVolumeTest, APublicationThatTheKernelKnowsNothingOfHoldsNeitherTheStagingNorTheVolume) {
+  const std::string id = MustCreate(Request("pvc-1"));
+  const std::string staging = workplace_.NewStagingPath("1");
+  const std::string one = workplace_.Target("one");
+  const std::string two = workplace_.Target("two");
+  EXPECT_CALL_OK(Stage(id, staging, Capability()));
+  EXPECT_CALL_OK(Publish(id, staging, one, Capability()));
+  EXPECT_CALL_OK(Publish(id, staging, two, Capability()));
+  ASSERT_EQ(umount2(one.c_str(), UMOUNT_NOFOLLOW), 0) << "somebody else unmounts it";
+  EXPECT_CODE(Unstage(id, staging), FAILED_PRECONDITION);  // The other one is there.
+  EXPECT_CALL_OK(Unpublish(id, two));
+  EXPECT_CALL_OK(Unstage(id, staging));
+  EXPECT_CALL_OK(Unpublish(id, one));  // Late, and repeated.
+  EXPECT_EQ(rmdir(one.c_str()), 0);
+  EXPECT_CALL_OK(Delete(id));
+}
+
 TEST_P(MountableVolumeTest, IsReadOnlyWhereItIsPublishedReadOnly) {
   const std::string id = MustCreate(Request("pvc-1"));
   const std::string staging = workplace_.NewStagingPath("1");

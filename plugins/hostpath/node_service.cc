@@ -278,9 +278,15 @@ absl::Status NodeService::Unstage(const ::csi::v1::NodeUnstageVolumeRequest& req
     return absl::OkStatus();
   std::vector<Publication> publications;
   BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
-  if (!publications.empty()) {
-    return absl::FailedPreconditionError(fmt::format("volume {} is still published at {}: unpublish it first",
-                                                     volume.id, publications.front().target));
+  for (const Publication& publication : publications) {
+    bool mounted = false;
+    BERTH_ASSIGN_OR_RETURN(mounted, IsMountedAt(context_.storage, volume, publication.target));
+    if (mounted) {
+      return absl::FailedPreconditionError(fmt::format(
+          "volume {} is still published at {}: unpublish it first", volume.id, publication.target));
+    }
+    // Somebody else has unmounted it: it holds neither this staging nor a later publication.
+    BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(publication.target));
   }
   return UndoStage(volume, *staging);
 }
