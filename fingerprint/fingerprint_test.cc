@@ -180,11 +180,15 @@ TEST_F(FingerprinterTest, ReadsTheFactsOnceWhileNothingHappens) {
   EXPECT_EQ(facts_.size(), 1U);
 }
 
+// gRPC's shortest backoff, csi/client.cc's 100 ms with gRPC's jitter. By the time that the plugin serves, ten
+// failures have made it longer.
+constexpr auto kShortestBackoff = milliseconds(80);
+
 // No fixed sleep and no backoff lies between a plugin's being able to answer and its OK. A busy machine may
-// spoil a try; a sleep would spoil all of them.
-TEST_F(FingerprinterTest, TheFirstProbeIsOkWithin20MillisecondsOfThePluginsServing) {
+// spoil a try; a backoff would spoil all of them.
+TEST_F(FingerprinterTest, NoBackoffLiesBetweenAPluginsServingAndItsFirstOk) {
   Duration best = hours(1);
-  for (int attempt = 0; attempt < 10 && best > milliseconds(20); ++attempt) {
+  for (int attempt = 0; attempt < 20 && best >= kShortestBackoff; ++attempt) {
     Begin();
     ASSERT_TRUE(UntilProbes(10)) << "it is looked for before it serves";
     ASSERT_FALSE(probes_.back().ok);
@@ -194,7 +198,7 @@ TEST_F(FingerprinterTest, TheFirstProbeIsOkWithin20MillisecondsOfThePluginsServi
     best = std::min(best, Clock::now() - serving);
     plugin_->Stop();
   }
-  EXPECT_LE(best, milliseconds(20));
+  EXPECT_LT(best, kShortestBackoff);
 }
 
 TEST_F(FingerprinterTest, APluginThatIsNotReadyHasAnsweredAndIsNotRead) {
