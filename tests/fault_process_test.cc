@@ -110,25 +110,48 @@ TEST_F(FaultProcessTest, Fault04APluginThatIsIllAgainAndAgainIsGivenUpWithTheRea
   ExpectWorks("w");
 }
 
-TEST_F(FaultProcessTest, Fault04AStoppedPluginWithAnOperationInFlightIsNotReplacedUnlessForced) {
-  const pid_t before = StartReady(
-                           "stop_timeout = \"200ms\"\n"
-                           "[health]\ninterval = \"50ms\"\ntimeout = \"150ms\"\nfailures = 2\n"
-                           "replace_after = \"200ms\"\n")
-                           .pid();
-  const std::string volume = CreateVolume("v");
-  fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"hang\"\ncall = 1",
-               "rpc = \"Probe\"\naction = \"fail\"\ncode = \"INTERNAL\"\ntext = \"the array is gone\""});
-  // The caller goes away; the plugin's call goes on until its own deadline, which is minutes away.
-  EXPECT_FALSE(TryPublish(volume, "job", nullptr, std::chrono::seconds(1)).ok());
-  Wait("unhealthy", [](const v1::Plugin& p) { return !p.ready(); });
-  // Much longer than replace_after, by the probes that were answered meanwhile.
-  WaitProbes(before, 12);
-  EXPECT_EQ(Get().pid(), before);
-  EXPECT_TRUE(Lives(before));
-  fault_.Play();  // What hung goes on, and it is well again.
-  Publish(volume, "job");
-  EXPECT_EQ(Get().pid(), before);
+// For much longer than replace_after, and then well again.
+constexpr auto kIll =
+    "rpc = \"Probe\"\naction = \"fail\"\ncode = \"INTERNAL\"\ntext = \"the array is gone\"\ncount = 20";
+
+class FaultIllWhileBusyTest : public FaultProcessTest {
+ protected:
+  // A plugin that is to be replaced, while a publish hangs in it.
+  pid_t MakeIllWhileBusy() {
+    const pid_t pid = StartReady(
+                          "stop_timeout = \"200ms\"\n"
+                          "[health]\ninterval = \"50ms\"\ntimeout = \"150ms\"\nfailures = 2\n"
+                          "replace_after = \"200ms\"\n")
+                          .pid();
+    volume_ = CreateVolume("v");
+    fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"hang\"\ncall = 1", kIll});
+    // The caller goes away; the plugin's call goes on until its own deadline, which is minutes away.
+    EXPECT_FALSE(TryPublish(volume_, "job", nullptr, std::chrono::milliseconds(500)).ok());
+    WaitEvent("plugin.stopping", "waits for operations");
+    EXPECT_EQ(Get().pid(), pid);
+    EXPECT_TRUE(Lives(pid));
+    return pid;
+  }
+
+  std::string volume_;
+};
+
+TEST_F(FaultIllWhileBusyTest, Fault04IsNotReplacedInTheMiddleOfAnOperationAndNotAtAllOnceItIsWell) {
+  const pid_t pid = MakeIllWhileBusy();
+  node_.WaitReady(fault_.id());  // Its Probes fail no more, and the operation still hangs.
+  EXPECT_EQ(Get().pid(), pid);
+  fault_.Play();
+  Publish(volume_, "job");
+  EXPECT_EQ(Get().pid(), pid);
+  EXPECT_EQ(Starts(), 1);
+}
+
+TEST_F(FaultIllWhileBusyTest, Fault04IsReplacedOnceTheOperationHasEnded) {
+  const pid_t pid = MakeIllWhileBusy();
+  fault_.Play({kIll});  // The operation ends; the illness does not.
+  Wait("replaced", [&](const v1::Plugin& p) { return p.registered() && p.ready() && p.pid() != pid; });
+  EXPECT_FALSE(Lives(pid));
+  Publish(volume_, "job");
 }
 
 TEST_F(FaultProcessTest, Fault05ACrashLoopBacksOffAndEndsAsFailedWithTheReason) {

@@ -24,6 +24,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/sanitizer.h"
 #include "tests/harness/node.h"
 
 namespace berth {
@@ -34,18 +35,8 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 using testing::IsEmpty;
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define BERTH_UNDER_SANITIZER 1
-#endif
-#endif
-#ifdef BERTH_UNDER_SANITIZER
-constexpr int kPlugins = 20;
-constexpr int kKills = 10;
-#else
-constexpr int kPlugins = 100;
-constexpr int kKills = 50;
-#endif
+constexpr int kPlugins = kAddressSanitizer ? 20 : 100;
+constexpr int kKills = kAddressSanitizer ? 10 : 50;
 constexpr int kClients = 3;
 constexpr int kFollowers = 5;
 constexpr seconds kBound{90};  // for one operation, over all its repetitions

@@ -84,7 +84,7 @@ std::string FaultTest::CreateVolume(const std::string& name) {
 }
 
 grpc::Status FaultTest::TryPublish(const std::string& volume, const std::string& consumer,
-                                   std::string* target, std::chrono::seconds timeout) {
+                                   std::string* target, std::chrono::milliseconds timeout) {
   v1::PublishVolumeRequest request;
   request.set_plugin_id(fault_.id());
   request.set_volume_id(volume);
@@ -114,7 +114,7 @@ std::string FaultTest::Publish(const std::string& volume, const std::string& con
 }
 
 grpc::Status FaultTest::TryUnpublish(const std::string& volume, const std::string& consumer,
-                                     std::chrono::seconds timeout) {
+                                     std::chrono::milliseconds timeout) {
   std::string target;
   if (const auto known = published_.extract({volume, consumer}); !known.empty()) target = known.mapped();
   v1::UnpublishVolumeRequest request;
@@ -200,8 +200,11 @@ void FaultTest::CheckOrder() {
       EXPECT_TRUE(targets[event.volume].empty())
           << event.volume << " was to be unstaged while published at " << *targets[event.volume].begin();
     }
-    if (event.event != "effect" || event.code != "OK") continue;
-    if (event.rpc == "NodePublishVolume") targets[event.volume].insert(event.target);
+    if (event.code != "OK") continue;
+    if (event.event == "effect" && event.rpc == "NodePublishVolume") {
+      targets[event.volume].insert(event.target);
+    }
+    // An answer is enough, true or not: more the plugin cannot be asked.
     if (event.rpc == "NodeUnpublishVolume") targets[event.volume].erase(event.target);
   }
 }

@@ -44,10 +44,10 @@ class FaultTest : public testing::Test {
   // compared. `target` may be null.
   grpc::Status TryPublish(const std::string& volume, const std::string& consumer,
                           std::string* target = nullptr,
-                          std::chrono::seconds timeout = std::chrono::seconds(30));
+                          std::chrono::milliseconds timeout = std::chrono::seconds(30));
   std::string Publish(const std::string& volume, const std::string& consumer);
   grpc::Status TryUnpublish(const std::string& volume, const std::string& consumer,
-                            std::chrono::seconds timeout = std::chrono::seconds(30));
+                            std::chrono::milliseconds timeout = std::chrono::seconds(30));
   void Unpublish(const std::string& volume, const std::string& consumer);
   // What becomes of this publication is the test's own affair from now on.
   void Forget(const std::string& volume, const std::string& consumer) {

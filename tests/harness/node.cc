@@ -259,7 +259,7 @@ v1::Node::Stub& Node::stub() {
   return *stub_;
 }
 
-std::unique_ptr<grpc::ClientContext> Node::Context(seconds timeout) {
+std::unique_ptr<grpc::ClientContext> Node::Context(milliseconds timeout) {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(std::chrono::system_clock::now() + timeout);
   return context;

@@ -61,7 +61,7 @@ class Node {
   // A stub over a fresh connection, and a context with a deadline of 60 s for one call.
   [[nodiscard]] v1::Node::Stub& stub();
   [[nodiscard]] static std::unique_ptr<grpc::ClientContext> Context(
-      std::chrono::seconds timeout = std::chrono::seconds(60));
+      std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
   [[nodiscard]] v1::Plugin Plugin(const std::string& id);
   v1::Plugin WaitPlugin(const std::string& id, const std::string& what,
