@@ -22,8 +22,10 @@ TEST(ProcessUsageTest, SeesMemoryThatIsTouchedAndGivenBack) {
   munmap(memory, kEightMiB);
   const auto after = ReadPrivateMemory(getpid());
   ASSERT_TRUE(during.ok() && after.ok());
-  EXPECT_GE(during->dirty - before->dirty, kEightMiB);
-  EXPECT_GE(during->dirty - after->dirty, kEightMiB);
+  // What else the process keeps may shrink meanwhile.
+  constexpr size_t kSlack = size_t{1} << 20;
+  EXPECT_GE(during->dirty + kSlack - before->dirty, kEightMiB);
+  EXPECT_GE(during->dirty + kSlack - after->dirty, kEightMiB);
 }
 
 TEST(ProcessUsageTest, ThePeakIsRememberedUntilItIsReset) {
