@@ -200,8 +200,9 @@ void LogFile::Punch(uint64_t begin, uint64_t end) {
                 static_cast<off_t>(end - begin)) == 0) {
     return;
   }
-  cannot_punch_ = errno == EOPNOTSUPP || errno == ENOSYS;
-  SPDLOG_WARN("{}: what was read cannot be given back: {}{}", path_, std::strerror(errno),
+  const int error = errno;
+  cannot_punch_ = error == EOPNOTSUPP || error == ENOSYS;
+  SPDLOG_WARN("{}: what was read cannot be given back: {}{}", path_, std::strerror(error),
               cannot_punch_ ? "; the file is cut off above 16 MiB instead" : "");
 }
 

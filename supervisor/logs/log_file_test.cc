@@ -356,8 +356,8 @@ TEST_P(LogOnFileSystemTest, TheFileTakesNoMoreThanItsTail) {
       log.TakeIn();
       most = std::max(most, log.DiskBytes());
     }
-    // 60 MB were written; 16 MiB may come together while the plugin writes.
-    EXPECT_LT(most, uint64_t{20} << 20);
+    // 60 MB were written; 32 MiB may come together while the plugin writes.
+    EXPECT_LT(most, uint64_t{36} << 20);
     log.intake().Settle(log.journal());
     if (punches) {
       EXPECT_LT(log.DiskBytes(), uint64_t{1200} << 10);
