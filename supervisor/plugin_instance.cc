@@ -113,7 +113,8 @@ PluginInstance::PluginInstance(InstanceContext& context, std::shared_ptr<RunReco
       file_(std::move(file)),
       slot_(slot),
       tasks_(context.executor, "plugin process"),
-      written_(context.executor) {}
+      written_(context.executor),
+      notes_(context.executor, "plugin process") {}
 
 PluginInstance::~PluginInstance() = default;
 
@@ -153,7 +154,13 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
       PluginLaunch prepared,
       co_await RunBlocking(fmt::format("prepare {}", config.command), std::move(prepare), deadline));
   // Before the plugin can know them, so that it cannot log what is not recognised.
-  context.secrets.Hold(config.id, prepared.secrets);
+  if (launch.candidate) {
+    // Those of the process that serves are held still.
+    for (const std::string& secret : prepared.secrets) context.secrets.Remember(config.id, secret);
+    instance->secrets_ = std::move(prepared.secrets);
+  } else {
+    context.secrets.Hold(config.id, prepared.secrets);
+  }
   BERTH_CO_ASSIGN_OR_RETURN(const UniqueFd output, co_await context.logs.Open(config.id, config.log));
   PlaceLimits limits = config.limits;
   limits.killed_together = config.children == ChildrenPolicy::kEnd;
@@ -322,26 +329,43 @@ Awaitable<void> PluginInstance::RecordExecuted() {
       fmt::format("identify process {}", process), std::move(identify), Clock::now() + kFilesWithin);
   if (!identity.ok() || identity->start_time != record_.process.start_time) co_return;
   if (record_.executed && record_.process == *identity) co_return;
-  co_await RecordQuietly([now = *identity](RunRecord& record) {
+  Note([now = *identity](RunRecord& record) {
     record.process = now;
     record.executed = true;
   });
 }
 
 void PluginInstance::Note(std::function<void(RunRecord&)> change) {
-  tasks_.Spawn("record", RecordQuietly(std::move(change)));
+  change(record_);
+  ++noted_;
+  if (!std::exchange(noting_, true)) notes_.Spawn("record", WriteNotes());
 }
 
-Awaitable<void> PluginInstance::RecordQuietly(std::function<void(RunRecord&)> change) {
-  const absl::Status written = co_await Record(std::move(change));
+Awaitable<void> PluginInstance::WriteNotes() {
+  struct Done {
+    bool& noting;
+    ~Done() { noting = false; }
+  } const done{noting_};
+  uint64_t writing = 0;
+  do {
+    writing = noted_;
+    const absl::Status written = co_await WriteRecord();
+    LogUnwritten(written);
+  } while (writing != noted_);
+}
+
+void PluginInstance::LogUnwritten(const absl::Status& status) const {
   // Its process may have ended meanwhile.
-  if (!written.ok() && !absl::IsAborted(written)) {
-    SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, written.ToString());
-  }
+  if (status.ok() || absl::IsAborted(status)) return;
+  SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, status.ToString());
 }
 
 Awaitable<absl::Status> PluginInstance::Record(std::function<void(RunRecord&)> change) {
   change(record_);
+  co_return co_await WriteRecord();
+}
+
+Awaitable<absl::Status> PluginInstance::WriteRecord() {
   auto free = [this] { return !writing_; };
   const TimePoint deadline = Clock::now() + kFilesWithin;
   if (!co_await written_.WaitUntil(std::move(free), deadline)) {
@@ -360,6 +384,8 @@ Awaitable<absl::Status> PluginInstance::Record(std::function<void(RunRecord&)> c
   co_return co_await RunBlocking("write down the process", std::move(write), deadline);
 }
 
+void PluginInstance::HoldSecrets() { context_.secrets.Hold(record_.plugin_id, std::exchange(secrets_, {})); }
+
 Awaitable<void> PluginInstance::RemoveRecord() {
   auto remove = [file = file_, generation = record_.generation] { return file->Remove(generation); };
   const absl::Status removed =
@@ -372,6 +398,7 @@ Awaitable<void> PluginInstance::RemoveRecord() {
 
 Awaitable<InstanceEnd> PluginInstance::End(ExitStatus exit, TreeOccasion occasion) {
   co_await tasks_.Join();
+  co_await notes_.Join();
   InstanceEnd end;
   end.exit = exit;
   const PlaceEnd place = co_await place_->HowItEnded();
@@ -413,6 +440,8 @@ Awaitable<void> PluginInstance::EndChildren(TreeOccasion occasion, TimePoint dea
 
 Awaitable<void> PluginInstance::LetGo() {
   co_await tasks_.Join();
+  // Each write has its deadline.
+  co_await notes_.WaitEmpty();
   process_.reset();
 }
 

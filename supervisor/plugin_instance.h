@@ -22,9 +22,9 @@
 #include "base/task_scope.h"
 #include "csi/recent_secrets.h"
 #include "supervisor/child_policy.h"
-#include "supervisor/plugin_config.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/places/plugin_place.h"
+#include "supervisor/plugin_config.h"
 #include "supervisor/run_record.h"
 
 namespace berth {
@@ -104,14 +104,18 @@ class PluginInstance {
   // A wrapper script has become the program that serves the socket by now: what the next berthd compares is
   // written down again, in the background.
   void Announced();
-  // Changes the record, in the background, or durably before it returns.
+  // Changes the record: in the background, one write at a time, whatever comes meanwhile going into the next
+  // one; or durably before it returns.
   void Note(std::function<void(RunRecord&)> change);
   [[nodiscard]] Awaitable<absl::Status> Record(std::function<void(RunRecord&)> change);
+  // A candidate is the plugin from now on: what is kept out of its output is what it was launched with.
+  void HoldSecrets();
 
   // Once on_exit was called: how it ended, the rest of its tree ended as child_policy.h says, its record
   // removed. Within a few seconds whatever hangs.
   [[nodiscard]] Awaitable<InstanceEnd> End(ExitStatus exit, TreeOccasion occasion);
-  // Lets go of the process, which runs on.
+  // Lets go of the process, which runs on, once what was noted is written down: nothing of this berthd's
+  // writes into the record of the next one.
   [[nodiscard]] Awaitable<void> LetGo();
 
  private:
@@ -123,7 +127,9 @@ class PluginInstance {
   Awaitable<void> WatchExit(InstanceSinks sinks);
   Awaitable<void> WatchSocket(InstanceSinks sinks);
   Awaitable<void> RecordExecuted();
-  Awaitable<void> RecordQuietly(std::function<void(RunRecord&)> change);
+  Awaitable<void> WriteNotes();
+  Awaitable<absl::Status> WriteRecord();
+  void LogUnwritten(const absl::Status& status) const;
   Awaitable<void> EndChildren(TreeOccasion occasion, TimePoint deadline);
   Awaitable<void> RemoveRecord();
 
@@ -133,9 +139,14 @@ class PluginInstance {
   RunRecord record_;
   std::unique_ptr<PluginPlace> place_;
   std::unique_ptr<Process> process_;
+  std::vector<std::string> secrets_;  // a candidate's, until they are held
   TaskScope tasks_;
   bool writing_ = false;
   Condition written_;
+  // Of the changes that Note has made, those written down.
+  TaskScope notes_;
+  bool noting_ = false;
+  uint64_t noted_ = 0;
 };
 
 // The socket of a slot: PluginSocketPath, and csi-next.sock beside it.

@@ -23,6 +23,15 @@ Duration Age(WallTime since) {
   return std::max(std::chrono::duration_cast<Duration>(WallClock::now() - since), Duration::zero());
 }
 
+// To the second, or to the millisecond below one.
+std::string AgeText(WallTime since) {
+  const Duration age = Age(since);
+  if (age >= std::chrono::seconds(1)) {
+    return FormatDuration(std::chrono::duration_cast<std::chrono::seconds>(age));
+  }
+  return FormatDuration(age);
+}
+
 }  // namespace
 
 PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
@@ -67,7 +76,7 @@ LifecycleLimits PluginRunner::Limits() const {
 Awaitable<void> PluginRunner::Run() {
   co_await Begin();
   while (true) {
-    if (config_file_.empty() && !instance_ && lifecycle_.state() != PluginState::kDraining) {
+    if (config_file_.empty() && !instance_ && !aside_ && lifecycle_.state() != PluginState::kDraining) {
       gone_ = true;
       context_.registry.Remove(id_);
       context_.instances.secrets.Forget(id_);
@@ -76,8 +85,13 @@ Awaitable<void> PluginRunner::Run() {
       co_return;
     }
     auto has_message = [this] { return !inbox_.empty(); };
-    const bool woken =
-        co_await changed_.WaitUntil(std::move(has_message), lifecycle_.wake_at().value_or(TimePoint::max()));
+    const TimePoint aside_at = aside_ ? aside_->until : TimePoint::max();
+    const TimePoint wake_at = std::min(lifecycle_.wake_at().value_or(TimePoint::max()), aside_at);
+    const bool woken = co_await changed_.WaitUntil(std::move(has_message), wake_at);
+    if (!woken && aside_at <= Clock::now()) {
+      co_await OnAsideTimer();
+      continue;
+    }
     if (!woken) {
       Message timer{.event = EventOf(LifecycleEvent::Type::kTimer)};
       co_await Handle(std::move(timer));
@@ -85,7 +99,14 @@ Awaitable<void> PluginRunner::Run() {
     }
     Message message = std::move(inbox_.front());
     inbox_.pop_front();
-    co_await Handle(std::move(message));
+    if (message.swap_beside) {
+      co_await BeginBeside(message.event.force);
+    } else if (aside_ && message.incarnation == aside_->number) {
+      co_await HandleAside(std::move(message));
+    } else {
+      co_await YieldAside(message.event.type, message.event.force);
+      co_await Handle(std::move(message));
+    }
     ++handled_;
     changed_.NotifyAll();
   }
@@ -140,6 +161,8 @@ void PluginRunner::Fill(LifecycleEvent& event) {
 }
 
 Awaitable<void> PluginRunner::Handle(Message message) {
+  // Of a process that has gone since.
+  if (message.incarnation != 0 && message.incarnation != snapshot_.incarnation) co_return;
   if (message.exit.has_value()) co_await EndIncarnation(message);
   if (!TakeFindings(message)) co_return;
 
@@ -176,20 +199,13 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
     case LifecycleAction::kKill:
       if (instance_) instance_->Kill();
       break;
-    case LifecycleAction::kAnnounce: {
-      const RunRecord& record = instance_->record();
-      const Incarnation incarnation{.plugin_id = id_,
-                                    .number = snapshot_.incarnation,
-                                    .kind = record.kind,
-                                    .socket_path = record.socket_path,
-                                    .health = config_.ok() ? config_->health : HealthConfig(),
-                                    .volumes_path = record.volumes_path};
+    case LifecycleAction::kAnnounce:
       announced_ = true;
-      context_.observer.OnSocketAppeared(incarnation);
+      context_.observer.OnSocketAppeared(
+          IncarnationOf(*instance_, snapshot_.incarnation, config_.ok() ? config_->health : HealthConfig()));
       // After it, for the first Probe does not wait for a disk.
       instance_->Announced();
       break;
-    }
     case LifecycleAction::kRetire:
       Retire(lifecycle_.reason());
       break;
@@ -200,7 +216,7 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
       co_await AdoptSwap();
       break;
     case LifecycleAction::kRevert:
-      co_await RevertSwap();
+      co_await RevertSwap(lifecycle_.swap_failure());
       break;
   }
 }
@@ -230,14 +246,15 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
     failed.text = std::string(config_.status().message());
     co_return failed;
   }
+  const RunSlot slot = FreeSlot();
   InstanceLaunch launch{.config = *config_,
-                        .slot = RunSlot::kFirst,
+                        .slot = slot,
                         .generation = ++generation_,
                         .candidate = false,
                         .draining = lifecycle_.drain_wished()};
   const TimePoint deadline = Clock::now() + config_->start_timeout;
-  absl::StatusOr<std::unique_ptr<PluginInstance>> instance = co_await PluginInstance::Launch(
-      context_.instances, RecordFile(RunSlot::kFirst), std::move(launch), deadline);
+  absl::StatusOr<std::unique_ptr<PluginInstance>> instance =
+      co_await PluginInstance::Launch(context_.instances, RecordFile(slot), std::move(launch), deadline);
   if (!instance.ok()) {
     failed.text = std::string(instance.status().message());
     failed.final = false;
@@ -250,7 +267,25 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   co_return EventOf(LifecycleEvent::Type::kLaunched);
 }
 
-void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
+// Of two, one is taken at most: by the second process of a swap beside.
+RunSlot PluginRunner::FreeSlot() const {
+  const bool first_taken = (instance_ && instance_->slot() == RunSlot::kFirst) ||
+                           (aside_ && aside_->instance->slot() == RunSlot::kFirst);
+  return first_taken ? RunSlot::kSecond : RunSlot::kFirst;
+}
+
+Incarnation PluginRunner::IncarnationOf(const PluginInstance& instance, uint64_t number,
+                                        const HealthConfig& health) const {
+  const RunRecord& record = instance.record();
+  return {.plugin_id = id_,
+          .number = number,
+          .kind = record.kind,
+          .socket_path = record.socket_path,
+          .health = health,
+          .volumes_path = record.volumes_path};
+}
+
+void PluginRunner::ShowIncarnation(std::unique_ptr<PluginInstance> instance, uint64_t number) {
   instance_ = std::move(instance);
   const RunRecord& record = instance_->record();
   generation_ = std::max(generation_, record.generation);
@@ -262,17 +297,22 @@ void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
   snapshot_.command = record.command;
   snapshot_.placement = instance_->placement();
   snapshot_.health = PluginHealth{};
-  const uint64_t number = ++snapshot_.incarnation;
+  snapshot_.incarnation = number;
   refused_.clear();
+}
+
+void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
+  const uint64_t number = ++incarnations_;
+  ShowIncarnation(std::move(instance), number);
   InstanceSinks sinks;
   sinks.on_exit = [this, number](const ExitStatus& exit) {
     Message message{.event = EventOf(LifecycleEvent::Type::kExited), .incarnation = number};
     message.exit = exit;
     Post(std::move(message));
   };
-  sinks.on_socket = [this](const absl::Status& answered) {
+  sinks.on_socket = [this, number](const absl::Status& answered) {
     if (answered.ok()) {
-      Post(LifecycleEvent::Type::kSocketAnswered);
+      Post(Message{.event = EventOf(LifecycleEvent::Type::kSocketAnswered), .incarnation = number});
       return;
     }
     // The start timeout ends this incarnation; it is enough to say why.
@@ -298,15 +338,14 @@ Awaitable<void> PluginRunner::EndIncarnation(Message& message) {
   snapshot_.last_exit = end.how;
   snapshot_.last_exit_at = WallClock::now();
   snapshot_.last_output = end.last_output;
-  Tell("plugin.exited",
-       fmt::format("process {} ended after {}: {}", pid,
-                   FormatDuration(std::chrono::duration_cast<std::chrono::seconds>(Age(started))),
-                   end.Describe()));
+  Tell("plugin.exited", fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
   message.event.text = end.Describe();
   message.event.clean = end.clean();
 }
 
 Awaitable<void> PluginRunner::LetGo() {
+  if (aside_) co_await aside_->instance->LetGo();
+  aside_.reset();
   if (instance_) co_await instance_->LetGo();
   instance_.reset();
 }

@@ -82,6 +82,7 @@ class PluginRunner final : public PluginOwner {
     std::optional<ExitStatus> exit = std::nullopt;
     std::optional<PluginHealth> health = std::nullopt;
     std::optional<Facts> facts = std::nullopt;
+    bool swap_beside = false;  // instead of the event: begin it
   };
   // A swap from its request to its outcome.
   struct SwapOutcome {
@@ -92,10 +93,25 @@ class PluginRunner final : public PluginOwner {
     PluginConfig file;
     std::optional<SwapOverride> override;
     bool accept_changes = false;
+    bool force = false;
     bool tried = false;
     absl::StatusOr<PluginConfig> old_config = absl::UnknownError("");
     std::optional<PluginFacts> before;
     std::shared_ptr<SwapOutcome> outcome;
+  };
+  // The second process of a swap beside: the new one on trial; then whichever does not serve, until it has
+  // ended.
+  struct Aside {
+    enum class Phase { kTrial, kCalls, kEnding, kKilled };
+    std::unique_ptr<PluginInstance> instance;
+    uint64_t number = 0;  // its incarnation
+    Phase phase = Phase::kTrial;
+    bool announced = false;
+    PluginConfig config;  // on trial
+    PluginHealth health;
+    std::optional<PluginFacts> facts;  // compared
+    std::string computed_class;
+    TimePoint until = TimePoint::max();  // of the phase
   };
 
   // The run itself (plugin_runner.cc).
@@ -103,7 +119,11 @@ class PluginRunner final : public PluginOwner {
   Awaitable<void> Handle(Message message);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
+  [[nodiscard]] RunSlot FreeSlot() const;
   void BeginIncarnation(std::unique_ptr<PluginInstance> instance);
+  void ShowIncarnation(std::unique_ptr<PluginInstance> instance, uint64_t number);
+  [[nodiscard]] Incarnation IncarnationOf(const PluginInstance& instance, uint64_t number,
+                                          const HealthConfig& health) const;
   Awaitable<void> EndIncarnation(Message& message);
   void Retire(const std::string& why);
   void Fill(LifecycleEvent& event);
@@ -126,8 +146,21 @@ class PluginRunner final : public PluginOwner {
                                  bool force, TimePoint deadline);
   void TrySwap();
   Awaitable<void> AdoptSwap();
-  Awaitable<void> RevertSwap();
+  Awaitable<void> RevertSwap(std::string why);
   Awaitable<absl::Status> KeepSwaps(SwapState state);
+
+  // Swaps beside (plugin_runner_beside.cc).
+  [[nodiscard]] bool CanSwapBeside() const;
+  Awaitable<void> BeginBeside(bool force);
+  Awaitable<void> HandleAside(Message message);
+  // To a request that makes a trial pointless.
+  Awaitable<void> YieldAside(LifecycleEvent::Type request, bool force);
+  Awaitable<void> OnAsideTimer();
+  Awaitable<void> AdoptAside();
+  Awaitable<void> FailAside(std::string why);
+  void EndAsideOnceIdle(bool force);
+  void EndAside();
+  Awaitable<void> DropAside(ExitStatus exit);
 
   // Requests (plugin_runner_requests.cc).
   uint64_t Post(LifecycleEvent::Type type, bool force = false);
@@ -168,6 +201,8 @@ class PluginRunner final : public PluginOwner {
   std::shared_ptr<RunRecordFile> first_record_;
   std::shared_ptr<RunRecordFile> second_record_;
   std::unique_ptr<PluginInstance> instance_;
+  std::optional<Aside> aside_;
+  uint64_t incarnations_ = 0;   // so many there were
   bool announced_ = false;      // to the observer
   bool records_read_ = false;   // and nothing is left of them but instance_
   uint64_t generation_ = 0;     // the highest in any record

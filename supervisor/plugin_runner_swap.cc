@@ -1,4 +1,5 @@
-// Swaps after: hold, stop the old one, launch the new one on trial. PluginLifecycle decides each step.
+// Swaps: their request and outcome, and those after: hold, stop the old one, launch the new one on trial.
+// PluginLifecycle decides each step. Those beside are plugin_runner_beside.cc's.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -55,12 +56,24 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
     co_return absl::FailedPreconditionError(
         fmt::format("swap plugin {}: {}; unpublish them first, or force it", id_, breaks));
   }
+  auto alone = [this] { return !aside_; };
+  if (!co_await changed_.WaitUntil(std::move(alone), deadline)) {
+    co_return absl::DeadlineExceededError(
+        fmt::format("swap plugin {}: a process of the swap before has not ended in time", id_));
+  }
+  if (swap_.has_value()) {
+    co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
+  }
   const auto outcome = std::make_shared<SwapOutcome>();
   const PluginConfig next = WithOverride(file, override);
-  swap_ = SwapAttempt{
-      .file = std::move(file), .override = override, .accept_changes = accept_changes, .outcome = outcome};
-  snapshot_.swap = fmt::format("being swapped to {}", next.command);
-  Tell("plugin.swapping", fmt::format("to {}", next.command));
+  swap_ = SwapAttempt{.file = std::move(file),
+                      .override = override,
+                      .accept_changes = accept_changes,
+                      .force = force,
+                      .outcome = outcome};
+  const bool beside = next.swap == SwapMode::kBeside && CanSwapBeside();
+  snapshot_.swap = fmt::format("being swapped to {}{}", next.command, beside ? ", beside the old one" : "");
+  Tell("plugin.swapping", fmt::format("to {}{}", next.command, beside ? ", beside the old one" : ""));
   Publish();
   // Durable before the old one is stopped, so that whoever finds it gone knows what was being done.
   SwapState trying = swaps_;
@@ -72,7 +85,13 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
     Publish();
     co_return Annotate(kept, fmt::format("swap plugin {}", id_));
   }
-  Post(LifecycleEvent::Type::kSwapRequested, force);
+  if (beside) {
+    Message begin{.event = {}, .swap_beside = true};
+    begin.event.force = force;
+    Post(std::move(begin));
+  } else {
+    Post(LifecycleEvent::Type::kSwapRequested, force);
+  }
   auto decided = [this, outcome] { return outcome->done || gone_; };
   if (!co_await changed_.WaitUntil(std::move(decided), deadline)) {
     co_return absl::DeadlineExceededError(
@@ -80,10 +99,9 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   }
   if (outcome->status.ok()) co_return co_await WaitServing(deadline);
   const absl::Status old = co_await WaitServing(deadline);
-  co_return absl::FailedPreconditionError(
-      fmt::format("swap plugin {}: {}; {}", id_, MessageOf(outcome->status),
-                  old.ok() ? "the old one serves again"
-                           : fmt::format("and the old one does not serve: {}", MessageOf(old))));
+  co_return absl::FailedPreconditionError(fmt::format(
+      "swap plugin {}: {}; {}", id_, MessageOf(outcome->status),
+      old.ok() ? "the old one serves" : fmt::format("and the old one does not serve: {}", MessageOf(old))));
 }
 
 void PluginRunner::TrySwap() {
@@ -114,7 +132,7 @@ Awaitable<void> PluginRunner::AdoptSwap() {
   changed_.NotifyAll();
 }
 
-Awaitable<void> PluginRunner::RevertSwap() {
+Awaitable<void> PluginRunner::RevertSwap(std::string why) {
   if (!swap_.has_value()) co_return;
   SwapAttempt swap = *std::exchange(swap_, std::nullopt);
   if (swap.tried) {
@@ -122,13 +140,12 @@ Awaitable<void> PluginRunner::RevertSwap() {
     lifecycle_.SetLimits(Limits());
   }
   snapshot_.swap = fmt::format("not swapped to {}: {}",
-                               swap.override.has_value() ? swap.override->command : swap.file.command,
-                               lifecycle_.swap_failure());
+                               swap.override.has_value() ? swap.override->command : swap.file.command, why);
   SwapState state{.serving = swaps_.serving};
   const absl::Status kept = co_await KeepSwaps(std::move(state));
   if (!kept.ok()) SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
   Tell("plugin.swap_failed", snapshot_.swap);
-  swap.outcome->status = absl::FailedPreconditionError(lifecycle_.swap_failure());
+  swap.outcome->status = absl::FailedPreconditionError(why);
   swap.outcome->done = true;
   changed_.NotifyAll();
 }

@@ -24,8 +24,8 @@
 #include <thread>
 
 #include "base/file.h"
-#include "base/testing.h"
 #include "base/temp_dir.h"
+#include "base/testing.h"
 
 namespace berth {
 namespace {
