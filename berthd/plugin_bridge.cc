@@ -137,7 +137,7 @@ Awaitable<absl::StatusOr<ReloadReport>> PluginBridge::Reload(TimePoint /*deadlin
 
 Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQuery query,
                                                           TimePoint deadline) {
-  return supervisor_->logs().Read(std::move(id), std::move(query), deadline);
+  return supervisor_->logs().Read(std::move(id), query, deadline);
 }
 
 std::string PluginBridge::Placement() const { return supervisor_->placement(); }
