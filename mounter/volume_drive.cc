@@ -39,15 +39,27 @@ struct VolumeActor::SharedStats {
 
 Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::Stats(
     std::shared_ptr<VolumeActor> self, TimePoint deadline) {
+  const std::string plugin_id = self->machine_.record().plugin_id;
+  const auto published = [&self] {
+    const auto& publications = self->machine_.record().publications;
+    return std::ranges::find(publications, PublicationState::kPublished, &PublicationRecord::state);
+  };
+  if (published() == self->machine_.record().publications.end()) {
+    co_return absl::NotFoundError("the volume is not published on this node");
+  }
+  if (self->stats_ == nullptr) {
+    // It may be on its way back: being restarted or swapped.
+    const StepProgress untold{.waiting = [](std::string) {}, .sending = [](std::string_view) {}};
+    const auto usable = co_await self->steps_.FindPlugin(plugin_id, untold, deadline);
+    if (!usable.ok()) co_return usable.status();
+  }
   std::shared_ptr<SharedStats> shared = self->stats_;
   if (shared == nullptr) {
     const VolumeRecord& record = self->machine_.record();
-    const auto& publications = record.publications;
-    const auto published =
-        std::ranges::find(publications, PublicationState::kPublished, &PublicationRecord::state);
-    if (published == publications.end())
+    const auto found = published();
+    if (found == record.publications.end())
       co_return absl::NotFoundError("the volume is not published on this node");
-    auto plugin = self->context_.plugins.Find(record.plugin_id);
+    auto plugin = self->context_.plugins.Find(plugin_id);
     if (!plugin.ok()) co_return plugin.status();
     if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::GET_VOLUME_STATS)) {
       co_return absl::FailedPreconditionError(
@@ -55,7 +67,7 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::St
     }
     shared = std::make_shared<SharedStats>(self->context_.executor);
     self->stats_ = shared;
-    auto request = SeenByPlugin(StatsRequest(record, *published, *self->context_.paths),
+    auto request = SeenByPlugin(StatsRequest(record, *found, *self->context_.paths),
                                 self->context_.paths->tree(), plugin->volumes_path);
     self->context_.scope.Spawn("stats", SharedStats::Ask(shared, self, plugin->client, std::move(request),
                                                          Clock::now() + self->context_.options.rpc_timeout));
