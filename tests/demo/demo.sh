@@ -3,8 +3,8 @@
 # was kept.
 #
 # A berthd of its own, on directories of its own, with one real plugin: a volume is made, published to two
-# consumers and used; the plugin and berthd are killed; nothing is lost; everything is taken down again and
-# nothing is left. Each line is printed after what it says was verified. A step that did not truly happen
+# consumers and used; the plugin and berthd are killed, the plugin is swapped while it is asked things; nothing
+# is lost; the plugin is drained, everything is taken down again and nothing is left. Each line is printed after what it says was verified. A step that did not truly happen
 # ends the demo with exit status 1, the step's name and the logs; what it made is removed then, too.
 #
 # Deletes by known names and rmdir alone: a file that it does not know of is something left behind, and a
@@ -278,15 +278,80 @@ kill_berthd() {
   tell "the plugin was taken back as it was, pid $PLUGIN_PID"
 }
 
-release() {
-  local consumer
-  for consumer in writer reader; do
-    STEP="unpublish from $consumer"
-    berthctl volume unpublish --plugin hostpath --volume "$VOLUME" --consumer "$consumer" >/dev/null
+read_log() {
+  STEP='read what the plugin wrote'
+  local lines
+  lines=$(berthctl plugin logs hostpath -n all -o json | jq -s '[.[].lines // [] | .[]] | length')
+  berthctl plugin logs hostpath -n all | grep -q "NodeStageVolume $VOLUME" ||
+    fail 'the line of the first process about staging the volume is not there'
+  tell "berthctl plugin logs: $lines lines of both its processes, also from while berthd was away; the last one:"
+  berthctl plugin logs hostpath -n 1 | cut -c 1-110 | sed 's/^/            | /'
+}
+
+unpublish() {
+  STEP="unpublish from $1"
+  berthctl volume unpublish --plugin hostpath --volume "$VOLUME" --consumer "$1" >/dev/null
+}
+
+# Asks the plugin for the volume's use until our file "asking" has gone; tells how often, and fails with the
+# first call that does.
+keep_asking() {
+  local asked=0
+  while [[ -e $DEMO/asking ]]; do
+    "$BIN/berthctl" --socket "$DEMO/run/berthd.sock" volume stats --plugin hostpath --volume "$VOLUME" >/dev/null
+    asked=$((asked + 1))
   done
+  printf '%s' "$asked" >"$DEMO/asked"
+}
+
+swap_plugin() {
+  STEP='swap the plugin'
+  local old=$PLUGIN_PID began took asking asked
+  : >"$DEMO/asking"
+  keep_asking &
+  asking=$!
+  began=$(now_ms)
+  # shellcheck disable=SC2016 # berthd fills them in
+  berthctl plugin swap hostpath --command "$BIN/berth-hostpath" -- --endpoint '${CSI_ENDPOINT}' \
+    --node-id '${BERTH_NODE_ID}' --state-dir '${BERTH_PLUGIN_DIR}' --log-level debug >/dev/null
+  took=$(($(now_ms) - began))
+  wait_for 20 'the new one to be ready' plugin_ready_unlike "$old"
+  rm -f -- "$DEMO/asking"
+  wait "$asking" || fail 'a call failed while the plugin was swapped'
+  is_gone "$old" || fail "the old plugin, pid $old, still runs"
+  holds_text "$READER" || fail 'the file is not readable any more'
+  asked=$(<"$DEMO/asked")
+  ((asked > 0)) || fail 'nothing was asked meanwhile'
+  tell "plugin swapped for one with other arguments in $took ms, pid $PLUGIN_PID; $asked calls meanwhile, none failed"
+}
+
+waits_for_reader_alone() {
+  berthctl plugin show hostpath -o json | jq -e '.state == "DRAINING" and (.reason | contains("1 volume"))' >/dev/null
+}
+
+drain_plugin() {
+  unpublish writer
+  STEP='drain the plugin'
+  local drain
+  berthctl plugin drain hostpath >/dev/null &
+  drain=$!
+  wait_for 20 'the plugin to drain' waits_for_reader_alone
+  ! berthctl volume publish --plugin hostpath --volume "$VOLUME" --consumer late "${USE[@]}" "${CONTEXT[@]}" \
+    >/dev/null || fail 'a plugin that drains took a new consumer'
+  tell "plugin drains: nothing new, and it waits for \"reader\", who still reads: \"$(cat -- "$READER/hello")\""
+  unpublish reader
   if is_mounted "$WRITER" || is_mounted "$READER"; then fail 'still mounted'; fi
+  STEP='drain the plugin'
+  wait "$drain" || fail 'the drain did not come to its end'
+  is_gone "$PLUGIN_PID" || fail "the plugin, pid $PLUGIN_PID, still runs"
   [[ $(berthctl volumes -o json | jq '.volumes // [] | length') == 0 ]] || fail 'berthd still holds the volume'
-  tell 'unpublished from both, and unstaged after the last'
+  tell 'reader left, the volume was unstaged, and the plugin has stopped'
+}
+
+delete() {
+  STEP='start the plugin once more'
+  berthctl plugin start hostpath >/dev/null
+  wait_for 20 'the plugin to be ready' plugin_ready_unlike none
   STEP='delete the volume'
   berthctl volume delete --plugin hostpath --volume "$VOLUME" >/dev/null
   [[ -z $(our_loop_devices) ]] || fail "loop devices are left: $(our_loop_devices)"
@@ -312,11 +377,11 @@ remove_directories() {
   local name
   local plugin=state/plugins/hostpath
   for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
-    state/logs/hostpath.log $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
-    berthd.log berthctl.err volume; do
+    state/logs/hostpath.log state/logs/hostpath.log.index state/swaps/hostpath.toml $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
+    berthd.log berthctl.err volume asking asked; do
     rm -f -- "$DEMO/$name"
   done
-  for name in etc/plugins.d etc $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs \
+  for name in etc/plugins.d etc $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs state/swaps \
     state/volumes state run/plugins/hostpath run/plugins run; do
     [[ ! -d $DEMO/$name ]] || rmdir --ignore-fail-on-non-empty -- "$DEMO/$name"
   done
@@ -433,12 +498,15 @@ main() {
   publish_and_use
   kill_plugin
   kill_berthd
+  read_log
+  swap_plugin
   if [[ $KEEP == yes ]]; then
     printf '%s\n' "$VOLUME" >"$DEMO/volume"
     say_what_to_try
     return
   fi
-  release
+  drain_plugin
+  delete
   stop
   prove_nothing_is_left
   DEMO=
