@@ -50,7 +50,6 @@ class DirectoryPlaceImpl : public PluginPlace {
   [[nodiscard]] int cgroup_fd() const override { return group_.fd(); }
   [[nodiscard]] uint64_t group_id() const override { return group_.Id(); }
 
-  // One that was cloned into the group is in it already, and is moved to where it is.
   // One that was cloned into the group is in it already: moving it there again would cost the loop 10 ms.
   Awaitable<absl::Status> Enter(pid_t pid, TimePoint /*deadline*/) override {
     BERTH_CO_ASSIGN_OR_RETURN(const std::vector<pid_t> members, group_.Members());

@@ -220,9 +220,8 @@ class SupervisorTest : public ::testing::Test {
   }
   ~SupervisorTest() override {
     std::vector<std::string> ids;
-    for (const auto& [id, plugin] : node_->supervisor_->registry().plugins()) {
-      if (plugin.alive) ids.push_back(id);
-    }
+    // Also those that are just being launched.
+    for (const auto& [id, plugin] : node_->supervisor_->registry().plugins()) ids.push_back(id);
     for (const std::string& id : ids) {
       [[maybe_unused]] const absl::Status stopped = node_->Stop(id, true);
     }
