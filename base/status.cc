@@ -150,7 +150,11 @@ std::string Printable(std::string_view text, size_t limit) {
       rest.remove_prefix(length);
       continue;
     }
-    out += fmt::format("\\x{:02x}", byte);
+    // By hand: what a plugin writes by the gigabyte comes through here.
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    out += "\\x";
+    out += kDigits[byte >> 4];
+    out += kDigits[byte & 0xF];
     rest.remove_prefix(1);
   }
   if (cut) out += "…";
