@@ -137,11 +137,11 @@ TEST_F(SupervisorTest, RestartWaitsForTheOperationInFlight) {
 TEST_F(SupervisorTest, StartThatTakesTooLongIsACrash) {
   for (const char* mode : {"--never-listen", "--no-socket"}) {
     WritePlugin("nfs", fmt::format("\"{}\"", mode),
-                "start_timeout = \"50ms\"\n[restart]\ninitial_backoff = \"1h\"\nmax_backoff = \"1h\"\n");
+                "start_timeout = \"500ms\"\n[restart]\ninitial_backoff = \"1h\"\nmax_backoff = \"1h\"\n");
     NextBerthd();
     node_->Start();
     const PluginSnapshot plugin = node_->WaitState("nfs", PluginState::kBackingOff);
-    EXPECT_EQ(plugin.reason, "its socket did not answer within 50ms");
+    EXPECT_EQ(plugin.reason, "its socket did not answer within 500ms");
     EXPECT_EQ(plugin.incarnation, 2U);
     EXPECT_THAT(node_->prober_.appeared_, IsEmpty());
     EXPECT_EQ(node_->StartPlugin("nfs").code(), absl::StatusCode::kFailedPrecondition);
