@@ -15,9 +15,9 @@
 #include <memory>
 #include <utility>
 
+#include "base/descriptor_wait.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "base/descriptor_wait.h"
 
 namespace berth {
 namespace {

@@ -19,8 +19,8 @@
 #include <filesystem>
 
 #include "base/status.h"
-#include "base/testing.h"
 #include "base/temp_dir.h"
+#include "base/testing.h"
 
 namespace berth {
 namespace {

@@ -205,7 +205,8 @@ class FileReader : private ValueReader {
     const std::optional<std::string> given = Text(node, "volumes_path");
     if (!given.has_value()) return;
     const std::filesystem::path path(*given);
-    if (!path.is_absolute() || path == "/" || path.lexically_normal().string() != *given || given->ends_with('/')) {
+    if (!path.is_absolute() || path == "/" || path.lexically_normal().string() != *given ||
+        given->ends_with('/')) {
       return Mistake(node, "volumes_path",
                      fmt::format("\"{}\" must be the absolute path of a directory, without \"..\" and "
                                  "without a slash at its end: \"/csi/volumes\"",

@@ -14,8 +14,8 @@
 #include <future>
 
 #include "base/file.h"
-#include "base/unique_fd.h"
 #include "base/temp_dir.h"
+#include "base/unique_fd.h"
 
 namespace berth {
 namespace {

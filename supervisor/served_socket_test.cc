@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/process.h"
-#include "base/testing.h"
 #include "base/temp_dir.h"
+#include "base/testing.h"
 
 namespace berth {
 namespace {

@@ -26,9 +26,9 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "csi/recent_secrets.h"
-#include "supervisor/plugin_config.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/places/plugin_place.h"
+#include "supervisor/plugin_config.h"
 #include "supervisor/registry.h"
 
 namespace berth {
@@ -136,9 +136,9 @@ class Supervisor {
   // serves. FAILED_PRECONDITION: it does not, why, and that the old one serves again.
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint deadline);
 
-  // Reads plugins.d again and touches only what changed (reload.h). The status is about plugins.d itself, which
-  // must be there; what a single plugin's file does not allow is in the report. Goes on where its caller is
-  // cancelled. ABORTED: a reload is under way.
+  // Reads plugins.d again and touches only what changed (reload.h). The status is about plugins.d itself,
+  // which must be there; what a single plugin's file does not allow is in the report. Goes on where its
+  // caller is cancelled. ABORTED: a reload is under way.
   [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
 
   // What probing has found. Of an incarnation that is no longer the present one: ignored.

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "base/size_text.h"
 #include "base/status.h"
 #include "supervisor/duration_text.h"
-#include "base/size_text.h"
 
 namespace berth {
 

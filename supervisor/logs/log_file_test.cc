@@ -13,9 +13,9 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/temp_dir.h"
 #include "supervisor/logs/log_intake.h"
 #include "supervisor/logs/log_reader.h"
-#include "base/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -45,7 +45,7 @@ class LogJournal {
   TimePoint connect_again_at_{};
   TimePoint wait_again_at_{};
   TimePoint busy_since_{};  // unset while it takes lines
-  bool known_ = false;  // there was one, once
+  bool known_ = false;      // there was one, once
 };
 
 }  // namespace berth
