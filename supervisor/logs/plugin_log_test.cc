@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/sanitizer.h"
 #include "base/temp_dir.h"
 #include "base/testing.h"
 
@@ -354,7 +355,8 @@ TEST_F(PluginLogTest, ABurstOf100MegabytesTakesNoMemory) {
     next = batch.next.position;
     most = std::max(most, ResidentKib());
   }
-  EXPECT_LT(most, before + 8 * 1024);
+  // AddressSanitizer keeps what was freed for a while.
+  EXPECT_LT(most, before + (kAddressSanitizer ? 512 : 8) * 1024);
   // None is unaccounted for.
   EXPECT_EQ(shown + dropped + missed, 1'000'000U);
   struct stat info{};
@@ -409,8 +411,8 @@ int RunFollower(const char* dir, const char* journal) {
 }
 
 TEST_F(PluginLogTest, KilledAmidABurstEachLineReachesTheJournalOnce) {
-  constexpr int kLines = 60'000;
-  constexpr int kKills = 15;
+  constexpr int kLines = kAddressSanitizer ? 15'000 : 40'000;
+  constexpr int kKills = kAddressSanitizer ? 4 : 10;
   FakeJournal journal(journal_path_);
   journal.Start();
   Start();
