@@ -3,12 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
 #include <string>
 
+#include "base/temp_dir.h"
 #include "base/testing.h"
 #include "csi/testing/fake_plugin.h"
 
@@ -36,13 +36,8 @@ class PluginConnectionsTest : public testing::Test {
     RunOn(loop_, connections_.Shutdown());
     old_.Stop();
     new_.Stop();
-    EXPECT_EQ(rmdir(directory_.c_str()), 0);
   }
 
-  static std::string MakeDirectory() {
-    char name[] = "/tmp/berth-bridge-XXXXXX";
-    return mkdtemp(name);
-  }
   Incarnation Of(uint64_t number, const FakePlugin& plugin) {
     return {.plugin_id = "p",
             .number = number,
@@ -65,9 +60,9 @@ class PluginConnectionsTest : public testing::Test {
   }
 
   asio::io_context loop_;
-  std::string directory_ = MakeDirectory();
-  FakePlugin old_{directory_ + "/old.sock"};
-  FakePlugin new_{directory_ + "/new.sock"};
+  TempDir directory_;
+  FakePlugin old_{directory_.Path("old.sock")};
+  FakePlugin new_{directory_.Path("new.sock")};
   EventLog events_{loop_.get_executor(), 100, 1};
   RecentSecrets secrets_;
   std::vector<Key> well_;

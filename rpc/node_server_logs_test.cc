@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/temp_dir.h"
 #include "csi/recent_secrets.h"
 #include "rpc/testing/served_node.h"
 #include "supervisor/logs/plugin_log.h"
@@ -28,10 +29,6 @@ struct Context {
 
 class ServedLogTest : public testing::Test {
  protected:
-  ServedLogTest() {
-    char name[] = "/tmp/berth-log-XXXXXX";
-    directory_ = mkdtemp(name);
-  }
   ~ServedLogTest() override {
     if (serving_) node_.Shutdown(Clock::now());
     writer_.Reset();
@@ -40,8 +37,6 @@ class ServedLogTest : public testing::Test {
       logs_.reset();
       return true;
     });
-    for (const char* name : {"/p.log", "/p.log.index"}) unlink((directory_ + name).c_str());
-    EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
   }
 
   void Start(LogLimits limits) {
@@ -116,14 +111,14 @@ class ServedLogTest : public testing::Test {
 
  private:
   static Awaitable<void> Open(ServedLogTest* test, LogLimits limits) {
-    test->logs_ =
-        std::make_unique<PluginLogs>(co_await asio::this_coro::executor, test->directory_, test->secrets_);
+    test->logs_ = std::make_unique<PluginLogs>(co_await asio::this_coro::executor, test->directory_.path(),
+                                               test->secrets_);
     auto opened = co_await test->logs_->Open("p", limits);
     EXPECT_TRUE(opened.ok()) << opened.status();
     if (opened.ok()) test->writer_ = *std::move(opened);
   }
 
-  std::string directory_;
+  TempDir directory_;
   RecentSecrets secrets_;
   std::unique_ptr<PluginLogs> logs_;
   UniqueFd writer_;

@@ -42,6 +42,7 @@ Awaitable<void> PluginRunner::BeginBeside(bool force) {
   const TimePoint deadline = Clock::now() + next.start_timeout;
   absl::StatusOr<std::unique_ptr<PluginInstance>> instance =
       co_await PluginInstance::Launch(context_.instances, RecordFile(slot), std::move(launch), deadline);
+  // The old one is the plugin until the new one serves, though the launch has told the log otherwise.
   context_.instances.logs.SetPid(id_, instance_->pid());
   if (!instance.ok()) {
     co_await FailAside(std::string(instance.status().message()));

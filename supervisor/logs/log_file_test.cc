@@ -320,7 +320,6 @@ class LogOnFileSystemTest : public ::testing::TestWithParam<std::string> {
       const std::string image = temp_.Path("image");
       const std::string make = fmt::format(
           "truncate -s 256M {0} && mkfs.ext4 -q {0} && mount -o loop {0} {1}", image, temp_.Path("fs"));
-      // NOLINTNEXTLINE(cert-env33-c,concurrency-mt-unsafe): a fixed command of the test's own.
       ASSERT_EQ(std::system(make.c_str()), 0);
     } else {
       ASSERT_EQ(mount("none", temp_.Path("fs").c_str(), GetParam().c_str(), 0, nullptr), 0);
