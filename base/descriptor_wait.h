@@ -2,9 +2,11 @@
 #pragma once
 
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <exception>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
@@ -18,9 +20,14 @@ namespace berth {
                                                     TimePoint deadline) {
   using boost::asio::experimental::awaitable_operators::operator||;
   asio::steady_timer bound(descriptor.get_executor(), deadline);
-  const auto first =
-      co_await (descriptor.async_wait(what, asio::use_awaitable) || bound.async_wait(asio::use_awaitable));
-  co_return first.index() == 0;
+  try {
+    const auto first =
+        co_await (descriptor.async_wait(what, asio::use_awaitable) || bound.async_wait(asio::use_awaitable));
+    co_return first.index() == 0;
+  } catch (const asio::multiple_exceptions& both) {
+    // A cancellation ends both, and is one.
+    std::rethrow_exception(both.first_exception());
+  }
 }
 
 }  // namespace berth
