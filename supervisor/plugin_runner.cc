@@ -32,6 +32,24 @@ std::string AgeText(WallTime since) {
   return FormatDuration(age);
 }
 
+LifecycleLimits LimitsOf(const absl::StatusOr<PluginConfig>& config) {
+  LifecycleLimits limits;
+  if (!config.ok()) {
+    // What cannot be launched again is not replaced.
+    limits.replace.after = Duration::zero();
+    return limits;
+  }
+  limits.start_timeout = config->start_timeout;
+  limits.stop_timeout = config->stop_timeout;
+  limits.probe_timeout = config->health.timeout;
+  limits.health_failures = config->health.failures;
+  limits.restart = config->restart;
+  limits.replace = {.after = config->health.replace_after,
+                    .burst = config->health.replace_burst,
+                    .window = config->health.replace_window};
+  return limits;
+}
+
 }  // namespace
 
 PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
@@ -40,7 +58,7 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       config_file_(file.path),
       file_(std::move(file.config)),
       config_(file_),
-      lifecycle_(Limits()),
+      lifecycle_(LimitsOf(config_)),
       first_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kFirst)),
       second_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kSecond)),
       changed_(context.instances.executor),
@@ -53,21 +71,8 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
 PluginRunner::~PluginRunner() = default;
 
 LifecycleLimits PluginRunner::Limits() const {
-  LifecycleLimits limits;
-  if (config_.ok()) {
-    limits.start_timeout = config_->start_timeout;
-    limits.stop_timeout = config_->stop_timeout;
-    limits.probe_timeout = config_->health.timeout;
-    limits.health_failures = config_->health.failures;
-    limits.restart = config_->restart;
-    limits.replace = {.after = config_->health.replace_after,
-                      .burst = config_->health.replace_burst,
-                      .window = config_->health.replace_window};
-  } else {
-    // What cannot be launched again is not replaced.
-    limits.replace.after = Duration::zero();
-    if (instance_) limits.stop_timeout = instance_->record().stop_timeout;
-  }
+  LifecycleLimits limits = LimitsOf(config_);
+  if (!config_.ok() && instance_) limits.stop_timeout = instance_->record().stop_timeout;
   return limits;
 }
 
