@@ -1,5 +1,6 @@
 #include "base/safe_path.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/openat2.h>
@@ -12,6 +13,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -33,11 +35,15 @@ UniqueFd OpenAt2(int directory, const std::string& path, int flags) {
   }
 }
 
+// The number that no other mount gets until the next boot, Linux 6.8 and later; Debian 12's headers do not
+// have it. Older kernels give mountinfo's instead, which comes again.
+constexpr unsigned kStatxMountIdUnique = 0x4000;
+
 absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const std::string& shown) {
   struct statx info{};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
-  if (statx(directory, path.c_str(), kFlags, STATX_TYPE | STATX_MODE | STATX_SIZE | STATX_MNT_ID, &info) !=
-      0) {
+  constexpr unsigned kWanted = STATX_TYPE | STATX_MODE | STATX_SIZE | STATX_MNT_ID | kStatxMountIdUnique;
+  if (statx(directory, path.c_str(), kFlags, kWanted, &info) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return PathFacts{};
     return ErrnoStatus(errno, fmt::format("statx {}", shown));
   }
@@ -120,6 +126,36 @@ absl::Status SafeRoot::WriteFile(std::string_view relative, std::string_view con
   const absl::Status status =
       WriteFileAtomic(fmt::format("/proc/self/fd/{}/{}", fd.get(), name), content, mode);
   return status.ok() ? status : Annotate(status, Absolute(relative));
+}
+
+absl::Status SafeRoot::WriteFileSoon(std::string_view relative, std::string_view content, mode_t mode) const {
+  BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(relative));
+  const auto& [directory, name] = parent;
+  // O_EXCL follows no symlink.
+  const UniqueFd fd(openat(directory.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.valid()) {
+    return errno == EEXIST ? absl::OkStatus()
+                           : ErrnoStatus(errno, fmt::format("open {}", Absolute(relative)));
+  }
+  if (fchmod(fd.get(), mode) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", Absolute(relative)));
+  return WriteAll(fd.get(), content, Absolute(relative));
+}
+
+absl::StatusOr<std::vector<std::string>> SafeRoot::List(std::string_view relative, size_t limit) const {
+  BERTH_ASSIGN_OR_RETURN(UniqueFd fd, OpenBeneath(relative, O_RDONLY | O_DIRECTORY));
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(fdopendir(fd.get()), closedir);
+  if (directory == nullptr) return ErrnoStatus(errno, fmt::format("read {}", Absolute(relative)));
+  [[maybe_unused]] const int taken = fd.Release();
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    if (names.size() >= limit) {
+      return absl::ResourceExhaustedError(fmt::format("{}: more than {} entries", Absolute(relative), limit));
+    }
+    names.emplace_back(name);
+  }
+  return names;
 }
 
 absl::StatusOr<std::string> SafeRoot::ReadFile(std::string_view relative, size_t limit) const {

@@ -12,6 +12,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/unique_fd.h"
 
@@ -48,7 +50,14 @@ class SafeRoot {
   // Writes a file of ours and makes it durable (temporary file, fsync, rename, fsync of the directory).
   [[nodiscard]] absl::Status WriteFile(std::string_view relative, std::string_view content,
                                        mode_t mode) const;
+  // Writes a new file of ours without waiting for the disk: what a crash leaves of it may be any part. OK
+  // where there is one already, which stays as it is.
+  [[nodiscard]] absl::Status WriteFileSoon(std::string_view relative, std::string_view content,
+                                           mode_t mode) const;
   [[nodiscard]] absl::StatusOr<std::string> ReadFile(std::string_view relative, size_t limit) const;
+
+  // The names in a directory, "." and ".." left out. RESOURCE_EXHAUSTED beyond `limit`.
+  [[nodiscard]] absl::StatusOr<std::vector<std::string>> List(std::string_view relative, size_t limit) const;
 
   // Looks without following a symlink at the end. A path whose parent is missing does not exist.
   [[nodiscard]] absl::StatusOr<PathFacts> Look(std::string_view relative) const;

@@ -1,4 +1,4 @@
-// What Berth asks of systemd, over D-Bus: transient scopes.
+// What Berth asks of systemd, over D-Bus: transient scopes, and whether the machine is shutting down.
 //
 // Every call makes a connection of its own and lets it go: launches are rare, and so nothing has to be read
 // between them, nor anything to be repaired when the bus was restarted. The connection is driven from the
@@ -44,18 +44,30 @@ class SystemdBus {
     std::string path;
     bool message_bus = true;
   };
-  SystemdBus();
+  [[nodiscard]] static std::vector<Address> DefaultAddresses();
+  SystemdBus() : addresses_(DefaultAddresses()) {}
   explicit SystemdBus(std::vector<Address> addresses) : addresses_(std::move(addresses)) {}
 
   // "252.39-1~deb12u1".
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Version(TimePoint deadline) const;
+  // Whether the machine is being shut down, rebooted, or stopped in another way.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsStopping(TimePoint deadline) const;
   // Returns once the scope is there with the process in it.
   [[nodiscard]] Awaitable<absl::Status> StartScope(ScopeRequest request, TimePoint deadline) const;
   // SIGKILL for all of its processes. Does not wait for their end.
   [[nodiscard]] Awaitable<absl::Status> KillUnit(std::string name, TimePoint deadline) const;
 
  private:
+  // A property of the manager's.
+  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> ManagerText(std::string property,
+                                                                   TimePoint deadline) const;
+
   std::vector<Address> addresses_;
 };
+
+// Whether systemd runs this machine and is shutting it down: what berthd asks when it is told to stop, for
+// volumes that are declared leave with the machine, and outlive a mere restart of berthd. False where that
+// cannot be told, which is logged.
+[[nodiscard]] Awaitable<bool> MachineIsStopping(TimePoint deadline);
 
 }  // namespace berth

@@ -31,6 +31,17 @@ args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
   hostpaths_.push_back(id);
 }
 
+void BenchNode::AddBind(const std::string& id, const std::string& self, const std::string& more) {
+  node_.WritePlugin(id, fmt::format(R"(id = "{}"
+kind = "node"
+command = "{}"
+args = ["bind-plugin", "${{CSI_ENDPOINT}}", "${{BERTH_PLUGIN_DIR}}/backing"]
+{}
+)",
+                                    id, self, more));
+  hostpaths_.push_back(id);
+}
+
 void BenchNode::Start() {
   node_.Start();
   for (const std::string& id : hostpaths_) node_.WaitReady(id);

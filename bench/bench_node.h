@@ -19,6 +19,8 @@ class BenchNode {
 
   // A plugin file for berth-hostpath; `more` are further lines of it ("[health]\ninterval = …").
   void AddHostpath(const std::string& id, const std::string& more = "");
+  // The same for the plugin that does nothing but bind (bind_plugin.h); `self` is this program.
+  void AddBind(const std::string& id, const std::string& self, const std::string& more = "");
   // Starts berthd and waits until it is ready; then for each of the plugins added so far.
   void Start();
 

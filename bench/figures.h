@@ -14,9 +14,15 @@ struct BenchOptions {
   std::string self;  // this program, whose hidden commands some figures run as processes
 };
 
+[[nodiscard]] std::unique_ptr<Figure> MakeF01MountCheck(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF02PublishMounts(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF03PublishFloor(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF04ImageCycle(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF05AtOnce(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF06Restart(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF07PluginMemory(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF08ProbeCpu(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF09FullRestart(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF10LogOutput(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF15IdleMemory(const BenchOptions& options);
 

@@ -10,9 +10,11 @@
 #include <fstream>
 
 #include "base/status.h"
+#include "bench/bind_plugin.h"
 #include "bench/csi_probe.h"
 #include "bench/figures.h"
 #include "bench/log_writer.h"
+#include "bench/many_mounts.h"
 #include "bench/measure.h"
 #include "bench/report.h"
 #include "tests/harness/node.h"
@@ -91,10 +93,24 @@ int Main(int argc, char** argv) {
   CLI::App* write_log = app.add_subcommand("write-log")->group("");
   write_log->add_option("BYTES", bytes)->required();
   write_log->add_option("RESULT", result_path)->required();
+  std::string endpoint;
+  std::string backing;
+  CLI::App* bind_plugin = app.add_subcommand("bind-plugin")->group("");
+  bind_plugin->add_option("ENDPOINT", endpoint)->required();
+  bind_plugin->add_option("BACKING", backing)->required();
+  std::string directory;
+  int count = 0;
+  std::vector<std::string> command;
+  CLI::App* with_mounts = app.add_subcommand("with-mounts")->group("");
+  with_mounts->add_option("DIRECTORY", directory)->required();
+  with_mounts->add_option("COUNT", count)->required();
+  with_mounts->add_option("COMMAND", command)->required();
   CLI11_PARSE(app, argc, argv);
 
   if (probe_client->parsed()) return ProbeClientMain(sockets);
   if (write_log->parsed()) return LogWriterMain(bytes, result_path);
+  if (bind_plugin->parsed()) return BindPluginMain(endpoint, backing);
+  if (with_mounts->parsed()) return WithMountsMain(directory, count, std::move(command));
   return RunFigures(options, wanted, json_path);
 }
 

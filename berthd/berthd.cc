@@ -1,6 +1,7 @@
 #include "berthd/berthd.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
@@ -8,8 +9,10 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "base/systemd_bus.h"
 #include "berthd/event_numbers.h"
 #include "berthd/version.h"
+#include "mounter/host_view.h"
 #include "mounter/mount_helper.h"
 
 namespace berth {
@@ -17,8 +20,12 @@ namespace {
 
 constexpr size_t kEventsKept = 10'000;
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
+constexpr auto kSystemdAnswersWithin = std::chrono::seconds(5);
+constexpr auto kVolumesLeaveWithin = std::chrono::seconds(60);
 constexpr auto kStepsEndWithin = std::chrono::seconds(15);
 constexpr auto kSettingsReadWithin = std::chrono::seconds(30);
+constexpr auto kMountsCheckedWithin = std::chrono::seconds(30);
+constexpr auto kVolumesReadWithin = std::chrono::seconds(30);
 
 // The socket that systemd listens on for us, if it does.
 absl::StatusOr<UniqueFd> InheritedSocket() {
@@ -54,7 +61,14 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.state_dir, 0711));
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
 
-  MounterOptions mounter_options{.state_dir = config_.state_dir};
+  BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
+
+  MounterOptions mounter_options{
+      .state_dir = config_.state_dir,
+      .rpc_timeout = config_.volumes.rpc_timeout,
+      .calls_per_plugin = static_cast<size_t>(config_.volumes.calls_per_plugin),
+      .health_interval = config_.volumes.health_interval,
+  };
   mounter_options.on_holders_changed = [this](const std::string& id) {
     if (supervisor_) supervisor_->OnHoldersChanged(id);
   };
@@ -78,7 +92,32 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   bridge_.Connect(supervisor_.get(), mounter_.get(), [this] { return Reload(); });
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
-  co_return co_await mounter_->Recover();
+  BERTH_CO_RETURN_IF_ERROR(co_await mounter_->Recover());
+
+  DeclaredOptions declared_options{.config_dir = config_.config_dir, .state_dir = config_.state_dir};
+  declared_ = std::make_unique<DeclaredVolumes>(executor_, std::move(declared_options), *mounter_, bridge_,
+                                                bridge_, events_);
+  // What it cannot read is a problem that it shows; the other volumes are served all the same.
+  if (const absl::Status begun = co_await declared_->Start(); !begun.ok()) {
+    SPDLOG_ERROR("declared volumes: {}", MessageOf(begun));
+  }
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> Berthd::CheckMounts() {
+  const absl::Status seen = co_await RunBlocking(
+      "check that the host sees our mounts",
+      [directory = config_.state_dir] { return CheckSeenByHost(directory); },
+      Clock::now() + kMountsCheckedWithin);
+  if (seen.ok()) co_return absl::OkStatus();
+  if (!config_.allow_private_mounts) {
+    co_return absl::Status(
+        seen.code(), fmt::format("{}; --allow-private-mounts starts berthd all the same", MessageOf(seen)));
+  }
+  SPDLOG_WARN("{}", MessageOf(seen));
+  start_problems_.emplace_back(MessageOf(seen));
+  bridge_.SetSettingsProblems(start_problems_);
+  co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> Berthd::Serve() {
@@ -92,7 +131,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .state_dir = config_.state_dir,
       .runtime_dir = config_.runtime_dir,
   };
-  api_ = std::make_unique<NodeApi>(std::move(info), bridge_, bridge_, *mounter_, events_, log_);
+  api_ = std::make_unique<NodeApi>(std::move(info), bridge_, bridge_, *mounter_, *declared_, events_, log_);
   NodeServerOptions options{.socket_path = config_.runtime_dir + "/berthd.sock",
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,
@@ -100,11 +139,21 @@ Awaitable<absl::Status> Berthd::Serve() {
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::StatusOr<ReloadReport>> Berthd::Reload() {
+Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
   std::vector<std::string> problems = co_await ReloadSettings();
-  bridge_.SetSettingsProblems(problems);
-  BERTH_CO_ASSIGN_OR_RETURN(ReloadReport report, co_await supervisor_->Reload());
-  for (std::string& problem : problems) report.broken.push_back("berthd: " + std::move(problem));
+  std::vector<std::string> shown = start_problems_;
+  shown.insert(shown.end(), problems.begin(), problems.end());
+  bridge_.SetSettingsProblems(std::move(shown));
+  NodeReload report;
+  BERTH_CO_ASSIGN_OR_RETURN(report.plugins, co_await supervisor_->Reload());
+  for (std::string& problem : problems) report.plugins.broken.push_back("berthd: " + std::move(problem));
+  // After the plugins: a volume may be declared together with its plugin.
+  auto volumes = co_await declared_->Reload(Clock::now() + kVolumesReadWithin);
+  if (volumes.ok()) {
+    report.volumes = *std::move(volumes);
+  } else {
+    report.volumes.broken.push_back(fmt::format("volumes.d: {}", MessageOf(volumes.status())));
+  }
   co_return report;
 }
 
@@ -128,14 +177,27 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   co_return NeedsRestart(config_, settings->config);
 }
 
+Awaitable<void> Berthd::LeaveDeclared() {
+  if (declared_->List().empty() || !co_await MachineIsStopping(Clock::now() + kSystemdAnswersWithin))
+    co_return;
+  SPDLOG_INFO("the machine is being shut down: releasing the declared volumes");
+  const size_t left = co_await declared_->ReleaseAll(Clock::now() + kVolumesLeaveWithin);
+  if (left > 0) SPDLOG_WARN("{} declared volumes have not left in time", left);
+}
+
 Awaitable<void> Berthd::Stop() {
   if (server_) co_await server_->Shutdown(Clock::now() + kCallsEndWithin);
+  if (declared_) {
+    if (server_) co_await LeaveDeclared();
+    co_await declared_->Shutdown();
+  }
   co_await background_.Join();
   co_await bridge_.Shutdown();
   if (supervisor_) co_await supervisor_->Shutdown();
   if (mounter_) co_await mounter_->Shutdown(Clock::now() + kStepsEndWithin);
   server_.reset();
   api_.reset();
+  declared_.reset();
 }
 
 }  // namespace berth

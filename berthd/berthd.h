@@ -15,6 +15,7 @@
 #include "berthd/config.h"
 #include "berthd/plugin_bridge.h"
 #include "csi/recent_secrets.h"
+#include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
 #include "rpc/node_api.h"
 #include "rpc/node_server.h"
@@ -34,17 +35,23 @@ class Berthd {
   // error says what cannot be done and why; call Stop all the same.
   [[nodiscard]] Awaitable<absl::Status> Start();
 
-  // Reads berthd.toml and plugins.d again, and touches only what changed. Log level and access rights are
-  // taken over; what takes a restart of berthd, and what is wrong, is in the report and a problem of the
-  // node's until it is mended. A berthd.toml that is wrong changes nothing. ABORTED: a reload is under way.
-  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
+  // Reads berthd.toml, plugins.d and volumes.d again, and touches only what changed. Log level and access
+  // rights are taken over; what takes a restart of berthd, and what is wrong, is in the report and a problem
+  // of the node's until it is mended. A berthd.toml that is wrong changes nothing. ABORTED: a reload is under
+  // way.
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload();
 
-  // Ends berthd's part in order, within about half a minute. Plugins and mounts stay.
+  // Ends berthd's part in order, within about half a minute. Plugins and mounts stay; but where the machine
+  // is being shut down, declared volumes are released first, which may take another minute.
   [[nodiscard]] Awaitable<void> Stop();
 
  private:
   [[nodiscard]] Awaitable<absl::Status> RestoreState();
   [[nodiscard]] Awaitable<absl::Status> Serve();
+  // Releases the declared volumes if the machine is being shut down.
+  [[nodiscard]] Awaitable<void> LeaveDeclared();
+  // Whether the host sees what is mounted here.
+  [[nodiscard]] Awaitable<absl::Status> CheckMounts();
   // What is wrong with berthd.toml, or takes a restart, one line each.
   [[nodiscard]] Awaitable<std::vector<std::string>> ReloadSettings();
 
@@ -52,6 +59,7 @@ class Berthd {
   BerthdOptions options_;
   BerthdConfig config_;
   std::shared_ptr<LogFeed> log_;
+  std::vector<std::string> start_problems_;  // that stay for as long as this berthd runs
   WallTime started_at_ = WallClock::now();
   EventLog events_;
   RecentSecrets secrets_;
@@ -59,6 +67,7 @@ class Berthd {
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;
   std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<DeclaredVolumes> declared_;
   std::unique_ptr<NodeApi> api_;
   std::unique_ptr<NodeServer> server_;
 };

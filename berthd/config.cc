@@ -5,7 +5,8 @@
 #include <unistd.h>
 
 #include "base/status.h"
-#include "base/toml_reader.h"
+#include "supervisor/duration_text.h"
+#include "supervisor/value_reader.h"
 
 namespace berth {
 namespace {
@@ -15,6 +16,25 @@ constexpr size_t kSocketPathLimit = sizeof(sockaddr_un{}.sun_path) - 1;
 
 void Take(std::optional<std::string> given, std::string* setting) {
   if (given.has_value()) *setting = *std::move(given);
+}
+
+void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* volumes) {
+  constexpr std::string_view kPrefix = "volumes.";
+  constexpr uint64_t kMostCalls = 1024;
+  constexpr auto kShortest = std::chrono::seconds(1);
+  reader.CheckKeys(table, kPrefix, {"health_interval", "rpc_timeout", "calls_per_plugin"});
+  reader.ReadDuration(table, kPrefix, "health_interval", &volumes->health_interval,
+                      ValueReader::Zero::kAllowed);
+  reader.ReadDuration(table, kPrefix, "rpc_timeout", &volumes->rpc_timeout);
+  reader.ReadWhole(table, kPrefix, "calls_per_plugin", &volumes->calls_per_plugin, 1, kMostCalls);
+  const auto check = [&](std::string_view key, Duration value, std::string_view rule) {
+    if (value >= kShortest) return;
+    reader.Mistake(*table.get(key), std::string(kPrefix).append(key), rule);
+  };
+  if (volumes->health_interval > Duration::zero()) {
+    check("health_interval", volumes->health_interval, "must be at least 1s, or 0s for never");
+  }
+  check("rpc_timeout", volumes->rpc_timeout, "must be at least 1s");
 }
 
 absl::Status CheckDirectory(std::string_view name, const std::string& path) {
@@ -51,9 +71,9 @@ absl::Status Check(const BerthdConfig& config) {
 
 absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::string_view content) {
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
-  TomlReader reader(path);
+  ValueReader reader(path);
   BerthdConfig config;
-  reader.CheckKeys(table, "", {"node_id", "state_dir", "runtime_dir", "log_level", "access"});
+  reader.CheckKeys(table, "", {"node_id", "state_dir", "runtime_dir", "log_level", "access", "volumes"});
   Take(reader.String(table, "node_id"), &config.node_id);
   Take(reader.String(table, "state_dir"), &config.state_dir);
   Take(reader.String(table, "runtime_dir"), &config.runtime_dir);
@@ -62,6 +82,9 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
     reader.CheckKeys(*access, "access.", {"readers", "changers"});
     config.access.readers = reader.Strings(*access, "access.", "readers");
     config.access.changers = reader.Strings(*access, "access.", "changers");
+  }
+  if (const toml::table* volumes = reader.Table(table, "volumes")) {
+    ReadVolumes(*volumes, reader, &config.volumes);
   }
   BERTH_RETURN_IF_ERROR(reader.status());
   return config;
@@ -81,6 +104,7 @@ absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
   Take(options.runtime_dir, &config.runtime_dir);
   Take(options.node_id, &config.node_id);
   Take(options.log_level, &config.log_level);
+  config.allow_private_mounts = options.allow_private_mounts;
   if (config.node_id.empty()) {
     BERTH_ASSIGN_OR_RETURN(config.node_id, HostName());
   }
@@ -98,6 +122,12 @@ std::vector<std::string> NeedsRestart(const BerthdConfig& now, const BerthdConfi
   compare("node_id", now.node_id, wanted.node_id);
   compare("state_dir", now.state_dir, wanted.state_dir);
   compare("runtime_dir", now.runtime_dir, wanted.runtime_dir);
+  compare("volumes.health_interval", FormatDuration(now.volumes.health_interval),
+          FormatDuration(wanted.volumes.health_interval));
+  compare("volumes.rpc_timeout", FormatDuration(now.volumes.rpc_timeout),
+          FormatDuration(wanted.volumes.rpc_timeout));
+  compare("volumes.calls_per_plugin", std::to_string(now.volumes.calls_per_plugin),
+          std::to_string(wanted.volumes.calls_per_plugin));
   return lines;
 }
 

@@ -6,14 +6,28 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "rpc/access.h"
 
 namespace berth {
+
+// berthd.toml's table [volumes].
+struct VolumeSettings {
+  // How often file systems that can die (FUSE, network) are asked whether they live; 0: never.
+  Duration health_interval = std::chrono::seconds(30);
+  // For one call of a plugin in a volume's step, whatever time its caller has.
+  Duration rpc_timeout = std::chrono::minutes(2);
+  // Calls that change something, through one plugin at a time.
+  uint64_t calls_per_plugin = 32;
+
+  bool operator==(const VolumeSettings&) const = default;
+};
 
 struct BerthdConfig {
   std::string config_dir = "/etc/berth";
@@ -22,6 +36,9 @@ struct BerthdConfig {
   std::string node_id;  // the host's name where nothing says another
   std::string log_level = "info";
   AccessConfig access;
+  VolumeSettings volumes;
+  // Of the command line alone: start also where the host does not see what is mounted here.
+  bool allow_private_mounts = false;
 };
 
 // What the command line gave; unset: the file decides.
@@ -31,6 +48,7 @@ struct BerthdOptions {
   std::optional<std::string> runtime_dir;
   std::optional<std::string> node_id;
   std::optional<std::string> log_level;
+  bool allow_private_mounts = false;
 };
 
 // Reads berthd.toml's content; `path` is for messages.

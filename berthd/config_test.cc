@@ -6,6 +6,7 @@
 namespace berth {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Optional;
@@ -26,6 +27,10 @@ log_level = "debug"
 [access]
 readers = ["group:staff", "*"]
 changers = ["user:ops"]
+[volumes]
+health_interval = "0s"
+rpc_timeout = "10m"
+calls_per_plugin = 4
 )");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->node_id, "n1");
@@ -34,6 +39,33 @@ changers = ["user:ops"]
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_THAT(config->access.readers, Optional(ElementsAre("group:staff", "*")));
   EXPECT_THAT(config->access.changers, Optional(ElementsAre("user:ops")));
+  EXPECT_EQ(config->volumes, (VolumeSettings{.health_interval = Duration::zero(),
+                                             .rpc_timeout = std::chrono::minutes(10),
+                                             .calls_per_plugin = 4}));
+}
+
+TEST(BerthdConfigTest, VolumesSettingsAreChecked) {
+  const auto config = ParseBerthdConfig("b.toml",
+                                        "[volumes]\n"
+                                        "health_interval = \"10ms\"\n"
+                                        "rpc_timeout = \"0s\"\n"
+                                        "calls_per_plugin = 0\n"
+                                        "colour = 1\n");
+  EXPECT_THAT(
+      std::string(config.status().message()),
+      AllOf(HasSubstr("b.toml:2: volumes.health_interval: must be at least 1s, or 0s for never"),
+            HasSubstr("b.toml:3: volumes.rpc_timeout"), HasSubstr("b.toml:4: volumes.calls_per_plugin"),
+            HasSubstr("b.toml:5: volumes.colour: unknown key")));
+  EXPECT_THAT(
+      std::string(ParseBerthdConfig("b.toml", "[volumes]\nrpc_timeout = \"999ms\"").status().message()),
+      HasSubstr("b.toml:2: volumes.rpc_timeout: must be at least 1s"));
+}
+
+TEST(BerthdConfigTest, OnlyTheCommandLineAllowsPrivateMounts) {
+  EXPECT_FALSE(LoadBerthdConfig({.config_dir = "/nonexistent"})->allow_private_mounts);
+  EXPECT_TRUE(
+      LoadBerthdConfig({.config_dir = "/nonexistent", .allow_private_mounts = true})->allow_private_mounts);
+  EXPECT_FALSE(ParseBerthdConfig("b.toml", "allow_private_mounts = true").ok());
 }
 
 TEST(BerthdConfigTest, MistakesNameFileLineAndKey) {
@@ -79,10 +111,16 @@ TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
   wanted.node_id = "n2";
   wanted.state_dir = "/s";
   wanted.runtime_dir = "/r";
+  wanted.volumes.health_interval = std::chrono::minutes(1);
+  wanted.volumes.rpc_timeout = std::chrono::minutes(5);
+  wanted.volumes.calls_per_plugin = 1;
   EXPECT_THAT(
       NeedsRestart(now, wanted),
-      ElementsAre("/etc/berth/berthd.toml: node_id: \"n2\" takes a restart of berthd; it runs with \"n1\"",
-                  HasSubstr("state_dir: \"/s\""), HasSubstr("runtime_dir: \"/r\"")));
+      ElementsAre(
+          "/etc/berth/berthd.toml: node_id: \"n2\" takes a restart of berthd; it runs with \"n1\"",
+          HasSubstr("state_dir: \"/s\""), HasSubstr("runtime_dir: \"/r\""),
+          HasSubstr("volumes.health_interval: \"1m\" takes a restart of berthd; it runs with \"30s\""),
+          HasSubstr("volumes.rpc_timeout: \"5m\""), HasSubstr("volumes.calls_per_plugin: \"1\"")));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // loop, and tells systemd; berthd.h makes the parts, ARCHITECTURE.md says what they are.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
@@ -44,6 +45,19 @@ struct Hangup {
   bool rung = false;
 };
 
+// "; volumes declared: a.toml; volumes broken: b.toml: …"; empty where there is nothing to tell.
+std::string DescribeVolumes(const DeclaredReload& report) {
+  std::string text;
+  const auto add = [&text](std::string_view what, const std::vector<std::string>& which) {
+    if (!which.empty()) text += fmt::format("; volumes {}: {}", what, fmt::join(which, ", "));
+  };
+  add("declared", report.declared);
+  add("withdrawn", report.withdrawn);
+  add("changed", report.changed);
+  add("broken", report.broken);
+  return text;
+}
+
 Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, std::string serving) {
   while (true) {
     [[maybe_unused]] const bool rung =
@@ -53,9 +67,9 @@ Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, std::string serv
     clock_gettime(CLOCK_MONOTONIC, &now);
     Notify(fmt::format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=Reading its files again",
                        now.tv_sec * 1'000'000 + now.tv_nsec / 1000));
-    const absl::StatusOr<ReloadReport> report = co_await berthd.Reload();
+    const absl::StatusOr<NodeReload> report = co_await berthd.Reload();
     if (report.ok()) {
-      SPDLOG_INFO("reloaded: {}", Describe(*report));
+      SPDLOG_INFO("reloaded: {}{}", Describe(report->plugins), DescribeVolumes(report->volumes));
     } else {
       SPDLOG_ERROR("reload: {}", MessageOf(report.status()));
     }
@@ -112,6 +126,8 @@ int Main(int argc, char** argv) {
                  "This node's name for plugins and schedulers [the host's name]");
   app.add_option("--log-level", options.log_level,
                  "trace, debug, info, warning, error, critical or off [info]");
+  app.add_flag("--allow-private-mounts", options.allow_private_mounts,
+               "Start also where the host does not see what is mounted here (tests, containers)");
   app.set_version_flag("--version", fmt::format("berthd {}", kBerthVersion));
   CLI11_PARSE(app, argc, argv);
 

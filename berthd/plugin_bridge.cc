@@ -28,7 +28,7 @@ ConnectionSink PluginBridge::Sink() {
 }
 
 void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter,
-                           std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload) {
+                           std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload) {
   supervisor_ = supervisor;
   mounter_ = mounter;
   reload_ = std::move(reload);
@@ -133,7 +133,7 @@ Awaitable<absl::Status> PluginBridge::SwapPlugin(std::string id, SwapRequest req
   return supervisor_->SwapPlugin(std::move(id), std::move(request), deadline);
 }
 
-Awaitable<absl::StatusOr<ReloadReport>> PluginBridge::Reload(TimePoint /*deadline*/) { return reload_(); }
+Awaitable<absl::StatusOr<NodeReload>> PluginBridge::Reload(TimePoint /*deadline*/) { return reload_(); }
 
 Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQuery query,
                                                           TimePoint deadline) {

@@ -35,7 +35,7 @@ class PluginBridge final : public PluginObserver,
   // The parts to join. Both outlive this, and come after it: they are made with a reference to it.
   // `reload`: of all of berthd.
   void Connect(Supervisor* supervisor, Mounter* mounter,
-               std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload);
+               std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload);
   // What there is to say of berthd's own settings; with the plugins' in Problems.
   void SetSettingsProblems(std::vector<std::string> problems) { settings_problems_ = std::move(problems); }
 
@@ -64,7 +64,7 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                    TimePoint deadline) override;
-  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
                                                             TimePoint deadline) override;
   [[nodiscard]] std::string Placement() const override;
@@ -78,7 +78,7 @@ class PluginBridge final : public PluginObserver,
 
   Supervisor* supervisor_ = nullptr;
   Mounter* mounter_ = nullptr;
-  std::function<Awaitable<absl::StatusOr<ReloadReport>>()> reload_;
+  std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload_;
   std::vector<std::string> settings_problems_;
   PluginConnections connections_;
 };

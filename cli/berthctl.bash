@@ -19,7 +19,9 @@ _berthctl() {
     case ${COMP_WORDS[i]} in
       --socket | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
         --consumer | --name | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
-        --size | --limit | --from-snapshot | --from-volume | --since)
+        --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
+        --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
+        --secrets-reference | --runtime | --runtime-cannot | --runtime-fs | --format | --at)
         i=$((i + 1))
         ;;
       -*) ;;
@@ -36,7 +38,7 @@ _berthctl() {
   done
 
   case $previous in
-    --socket | --secrets-file)
+    --socket | --secrets-file | --command | --file | --cgroup)
       mapfile -t COMPREPLY < <(compgen -f -- "$current")
       compopt -o filenames 2>/dev/null
       return
@@ -49,8 +51,17 @@ _berthctl() {
         multi-node-multi-writer single-node-single-writer single-node-multi-writer'
       ;;
     --fs) words='ext4 xfs btrfs' ;;
+    --format) words='oci podman docker nspawn systemd env json table' ;;
+    --runtime) words='podman podman-rootless docker nspawn oci systemd process vm' ;;
+    --runtime-cannot) words='mount block readonly' ;;
+    --runtime-fs) words='ext4 xfs btrfs' ;;
+    --owner) words=$(compgen -u) ;;
+    --group | --mount-group) words=$(compgen -g) ;;
+    --secrets-reference) words='file:/ credential:' ;;
+    --level) words='trace debug info warning error critical' ;;
     --timeout | --endpoint | --request | --consumer | --name | --mount-flag | --context | --publish-context | \
-      --parameter | --size | --limit | --from-snapshot | --from-volume | --since)
+      --parameter | --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | \
+      --mode | --selinux-label | --pid | --unit | --at)
       return
       ;;
   esac
@@ -58,25 +69,36 @@ _berthctl() {
     local global='--socket --output --timeout --help'
     local capability='--access --fs --block --mount-flag --secrets-file'
     case $command/$sub in
-      /) words="status plugins plugin volumes volume events csi version --version $global" ;;
+      /) words="status plugins plugin reload volumes volume explain consumer doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
       volumes/*) words="--plugin --consumer $global" ;;
-      plugin/) words='show start stop restart' ;;
+      monitor/*) words="--level $global" ;;
+      plugin/) words='show logs start stop restart drain swap' ;;
+      plugin/logs) words="--follow --since --lines --after $(_berthctl_ids plugins 1) $global" ;;
+      plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      volume/) words='show create delete expand stats publish unpublish' ;;
-      volume/show) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
+      volume/) words='show explain create delete expand stats publish unpublish mounts' ;;
+      volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
         ;;
       volume/delete) words="--plugin --volume --secrets-file $global" ;;
       volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
-      volume/stats) words="--plugin --volume $global" ;;
+      explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
+      volume/stats) words="--plugin --volume --consumer $(_berthctl_ids volumes 2) $global" ;;
+      volume/mounts) words="--format --at $global" ;;
+      consumer/) words='ended' ;;
+      doctor/*) words="--repair --yes $global" ;;
       volume/publish)
-        words="--plugin --volume --consumer --name --readonly --context --publish-context --attached"
+        words="--file --plugin --volume --consumer --name --readonly --ephemeral --mount-group --owner --group"
+        words+=" --mode --recursive --selinux-label --pid --cgroup --unit --remount --secrets-reference"
+        words+=" --context --publish-context --attached --runtime --runtime-cannot --runtime-fs"
         words+=" $capability $global"
         ;;
-      volume/unpublish) words="--plugin --volume --consumer --name --all $global" ;;
+      volume/unpublish)
+        words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"
+        ;;
       csi/) words="identity controller node group-controller snapshot-metadata --list --endpoint $global" ;;
       csi/*)
         if [[ -z $third ]]; then

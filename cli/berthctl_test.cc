@@ -1,8 +1,5 @@
 // The built berthctl against a node on a real socket: what goes over the wire, what is printed, how it ends.
 #include <gmock/gmock.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
-#include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -10,6 +7,7 @@
 #include <cstring>
 #include <thread>
 
+#include "cli/testing/expect_json.h"
 #include "cli/testing/fake_node.h"
 #include "cli/testing/run_berthctl.h"
 
@@ -24,21 +22,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
-
-template <class Message>
-void ExpectJson(const std::string& text, const Message& expected) {
-  Message parsed;
-  const auto status = JsonStringToMessage(text, &parsed);
-  ASSERT_TRUE(status.ok()) << status.ToString() << ": " << text;
-  EXPECT_TRUE(MessageDifferencer::Equals(parsed, expected)) << text;
-}
-
-// The member `name` of the error object that a failed run with -o json wrote.
-std::string ErrorField(const Ended& run, const std::string& name) {
-  google::protobuf::Struct document;
-  if (!JsonStringToMessage(run.err, &document).ok()) return "no JSON: " + run.err;
-  return document.fields().at("error").struct_value().fields().at(name).string_value();
-}
 
 v1::WatchEventsResponse Happened(uint64_t sequence, const std::string& type) {
   v1::WatchEventsResponse response;
@@ -126,96 +109,6 @@ TEST_F(BerthctlTest, PluginsAreStartedStoppedAndRestarted) {
   EXPECT_TRUE(node_.restart_request.force());
   EXPECT_THAT(node_.calls, ElementsAre("StartPlugin hostpath", "StopPlugin hostpath", "StopPlugin hostpath",
                                        "RestartPlugin hostpath"));
-}
-
-TEST_F(BerthctlTest, WhatIsSpecialAboutAPluginIsShown) {
-  v1::Plugin& plugin = *node_.plugins.mutable_plugins(0);
-  plugin.set_alive(true);
-  plugin.set_held(true);
-  plugin.set_external(true);
-  plugin.set_file_error("changed; not applied yet");
-  EXPECT_THAT(Ctl({"plugins"}).out, AllOf(HasSubstr("READY, held"), HasSubstr("external"), HasSubstr("yes"),
-                                          HasSubstr("not applied yet")));
-  node_.plugin.set_draining(true);
-  node_.plugin.add_holders("vol-1 by job-7");
-  node_.plugin.set_placement("scope berth-plugin-hostpath.scope");
-  node_.plugin.set_serves_mounts(true);
-  node_.plugin.set_command("/usr/bin/hostpath --x");
-  node_.plugin.set_swap("swapped 3m ago");
-  EXPECT_THAT(
-      Ctl({"plugin", "show", "hostpath"}).out,
-      AllOf(HasSubstr("READY, draining"), HasSubstr("vol-1 by job-7"), HasSubstr("scope berth-plugin"),
-            HasSubstr("served by itself"), HasSubstr("/usr/bin/hostpath --x"), HasSubstr("swapped 3m ago"),
-            HasSubstr("not alive, not ready, not registered")));
-  node_.status.set_placement("none: no cgroup may be made");
-  EXPECT_THAT(Ctl({"status"}).out, HasSubstr("none: no cgroup may be made"));
-}
-
-TEST_F(BerthctlTest, ADrainIsJoinedUntilItIsDone) {
-  node_.drain_takes_calls = 2;
-  const Ended run = Ctl({"plugin", "drain", "hostpath"});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(node_.calls,
-              ElementsAre("DrainPlugin hostpath", "DrainPlugin hostpath", "DrainPlugin hostpath"));
-}
-
-TEST_F(BerthctlTest, ADrainThatTakesTooLongSaysWhoHolds) {
-  node_.drain_takes_calls = 1'000'000;
-  for (const char* holder : {"v1 by job-1", "v2 by job-2", "v3 by job-3", "v4 by job-4"}) {
-    node_.plugin.add_holders(holder);
-  }
-  const Ended run = Ctl({"plugin", "drain", "hostpath", "--timeout", "50ms"});
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("still waits for v1 by job-1"), HasSubstr("1 more"),
-                             HasSubstr("the same command joins it")));
-}
-
-TEST_F(BerthctlTest, ASwapPassesTheCommandOn) {
-  node_.plugin.set_swap("swapped");
-  Ended run = Ctl({"plugin", "swap", "hostpath", "--command", "/opt/new", "--accept-changes", "--",
-                   "--endpoint=${CSI_ENDPOINT}", "-v", "plain"});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out, "hostpath: READY, pid 4242\n");
-  EXPECT_THAT(run.err, HasSubstr("swapped"));
-  EXPECT_EQ(node_.swap_request.id(), "hostpath");
-  EXPECT_EQ(node_.swap_request.command(), "/opt/new");
-  EXPECT_TRUE(node_.swap_request.accept_changes());
-  EXPECT_THAT(node_.swap_request.arguments(), ElementsAre("--endpoint=${CSI_ENDPOINT}", "-v", "plain"));
-
-  run = Ctl({"plugin", "swap", "hostpath"});
-  EXPECT_EQ(run.exit_code, 0);
-  EXPECT_EQ(node_.swap_request.command(), "");
-  EXPECT_FALSE(node_.swap_request.accept_changes());
-  ExpectJson(Ctl({"plugin", "swap", "hostpath", "-o", "json"}).out, node_.plugin);
-}
-
-TEST_F(BerthctlTest, AWrongSwapAsksNobody) {
-  EXPECT_EQ(Ctl({"plugin", "swap", "hostpath", "--command", "new"}).exit_code, 2);
-  EXPECT_EQ(Ctl({"plugin", "swap", "hostpath", "--", "-v"}).exit_code, 2);
-  EXPECT_EQ(Ctl({"plugin", "swap"}).exit_code, 2);
-  EXPECT_THAT(node_.calls, IsEmpty());
-}
-
-TEST_F(BerthctlTest, AReloadTellsWhatItDid) {
-  node_.reloaded.add_started("a");
-  node_.reloaded.add_unchanged("b");
-  const Ended run = Ctl({"reload"});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, AllOf(HasSubstr("a       started"), HasSubstr("b       unchanged")));
-  ExpectJson(Ctl({"reload", "-o", "json"}).out, node_.reloaded);
-}
-
-TEST_F(BerthctlTest, AReloadWithABrokenFileFailsAndNamesIt) {
-  node_.reloaded.add_unchanged("b");
-  node_.reloaded.add_broken("nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key");
-  const Ended run = Ctl({"reload"});
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.out, HasSubstr("unchanged"));
-  EXPECT_THAT(run.err, HasSubstr("nfs.toml:4: colour"));
-  const Ended json = Ctl({"-o", "json", "reload"});
-  EXPECT_EQ(json.exit_code, 1);
-  ExpectJson(json.out, node_.reloaded);
-  EXPECT_EQ(ErrorField(json, "code"), "FAILED_PRECONDITION");
 }
 
 TEST_F(BerthctlTest, VolumesAreListedAndFiltered) {
@@ -586,6 +479,12 @@ TEST(HelpTest, EveryCommandHasHelp) {
                                                           {"volume", "expand"},
                                                           {"volume", "stats"},
                                                           {"volume", "publish"},
+                                                          {"volume", "explain"},
+                                                          {"volume", "mounts"},
+                                                          {"explain"},
+                                                          {"consumer"},
+                                                          {"consumer", "ended"},
+                                                          {"doctor"},
                                                           {"volume", "unpublish"},
                                                           {"events"},
                                                           {"version"},

@@ -10,6 +10,7 @@ constexpr absl::string_view kExitPayload = "berthctl/exit";
 constexpr absl::string_view kHintPayload = "berthctl/hint";
 constexpr absl::string_view kUsage = "usage";
 constexpr absl::string_view kUnreachable = "unreachable";
+constexpr absl::string_view kFindings = "findings";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -27,6 +28,12 @@ absl::Status UnreachableError(std::string_view message, std::string_view hint) {
   return WithHint(std::move(status), hint);
 }
 
+absl::Status FindingsError(std::string_view message, std::string_view hint) {
+  absl::Status status = absl::FailedPreconditionError(Absl(message));
+  status.SetPayload(kExitPayload, absl::Cord(kFindings));
+  return WithHint(std::move(status), hint);
+}
+
 absl::Status WithHint(absl::Status status, std::string_view hint) {
   if (status.ok()) return status;
   status.SetPayload(kHintPayload, absl::Cord(Absl(hint)));
@@ -37,6 +44,7 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return ExitCode::kDone;
   const auto payload = status.GetPayload(kExitPayload);
   if (!payload) return ExitCode::kFailed;
+  if (*payload == kFindings) return ExitCode::kFindings;
   return *payload == kUsage ? ExitCode::kUsage : ExitCode::kUnreachable;
 }
 

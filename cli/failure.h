@@ -17,6 +17,7 @@ enum class ExitCode {
   kFailed = 1,       // the node, or the plugin, refused or failed
   kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was asked of anybody
   kUnreachable = 3,  // nobody answers at the socket
+  kFindings = 4,     // doctor: something is wrong, and is not mended
 };
 
 // The command line is wrong. The default hint points to --help.
@@ -24,6 +25,9 @@ enum class ExitCode {
 
 // Nobody answers at the socket.
 [[nodiscard]] absl::Status UnreachableError(std::string_view message, std::string_view hint);
+
+// What an examination found is not all mended.
+[[nodiscard]] absl::Status FindingsError(std::string_view message, std::string_view hint);
 
 // The same failure with that hint, in place of the one it had.
 [[nodiscard]] absl::Status WithHint(absl::Status status, std::string_view hint);

@@ -22,11 +22,14 @@ constexpr const char* kFooter = R"(Examples:
   berthctl status
   id=$(berthctl volume create --plugin hostpath --size 64MiB --fs ext4 scratch)
   berthctl volume publish --plugin hostpath --volume "$id" --consumer job-7 --fs ext4
+  berthctl volume mounts job-7 --format podman
+  berthctl volume explain "$id"
   berthctl plugin logs -f hostpath
   berthctl events -f -o json | jq -r '.event.message'
   berthctl csi --endpoint unix:///run/plugin/csi.sock node get-info
 
-Exit codes: 0 done; 1 it failed; 2 wrong usage, nothing was asked; 3 the node, or the plugin, is not reachable.
+Exit codes: 0 done; 1 it failed; 2 wrong usage, nothing was asked; 3 the node, or the plugin, is not reachable;
+4 doctor found something that is not mended.
 Errors go to standard error, with -o json as {"error":{"code":"NOT_FOUND","message":"…","hint":"…"}}.)";
 
 struct Globals {
@@ -56,6 +59,8 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   AddMonitor(app, chosen);
   AddPluginCommands(app, chosen);
   AddVolumeCommands(app, chosen);
+  AddConsumerCommands(app, chosen);
+  AddDoctor(app, chosen);
   AddCsiCommand(app, chosen);
 }
 
@@ -110,7 +115,7 @@ int End(const Session& session, const absl::Status& status) {
   absl::Status shown(finished.code(), HideSecrets(std::string(finished.message()), secrets));
   finished.ForEachPayload(
       [&](absl::string_view url, const absl::Cord& value) { shown.SetPayload(url, value); });
-  session.output.Error(shown);
+  session.output.Error(WithHint(std::move(shown), HideSecrets(HintOf(finished), secrets)));
   return static_cast<int>(ExitCodeOf(finished));
 }
 

@@ -95,14 +95,22 @@ absl::Status NodeClient::WatchEvents(
   return WithHint(failure, fmt::format("To go on where it stopped: berthctl events -f --since {}", last));
 }
 
-std::string NodeClient::RunningStep(const std::string& plugin_id, const std::string& volume_id) {
+std::optional<::berth::v1::Volume> NodeClient::PeekVolume(const std::string& plugin_id,
+                                                          const std::string& volume_id) {
   grpc::ClientContext context;
   context.set_deadline(system_clock::now() + std::chrono::seconds(1));
   ::berth::v1::GetVolumeRequest request;
   request.set_plugin_id(plugin_id);
   request.set_volume_id(volume_id);
   ::berth::v1::Volume volume;
-  if (!stub_->GetVolume(&context, request, &volume).ok() || volume.running().empty()) return {};
+  if (!stub_->GetVolume(&context, request, &volume).ok()) return std::nullopt;
+  return volume;
+}
+
+std::string NodeClient::RunningStep(const std::string& plugin_id, const std::string& volume_id) {
+  const std::optional<::berth::v1::Volume> found = PeekVolume(plugin_id, volume_id);
+  if (!found.has_value() || found->running().empty()) return {};
+  const ::berth::v1::Volume& volume = *found;
   const int64_t since = volume.running_since().seconds();
   const auto elapsed = system_clock::now() - system_clock::from_time_t(since);
   const std::string step = Printable(volume.running(), 100);

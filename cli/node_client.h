@@ -69,6 +69,10 @@ class NodeClient {
       const ::berth::v1::WatchEventsRequest& request,
       const std::function<void(const ::berth::v1::WatchEventsResponse&)>& on_event);
 
+  // The volume as it is, where the node says so within a second.
+  [[nodiscard]] std::optional<::berth::v1::Volume> PeekVolume(const std::string& plugin_id,
+                                                              const std::string& volume_id);
+
   // What the volume's running step is called and how long it has run ("NodeStageVolume 12s"), or nothing
   // where none runs or the node does not say within a second.
   [[nodiscard]] std::string RunningStep(const std::string& plugin_id, const std::string& volume_id);

@@ -165,14 +165,14 @@ absl::Status Swap(Session& session, const SwapOptions& options) {
 absl::Status Reload(Session& session, const NoOptions& /*options*/) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   const absl::StatusOr<v1::ReloadResponse> answer = [&] {
-    const Progress progress(session.output, "reload the plugins");
-    return node.Call(&NodeClient::Stub::Reload, v1::ReloadRequest(), "reload the plugins");
+    const Progress progress(session.output, "reload the files");
+    return node.Call(&NodeClient::Stub::Reload, v1::ReloadRequest(), "reload the files");
   }();
   if (!answer.ok()) return answer.status();
   if (session.output.json()) {
     session.output.Json(*answer);
   } else {
-    Table table({"PLUGIN", "RELOADED"});
+    Table table({"NAME", "RELOADED"});
     const auto add = [&table](const auto& ids, const Cell& what) {
       for (const std::string& id : ids) table.Add({id, what});
     };
@@ -181,8 +181,13 @@ absl::Status Reload(Session& session, const NoOptions& /*options*/) {
     add(answer->swapped(), {"swapped: it runs as its file says now", Tone::kGood});
     add(answer->updated(), {"updated, without a new process", Tone::kGood});
     add(answer->unchanged(), {"unchanged", Tone::kFaint});
+    add(answer->volumes_declared(),
+        {"volume declared: it is published when its plugin is ready", Tone::kGood});
+    add(answer->volumes_withdrawn(), {"volume withdrawn: it is released", Tone::kCareful});
+    add(answer->volumes_changed(), {"volume changed: it is released and published anew", Tone::kCareful});
     if (!table.empty()) session.output.Show(table);
-    if (table.empty() && answer->broken().empty()) session.output.Note("there are no plugins");
+    if (table.empty() && answer->broken().empty())
+      session.output.Note("there are no plugins, and no declared volumes");
   }
   if (answer->broken().empty()) return absl::OkStatus();
   return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(answer->broken(), "; "))),
@@ -248,8 +253,8 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       Swap);
   AddPluginLogs(*group, chosen);
   AddCommand<NoOptions>(
-      app, "reload", "Read the plugins' files again, and touch only what changed", chosen,
-      [](CLI::App&, NoOptions&) {}, Reload);
+      app, "reload", "Read the files of plugins and declared volumes again, and touch only what changed",
+      chosen, [](CLI::App&, NoOptions&) {}, Reload);
 }
 
 }  // namespace berth::cli

@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,49 +14,12 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "cli/failure.h"
+#include "csi/secrets_text.h"
 
 namespace berth::cli {
 namespace {
 
 constexpr size_t kInputLimit = size_t{4} << 20;
-
-constexpr std::string_view kFormats =
-    R"(It holds a JSON object of strings, {"user": "…"}, or lines of KEY=VALUE)";
-
-absl::StatusOr<Secrets> ParseJson(std::string_view text) {
-  google::protobuf::Struct object;
-  // The parser's own message would show parts of the text, hence it is not passed on.
-  if (!google::protobuf::util::JsonStringToMessage({text.data(), text.size()}, &object).ok()) {
-    return UsageError("it begins like a JSON object, and is not one", kFormats);
-  }
-  Secrets secrets;
-  for (const auto& [key, value] : object.fields()) {
-    if (value.kind_case() != google::protobuf::Value::kStringValue) {
-      return UsageError(fmt::format("the value of '{}' is not a JSON string", Printable(key, 80)), kFormats);
-    }
-    secrets[key] = value.string_value();
-  }
-  return secrets;
-}
-
-absl::StatusOr<Secrets> ParseLines(std::string_view text) {
-  Secrets secrets;
-  for (int number = 1; !text.empty(); ++number) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    std::string_view line = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") == std::string_view::npos || line.starts_with('#')) continue;
-    const size_t equals = line.find('=');
-    if (equals == std::string_view::npos || equals == 0) {
-      return UsageError(fmt::format("line {} is not KEY=VALUE", number), kFormats);
-    }
-    if (!secrets.emplace(line.substr(0, equals), line.substr(equals + 1)).second) {
-      return UsageError(fmt::format("line {} repeats the key of an earlier line", number), kFormats);
-    }
-  }
-  return secrets;
-}
 
 absl::StatusOr<std::string> ReadAll(int fd, std::string_view what) {
   std::string content;
@@ -86,9 +47,9 @@ std::string Named(const std::string& path, std::string_view option) {
 }  // namespace
 
 absl::StatusOr<Secrets> ParseSecrets(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const bool json = first != std::string_view::npos && text[first] == '{';
-  return json ? ParseJson(text) : ParseLines(text);
+  absl::StatusOr<Secrets> secrets = ParseSecretsText(text);
+  if (!secrets.ok()) return UsageError(MessageOf(secrets.status()), kSecretsTextForms);
+  return secrets;
 }
 
 absl::StatusOr<Secrets> ReadSecrets(const std::string& path, std::string* warning) {

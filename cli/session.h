@@ -44,12 +44,14 @@ class Session {
 using Command = std::function<absl::Status(Session&)>;
 
 // Each adds a group of commands to `app`; the chosen one stores itself in `chosen`.
-void AddNodeCommands(CLI::App& app, Command& chosen);    // status, events, version
-void AddPluginCommands(CLI::App& app, Command& chosen);  // plugins, plugin …, reload
-void AddPluginLogs(CLI::App& plugin, Command& chosen);   // plugin logs
-void AddMonitor(CLI::App& app, Command& chosen);         // monitor
-void AddVolumeCommands(CLI::App& app, Command& chosen);  // volumes, volume …
-void AddCsiCommand(CLI::App& app, Command& chosen);      // csi
+void AddNodeCommands(CLI::App& app, Command& chosen);      // status, events, version
+void AddPluginCommands(CLI::App& app, Command& chosen);    // plugins, plugin …, reload
+void AddPluginLogs(CLI::App& plugin, Command& chosen);     // plugin logs
+void AddMonitor(CLI::App& app, Command& chosen);           // monitor
+void AddVolumeCommands(CLI::App& app, Command& chosen);    // volumes, volume …, explain
+void AddConsumerCommands(CLI::App& app, Command& chosen);  // consumer …
+void AddDoctor(CLI::App& app, Command& chosen);            // doctor
+void AddCsiCommand(CLI::App& app, Command& chosen);        // csi
 
 // Adds the command `name` to `parent`. `run` gets the options that `declare` bound to the command line:
 //

@@ -116,10 +116,26 @@ struct Method {
   }
 };
 
+// Whom a call goes to, as far as it is needed until the call has ended: the client may be gone by then.
+struct Callee {
+  std::string socket_path;
+  const RecentSecrets* secrets = nullptr;
+  std::string plugin_id;
+};
+
+// Plugins quote what they were given, and what they say in an error is logged, shown, and written to the
+// journal.
+absl::Status WithoutSecrets(const absl::Status& status, const Callee& callee) {
+  if (callee.secrets == nullptr) return status;
+  const std::string said(MessageOf(status));
+  std::string redacted = callee.secrets->Of(callee.plugin_id)->Redacted(said);
+  return redacted == said ? status : absl::Status(status.code(), std::move(redacted));
+}
+
 // One call over `channel`, which lives until it has ended. Counted in `calls`, unless that is null.
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
-                                         std::shared_ptr<CallsInFlight> calls, std::string socket_path,
+                                         std::shared_ptr<CallsInFlight> calls, Callee callee,
                                          const char* name, Request request, TimePoint deadline) {
   const auto loop = co_await asio::this_coro::executor;
   const CallsInFlight::Call counted(std::move(calls), loop, name, deadline);
@@ -133,14 +149,14 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
   absl::StatusOr<Response> answer = absl::InternalError(
       fmt::format("the answer is not a readable {}", Response::descriptor()->full_name()));
   if (!parsed.ok()) {
-    answer = parsed.status();
+    answer = WithoutSecrets(parsed.status(), callee);
   } else if (parsed->ok) {
     answer = std::move(parsed->message);
   }
 
   if (!line.empty()) {
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-    spdlog::debug("csi call to {}: {} -> {} ({} us)", socket_path, line,
+    spdlog::debug("csi call to {}: {} -> {} ({} us)", callee.socket_path, line,
                   answer.ok() ? DebugLine(*answer) : answer.status().ToString(), took.count());
   }
   co_return answer;
@@ -169,13 +185,15 @@ std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
 
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
-  return Call<Response>(FreshChannel(), nullptr, socket_path_, name, std::move(request), deadline);
+  Callee callee{.socket_path = socket_path_, .secrets = options_.secrets, .plugin_id = options_.plugin_id};
+  return Call<Response>(FreshChannel(), nullptr, std::move(callee), name, std::move(request), deadline);
 }
 
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Change(const char* name, Request request, TimePoint deadline) {
   if (options_.secrets != nullptr) options_.secrets->RememberFrom(options_.plugin_id, request);
-  return Call<Response>(FreshChannel(), calls_, socket_path_, name, std::move(request), deadline);
+  Callee callee{.socket_path = socket_path_, .secrets = options_.secrets, .plugin_id = options_.plugin_id};
+  return Call<Response>(FreshChannel(), calls_, std::move(callee), name, std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::GetPluginInfoResponse>> CsiClient::GetPluginInfo(
@@ -202,6 +220,18 @@ Awaitable<absl::StatusOr<csi::CreateVolumeResponse>> CsiClient::CreateVolume(csi
 Awaitable<absl::StatusOr<csi::DeleteVolumeResponse>> CsiClient::DeleteVolume(csi::DeleteVolumeRequest request,
                                                                              TimePoint deadline) {
   return Change<csi::DeleteVolumeResponse>("/csi.v1.Controller/DeleteVolume", std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ControllerPublishVolumeResponse>> CsiClient::ControllerPublishVolume(
+    csi::ControllerPublishVolumeRequest request, TimePoint deadline) {
+  return Change<csi::ControllerPublishVolumeResponse>("/csi.v1.Controller/ControllerPublishVolume",
+                                                      std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ControllerUnpublishVolumeResponse>> CsiClient::ControllerUnpublishVolume(
+    csi::ControllerUnpublishVolumeRequest request, TimePoint deadline) {
+  return Change<csi::ControllerUnpublishVolumeResponse>("/csi.v1.Controller/ControllerUnpublishVolume",
+                                                        std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::ControllerGetCapabilitiesResponse>> CsiClient::ControllerGetCapabilities(

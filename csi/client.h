@@ -63,6 +63,10 @@ class CsiClient {
       ::csi::v1::CreateVolumeRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::DeleteVolumeResponse>> DeleteVolume(
       ::csi::v1::DeleteVolumeRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerPublishVolumeResponse>> ControllerPublishVolume(
+      ::csi::v1::ControllerPublishVolumeRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerUnpublishVolumeResponse>>
+  ControllerUnpublishVolume(::csi::v1::ControllerUnpublishVolumeRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerGetCapabilitiesResponse>>
   ControllerGetCapabilities(::csi::v1::ControllerGetCapabilitiesRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerExpandVolumeResponse>> ControllerExpandVolume(

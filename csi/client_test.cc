@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "base/status.h"
 #include "base/testing.h"
 #include "csi/testing/fake_plugin.h"
 
@@ -357,6 +358,18 @@ TEST_F(CallsInFlightTest, SecretsAreKnownBeforeThePluginCanSayThem) {
   EXPECT_EQ(secrets_.Of("p")->Redacted("with geheimnis"), "with *********");
   EXPECT_TRUE(secrets_.Of("q")->empty());
   RunOn(loop_, scope_.Join());
+}
+
+TEST_F(CallsInFlightTest, AnErrorDoesNotRepeatASecret) {
+  plugin_->Fail("CreateVolume",
+                grpc::Status(grpc::StatusCode::INTERNAL, "mount -o password=geheimnis failed"));
+  const absl::Status failed = RunOn<absl::Status>(loop_, [](CsiClient* client) -> Awaitable<absl::Status> {
+    csi::CreateVolumeRequest request;
+    (*request.mutable_secrets())["key"] = "geheimnis";
+    co_return (co_await client->CreateVolume(request, Soon())).status();
+  }(client_.get()));
+  EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(MessageOf(failed), "mount -o password=********* failed");
 }
 
 }  // namespace

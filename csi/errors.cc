@@ -23,12 +23,14 @@ Kind KindOf(CsiRpc rpc) {
     case CsiRpc::kNodeGetInfo:
       return Kind::kRead;
     case CsiRpc::kCreateVolume:
+    case CsiRpc::kControllerPublishVolume:
     case CsiRpc::kControllerExpandVolume:
     case CsiRpc::kNodeStageVolume:
     case CsiRpc::kNodePublishVolume:
     case CsiRpc::kNodeExpandVolume:
       return Kind::kForward;
     case CsiRpc::kDeleteVolume:
+    case CsiRpc::kControllerUnpublishVolume:
     case CsiRpc::kNodeUnstageVolume:
     case CsiRpc::kNodeUnpublishVolume:
       return Kind::kReverse;
@@ -88,15 +90,19 @@ CallOutcome ClassifyForward(CsiRpc rpc, StatusCode code) {
     case StatusCode::kDataLoss:
       return CallOutcome::kUncertain;
     case StatusCode::kResourceExhausted:
-      // CreateVolume: the pool is full, as the specification has it. The caller is told at once; it may ask
-      // again elsewhere, and asks with the same name, so a volume that was made after all is found again.
-      return rpc == CsiRpc::kCreateVolume ? CallOutcome::kFinal : CallOutcome::kUncertain;
+      // CreateVolume: the pool is full, ControllerPublishVolume: the node is, as the specification has it.
+      // The caller is told at once; it may ask again elsewhere. A volume that was made after all is found
+      // again by its name, one that was attached after all is still to be detached: final says no more.
+      return rpc == CsiRpc::kCreateVolume || rpc == CsiRpc::kControllerPublishVolume
+                 ? CallOutcome::kFinal
+                 : CallOutcome::kUncertain;
     // An operation on this volume is still pending in the plugin: ours, from before, or another's.
     case StatusCode::kAborted:
       return CallOutcome::kRetry;
     // The specification's refusals: the request or the world must change first. INVALID_ARGUMENT, NOT_FOUND
-    // (no such volume, or no such source), ALREADY_EXISTS (there, but incompatible), FAILED_PRECONDITION
-    // (exceeds the volume's capabilities; in use and so not expandable), OUT_OF_RANGE (capacity).
+    // (no such volume, source or node), ALREADY_EXISTS (there, but incompatible), FAILED_PRECONDITION
+    // (exceeds the volume's capabilities; attached to another node; in use and so not expandable),
+    // OUT_OF_RANGE (capacity).
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:
     case StatusCode::kAlreadyExists:
@@ -112,12 +118,14 @@ CallOutcome ClassifyForward(CsiRpc rpc, StatusCode code) {
   return CallOutcome::kUncertain;  // A code outside the seventeen counts as UNKNOWN.
 }
 
-CallOutcome ClassifyReverse(StatusCode code) {
+CallOutcome ClassifyReverse(CsiRpc rpc, StatusCode code) {
   switch (code) {
     case StatusCode::kOk:
       return CallOutcome::kDone;
     case StatusCode::kNotFound:
-      return CallOutcome::kAbsent;
+      // Of a detach the specification has it that the volume is not to be taken for detached, and that the
+      // call is repeated; the kernel of another machine cannot be asked.
+      return rpc == CsiRpc::kControllerUnpublishVolume ? CallOutcome::kRetry : CallOutcome::kAbsent;
     case StatusCode::kCancelled:
     case StatusCode::kUnknown:
     case StatusCode::kDeadlineExceeded:
@@ -158,6 +166,10 @@ std::string_view RpcName(CsiRpc rpc) {
       return "CreateVolume";
     case CsiRpc::kDeleteVolume:
       return "DeleteVolume";
+    case CsiRpc::kControllerPublishVolume:
+      return "ControllerPublishVolume";
+    case CsiRpc::kControllerUnpublishVolume:
+      return "ControllerUnpublishVolume";
     case CsiRpc::kControllerGetCapabilities:
       return "ControllerGetCapabilities";
     case CsiRpc::kControllerExpandVolume:
@@ -189,7 +201,7 @@ CallOutcome Classify(CsiRpc rpc, absl::StatusCode code) {
     case Kind::kForward:
       return ClassifyForward(rpc, code);
     case Kind::kReverse:
-      return ClassifyReverse(code);
+      return ClassifyReverse(rpc, code);
   }
   return CallOutcome::kUncertain;  // Not reached by a value of the enum.
 }

@@ -16,6 +16,8 @@ enum class CsiRpc {
   kProbe,
   kCreateVolume,
   kDeleteVolume,
+  kControllerPublishVolume,
+  kControllerUnpublishVolume,
   kControllerGetCapabilities,
   kControllerExpandVolume,
   kNodeStageVolume,

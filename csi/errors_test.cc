@@ -41,11 +41,13 @@ constexpr std::pair<CsiRpc, std::string_view> kOutcomes[] = {
     {CsiRpc::kNodeGetInfo,               "DRR F R F FF R R R FF RRR F"},
     {CsiRpc::kNodeGetVolumeStats,        "DRR F R F FF R R R FF RRR F"},
     {CsiRpc::kCreateVolume,              "DUU F U F FF F F R FF UUU F"},
+    {CsiRpc::kControllerPublishVolume,   "DUU F U F FF F F R FF UUU F"},
     {CsiRpc::kControllerExpandVolume,    "DUU F U F FF U F R FF UUU F"},
     {CsiRpc::kNodeStageVolume,           "DUU F U F FF U F R FF UUU F"},
     {CsiRpc::kNodePublishVolume,         "DUU F U F FF U F R FF UUU F"},
     {CsiRpc::kNodeExpandVolume,          "DUU F U F FF U F R FF UUU F"},
     {CsiRpc::kDeleteVolume,              "DUU F U A FF U F R FF UUU F"},
+    {CsiRpc::kControllerUnpublishVolume, "DUU F U R FF U F R FF UUU F"},
     {CsiRpc::kNodeUnstageVolume,         "DUU F U A FF U F R FF UUU F"},
     {CsiRpc::kNodeUnpublishVolume,       "DUU F U A FF U F R FF UUU F"},
 };

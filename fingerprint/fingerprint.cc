@@ -85,7 +85,7 @@ class Fingerprinter::Impl {
     auto answer = co_await client_->Probe({}, start + options_.timeout);
     ProbeResult result{.at = WallClock::now(), .latency = Clock::now() - start};
     if (!answer.ok()) {
-      result.error = fmt::format("Probe: {}: {}", CodeName(answer.status().code()), Text(answer.status()));
+      result.error = fmt::format("{}: {}", CodeName(answer.status().code()), Text(answer.status()));
     } else {
       result.answered = true;
       result.ok = !answer->has_ready() || answer->ready().value();

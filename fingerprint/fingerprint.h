@@ -30,8 +30,9 @@ struct ProbeResult {
   // RPC of the fingerprint that gets no answer makes its probe a failed one.
   bool ok = false;
   WallTime at;
-  Duration latency{};     // of Probe alone
-  std::string error;      // empty if ok; "not ready" if it said so; else "Probe: UNAVAILABLE: …"
+  Duration latency{};  // of Probe alone
+  std::string
+      error;  // empty if ok; "not ready" if it said so; else "UNAVAILABLE: …", or the RPC's name before it
   bool answered = false;  // false: no answer, or an error
 };
 

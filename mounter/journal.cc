@@ -5,46 +5,71 @@
 
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <deque>
+#include <charconv>
+#include <utility>
 
 #include "base/status.h"
+#include "mounter/journal_writer.h"
 
 namespace berth {
+namespace {
 
-// One queued write. While its batch is with the writer thread, the loop does not look at it.
-struct Journal::Write {
-  JournalChange change;
-  Prepare prepare;
-  bool awaited = false;
-  bool done = false;
-  absl::Status result;
-};
+JournalChange PutRow(std::string key, std::string record) {
+  return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = std::move(record)};
+}
+JournalChange DeleteRow(std::string key) {
+  return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = {}};
+}
+
+// The next number for events. Where the file that knew it is lost: one above all that it can have been.
+uint64_t NextEventNumber(const JournalContents& contents, bool lost) {
+  const auto it = contents.meta.find(kNextEventNumber);
+  uint64_t number = 1;
+  if (it != contents.meta.end()) {
+    const std::string& text = it->second;
+    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && number > 0) return number;
+    lost = true;
+  }
+  if (!lost) return 1;
+  const auto since_1970 = WallClock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
+}
+
+}  // namespace
 
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
 struct Journal::Core : std::enable_shared_from_this<Core> {
   Core(const asio::any_io_executor& loop, JournalOptions opts)
       : executor(loop), options(std::move(opts)), done(loop) {}
 
-  using Batch = std::vector<std::shared_ptr<Write>>;
-
   asio::any_io_executor executor;
   JournalOptions options;
-  std::unique_ptr<JournalDatabase> database;  // the writer thread's once the first batch has left
+  std::unique_ptr<JournalWriter> file;  // the writer thread's once the first batch has left
+  bool begun_anew = false;
+  std::string set_aside;
   std::map<std::string, std::string> loaded;
+  std::map<std::string, std::string> damaged;
   uint64_t next_event_number = 1;
 
-  std::vector<std::shared_ptr<Write>> queue;
+  // What is on the disk, as far as is known: a hash of each row.
+  std::map<std::string, size_t> on_disk;
+  std::string trouble;                // of the last batch
+  std::vector<std::string> notes;     // not told yet
+  std::vector<std::string> standing;  // all of them
+
+  JournalBatch queue;
   bool in_flight = false;
   uint64_t transactions = 0;
   Condition done;
   asio::thread_pool writer{1};
 
-  absl::StatusOr<std::shared_ptr<Write>> Enqueue(JournalChange change, Prepare prepare, bool awaited) {
+  absl::StatusOr<std::shared_ptr<JournalWrite>> Enqueue(JournalChange change, Prepare prepare, bool awaited) {
     if (queue.size() >= options.queue_limit) {
       return absl::ResourceExhaustedError(
           fmt::format("journal {}: {} writes wait for the disk already", options.path, queue.size()));
     }
-    auto write = std::make_shared<Write>();
+    auto write = std::make_shared<JournalWrite>();
     write->change = std::move(change);
     write->prepare = std::move(prepare);
     write->awaited = awaited;
@@ -53,48 +78,56 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     return write;
   }
 
+  void EnqueueSoon(JournalChange change) {
+    const auto write = Enqueue(std::move(change), {}, false);
+    if (!write.ok()) SPDLOG_WARN("{}", MessageOf(write.status()));
+  }
+
   void SendNext() {
     if (in_flight || queue.empty()) return;
-    in_flight = true;
     ++transactions;
-    Batch batch = std::exchange(queue, {});
+    Send(std::exchange(queue, {}));
+  }
+
+  void Send(JournalBatch batch) {
+    in_flight = true;
     asio::post(writer, [self = shared_from_this(), loop = executor, batch = std::move(batch)]() mutable {
-      Commit(*self->database, batch);
-      loop.execute([core = std::move(self), finished = std::move(batch)] { core->Finish(finished); });
+      self->file->Commit(batch);
+      std::string problem = self->file->problem();
+      loop.execute([core = std::move(self), finished = std::move(batch), problem = std::move(problem)] {
+        core->trouble = problem;
+        core->Finish(finished);
+      });
     });
   }
 
-  // On the writer thread.
-  static void Commit(JournalDatabase& database, const Batch& batch) {
-    std::vector<JournalChange> changes;
-    for (const auto& write : batch) {
-      if (write->prepare) write->result = write->prepare();
-      if (write->result.ok()) changes.push_back(write->change);
-    }
-    if (changes.empty()) return;
-    const absl::Status status = database.Apply(changes);
-    for (const auto& write : batch) {
-      if (write->result.ok()) write->result = status;
-    }
-  }
-
-  void Finish(const Batch& batch) {
+  void Finish(const JournalBatch& batch) {
     in_flight = false;
     bool logged = false;
     for (const auto& write : batch) {
       write->done = true;
+      if (write->result.ok()) Remember(write->change);
       if (write->result.ok() || write->awaited || logged) continue;
-      SPDLOG_ERROR("{}", write->result.ToString());
+      SPDLOG_ERROR("{}", MessageOf(write->result));
       logged = true;
     }
     done.NotifyAll();
     SendNext();
   }
 
+  void Remember(const JournalChange& change) {
+    if (change.table != JournalChange::Table::kVolumes) return;
+    if (change.value.empty()) {
+      on_disk.erase(change.key);
+    } else {
+      on_disk[change.key] = std::hash<std::string>{}(change.value);
+    }
+  }
+
   static Awaitable<absl::Status> Await(std::shared_ptr<Core> core,
-                                       absl::StatusOr<std::shared_ptr<Write>> write) {
+                                       absl::StatusOr<std::shared_ptr<JournalWrite>> write) {
     if (!write.ok()) co_return write.status();
-    const std::shared_ptr<Write> waited = *std::move(write);
+    const std::shared_ptr<JournalWrite> waited = *std::move(write);
     co_await core->done.WaitUntil([waited] { return waited->done; }, TimePoint::max());
     co_return waited->result;
   }
@@ -103,55 +136,88 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
 absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_executor& executor,
                                                        JournalOptions options) {
   auto core = std::make_shared<Core>(executor, std::move(options));
-  BERTH_ASSIGN_OR_RETURN(core->database, JournalDatabase::Open(core->options.path));
-  BERTH_ASSIGN_OR_RETURN(core->loaded, core->database->LoadVolumes());
-  BERTH_ASSIGN_OR_RETURN(core->next_event_number, core->database->LoadNextEventNumber());
-  return std::unique_ptr<Journal>(new Journal(std::move(core)));
+  BERTH_ASSIGN_OR_RETURN(core->file, JournalWriter::Open({.path = core->options.path,
+                                                          .vfs = core->options.vfs,
+                                                          .reserve = core->options.reserve}));
+  const JournalContents& contents = core->file->contents();
+  core->begun_anew = contents.meta.contains(kBegunAnew);
+  core->set_aside = core->file->set_aside();
+  core->loaded = contents.volumes;
+  core->next_event_number = NextEventNumber(contents, !core->set_aside.empty());
+  core->damaged = core->file->TakeUnreadable();
+  for (const auto& [key, record] : core->loaded) core->Remember(PutRow(key, record));
+  std::unique_ptr<Journal> journal(new Journal(std::move(core)));
+  if (!journal->set_aside().empty()) {
+    journal->Note(
+        fmt::format("the journal was damaged and has been set aside as {}; its rows are made anew "
+                    "from the identity files and the kernel's mounts",
+                    journal->set_aside()));
+  }
+  return journal;
 }
 
 Journal::~Journal() {
   // What is queued goes with the batch after the one in flight; the writer takes them in order.
   if (!core_->queue.empty()) {
-    asio::post(core_->writer, [core = core_.get(), batch = std::exchange(core_->queue, {})] {
-      Core::Commit(*core->database, batch);
-    });
+    asio::post(core_->writer,
+               [core = core_.get(), batch = std::exchange(core_->queue, {})] { core->file->Commit(batch); });
   }
   core_->writer.join();
-  core_->database.reset();
+  core_->file.reset();
 }
+
+bool Journal::begun_anew() const { return core_->begun_anew; }
+
+const std::string& Journal::set_aside() const { return core_->set_aside; }
 
 std::map<std::string, std::string> Journal::TakeLoaded() { return std::exchange(core_->loaded, {}); }
 
+std::map<std::string, std::string> Journal::TakeDamaged() { return std::exchange(core_->damaged, {}); }
+
+absl::Status Journal::Restore(const std::map<std::string, std::string>& rows,
+                              const std::vector<Damaged>& damaged) {
+  std::vector<JournalChange> changes;
+  for (const Damaged& row : damaged) {
+    changes.push_back(
+        {.table = JournalChange::Table::kDamaged, .key = row.key, .value = row.record, .reason = row.reason});
+    changes.push_back(DeleteRow(row.key));
+  }
+  for (const auto& [key, record] : rows) changes.push_back(PutRow(key, record));
+  changes.push_back({.table = JournalChange::Table::kMeta, .key = kBegunAnew, .value = {}});
+  BERTH_RETURN_IF_ERROR(core_->file->Apply(changes));
+  for (const JournalChange& change : changes) core_->Remember(change);
+  core_->begun_anew = false;
+  return absl::OkStatus();
+}
+
+void Journal::Note(std::string sentence) {
+  core_->notes.push_back(sentence);
+  core_->standing.push_back(std::move(sentence));
+}
+
+std::vector<std::string> Journal::TakeNotes() { return std::exchange(core_->notes, {}); }
+
 Awaitable<absl::Status> Journal::Put(std::string key, std::string record, Prepare prepare) {
-  JournalChange change{
-      .table = JournalChange::Table::kVolumes, .key = std::move(key), .value = std::move(record)};
-  return Core::Await(core_, core_->Enqueue(std::move(change), std::move(prepare), true));
+  return Core::Await(core_,
+                     core_->Enqueue(PutRow(std::move(key), std::move(record)), std::move(prepare), true));
 }
 
 Awaitable<absl::Status> Journal::Delete(std::string key) {
-  JournalChange change{.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = {}};
-  return Core::Await(core_, core_->Enqueue(std::move(change), {}, true));
+  return Core::Await(core_, core_->Enqueue(DeleteRow(std::move(key)), {}, true));
 }
 
 void Journal::PutSoon(std::string key, std::string record) {
-  JournalChange change{
-      .table = JournalChange::Table::kVolumes, .key = std::move(key), .value = std::move(record)};
-  const auto write = core_->Enqueue(std::move(change), {}, false);
-  if (!write.ok()) SPDLOG_WARN("{}", write.status().ToString());
+  core_->EnqueueSoon(PutRow(std::move(key), std::move(record)));
 }
 
-void Journal::DeleteSoon(std::string key) {
-  JournalChange change{.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = {}};
-  const auto write = core_->Enqueue(std::move(change), {}, false);
-  if (!write.ok()) SPDLOG_WARN("{}", write.status().ToString());
-}
+void Journal::DeleteSoon(std::string key) { core_->EnqueueSoon(DeleteRow(std::move(key))); }
 
 Awaitable<absl::StatusOr<uint64_t>> Journal::ReserveEventNumbers(uint64_t count) {
   const std::shared_ptr<Core> core = core_;
   const uint64_t first = core->next_event_number;
   core->next_event_number += count;
   JournalChange change{.table = JournalChange::Table::kMeta,
-                       .key = "next_event_number",
+                       .key = kNextEventNumber,
                        .value = std::to_string(core->next_event_number)};
   auto write = core->Enqueue(std::move(change), {}, true);
   const absl::Status status = co_await Core::Await(core, std::move(write));
@@ -164,8 +230,24 @@ Awaitable<void> Journal::Flush(TimePoint deadline) {
   co_await core->done.WaitUntil([core] { return !core->in_flight && core->queue.empty(); }, deadline);
 }
 
+std::string Journal::problem() const {
+  if (!core_->trouble.empty() && !core_->in_flight && core_->queue.empty()) core_->Send({});
+  std::string problem = core_->trouble;
+  for (const std::string& sentence : core_->standing) {
+    problem += fmt::format("{}{}", problem.empty() ? "" : "; ", sentence);
+  }
+  return problem;
+}
+
+bool Journal::Holds(const std::string& key, const std::string& record) const {
+  const auto it = core_->on_disk.find(key);
+  return it != core_->on_disk.end() && it->second == std::hash<std::string>{}(record);
+}
+
 size_t Journal::queued() const { return core_->queue.size(); }
 
 uint64_t Journal::transactions() const { return core_->transactions; }
+
+const std::string& Journal::path() const { return core_->options.path; }
 
 }  // namespace berth

@@ -1,8 +1,16 @@
 // The mounter's memory: what was decided about each volume, durable before it is acted upon.
 //
-// Owned by the Mounter; loop thread only. A writer thread of its own talks to SQLite (journal_database.h):
+// Owned by the Mounter; loop thread only. A writer thread of its own talks to SQLite (journal_writer.h):
 // an fsync may take seconds, and the loop does not wait for it. Whatever has queued up while one
 // transaction is being committed becomes the next one, so that many volumes at work share their fsyncs.
+//
+// What fails, and how it goes on:
+//   full disk       new work is refused (RESOURCE_EXHAUSTED); everything else lives on space that was
+//                   reserved ahead, so volumes can still be let go.
+//   fsync, write    nothing is acknowledged until every row has been written anew, to a file of its own.
+//   damaged file    set aside at the start, never deleted; the rows come from the identity files and the
+//                   kernel (journal_rebuild.h).
+//   damaged row     put into a table of its own; made anew from its identity file.
 #pragma once
 
 #include <absl/status/status.h>
@@ -13,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/task_scope.h"
 #include "mounter/journal_database.h"
@@ -22,18 +31,40 @@ namespace berth {
 struct JournalOptions {
   std::string path;
   size_t queue_limit = 8192;  // writes that may wait; beyond: RESOURCE_EXHAUSTED
+  JournalReserve reserve = {};
+  std::string vfs = {};  // SQLite's name of another VFS, for tests of power cuts
 };
 
 class Journal {
  public:
-  // Blocks; called at start. Errors: JournalDatabase::Open.
+  // Blocks; called at start. A damaged file is set aside and a new one begun. Errors: JournalDatabase::Open,
+  // but for its DATA_LOSS.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Journal>> Open(const asio::any_io_executor& executor,
                                                                      JournalOptions options);
   // Commits what is queued, joins the writer thread and lets go of the file.
   ~Journal();
 
-  // The rows as they were when the journal was opened, by key. Once.
+  // Before the first write, once the tree of volumes is there (journal_rebuild.h):
+  // Whether the file was begun anew, by this berthd or by one that did not come as far as Restore.
+  [[nodiscard]] bool begun_anew() const;
+  // Where a damaged file was set aside to, at this start. Empty: there was none.
+  [[nodiscard]] const std::string& set_aside() const;
+  // The rows, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeLoaded();
+  // Rows whose bytes are not those that were written, by key. Once.
+  [[nodiscard]] std::map<std::string, std::string> TakeDamaged();
+  // Keeps `damaged` in a table of its own, with a reason for each, puts `rows` in their place (and in that of
+  // all rows that were lost) and ends begun_anew, all in one transaction. Blocks.
+  struct Damaged {
+    std::string key;
+    std::string record;
+    std::string reason;
+  };
+  [[nodiscard]] absl::Status Restore(const std::map<std::string, std::string>& rows,
+                                     const std::vector<Damaged>& damaged);
+  // What people should know of it, a sentence each; kept for TakeNotes and problem().
+  void Note(std::string sentence);
+  [[nodiscard]] std::vector<std::string> TakeNotes();
 
   // Work that has to be durable before the row is, such as the volume's directories: run on the writer
   // thread just before the transaction. If it fails, this one write fails with its error and is left out.
@@ -41,10 +72,13 @@ class Journal {
 
   // Returns once the row is on the disk. An error says that the caller must not act as if it were; it may
   // still turn up after a crash, so the caller writes what holds instead (PutSoon, DeleteSoon).
+  // With a `prepare` it is new work, which a full disk refuses (RESOURCE_EXHAUSTED) while the reserve lasts
+  // for everything else.
   [[nodiscard]] Awaitable<absl::Status> Put(std::string key, std::string record, Prepare prepare = {});
   [[nodiscard]] Awaitable<absl::Status> Delete(std::string key);
 
-  // The same without waiting, for what is only helpful to know after a crash. Errors are logged.
+  // The same without waiting, for what is only helpful to know after a crash. Errors are logged; it is
+  // written again with whatever is written next.
   void PutSoon(std::string key, std::string record);
   void DeleteSoon(std::string key);
 
@@ -54,12 +88,18 @@ class Journal {
   // Waits until everything that was queued before is committed, or has failed, or `deadline`.
   [[nodiscard]] Awaitable<void> Flush(TimePoint deadline);
 
+  // What an operator should know now: that the disk is full, that nothing is acknowledged, that it was begun
+  // anew. Empty: all is well. Asking makes a journal in trouble try again, without waiting for it.
+  [[nodiscard]] std::string problem() const;
+  // Whether the row on the disk is `record`, as far as is known.
+  [[nodiscard]] bool Holds(const std::string& key, const std::string& record) const;
+
   // How many writes wait for the batch in flight, and how many batches there have been.
   [[nodiscard]] size_t queued() const;
   [[nodiscard]] uint64_t transactions() const;
+  [[nodiscard]] const std::string& path() const;
 
  private:
-  struct Write;
   struct Core;
   explicit Journal(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 

@@ -1,8 +1,9 @@
 // The journal's file: SQLite in WAL mode with synchronous=FULL, held exclusively by one berthd.
 //
-//   <state_dir>/journal.db    volumes(key, record)   one row per volume
-//                             meta(key, value)       next_event_number
-//                             user_version           the schema's number
+//   <state_dir>/journal.db    volumes(key, record, checksum)   one row per volume
+//                             meta(key, value)                 next_event_number, begun_anew
+//                             damaged(key, record, reason, at) rows that could not be read, kept for people
+//                             user_version                     the schema's number
 //
 // Everything here blocks on the disk. Used by the thread that opened it until the Journal's writer thread
 // takes it over; never by two at once.
@@ -23,47 +24,92 @@ struct sqlite3_stmt;
 
 namespace berth {
 
-// One change of one row. An empty `value` deletes a volume's row.
+// Space that is set aside for letting volumes go on a full disk. The log's and the file's are allocated
+// ahead, so that nobody else takes them.
+struct JournalReserve {
+  uint64_t free_bytes = 4 << 20;  // with less free on the disk, new work is refused
+  uint64_t log_bytes = 2 << 20;   // of the write-ahead log
+  int file_bytes = 256 << 10;     // beyond what the file holds
+};
+
+// One change of one row. An empty `value` deletes it from kVolumes and kMeta; kDamaged is only added to.
 struct JournalChange {
-  enum class Table { kVolumes, kMeta };
+  enum class Table { kVolumes, kMeta, kDamaged };
   Table table = Table::kVolumes;
   std::string key;
   std::string value;
+  std::string reason = {};  // of kDamaged
 };
+
+// Everything that the file holds.
+struct JournalContents {
+  std::map<std::string, std::string> volumes;
+  std::map<std::string, std::string> meta;
+  struct Damaged {
+    std::string key;
+    std::string record;
+    std::string reason;
+  };
+  std::vector<Damaged> damaged;
+  // Rows of volumes whose bytes are not those that were written.
+  std::map<std::string, std::string> unreadable;
+
+  void Apply(const JournalChange& change);
+};
+
+// meta's keys.
+inline constexpr char kNextEventNumber[] = "next_event_number";
+inline constexpr char kBegunAnew[] = "begun_anew";
 
 class JournalDatabase {
  public:
-  // Makes the file (mode 0600) where there is none, and locks it.
-  // FAILED_PRECONDITION: another process holds it, or its schema is newer than this program's; then nothing
-  // in it was changed. DATA_LOSS: it is damaged, or no journal at all.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalDatabase>> Open(const std::string& path);
+  struct Options {
+    std::string path;
+    std::string vfs;  // empty: SQLite's own
+    JournalReserve reserve;
+  };
+  // Makes the file (mode 0600) where there is none, and locks it. What an older berthd wrote is brought to
+  // this schema in one transaction.
+  // FAILED_PRECONDITION: another process holds it, its schema is newer than this program's, or it is somebody
+  // else's database; then nothing in it was changed. DATA_LOSS: it is damaged, or no database at all.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalDatabase>> Open(Options options);
+  // A new file at `path`, whole and on the disk when this returns; there must be none.
+  [[nodiscard]] static absl::Status WriteNew(Options options, const JournalContents& contents);
   ~JournalDatabase();
   JournalDatabase(const JournalDatabase&) = delete;
   JournalDatabase& operator=(const JournalDatabase&) = delete;
 
-  // Every row of volumes. DATA_LOSS where the file is damaged.
-  [[nodiscard]] absl::StatusOr<std::map<std::string, std::string>> LoadVolumes();
-  [[nodiscard]] absl::StatusOr<uint64_t> LoadNextEventNumber();
+  // DATA_LOSS where the file is damaged.
+  [[nodiscard]] absl::StatusOr<JournalContents> Load();
 
-  // Makes all of `changes` durable in one transaction, or none. After a failure other than a full disk the
-  // connection is closed, and the next call opens it anew and moves what the write-ahead log holds into the
-  // file first: after a failed fsync nobody knows which pages of the log reached the disk, so it is not
-  // appended to.
-  // RESOURCE_EXHAUSTED: the disk is full. DATA_LOSS: the file is damaged. Else UNAVAILABLE.
+  // Makes all of `changes` durable in one transaction, or none.
+  // RESOURCE_EXHAUSTED: the disk is full; nothing happened. After anything else (DATA_LOSS: the file is
+  // damaged; UNAVAILABLE: writing or syncing it failed) nobody knows what is on the disk, and the file is not
+  // to be written to any more.
   [[nodiscard]] absl::Status Apply(const std::vector<JournalChange>& changes);
 
+  // Lets go of the file as it is: nothing more is written to it.
+  void Abandon() { Disconnect(/*checkpoint=*/false); }
+
  private:
-  explicit JournalDatabase(std::string path) : path_(std::move(path)) {}
+  explicit JournalDatabase(Options options) : options_(std::move(options)) {}
   [[nodiscard]] absl::Status Connect();
   void Disconnect(bool checkpoint);
   [[nodiscard]] absl::Status Execute(const char* sql);
   [[nodiscard]] absl::StatusOr<int64_t> QueryNumber(const char* sql);
   [[nodiscard]] absl::Status CheckSchema();
+  [[nodiscard]] absl::Status CheckPages();
+  [[nodiscard]] absl::Status MakeTables();
+  [[nodiscard]] absl::Status ApplyAll(const std::vector<JournalChange>& changes);
   [[nodiscard]] absl::Status ApplyOne(const JournalChange& change);
+  [[nodiscard]] absl::Status Checkpoint();
+  void ReserveSpace();
   [[nodiscard]] absl::Status Error(int code, std::string_view what) const;
 
-  std::string path_;
+  Options options_;
   sqlite3* db_ = nullptr;
+  int64_t schema_ = 0;  // the file's; 0: it is empty
+  int log_frames_ = 0;  // in the write-ahead log since the last checkpoint
 };
 
 }  // namespace berth

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -137,7 +138,28 @@ TEST_F(JournalTest, ASecondOwnerIsRefusedInPlainWords) {
   EXPECT_EQ(loop_.Run(journal->Put("a", "still mine")), absl::OkStatus());
 }
 
-TEST_F(JournalTest, ANewerSchemaIsRefusedAndNothingChanged) {
+TEST_F(JournalTest, AnotherProcessIsRefusedToo) {
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  // Begun before the journal is open: SQLite knows its own process's locks without the kernel.
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    LoopRunner loop;
+    const auto second = Journal::Open(loop.executor(), {.path = path_});
+    _exit(second.status().code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
+  }
+  const auto journal = Open();
+  EXPECT_EQ(write(go[1], "x", 1), 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST_F(JournalTest, Fault18ANewerSchemaIsRefusedAndNothingChanged) {
   Open().reset();
   Sql(path_, "PRAGMA user_version=99");
   const std::string before = Bytes(path_);
@@ -147,18 +169,148 @@ TEST_F(JournalTest, ANewerSchemaIsRefusedAndNothingChanged) {
   EXPECT_EQ(Bytes(path_), before);
 }
 
-TEST_F(JournalTest, ACorruptFileIsAClearError) {
-  std::ofstream(path_) << std::string(8192, 'x');
-  const auto corrupt = Journal::Open(loop_.executor(), {.path = path_});
-  EXPECT_EQ(corrupt.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(Message(corrupt.status()), HasSubstr(path_));
-}
-
 TEST_F(JournalTest, AForeignDatabaseIsLeftAlone) {
   Sql(path_, "CREATE TABLE theirs(x)");
   const std::string before = Bytes(path_);
-  EXPECT_EQ(Journal::Open(loop_.executor(), {.path = path_}).status().code(), absl::StatusCode::kDataLoss);
+  const auto foreign = Journal::Open(loop_.executor(), {.path = path_});
+  EXPECT_EQ(foreign.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(foreign.status()), HasSubstr("not one of Berth"));
   EXPECT_EQ(Bytes(path_), before);
+}
+
+TEST_F(JournalTest, Fault18AnOlderSchemaIsBroughtHereAndItsRowsStay) {
+  Sql(path_,
+      "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;"
+      "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+      "INSERT INTO volumes VALUES('a', 'one'), ('b', 'two');"
+      "INSERT INTO meta VALUES('next_event_number', '77');"
+      "PRAGMA application_id=1114797160;PRAGMA user_version=1");
+  {
+    const auto journal = Open();
+    EXPECT_FALSE(journal->begun_anew());
+    EXPECT_THAT(journal->TakeDamaged(), IsEmpty());
+    EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("a", "one"), Pair("b", "two")));
+    EXPECT_EQ(loop_.Run(journal->Put("a", "three")), absl::OkStatus());
+    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(1)), 77U);
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", "two")));
+}
+
+// What is in the directory, by name; the contents of the files that were set aside.
+std::map<std::string, std::string> SetAside(const std::string& directory) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("journal.db.corrupt-") && !name.ends_with("-wal"))
+      found[name] = Bytes(entry.path().string());
+  }
+  return found;
+}
+
+TEST_F(JournalTest, Fault21AFileThatIsNoDatabaseIsSetAsideWhole) {
+  const std::string garbage(8192, 'x');
+  std::ofstream(path_) << garbage;
+  const auto journal = Open();
+  ASSERT_NE(journal, nullptr);
+  EXPECT_TRUE(journal->begun_anew());
+  EXPECT_THAT(journal->set_aside(), HasSubstr("journal.db.corrupt-2"));
+  EXPECT_EQ(Bytes(journal->set_aside()), garbage);
+  EXPECT_THAT(journal->problem(), HasSubstr(journal->set_aside()));
+  EXPECT_THAT(journal->TakeNotes(), ElementsAre(HasSubstr("set aside")));
+  EXPECT_EQ(loop_.Run(journal->Put("a", "new life")), absl::OkStatus());
+}
+
+TEST_F(JournalTest, Fault21DamagedPagesAndATruncatedFileAreSetAsideAndNothingIsDeleted) {
+  for (int round = 0; round < 2; ++round) {
+    {
+      const auto journal = Open();
+      ASSERT_EQ(journal->Restore({}, {}), absl::OkStatus());
+      for (int i = 0; i < 200; ++i) journal->PutSoon(std::to_string(i), std::string(500, 'r'));
+    }
+    const std::string before = Bytes(path_);
+    ASSERT_GT(before.size(), 40'000U);
+    if (round == 0) {
+      std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(5 * 4096);
+      file << std::string(3 * 4096, '\x5a');
+    } else {
+      ASSERT_EQ(truncate(path_.c_str(), 5 * 4096 + 100), 0);
+    }
+    const std::string damaged = Bytes(path_);
+    const auto journal = Open();
+    ASSERT_NE(journal, nullptr);
+    EXPECT_TRUE(journal->begun_anew());
+    EXPECT_THAT(journal->TakeLoaded(), IsEmpty());
+    const auto aside = SetAside(directory_);
+    EXPECT_EQ(aside.size(), static_cast<size_t>(round + 1)) << "one more, and the first one still there";
+    EXPECT_EQ(Bytes(journal->set_aside()), damaged);
+    EXPECT_GT(*loop_.Run(journal->ReserveEventNumbers(1)), 1'000'000U) << "never one that was given out";
+  }
+}
+
+TEST_F(JournalTest, Fault21AnEmptiedFileWithALogIsSetAsideWithIt) {
+  const std::string copy = NewTestDirectory() + "/journal.db";
+  {
+    const auto journal = Open();
+    ASSERT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+    std::filesystem::copy_file(path_ + "-wal", copy + "-wal");
+  }
+  std::ofstream(copy).close();
+  const std::string log = Bytes(copy + "-wal");
+  const auto journal = Journal::Open(loop_.executor(), {.path = copy});
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  ASSERT_FALSE((*journal)->set_aside().empty());
+  EXPECT_EQ(Bytes((*journal)->set_aside() + "-wal"), log);
+}
+
+TEST_F(JournalTest, Fault21ARowThatIsNotAsItWasWrittenIsToldApart) {
+  {
+    const auto journal = Open();
+    ASSERT_EQ(journal->Restore({}, {}), absl::OkStatus());
+    ASSERT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+    ASSERT_EQ(loop_.Run(journal->Put("b", "two")), absl::OkStatus());
+  }
+  Sql(path_, "UPDATE volumes SET record = 'onf' WHERE key = 'a'");
+  {
+    const auto journal = Open();
+    EXPECT_FALSE(journal->begun_anew());
+    EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("b", "two")));
+    EXPECT_THAT(journal->TakeDamaged(), ElementsAre(Pair("a", "onf")));
+    ASSERT_EQ(journal->Restore({{"a", "rebuilt"}}, {{.key = "a", .record = "onf", .reason = "why"}}),
+              absl::OkStatus());
+  }
+  const auto journal = Open();
+  EXPECT_THAT(journal->TakeDamaged(), IsEmpty());
+  EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("a", "rebuilt"), Pair("b", "two")));
+}
+
+TEST_F(JournalTest, HoldsWhatIsOnTheDiskAndNothingElse) {
+  const auto journal = Open();
+  EXPECT_FALSE(journal->Holds("a", "one"));
+  ASSERT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+  EXPECT_TRUE(journal->Holds("a", "one"));
+  EXPECT_FALSE(journal->Holds("a", "two"));
+  ASSERT_EQ(loop_.Run(journal->Delete("a")), absl::OkStatus());
+  EXPECT_FALSE(journal->Holds("a", "one"));
+}
+
+TEST_F(JournalTest, AReplacementThatACrashCutInTheMiddleIsFinished) {
+  const std::string other = NewTestDirectory() + "/journal.db";
+  {
+    const auto next = Journal::Open(loop_.executor(), {.path = other});
+    ASSERT_TRUE(next.ok());
+    ASSERT_EQ(loop_.Run((*next)->Put("a", "of the new file")), absl::OkStatus());
+  }
+  std::filesystem::copy_file(other, path_ + ".next");
+  {
+    const auto old = Journal::Open(loop_.executor(), {.path = other});
+    ASSERT_TRUE(old.ok());
+    ASSERT_EQ(loop_.Run((*old)->Put("a", "of the old file")), absl::OkStatus());
+    // The old one's log must not be taken for the new one's.
+    std::filesystem::copy_file(other, path_);
+    std::filesystem::copy_file(other + "-wal", path_ + "-wal");
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "of the new file")));
 }
 
 TEST_F(JournalTest, EventNumbersNeverRepeat) {
@@ -183,6 +335,45 @@ TEST_F(JournalTest, AFullDiskIsToldAndWritingGoesOnOnceThereIsRoom) {
   ASSERT_EQ(umount2(directory_.c_str(), MNT_DETACH), 0);
 }
 
+TEST_F(JournalTest, Fault22AFullDiskRefusesNewWorkAndLetsVolumesGo) {
+  ASSERT_EQ(mount("small", directory_.c_str(), "tmpfs", 0, "size=2m"), 0);
+  const JournalReserve reserve{.free_bytes = 256 << 10, .log_bytes = 256 << 10, .file_bytes = 64 << 10};
+  const auto prepare = [] { return absl::OkStatus(); };
+  {
+    auto opened = Journal::Open(loop_.executor(), {.path = path_, .reserve = reserve});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    const auto journal = *std::move(opened);
+    for (int i = 0; i < 50; ++i) {
+      ASSERT_EQ(loop_.Run(journal->Put(std::to_string(i), std::string(400, 'r'), prepare)), absl::OkStatus());
+    }
+    EXPECT_EQ(journal->problem(), "");
+    // Somebody else fills it to the last byte.
+    {
+      std::ofstream file(directory_ + "/theirs", std::ios::binary);
+      const std::string block(4096, 'x');
+      while (file.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) continue;
+    }
+    const absl::Status refused = loop_.Run(journal->Put("new", "work", prepare));
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(Message(refused), HasSubstr("disk is full"));
+    EXPECT_THAT(journal->problem(), HasSubstr("disk is full"));
+    // Far more than the log holds, so that it has to be moved into the file on the way.
+    for (int round = 0; round < 4; ++round) {
+      for (int i = 0; i < 50; ++i) {
+        ASSERT_EQ(
+            loop_.Run(journal->Put(std::to_string(i), std::string(400, static_cast<char>('a' + round)))),
+            absl::OkStatus());
+      }
+    }
+    for (int i = 0; i < 49; ++i) ASSERT_EQ(loop_.Run(journal->Delete(std::to_string(i))), absl::OkStatus());
+    ASSERT_EQ(unlink((directory_ + "/theirs").c_str()), 0);
+    EXPECT_EQ(loop_.Run(journal->Put("new", "work", prepare)), absl::OkStatus());
+    EXPECT_EQ(journal->problem(), "");
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("49", std::string(400, 'd')), Pair("new", "work")));
+  ASSERT_EQ(umount2(directory_.c_str(), MNT_DETACH), 0);
+}
+
 TEST_F(JournalTest, AFailedWriteReachesEverybodyInItsGroupAndTheNextOneWorks) {
   const auto journal = Open();
   EXPECT_EQ(loop_.Run(journal->Put("a", "before")), absl::OkStatus());
@@ -201,9 +392,11 @@ TEST_F(JournalTest, AFailedWriteReachesEverybodyInItsGroupAndTheNextOneWorks) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   std::signal(SIGXFSZ, old_handler);
   EXPECT_FALSE((*first)->ok());
+  EXPECT_THAT(journal->problem(), HasSubstr("nothing is acknowledged"));
   EXPECT_FALSE((*second)->ok());
   EXPECT_EQ(**second, **third) << "one transaction, one error";
   EXPECT_EQ(loop_.Run(journal->Put("e", "after")), absl::OkStatus());
+  EXPECT_EQ(journal->problem(), "");
 }
 
 // Writes 0, 1, 2, … under its own name and says so after each, until it is killed.

@@ -1,28 +1,131 @@
 #include "mounter/mount_helper.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <filesystem>
+#include <list>
+#include <map>
+#include <optional>
+#include <ranges>
+#include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/process.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace berth {
 namespace {
 
 constexpr char kName[] = "berth-mount-helper";
-constexpr size_t kOutputLimit = 4096;
+constexpr size_t kOutputLimit = size_t{64} * 1024;
+// Half of those that may be left behind, so that probes take no unmount's place.
+constexpr size_t kStuckProbes = kStuckHelpers / 2;
+// How many paths one helper probes. A round begins only where all of them may hang.
+constexpr size_t kProbesAtATime = 16;
+
+// The number that `text` begins with.
+std::optional<int> NumberAt(std::string_view text) {
+  int value = 0;
+  if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) return std::nullopt;
+  return value;
+}
 
 // The number in "errno N", or 0.
 int ErrnoIn(std::string_view output) {
   constexpr std::string_view kLead = "errno ";
   if (!output.starts_with(kLead)) return 0;
-  int value = 0;
-  std::from_chars(output.data() + kLead.size(), output.data() + output.size(), value);
-  return value;
+  return NumberAt(output.substr(kLead.size())).value_or(0);
+}
+
+// A helper writes what it has to say into memory that outlives it: what it said before it hung is there too.
+absl::StatusOr<UniqueFd> OutputFile() {
+  UniqueFd fd(memfd_create(kName, MFD_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, "make a file in memory");
+  return fd;
+}
+
+std::string ReadOutput(const UniqueFd& fd) {
+  std::string text(kOutputLimit, '\0');
+  const ssize_t count = pread(fd.get(), text.data(), text.size(), 0);
+  text.resize(count > 0 ? static_cast<size_t>(count) : 0);
+  return text;
+}
+
+// What one line of a probe's output says, for each path.
+struct ProbeAnswer {
+  pid_t child = 0;
+  std::optional<absl::Status> verdict;
+};
+
+// Errors by which a file system says that nobody is behind it any more.
+bool MeansDead(int error) {
+  switch (error) {
+    case ENOTCONN:
+    case ECONNABORTED:
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EHOSTDOWN:
+    case EHOSTUNREACH:
+    case EIO:
+    case ENETUNREACH:
+    case ENODEV:
+    case ENOLINK:
+    case ENXIO:
+    case EREMOTEIO:
+    case ESHUTDOWN:
+    case ESTALE:
+    case ETIMEDOUT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status Verdict(int error, const std::string& path) {
+  // Whoever may not look has been answered.
+  if (error == EACCES || error == EPERM) return absl::OkStatus();
+  const std::string what = fmt::format("probe {}", path);
+  absl::Status status = ErrnoStatus(error, what);
+  if (!MeansDead(error)) return status;
+  absl::Status dead = absl::UnavailableError(status.message());
+  status.ForEachPayload(
+      [&dead](absl::string_view url, const absl::Cord& value) { dead.SetPayload(url, value); });
+  return dead;
+}
+
+std::vector<ProbeAnswer> ParseProbe(std::string_view output, const std::vector<std::string>& paths) {
+  std::vector<ProbeAnswer> answers(paths.size());
+  for (const auto part : std::views::split(output, '\n')) {
+    const std::string_view line(part.begin(), part.end());
+    const size_t blank = line.find(' ');
+    const std::optional<int> number = NumberAt(line);
+    if (blank == std::string_view::npos || !number || *number < 0) continue;
+    const auto index = static_cast<size_t>(*number);
+    if (index >= paths.size()) continue;
+    const std::string_view word = line.substr(blank + 1);
+    const size_t second = word.find(' ');
+    const int value = second == std::string_view::npos ? 0 : NumberAt(word.substr(second + 1)).value_or(0);
+    if (word == "ok") {
+      answers[index].verdict = absl::OkStatus();
+    } else if (word.starts_with("pid ")) {
+      answers[index].child = value;
+    } else if (word.starts_with("errno ") && value > 0) {
+      answers[index].verdict = Verdict(value, paths[index]);
+    } else if (word.starts_with("nochild ") && value > 0) {
+      answers[index].verdict = absl::ResourceExhaustedError(
+          ErrnoStatus(value, fmt::format("probe {}: fork", paths[index])).message());
+    }
+  }
+  return answers;
 }
 
 }  // namespace
@@ -39,32 +142,297 @@ absl::StatusOr<std::string> FindMountHelper(const std::string& configured) {
                                          configured.empty() ? "" : ", ", configured));
 }
 
-Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string operation, std::string path,
-                                                        TimePoint deadline) {
-  const std::string what = fmt::format("{} {}", operation, path);
-  ProcessSpec spec;
-  spec.executable = executable_;
-  spec.arguments = {operation, path};
-  auto ran = co_await RunProcess(reaper_, std::move(spec), "", kOutputLimit, deadline);
-  if (!ran.ok()) co_return Annotate(ran.status(), what);
-  if (ran->exit.known && ran->exit.signal == 0 && ran->exit.code == 0) co_return std::move(ran->out);
-  if (const int error = ErrnoIn(ran->out); error != 0) co_return ErrnoStatus(error, what);
-  co_return absl::InternalError(fmt::format("{}: {} ended with {}: {}", what, executable_,
-                                            ran->exit.Describe(), Printable(ran->err, 256)));
+struct MountHelper::State {
+  State(std::string path, TaskScope& scope) : executable(std::move(path)), reaper(scope) {}
+
+  struct Entry {
+    pid_t pid = 0;
+    std::string what;
+    WallTime since;
+    TimePoint began;
+    bool probe = false;
+    bool left_behind = false;
+  };
+  using Place = std::list<Entry>::iterator;
+
+  // A helper process, from its launch until it has ended; shared by who waits for it and by its reaping.
+  struct Running {
+    Running(std::shared_ptr<State> owner, std::unique_ptr<Process> launched, Entry known)
+        : state(std::move(owner)),
+          process(std::move(launched)),
+          place(state->entries.insert(state->entries.end(), std::move(known))) {}
+    ~Running() { state->entries.erase(place); }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    std::shared_ptr<State> state;
+    std::unique_ptr<Process> process;
+    Place place;
+    std::optional<ExitStatus> exit;
+  };
+
+  // Kills what still runs when whoever waits for it leaves, in whichever way.
+  class LeaveBehind {
+   public:
+    explicit LeaveBehind(Running& running) : running_(running) {}
+    ~LeaveBehind() {
+      if (running_.exit.has_value()) return;
+      // What a probe leaves behind is its children: it is never in the kernel's hands itself.
+      running_.place->left_behind = !running_.place->probe;
+      if (!running_.process->SignalGroup(SIGKILL).ok()) {
+        [[maybe_unused]] const absl::Status killed = running_.process->Signal(SIGKILL);
+      }
+    }
+    LeaveBehind(const LeaveBehind&) = delete;
+    LeaveBehind& operator=(const LeaveBehind&) = delete;
+
+   private:
+    Running& running_;
+  };
+
+  [[nodiscard]] const Entry* Hanging(std::string_view what) const {
+    const auto it = std::ranges::find_if(
+        entries, [what](const Entry& entry) { return entry.left_behind && entry.what == what; });
+    return it == entries.end() ? nullptr : &*it;
+  }
+  [[nodiscard]] size_t CountStuck(bool probes) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        entries, [probes](const Entry& entry) { return entry.left_behind && entry.probe == probes; }));
+  }
+  [[nodiscard]] static absl::Status Overdue(const Entry& entry) {
+    const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - entry.began);
+    return absl::DeadlineExceededError(
+        fmt::format("{}: process {} hangs in it for {} s", entry.what, entry.pid, age.count()));
+  }
+
+  void NotifyEnded() {
+    if (ended.has_value()) ended->NotifyAll();
+  }
+
+  static Awaitable<void> Reap(std::shared_ptr<Running> running) {
+    running->exit = co_await running->process->Wait();
+    // Not stuck any more, for those who wake up now.
+    running->place->left_behind = false;
+    running->state->NotifyEnded();
+  }
+
+  std::string executable;
+  TaskScope& reaper;
+  std::list<Entry> entries;
+  // Some helper's. Made by the first that waits, who knows the loop.
+  std::optional<Condition> ended;
+};
+
+MountHelper::MountHelper(std::string executable, TaskScope& reaper)
+    : state_(std::make_shared<State>(std::move(executable), reaper)) {}
+MountHelper::~MountHelper() = default;
+
+std::vector<StuckHelper> MountHelper::stuck() const {
+  std::vector<StuckHelper> stuck;
+  for (const State::Entry& entry : state_->entries) {
+    if (entry.left_behind) stuck.push_back({.pid = entry.pid, .what = entry.what, .since = entry.since});
+  }
+  return stuck;
 }
 
-Awaitable<absl::Status> MountHelper::Unmount(std::string path, TimePoint deadline) {
-  const auto output = co_await Run("umount", std::move(path), deadline);
+bool MountHelper::ProbeHangs(const std::string& path) const {
+  return state_->Hanging("probe " + path) != nullptr;
+}
+
+Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
+  const std::shared_ptr<State> state = state_;
+  if (!state->ended.has_value()) state->ended.emplace(co_await asio::this_coro::executor);
+  std::vector<pid_t> before;
+  for (const StuckHelper& each : stuck()) before.push_back(each.pid);
+  auto changed = [state, before] {
+    return std::ranges::any_of(before, [&state](pid_t pid) {
+      return std::ranges::none_of(
+          state->entries, [pid](const State::Entry& entry) { return entry.left_behind && entry.pid == pid; });
+    });
+  };
+  co_await state->ended->WaitUntil(std::move(changed), deadline);
+}
+
+Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string what, std::vector<std::string> arguments,
+                                                        TimePoint deadline) {
+  const std::shared_ptr<State> state = state_;
+  const auto executor = co_await asio::this_coro::executor;
+  if (state->reaper.cancelled()) co_return absl::CancelledError(what + ": shutting down");
+  if (!state->ended.has_value()) state->ended.emplace(executor);
+  auto free = [state, what] { return state->Hanging(what) == nullptr; };
+  if (!co_await state->ended->WaitUntil(std::move(free), deadline)) {
+    const State::Entry* const hanging = state->Hanging(what);
+    co_return hanging != nullptr ? State::Overdue(*hanging) : absl::DeadlineExceededError(what);
+  }
+  if (state->CountStuck(false) >= kStuckHelpers - kStuckProbes) {
+    co_return absl::ResourceExhaustedError(
+        fmt::format("{}: {} helper processes hang already", what, state->CountStuck(false)));
+  }
+
+  auto output = OutputFile();
+  if (!output.ok()) co_return Annotate(output.status(), what);
+  ProcessSpec spec;
+  spec.executable = state->executable;
+  spec.arguments = std::move(arguments);
+  spec.stdout_fd = output->get();
+  spec.stderr_fd = output->get();
+  auto launched = co_await Process::Launch(executor, std::move(spec), deadline);
+  if (!launched.ok()) co_return Annotate(launched.status(), what);
+  State::Entry entry{
+      .pid = (*launched)->pid(), .what = what, .since = WallClock::now(), .began = Clock::now()};
+  const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
+  state->reaper.Spawn("reap " + what, State::Reap(running));
+  const State::LeaveBehind leave_behind(*running);
+  auto done = [running] { return running->exit.has_value(); };
+  if (!co_await state->ended->WaitUntil(std::move(done), deadline)) co_return State::Overdue(*running->place);
+
+  std::string said = ReadOutput(*output);
+  const ExitStatus exit = *running->exit;
+  if (exit.known && exit.signal == 0 && exit.code == 0) co_return said;
+  if (const int error = ErrnoIn(said); error != 0) co_return ErrnoStatus(error, what);
+  co_return absl::InternalError(fmt::format("{}: {} ended with {}: {}", what, state->executable,
+                                            exit.Describe(), Printable(said, 256)));
+}
+
+Awaitable<absl::Status> MountHelper::Unmount(std::string path, UnmountOptions options, TimePoint deadline) {
+  std::vector<std::string> arguments{"umount"};
+  std::string what = "umount ";
+  const auto add = [&arguments, &what](const char* option) {
+    arguments.emplace_back(option);
+    what += fmt::format("{} ", option);
+  };
+  if (options.force) add("--force");
+  if (options.lazy) add("--lazy");
+  arguments.push_back(path);
+  const auto output = co_await Run(what + path, std::move(arguments), deadline);
+  co_return output.status();
+}
+
+Awaitable<std::vector<absl::Status>> MountHelper::Probe(std::vector<std::string> paths, TimePoint deadline) {
+  std::vector<absl::Status> verdicts;
+  verdicts.reserve(paths.size());
+  const std::span<const std::string> all(paths);
+  for (size_t from = 0; from < all.size(); from += kProbesAtATime) {
+    const auto some = all.subspan(from, std::min(kProbesAtATime, all.size() - from));
+    // Those that hang may take their share of the time, and no more.
+    const size_t rounds = (all.size() - from + kProbesAtATime - 1) / kProbesAtATime;
+    const TimePoint now = Clock::now();
+    const TimePoint until = now + (deadline - now) / static_cast<int64_t>(rounds);
+    std::vector<std::string> asked(some.begin(), some.end());
+    for (absl::Status& verdict : co_await ProbeSome(std::move(asked), until)) {
+      verdicts.push_back(std::move(verdict));
+    }
+  }
+  co_return verdicts;
+}
+
+Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::string> paths,
+                                                            TimePoint deadline) {
+  const std::shared_ptr<State> state = state_;
+  const auto executor = co_await asio::this_coro::executor;
+  if (!state->ended.has_value()) state->ended.emplace(executor);
+  std::vector<absl::Status> verdicts(paths.size(), absl::UnknownError("not asked"));
+  std::vector<std::string> asked;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (const State::Entry* const hanging = state->Hanging("probe " + paths[i]); hanging != nullptr) {
+      verdicts[i] = State::Overdue(*hanging);
+      continue;
+    }
+    asked.push_back(paths[i]);
+    places.push_back(i);
+  }
+  if (asked.empty()) co_return verdicts;
+  const auto fail = [&verdicts, &places, &asked](const absl::Status& why) {
+    for (size_t i = 0; i < places.size(); ++i) verdicts[places[i]] = Annotate(why, "probe " + asked[i]);
+  };
+  if (state->reaper.cancelled()) {
+    fail(absl::CancelledError("shutting down"));
+    co_return verdicts;
+  }
+  if (state->CountStuck(true) + asked.size() > kStuckProbes) {
+    fail(absl::ResourceExhaustedError(fmt::format("{} earlier probes hang", state->CountStuck(true))));
+    co_return verdicts;
+  }
+
+  const auto output = OutputFile();
+  if (!output.ok()) {
+    fail(output.status());
+    co_return verdicts;
+  }
+  ProcessSpec spec;
+  spec.executable = state->executable;
+  spec.arguments = asked;
+  spec.arguments.insert(spec.arguments.begin(), "probe");
+  spec.stdout_fd = output->get();
+  auto launched = co_await Process::Launch(executor, std::move(spec), deadline);
+  if (!launched.ok()) {
+    // A helper that does not start in time says nothing of any file system.
+    const bool late = launched.status().code() == absl::StatusCode::kDeadlineExceeded;
+    fail(late ? absl::UnknownError(launched.status().message()) : launched.status());
+    co_return verdicts;
+  }
+  const pid_t helper = (*launched)->pid();
+  const WallTime since = WallClock::now();
+  const TimePoint began = Clock::now();
+  State::Entry entry{.pid = helper, .what = "probe", .since = since, .began = began, .probe = true};
+  const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
+  state->reaper.Spawn("reap a probe", State::Reap(running));
+  const State::LeaveBehind leave_behind(*running);
+  auto done = [running] { return running->exit.has_value(); };
+  const bool in_time = co_await state->ended->WaitUntil(std::move(done), deadline);
+
+  std::vector<ProbeAnswer> answers = ParseProbe(ReadOutput(*output), asked);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    absl::Status& verdict = verdicts[places[i]];
+    if (answers[i].verdict.has_value()) {
+      verdict = *answers[i].verdict;
+      continue;
+    }
+    // Its session tells that it is this helper's child and not a stranger of the same number.
+    const pid_t child = answers[i].child;
+    if (in_time || child <= 0 || getsid(child) != helper) {
+      verdict = absl::UnknownError(fmt::format("probe {}: {} did not say", asked[i], state->executable));
+      continue;
+    }
+    State::Entry hanging{.pid = child,
+                         .what = "probe " + asked[i],
+                         .since = since,
+                         .began = began,
+                         .probe = true,
+                         .left_behind = true};
+    verdict = State::Overdue(hanging);
+    auto process = Process::Adopt(executor, child);
+    if (!process.ok()) continue;
+    const auto left = std::make_shared<State::Running>(state, *std::move(process), std::move(hanging));
+    state->reaper.Spawn("reap a probe", State::Reap(left));
+  }
+  co_return verdicts;
+}
+
+Awaitable<absl::Status> MountHelper::SetPermissions(std::string path, RootPermissions permissions,
+                                                    TimePoint deadline) {
+  std::vector<std::string> arguments{"permissions", path};
+  const auto add = [&arguments](const char* option, std::string value) {
+    arguments.emplace_back(option);
+    arguments.push_back(std::move(value));
+  };
+  if (permissions.owner) add("--owner", fmt::format("{}", *permissions.owner));
+  if (permissions.group) add("--group", fmt::format("{}", *permissions.group));
+  if (permissions.mode) add("--mode", fmt::format("{:o}", *permissions.mode));
+  if (!permissions.selinux_label.empty()) add("--label", permissions.selinux_label);
+  if (permissions.recursive) arguments.emplace_back("--recursive");
+  const auto output = co_await Run("set permissions of " + path, std::move(arguments), deadline);
   co_return output.status();
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::IsReadonly(std::string path, TimePoint deadline) {
-  const auto output = co_await Run("statvfs", path, deadline);
+  const auto output = co_await Run("statvfs " + path, {"statvfs", path}, deadline);
   if (!output.ok()) co_return output.status();
   if (output->starts_with("readonly 1")) co_return true;
   if (output->starts_with("readonly 0")) co_return false;
   co_return absl::InternalError(
-      fmt::format("statvfs {}: {} answered {}", path, executable_, Printable(*output, 64)));
+      fmt::format("statvfs {}: {} answered {}", path, state_->executable, Printable(*output, 64)));
 }
 
 }  // namespace berth

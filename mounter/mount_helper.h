@@ -1,42 +1,96 @@
 // Runs berth-mount-helper (mount_helper_main.cc): the things that may hang on a dead file system, in a
 // process that berthd can leave behind.
 //
-// Owned by the Mounter; loop thread only.
+// Owned by the Mounter; loop thread only. At its deadline a helper is killed, and is left behind if the
+// kernel does not let go of it: it holds nothing of berthd's, costs one process, and ends when its file
+// system answers. While one hangs, the same is not asked of the same path again: who asks waits for it, and
+// gets DEADLINE_EXCEEDED, with its pid and age, at his own deadline. At most kStuckHelpers are left behind;
+// beyond that nothing is begun: RESOURCE_EXHAUSTED, as where there is no process, memory or descriptor for
+// one.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <sys/types.h>
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "mounter/mounter.h"
 
 namespace berth {
+
+inline constexpr size_t kStuckHelpers = 64;
 
 // Where the helper is: beside this program, else in ../libexec/berth from there, else `configured`.
 // NOT_FOUND names the places.
 [[nodiscard]] absl::StatusOr<std::string> FindMountHelper(const std::string& configured);
 
+// An operator's levers; see UnpublishRequest.
+struct UnmountOptions {
+  bool force = false;  // MNT_FORCE: what waits for the file system gets an error
+  bool lazy = false;   // MNT_DETACH: gone from sight at once, from use when nobody uses it
+};
+
+// A helper that was killed and does not end.
+struct StuckHelper {
+  pid_t pid = 0;
+  std::string what;  // "umount /var/lib/..."
+  WallTime since;    // when it began
+};
+
 class MountHelper {
  public:
   // `reaper` outlives the helper processes that were left behind; usually the Mounter's own scope.
-  MountHelper(std::string executable, TaskScope& reaper)
-      : executable_(std::move(executable)), reaper_(reaper) {}
+  MountHelper(std::string executable, TaskScope& reaper);
+  ~MountHelper();
+  MountHelper(const MountHelper&) = delete;
+  MountHelper& operator=(const MountHelper&) = delete;
 
-  // Takes one mount away. ErrnoOf tells why not (EBUSY, EINVAL where none is there). DEADLINE_EXCEEDED: the
-  // helper hangs, and goes on hanging alone.
-  [[nodiscard]] Awaitable<absl::Status> Unmount(std::string path, TimePoint deadline);
+  // Takes one mount away. ErrnoOf tells why not (EBUSY, EINVAL where none is there).
+  [[nodiscard]] Awaitable<absl::Status> Unmount(std::string path, UnmountOptions options, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::Status> Unmount(std::string path, TimePoint deadline) {
+    return Unmount(std::move(path), UnmountOptions{}, deadline);
+  }
+
+  // Whether the file systems at `paths` answer, each asked by a process of its own; in the order of `paths`.
+  // OK: it does. UNAVAILABLE, with the errno: it is dead (ENOTCONN, ESTALE, EIO and their kin).
+  // DEADLINE_EXCEEDED: it hangs. NOT_FOUND: no such path. Anything else: it could not be asked.
+  [[nodiscard]] Awaitable<std::vector<absl::Status>> Probe(std::vector<std::string> paths,
+                                                           TimePoint deadline);
+
+  // Makes the root of what is mounted at `path`, or the block device there, look as asked; `recursive`
+  // changes owner and group of everything beneath, never through a mount or a symlink. What is so already
+  // stays untouched, so that a repeat goes on where the last one was interrupted. ErrnoOf tells why not
+  // (EROFS, EPERM, EOPNOTSUPP; EINVAL where nothing is mounted).
+  [[nodiscard]] Awaitable<absl::Status> SetPermissions(std::string path, RootPermissions permissions,
+                                                       TimePoint deadline);
 
   // Whether statvfs says that `path` is read-only.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsReadonly(std::string path, TimePoint deadline);
 
- private:
-  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(std::string operation, std::string path,
-                                                           TimePoint deadline);
+  // Those left behind, the oldest first.
+  [[nodiscard]] std::vector<StuckHelper> stuck() const;
 
-  std::string executable_;
-  TaskScope& reaper_;
+  // Whether a probe of `path` hangs still.
+  [[nodiscard]] bool ProbeHangs(const std::string& path) const;
+
+  // Waits until one of those that are left behind now has ended, or `deadline`.
+  [[nodiscard]] Awaitable<void> WaitUnstuck(TimePoint deadline);
+
+ private:
+  struct State;
+
+  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(std::string what,
+                                                           std::vector<std::string> arguments,
+                                                           TimePoint deadline);
+  [[nodiscard]] Awaitable<std::vector<absl::Status>> ProbeSome(std::vector<std::string> paths,
+                                                               TimePoint deadline);
+
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace berth

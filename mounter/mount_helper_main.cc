@@ -1,44 +1,289 @@
-// berth-mount-helper: does one thing to one path that may lie on a dead file system, in a process of its own.
+// berth-mount-helper: does one thing to paths that may lie on a dead file system, in a process of its own.
 // berthd runs it with a deadline and walks away from it if it hangs; it holds nothing of berthd's.
 //
-//   berth-mount-helper umount PATH     takes one mount away (never lazily, never through a symlink)
-//   berth-mount-helper statvfs PATH    prints "readonly 0" or "readonly 1"
+//   berth-mount-helper umount [--force] [--lazy] PATH
+//       takes one mount away, never through a symlink; --force fails what waits for the file system
+//       (MNT_FORCE), --lazy leaves it to those who still use it (MNT_DETACH)
+//   berth-mount-helper statvfs PATH
+//       prints "readonly 0" or "readonly 1"
+//   berth-mount-helper probe PATH...
+//       asks each file system for its root's attributes, in a child each, so that one that hangs hides no
+//       other. A line each, as they come, PATHs numbered from 0: "N pid P" (the child), then one of "N ok",
+//       "N errno E", "N nochild E" (it could not be asked). Ends once all have been answered.
+//   berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL] [--label TEXT]
+//   [--recursive]
+//       the root of the mount at PATH, or a block device there; --recursive: owner and group of everything
+//       beneath, too, through no mount and no symlink. What is so already is not touched.
 //
-// On success it prints its answer, or "ok", and ends with 0; else it prints "errno N" and ends with 1.
-// Usage mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own umount
-// would read the whole mount table first; what berthd unmounts here it knows by its path.
+// umount, statvfs and permissions print their answer, or "ok", and end with 0, else "errno E" and 1. Usage
+// mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own umount would read
+// the whole mount table first; what berthd unmounts here it knows by its path.
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
 
-int Failed(int error) {
+// How deep a tree may be: each level costs a descriptor.
+constexpr int kDepthLimit = 4096;
+constexpr uid_t kUnchanged = static_cast<uid_t>(-1);
+
+int Usage() {
+  std::fputs(
+      "usage: berth-mount-helper umount [--force] [--lazy] PATH\n"
+      "       berth-mount-helper statvfs PATH\n"
+      "       berth-mount-helper probe PATH...\n"
+      "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
+      "                                           [--label TEXT] [--recursive]\n",
+      stderr);
+  return 2;
+}
+
+int Answered(int error) {
+  if (error == 0) {
+    std::puts("ok");
+    return 0;
+  }
   std::printf("errno %d\n", error);
   return 1;
 }
 
-int Umount(const char* path) {
-  if (umount2(path, UMOUNT_NOFOLLOW) != 0) return Failed(errno);
-  std::puts("ok");
-  return 0;
+int Umount(int argc, char** argv) {
+  int flags = UMOUNT_NOFOLLOW;
+  const char* path = nullptr;
+  for (int i = 2; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--force") == 0) {
+      flags |= MNT_FORCE;
+    } else if (std::strcmp(argv[i], "--lazy") == 0) {
+      flags |= MNT_DETACH;
+    } else if (path != nullptr || argv[i][0] != '/') {
+      return Usage();
+    } else {
+      path = argv[i];
+    }
+  }
+  if (path == nullptr) return Usage();
+  return Answered(umount2(path, flags) == 0 ? 0 : errno);
 }
 
 int Statvfs(const char* path) {
   struct statvfs info{};
-  if (statvfs(path, &info) != 0) return Failed(errno);
+  if (statvfs(path, &info) != 0) return Answered(errno);
   std::printf("readonly %d\n", (info.f_flag & ST_RDONLY) != 0 ? 1 : 0);
   return 0;
+}
+
+// --- probe ---
+
+// One write a line: the children and we share the file.
+void Tell(int number, const char* word, int value, bool with_value) {
+  char line[64];
+  const int length = with_value ? std::snprintf(line, sizeof line, "%d %s %d\n", number, word, value)
+                                : std::snprintf(line, sizeof line, "%d %s\n", number, word);
+  if (write(STDOUT_FILENO, line, static_cast<size_t>(length)) != length) _exit(1);
+}
+
+[[noreturn]] void ProbeOne(int number, const char* path) {
+  struct statx info{};
+  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_FORCE_SYNC;
+  if (statx(AT_FDCWD, path, kFlags, STATX_BASIC_STATS, &info) == 0) {
+    Tell(number, "ok", 0, false);
+  } else {
+    Tell(number, "errno", errno, true);
+  }
+  _exit(0);
+}
+
+int Probe(int argc, char** argv) {
+  if (argc < 3) return Usage();
+  // Lines are appended, whoever writes them.
+  fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_APPEND);
+  for (int i = 2; i < argc; ++i) {
+    const int number = i - 2;
+    const pid_t child = fork();
+    if (child == 0) ProbeOne(number, argv[i]);
+    if (child < 0) {
+      Tell(number, "nochild", errno, true);
+    } else {
+      Tell(number, "pid", child, true);
+    }
+  }
+  while (wait(nullptr) > 0 || errno == EINTR) {
+  }
+  return 0;
+}
+
+// --- permissions ---
+
+struct Permissions {
+  uid_t owner = kUnchanged;
+  gid_t group = kUnchanged;
+  bool set_mode = false;
+  mode_t mode = 0;
+  const char* label = nullptr;
+  bool recursive = false;
+};
+
+int OpenAt(int directory, const char* name, int flags, unsigned long long resolve) {
+  open_how how{};
+  how.flags = static_cast<unsigned long long>(flags) | O_CLOEXEC;
+  how.resolve = resolve;
+  while (true) {
+    const long fd = syscall(SYS_openat2, directory, name, &how, sizeof how);
+    // EAGAIN: a rename elsewhere raced with the walk; the kernel asks for another try.
+    if (fd < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    return static_cast<int>(fd);
+  }
+}
+
+// `fd` was opened with O_PATH: nothing is opened by this, no device woken, and nobody can swap the name.
+int Chown(int fd, const struct stat& is, const Permissions& want) {
+  const bool owner_differs = want.owner != kUnchanged && want.owner != is.st_uid;
+  const bool group_differs = want.group != kUnchanged && want.group != is.st_gid;
+  if (!owner_differs && !group_differs) return 0;
+  return fchownat(fd, "", owner_differs ? want.owner : kUnchanged, group_differs ? want.group : kUnchanged,
+                  AT_EMPTY_PATH) == 0
+             ? 0
+             : errno;
+}
+
+int Beneath(int directory, const Permissions& want, int depth);
+
+int ChownEntry(int directory, const char* name, const Permissions& want, int depth) {
+  constexpr unsigned long long kResolve =
+      RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
+  const int fd = OpenAt(directory, name, O_PATH | O_NOFOLLOW, kResolve);
+  // EXDEV: something else is mounted there. ENOENT: it has gone meanwhile.
+  if (fd < 0) return errno == EXDEV || errno == ENOENT ? 0 : errno;
+  struct stat is{};
+  int error = fstat(fd, &is) == 0 ? Chown(fd, is, want) : errno;
+  if (error == 0 && S_ISDIR(is.st_mode)) {
+    const int inner = OpenAt(fd, ".", O_RDONLY | O_DIRECTORY, kResolve);
+    if (inner < 0) error = errno;
+    close(fd);
+    return error != 0 ? error : Beneath(inner, want, depth + 1);
+  }
+  close(fd);
+  return error;
+}
+
+// Closes `directory`.
+int Beneath(int directory, const Permissions& want, int depth) {
+  if (depth > kDepthLimit) {
+    close(directory);
+    return ELOOP;
+  }
+  DIR* const entries = fdopendir(directory);
+  if (entries == nullptr) {
+    const int error = errno;
+    close(directory);
+    return error;
+  }
+  int error = 0;
+  while (error == 0) {
+    errno = 0;
+    const dirent* const entry = readdir(entries);
+    if (entry == nullptr) {
+      error = errno;
+      break;
+    }
+    if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;
+    error = ChownEntry(directory, entry->d_name, want, depth);
+  }
+  closedir(entries);
+  return error;
+}
+
+int Apply(const char* path, const Permissions& want) {
+  const int fd = OpenAt(AT_FDCWD, path, O_PATH | O_NOFOLLOW, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS);
+  if (fd < 0) return errno;
+  struct statx info{};
+  if (statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_TYPE, &info) != 0) return errno;
+  const bool mounted = (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0 && S_ISDIR(info.stx_mode);
+  if (!mounted && !S_ISBLK(info.stx_mode)) return EINVAL;
+
+  struct stat is{};
+  if (fstat(fd, &is) != 0) return errno;
+  if (const int error = Chown(fd, is, want); error != 0) return error;
+  // Through the descriptor's own name: chmod and xattrs take none that was opened with O_PATH.
+  char self[64];
+  std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  // After the owner, whose change takes the set-id bits away.
+  if (fstat(fd, &is) != 0) return errno;
+  if (want.set_mode && (is.st_mode & 07777) != want.mode && chmod(self, want.mode) != 0) return errno;
+  if (want.label != nullptr &&
+      setxattr(self, "security.selinux", want.label, std::strlen(want.label) + 1, 0) != 0) {
+    return errno;
+  }
+  if (!want.recursive || !S_ISDIR(is.st_mode)) return 0;
+  const int directory = OpenAt(fd, ".", O_RDONLY | O_DIRECTORY, RESOLVE_NO_SYMLINKS);
+  if (directory < 0) return errno;
+  return Beneath(directory, want, 0);
+}
+
+bool Number(const char* text, int base, unsigned long limit, unsigned long* value) {
+  if (*text < '0' || *text > '9') return false;
+  char* end = nullptr;
+  errno = 0;
+  *value = std::strtoul(text, &end, base);
+  return errno == 0 && *end == '\0' && *value <= limit;
+}
+
+int SetPermissions(int argc, char** argv) {
+  if (argc < 3 || argv[2][0] != '/') return Usage();
+  constexpr unsigned long kIdLimit = 0xFFFFFFFEUL;
+  Permissions want;
+  for (int i = 3; i < argc; ++i) {
+    const char* const option = argv[i];
+    if (std::strcmp(option, "--recursive") == 0) {
+      want.recursive = true;
+      continue;
+    }
+    if (i + 1 == argc) return Usage();
+    const char* const text = argv[++i];
+    unsigned long number = 0;
+    if (std::strcmp(option, "--owner") == 0 && Number(text, 10, kIdLimit, &number)) {
+      want.owner = static_cast<uid_t>(number);
+    } else if (std::strcmp(option, "--group") == 0 && Number(text, 10, kIdLimit, &number)) {
+      want.group = static_cast<gid_t>(number);
+    } else if (std::strcmp(option, "--mode") == 0 && Number(text, 8, 07777, &number)) {
+      want.set_mode = true;
+      want.mode = static_cast<mode_t>(number);
+    } else if (std::strcmp(option, "--label") == 0) {
+      want.label = text;
+    } else {
+      return Usage();
+    }
+  }
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
+  return Answered(Apply(argv[2], want));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && std::strcmp(argv[1], "umount") == 0) return Umount(argv[2]);
-  if (argc == 3 && std::strcmp(argv[1], "statvfs") == 0) return Statvfs(argv[2]);
-  std::fputs("usage: berth-mount-helper umount|statvfs PATH\n", stderr);
-  return 2;
+  if (argc < 3) return Usage();
+  const char* const operation = argv[1];
+  if (std::strcmp(operation, "umount") == 0) return Umount(argc, argv);
+  if (std::strcmp(operation, "statvfs") == 0) return argc == 3 ? Statvfs(argv[2]) : Usage();
+  if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
+  if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
+  return Usage();
 }

@@ -21,6 +21,7 @@ struct Mount {
   std::string fs_type;
   bool shared = false;
   bool readonly = false;
+  std::string options = {};  // the mount's and the file system's
 };
 
 // Every mount at or beneath `directory` in this mount namespace, in the kernel's order. Keeps at most

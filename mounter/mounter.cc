@@ -8,14 +8,10 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/process.h"
 #include "base/status.h"
 #include "mounter/journal.h"
 #include "mounter/mount_tree.h"
-#include "mounter/mounter_context.h"
-#include "mounter/publish_check.h"
-#include "mounter/recovery.h"
-#include "mounter/volume_actor.h"
+#include "mounter/mounter_impl.h"
 
 namespace berth {
 namespace {
@@ -25,64 +21,35 @@ constexpr size_t kPathPromise = 128;
 constexpr size_t kTargetLength =
     sizeof("/0123456789abcdef0123456789abcdef/publish/0123456789abcdef0123456789abcdef/target") - 1;
 
-class MounterImpl final : public Mounter {
- public:
-  MounterImpl(const asio::any_io_executor& executor, MounterOptions options, PluginDirectory& plugins,
-              EventLog& events, std::unique_ptr<Journal> journal, VolumePaths paths)
-      : context_(executor, std::move(options), plugins, events, std::move(journal), std::move(paths)) {
-    context_.volumes_through = [this](const std::string& plugin_id) { return VolumesThrough(plugin_id); };
-  }
-
-  [[nodiscard]] absl::Status Load() {
-    BERTH_ASSIGN_OR_RETURN(loaded_, ReadRows(context_.journal->TakeLoaded(), BootId()));
-    for (const auto& [key, machine] : loaded_) AddActor(key, machine);
-    return absl::OkStatus();
-  }
-
-  Awaitable<absl::Status> Recover() override;
-  Awaitable<void> Shutdown(TimePoint deadline) override;
-  Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request, TimePoint deadline) override;
-  Awaitable<absl::StatusOr<bool>> Unpublish(UnpublishRequest request, TimePoint deadline) override;
-  Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(std::string plugin_id,
-                                                                         std::string volume_id,
-                                                                         TimePoint deadline) override;
-  Awaitable<absl::StatusOr<int64_t>> NodeExpand(std::string plugin_id, std::string volume_id,
-                                                ::csi::v1::CapacityRange range,
-                                                std::map<std::string, std::string> secrets,
-                                                TimePoint deadline) override;
-  std::vector<VolumeView> List() const override;
-  std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
-  std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
-  Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {
-    return context_.journal->ReserveEventNumbers(count);
-  }
-
- private:
-  std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);
-  [[nodiscard]] std::shared_ptr<VolumeActor> FindActor(const std::string& plugin_id,
-                                                       const std::string& volume_id) const;
-  [[nodiscard]] std::shared_ptr<VolumeActor> FindOrAdd(const std::string& plugin_id,
-                                                       const std::string& volume_id);
-  [[nodiscard]] size_t VolumesThrough(const std::string& plugin_id) const;
-
-  // Queues `request`, and waits for its end until `deadline`.
-  [[nodiscard]] static Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> Run(
-      std::shared_ptr<VolumeActor> actor, VolumeRequest request, TimePoint deadline);
-
-  MounterContext context_;
-  std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
-  std::map<std::string, VolumeMachine> loaded_;                  // until Recover
-};
-
-std::string Context(std::string_view what, const std::string& volume_id) {
-  return fmt::format("{} volume {}", what, Printable(volume_id, 128));
-}
+}  // namespace
 
 std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, VolumeMachine machine) {
   auto actor =
       std::make_shared<VolumeActor>(context_, std::move(machine), [this, key] { volumes_.erase(key); });
   volumes_[key] = actor;
+  actor->TellChanges();
   return actor;
+}
+
+void MounterImpl::Uses(const std::string& consumer, const std::string& key, bool used) {
+  if (used) {
+    by_consumer_[consumer].insert(key);
+    return;
+  }
+  const auto it = by_consumer_.find(consumer);
+  if (it == by_consumer_.end()) return;
+  it->second.erase(key);
+  if (it->second.empty()) by_consumer_.erase(it);
+}
+
+std::vector<std::shared_ptr<VolumeActor>> MounterImpl::ActorsOf(const std::string& consumer) const {
+  std::vector<std::shared_ptr<VolumeActor>> actors;
+  const auto it = by_consumer_.find(consumer);
+  if (it == by_consumer_.end()) return actors;
+  for (const std::string& key : it->second) {
+    if (const auto actor = volumes_.find(key); actor != volumes_.end()) actors.push_back(actor->second);
+  }
+  return actors;
 }
 
 std::shared_ptr<VolumeActor> MounterImpl::FindActor(const std::string& plugin_id,
@@ -107,32 +74,113 @@ size_t MounterImpl::VolumesThrough(const std::string& plugin_id) const {
 }
 
 Awaitable<absl::Status> MounterImpl::Recover() {
-  ReportStrangers(*context_.paths, loaded_, context_.events);
-  loaded_.clear();
+  TellRestored(*context_.journal, context_.events);
+  std::set<std::string> known;
+  for (const auto& [key, actor] : volumes_) known.insert(key);
+  ReportStrangers(*context_.paths, known, context_.events);
+  // Before anything is looked at, so that no change falls between.
+  auto watch =
+      MountWatch::Start(context_.executor, context_.scope, context_.paths->tree(),
+                        [this](const std::optional<std::set<std::string>>& keys) { OnMountChanges(keys); });
+  if (watch.ok()) {
+    context_.watch = *std::move(watch);
+    SPDLOG_INFO("mounts are watched by {}", context_.watch->describe());
+  } else {
+    not_watching_ = fmt::format("what others do to mounts is not noticed before a restart: {}",
+                                MessageOf(watch.status()));
+    SPDLOG_WARN("{}", not_watching_);
+  }
+
   size_t unfinished = 0;
+  size_t awaiting = 0;
   // By value: an actor may be gone as soon as it begins.
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) {
     const VolumeRecord& record = actor->machine().record();
-    for (auto& [publication, error] : FindLost(record, *context_.paths, BootId())) {
-      context_.events.Append({.type = "volume.lost",
-                              .plugin_id = record.plugin_id,
-                              .volume_id = record.volume_id,
-                              .consumer = publication.consumer,
-                              .message = error});
-      actor->MarkLost(publication, std::move(error));
-    }
+    actor->Reconcile({.start = true, .rebooted = record.boot_id != BootId()});
+    awaiting += static_cast<size_t>(std::ranges::any_of(record.publications, [](const PublicationRecord& p) {
+      return p.origin == Origin::kScheduler && !p.held.empty();
+    }));
     if (!actor->machine().Unsettled()) continue;
     ++unfinished;
     context_.events.Append({.type = "volume.recovered",
                             .plugin_id = record.plugin_id,
                             .volume_id = record.volume_id,
                             .consumer = "",
-                            .message = "berthd ended in the middle of a step: finishing it"});
+                            .message = "not finished when berthd ended: finishing it"});
     actor->Start();
   }
-  SPDLOG_INFO("{} volumes in the journal, {} with unfinished steps", actors.size(), unfinished);
+  if (awaiting > 0) {
+    context_.events.Append(
+        {.type = "node.awaiting_scheduler",
+         .plugin_id = "",
+         .volume_id = "",
+         .consumer = "",
+         .message = fmt::format("{} volumes wait for their scheduler's word, since the node was restarted",
+                                awaiting)});
+  }
+  WatchHealth();
+  SPDLOG_INFO("{} volumes in the journal, {} with unfinished steps, {} that wait for a scheduler",
+              actors.size(), unfinished, awaiting);
   co_return absl::OkStatus();
+}
+
+void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& keys) {
+  if (context_.stopping) return;
+  if (!keys) {
+    const auto actors = volumes_;
+    for (const auto& [key, actor] : actors) actor->Reconcile({});
+    return;
+  }
+  for (const std::string& key : *keys) {
+    const auto it = volumes_.find(key);
+    if (it != volumes_.end() && it->second->present()) {
+      it->second->Reconcile({});
+    } else if (!told_strangers_.contains(key) && ReportStranger(*context_.paths, key, context_.events)) {
+      told_strangers_.insert(key);
+    }
+  }
+}
+
+void MounterImpl::WatchHealth() {
+  if (context_.options.health_interval <= Duration(0)) return;
+  auto which = [this] {
+    std::vector<WatchedMount> mounts;
+    for (const auto& [key, actor] : volumes_) {
+      auto some = actor->WatchedMounts();
+      mounts.insert(mounts.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+    }
+    return mounts;
+  };
+  auto told = [this](const WatchedMount& mount, const absl::Status& verdict) {
+    const auto it = volumes_.find(mount.key);
+    if (it == volumes_.end()) return;
+    const auto actor = it->second;
+    actor->OnHealth(mount.component, verdict);
+  };
+  health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
+                  std::move(told));
+  context_.scope.Spawn("health of mounts", health_->Run());
+}
+
+void MounterImpl::Confirm(Origin origin) {
+  const auto actors = volumes_;
+  for (const auto& [key, actor] : actors) actor->Confirm(origin);
+}
+
+std::vector<std::string> MounterImpl::Problems() const {
+  std::vector<std::string> problems;
+  if (context_.journal != nullptr) {
+    if (std::string problem = context_.journal->problem(); !problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
+  }
+  if (!not_watching_.empty()) problems.push_back(not_watching_);
+  for (const StuckHelper& helper : context_.helper.stuck()) {
+    problems.push_back(fmt::format("process {} hangs in the kernel: {}; it ends when its file system answers",
+                                   helper.pid, helper.what));
+  }
+  return problems;
 }
 
 Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
@@ -145,7 +193,9 @@ Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
   if (!co_await context_.work_ended.WaitUntil(quiet, deadline)) {
     SPDLOG_WARN("steps of volumes still run; they are taken up again at the next start");
   }
+  co_await context_.consumers.Shutdown();
   co_await context_.scope.Join();
+  context_.watch.reset();
   for (const auto& [key, actor] : actors) actor->FailAll(absl::UnavailableError("berthd is stopping"));
   co_await context_.journal->Flush(std::max(deadline, Clock::now() + std::chrono::seconds(1)));
   context_.journal.reset();
@@ -159,105 +209,6 @@ Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
   const absl::Status taken_down = TakeDownMountTree(tree);
   if (!taken_down.ok()) SPDLOG_WARN("{}", taken_down.ToString());
 }
-
-Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
-    std::shared_ptr<VolumeActor> actor, VolumeRequest request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(const auto operation, actor->Submit(std::move(request), deadline));
-  if (!co_await operation->finished.WaitUntil([operation] { return operation->done; }, deadline)) {
-    co_return actor->Overdue(*operation);
-  }
-  if (!operation->status.ok()) co_return operation->status;
-  co_return operation;
-}
-
-Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
-  const std::string context = Context("publish", request.volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  // What no waiting mends is said at once.
-  const auto plugin = context_.plugins.Find(request.plugin_id);
-  if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
-    co_return Annotate(plugin.status(), context);
-  }
-  const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
-  const auto done = co_await Run(actor, std::move(request), deadline);
-  if (!done.ok()) co_return Annotate(done.status(), context);
-  co_return (*done)->target_path;
-}
-
-Awaitable<absl::StatusOr<bool>> MounterImpl::Unpublish(UnpublishRequest request, TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
-  const std::string context = Context("unpublish", request.volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(request.plugin_id, request.volume_id);
-  if (actor == nullptr) co_return false;
-  const auto done = co_await Run(actor, std::move(request), deadline);
-  if (!done.ok()) co_return Annotate(done.status(), context);
-  co_return (*done)->undone;
-}
-
-Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> MounterImpl::Stats(std::string plugin_id,
-                                                                                    std::string volume_id,
-                                                                                    TimePoint deadline) {
-  const std::string context = Context("stats of", volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(plugin_id, volume_id);
-  if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
-  auto answer = co_await VolumeActor::Stats(actor, deadline);
-  if (!answer.ok()) co_return Annotate(answer.status(), context);
-  co_return answer;
-}
-
-Awaitable<absl::StatusOr<int64_t>> MounterImpl::NodeExpand(std::string plugin_id, std::string volume_id,
-                                                           ::csi::v1::CapacityRange range,
-                                                           std::map<std::string, std::string> secrets,
-                                                           TimePoint deadline) {
-  const std::string context = Context("expand", volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(plugin_id, volume_id);
-  if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
-  ExpandRequest request{.required_bytes = range.required_bytes(),
-                        .limit_bytes = range.limit_bytes(),
-                        .secrets = std::move(secrets)};
-  const auto done = co_await Run(actor, std::move(request), deadline);
-  if (!done.ok()) co_return Annotate(done.status(), context);
-  co_return (*done)->capacity_bytes;
-}
-
-std::vector<VolumeView> MounterImpl::List() const {
-  std::vector<VolumeView> views;
-  for (const auto& [key, actor] : volumes_) {
-    if (actor->present()) views.push_back(actor->View());
-  }
-  // By what people know, rather than by hash.
-  std::ranges::sort(views, [](const VolumeView& a, const VolumeView& b) {
-    return std::tie(a.plugin_id, a.volume_id) < std::tie(b.plugin_id, b.volume_id);
-  });
-  return views;
-}
-
-std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
-                                            const std::string& volume_id) const {
-  const auto actor = FindActor(plugin_id, volume_id);
-  if (actor == nullptr || !actor->present()) return std::nullopt;
-  return actor->View();
-}
-
-std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
-  std::vector<std::string> held;
-  for (const auto& [key, actor] : volumes_) {
-    const VolumeRecord& record = actor->machine().record();
-    if (!actor->present() || record.plugin_id != plugin_id) continue;
-    const std::string volume = Printable(record.volume_id, 128);
-    for (const PublicationRecord& publication : record.publications) {
-      held.push_back(fmt::format("volume {} by {}", volume, Describe(publication.key)));
-    }
-    if (record.publications.empty()) held.push_back(fmt::format("volume {}, being unstaged", volume));
-  }
-  return held;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Mounter>> Mounter::Open(asio::any_io_executor executor, MounterOptions options,
                                                        PluginDirectory& plugins, EventLog& events) {

@@ -12,9 +12,14 @@
 // background, with a growing pause of up to a minute, forward until an Unpublish reverses the goal.
 //
 // Events: volume.staged, .published, .unpublished, .unstaged, .expanded; volume.failed (a step failed for
-// good), .uncertain (it is tried again), .recovered (berthd ended in the middle of it), .lost (the mount is
-// not there any more), .leftover (data in the way of a removal, left alone), .stranger (in the tree and not
-// in the journal, left alone); plugin.lied (it answered OK, and the kernel disagrees).
+// good), .uncertain (it is tried again), .stuck (the plugin or a file system does not come back from it),
+// .recovered (berthd ended in the middle of it), .awaiting_secrets (a step has to be repeated, and nobody
+// wrote its secrets down), .held (after a reboot: nothing is done before somebody says so), .lost (the mount
+// is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and does not
+// answer; the consumer has to be restarted), .alive (it answers again), .remounted (lost or dead, it was
+// mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
+// .stranger (in the tree and not in the journal, left alone); plugin.lied (it answered OK, and the kernel
+// disagrees); node.awaiting_scheduler (volumes wait for Confirm), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -45,8 +50,61 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
   AccessType access_type = AccessType::kMount;
   std::string fs_type;
   std::vector<std::string> mount_flags;
+  // CSI's VolumeCapability.MountVolume.volume_mount_group: only for a plugin with VOLUME_MOUNT_GROUP.
+  std::string volume_mount_group;
 
   bool operator==(const VolumeUse&) const = default;
+};
+
+// Who asked for a publication, and so whose word counts once the node has been away.
+enum class Origin {
+  kCaller,     // a person or a local program
+  kDeclared,   // a file in volumes.d
+  kScheduler,  // the central scheduler: after a reboot it waits for Confirm
+};
+
+// What a consumer consists of, where the caller said: once that has ended, its publication is released.
+struct ConsumerLife {
+  enum class Kind { kUnknown, kProcess, kCgroup, kUnit };
+  Kind kind = Kind::kUnknown;
+  // kProcess: its pid, and its start time in clock ticks since boot (0 in a request: it is read when the
+  // request is taken), so that a stranger who gets the same pid is not taken for it.
+  int64_t pid = 0;
+  uint64_t start_time = 0;
+  std::string name;  // kCgroup: its directory, absolute; kUnit: systemd's name of it
+
+  bool operator==(const ConsumerLife&) const = default;
+};
+
+// What the root of a published file system is to look like. Set once, when it is first published.
+struct RootPermissions {
+  std::optional<uint32_t> owner;  // uid
+  std::optional<uint32_t> group;  // gid
+  std::optional<uint32_t> mode;   // 07777 at most
+  bool recursive = false;         // owner and group of everything beneath, too
+  std::string selinux_label;      // empty: left as it is
+
+  bool operator==(const RootPermissions&) const = default;
+};
+
+// What the consumer's runtime can use. Unset in a request: everything.
+struct RuntimeAbility {
+  std::string name;  // for messages: "podman 4"
+  bool mount = true;
+  bool block = true;
+  std::vector<std::string> fs_types;  // empty: every one
+  bool readonly = true;               // it can keep a mount read-only
+
+  bool operator==(const RuntimeAbility&) const = default;
+};
+
+// Where secrets may be read again, when a step has to be repeated after berthd came back.
+struct SecretsReference {
+  enum class Kind { kNone, kFile, kCredential };  // kCredential: a file in berthd's $CREDENTIALS_DIRECTORY
+  Kind kind = Kind::kNone;
+  std::string name;  // kFile: an absolute path of a file that only root can write and read
+
+  bool operator==(const SecretsReference&) const = default;
 };
 
 struct PublishRequest {
@@ -59,6 +117,20 @@ struct PublishRequest {
   std::map<std::string, std::string> volume_context;
   std::optional<std::map<std::string, std::string>> publish_context;  // set: it is attached
   std::map<std::string, std::string> secrets;
+  // At most one of `secrets` and this. Read when they are needed.
+  SecretsReference secrets_reference = {};
+
+  Origin origin = Origin::kCaller;
+  // Mount it again of itself when its mount is gone or dead, and after a reboot. Of kDeclared always so; of
+  // kCaller not unless asked for, since another node may have the volume by then; of kScheduler after
+  // Confirm.
+  bool remount = false;
+  // An ephemeral inline volume: the plugin makes it with NodePublishVolume and deletes it, data and all, with
+  // NodeUnpublishVolume. It is not staged, and never unpublished to repair it.
+  bool ephemeral = false;
+  ConsumerLife life = {};
+  RootPermissions permissions = {};
+  std::optional<RuntimeAbility> runtime = {};
 
   bool operator==(const PublishRequest&) const = default;
 };
@@ -69,8 +141,20 @@ struct UnpublishRequest {
   std::string consumer;
   std::string name;
   bool all_names = false;
+  // Begin only once the consumer's process, cgroup or unit has ended (ConsumerLife).
+  bool wait_for_consumer = false;
+  // An operator's levers against a file system that does not answer. `force` aborts it (MNT_FORCE) before the
+  // plugin is called; data that it had not written are lost. `lazy` detaches a target that stays busy
+  // (MNT_DETACH): the file system may live on, and the volume is not called free by it.
+  bool force = false;
+  bool lazy = false;
 
   bool operator==(const UnpublishRequest&) const = default;
+};
+
+struct UnpublishResult {
+  bool was_published = false;  // there was something to undo
+  bool may_live_on = false;    // a mount was detached lazily: the file system may still be in use
 };
 
 // The volume's and each publication's place in its life; drawn in volume_machine.h.
@@ -86,6 +170,24 @@ struct PublicationView {
   bool uncertain = false;
   std::string last_error;
   std::optional<WallTime> published_at;
+
+  Origin origin = Origin::kCaller;
+  bool remount = false;
+  bool ephemeral = false;
+  ConsumerLife life = {};
+  bool awaiting_secrets = false;
+  // Why nothing is done about it until somebody says so: "the node was restarted: ...". Empty: nothing is
+  // awaited.
+  std::string held = {};
+  // Its mount is there and does not answer, or not any more (ENOTCONN): the error. Empty: it is well.
+  std::string dead = {};
+};
+
+// A step that a file system, or a plugin inside one, does not come back from.
+struct StuckView {
+  std::string on;   // what hangs: "NodeUnpublishVolume", "umount /var/lib/...": for people
+  int64_t pid = 0;  // of the helper process that hangs; 0: the plugin's call does
+  WallTime since;
 };
 
 struct VolumeView {
@@ -101,6 +203,81 @@ struct VolumeView {
   std::optional<WallTime> next_retry_at;
   std::string running;  // the RPC that runs now; empty: none
   std::optional<WallTime> running_since;
+
+  std::optional<StuckView> stuck;
+  // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
+  int64_t owed_expansion_bytes = 0;
+};
+
+// What a consumer's runtime needs to use a publication.
+struct ConsumerMount {
+  std::string plugin_id;
+  std::string volume_id;
+  std::string consumer;
+  std::string name;
+  std::string source_path;  // the target path: a mounted directory, or a block device node
+  AccessType access_type = AccessType::kMount;
+  bool readonly = false;
+  std::string fs_type;                   // as the kernel shows it
+  std::vector<std::string> mount_flags;  // the effective ones: for those who may change
+  std::string propagation;               // "private", "rslave": how a runtime should bind it
+  uint32_t device_major = 0;             // of a block device
+  uint32_t device_minor = 0;
+};
+
+// One RPC of a volume's, as it ended.
+struct RpcTrace {
+  std::string rpc;
+  WallTime started_at;
+  Duration took{};
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string error;
+};
+
+// Who keeps a mount busy.
+struct MountHolder {
+  int64_t pid = 0;
+  std::string command;
+  std::string consumer;  // of this node's publications, where the process is one's
+  std::string how;       // "open file /x", "working directory", "mount namespace of pid 12", "mapped file"
+};
+
+struct KernelMount {
+  std::string target;
+  std::string source;
+  std::string fs_type;
+  std::string options;
+  uint64_t id = 0;
+};
+
+// Everything about one volume, in one view.
+struct VolumeExplanation {
+  VolumeView view;
+  std::string journal_key;
+  bool in_journal = false;  // the row on the disk is what the view says
+  std::string identity;     // what its identity file says, for people
+  std::string directory;
+  std::vector<KernelMount> mounts;
+  std::vector<MountHolder> holders;
+  std::vector<RpcTrace> rpcs;        // the newest last, at most 16
+  std::vector<std::string> remarks;  // what does not fit together, a sentence each
+};
+
+// One thing that does not fit together, found by comparing the journal, the identity files, the kernel's
+// mounts and the plugins.
+struct Finding {
+  enum class Severity { kInfo, kWarning, kError };
+  Severity severity = Severity::kWarning;
+  std::string
+      code;  // "mount.missing", "mount.dead", "mount.stranger", "directory.stranger", "row.stale", ...
+  std::string plugin_id;
+  std::string volume_id;
+  std::string consumer;
+  std::string path;
+  std::string text;    // what was found, and what it means
+  std::string repair;  // what a repair would do; empty: only a person can
+  bool repaired = false;
+  std::string repair_error;
 };
 
 // How the mounter reaches plugins. Implemented by main over the registry.
@@ -136,6 +313,10 @@ struct MounterOptions {
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
   std::function<void(std::string_view point)> at_boundary;
+  // How often the file systems that can die (FUSE, network) are asked whether they live; 0: never.
+  Duration health_interval = std::chrono::seconds(30);
+  // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
+  std::string credentials_dir;
 };
 
 class Mounter {
@@ -159,13 +340,23 @@ class Mounter {
   // See berth.v1.Node for meaning and errors. `deadline` ends the caller's wait, not the work.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request,
                                                                        TimePoint deadline) = 0;
-  // The value says whether there was anything to undo.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<bool>> Unpublish(UnpublishRequest request,
-                                                                  TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request,
+                                                                             TimePoint deadline) = 0;
+  // The consumer has ended: every publication of its is unpublished, side by side. Returns how many there
+  // were; the first error if any could not be undone (it goes on in the background).
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer,
+                                                                        TimePoint deadline) = 0;
+  // The scheduler was heard, and the node has a valid lease: its publications that waited for that since a
+  // reboot are staged and published again.
+  virtual void Confirm(Origin origin) = 0;
 
   // For GetVolumeStats and ExpandVolume's part on the node; one of each in flight per volume.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
       std::string plugin_id, std::string volume_id, TimePoint deadline) = 0;
+  // The node must expand the volume to this size: durably noted, and done as soon as it is staged or
+  // published here. OK also where the volume is not here now but is known; NOT_FOUND where it is unknown.
+  [[nodiscard]] virtual Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
+                                                             int64_t required_bytes) = 0;
   // NOT_FOUND where the volume is not published here.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<int64_t>> NodeExpand(
       std::string plugin_id, std::string volume_id, ::csi::v1::CapacityRange range,
@@ -174,6 +365,20 @@ class Mounter {
   [[nodiscard]] virtual std::vector<VolumeView> List() const = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
+  // The publications of a consumer, as its runtime needs them; only those that are published.
+  [[nodiscard]] virtual std::vector<ConsumerMount> MountsOf(const std::string& consumer) const = 0;
+  // The volumes that a consumer uses, each once, however often it does.
+  [[nodiscard]] virtual std::vector<VolumeView> VolumesOf(const std::string& consumer) const = 0;
+  // NOT_FOUND: nothing is known of the volume.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id,
+                                                                             std::string volume_id,
+                                                                             TimePoint deadline) = 0;
+  // Compares everything; with `repair` does what each finding says it would.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::vector<Finding>>> Examine(bool repair,
+                                                                                TimePoint deadline) = 0;
+  // What an operator should know of the mounter itself, a sentence each: that the journal was rebuilt, that
+  // the disk is full, that mounts are not seen by the host.
+  [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
 

@@ -10,8 +10,10 @@
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
+#include "mounter/consumer_watch.h"
 #include "mounter/journal.h"
 #include "mounter/mount_helper.h"
+#include "mounter/mount_watch.h"
 #include "mounter/mounter.h"
 #include "mounter/plugin_gates.h"
 #include "mounter/volume_paths.h"
@@ -29,6 +31,7 @@ struct MounterContext {
         journal(std::move(opened_journal)),
         scope(loop, "mounter"),
         helper(options.helper_path, scope),
+        consumers(loop),
         gates(loop, options.calls_per_plugin),
         work_ended(loop) {}
 
@@ -41,6 +44,9 @@ struct MounterContext {
   std::unique_ptr<Journal> journal;
   TaskScope scope;
   MountHelper helper;
+  ConsumerWatch consumers;
+  // From Recover on; none where the kernel does not let us watch.
+  std::unique_ptr<MountWatch> watch;
   PluginGates gates;
   std::minstd_rand random{std::random_device{}()};
   bool stopping = false;
@@ -48,6 +54,8 @@ struct MounterContext {
 
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
+  // A consumer begins or ceases to use the volume of this journal key.
+  std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
 
   void Boundary(std::string_view point) const {
     if (options.at_boundary) options.at_boundary(point);

@@ -4,11 +4,16 @@
 // The berthd that dies is this program run again (testing/crash_child.h), in the same mount namespace and
 // with the same plugin, which lives on in the test's process and remembers what it did.
 #include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "base/safe_path.h"
 #include "mounter/testing/crash_child.h"
@@ -19,32 +24,61 @@ namespace {
 
 using ::testing::IsEmpty;
 
-PublishRequest ChildRequest(const std::string& consumer) {
+// What berthd is in the middle of when it dies.
+//
+//   publish  two uses of one volume begin
+//   round    and end
+//   secrets  they take secrets that a reference leads to
+//   expand   and an expansion is owed
+//   remount  and somebody unmounts one, which is mounted again
+//   forced   and both are unpublished by force
+PublishRequest ChildRequest(const std::string& consumer, const std::string& scenario) {
   PublishRequest request;
   request.plugin_id = "hp";
   request.volume_id = "v1";
   request.consumer = consumer;
+  request.remount = scenario == "remount";
+  if (scenario == "secrets") {
+    request.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "token"};
+  }
   return request;
 }
 
-UnpublishRequest ChildUndo(const std::string& consumer) {
+UnpublishRequest ChildUndo(const std::string& consumer, const std::string& scenario) {
   UnpublishRequest undo;
   undo.plugin_id = "hp";
   undo.volume_id = "v1";
   undo.consumer = consumer;
+  undo.force = scenario == "forced";
   return undo;
 }
 
-// Two uses of one volume, begun and, in "round", ended.
+// Everything is published, as the mounter and the kernel say.
+bool AllPublished(const Mounter& mounter) {
+  const auto view = mounter.Find("hp", "v1");
+  return view && !view->uncertain && std::ranges::all_of(view->publications, [](const PublicationView& p) {
+           return p.state == PublicationState::kPublished && LookAt(p.target_path)->mount_root;
+         });
+}
+
 bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario) {
   const TimePoint soon = Clock::now() + std::chrono::seconds(15);
   bool ok = true;
   for (const char* consumer : {"web", "db"}) {
-    ok = loop.Run(mounter.Publish(ChildRequest(consumer), soon)).ok() && ok;
+    ok = loop.Run(mounter.Publish(ChildRequest(consumer, scenario), soon)).ok() && ok;
   }
-  if (scenario == "round") {
+  if (scenario == "expand") {
+    ok = loop.Run(mounter.OweExpansion("hp", "v1", 1 << 20)).ok() && ok;
+    ok = loop.RunUntil([&] { return mounter.Find("hp", "v1")->owed_expansion_bytes == 0; }) && ok;
+  }
+  if (scenario == "remount") {
+    const std::string target = mounter.Find("hp", "v1")->publications.at(0).target_path;
+    ok = umount2(target.c_str(), UMOUNT_NOFOLLOW) == 0 && ok;
+    ok = loop.RunUntil([&] { return AllPublished(mounter); }) && ok;
+  }
+  if (scenario == "round" || scenario == "forced") {
     for (const char* consumer : {"web", "db"}) {
-      ok = loop.Run(mounter.Unpublish(ChildUndo(consumer), soon)).ok() && ok;
+      ok = loop.Run(mounter.Unpublish(ChildUndo(consumer, scenario), soon)).ok() && ok;
     }
   }
   return ok;
@@ -52,7 +86,11 @@ bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario)
 
 class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInterface<const char*> {
  protected:
-  void SetUp() override {}
+  void SetUp() override {
+    options_.credentials_dir = directory_;
+    std::ofstream(directory_ + "/token") << "k=hunter2\n";
+    ASSERT_EQ(chmod((directory_ + "/token").c_str(), 0400), 0);
+  }
 
   // Runs the child; true if it was killed at the boundary, false if there are fewer.
   [[nodiscard]] bool KillAt(int boundary) const {
@@ -96,7 +134,7 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
     ASSERT_TRUE(loop_.RunUntil([&] { return Settled(); })) << View().last_error;
     // Whoever asked got no answer, and asks again.
     ASSERT_TRUE(DoScenario(loop_, *mounter_, scenario));
-    if (scenario == "publish") {
+    if (scenario != "round" && scenario != "forced") {
       EXPECT_EQ(View().publications.size(), 2U);
       EXPECT_FALSE(View().uncertain);
       for (const PublicationView& publication : View().publications) {
@@ -104,7 +142,9 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
       }
       EXPECT_EQ(plugin_.PublishedCount(), 2U);
       EXPECT_EQ(plugin_.StagedCount(), 1U);
-      for (const char* consumer : {"web", "db"}) ASSERT_TRUE(Unpublish(ChildRequest(consumer)).ok());
+      for (const char* consumer : {"web", "db"}) {
+        ASSERT_TRUE(Unpublish(ChildRequest(consumer, scenario)).ok());
+      }
     }
     EXPECT_TRUE(Gone());
     EXPECT_EQ(plugin_.PublishedCount() + plugin_.StagedCount(), 0U);
@@ -117,7 +157,8 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
   EXPECT_GT(boundary, 12) << "the scenario has that many boundaries at least";
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest, ::testing::Values("publish", "round"),
+INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest,
+                         ::testing::Values("publish", "round", "secrets", "expand", "remount", "forced"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace
@@ -130,6 +171,7 @@ int RunCrashChild(int argc, char** argv) {
   MounterOptions options;
   options.state_dir = argv[2];
   options.helper_path = BERTH_MOUNT_HELPER;
+  options.credentials_dir = std::filesystem::path(argv[2]).parent_path();
   int left = std::atoi(argv[5]);
   options.at_boundary = [&left](std::string_view) {
     if (--left == 0) kill(getpid(), SIGKILL);

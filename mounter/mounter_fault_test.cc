@@ -312,7 +312,7 @@ TEST_F(MounterFaultTest, AStrangersDirectoryIsReportedAndLeftAlone) {
 
 TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
   Close();
-  ASSERT_EQ(mount("small", options_.state_dir.c_str(), "tmpfs", 0, "size=512k"), 0);
+  ASSERT_EQ(mount("small", options_.state_dir.c_str(), "tmpfs", 0, "size=16m"), 0);
   Open();
   ASSERT_TRUE(Publish(Request()).ok());
   std::ofstream fill(options_.state_dir + "/fill");

@@ -95,7 +95,7 @@ TEST_F(MounterTest, AConsumerMayUseAVolumeTwiceAndReleaseBothAtOnce) {
   ASSERT_TRUE(Publish(first).ok() && Publish(second).ok());
   UnpublishRequest undo = Undo(first);
   undo.all_names = true;
-  EXPECT_EQ(*loop_.Run(mounter_->Unpublish(undo, Soon())), true);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(undo, Soon()))->was_published);
   EXPECT_TRUE(Gone());
 }
 
@@ -144,7 +144,7 @@ TEST_F(MounterTest, AnotherRequestForTheVolumeWaitsItsTurn) {
   plugin_.Release();
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value() && undo->has_value(); }));
   EXPECT_TRUE((*publish)->ok());
-  EXPECT_EQ(***undo, true);
+  EXPECT_TRUE((**undo)->was_published);
   EXPECT_TRUE(Gone());
 }
 
@@ -361,7 +361,7 @@ TEST_F(MounterTest, ManyVolumesAtOnce) {
     ASSERT_TRUE((*answer)->ok()) << (*answer)->status();
   }
   EXPECT_EQ(mounter_->List().size(), 50U);
-  std::vector<std::shared_ptr<std::optional<absl::StatusOr<bool>>>> undone;
+  std::vector<std::shared_ptr<std::optional<absl::StatusOr<UnpublishResult>>>> undone;
   for (int i = 0; i < 50; ++i) {
     undone.push_back(loop_.Start(mounter_->Unpublish(Undo(Request("v" + std::to_string(i))), Soon())));
   }
@@ -425,6 +425,20 @@ TEST(MountHelperTest, UnmountsAndTells) {
 TEST(MountHelperTest, IsFoundWhereItIsConfigured) {
   EXPECT_EQ(*FindMountHelper(BERTH_MOUNT_HELPER), BERTH_MOUNT_HELPER);
   EXPECT_EQ(FindMountHelper("/nonexistent").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(MounterTest, StatsWaitForAPluginThatComesBack) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.SetUsable(false);
+  const auto stats = loop_.Start(mounter_->Stats("hp", "v1", Soon()));
+  EXPECT_FALSE(loop_.RunUntil([&] { return stats->has_value(); }, std::chrono::milliseconds(30)));
+  plugins_.SetUsable(true);
+  ASSERT_TRUE(loop_.RunUntil([&] { return stats->has_value(); }));
+  EXPECT_TRUE((*stats)->ok()) << (*stats)->status();
+  plugins_.SetUsable(false);
+  const auto late = loop_.Run(mounter_->Stats("hp", "v1", Clock::now() + std::chrono::milliseconds(30)));
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(MessageOf(late.status()), HasSubstr("backing off"));
 }
 
 TEST_F(MounterTest, ADrainedPluginTakesNothingNewAndLetsEverythingGo) {

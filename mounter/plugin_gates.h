@@ -43,6 +43,12 @@ class PluginGates {
     Gate* gate_;
   };
 
+  // Whether Enter would have to wait now.
+  [[nodiscard]] bool Full(const std::string& plugin_id) const {
+    const auto gate = gates_.find(plugin_id);
+    return gate != gates_.end() && gate->second.inside >= limit_;
+  }
+
   // Waits for a place; none at `deadline`.
   [[nodiscard]] Awaitable<std::optional<Pass>> Enter(std::string plugin_id, TimePoint deadline);
 

@@ -1,88 +1,17 @@
 #include "mounter/publish_check.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/stubs/common.h>
+
+#include <algorithm>
+#include <string>
 
 #include "base/status.h"
+#include "mounter/root_permissions.h"
 
 namespace berth {
 namespace {
 
 using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
-
-constexpr size_t kVolumeIdLimit = 4096;
-constexpr size_t kConsumerLimit = 1024;
-constexpr size_t kMapLimit = 4096;  // the specification's, keys and values together
-constexpr size_t kSecretsLimit = 1 << 20;
-constexpr size_t kFsTypeLimit = 128;
-constexpr size_t kMountFlagsLimit = 4096;
-
-absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
-
-// Proto strings are text: anything else could not be sent to a plugin.
-bool IsUtf8(std::string_view text) {
-  return google::protobuf::internal::IsStructurallyValidUTF8(text.data(), static_cast<int>(text.size()));
-}
-
-absl::Status CheckText(std::string_view what, std::string_view text, size_t limit) {
-  if (text.size() > limit) return Invalid(fmt::format("{}: {} bytes, at most {}", what, text.size(), limit));
-  if (!IsUtf8(text))
-    return Invalid(fmt::format("{}: not valid UTF-8, as CSI demands: {}", what, Printable(text, 64)));
-  return absl::OkStatus();
-}
-
-// Values are never shown: a context may hold what should not be.
-absl::Status CheckMap(std::string_view what, const std::map<std::string, std::string>& map, size_t limit) {
-  size_t size = 0;
-  for (const auto& [key, value] : map) {
-    size += key.size() + value.size();
-    if (!IsUtf8(key) || !IsUtf8(value))
-      return Invalid(fmt::format("{}: holds text that is not valid UTF-8", what));
-  }
-  if (size > limit) return Invalid(fmt::format("{}: {} bytes in all, at most {}", what, size, limit));
-  return absl::OkStatus();
-}
-
-absl::Status CheckNames(const std::string& plugin_id, const std::string& volume_id,
-                        const std::string& consumer, const std::string& name) {
-  if (plugin_id.empty()) return Invalid("plugin_id: empty; name the plugin");
-  if (volume_id.empty()) return Invalid("volume_id: empty; give the storage's own id of the volume");
-  if (consumer.empty()) return Invalid("consumer: empty; name who uses the volume");
-  BERTH_RETURN_IF_ERROR(CheckText("plugin_id", plugin_id, kConsumerLimit));
-  BERTH_RETURN_IF_ERROR(CheckText("volume_id", volume_id, kVolumeIdLimit));
-  BERTH_RETURN_IF_ERROR(CheckText("consumer", consumer, kConsumerLimit));
-  return CheckText("name", name, kConsumerLimit);
-}
-
-bool ReadsOnly(AccessMode::Mode mode) {
-  return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
-}
-
-absl::Status CheckUse(const VolumeUse& use, bool readonly) {
-  if (use.access_mode == AccessMode::UNKNOWN || !AccessMode::Mode_IsValid(use.access_mode)) {
-    return Invalid("access mode: unknown");
-  }
-  if (ReadsOnly(use.access_mode) && !readonly) {
-    return Invalid(fmt::format("access mode {} allows reading only: ask for readonly too",
-                               AccessMode::Mode_Name(use.access_mode)));
-  }
-  if (use.access_type == AccessType::kBlock && !use.fs_type.empty()) {
-    return Invalid("fs_type: a block volume has no file system; leave it out, or ask for mount access");
-  }
-  if (use.access_type == AccessType::kBlock && !use.mount_flags.empty()) {
-    return Invalid("mount flags: a block volume is not mounted; leave them out, or ask for mount access");
-  }
-  BERTH_RETURN_IF_ERROR(CheckText("fs_type", use.fs_type, kFsTypeLimit));
-  size_t size = 0;
-  for (const std::string& flag : use.mount_flags) {
-    size += flag.size();
-    if (!IsUtf8(flag)) return Invalid("mount flags: not valid UTF-8");
-  }
-  if (size > kMountFlagsLimit) {
-    return Invalid(fmt::format("mount flags: {} bytes in all, at most {}", size, kMountFlagsLimit));
-  }
-  return absl::OkStatus();
-}
 
 // What differs between two uses, for people. The flags themselves are not shown.
 std::string Difference(const VolumeUse& held, const VolumeUse& wanted) {
@@ -94,6 +23,7 @@ std::string Difference(const VolumeUse& held, const VolumeUse& wanted) {
     return fmt::format("with access mode {}, not {}", AccessMode::Mode_Name(held.access_mode),
                        AccessMode::Mode_Name(wanted.access_mode));
   }
+  if (held.volume_mount_group != wanted.volume_mount_group) return "with another mount group";
   if (held.fs_type != wanted.fs_type) {
     return fmt::format("with fs type \"{}\", not \"{}\"", Printable(held.fs_type, 64),
                        Printable(wanted.fs_type, 64));
@@ -115,49 +45,85 @@ std::string Holders(const VolumeRecord& record) {
 
 // What one volume has only once, compared with what is asked for. Empty: the same.
 std::string VolumeDifference(const PublishRequest& request, const VolumeRecord& record) {
-  if (record.use != request.use) return Difference(record.use, request.use);
+  VolumeUse wanted = request.use;
+  if (record.rebuilt) {
+    // What the identity file does not tell comes back with this request.
+    wanted.fs_type = record.use.fs_type;
+    wanted.mount_flags = record.use.mount_flags;
+    wanted.volume_mount_group = record.use.volume_mount_group;
+  }
+  if (record.use != wanted) return Difference(record.use, wanted);
+  if (record.rebuilt) return "";
   if (record.volume_context != request.volume_context) return "with another volume context";
   if (record.publish_context != request.publish_context) return "with another publish context";
   return "";
 }
 
+// The same of one publication.
+std::string PublicationDifference(const PublishRequest& request, const VolumeRecord& record,
+                                  const PublicationRecord& publication) {
+  if (publication.readonly != request.readonly) return publication.readonly ? "read-only" : "writable";
+  if (publication.ephemeral != request.ephemeral) {
+    return publication.ephemeral ? "as an ephemeral volume" : "and it is not an ephemeral one";
+  }
+  // They are set once; a record that was made anew does not know them.
+  if (!record.rebuilt && publication.permissions != request.permissions) {
+    return "with other permissions of its root";
+  }
+  return "";
+}
+
+bool Writes(const PublicationRecord& publication) { return !publication.readonly; }
+
 }  // namespace
 
-absl::Status CheckForm(const PublishRequest& request) {
-  BERTH_RETURN_IF_ERROR(CheckNames(request.plugin_id, request.volume_id, request.consumer, request.name));
-  BERTH_RETURN_IF_ERROR(CheckUse(request.use, request.readonly));
-  BERTH_RETURN_IF_ERROR(CheckMap("volume_context", request.volume_context, kMapLimit));
-  if (request.publish_context) {
-    BERTH_RETURN_IF_ERROR(CheckMap("publish_context", *request.publish_context, kMapLimit));
-  }
-  return CheckMap("secrets", request.secrets, kSecretsLimit);
-}
-
-absl::Status CheckForm(const UnpublishRequest& request) {
-  return CheckNames(request.plugin_id, request.volume_id, request.consumer, request.name);
-}
-
 absl::Status CheckAttached(const PublishRequest& request, const PluginFacts& facts) {
-  if (!facts.NeedsAttach() || request.publish_context) return absl::OkStatus();
+  // An ephemeral volume is not there before it is published.
+  if (!facts.NeedsAttach() || request.publish_context || request.ephemeral) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "plugin {} needs the volume attached to this node first (ControllerPublishVolume): pass what that call "
       "answered: --publish-context K=V for each pair, or one empty --publish-context if it answered none",
       request.plugin_id));
 }
 
+absl::Status CheckPlugin(const PublishRequest& request, const PluginFacts& facts, const VolumeRecord* record,
+                         size_t held_through) {
+  BERTH_RETURN_IF_ERROR(CheckAttached(request, facts));
+  const bool groups = facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::VOLUME_MOUNT_GROUP);
+  if (!request.use.volume_mount_group.empty() && !groups) {
+    return absl::FailedPreconditionError(
+        fmt::format("plugin {} cannot mount for a group (it has no VOLUME_MOUNT_GROUP): leave "
+                    "volume_mount_group out, and ask for a group in the permissions instead",
+                    request.plugin_id));
+  }
+  if (!request.permissions.selinux_label.empty() && !SelinuxIsOn()) {
+    return absl::FailedPreconditionError(
+        "selinux_label: SELinux is not on in this kernel, so there is nothing to label: leave it out");
+  }
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  if (record != nullptr && record->Find(key) == nullptr && !record->node_id.empty() &&
+      record->node_id != facts.node_id) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the volume is held as node \"{}\", and plugin {} now calls this node \"{}\": it must leave "
+        "before it is used under the new name",
+        Printable(record->node_id, 128), request.plugin_id, Printable(facts.node_id, 128)));
+  }
+  const int64_t limit = facts.max_volumes_per_node.value_or(0);
+  if (limit > 0 && record == nullptr && held_through >= static_cast<uint64_t>(limit)) {
+    return absl::ResourceExhaustedError(
+        fmt::format("plugin {} takes {} volumes on this node, and holds as many", request.plugin_id, limit));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& record) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
-  const std::string difference = VolumeDifference(request, record);
+  std::string difference = VolumeDifference(request, record);
   if (const PublicationRecord* same = record.Find(key)) {
-    if (!difference.empty()) {
-      return absl::AlreadyExistsError(
-          fmt::format("{} has this volume already, {}: unpublish it first", Describe(key), difference));
-    }
-    if (same->readonly != request.readonly) {
-      return absl::AlreadyExistsError(fmt::format("{} has this volume already, {}: unpublish it first",
-                                                  Describe(key), same->readonly ? "read-only" : "writable"));
-    }
-    return absl::OkStatus();
+    if (difference.empty()) difference = PublicationDifference(request, record, *same);
+    if (difference.empty()) return absl::OkStatus();
+    return absl::AlreadyExistsError(
+        fmt::format("{} has this volume already, {}: unpublish it first", Describe(key), difference));
   }
   if (record.publications.empty()) return absl::OkStatus();
   if (!difference.empty()) {
@@ -165,11 +131,25 @@ absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& 
         fmt::format("the volume is held {}, by {}: a volume has one capability on a node at a time",
                     difference, Holders(record)));
   }
+  const bool ephemeral = std::ranges::any_of(record.publications, &PublicationRecord::ephemeral);
+  if (ephemeral || request.ephemeral) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the volume is held{}, by {}: an ephemeral volume is one consumer's alone, and goes with it",
+        ephemeral ? " as an ephemeral one" : "", Holders(record)));
+  }
   if (record.use.access_mode == AccessMode::SINGLE_NODE_SINGLE_WRITER) {
     return absl::FailedPreconditionError(
         fmt::format("the volume is held with access mode SINGLE_NODE_SINGLE_WRITER, by {}: it allows one "
                     "publication at a time",
                     Holders(record)));
+  }
+  const auto writer = std::ranges::find_if(record.publications, Writes);
+  const bool one_writer = record.use.access_mode == AccessMode::MULTI_NODE_SINGLE_WRITER;
+  if (one_writer && !request.readonly && writer != record.publications.end()) {
+    return absl::FailedPreconditionError(
+        fmt::format("the volume is held with access mode MULTI_NODE_SINGLE_WRITER, for writing by {}: it "
+                    "allows one writer; ask for readonly",
+                    Describe(writer->key)));
   }
   return absl::OkStatus();
 }

@@ -1,10 +1,13 @@
-// What is checked of a request before anything is done: its own form, what the plugin can do, and what the
-// volume is in use for already.
+// What is checked of a request before anything is done: its own form, what its consumer's runtime can use,
+// what the plugin can do, and what the volume is in use for already.
 //
-// Pure; any thread. Messages are for the person who made the request and say what would be right.
+// Pure, but for the question whether SELinux is on; any thread. Messages are for the person who made the
+// request and say what would be right; none shows a context's value, a secret or a mount flag.
 #pragma once
 
 #include <absl/status/status.h>
+
+#include <cstddef>
 
 #include "csi/plugin_facts.h"
 #include "mounter/mounter.h"
@@ -12,11 +15,19 @@
 
 namespace berth {
 
-// The request by itself: ids, sizes, text, and how its parts fit together. INVALID_ARGUMENT.
+// The request by itself: ids, sizes, text, and how its parts fit together. INVALID_ARGUMENT, with every
+// mistake. FAILED_PRECONDITION: it is right, and the consumer's runtime cannot use what it asks for.
 [[nodiscard]] absl::Status CheckForm(const PublishRequest& request);
 [[nodiscard]] absl::Status CheckForm(const UnpublishRequest& request);
 
-// Against the plugin: whether it must be attached first. FAILED_PRECONDITION.
+// Against the plugin and this node, for a publication that is not begun yet. FAILED_PRECONDITION: it must be
+// attached first; the plugin does not know the mount group; SELinux is not on; the volume is held under
+// another node id. RESOURCE_EXHAUSTED: the plugin holds as many volumes here as it takes. `record` is null
+// where the volume is not held; `held_through` counts the volumes that are, through the plugin.
+[[nodiscard]] absl::Status CheckPlugin(const PublishRequest& request, const PluginFacts& facts,
+                                       const VolumeRecord* record, size_t held_through);
+
+// Whether it must be attached first and is not: CheckPlugin's first question. FAILED_PRECONDITION.
 [[nodiscard]] absl::Status CheckAttached(const PublishRequest& request, const PluginFacts& facts);
 
 // Against the publications there are. ALREADY_EXISTS: this one exists and differs. FAILED_PRECONDITION: the

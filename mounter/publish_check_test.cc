@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mounter/root_permissions.h"
+
 namespace berth {
 namespace {
 
@@ -31,6 +33,9 @@ VolumeRecord Held(const PublishRequest& by) {
   PublicationRecord publication;
   publication.key = {.consumer = by.consumer, .name = by.name};
   publication.readonly = by.readonly;
+  publication.ephemeral = by.ephemeral;
+  publication.permissions = by.permissions;
+  publication.state = PublicationState::kPublished;
   record.publications.push_back(publication);
   return record;
 }
@@ -53,6 +58,34 @@ TEST(PublishFormTest, RefusesWhatIsMissingTooLongOrNoText) {
       [](PublishRequest& r) { r.use.fs_type = std::string(129, 'x'); },
       [](PublishRequest& r) { r.use.mount_flags = {std::string(4097, 'x')}; },
       [](PublishRequest& r) { r.use.access_mode = AccessMode::UNKNOWN; },
+      [](PublishRequest& r) { r.use.volume_mount_group = std::string(129, 'x'); },
+      [](PublishRequest& r) { r.permissions.mode = 010000; },
+      [](PublishRequest& r) { r.permissions.owner = UINT32_MAX; },
+      [](PublishRequest& r) { r.permissions.recursive = true; },
+      [](PublishRequest& r) { r.permissions.selinux_label = "a label"; },
+      [](PublishRequest& r) {
+        r.permissions.group = 5;
+        r.use.volume_mount_group = "5";
+      },
+      [](PublishRequest& r) {
+        r.permissions.mode = 0700;
+        r.readonly = true;
+      },
+      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kProcess, .pid = 0}; },
+      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "web.slice"}; },
+      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "/a/../b"}; },
+      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kUnit, .name = "web"}; },
+      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kUnit, .name = "a/web.service"}; },
+      [](PublishRequest& r) { r.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "x"}; },
+      [](PublishRequest& r) {
+        r.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "../x"};
+      },
+      [](PublishRequest& r) {
+        r.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/x"};
+        r.secrets = {{"k", "v"}};
+      },
+      [](PublishRequest& r) { r.runtime = RuntimeAbility{.mount = false, .block = false}; },
+      [](PublishRequest& r) { r.runtime = RuntimeAbility{.fs_types = {""}}; },
   };
   for (size_t i = 0; i < mistakes.size(); ++i) {
     PublishRequest request = Request();
@@ -76,6 +109,66 @@ TEST(PublishFormTest, BlockHasNoFileSystemAndNoFlags) {
   request.use.fs_type = "";
   request.use.mount_flags = {"ro"};
   EXPECT_THAT(Message(CheckForm(request)), HasSubstr("block volume is not mounted"));
+}
+
+TEST(PublishFormTest, EveryMistakeIsNamedAtOnce) {
+  PublishRequest request = Request();
+  request.consumer = "";
+  request.use.access_type = AccessType::kBlock;
+  request.use.mount_flags = {"noatime"};
+  request.permissions.mode = 0777;
+  request.life.kind = ConsumerLife::Kind::kProcess;
+  const std::string message = Message(CheckForm(request));
+  for (const char* mistake : {"consumer: ", "mount flags: ", "permissions: ", "life: "}) {
+    EXPECT_THAT(message, HasSubstr(mistake));
+  }
+}
+
+TEST(PublishFormTest, AnEphemeralVolumeIsMountedOnThisNodeAloneAndNeverAttached) {
+  PublishRequest request = Request();
+  request.ephemeral = true;
+  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  request.volume_context["csi.storage.k8s.io/ephemeral"] = "true";
+  EXPECT_EQ(CheckForm(request), absl::OkStatus()) << "what the node would set anyhow";
+  request.volume_context["csi.storage.k8s.io/ephemeral"] = "false";
+  request.use.access_type = AccessType::kBlock;
+  request.use.access_mode = AccessMode::MULTI_NODE_MULTI_WRITER;
+  request.publish_context.emplace();
+  const std::string message = Message(CheckForm(request));
+  for (const char* mistake : {"contradicts", "mount access", "this node alone", "publish_context"}) {
+    EXPECT_THAT(message, HasSubstr(mistake));
+  }
+}
+
+// The plugin would delete the volume when it is unpublished, and this node would not know that.
+TEST(PublishFormTest, TheWordForEphemeralVolumesIsTheNodesToSet) {
+  PublishRequest request = Request();
+  request.volume_context["csi.storage.k8s.io/ephemeral"] = "true";
+  EXPECT_EQ(CheckForm(request).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
+  PublishRequest request = Request();
+  request.runtime =
+      RuntimeAbility{.name = "tiny 1.0", .block = false, .fs_types = {"ext4", "xfs"}, .readonly = false};
+  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  request.use.fs_type = "xfs";
+  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  request.use.fs_type = "btrfs";
+  const absl::Status file_system = CheckForm(request);
+  EXPECT_EQ(file_system.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Message(file_system),
+            "\"tiny 1.0\" cannot use a volume with file system btrfs, only with ext4, xfs");
+  request.use.fs_type = "";
+  request.readonly = true;
+  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("cannot keep a volume read-only"));
+  request.readonly = false;
+  request.use.access_type = AccessType::kBlock;
+  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("cannot use block devices"));
+  request.runtime = RuntimeAbility{.mount = false};
+  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  request.use.access_type = AccessType::kMount;
+  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("the consumer's runtime cannot use mounted volumes"));
 }
 
 TEST(PublishFormTest, ReaderModesDemandReadonly) {
@@ -110,6 +203,57 @@ TEST(AttachRuleTest, NeedsAControllerThatPublishes) {
   EXPECT_EQ(CheckAttached(attached, facts), absl::OkStatus()) << "present, though empty";
 }
 
+TEST(AttachRuleTest, AnEphemeralVolumeIsNotAttached) {
+  PluginFacts facts;
+  facts.plugin_services = {::csi::v1::PluginCapability::Service::CONTROLLER_SERVICE};
+  facts.controller_capabilities = {ControllerRpc::PUBLISH_UNPUBLISH_VOLUME};
+  PublishRequest request = Request();
+  request.ephemeral = true;
+  EXPECT_EQ(CheckAttached(request, facts), absl::OkStatus());
+}
+
+TEST(PluginRuleTest, AMountGroupOnlyWhereThePluginHasThem) {
+  PluginFacts facts;
+  PublishRequest request = Request();
+  request.use.volume_mount_group = "100";
+  const absl::Status refused = CheckPlugin(request, facts, nullptr, 0);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused), HasSubstr("VOLUME_MOUNT_GROUP"));
+  facts.node_capabilities = {NodeRpc::VOLUME_MOUNT_GROUP};
+  EXPECT_EQ(CheckPlugin(request, facts, nullptr, 0), absl::OkStatus());
+}
+
+TEST(PluginRuleTest, ALabelOnlyWhereSelinuxIsOn) {
+  PublishRequest request = Request();
+  request.permissions.selinux_label = "system_u:object_r:container_file_t:s0";
+  const absl::Status status = CheckPlugin(request, {}, nullptr, 0);
+  EXPECT_EQ(status.code(), SelinuxIsOn() ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(PluginRuleTest, NoMoreVolumesThanThePluginTakes) {
+  PluginFacts facts;
+  facts.max_volumes_per_node = 2;
+  EXPECT_EQ(CheckPlugin(Request(), facts, nullptr, 1), absl::OkStatus());
+  EXPECT_EQ(CheckPlugin(Request(), facts, nullptr, 2).code(), absl::StatusCode::kResourceExhausted);
+  const VolumeRecord held = Held(Request());
+  EXPECT_EQ(CheckPlugin(Request(), facts, &held, 2), absl::OkStatus()) << "it is one of them";
+  for (const int64_t unlimited : {int64_t{0}, int64_t{-1}}) {
+    facts.max_volumes_per_node = unlimited;
+    EXPECT_EQ(CheckPlugin(Request(), facts, nullptr, 1000), absl::OkStatus());
+  }
+}
+
+TEST(PluginRuleTest, AVolumeThatIsHeldUnderAnotherNodeIdTakesNoNewPublication) {
+  PluginFacts facts;
+  facts.node_id = "new";
+  VolumeRecord held = Held(Request());
+  held.node_id = "old";
+  EXPECT_EQ(CheckPlugin(Request(), facts, &held, 1), absl::OkStatus()) << "what has begun goes on";
+  PublishRequest second = Request();
+  second.consumer = "db";
+  EXPECT_THAT(Message(CheckPlugin(second, facts, &held, 1)), HasSubstr("held as node \"old\""));
+}
+
 TEST(CompatibleTest, TheSameRequestIsCompatibleWithItself) {
   EXPECT_EQ(CheckCompatible(Request(), Held(Request())), absl::OkStatus());
 }
@@ -120,6 +264,7 @@ TEST(CompatibleTest, AnotherCapabilityIsRefusedAndTheHolderNamed) {
       [](PublishRequest& r) { r.use.access_mode = AccessMode::MULTI_NODE_MULTI_WRITER; },
       [](PublishRequest& r) { r.use.fs_type = "xfs"; },
       [](PublishRequest& r) { r.use.mount_flags = {"noatime"}; },
+      [](PublishRequest& r) { r.use.volume_mount_group = "5"; },
       [](PublishRequest& r) { r.volume_context["k"] = "v"; },
       [](PublishRequest& r) { r.publish_context.emplace(); },
   };
@@ -151,6 +296,52 @@ TEST(CompatibleTest, SingleWriterAllowsOnePublication) {
   const absl::Status refused = CheckCompatible(request, held);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(refused), HasSubstr("one publication at a time"));
+}
+
+TEST(CompatibleTest, OneWriterAmongManyNodesIsOneWriterHere) {
+  PublishRequest request = Request();
+  request.use.access_mode = AccessMode::MULTI_NODE_SINGLE_WRITER;
+  const VolumeRecord held = Held(request);
+  request.consumer = "db";
+  const absl::Status refused = CheckCompatible(request, held);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused), HasSubstr("for writing by consumer web"));
+  request.readonly = true;
+  EXPECT_EQ(CheckCompatible(request, held), absl::OkStatus());
+  EXPECT_EQ(CheckCompatible(request, Held(request)), absl::OkStatus());
+}
+
+TEST(CompatibleTest, AnEphemeralVolumeIsOneConsumersAlone) {
+  PublishRequest ephemeral = Request();
+  ephemeral.ephemeral = true;
+  EXPECT_EQ(CheckCompatible(ephemeral, Held(ephemeral)), absl::OkStatus());
+  EXPECT_EQ(CheckCompatible(ephemeral, Held(Request())).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(CheckCompatible(Request(), Held(ephemeral)).code(), absl::StatusCode::kAlreadyExists);
+  PublishRequest second = Request();
+  second.consumer = "db";
+  EXPECT_EQ(CheckCompatible(second, Held(ephemeral)).code(), absl::StatusCode::kFailedPrecondition);
+  second.ephemeral = true;
+  EXPECT_EQ(CheckCompatible(second, Held(Request())).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CheckCompatible(second, Held(ephemeral)).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(CompatibleTest, OtherPermissionsWouldNotBeSet) {
+  PublishRequest request = Request();
+  request.permissions.mode = 0700;
+  EXPECT_EQ(CheckCompatible(request, Held(request)), absl::OkStatus());
+  EXPECT_THAT(Message(CheckCompatible(request, Held(Request()))), HasSubstr("other permissions"));
+}
+
+TEST(CompatibleTest, ARecordMadeAnewLearnsWhatTheLostOneKnew) {
+  PublishRequest request = Request();
+  request.use.mount_flags = {"noatime"};
+  request.volume_context["k"] = "v";
+  request.publish_context.emplace();
+  VolumeRecord rebuilt = Held(Request());
+  rebuilt.rebuilt = true;
+  EXPECT_EQ(CheckCompatible(request, rebuilt), absl::OkStatus());
+  request.use.access_type = AccessType::kBlock;
+  EXPECT_EQ(CheckCompatible(request, rebuilt).code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST(ModeForTest, FinerModesOnlyToPluginsThatKnowThem) {

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/mount_table.h"
 
@@ -15,6 +16,52 @@ constexpr size_t kMountLimit = 1'000'000;
 bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
   if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);
   return facts.mount_root;
+}
+
+// Why a publication waits after a reboot.
+std::string WhyHeld(const PublicationRecord& publication, bool published) {
+  if (publication.origin == Origin::kScheduler) {
+    return "the node was restarted: it waits for its scheduler to confirm it, since another node may have it";
+  }
+  if (!published) return "not finished before the node was restarted: publish it again, or unpublish it";
+  return "not mounted any more: the node was restarted; publish it again, or unpublish it";
+}
+
+void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,
+                   Circumstances circumstances, std::vector<Reconciliation>* plan) {
+  if (!facts.error.empty()) {
+    if (!p.uncertain) plan->push_back({ReconcileAction::kLost, p.key, facts.error});
+    return;
+  }
+  if (facts.there) {
+    const bool other = p.mount_id != 0 && facts.mount_id != 0 && facts.mount_id != p.mount_id;
+    if (other && !circumstances.rebooted) {
+      if (!p.uncertain) {
+        plan->push_back({ReconcileAction::kOvermounted, p.key,
+                         "somebody mounted something over it: publish it again, or unpublish it"});
+      }
+    } else if (p.uncertain) {
+      plan->push_back({ReconcileAction::kFound, p.key, ""});
+    }
+    return;
+  }
+  if (!p.held.empty()) return;
+  if (circumstances.rebooted) {
+    if (p.Remounts() && !record.rebuilt) {
+      plan->push_back({ReconcileAction::kResume, p.key, "not mounted any more: the node was restarted"});
+    } else {
+      plan->push_back({ReconcileAction::kHold, p.key, WhyHeld(p, true)});
+    }
+    return;
+  }
+  const bool block = record.use.access_type == AccessType::kBlock;
+  std::string why = fmt::format("not {} any more: somebody else {}", block ? "there" : "mounted",
+                                block ? "removed the device" : "unmounted it");
+  if (p.Remounts() && !record.rebuilt) {
+    plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
+  } else if (!p.uncertain) {
+    plan->push_back({ReconcileAction::kLost, p.key, why + "; publish it again, or unpublish it"});
+  }
 }
 
 }  // namespace
@@ -31,35 +78,67 @@ absl::StatusOr<std::map<std::string, VolumeMachine>> ReadRows(const std::map<std
   return machines;
 }
 
-std::vector<std::pair<PublicationKey, std::string>> FindLost(const VolumeRecord& record,
-                                                             const VolumePaths& paths,
-                                                             const std::string& boot_id) {
-  std::vector<std::pair<PublicationKey, std::string>> lost;
-  for (const PublicationRecord& publication : record.publications) {
-    if (publication.state != PublicationState::kPublished) continue;
-    const auto facts = paths.LookAtTarget(record, publication);
-    if (!facts.ok()) {
-      lost.emplace_back(publication.key, facts.status().ToString());
-    } else if (!IsThere(record, *facts)) {
-      lost.emplace_back(
-          publication.key,
-          fmt::format("not {} any more: {}; publish it again, or unpublish it",
-                      record.use.access_type == AccessType::kBlock ? "there" : "mounted",
-                      record.boot_id == boot_id ? "somebody else unmounted it" : "the node was restarted"));
+std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
+                                               const std::map<PublicationKey, ShownMount>& facts,
+                                               Circumstances circumstances) {
+  std::vector<Reconciliation> plan;
+  const bool after_reboot = circumstances.start && circumstances.rebooted;
+  for (const PublicationRecord& p : record.publications) {
+    if (after_reboot && p.life.kind == ConsumerLife::Kind::kProcess &&
+        (p.state != PublicationState::kUnpublishing || p.again)) {
+      plan.push_back({ReconcileAction::kRelease, p.key,
+                      fmt::format("process {} ended when the node was restarted", p.life.pid)});
+      continue;
+    }
+    switch (p.state) {
+      case PublicationState::kPublished:
+        if (const auto shown = facts.find(p.key); shown != facts.end()) {
+          PlanPublished(record, p, shown->second, circumstances, &plan);
+        }
+        break;
+      case PublicationState::kPublishing:
+        if (after_reboot && p.held.empty()) {
+          plan.push_back(p.Remounts() && !record.rebuilt
+                             ? Reconciliation{ReconcileAction::kResume, p.key,
+                                              "not finished before the node was restarted"}
+                             : Reconciliation{ReconcileAction::kHold, p.key, WhyHeld(p, false)});
+        }
+        break;
+      case PublicationState::kUnpublishing:
+        // A repair's first half goes on; its second is like anything else that is to be published.
+        if (after_reboot && p.again && p.held.empty() && !p.Remounts()) {
+          plan.push_back({ReconcileAction::kHold, p.key, WhyHeld(p, false)});
+        }
+        break;
     }
   }
-  return lost;
+  return plan;
 }
 
-void ReportStrangers(const VolumePaths& paths, const std::map<std::string, VolumeMachine>& rows,
-                     EventLog& events) {
+std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, const VolumePaths& paths) {
+  std::map<PublicationKey, ShownMount> shown;
+  for (const PublicationRecord& publication : record.publications) {
+    if (publication.state != PublicationState::kPublished) continue;
+    ShownMount& facts = shown[publication.key];
+    const auto looked = paths.LookAtTarget(record, publication);
+    if (!looked.ok()) {
+      facts.error = looked.status().ToString();
+      continue;
+    }
+    facts.there = IsThere(record, *looked);
+    facts.mount_id = looked->mount_root ? looked->mount_id : 0;
+  }
+  return shown;
+}
+
+void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events) {
   const auto names = paths.List();
   if (!names.ok()) {
     SPDLOG_WARN("{}", names.status().ToString());
     return;
   }
   for (const std::string& name : *names) {
-    if (rows.contains(name)) continue;
+    if (known.contains(name)) continue;
     events.Append({.type = "volume.stranger",
                    .plugin_id = "",
                    .volume_id = "",
@@ -76,7 +155,7 @@ void ReportStrangers(const VolumePaths& paths, const std::map<std::string, Volum
   for (const Mount& mount : *mounts) {
     if (mount.target.size() <= paths.tree().size()) continue;
     const std::string beneath = mount.target.substr(paths.tree().size() + 1);
-    if (rows.contains(beneath.substr(0, beneath.find('/')))) continue;
+    if (known.contains(beneath.substr(0, beneath.find('/')))) continue;
     events.Append(
         {.type = "volume.stranger",
          .plugin_id = "",
@@ -84,6 +163,22 @@ void ReportStrangers(const VolumePaths& paths, const std::map<std::string, Volum
          .consumer = "",
          .message = fmt::format("{}: mounted, and not in the journal; left alone", Printable(mount.target))});
   }
+}
+
+bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog& events) {
+  const std::string directory = fmt::format("{}/{}", paths.tree(), name);
+  // A volume that has just gone leaves nothing: then the whole table need not be read.
+  const auto facts = LookAt(directory);
+  if (!facts.ok() || !facts->exists) return false;
+  const auto mounts = MountsBeneath(directory, 1);
+  if (!mounts.ok() || mounts->empty()) return false;
+  events.Append({.type = "volume.stranger",
+                 .plugin_id = "",
+                 .volume_id = "",
+                 .consumer = "",
+                 .message = fmt::format("{}: mounted by somebody else, and not in the journal; left alone",
+                                        Printable(mounts->front().target))});
+  return true;
 }
 
 }  // namespace berth

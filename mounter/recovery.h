@@ -1,12 +1,36 @@
-// What a new berthd makes of what the last one left: the journal's rows compared with the kernel and with
-// the directories in the tree.
+// What a new berthd makes of what the last one left, and what a running one makes of what others did to its
+// mounts: records compared with the kernel.
 //
-// Pure but for reading the kernel's view; at start, on the loop thread.
+// One planner for all of it: PlanReconciliation, pure. It is asked at start, whenever the kernel's mounts
+// change (mount_watch.h), and after a reboot. Looking at the kernel is apart from it (LookAtMounts). Loop
+// thread.
+//
+//   the kernel shows        same boot, running or at start            after a reboot
+//   ─────────────────────── ───────────────────────────────────────── ───────────────────────────────────
+//   published, mounted      found (a lost one that is back)           found
+//   published, other mount  over-mounted: told, and unwound when it   found
+//     on top                is unpublished
+//   published, not mounted  lost; `remount`, declared: repaired       declared, `remount`: resumed at once
+//                                                                     scheduler's: held until Confirm
+//                                                                     a caller's: held until its word
+//   publishing              forward (repeated)                        as above: resumed, or held
+//   unpublishing, staging   goes on                                   goes on
+//   of a process            -                                         released: it ended with the boot
+//
+// Calls of a berthd that died may still run in the plugin when the next one begins. Nothing tells when they
+// end; so what keeps data safe is this: What was going forward is repeated forward with the same arguments,
+// which the specification makes harmless (ABORTED while a twin of it runs, then OK). It is reversed only when
+// somebody wants it undone, and then by the plugin's own reverse call, which is answered ABORTED while the
+// forward one runs and is repeated until it is not. A plugin that keeps no such order, and mounts after it
+// has answered OK to the reverse, meets a path that is not there any more: directories go as soon as the
+// reverse is done. If it makes them anew, the mount is noticed (volume.stranger), and is nobody's volume.
+// What was being undone is only ever undone again.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,18 +41,55 @@
 
 namespace berth {
 
-// The journal's rows as machines, by key. DATA_LOSS names the row that is no record.
+// The journal's rows as machines, by key. DATA_LOSS names the row that is no record; FAILED_PRECONDITION the
+// one of a newer berthd.
 [[nodiscard]] absl::StatusOr<std::map<std::string, VolumeMachine>> ReadRows(
     const std::map<std::string, std::string>& rows, const std::string& boot_id);
 
-// The published publications of `record` whose mount or device the kernel does not show, and what is wrong.
-[[nodiscard]] std::vector<std::pair<PublicationKey, std::string>> FindLost(const VolumeRecord& record,
-                                                                           const VolumePaths& paths,
-                                                                           const std::string& boot_id);
+// What the kernel shows of one publication.
+struct ShownMount {
+  std::string error;  // it could not be asked; the rest says nothing
+  bool there = false;
+  uint64_t mount_id = 0;  // 0: not a mount, or not known
+};
+
+struct Circumstances {
+  bool start = false;     // a berthd begins; else it runs, and something has changed
+  bool rebooted = false;  // the record is of another boot
+};
+
+enum class ReconcileAction {
+  kFound,        // VolumeMachine::MarkFound
+  kLost,         // MarkLost: only to be told
+  kOvermounted,  // MarkLost: somebody mounted over it
+  kRepair,       // Repair: undone and mounted again
+  kResume,       // Resume: after a reboot
+  kHold,         // Hold
+  kRelease,      // Unwant: its consumer has ended
+};
+
+struct Reconciliation {
+  ReconcileAction action = ReconcileAction::kFound;
+  PublicationKey key;
+  std::string why;
+
+  bool operator==(const Reconciliation&) const = default;
+};
+
+// What follows for each publication of `record` for which something does. `facts` of those that are
+// published.
+[[nodiscard]] std::vector<Reconciliation> PlanReconciliation(
+    const VolumeRecord& record, const std::map<PublicationKey, ShownMount>& facts,
+    Circumstances circumstances);
+
+// What the kernel shows of the published publications: about a microsecond each.
+[[nodiscard]] std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record,
+                                                                const VolumePaths& paths);
 
 // An event for each directory in the tree that no row of the journal accounts for. They are left alone:
-// whether their volumes may go is not to be guessed.
-void ReportStrangers(const VolumePaths& paths, const std::map<std::string, VolumeMachine>& rows,
-                     EventLog& events);
+// whether their volumes may go is not to be guessed. `known`: the journal's keys.
+void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events);
+// Of one directory, where something is mounted in it. True if it was told.
+bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog& events);
 
 }  // namespace berth

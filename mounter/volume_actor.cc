@@ -9,6 +9,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "mounter/publish_check.h"
+#include "mounter/secrets_reference.h"
 
 namespace berth {
 namespace {
@@ -26,7 +27,7 @@ VolumeRecord NewRecord(const PublishRequest& request, const PluginFacts& facts) 
   record.sent_mode = ModeFor(request.use.access_mode, facts);
   record.volume_context = request.volume_context;
   record.publish_context = request.publish_context;
-  record.stages = facts.Stages();
+  record.stages = facts.Stages() && !request.ephemeral;
   return record;
 }
 
@@ -45,6 +46,22 @@ bool SameSubject(const VolumeRequest& a, const VolumeRequest& b) {
     return std::holds_alternative<PublishRequest>(b) && SameSubject(b, a);
   }
   return std::holds_alternative<ExpandRequest>(b);
+}
+
+PublicationRecord NewPublication(const PublishRequest& request) {
+  PublicationRecord publication;
+  publication.key = {.consumer = request.consumer, .name = request.name};
+  publication.component = VolumePaths::PublicationComponent(publication.key);
+  publication.readonly = request.readonly;
+  publication.had_secrets = !request.secrets.empty();
+  publication.secrets_at_hand = publication.had_secrets;
+  publication.origin = request.origin;
+  publication.remount = request.remount;
+  publication.ephemeral = request.ephemeral;
+  publication.life = request.life;
+  publication.permissions = request.permissions;
+  publication.secrets_reference = request.secrets_reference;
+  return publication;
 }
 
 }  // namespace
@@ -72,7 +89,21 @@ absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeReque
         fmt::format("{} requests wait for this volume already", queue_.size()));
   }
   auto operation = std::make_shared<VolumeOperation>(context_.executor, std::move(request), until);
-  queue_.push_back(operation);
+  const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
+  if (unpublish != nullptr) {
+    std::erase_if(queue_, [unpublish](const std::shared_ptr<VolumeOperation>& waiting) {
+      const auto* publish = std::get_if<PublishRequest>(&waiting->request);
+      if (publish == nullptr || !Concerns(*unpublish, {.consumer = publish->consumer, .name = publish->name}))
+        return false;
+      waiting->Finish(absl::AbortedError("not begun: an unpublish of the same came after it"));
+      return true;
+    });
+  }
+  if (unpublish != nullptr && (unpublish->force || unpublish->lazy)) {
+    queue_.push_front(operation);
+  } else {
+    queue_.push_back(operation);
+  }
   changed_.NotifyAll();
   EnsureWorking();
   return operation;
@@ -87,6 +118,7 @@ void VolumeActor::EnsureWorking() {
 
 void VolumeActor::Start() {
   next_retry_ = Clock::now();
+  changed_.NotifyAll();
   if (machine_.Unsettled()) EnsureWorking();
 }
 
@@ -118,9 +150,12 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
     if (!self->machine_.Unsettled() && !self->stale_row_) break;
     // The first pause is counted from here, not from a failure of long ago.
     self->next_retry_at_ = WallClock::now() + std::max(Duration(0), self->next_retry_ - Clock::now());
-    auto disturbed = [actor = self.get()] { return !actor->queue_.empty() || actor->context_.stopping; };
-    if (co_await self->changed_.WaitUntil(std::move(disturbed), self->next_retry_)) continue;
-    co_await self->Settle();
+    // Until it is time, which may come earlier than it seemed.
+    auto disturbed = [actor = self.get()] {
+      return !actor->queue_.empty() || actor->context_.stopping || Clock::now() >= actor->next_retry_;
+    };
+    co_await self->changed_.WaitUntil(std::move(disturbed), self->next_retry_);
+    if (self->queue_.empty() && !context.stopping) co_await self->Settle();
   }
   self->next_retry_at_.reset();
   if (context.stopping) {
@@ -139,6 +174,7 @@ Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> op
   } else if (const auto* expand = std::get_if<ExpandRequest>(&operation->request)) {
     status = co_await ExecuteExpand(operation, *expand);
   }
+  TellAwaiting();
   if (machine_.Unsettled()) {
     failures_in_a_row_ = 1;
     next_retry_ = Clock::now() + context_.RetryAfter(1, kFirstBackgroundRetry, context_.options.retry_limit);
@@ -147,6 +183,7 @@ Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> op
 }
 
 Awaitable<void> VolumeActor::Settle() {
+  machine_.RetryExpansion();
   bool all_done = !stale_row_ || (co_await Commit()).ok();
   for (const PublicationKey& key : machine_.Movable()) {
     if (!queue_.empty() || context_.stopping) break;
@@ -157,9 +194,16 @@ Awaitable<void> VolumeActor::Settle() {
     const absl::Status status = co_await Drive({});
     all_done = all_done && status.ok();
   }
+  const Step expansion = machine_.NextExpansion();
+  if (queue_.empty() && !context_.stopping && expansion.kind != StepKind::kNone) {
+    co_await RunStep(expansion);
+    const absl::Status status = co_await Commit();
+    all_done = all_done && status.ok() && machine_.record().owed_expansion_bytes == 0;
+  }
   running_.clear();
   running_since_.reset();
   waiting_for_.clear();
+  TellAwaiting();
   failures_in_a_row_ = all_done ? 0 : failures_in_a_row_ + 1;
   next_retry_ = Clock::now() + context_.RetryAfter(std::max(failures_in_a_row_, 1), kFirstBackgroundRetry,
                                                    context_.options.retry_limit);
@@ -179,6 +223,13 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     const bool begun = machine_.record().Find(key) != nullptr;
     if (!begun && !plugin->refuses_new.empty()) co_return absl::FailedPreconditionError(plugin->refuses_new);
     BERTH_CO_RETURN_IF_ERROR(CheckAttached(request, plugin->facts));
+    if (request.secrets_reference.kind != SecretsReference::Kind::kNone) {
+      // Before anything is begun: who asks learns at once that they are not there.
+      auto secrets =
+          co_await ReadSecretsReference(request.secrets_reference, context_.options.credentials_dir, until);
+      if (!secrets.ok()) co_return Annotate(secrets.status(), "its secrets");
+      secrets_[key] = *std::move(secrets);
+    }
     const int64_t limit = plugin->facts.max_volumes_per_node.value_or(0);
     if (limit > 0 && !machine_.present() &&
         context_.volumes_through(request.plugin_id) >= static_cast<size_t>(limit)) {
@@ -203,11 +254,25 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     const absl::Status status = co_await Drive(key);
     if (!status.ok()) co_return Annotate(status, "the volume's last use is still being undone");
   }
+  if (machine_.record().rebuilt) {
+    machine_.Complete(request.use, request.volume_context, request.publish_context);
+  }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
   publication = machine_.record().Find(key);
   if (publication == nullptr) co_return false;
+  if (publication->state == PublicationState::kPublishing && !publication->held.empty() &&
+      !publication->ephemeral) {
+    // Of another boot: the plugin's books may say that it is done.
+    machine_.Unwant(key);
+    const absl::Status undone = co_await Drive(key);
+    if (!undone.ok()) co_return Annotate(undone, "undo what was begun before the node was restarted");
+    co_return false;
+  }
   if (publication->state != PublicationState::kPublished) {
-    if (!publication->had_secrets || !request.secrets.empty()) co_return false;
+    if (!publication->had_secrets || !request.secrets.empty() ||
+        request.secrets_reference.kind != SecretsReference::Kind::kNone) {
+      co_return false;
+    }
     co_return absl::FailedPreconditionError(
         "this publication was begun with secrets, which are never written down: repeat the publish with "
         "them, or "
@@ -215,16 +280,30 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   }
 
   const PublicationRecord known = *publication;
-  const absl::Status verified = co_await steps_.VerifyPublished(machine_.record(), known, until);
+  absl::Status verified = co_await steps_.VerifyPublished(machine_.record(), known, until);
+  const auto facts = context_.paths->LookAtTarget(machine_.record(), known);
+  const bool other =
+      facts.ok() && facts->mount_root && known.mount_id != 0 && facts->mount_id != known.mount_id;
+  if (verified.ok() && other) verified = absl::InternalError("somebody mounted something over it");
   if (verified.ok()) {
     machine_.MarkFound(key);
+    // Who repeats it may say anew what its consumer consists of.
+    if (machine_.Adopt(NewPublication(request))) {
+      BERTH_CO_RETURN_IF_ERROR(co_await Commit());
+      TellChanges();
+    }
     co_return true;
   }
   if (verified.code() != absl::StatusCode::kInternal) co_return verified;
-  // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
-  // do not take the repeat for something that they have done already.
   machine_.MarkLost(key, std::string(MessageOf(verified)));
   Event("volume.lost", key.consumer, fmt::format("{}: publishing it anew", MessageOf(verified)));
+  if (known.ephemeral) {
+    // To unpublish it would delete it.
+    machine_.Repair(key, std::string(MessageOf(verified)));
+    co_return false;
+  }
+  // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
+  // do not take the repeat for something that they have done already.
   machine_.Unwant(key);
   const absl::Status undone = co_await Drive(key);
   if (!undone.ok()) co_return Annotate(undone, "undo the publication whose mount was lost");
@@ -234,13 +313,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
   const VolumeMachine before = machine_;
   if (!machine_.present()) machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
-  const PublicationKey key{.consumer = request.consumer, .name = request.name};
-  PublicationRecord publication;
-  publication.key = key;
-  publication.component = VolumePaths::PublicationComponent(key);
-  publication.readonly = request.readonly;
-  publication.had_secrets = !request.secrets.empty();
-  publication.secrets_at_hand = publication.had_secrets;
+  const PublicationRecord publication = NewPublication(request);
+  const PublicationKey key = publication.key;
   machine_.SetBootId(BootId());
   machine_.Want(publication);
   if (publication.had_secrets) secrets_[key] = request.secrets;
@@ -252,11 +326,13 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
-    TellHolders();
+    TellChanges();
     co_return status;
   }
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
+  const int64_t owed = machine_.record().owed_expansion_bytes;
   machine_ = before;
+  machine_.Owe(owed);
   secrets_.erase(key);
   const bool had_it = before.record().Find(key) != nullptr;
   if (!had_it && context_.paths->RemovePublication(record, publication).ok() && !before.present()) {
@@ -273,6 +349,13 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
 
 Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
                                                       UnpublishRequest request) {
+  struct Allowed {
+    VolumeActor* actor;
+    ~Allowed() { actor->force_ = actor->lazy_ = false; }
+  } allowed{this};
+  force_ = request.force;
+  lazy_ = request.lazy;
+  may_live_on_ = false;
   std::vector<PublicationKey> keys;
   for (const PublicationRecord& publication : machine_.record().publications) {
     if (Concerns(request, publication.key)) keys.push_back(publication.key);
@@ -291,6 +374,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   // One that a failed publish, or an unpublish before this one, left half undone.
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
+  operation->may_live_on = may_live_on_;
   co_return first_error;
 }
 
@@ -315,14 +399,16 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
   const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
   for (int failures = 1;; ++failures) {
     auto report = co_await steps_.Expand(machine_.record(), range, request.secrets, Progress({}), deadline);
-    if (report.step.outcome == CallOutcome::kDone) {
+    if (report.outcome == CallOutcome::kDone) {
       operation->capacity_bytes = report.capacity_bytes;
+      machine_.OnExpanded(std::max(report.capacity_bytes, request.required_bytes));
+      SaveSoon();
       Event("volume.expanded", "", fmt::format("expanded on this node to {} bytes", report.capacity_bytes));
       co_return absl::OkStatus();
     }
     const bool repeat =
-        report.step.outcome == CallOutcome::kRetry || report.step.outcome == CallOutcome::kUncertain;
-    if (!repeat || Clock::now() >= deadline || context_.stopping) co_return report.step.error;
+        report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
+    if (!repeat || Clock::now() >= deadline || context_.stopping) co_return report.error;
     const Duration pause =
         context_.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
     co_await changed_.WaitUntil([this] { return context_.stopping; },

@@ -3,8 +3,18 @@
 //   Submit ──► queue ──► Work: Execute one request ──► Drive a publication to its goal ──► RunStep ──► ...
 //                          └── queue empty: Settle what is still owed, again and again, ever slower
 //
+//   volume_actor.cc      the queue, and what each request does
+//   volume_drive.cc      steps: tried, repeated, given up for what supersedes them, written down
+//   volume_reconcile.cc  what the kernel, consumers and others change: lost and dead mounts, releases
+//   volume_stats.cc      NodeGetVolumeStats, past the queue
+//   volume_telling.cc    events, and what people see
+//
 // Decisions are the VolumeMachine's, steps are carried out by VolumeSteps, and what is durable goes through
 // the journal: the intent before the first RPC, the outcome before the answer.
+//
+// What waits does not wait for nothing: a step that waits for an absent plugin is given up as soon as the
+// queue holds what supersedes it (an unpublish of the same), and one of the background for any request. A
+// step whose call has left is given up only for a forced unpublish; its call may go on in the plugin.
 //
 // Shared by the Mounter and the work in flight; loop thread only. Work runs in the Mounter's scope, so no
 // caller's leaving ends it.
@@ -17,9 +27,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
+#include "mounter/mount_health.h"
 #include "mounter/mounter_context.h"
+#include "mounter/recovery.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_operation.h"
 #include "mounter/volume_steps.h"
@@ -32,19 +46,35 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   VolumeActor(MounterContext& context, VolumeMachine machine, std::function<void()> on_gone);
 
   // Queues `request`, or joins an identical one that waits or runs with nothing for the same publication
-  // behind it. RESOURCE_EXHAUSTED where too many wait.
+  // behind it. An unpublish ends the publishes of the same that have not begun (ABORTED); one that is forced
+  // goes before all that waits. RESOURCE_EXHAUSTED where too many wait.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<VolumeOperation>> Submit(VolumeRequest request,
                                                                         TimePoint until);
 
-  // What to tell a caller whose time is over while `operation` goes on.
+  // What to tell a caller whose time is over while `operation` goes on: what runs, since when, and for whom.
   [[nodiscard]] absl::Status Overdue(const VolumeOperation& operation) const;
 
-  // Begins to finish what the journal says is owed.
+  // Begins now to finish what is owed, or goes on with it at once.
   void Start();
   // The context is stopping: waits end, and nothing new begins.
   void WakeUp() { changed_.NotifyAll(); }
   // Ends every request that waits, at shutdown.
   void FailAll(const absl::Status& status);
+
+  // Compares the record with the kernel, and does what follows (recovery.h).
+  void Reconcile(Circumstances circumstances);
+  // A verdict about one of WatchedMounts.
+  void OnHealth(const std::string& component, const absl::Status& verdict);
+  [[nodiscard]] std::vector<WatchedMount> WatchedMounts() const;
+  // What `origin` asked for and what has been held since a reboot goes on. True if there was something.
+  bool Confirm(Origin origin);
+  // An operator's word: a publication whose mount is lost or dead is mounted again, whatever its policy.
+  // False where there is nothing to repair.
+  bool Repair(const PublicationKey& key, const std::string& why);
+  // Its consumer has ended.
+  void Release(const PublicationKey& key, const std::string& why);
+  // Notes an expansion durably, and begins it.
+  [[nodiscard]] static Awaitable<absl::Status> Owe(std::shared_ptr<VolumeActor> self, int64_t bytes);
 
   // GetVolumeStats, past the queue; one in flight, which later callers share.
   [[nodiscard]] static Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
@@ -55,9 +85,13 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Whether a step runs that a stopping mounter waits for: not one that itself waits for a plugin.
   [[nodiscard]] bool busy() const { return working_ && waiting_for_.empty(); }
   [[nodiscard]] VolumeView View() const;
+  // The last calls of the plugin, the newest last.
+  [[nodiscard]] std::vector<RpcTrace> rpcs() const { return {rpcs_.begin(), rpcs_.end()}; }
 
-  // The kernel no longer shows a published publication.
-  void MarkLost(const PublicationKey& key, std::string error) { machine_.MarkLost(key, std::move(error)); }
+  // Tells what has changed of who uses the volume: what it adds to Mounter::HeldThrough (it grows and shrinks
+  // by one publication at a time, and a volume without any is an entry of its own), its consumers, and what
+  // they consist of, which is watched.
+  void TellChanges();
 
  private:
   struct SharedStats;
@@ -81,22 +115,35 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> Drive(PublicationKey key);
   [[nodiscard]] Awaitable<absl::Status> CommitOutcome(PublicationKey key);
   [[nodiscard]] Awaitable<FollowUp> RunStep(Step step);
+  // One try of a step, until it ends or is given up.
+  [[nodiscard]] Awaitable<StepReport> Try(Step step, StepInput input, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> InputFor(Step step, TimePoint deadline);
+  // What the kernel shows of what a step made is kept, and what is taken away is not missed.
+  void BeforeTry(const Step& step);
+  void AfterTry(const Step& step, const StepReport& report);
   [[nodiscard]] Awaitable<absl::Status> Commit();
   void SaveSoon();
-  // What the volume adds to Mounter::HeldThrough, told when it has changed: it grows and shrinks by one
-  // publication at a time, and a volume without any is an entry of its own.
-  void TellHolders();
   [[nodiscard]] size_t Holders() const {
     return machine_.present() ? machine_.record().publications.size() + 1 : 0;
   }
 
+  void Apply(const Reconciliation& found);
+  void Untrack(uint64_t mount_id);
+  [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
+  void TellConsumers();
+
   [[nodiscard]] StepProgress Progress(const Step& step);
-  [[nodiscard]] Secrets SecretsFor(const PublicationKey& key) const;
   // Whether somebody waits who wants `step` undone: then it is not repeated.
   [[nodiscard]] bool Superseded(const Step& step) const;
+  // Whether a try of `step` is to be left to itself now.
+  [[nodiscard]] bool GivenUp(const Step& step) const;
   void Announce(const Step& step, const StepReport& report, FollowUp follow_up);
+  void AnnounceDone(const Step& step);
+  void TellAwaiting();
   void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
+  // "NodeStageVolume has run for 12 s for consumer web": what others wait for.
+  [[nodiscard]] std::string WhatRuns() const;
 
   MounterContext& context_;
   VolumeSteps steps_;
@@ -106,12 +153,21 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   std::deque<std::shared_ptr<VolumeOperation>> queue_;
   std::shared_ptr<VolumeOperation> current_;
-  Condition changed_;  // the queue, or the context's stopping
+  Condition changed_;  // the queue, the time of the next retry, or the context's stopping
   bool working_ = false;
 
   // Of publications that are on their way; gone once they have arrived or are given up.
   std::map<PublicationKey, Secrets> secrets_;
   std::shared_ptr<SharedStats> stats_;
+  // What an operator allowed for the unpublish that runs.
+  bool force_ = false;
+  bool lazy_ = false;
+  bool may_live_on_ = false;  // something was detached lazily since the unpublish began
+  bool sent_ = false;         // the try that runs has called the plugin
+  Step trying_;               // the try that runs
+  std::set<PublicationKey> remounting_;
+  uint64_t staging_mount_ = 0;  // tracked by the watch
+  std::map<std::string, ConsumerLife> watched_;
 
   // The row on the disk is not what holds: a commit failed after the plugin had done its part.
   bool stale_row_ = false;
@@ -119,7 +175,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   TimePoint next_retry_{};
   absl::Status last_error_;
   size_t told_holders_ = 0;
+  std::set<std::string> told_consumers_;
+  bool told_awaiting_ = false;
   std::string last_told_;  // the failure that the newest event told of
+  std::deque<RpcTrace> rpcs_;
 
   // What people see of the present step.
   std::string running_;

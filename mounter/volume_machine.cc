@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/status.h"
 
@@ -11,6 +12,12 @@ namespace {
 std::string Text(const absl::Status& error) {
   const absl::string_view message = error.message();
   return std::string(CodeName(error.code())) + ": " + std::string(message.data(), message.size());
+}
+
+// It was published once, and the wish for it outlives a failure to mount it again.
+bool Persists(const PublicationRecord& publication) {
+  return publication.published_at.has_value() &&
+         (publication.ephemeral || publication.Remounts() || publication.origin == Origin::kScheduler);
 }
 
 }  // namespace
@@ -35,34 +42,53 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   for (PublicationRecord& publication : r.publications) {
     publication.sent = true;
     publication.secrets_at_hand = false;
+    publication.dead.clear();
+    if (rebooted) publication.mount_id = 0;
     if (publication.state == PublicationState::kPublished) continue;
     publication.uncertain = true;
-    publication.held = rebooted && publication.state == PublicationState::kPublishing;
-    if (publication.held) {
-      publication.last_error =
-          "not finished before the node was restarted: publish it again, or unpublish it";
+    // The staging was being repaired, and how far the publication had come meanwhile was not written.
+    if (r.stage_state == StageState::kUnstaging && !publication.ephemeral &&
+        publication.state == PublicationState::kPublishing) {
+      publication.state = PublicationState::kUnpublishing;
+      publication.again = true;
     }
   }
   return machine;
 }
 
-bool VolumeMachine::Awaits(const PublicationRecord& publication) const {
-  return publication.had_secrets && !publication.secrets_at_hand;
+bool VolumeMachine::AwaitsSecrets(const PublicationRecord& publication) const {
+  return publication.had_secrets && !publication.secrets_at_hand &&
+         publication.secrets_reference.kind == SecretsReference::Kind::kNone;
+}
+
+bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
+  return record_.stages && !publication.ephemeral;
+}
+
+bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
+  return publication.held.empty() && !AwaitsSecrets(publication) && !record_.rebuilt;
+}
+
+bool VolumeMachine::MayUnstage() const {
+  return std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
+    return !NeedsStaging(p) || (p.state == PublicationState::kPublishing && !p.sent);
+  });
 }
 
 void VolumeMachine::Want(PublicationRecord publication) {
   present_ = true;
   failures_.erase(publication.key);
   publication.state = PublicationState::kPublishing;
-  publication.held = false;
-  if (record_.stages && record_.stage_state == StageState::kAbsent) {
+  publication.held.clear();
+  if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
     record_.stage_state = StageState::kStaging;
     record_.stage_sent = false;
     record_.stage_uncertain = false;
     record_.last_error.clear();
   }
   if (PublicationRecord* known = record_.Find(publication.key)) {
-    known->held = false;
+    Adopt(publication);
+    known->held.clear();
     known->state = PublicationState::kPublishing;
     known->had_secrets = publication.had_secrets;
     known->secrets_at_hand = publication.secrets_at_hand;
@@ -73,6 +99,26 @@ void VolumeMachine::Want(PublicationRecord publication) {
   record_.publications.push_back(std::move(publication));
 }
 
+bool VolumeMachine::Adopt(const PublicationRecord& said) {
+  PublicationRecord* known = record_.Find(said.key);
+  if (known == nullptr) return false;
+  const bool news = known->remount != said.remount || known->life != said.life ||
+                    known->secrets_reference != said.secrets_reference;
+  known->remount = said.remount;
+  known->life = said.life;
+  known->secrets_reference = said.secrets_reference;
+  return news;
+}
+
+void VolumeMachine::Complete(VolumeUse use, std::map<std::string, std::string> volume_context,
+                             std::optional<std::map<std::string, std::string>> publish_context) {
+  if (!record_.rebuilt) return;
+  record_.rebuilt = false;
+  record_.use = std::move(use);
+  record_.volume_context = std::move(volume_context);
+  record_.publish_context = std::move(publish_context);
+}
+
 bool VolumeMachine::Unwant(const PublicationKey& key) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr) return false;
@@ -81,7 +127,8 @@ bool VolumeMachine::Unwant(const PublicationKey& key) {
     return true;
   }
   publication->state = PublicationState::kUnpublishing;
-  publication->held = false;
+  publication->held.clear();
+  publication->again = false;
   publication->secrets_at_hand = false;
   publication->uncertain = false;
   return true;
@@ -98,7 +145,102 @@ void VolumeMachine::MarkFound(const PublicationKey& key) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   publication->uncertain = false;
+  publication->held.clear();
   publication->last_error.clear();
+}
+
+void VolumeMachine::MarkDead(const PublicationKey& key, std::string error) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr || publication->state != PublicationState::kPublished) return;
+  publication->dead = std::move(error);
+}
+
+void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {
+  if (PublicationRecord* publication = record_.Find(key)) publication->mount_id = mount_id;
+}
+
+void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
+  if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
+}
+
+bool VolumeMachine::Repair(const PublicationKey& key, std::string error) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr || publication->state != PublicationState::kPublished) return false;
+  if (record_.rebuilt) return false;
+  publication->uncertain = true;
+  publication->last_error = std::move(error);
+  publication->secrets_at_hand = false;
+  if (publication->ephemeral) {
+    publication->state = PublicationState::kPublishing;
+    return true;
+  }
+  publication->state = PublicationState::kUnpublishing;
+  publication->again = true;
+  return true;
+}
+
+bool VolumeMachine::RepairStaging(const std::string& error) {
+  if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
+  for (const PublicationRecord& p : record_.publications) {
+    if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
+    if (p.state != PublicationState::kPublished || !p.Remounts() || !p.held.empty()) return false;
+  }
+  for (PublicationRecord& p : record_.publications) {
+    if (NeedsStaging(p) && p.state == PublicationState::kPublished) Repair(p.key, error);
+  }
+  record_.stage_state = StageState::kUnstaging;
+  record_.last_error = error;
+  return true;
+}
+
+void VolumeMachine::Resume(const PublicationKey& key, std::string error) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr || publication->state == PublicationState::kUnpublishing || record_.rebuilt) {
+    return;
+  }
+  publication->held.clear();
+  publication->uncertain = true;
+  publication->secrets_at_hand = false;
+  publication->last_error = std::move(error);
+  publication->again = !publication->ephemeral;
+  publication->state =
+      publication->ephemeral ? PublicationState::kPublishing : PublicationState::kUnpublishing;
+  const bool all_undone = std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
+    return !NeedsStaging(p) || p.state == PublicationState::kUnpublishing;
+  });
+  if (all_undone && record_.stage_state == StageState::kStaging && record_.stage_sent) {
+    record_.stage_state = StageState::kUnstaging;
+  }
+}
+
+void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr) return;
+  if (publication->state == PublicationState::kPublished) publication->uncertain = true;
+  publication->last_error = why;
+  publication->held = std::move(why);
+}
+
+bool VolumeMachine::Confirm(Origin origin) {
+  bool any = false;
+  for (PublicationRecord& publication : record_.publications) {
+    if (publication.origin != origin || publication.held.empty() || record_.rebuilt) continue;
+    any = true;
+    Resume(publication.key, publication.held);
+    publication.held.clear();
+  }
+  return any;
+}
+
+void VolumeMachine::Owe(int64_t bytes) {
+  if (bytes <= 0) return;
+  record_.owed_expansion_bytes = std::max(record_.owed_expansion_bytes, bytes);
+  expansion_deferred_ = false;
+  expansion_refused_ = false;
+}
+
+void VolumeMachine::OnExpanded(int64_t bytes) {
+  if (bytes >= record_.owed_expansion_bytes) record_.owed_expansion_bytes = 0;
 }
 
 void VolumeMachine::Unsettle(const PublicationKey& key, std::string error) {
@@ -115,26 +257,36 @@ Step VolumeMachine::NextFor(const PublicationKey& key) const {
   if (publication == nullptr) return NextTeardown();
   switch (publication->state) {
     case PublicationState::kPublished:
-      return {};
+      return NextExpansion();
     case PublicationState::kUnpublishing:
       return {StepKind::kUnpublish, key};
     case PublicationState::kPublishing:
-      if (Awaits(*publication)) return {};
-      if (record_.stages && record_.stage_state != StageState::kStaged) return {StepKind::kStage, key};
+      if (!MayGoForward(*publication)) return {};
+      if (NeedsStaging(*publication)) {
+        if (record_.stage_state == StageState::kUnstaging) {
+          return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
+        }
+        if (record_.stage_state != StageState::kStaged) return {StepKind::kStage, key};
+        const Step expansion = NextExpansion();
+        if (expansion.kind != StepKind::kNone) return {StepKind::kExpand, key};
+      }
       return {StepKind::kPublish, key};
   }
   return {};
 }
 
 std::vector<PublicationKey> VolumeMachine::Movable() const {
-  std::vector<PublicationKey> keys;
+  std::vector<PublicationKey> undone;
+  std::vector<PublicationKey> forward;
   for (const PublicationRecord& publication : record_.publications) {
-    const bool undone = publication.state == PublicationState::kUnpublishing;
-    const bool forward =
-        publication.state == PublicationState::kPublishing && !publication.held && !Awaits(publication);
-    if (undone || forward) keys.push_back(publication.key);
+    if (publication.state == PublicationState::kUnpublishing) undone.push_back(publication.key);
+    if (publication.state == PublicationState::kPublishing && MayGoForward(publication)) {
+      forward.push_back(publication.key);
+    }
   }
-  return keys;
+  // What is undone makes way.
+  undone.insert(undone.end(), forward.begin(), forward.end());
+  return undone;
 }
 
 Step VolumeMachine::NextTeardown() const {
@@ -143,11 +295,32 @@ Step VolumeMachine::NextTeardown() const {
   return {StepKind::kForget, {}};
 }
 
-bool VolumeMachine::Unsettled() const { return NextTeardown().kind != StepKind::kNone || !Movable().empty(); }
+Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} : ExpansionWhereItCan(); }
+
+Step VolumeMachine::ExpansionWhereItCan() const {
+  if (record_.owed_expansion_bytes == 0 || expansion_refused_) return {};
+  const bool staged = record_.stage_state == StageState::kStaged;
+  for (const PublicationRecord& p : record_.publications) {
+    const bool published = p.state == PublicationState::kPublished && !p.uncertain;
+    if (published && (staged || !NeedsStaging(p))) return {StepKind::kExpand, p.key};
+  }
+  // With staging, that it is staged will do.
+  for (const PublicationRecord& p : record_.publications) {
+    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p)) {
+      return {StepKind::kExpand, p.key};
+    }
+  }
+  return {};
+}
+
+bool VolumeMachine::Unsettled() const {
+  return NextTeardown().kind != StepKind::kNone || !Movable().empty() ||
+         ExpansionWhereItCan().kind != StepKind::kNone;
+}
 
 bool VolumeMachine::AwaitingSecrets() const {
   return std::ranges::any_of(record_.publications, [this](const PublicationRecord& publication) {
-    return publication.state == PublicationState::kPublishing && Awaits(publication);
+    return publication.state == PublicationState::kPublishing && AwaitsSecrets(publication);
   });
 }
 
@@ -163,6 +336,9 @@ void VolumeMachine::OnSent(const Step& step) {
     case StepKind::kUnstage:
       record_.stage_state = StageState::kUnstaging;
       return;
+    case StepKind::kExpand:
+      expanding_ = record_.owed_expansion_bytes;
+      return;
     case StepKind::kNone:
     case StepKind::kUnpublish:
     case StepKind::kForget:
@@ -172,6 +348,7 @@ void VolumeMachine::OnSent(const Step& step) {
 
 FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error,
                                   bool time_left, WallTime now) {
+  stuck_.reset();
   PublicationRecord* publication = record_.Find(step.key);
   switch (step.kind) {
     case StepKind::kNone:
@@ -181,6 +358,8 @@ FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const a
     case StepKind::kPublish:
       if (publication == nullptr) return FollowUp::kNext;
       return OnPublish(*publication, outcome, error, time_left, now);
+    case StepKind::kExpand:
+      return OnExpand(outcome, error);
     case StepKind::kUnpublish:
       if (publication == nullptr) return FollowUp::kNext;
       return OnUnpublish(*publication, outcome, error, time_left);
@@ -198,12 +377,35 @@ FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const a
   return FollowUp::kPause;
 }
 
+bool VolumeMachine::GiveUp(const PublicationKey& key, const absl::Status& error) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr) return false;
+  failures_[key] = error;
+  publication->last_error = Text(error);
+  if (!Persists(*publication)) {
+    Unwant(key);
+    return false;
+  }
+  publication->secrets_at_hand = false;
+  if (publication->ephemeral) {
+    // Unpublishing would delete it: published it was, and counts as lost.
+    publication->uncertain = true;
+    if (!publication->Remounts()) publication->state = PublicationState::kPublished;
+  } else if (publication->sent) {
+    publication->state = PublicationState::kUnpublishing;
+    publication->again = true;
+  }
+  return true;
+}
+
 FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, bool time_left) {
   switch (outcome) {
     case CallOutcome::kDone:
       record_.stage_state = StageState::kStaged;
       record_.stage_uncertain = false;
       record_.last_error.clear();
+      expansion_deferred_ = false;
+      expansion_refused_ = false;
       return FollowUp::kNext;
     case CallOutcome::kFinal:
     case CallOutcome::kAbsent: {
@@ -212,15 +414,14 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
       record_.last_error = Text(error);
       std::vector<PublicationKey> waiting;
       for (const PublicationRecord& publication : record_.publications) {
-        if (publication.state == PublicationState::kPublishing) waiting.push_back(publication.key);
+        if (publication.state == PublicationState::kPublishing && NeedsStaging(publication)) {
+          waiting.push_back(publication.key);
+        }
       }
-      for (const PublicationKey& key : waiting) {
-        failures_[key] = error;
-        record_.Find(key)->last_error = Text(error);
-        Unwant(key);
-      }
+      bool kept = false;
+      for (const PublicationKey& key : waiting) kept = GiveUp(key, error) || kept;
       Normalize();
-      return FollowUp::kNext;
+      return kept ? FollowUp::kPause : FollowUp::kNext;
     }
     case CallOutcome::kUncertain:
       record_.stage_uncertain = true;
@@ -239,15 +440,19 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       publication.state = PublicationState::kPublished;
       publication.uncertain = false;
       publication.last_error.clear();
+      publication.dead.clear();
       publication.secrets_at_hand = false;
       publication.published_at = now;
+      if (!NeedsStaging(publication)) {
+        expansion_deferred_ = false;
+        expansion_refused_ = false;
+      }
       return FollowUp::kNext;
     case CallOutcome::kFinal:
-    case CallOutcome::kAbsent:
-      failures_[publication.key] = error;
-      publication.last_error = Text(error);
-      Unwant(publication.key);
-      return FollowUp::kNext;
+    case CallOutcome::kAbsent: {
+      const PublicationKey key = publication.key;  // what it lies in may be erased
+      return GiveUp(key, error) ? FollowUp::kPause : FollowUp::kNext;
+    }
     case CallOutcome::kUncertain:
       publication.uncertain = true;
       [[fallthrough]];
@@ -258,12 +463,41 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
   return FollowUp::kPause;
 }
 
+FollowUp VolumeMachine::OnExpand(CallOutcome outcome, const absl::Status& error) {
+  switch (outcome) {
+    case CallOutcome::kDone:
+      OnExpanded(expanding_);
+      record_.last_error.clear();
+      return FollowUp::kNext;
+    case CallOutcome::kFinal:
+    case CallOutcome::kAbsent:
+      expansion_refused_ = true;
+      record_.last_error = Text(error);
+      return FollowUp::kNext;
+    case CallOutcome::kUncertain:
+    case CallOutcome::kRetry:
+      expansion_deferred_ = true;
+      record_.last_error = Text(error);
+      return FollowUp::kNext;
+  }
+  return FollowUp::kNext;
+}
+
 FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome outcome,
                                     const absl::Status& error, bool time_left) {
   switch (outcome) {
     case CallOutcome::kDone:
     case CallOutcome::kAbsent:
-      Remove(publication.key);
+      if (!publication.again) {
+        Remove(publication.key);
+        return FollowUp::kNext;
+      }
+      publication.again = false;
+      publication.state = PublicationState::kPublishing;
+      publication.sent = false;
+      publication.uncertain = false;
+      publication.mount_id = 0;
+      publication.dead.clear();
       return FollowUp::kNext;
     case CallOutcome::kFinal:
       publication.last_error = Text(error);

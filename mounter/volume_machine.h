@@ -2,25 +2,50 @@
 //
 //              Want                                  done                          done
 //   absent ────────────► staging ──NodeStageVolume──────► staged ──NodePublishVolume──────► published
-//     ▲                     │                             ▲    │  (each publication            │
-//     │                final│ failure, or Unwant          │    │   for itself)                 │ Unwant
-//     │   forget            ▼                             │    └─ final failure ─┐             ▼
+//     ▲                     │                             ▲ │  │  (each publication            │
+//     │                final│ failure, or Unwant          │ │  │   for itself)                 │ Unwant,
+//     │   forget            ▼                             │ │  └─ final failure ─┐             ▼ Repair
 //     └────────────── unstaging ◄──NodeUnstageVolume── last one gone ◄── NodeUnpublishVolume ── unpublishing
+//                           │                               │                                 │
+//                           └── RepairStaging: all undone,  └── kExpand: NodeExpandVolume,    └── Repair:
+//                               then staged again               while an expansion is owed        published
+//                                                                                                 again
 //
-// A volume whose plugin does not stage goes from absent to publishing, and back without unstaging.
+// A volume whose plugin does not stage goes from absent to publishing, and back without unstaging; so does an
+// ephemeral one.
 //
-// Beside each state there may stand:
-//   uncertain          the step was sent and its outcome is not known: it is repeated, or reversed, before
-//                      anything else is done with it
+// Beside each state there may stand, of the volume's staging or of one publication:
+//
+//   uncertain          the step was sent and its outcome is not known, or the kernel does not show what it
+//                      made. What may follow:   stage     ──► stage again, or unstage
+//                                               publish   ──► publish again, or unpublish
+//                                               unpublish ──► unpublish again
+//                                               unstage   ──► unstage again
+//                                               published ──► (mount lost) unpublish, then publish; of an
+//                                                             ephemeral one publish alone
+//                      and nothing else of the volume that rests on it.
+//   stuck              uncertain, and whoever was asked (the plugin's call, a helper process) has not come
+//                      back. The same steps may follow; a forced reverse does not wait for it.
 //   awaiting secrets   the step has to be repeated, and the secrets that it took were never written down:
-//                      only its reverse, which takes none, may run
-//   held               the mount was lost while nobody acted on it: only a caller's word moves it
+//                      only its reverse, which takes none, may run, until a caller brings them again. One
+//                      with a reference to its secrets never awaits them.
+//   held               nobody may act on it but at somebody's word: after a reboot, a volume that another
+//                      node may have by now (Want, Unwant or Confirm end it).
+//   dead               published, the mount is there, and its file system does not answer. It is well known
+//                      how it got there, so nothing follows of itself but, where asked for, Repair.
+//   owed               an expansion: tried after each stage (or publish, without staging) and then in the
+//                      background. That it fails never undoes or delays a publication.
 //
 // The rules that keep data safe:
 //   * Once a stage or publish was sent, "absent" needs a successful reverse call, whatever the failure's
 //     code was: final only means that repeating forward is of no use. The caller is told the first error.
-//   * Unstage begins only when no publication is left, whatever its state.
+//   * Unstage begins only when no publication is left, whatever its state; or, to repair the staging, when
+//     each one that is left was undone and waits to be published again.
 //   * While it unstages, nothing new is wanted: the mounter finishes that first (see Want).
+//   * An ephemeral volume is unpublished at a caller's word alone, since that deletes it; or to take back a
+//     publish that never came to its end.
+//   * What was published and is to be mounted again of itself does not vanish because mounting it again
+//     failed: that is tried until somebody unwants it.
 //
 // Pure: no clock, no I/O. Whoever performs the steps tells OnSent before, OnOutcome after.
 #pragma once
@@ -42,6 +67,7 @@ enum class StepKind {
   kNone,  // nothing to do, or nothing that may be done now
   kStage,
   kPublish,
+  kExpand,  // the node's part of an expansion that is owed
   kUnpublish,
   kUnstage,
   kForget,  // remove the volume's directories, then its row
@@ -49,7 +75,8 @@ enum class StepKind {
 
 struct Step {
   StepKind kind = StepKind::kNone;
-  PublicationKey key;  // of kStage: whose secrets it takes; of kPublish and kUnpublish: which one
+  // Of kStage and kExpand: whose secrets it takes; of kPublish and kUnpublish: which one.
+  PublicationKey key;
 
   bool operator==(const Step&) const = default;
 };
@@ -65,8 +92,8 @@ class VolumeMachine {
   // A volume of which nothing is here. `record` says what it is; it has no publications.
   [[nodiscard]] static VolumeMachine Fresh(VolumeRecord record);
   // A volume as the journal remembers it. What was under way is uncertain; what needs secrets awaits them.
-  // `rebooted`: its mounts were made in another boot, so none is there. Then nothing goes forward of itself
-  // (another node may have the volume by now), while what was being undone is still undone with the plugin.
+  // `rebooted`: its mounts were made in another boot, so none is there. What then becomes of what is wanted
+  // is for recovery.h to say, before anything moves.
   [[nodiscard]] static VolumeMachine Recovered(VolumeRecord record, bool rebooted);
 
   [[nodiscard]] const VolumeRecord& record() const { return record_; }
@@ -78,29 +105,69 @@ class VolumeMachine {
   void Want(PublicationRecord publication);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
+  // What a caller's repeated publish may say anew of one that is there: who its consumer is, where its
+  // secrets lie, whether it is mounted again of itself. True if that is news.
+  bool Adopt(const PublicationRecord& said);
+  // A rebuilt record learns what only the lost journal knew.
+  void Complete(VolumeUse use, std::map<std::string, std::string> volume_context,
+                std::optional<std::map<std::string, std::string>> publish_context);
   // It is not wanted any more. One of which nothing was sent is gone at once. False where there is none.
   bool Unwant(const PublicationKey& key);
+
   // The kernel does not show the mount of a published one (any more).
   void MarkLost(const PublicationKey& key, std::string error);
   // It shows it (again).
   void MarkFound(const PublicationKey& key);
+  // Its file system does not answer; empty: it does.
+  void MarkDead(const PublicationKey& key, std::string error);
+  // The kernel's id of its mount.
+  void SetMountId(const PublicationKey& key, uint64_t mount_id);
+  void SetPermissionsSet(const PublicationKey& key);
+
+  // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
+  // ephemeral. False where that may not be: it is not published, or a rebuilt record does not know how.
+  bool Repair(const PublicationKey& key, std::string error);
+  // The staging's file system is dead: everything is undone, and done again. False where that may not be,
+  // since a publication is not to be mounted again of itself.
+  bool RepairStaging(const std::string& error);
+  // After a reboot one that was published, or nearly, is to be mounted again. It is undone first, the staging
+  // too where nothing else holds it, since a plugin's books may have outlived its mounts: it would answer OK,
+  // and an empty directory would be published. An ephemeral one just goes forward.
+  void Resume(const PublicationKey& key, std::string error);
+  // Nothing is done about a publication, for this reason, until Want, Unwant or Confirm.
+  void Hold(const PublicationKey& key, std::string why);
+  // Those held that `origin` asked for go on. True if there was one.
+  bool Confirm(Origin origin);
+
+  // The node has to expand the volume to this size.
+  void Owe(int64_t bytes);
+  // It was expanded to this size.
+  void OnExpanded(int64_t bytes);
+  // An expansion that failed may be tried again.
+  void RetryExpansion() { expansion_deferred_ = false; }
 
   // The next step for one publication and, when it was the last, for the volume after it.
   [[nodiscard]] Step NextFor(const PublicationKey& key) const;
-  // Publications that can move of themselves: those being undone, and those published that are not held and
+  // Publications that can move of themselves: those being undone, and those publishing that are not held and
   // do not await secrets.
   [[nodiscard]] std::vector<PublicationKey> Movable() const;
   // The steps that undo what no publication needs any more.
   [[nodiscard]] Step NextTeardown() const;
+  // The expansion that is owed, where it can be done now.
+  [[nodiscard]] Step NextExpansion() const;
   // Whether anything can move of itself.
   [[nodiscard]] bool Unsettled() const;
   [[nodiscard]] bool AwaitingSecrets() const;
+  [[nodiscard]] bool AwaitsSecrets(const PublicationRecord& publication) const;
 
   void OnSent(const Step& step);
   // `error` is what failed (ignored for kDone and kAbsent); `time_left` whether the step may be repeated
   // before its deadline.
   FollowUp OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error, bool time_left,
                      WallTime now);
+  // After OnOutcome: whoever was asked has not come back.
+  void OnStuck(StuckView stuck) { stuck_ = std::move(stuck); }
+  [[nodiscard]] const std::optional<StuckView>& stuck() const { return stuck_; }
 
   // Why a publication that was wanted is now being undone, or is gone: the error for its caller. Once.
   [[nodiscard]] std::optional<absl::Status> TakeFailure(const PublicationKey& key);
@@ -110,18 +177,28 @@ class VolumeMachine {
   void Unsettle(const PublicationKey& key, std::string error);
 
  private:
-  [[nodiscard]] bool Awaits(const PublicationRecord& publication) const;
+  [[nodiscard]] bool NeedsStaging(const PublicationRecord& publication) const;
+  [[nodiscard]] bool MayGoForward(const PublicationRecord& publication) const;
+  [[nodiscard]] bool MayUnstage() const;
+  [[nodiscard]] Step ExpansionWhereItCan() const;
+  // What failed for good: undone, or kept where it is to be mounted again of itself. True if it is kept.
+  bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
   FollowUp OnStage(CallOutcome outcome, const absl::Status& error, bool time_left);
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                      bool time_left, WallTime now);
+  FollowUp OnExpand(CallOutcome outcome, const absl::Status& error);
   FollowUp OnUnpublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
   FollowUp OnUnstage(CallOutcome outcome, const absl::Status& error, bool time_left);
 
   VolumeRecord record_;
   bool present_ = false;
+  int64_t expanding_ = 0;            // to which size it was asked last
+  bool expansion_deferred_ = false;  // it failed: later
+  bool expansion_refused_ = false;   // for good: not before the next stage, or Owe
+  std::optional<StuckView> stuck_;
   std::map<PublicationKey, absl::Status> failures_;
 };
 

@@ -74,6 +74,8 @@ std::string Show(StepKind kind) {
       return "stage";
     case StepKind::kPublish:
       return "publish";
+    case StepKind::kExpand:
+      return "expand";
     case StepKind::kUnpublish:
       return "unpublish";
     case StepKind::kUnstage:
@@ -348,11 +350,11 @@ TEST(VolumeMachineTest, RecoveredPublishedIsSettled) {
 }
 
 TEST(VolumeMachineTest, AfterAReboot) {
-  // What was going forward is held: another node may have the volume by now.
+  // What is held moves at a caller's word.
   VolumeMachine forward = VolumeMachine::Recovered(Wanted().record(), true);
+  forward.Hold(kWeb, "the node was restarted");
   EXPECT_THAT(forward.Movable(), IsEmpty());
   EXPECT_FALSE(forward.Unsettled());
-  // A caller's word moves it.
   forward.Want(Publication(kWeb));
   EXPECT_THAT(forward.Movable(), ElementsAre(kWeb));
 
@@ -364,6 +366,166 @@ TEST(VolumeMachineTest, AfterAReboot) {
   VolumeMachine published = VolumeMachine::Recovered(Published().record(), true);
   published.Want(Publication(kDb));
   EXPECT_EQ(published.NextFor(kDb).kind, StepKind::kStage);
+
+  // What is mounted again is undone first: the plugin's books may have outlived its mounts.
+  VolumeMachine resumed = VolumeMachine::Recovered(Published().record(), true);
+  resumed.Resume(kWeb, "the node was restarted");
+  std::vector<std::string> steps;
+  for (Step step = resumed.NextFor(kWeb); step.kind != StepKind::kNone; step = resumed.NextFor(kWeb)) {
+    steps.push_back(Show(step.kind));
+    Outcome(resumed, CallOutcome::kDone, step);
+  }
+  EXPECT_THAT(steps, ElementsAre("unpublish", "unstage", "stage", "publish"));
+}
+
+TEST(VolumeMachineTest, ConfirmMovesWhatItsOriginAskedForAndNothingElse) {
+  VolumeMachine machine = Staged();
+  machine.Want(Publication(kDb));
+  Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+  VolumeRecord record = machine.record();
+  record.Find(kWeb)->origin = Origin::kScheduler;
+  machine = VolumeMachine::Recovered(record, true);
+  machine.Hold(kWeb, "its scheduler");
+  machine.Hold(kDb, "its caller");
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.Confirm(Origin::kDeclared));
+  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage) << "not unstaged: db may hold it, for the plugin";
+}
+
+TEST(VolumeMachineTest, ARepairUndoesAndMountsAgain) {
+  VolumeMachine machine = Published();
+  ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  // Also when berthd ends in the middle.
+  machine = VolumeMachine::Recovered(machine.record(), false);
+  Outcome(machine, CallOutcome::kAbsent, machine.NextFor(kWeb));
+  EXPECT_EQ(Show(machine), "staged, web publishing");
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, AnEphemeralOneIsRepairedForwardAlone) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  PublicationRecord ephemeral = Publication(kWeb);
+  ephemeral.ephemeral = true;
+  ephemeral.remount = true;
+  machine.Want(ephemeral);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it is not staged";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "undoing it would delete it";
+  EXPECT_TRUE(machine.TakeFailure(kWeb).has_value());
+  machine.Unwant(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+}
+
+TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
+  VolumeMachine machine = Wanted();
+  PublicationRecord db = Publication(kDb);
+  db.remount = true;
+  PublicationRecord web = Publication(kWeb);
+  web.remount = true;
+  machine.Want(web);
+  machine.Want(db);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  for (const auto& key : {kWeb, kDb}) Outcome(machine, CallOutcome::kDone, machine.NextFor(key));
+  ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
+  std::vector<std::string> steps;
+  for (int i = 0; i < 20 && !machine.Movable().empty(); ++i) {
+    const Step step = machine.NextFor(machine.Movable().front());
+    steps.push_back(Show(step.kind));
+    Outcome(machine, CallOutcome::kDone, step);
+  }
+  EXPECT_THAT(steps, ElementsAre("unpublish", "unpublish", "unstage", "stage", "publish", "publish"));
+  EXPECT_EQ(Show(machine), "staged, web published, db published");
+}
+
+TEST(VolumeMachineTest, ADeadStagingStaysWhileSomebodyIsNotToBeMountedAgain) {
+  VolumeMachine machine = Published();
+  EXPECT_FALSE(machine.RepairStaging("ENOTCONN"));
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) {
+  VolumeMachine machine = Wanted();
+  machine.Owe(100);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
+  EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb)), FollowUp::kNext);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it failed, and the publication goes on";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_TRUE(machine.Unsettled()) << "it is owed";
+  machine.RetryExpansion();
+  const Step again = machine.NextExpansion();
+  EXPECT_EQ(again.kind, StepKind::kExpand);
+  machine.OnSent(again);
+  machine.Owe(200);
+  machine.OnOutcome(again, CallOutcome::kDone, absl::OkStatus(), true, kNow);
+  EXPECT_EQ(machine.record().owed_expansion_bytes, 200) << "only what was asked for is done";
+  Outcome(machine, CallOutcome::kFinal, machine.NextExpansion());
+  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
+  EXPECT_FALSE(machine.Unsettled()) << "refused: not before the next stage";
+  EXPECT_EQ(machine.record().owed_expansion_bytes, 200);
+  // A later stage tries it again.
+  machine = VolumeMachine::Recovered(machine.record(), true);
+  machine.Resume(kWeb, "");
+  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
+}
+
+TEST(VolumeMachineTest, WithoutStagingItExpandsOncePublished) {
+  VolumeMachine machine = Wanted(/*stages=*/false);
+  machine.Owe(100);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_FALSE(machine.Unsettled());
+}
+
+TEST(VolumeMachineTest, WhatIsToBeMountedAgainDoesNotVanishByAFailure) {
+  VolumeMachine machine = Published();
+  VolumeRecord record = machine.record();
+  record.Find(kWeb)->remount = true;
+  machine = VolumeMachine::Recovered(record, true);
+  machine.Resume(kWeb, "the node was restarted");
+  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
+  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  for (int i = 0; i < 3 && machine.NextFor(kWeb).kind != StepKind::kNone; ++i) {
+    Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  }
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, StuckIsShownUntilTheNextOutcome) {
+  VolumeMachine machine = Unpublishing();
+  Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb), false);
+  machine.OnStuck({.on = "NodeUnpublishVolume", .pid = 0, .since = kNow});
+  EXPECT_EQ(machine.stuck()->on, "NodeUnpublishVolume");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_FALSE(machine.stuck().has_value());
+}
+
+TEST(VolumeMachineTest, AReferenceToSecretsIsNeverAwaited) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  PublicationRecord publication = Publication(kWeb);
+  publication.had_secrets = true;
+  publication.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/etc/secret"};
+  machine.Want(publication);
+  machine = VolumeMachine::Recovered(machine.record(), false);
+  EXPECT_FALSE(machine.AwaitingSecrets());
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
 }
 
 TEST(VolumeMachineTest, AwaitsSecretsUntilTheyComeWhileItsReverseMayRun) {

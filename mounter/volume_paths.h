@@ -6,6 +6,7 @@
 //       staging/                           0700: staging_target_path, made here, given to the plugin
 //       publish/                           0711
 //         <hash of consumer and name>/     0711
+//           identity.json                  0600: whose use of the volume it is; not synced, only helpful
 //           target                         target_path: made and removed by the plugin
 //
 // Ids are any bytes, so they are hashed: with the usual state directory every path stays below the 128 bytes
@@ -59,12 +60,25 @@ class VolumePaths {
 
   // The directories in the tree, by name: at start compared with the journal.
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> List() const;
+  // Whose a directory of the tree is, as its identity file says it, and the publications in it: made anew
+  // from their own files where they have one, else of the consumer "unknown/<their directory>". States and
+  // mounts are left as they begin. NOT_FOUND: there is no such directory. DATA_LOSS: its identity file is
+  // missing, cannot be read, or belongs elsewhere. (volume_identity.cc)
+  [[nodiscard]] absl::StatusOr<VolumeRecord> ReadIdentity(const std::string& name) const;
+  // Writes the volume's identity file anew, durably.
+  [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
+  // Removes a directory of the tree that holds nothing but empty ones of ours. FAILED_PRECONDITION: something
+  // is in it; it was left.
+  [[nodiscard]] absl::Status RemoveEmptyStranger(const std::string& name) const;
   // What an identity file says, for people: `volume "x" of plugin "y"`, or that there is none.
   [[nodiscard]] std::string DescribeDirectory(const std::string& name) const;
 
   [[nodiscard]] const std::string& tree() const { return root_.path(); }
 
  private:
+  [[nodiscard]] absl::Status WritePublicationIdentity(const VolumeRecord& record,
+                                                      const PublicationRecord& publication) const;
+
   explicit VolumePaths(SafeRoot root) : root_(std::move(root)) {}
 
   SafeRoot root_;

@@ -1,6 +1,8 @@
 #include "mounter/volume_record.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
 
@@ -12,6 +14,9 @@ namespace {
 
 namespace pb = ::berth::journal::v1;
 using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
+
+// Raised when a record says something that a berthd which does not know it would get wrong.
+constexpr uint32_t kRecordVersion = 1;
 
 int64_t Microseconds(WallTime time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
@@ -69,6 +74,79 @@ std::optional<PublicationState> FromProto(pb::PublicationState state) {
   return std::nullopt;
 }
 
+// What was asked for beyond the mount itself.
+void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
+  p->set_origin(static_cast<pb::Origin>(publication.origin));
+  p->set_remount(publication.remount);
+  p->set_ephemeral(publication.ephemeral);
+  if (publication.life.kind != ConsumerLife::Kind::kUnknown) {
+    p->mutable_life()->set_kind(static_cast<pb::ConsumerLife::Kind>(publication.life.kind));
+    p->mutable_life()->set_pid(publication.life.pid);
+    p->mutable_life()->set_start_time(publication.life.start_time);
+    p->mutable_life()->set_name(publication.life.name);
+  }
+  if (publication.permissions != RootPermissions{}) {
+    pb::RootPermissions& permissions = *p->mutable_permissions();
+    if (publication.permissions.owner) permissions.set_owner(*publication.permissions.owner);
+    if (publication.permissions.group) permissions.set_group(*publication.permissions.group);
+    if (publication.permissions.mode) permissions.set_mode(*publication.permissions.mode);
+    permissions.set_recursive(publication.permissions.recursive);
+    permissions.set_selinux_label(publication.permissions.selinux_label);
+  }
+  p->set_permissions_set(publication.permissions_set);
+  p->set_held(Printable(publication.held));
+  p->set_again(publication.again);
+  p->set_mount_id(publication.mount_id);
+  if (publication.secrets_reference.kind != SecretsReference::Kind::kNone) {
+    p->mutable_secrets_reference()->set_kind(
+        static_cast<pb::SecretsReference::Kind>(publication.secrets_reference.kind));
+    p->mutable_secrets_reference()->set_name(publication.secrets_reference.name);
+  }
+}
+
+absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publication) {
+  if (!pb::Origin_IsValid(p.origin()) || !pb::ConsumerLife::Kind_IsValid(p.life().kind()) ||
+      !pb::SecretsReference::Kind_IsValid(p.secrets_reference().kind())) {
+    return absl::DataLossError("an origin, consumer or reference to secrets that is none");
+  }
+  publication->origin = static_cast<Origin>(p.origin());
+  publication->remount = p.remount();
+  publication->ephemeral = p.ephemeral();
+  publication->life = {.kind = static_cast<ConsumerLife::Kind>(p.life().kind()),
+                       .pid = p.life().pid(),
+                       .start_time = p.life().start_time(),
+                       .name = p.life().name()};
+  if (p.permissions().has_owner()) publication->permissions.owner = p.permissions().owner();
+  if (p.permissions().has_group()) publication->permissions.group = p.permissions().group();
+  if (p.permissions().has_mode()) publication->permissions.mode = p.permissions().mode();
+  publication->permissions.recursive = p.permissions().recursive();
+  publication->permissions.selinux_label = p.permissions().selinux_label();
+  publication->permissions_set = p.permissions_set();
+  publication->held = p.held();
+  publication->again = p.again();
+  publication->mount_id = p.mount_id();
+  publication->secrets_reference = {.kind = static_cast<SecretsReference::Kind>(p.secrets_reference().kind()),
+                                    .name = p.secrets_reference().name()};
+  return absl::OkStatus();
+}
+
+// A record that does not fit together is read the way that leaves nothing behind.
+void Complete(VolumeRecord* record) {
+  if (record->stage_state != StageState::kAbsent) record->stages = true;
+  std::vector<PublicationRecord> publications;
+  for (PublicationRecord& publication : record->publications) {
+    if (std::ranges::find(publications, publication.key, &PublicationRecord::key) != publications.end())
+      continue;
+    // Something was published on it: it was staged, or at least began to be.
+    if (record->stages && !publication.ephemeral && record->stage_state == StageState::kAbsent &&
+        publication.state == PublicationState::kPublished) {
+      record->stage_state = StageState::kStaged;
+    }
+    publications.push_back(std::move(publication));
+  }
+  record->publications = std::move(publications);
+}
+
 template <class Map>
 std::map<std::string, std::string> Copy(const Map& map) {
   return {map.begin(), map.end()};
@@ -88,6 +166,7 @@ const PublicationRecord* VolumeRecord::Find(const PublicationKey& key) const {
 
 std::string EncodeRecord(const VolumeRecord& record) {
   pb::Volume out;
+  out.set_version(kRecordVersion);
   out.set_plugin_id(record.plugin_id);
   out.set_volume_id(record.volume_id);
   out.set_driver_name(record.driver_name);
@@ -98,6 +177,9 @@ std::string EncodeRecord(const VolumeRecord& record) {
   capability.set_block(record.use.access_type == AccessType::kBlock);
   capability.set_fs_type(record.use.fs_type);
   for (const std::string& flag : record.use.mount_flags) capability.add_mount_flags(flag);
+  capability.set_volume_mount_group(record.use.volume_mount_group);
+  out.set_owed_expansion_bytes(record.owed_expansion_bytes);
+  out.set_rebuilt(record.rebuilt);
   out.set_sent_access_mode(record.sent_mode);
   for (const auto& [key, value] : record.volume_context) (*out.mutable_volume_context())[key] = value;
   if (record.publish_context) {
@@ -119,14 +201,29 @@ std::string EncodeRecord(const VolumeRecord& record) {
     p.set_uncertain(publication.uncertain);
     p.set_last_error(Printable(publication.last_error));
     if (publication.published_at) p.set_published_at_us(Microseconds(*publication.published_at));
+    EncodeAsked(publication, &p);
   }
-  return out.SerializeAsString();
+  // The same record is the same bytes, whatever the order of its maps: rows are compared.
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    out.SerializeToCodedStream(&coded);
+  }
+  return bytes;
 }
 
 absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   pb::Volume in;
   if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::DataLossError("not a record of a volume");
+  }
+  if (in.version() > kRecordVersion) {
+    return absl::FailedPreconditionError(
+        fmt::format("the record of volume {} was written by a newer berthd (version {}, this one knows {}): "
+                    "install that version again; nothing was changed",
+                    Printable(in.volume_id(), 128), in.version(), kRecordVersion));
   }
   VolumeRecord record;
   record.plugin_id = in.plugin_id();
@@ -146,6 +243,9 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.use.access_type = in.capability().block() ? AccessType::kBlock : AccessType::kMount;
   record.use.fs_type = in.capability().fs_type();
   record.use.mount_flags.assign(in.capability().mount_flags().begin(), in.capability().mount_flags().end());
+  record.use.volume_mount_group = in.capability().volume_mount_group();
+  record.owed_expansion_bytes = in.owed_expansion_bytes();
+  record.rebuilt = in.rebuilt();
   record.sent_mode = static_cast<AccessMode::Mode>(in.sent_access_mode());
   record.volume_context = Copy(in.volume_context());
   if (in.has_publish_context()) record.publish_context = Copy(in.publish_context().values());
@@ -175,8 +275,12 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
     if (p.published_at_us() != 0) {
       publication.published_at = WallTime(std::chrono::microseconds(p.published_at_us()));
     }
+    BERTH_RETURN_IF_ERROR(Annotate(DecodeAsked(p, &publication),
+                                   fmt::format("the record of volume {}", Printable(record.volume_id, 128))));
     record.publications.push_back(std::move(publication));
   }
+  record.owed_expansion_bytes = std::max<int64_t>(record.owed_expansion_bytes, 0);
+  Complete(&record);
   return record;
 }
 

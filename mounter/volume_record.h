@@ -36,14 +36,31 @@ struct PublicationRecord {
   std::string last_error;
   std::optional<WallTime> published_at;
 
+  Origin origin = Origin::kCaller;
+  bool remount = false;
+  bool ephemeral = false;
+  ConsumerLife life;
+  RootPermissions permissions;
+  bool permissions_set = false;  // they were applied: never again
+  SecretsReference secrets_reference;
+  // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
+  std::string held;
+  // Once it has been undone it is published anew: a repair. Then it is not gone, whatever its state.
+  bool again = false;
+  // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: somebody
+  // mounted over it.
+  uint64_t mount_id = 0;
+
   // Not written. Whether NodePublishVolume may have reached the plugin: of a record that was read back,
   // that has to be assumed.
   bool sent = true;
   // Not written. The secrets that it needs are in this process's memory.
   bool secrets_at_hand = false;
-  // Not written. Its mount was lost (by a reboot, or by somebody's hand): nothing is repeated of itself,
-  // only at a caller's word.
-  bool held = false;
+  // Not written. Its mount is there and does not answer: the error.
+  std::string dead;
+
+  // Its mount is made again of itself when it is gone or dead.
+  [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
 };
 
 struct VolumeRecord {
@@ -61,6 +78,11 @@ struct VolumeRecord {
   StageState stage_state = StageState::kAbsent;
   bool stage_uncertain = false;
   std::string last_error;
+  // NodeExpandVolume is owed: to this size; 0: it is not.
+  int64_t owed_expansion_bytes = 0;
+  // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,
+  // so nothing goes forward of itself until a publish that brings them is taken (which ends it).
+  bool rebuilt = false;
   std::vector<PublicationRecord> publications;
 
   // Not written; as PublicationRecord::sent, of NodeStageVolume.
@@ -70,8 +92,9 @@ struct VolumeRecord {
   [[nodiscard]] const PublicationRecord* Find(const PublicationKey& key) const;
 };
 
-// The journal's bytes of a record, and back. DATA_LOSS where the bytes are no record, or one whose numbers
-// are out of range.
+// The journal's bytes of a record, and back. What an older berthd wrote is completed. DATA_LOSS where the
+// bytes are no record, or one whose numbers are out of range; FAILED_PRECONDITION where a newer berthd wrote
+// it in a way that this one does not know.
 [[nodiscard]] std::string EncodeRecord(const VolumeRecord& record);
 [[nodiscard]] absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes);
 

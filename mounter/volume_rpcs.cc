@@ -1,5 +1,7 @@
 #include "mounter/volume_rpcs.h"
 
+#include <algorithm>
+
 namespace berth {
 namespace {
 
@@ -20,6 +22,7 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   auto& mount = *capability.mutable_mount();
   mount.set_fs_type(record.use.fs_type);
   for (const std::string& flag : record.use.mount_flags) mount.add_mount_flags(flag);
+  mount.set_volume_mount_group(record.use.volume_mount_group);
   return capability;
 }
 
@@ -42,12 +45,14 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   ::csi::v1::NodePublishVolumeRequest request;
   request.set_volume_id(record.volume_id);
   if (record.publish_context) Fill(*record.publish_context, request.mutable_publish_context());
-  if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
+  // An ephemeral volume is not staged, whatever the plugin does with others.
+  if (record.stages && !publication.ephemeral) request.set_staging_target_path(paths.StagingPath(record));
   request.set_target_path(paths.TargetPath(record, publication));
   *request.mutable_volume_capability() = CapabilityOf(record);
   request.set_readonly(publication.readonly);
   Fill(secrets, request.mutable_secrets());
   Fill(record.volume_context, request.mutable_volume_context());
+  if (publication.ephemeral) (*request.mutable_volume_context())[std::string(kEphemeralKey)] = "true";
   return request;
 }
 
@@ -77,14 +82,17 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   return request;
 }
 
-::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(const VolumeRecord& record,
-                                                     const PublicationRecord& publication,
-                                                     const VolumePaths& paths,
+::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(const VolumeRecord& record, const VolumePaths& paths,
                                                      const ::csi::v1::CapacityRange& range,
                                                      const std::map<std::string, std::string>& secrets) {
   ::csi::v1::NodeExpandVolumeRequest request;
   request.set_volume_id(record.volume_id);
-  request.set_volume_path(paths.TargetPath(record, publication));
+  // Where it is published rather than where it is staged: of a block volume, a plugin may have nothing at the
+  // staging path to find the device by.
+  const auto published =
+      std::ranges::find(record.publications, PublicationState::kPublished, &PublicationRecord::state);
+  request.set_volume_path(published != record.publications.end() ? paths.TargetPath(record, *published)
+                                                                 : paths.StagingPath(record));
   *request.mutable_capacity_range() = range;
   if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
   *request.mutable_volume_capability() = CapabilityOf(record);

@@ -13,6 +13,9 @@
 
 namespace berth {
 
+// Kubernetes' word in volume_context for an ephemeral inline volume: what drivers of such volumes look for.
+inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral";
+
 // The capability as the plugin was told it first, and is told ever after.
 [[nodiscard]] ::csi::v1::VolumeCapability CapabilityOf(const VolumeRecord& record);
 
@@ -30,8 +33,8 @@ namespace berth {
                                                                 const PublicationRecord& publication,
                                                                 const VolumePaths& paths);
 [[nodiscard]] ::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(
-    const VolumeRecord& record, const PublicationRecord& publication, const VolumePaths& paths,
-    const ::csi::v1::CapacityRange& range, const std::map<std::string, std::string>& secrets);
+    const VolumeRecord& record, const VolumePaths& paths, const ::csi::v1::CapacityRange& range,
+    const std::map<std::string, std::string>& secrets);
 
 // `path` as it is to a plugin that sees the tree of volumes `tree` at `volumes_path` (empty: at the same
 // place). A path outside the tree stays as it is. `tree` and `volumes_path` are absolute, without a slash at

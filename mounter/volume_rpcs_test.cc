@@ -47,6 +47,12 @@ TEST(VolumeRpcsTest, EveryPathOfARequestIsTranslated) {
   EXPECT_EQ(SeenByPlugin(unstage, kTree, "").staging_target_path(), staging);
 }
 
+TEST(VolumeRpcsTest, AMountGroupIsPartOfTheCapability) {
+  VolumeRecord record;
+  record.use.volume_mount_group = "100";
+  EXPECT_EQ(CapabilityOf(record).mount().volume_mount_group(), "100");
+}
+
 // CSI 1.12 has no other paths; should a later one have, this is where to think of them.
 TEST(VolumeRpcsTest, NoRequestOfTheNodeServiceHasAnotherPath) {
   const auto* node = ::csi::v1::NodeStageVolumeRequest::descriptor()->file()->FindServiceByName("Node");

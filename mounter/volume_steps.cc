@@ -2,58 +2,90 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <utility>
 
-#include "base/status.h"
+#include "base/file.h"
 #include "mounter/mount_table.h"
+#include "mounter/root_permissions.h"
 
 namespace berth {
 namespace {
 
-// How often a reverse call that was answered OK, with no effect, is made before we unmount ourselves.
-constexpr int kReverseCalls = 3;
-constexpr Duration kBetweenReverseCalls = std::chrono::milliseconds(50);
-// How many mounts on top of one another we take away at most.
-constexpr int kStackedMounts = 16;
+using volume_steps_internal::NotSent;
+using volume_steps_internal::Report;
+
 constexpr size_t kLeftoverMountLimit = 1000;
 
-template <class Response>
-Awaitable<absl::Status> StatusOf(Awaitable<absl::StatusOr<Response>> call) {
-  const absl::StatusOr<Response> answer = co_await std::move(call);
-  co_return answer.status();
+// What lies at a path, for people.
+std::string_view WhatIsThere(const PathFacts& facts) {
+  if (!facts.exists) return "nothing";
+  if (S_ISBLK(facts.mode)) return "a block device";
+  if (S_ISCHR(facts.mode)) return "a character device";
+  if (S_ISLNK(facts.mode)) return "a symbolic link";
+  if (S_ISDIR(facts.mode)) return facts.mount_root ? "a mounted directory" : "a directory that is no mount";
+  if (S_ISREG(facts.mode)) return facts.mount_root ? "a mounted file" : "a plain file";
+  return "a socket or pipe";
 }
 
-StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& status) {
-  return {.outcome = Classify(rpc, status.code()),
-          .error = Annotate(status, fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)))};
+// Whether a block device refuses writes, as sysfs has it: nothing is opened. Unset where it does not say.
+std::optional<bool> DeviceIsReadonly(dev_t device) {
+  const auto text = ReadFile(fmt::format("/sys/dev/block/{}:{}/ro", major(device), minor(device)), 16);
+  if (!text.ok() || text->empty()) return std::nullopt;
+  return text->front() == '1';
 }
 
-// Before anything was sent: a plugin that is away may come back, anything else stays as it is.
+}  // namespace
+
+namespace volume_steps_internal {
+
+StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& status, WallTime began,
+                  TimePoint deadline) {
+  StepReport report{.outcome = Classify(rpc, status.code()),
+                    .error = Annotate(status, fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)))};
+  if (absl::IsDeadlineExceeded(status) && Clock::now() >= deadline) {
+    report.stuck = StuckView{.on = std::string(RpcName(rpc)), .pid = 0, .since = began};
+  }
+  return report;
+}
+
 StepReport NotSent(const absl::Status& status) {
   const bool later =
       status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
   return {.outcome = later ? CallOutcome::kRetry : CallOutcome::kFinal, .error = status};
 }
 
-bool Occupied(const PathFacts& facts) { return facts.mount_root || (facts.exists && S_ISBLK(facts.mode)); }
-
-}  // namespace
+}  // namespace volume_steps_internal
 
 Duration MounterContext::RetryAfter(int failures, Duration first, Duration limit) {
   const double share = std::uniform_real_distribution<double>(0, 1)(random);
   return RetryDelay(failures, first, limit, share);
 }
 
-void VolumeSteps::Sending(const StepProgress& progress, CsiRpc rpc) const {
+RpcTrace VolumeSteps::Sending(const StepProgress& progress, CsiRpc rpc) const {
   progress.sending(RpcName(rpc));
   context_.Boundary(fmt::format("rpc {}: sending", RpcName(rpc)));
+  return {.rpc = std::string(RpcName(rpc)), .started_at = WallClock::now(), .error = ""};
 }
 
-void VolumeSteps::Answered(CsiRpc rpc) const {
+void VolumeSteps::Answered(const StepProgress& progress, CsiRpc rpc, RpcTrace trace, Duration took,
+                           const absl::Status& status) const {
   context_.Boundary(fmt::format("rpc {}: answered", RpcName(rpc)));
+  if (!progress.answered) return;
+  trace.took = took;
+  trace.code = status.code();
+  trace.error = std::string(MessageOf(status));
+  progress.answered(trace);
+}
+
+Awaitable<absl::Status> VolumeSteps::Ask(CsiRpc rpc, StepProgress progress, Awaitable<absl::Status> call) {
+  const RpcTrace begun = Sending(progress, rpc);
+  const TimePoint start = Clock::now();
+  absl::Status status = co_await std::move(call);
+  Answered(progress, rpc, begun, Clock::now() - start, status);
+  co_return status;
 }
 
 void VolumeSteps::ReportLie(const VolumeRecord& record, const std::string& consumer,
@@ -72,32 +104,34 @@ Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeSteps::FindPlugin(std::s
     auto entry = context_.plugins.Find(plugin_id);
     const bool wait = entry.status().code() == absl::StatusCode::kUnavailable;
     if (!wait || Clock::now() >= deadline || context_.stopping) co_return entry;
-    const absl::string_view why = entry.status().message();
-    progress.waiting(std::string(why.data(), why.size()));
+    progress.waiting(std::string(MessageOf(entry.status())));
     co_await context_.plugins.WaitUsable(plugin_id, deadline);
   }
 }
 
-Awaitable<absl::StatusOr<VolumeSteps::Admission>> VolumeSteps::Admit(std::string plugin_id,
+Awaitable<absl::StatusOr<VolumeSteps::Admission>> VolumeSteps::Admit(CsiRpc rpc, std::string plugin_id,
                                                                      StepProgress progress,
                                                                      TimePoint deadline) {
-  auto entry = co_await FindPlugin(plugin_id, progress, deadline);
-  if (!entry.ok()) co_return entry.status();
+  const std::string name = fmt::format("{} waits", RpcName(rpc));
+  StepProgress named = progress;
+  named.waiting = [progress, name](std::string why) { progress.waiting(fmt::format("{}: {}", name, why)); };
+  auto entry = co_await FindPlugin(plugin_id, named, deadline);
+  if (!entry.ok()) co_return Annotate(entry.status(), name);
+  const std::string busy =
+      fmt::format("plugin {}: busy with {} calls", plugin_id, context_.options.calls_per_plugin);
+  if (context_.gates.Full(plugin_id)) named.waiting(busy);
   auto pass = co_await context_.gates.Enter(plugin_id, deadline);
-  if (!pass) {
-    co_return absl::UnavailableError(
-        fmt::format("plugin {}: busy with {} calls", plugin_id, context_.options.calls_per_plugin));
-  }
+  if (!pass) co_return absl::UnavailableError(fmt::format("{}: {}", name, busy));
   // It may have gone, or come back as another process, while we waited at the gate.
   entry = context_.plugins.Find(plugin_id);
-  if (!entry.ok()) co_return entry.status();
-  if (context_.stopping) co_return absl::UnavailableError("berthd is stopping");
+  if (!entry.ok()) co_return Annotate(entry.status(), name);
+  if (context_.stopping) co_return absl::UnavailableError(fmt::format("{}: berthd is stopping", name));
   co_return Admission{.client = std::move(entry->client),
                       .volumes_path = std::move(entry->volumes_path),
                       .pass = *std::move(pass)};
 }
 
-Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, Secrets secrets,
+Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepInput input,
                                            StepProgress progress, TimePoint deadline) {
   const PublicationRecord* found = record.Find(step.key);
   const PublicationRecord publication = found != nullptr ? *found : PublicationRecord{};
@@ -105,14 +139,21 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, Secre
     case StepKind::kNone:
       break;
     case StepKind::kStage:
-      co_return co_await Stage(std::move(record), std::move(secrets), std::move(progress), deadline);
+      co_return co_await Stage(std::move(record), std::move(input.secrets), std::move(progress), deadline);
     case StepKind::kPublish:
-      co_return co_await Publish(std::move(record), publication, std::move(secrets), std::move(progress),
-                                 deadline);
+      co_return co_await Publish(std::move(record), publication, std::move(input.secrets),
+                                 std::move(progress), deadline);
+    case StepKind::kExpand: {
+      ::csi::v1::CapacityRange range;
+      range.set_required_bytes(record.owed_expansion_bytes);
+      co_return co_await Expand(std::move(record), range, std::move(input.secrets), std::move(progress),
+                                deadline);
+    }
     case StepKind::kUnpublish:
-      co_return co_await Unpublish(std::move(record), publication, std::move(progress), deadline);
+      co_return co_await Unpublish(std::move(record), publication, std::move(input), std::move(progress),
+                                   deadline);
     case StepKind::kUnstage:
-      co_return co_await Unstage(std::move(record), std::move(progress), deadline);
+      co_return co_await Unstage(std::move(record), std::move(input), std::move(progress), deadline);
     case StepKind::kForget:
       co_return co_await Forget(std::move(record));
   }
@@ -121,36 +162,68 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, Secre
 
 Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, Secrets secrets, StepProgress progress,
                                          TimePoint deadline) {
-  auto admission = co_await Admit(record.plugin_id, progress, deadline);
+  constexpr CsiRpc kRpc = CsiRpc::kNodeStageVolume;
+  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
-  Sending(progress, CsiRpc::kNodeStageVolume);
   auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
-  const auto answer = co_await admission->client->NodeStageVolume(std::move(request), deadline);
-  Answered(CsiRpc::kNodeStageVolume);
+  const WallTime began = WallClock::now();
+  auto call = admission->client->NodeStageVolume(std::move(request), deadline);
+  const auto answer = co_await Ask(kRpc, progress, std::move(call));
   // A mount at the staging path is not demanded: some plugins only remember.
-  co_return Report(CsiRpc::kNodeStageVolume, record.plugin_id, answer.status());
+  co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 
 Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecord publication,
                                            Secrets secrets, StepProgress progress, TimePoint deadline) {
-  auto admission = co_await Admit(record.plugin_id, progress, deadline);
+  constexpr CsiRpc kRpc = CsiRpc::kNodePublishVolume;
+  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
-  Sending(progress, CsiRpc::kNodePublishVolume);
+  // Those of a repair went when it was undone. What is there stays.
+  const absl::Status made = context_.paths->Make(record, publication);
+  if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
-  const auto answer = co_await admission->client->NodePublishVolume(std::move(request), deadline);
-  Answered(CsiRpc::kNodePublishVolume);
-  if (!answer.ok()) co_return Report(CsiRpc::kNodePublishVolume, record.plugin_id, answer.status());
+  const WallTime began = WallClock::now();
+  auto call = admission->client->NodePublishVolume(std::move(request), deadline);
+  const auto answer = co_await Ask(kRpc, progress, std::move(call));
+  if (!answer.ok()) co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 
   const absl::Status verified = co_await VerifyPublished(record, publication, deadline);
-  if (verified.ok()) co_return StepReport{};
-  if (verified.code() != absl::StatusCode::kInternal) {
-    co_return StepReport{.outcome = CallOutcome::kUncertain, .error = verified};
+  if (absl::IsInternal(verified)) {
+    const std::string lie = fmt::format("plugin {} answered OK to {}, but {}", record.plugin_id,
+                                        RpcName(kRpc), MessageOf(verified));
+    ReportLie(record, publication.key.consumer, lie);
+    co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
-  const absl::string_view shown = verified.message();
-  const std::string lie = fmt::format("plugin {} answered OK to NodePublishVolume, but {}", record.plugin_id,
-                                      std::string_view(shown.data(), shown.size()));
-  ReportLie(record, publication.key.consumer, lie);
-  co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
+  const std::string path = context_.paths->TargetPath(record, publication);
+  if (!verified.ok()) {
+    StepReport report = FromHelper(verified, path);
+    report.outcome = CallOutcome::kUncertain;
+    co_return report;
+  }
+  if (publication.permissions_set || !Wanted(publication.permissions)) co_return StepReport{};
+  co_return co_await SetPermissions(path, publication.permissions, deadline);
+}
+
+Awaitable<StepReport> VolumeSteps::SetPermissions(std::string path, RootPermissions permissions,
+                                                  TimePoint deadline) {
+  const absl::Status set = co_await context_.helper.SetPermissions(path, permissions, deadline);
+  if (set.ok()) co_return StepReport{.permissions_set = true};
+  StepReport report = FromHelper(set, path);
+  const PermissionsFailure failure = WhyNotSet(set);
+  report.outcome = failure.outcome;
+  report.error = failure.error;
+  co_return report;
+}
+
+StepReport VolumeSteps::FromHelper(const absl::Status& failed, const std::string& path) const {
+  StepReport report{.outcome = CallOutcome::kUncertain, .error = failed};
+  if (!absl::IsDeadlineExceeded(failed)) return report;
+  for (const StuckHelper& helper : context_.helper.stuck()) {
+    if (helper.what.ends_with(path)) {
+      report.stuck = StuckView{.on = helper.what, .pid = helper.pid, .since = helper.since};
+    }
+  }
+  return report;
 }
 
 Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, PublicationRecord publication,
@@ -159,11 +232,19 @@ Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, Public
   const auto facts = context_.paths->LookAtTarget(record, publication);
   if (!facts.ok()) co_return Annotate(absl::UnavailableError(facts.status().ToString()), path);
   if (record.use.access_type == AccessType::kBlock) {
-    if (facts->exists && S_ISBLK(facts->mode)) co_return absl::OkStatus();
-    co_return absl::InternalError(fmt::format("there is no block device at {}", path));
+    if (!facts->exists || !S_ISBLK(facts->mode)) {
+      co_return absl::InternalError(
+          fmt::format("there is no block device at {}: there is {}", path, WhatIsThere(*facts)));
+    }
+    const bool writable = publication.readonly && !DeviceIsReadonly(facts->special).value_or(true);
+    if (!writable) co_return absl::OkStatus();
+    co_return absl::InternalError(
+        fmt::format("the block device at {} is not read-only, as was asked for", path));
   }
   if (!facts->mount_root || !S_ISDIR(facts->mode)) {
-    co_return absl::InternalError(fmt::format("nothing is mounted at {}", path));
+    co_return absl::InternalError(fmt::format("{} is mounted at {}: there is {}",
+                                              facts->mount_root ? "no directory" : "nothing", path,
+                                              WhatIsThere(*facts)));
   }
   if (!publication.readonly) co_return absl::OkStatus();
 
@@ -171,90 +252,11 @@ Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, Public
   if (!readonly.ok()) co_return absl::UnavailableError(readonly.status().ToString());
   if (!readonly->has_value()) {
     const auto told = co_await context_.helper.IsReadonly(path, deadline);
-    if (!told.ok()) co_return absl::UnavailableError(told.status().ToString());
+    if (!told.ok()) co_return Annotate(told.status(), "is it read-only");
     *readonly = *told;
   }
   if (**readonly) co_return absl::OkStatus();
   co_return absl::InternalError(fmt::format("the mount at {} is not read-only, as was asked for", path));
-}
-
-Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRecord publication,
-                                             StepProgress progress, TimePoint deadline) {
-  auto request = NodeUnpublishRequest(record, publication, *context_.paths);
-  Reverse reverse{
-      .rpc = CsiRpc::kNodeUnpublishVolume,
-      .path = context_.paths->TargetPath(record, publication),
-      .consumer = publication.key.consumer,
-      .call =
-          [this, request](const Admission& admission, TimePoint until) {
-            return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
-          },
-      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
-  StepReport report = co_await Undo(record, std::move(reverse), std::move(progress), deadline);
-  if (report.outcome != CallOutcome::kDone) co_return report;
-  const absl::Status removed = context_.paths->RemovePublication(record, publication);
-  context_.Boundary("removed the publication's directory");
-  if (removed.ok()) co_return report;
-  const std::filesystem::path target = context_.paths->TargetPath(record, publication);
-  const absl::Status left = OnLeftover(record, target.parent_path().string(), removed);
-  if (!left.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = left};
-  co_return report;
-}
-
-Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepProgress progress, TimePoint deadline) {
-  if (!record.stages) co_return StepReport{};
-  auto request = UnstageRequest(record, *context_.paths);
-  Reverse reverse{.rpc = CsiRpc::kNodeUnstageVolume,
-                  .path = context_.paths->StagingPath(record),
-                  .consumer = "",
-                  .call =
-                      [this, request](const Admission& admission, TimePoint until) {
-                        return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
-                      },
-                  .look = [this, record] { return context_.paths->LookAtStaging(record); }};
-  co_return co_await Undo(record, std::move(reverse), std::move(progress), deadline);
-}
-
-Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, StepProgress progress,
-                                        TimePoint deadline) {
-  auto admission = co_await Admit(record.plugin_id, progress, deadline);
-  if (!admission.ok()) co_return NotSent(admission.status());
-  for (int call = 1;; ++call) {
-    Sending(progress, reverse.rpc);
-    const absl::Status status = co_await reverse.call(*admission, deadline);
-    Answered(reverse.rpc);
-    StepReport report = Report(reverse.rpc, record.plugin_id, status);
-    if (report.outcome != CallOutcome::kDone && report.outcome != CallOutcome::kAbsent) co_return report;
-
-    const auto facts = reverse.look();
-    if (!facts.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = facts.status()};
-    if (!Occupied(*facts)) co_return StepReport{};
-    const std::string lie = fmt::format("plugin {} answered {} to {}, but there is still a {} at {}",
-                                        record.plugin_id, CodeName(status.code()), RpcName(reverse.rpc),
-                                        facts->mount_root ? "mount" : "block device", reverse.path);
-    if (call == 1) ReportLie(record, reverse.consumer, lie);
-    if (call < kReverseCalls && report.outcome == CallOutcome::kDone) {
-      co_await SleepUntil(std::min(Clock::now() + call * kBetweenReverseCalls, deadline));
-      continue;
-    }
-    const absl::Status unmounted = co_await UnmountOurselves(reverse.path, reverse.look, deadline);
-    if (unmounted.ok()) co_return StepReport{};
-    co_return StepReport{.outcome = CallOutcome::kUncertain, .error = Annotate(unmounted, lie)};
-  }
-}
-
-Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
-                                                      std::function<absl::StatusOr<PathFacts>()> look,
-                                                      TimePoint deadline) {
-  for (int i = 0; i < kStackedMounts; ++i) {
-    BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, look());
-    if (!Occupied(facts)) co_return absl::OkStatus();
-    // A device node is not ours to remove, whoever made it.
-    if (!facts.mount_root)
-      co_return absl::UnavailableError(fmt::format("{}: a device node is left there", path));
-    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(path, deadline));
-  }
-  co_return absl::UnavailableError(fmt::format("{}: still mounted after {} unmounts", path, kStackedMounts));
 }
 
 absl::Status VolumeSteps::OnLeftover(const VolumeRecord& record, const std::string& directory,
@@ -265,13 +267,12 @@ absl::Status VolumeSteps::OnLeftover(const VolumeRecord& record, const std::stri
     return absl::UnavailableError(
         fmt::format("something is still mounted at {}", Printable(mounts[0].target)));
   }
-  const absl::string_view why = error.message();
-  context_.events.Append({.type = "volume.leftover",
-                          .plugin_id = record.plugin_id,
-                          .volume_id = record.volume_id,
-                          .consumer = "",
-                          .message = fmt::format("left as it is, since something is in it: {}",
-                                                 std::string_view(why.data(), why.size()))});
+  context_.events.Append(
+      {.type = "volume.leftover",
+       .plugin_id = record.plugin_id,
+       .volume_id = record.volume_id,
+       .consumer = "",
+       .message = fmt::format("left as it is, since something is in it: {}", MessageOf(error))});
   return absl::OkStatus();
 }
 
@@ -287,23 +288,32 @@ Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record) {
   co_return StepReport{};
 }
 
-Awaitable<VolumeSteps::ExpandReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
-                                                         Secrets secrets, StepProgress progress,
-                                                         TimePoint deadline) {
-  const auto published =
-      std::ranges::find(record.publications, PublicationState::kPublished, &PublicationRecord::state);
-  if (published == record.publications.end()) {
-    co_return ExpandReport{
-        .step = {.outcome = CallOutcome::kFinal, .error = absl::NotFoundError("not published on this node")}};
+Awaitable<StepReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
+                                          Secrets secrets, StepProgress progress, TimePoint deadline) {
+  constexpr CsiRpc kRpc = CsiRpc::kNodeExpandVolume;
+  const bool published = std::ranges::find(record.publications, PublicationState::kPublished,
+                                           &PublicationRecord::state) != record.publications.end();
+  const bool staged = record.stages && record.stage_state == StageState::kStaged;
+  if (!published && !staged) {
+    co_return StepReport{.outcome = CallOutcome::kFinal,
+                         .error = absl::NotFoundError("neither staged nor published on this node")};
   }
-  auto admission = co_await Admit(record.plugin_id, progress, deadline);
-  if (!admission.ok()) co_return ExpandReport{.step = NotSent(admission.status())};
-  Sending(progress, CsiRpc::kNodeExpandVolume);
-  auto request = Seen(NodeExpandRequest(record, *published, *context_.paths, range, secrets), *admission);
-  const auto answer = co_await admission->client->NodeExpandVolume(std::move(request), deadline);
-  Answered(CsiRpc::kNodeExpandVolume);
-  ExpandReport report{.step = Report(CsiRpc::kNodeExpandVolume, record.plugin_id, answer.status())};
-  if (answer.ok()) report.capacity_bytes = answer->capacity_bytes();
+  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
+  if (!admission.ok()) co_return NotSent(admission.status());
+  auto request = Seen(NodeExpandRequest(record, *context_.paths, range, secrets), *admission);
+  const WallTime began = WallClock::now();
+  auto call = admission->client->NodeExpandVolume(std::move(request), deadline);
+  const auto answer = co_await Ask(kRpc, progress, std::move(call));
+  StepReport report = Report(kRpc, record.plugin_id, answer.status(), began, deadline);
+  if (!answer.ok()) co_return report;
+  // Less than was asked for is no lie: some plugins tell what their file system has room for.
+  if (answer->capacity_bytes() < 0) {
+    const std::string lie = fmt::format("plugin {} answered OK to {}, but with a capacity of {} bytes",
+                                        record.plugin_id, RpcName(kRpc), answer->capacity_bytes());
+    ReportLie(record, "", lie);
+    co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
+  }
+  report.capacity_bytes = answer->capacity_bytes();
   co_return report;
 }
 

@@ -1,5 +1,9 @@
 // Carries out one step of a volume's life: the RPC, what its answer means, and what the kernel says to it.
-// An OK is believed only after the kernel agrees.
+// An OK is believed only after the kernel agrees; what the kernel is asked costs the same with any number of
+// mounts. A plugin that says OK and lies is named in the event plugin.lied.
+//
+//   volume_steps.cc   the way in: stage, publish, expand; and removing what is left at the end
+//   volume_undo.cc    the way out: unpublish, unstage; busy targets, force, lazy
 //
 // Owned by a VolumeActor; loop thread only. Every try ends by its deadline.
 #pragma once
@@ -10,9 +14,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "base/status.h"
 #include "csi/errors.h"
 #include "mounter/mounter_context.h"
 #include "mounter/volume_machine.h"
@@ -22,15 +30,31 @@ namespace berth {
 
 using Secrets = std::map<std::string, std::string>;
 
+// What a step needs besides the record, and what an operator allowed.
+struct StepInput {
+  Secrets secrets = {};
+  bool force = false;  // abort the file system (MNT_FORCE) before the plugin is asked to take it away
+  bool lazy = false;   // detach what stays busy (MNT_DETACH)
+};
+
 struct StepReport {
   CallOutcome outcome = CallOutcome::kDone;
-  absl::Status error;  // not OK unless `outcome` is kDone or kAbsent
+  absl::Status error = {};  // not OK unless `outcome` is kDone or kAbsent
+  // The try ended at its deadline because the plugin, or a helper, did not come back.
+  std::optional<StuckView> stuck = {};
+  // A mount is out of sight, and its file system may live on. Whatever the outcome; of this try only.
+  bool detached_lazily = false;
+  bool permissions_set = false;  // of a publish: what it asked for of the root was applied, now
+  // Of a target that was busy: who holds it, as `error` says in words too.
+  std::vector<MountHolder> holders = {};
+  int64_t capacity_bytes = 0;  // of an expansion: what the plugin answered; 0: it did not say
 };
 
 // Told as a step goes on: for what people see, and for what the machine must know.
 struct StepProgress {
-  std::function<void(std::string why)> waiting;       // for the plugin, or for its gate
-  std::function<void(std::string_view rpc)> sending;  // an RPC leaves now
+  std::function<void(std::string why)> waiting;        // for the plugin, or for its gate
+  std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
+  std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
 };
 
 class VolumeSteps {
@@ -38,16 +62,12 @@ class VolumeSteps {
   explicit VolumeSteps(MounterContext& context) : context_(context) {}
 
   // One try of `step`. `record` is as it was when the step began.
-  [[nodiscard]] Awaitable<StepReport> Perform(VolumeRecord record, Step step, Secrets secrets,
+  [[nodiscard]] Awaitable<StepReport> Perform(VolumeRecord record, Step step, StepInput input,
                                               StepProgress progress, TimePoint deadline);
 
-  // NodeExpandVolume on the volume's first publication; one try.
-  struct ExpandReport {
-    StepReport step;
-    int64_t capacity_bytes = 0;
-  };
-  [[nodiscard]] Awaitable<ExpandReport> Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
-                                               Secrets secrets, StepProgress progress, TimePoint deadline);
+  // NodeExpandVolume where the volume is published, or staged; one try.
+  [[nodiscard]] Awaitable<StepReport> Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
+                                             Secrets secrets, StepProgress progress, TimePoint deadline);
 
   // The plugin, once it is usable; its UNAVAILABLE at `deadline`.
   [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> FindPlugin(std::string plugin_id,
@@ -66,16 +86,19 @@ class VolumeSteps {
     std::string volumes_path;
     PluginGates::Pass pass;
   };
-  [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(std::string plugin_id, StepProgress progress,
-                                                           TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(CsiRpc rpc, std::string plugin_id,
+                                                           StepProgress progress, TimePoint deadline);
 
   [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, Secrets secrets, StepProgress progress,
                                             TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Publish(VolumeRecord record, PublicationRecord publication,
                                               Secrets secrets, StepProgress progress, TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> SetPermissions(std::string path, RootPermissions permissions,
+                                                     TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Unpublish(VolumeRecord record, PublicationRecord publication,
-                                                StepProgress progress, TimePoint deadline);
-  [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepProgress progress, TimePoint deadline);
+                                                StepInput input, StepProgress progress, TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepInput input, StepProgress progress,
+                                              TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record);
 
   // What Unpublish and Unstage have in common.
@@ -86,11 +109,35 @@ class VolumeSteps {
     std::function<Awaitable<absl::Status>(const Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;
   };
-  [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepProgress progress,
-                                           TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
+                                           StepProgress progress, TimePoint deadline);
+  // Takes away every mount that lies at the path, the topmost first.
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,
-                                                         TimePoint deadline);
+                                                         UnmountOptions options, TimePoint deadline);
+  // Aborts the file system at the path. It may be busy or gone afterwards; an error only where the helper
+  // does not come back.
+  [[nodiscard]] Awaitable<absl::Status> Abort(Reverse reverse, TimePoint deadline);
+  // `report`, with who keeps the path busy where somebody does.
+  [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
+                                                  dev_t device, TimePoint deadline);
+  // A helper's failure as a report.
+  [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
+
+  // One RPC, told of before and after. The call is begun here.
+  template <class Response>
+  [[nodiscard]] Awaitable<absl::StatusOr<Response>> Ask(CsiRpc rpc, StepProgress progress,
+                                                        Awaitable<absl::StatusOr<Response>> call) {
+    const RpcTrace begun = Sending(progress, rpc);
+    const TimePoint start = Clock::now();
+    absl::StatusOr<Response> answer = co_await std::move(call);
+    Answered(progress, rpc, begun, Clock::now() - start, answer.status());
+    co_return answer;
+  }
+  [[nodiscard]] Awaitable<absl::Status> Ask(CsiRpc rpc, StepProgress progress, Awaitable<absl::Status> call);
+  [[nodiscard]] RpcTrace Sending(const StepProgress& progress, CsiRpc rpc) const;
+  void Answered(const StepProgress& progress, CsiRpc rpc, RpcTrace trace, Duration took,
+                const absl::Status& status) const;
 
   // `request` as the plugin is to get it.
   template <class Request>
@@ -103,10 +150,20 @@ class VolumeSteps {
   [[nodiscard]] absl::Status OnLeftover(const VolumeRecord& record, const std::string& directory,
                                         const absl::Status& error);
   void ReportLie(const VolumeRecord& record, const std::string& consumer, const std::string& message);
-  void Sending(const StepProgress& progress, CsiRpc rpc) const;
-  void Answered(CsiRpc rpc) const;
 
   MounterContext& context_;
 };
+
+// What a step's source files share.
+namespace volume_steps_internal {
+
+// How a call ended, from its own answer. `began` is when it left: it is stuck if it was given up at
+// `deadline`.
+[[nodiscard]] StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& status,
+                                WallTime began, TimePoint deadline);
+// Before anything was sent: a plugin that is away may come back, anything else stays as it is.
+[[nodiscard]] StepReport NotSent(const absl::Status& status);
+
+}  // namespace volume_steps_internal
 
 }  // namespace berth

@@ -42,10 +42,10 @@ class CallScope {
   [[nodiscard]] absl::Status Admit() const;
   void Spawn(std::string_view method, Awaitable<void> task);
 
-  // Admits nothing any more.
+  // Admits nothing any more: whoever calls from now on hears that berthd is stopping.
   void StopAdmitting() { stopping_ = true; }
-  // The same, and calls that run may end until `grace`; then they are cancelled and answered with
-  // UNAVAILABLE. Returns once none runs.
+  // The same, and waits for those that run: they may end until `grace`; then they are cancelled and answered
+  // with UNAVAILABLE. Returns once none runs.
   [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
 
   // A reactor lives from its making on a gRPC thread until gRPC has let go of it (OnDone), which is a little

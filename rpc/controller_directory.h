@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "csi/client.h"
+#include "rpc/declared_directory.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"
@@ -37,6 +38,12 @@ class ControllerDirectory {
   [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
 };
 
+// What a reload of all of berthd's files did.
+struct NodeReload {
+  ReloadReport plugins;
+  DeclaredReload volumes;
+};
+
 // The plugins as they are now, and their levers. The errors are those that berth.v1.Node documents; at the
 // deadline the caller's wait ends (DEADLINE_EXCEEDED), not the work.
 class PluginControl {
@@ -54,8 +61,9 @@ class PluginControl {
   [[nodiscard]] virtual Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                            TimePoint deadline) = 0;
-  // A reload that was begun goes on to its end also where its caller is cancelled. ABORTED: one runs already.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint deadline) = 0;
+  // Of all files, those of declared volumes too. A reload that was begun goes on to its end also where its
+  // caller is cancelled. ABORTED: one runs already.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) = 0;
 
   // A batch of what the plugin wrote, as PluginLogs reads it, of any plugin that has a log.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,

@@ -13,19 +13,12 @@
 namespace berth {
 namespace {
 
-constexpr size_t kMessageLimit = 4096;
+constexpr size_t kMessageLimit = kShownMessage;
 constexpr size_t kOutputLines = 100;
 constexpr int kHolderLimit = 200;
 constexpr int kUsageLimit = 16;
 // A shorter value cannot be blotted out without making the message unreadable.
 constexpr size_t kShortestHidden = 4;
-
-// An id: unchanged, unless it cannot be sent as a proto3 string.
-std::string Text(const std::string& value) {
-  const bool valid =
-      google::protobuf::internal::IsStructurallyValidUTF8(value.data(), static_cast<int>(value.size()));
-  return valid ? value : Printable(value, RequestLimits::kVolumeId);
-}
 
 v1::PluginState StateOf(PluginState state) {
   switch (state) {
@@ -47,43 +40,6 @@ v1::PluginState StateOf(PluginState state) {
   return v1::PLUGIN_STATE_UNKNOWN;
 }
 
-v1::VolumeState StateOf(PublicationState state) {
-  switch (state) {
-    case PublicationState::kPublishing:
-      return v1::PUBLISHING;
-    case PublicationState::kPublished:
-      return v1::PUBLISHED;
-    case PublicationState::kUnpublishing:
-      return v1::UNPUBLISHING;
-  }
-  return v1::VOLUME_STATE_UNKNOWN;
-}
-
-v1::VolumeState StateOf(StageState state) {
-  switch (state) {
-    case StageState::kAbsent:
-      return v1::VOLUME_STATE_UNKNOWN;
-    case StageState::kStaging:
-      return v1::STAGING;
-    case StageState::kStaged:
-      return v1::STAGED;
-    case StageState::kUnstaging:
-      return v1::UNSTAGING;
-  }
-  return v1::VOLUME_STATE_UNKNOWN;
-}
-
-// The furthest: a publication is further than any staging, a published one the furthest of all.
-v1::VolumeState FurthestState(const VolumeView& volume) {
-  for (const PublicationState state :
-       {PublicationState::kPublished, PublicationState::kPublishing, PublicationState::kUnpublishing}) {
-    const bool any = std::any_of(volume.publications.begin(), volume.publications.end(),
-                                 [state](const PublicationView& view) { return view.state == state; });
-    if (any) return StateOf(state);
-  }
-  return StateOf(volume.stage_state);
-}
-
 // What a CSI set of capabilities is called, added to `to`.
 template <class Repeated>
 void AddNames(const std::set<int>& numbers, std::string (*name)(int), Repeated* to) {
@@ -95,19 +51,19 @@ std::string ExpansionName(int number) { return "VOLUME_EXPANSION_" + VolumeExpan
 
 template <class Map>
 void FillMap(const std::map<std::string, std::string>& from, Map* to) {
-  for (const auto& [key, value] : from) (*to)[Text(key)] = Text(value);
+  for (const auto& [key, value] : from) (*to)[IdText(key)] = IdText(value);
 }
 
 void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
   const PluginFacts& facts = *plugin.facts;
-  to->set_driver_name(Text(facts.name));
-  to->set_vendor_version(Text(facts.vendor_version));
+  to->set_driver_name(IdText(facts.name));
+  to->set_vendor_version(IdText(facts.vendor_version));
   FillMap(facts.manifest, to->mutable_manifest());
   AddNames(facts.plugin_services, PluginServiceName, to->mutable_plugin_capabilities());
   AddNames(facts.volume_expansion, ExpansionName, to->mutable_plugin_capabilities());
   AddNames(facts.controller_capabilities, ControllerCapabilityName, to->mutable_controller_capabilities());
   AddNames(facts.node_capabilities, NodeCapabilityName, to->mutable_node_capabilities());
-  to->set_node_id(Text(facts.node_id));
+  to->set_node_id(IdText(facts.node_id));
   to->set_max_volumes(facts.max_volumes_per_node.value_or(0));
   FillMap(facts.topology, to->mutable_topology());
   to->set_computed_class(plugin.computed_class);
@@ -118,9 +74,7 @@ void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
 void Fill(const PluginHealth& health, v1::Health* to) {
   to->set_ok(health.ok);
   if (health.last_probe_at) *to->mutable_last_probe_at() = ToProto(*health.last_probe_at);
-  const auto latency = std::chrono::duration_cast<std::chrono::nanoseconds>(health.latency).count();
-  to->mutable_latency()->set_seconds(latency / 1'000'000'000);
-  to->mutable_latency()->set_nanos(static_cast<int32_t>(latency % 1'000'000'000));
+  *to->mutable_latency() = ToProto(health.latency);
   to->set_error(Printable(health.error, kMessageLimit));
   to->set_consecutive_failures(health.consecutive_failures);
   if (health.since != WallTime{}) *to->mutable_since() = ToProto(health.since);
@@ -146,6 +100,12 @@ std::string WrongCapacity(int64_t capacity, const ::csi::v1::CapacityRange& rang
 
 }  // namespace
 
+std::string IdText(const std::string& value) {
+  const bool valid =
+      google::protobuf::internal::IsStructurallyValidUTF8(value.data(), static_cast<int>(value.size()));
+  return valid ? value : Printable(value, RequestLimits::kVolumeId);
+}
+
 google::protobuf::Timestamp ToProto(WallTime time) {
   const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch());
   const auto seconds = std::chrono::floor<std::chrono::seconds>(nanos);
@@ -155,18 +115,26 @@ google::protobuf::Timestamp ToProto(WallTime time) {
   return stamp;
 }
 
+google::protobuf::Duration ToProto(Duration duration) {
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+  google::protobuf::Duration to;
+  to.set_seconds(nanos / 1'000'000'000);
+  to.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  return to;
+}
+
 v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   v1::Plugin to;
-  to.set_id(Text(plugin.id));
+  to.set_id(IdText(plugin.id));
   to.set_kind(std::string(PluginKindName(plugin.kind)));
   to.set_state(StateOf(plugin.state));
   to.set_alive(plugin.alive);
   to.set_ready(plugin.ready);
   to.set_registered(plugin.registered);
   to.set_reason(Printable(plugin.reason, kMessageLimit));
-  to.set_config_file(Text(plugin.config_file));
+  to.set_config_file(IdText(plugin.config_file));
   to.set_pid(plugin.pid);
-  to.set_socket_path(Text(plugin.socket_path));
+  to.set_socket_path(IdText(plugin.socket_path));
   if (plugin.started_at) *to.mutable_started_at() = ToProto(*plugin.started_at);
   to.set_restarts(plugin.restarts);
   to.set_last_exit(Printable(plugin.last_exit, kMessageLimit));
@@ -199,17 +167,21 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   return to;
 }
 
-v1::ReloadResponse ToProto(const ReloadReport& report) {
+v1::ReloadResponse ToProto(const NodeReload& report) {
   v1::ReloadResponse to;
   const auto fill = [](const std::vector<std::string>& from, auto* list) {
     for (const std::string& text : from) list->Add(Printable(text, kMessageLimit));
   };
-  fill(report.started, to.mutable_started());
-  fill(report.stopped, to.mutable_stopped());
-  fill(report.swapped, to.mutable_swapped());
-  fill(report.updated, to.mutable_updated());
-  fill(report.unchanged, to.mutable_unchanged());
-  fill(report.broken, to.mutable_broken());
+  fill(report.plugins.started, to.mutable_started());
+  fill(report.plugins.stopped, to.mutable_stopped());
+  fill(report.plugins.swapped, to.mutable_swapped());
+  fill(report.plugins.updated, to.mutable_updated());
+  fill(report.plugins.unchanged, to.mutable_unchanged());
+  fill(report.plugins.broken, to.mutable_broken());
+  fill(report.volumes.broken, to.mutable_broken());
+  fill(report.volumes.declared, to.mutable_volumes_declared());
+  fill(report.volumes.withdrawn, to.mutable_volumes_withdrawn());
+  fill(report.volumes.changed, to.mutable_volumes_changed());
   return to;
 }
 
@@ -220,7 +192,7 @@ v1::ReadPluginLogResponse ToProto(const LogBatch& batch) {
     next.set_position(line.position);
     next.set_number(line.number);
     *next.mutable_time() = ToProto(line.time);
-    next.set_text(Text(line.text));
+    next.set_text(IdText(line.text));
     next.set_notice(line.notice);
   }
   to.set_missed_lines(batch.missed_lines);
@@ -239,49 +211,14 @@ v1::LogEntry ToProto(const LogEntry& entry) {
   return to;
 }
 
-v1::Volume ToProto(const VolumeView& volume, bool show_flags) {
-  v1::Volume to;
-  to.set_plugin_id(Text(volume.plugin_id));
-  to.set_volume_id(Text(volume.volume_id));
-  to.set_state(FurthestState(volume));
-  to.set_uncertain(volume.uncertain);
-  to.set_awaiting_secrets(volume.awaiting_secrets);
-  v1::Capability& capability = *to.mutable_capability();
-  capability.set_access_mode(static_cast<v1::AccessMode>(volume.use.access_mode));
-  capability.set_access_type(volume.use.access_type == AccessType::kBlock ? v1::BLOCK : v1::MOUNT);
-  capability.set_fs_type(Text(volume.use.fs_type));
-  if (show_flags) {
-    for (const std::string& flag : volume.use.mount_flags) capability.add_mount_flags(Text(flag));
-  } else if (!volume.use.mount_flags.empty()) {
-    capability.add_mount_flags("(hidden)");
-  }
-  to.set_staging_path(Text(volume.staging_path));
-  for (const PublicationView& view : volume.publications) {
-    v1::Publication& publication = *to.add_publications();
-    publication.set_consumer(Text(view.consumer));
-    publication.set_name(Text(view.name));
-    publication.set_target_path(Text(view.target_path));
-    publication.set_readonly(view.readonly);
-    publication.set_state(StateOf(view.state));
-    publication.set_uncertain(view.uncertain);
-    publication.set_last_error(Printable(view.last_error, kMessageLimit));
-    if (view.published_at) *publication.mutable_published_at() = ToProto(*view.published_at);
-  }
-  to.set_last_error(Printable(volume.last_error, kMessageLimit));
-  if (volume.next_retry_at) *to.mutable_next_retry_at() = ToProto(*volume.next_retry_at);
-  to.set_running(Text(volume.running));
-  if (volume.running_since) *to.mutable_running_since() = ToProto(*volume.running_since);
-  return to;
-}
-
 v1::Event ToProto(const Event& event) {
   v1::Event to;
   to.set_sequence(event.sequence);
   *to.mutable_time() = ToProto(event.time);
-  to.set_type(Text(event.type));
-  to.set_plugin_id(Text(event.plugin_id));
-  to.set_volume_id(Text(event.volume_id));
-  to.set_consumer(Text(event.consumer));
+  to.set_type(IdText(event.type));
+  to.set_plugin_id(IdText(event.plugin_id));
+  to.set_volume_id(IdText(event.volume_id));
+  to.set_consumer(IdText(event.consumer));
   to.set_message(Printable(event.message, kMessageLimit));
   return to;
 }

@@ -1,4 +1,5 @@
-// What the node knows, as berth.v1 says it, and what plugins answer, checked before it is believed.
+// What the node knows, as berth.v1 says it, and what plugins answer, checked before it is believed. Volumes
+// have a file of their own: convert_volume.h.
 //
 // Everything that a plugin or its output may have put into a text is made valid UTF-8 and, where it is for
 // people, printable and bounded. Pure; any thread.
@@ -13,7 +14,7 @@
 #include "base/event_log.h"
 #include "base/log.h"
 #include "csi/csi.pb.h"
-#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
 #include "rpc/node.pb.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
@@ -21,19 +22,23 @@
 
 namespace berth {
 
+// What a text for people is cut to.
+inline constexpr size_t kShownMessage = 4096;
+
+// An id: unchanged, unless it cannot be sent as a proto3 string.
+[[nodiscard]] std::string IdText(const std::string& value);
+
 // `volumes`: how many are held through it here.
 [[nodiscard]] v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes);
 
-[[nodiscard]] v1::ReloadResponse ToProto(const ReloadReport& report);
+[[nodiscard]] v1::ReloadResponse ToProto(const NodeReload& report);
 [[nodiscard]] v1::ReadPluginLogResponse ToProto(const LogBatch& batch);
 [[nodiscard]] v1::LogEntry ToProto(const LogEntry& entry);
-
-// Mount flags are as sensitive as secrets: "(hidden)" stands for them unless `show_flags`.
-[[nodiscard]] v1::Volume ToProto(const VolumeView& volume, bool show_flags);
 
 [[nodiscard]] v1::Event ToProto(const Event& event);
 
 [[nodiscard]] google::protobuf::Timestamp ToProto(WallTime time);
+[[nodiscard]] google::protobuf::Duration ToProto(Duration duration);
 
 // What the plugin answered to `request`. INTERNAL names the plugin, the RPC, and what is wrong: no volume
 // id, a size that was not asked for, a context beyond all measure, a source that was left out.

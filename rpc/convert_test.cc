@@ -70,42 +70,6 @@ TEST(ConvertPluginTest, OutputOfAnyBytesCanBeSent) {
   EXPECT_EQ(proto.reason(), "said \\xff\\xfe");
 }
 
-VolumeView View(StageState stage, const std::vector<PublicationState>& publications) {
-  VolumeView view;
-  view.stage_state = stage;
-  for (const PublicationState state : publications) view.publications.push_back({.state = state});
-  return view;
-}
-
-TEST(ConvertVolumeTest, ShowsTheFurthestState) {
-  using P = PublicationState;
-  EXPECT_EQ(ToProto(View(StageState::kAbsent, {}), true).state(), v1::VOLUME_STATE_UNKNOWN);
-  EXPECT_EQ(ToProto(View(StageState::kStaging, {}), true).state(), v1::STAGING);
-  EXPECT_EQ(ToProto(View(StageState::kStaged, {}), true).state(), v1::STAGED);
-  EXPECT_EQ(ToProto(View(StageState::kUnstaging, {}), true).state(), v1::UNSTAGING);
-  EXPECT_EQ(ToProto(View(StageState::kStaged, {P::kUnpublishing}), true).state(), v1::UNPUBLISHING);
-  EXPECT_EQ(ToProto(View(StageState::kStaged, {P::kUnpublishing, P::kPublishing}), true).state(),
-            v1::PUBLISHING);
-  EXPECT_EQ(ToProto(View(StageState::kAbsent, {P::kPublishing, P::kPublished}), true).state(), v1::PUBLISHED);
-}
-
-TEST(ConvertVolumeTest, HidesMountFlagsFromThoseWhoMayNotChange) {
-  VolumeView view;
-  view.use.mount_flags = {"noatime", "password=hush"};
-  EXPECT_THAT(ToProto(view, true).capability().mount_flags(), ElementsAre("noatime", "password=hush"));
-  EXPECT_THAT(ToProto(view, false).capability().mount_flags(), ElementsAre("(hidden)"));
-  view.use.mount_flags.clear();
-  EXPECT_TRUE(ToProto(view, false).capability().mount_flags().empty()) << "nothing to hide";
-}
-
-TEST(ConvertVolumeTest, KeepsAnIdThatIsText) {
-  VolumeView view;
-  view.volume_id = "a\nb\xc3\xa9";
-  EXPECT_EQ(ToProto(view, true).volume_id(), "a\nb\xc3\xa9");
-  view.volume_id = "\xff";
-  EXPECT_EQ(ToProto(view, true).volume_id(), "\\xff");
-}
-
 TEST(ConvertEventTest, CarriesEverything) {
   const v1::Event event = ToProto(Event{.sequence = 9,
                                         .time = WallTime(std::chrono::seconds(3)),

@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
 
 namespace berth {
 namespace {
@@ -18,21 +17,48 @@ constexpr size_t kProblemLimit = 100;
 
 std::string Shown(const std::string& text) { return Printable(text, 256); }
 
-bool UsedBy(const VolumeView& volume, const std::string& consumer) {
-  return std::any_of(volume.publications.begin(), volume.publications.end(),
-                     [&](const PublicationView& view) { return view.consumer == consumer; });
+std::string NameOf(const VolumeView& volume) {
+  return fmt::format("volume {} of plugin {}", Shown(volume.volume_id), Shown(volume.plugin_id));
 }
 
 std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason, 512); }
 
+// What an operator should look at, of one volume.
+void AddProblems(const VolumeView& volume, std::vector<std::string>* problems) {
+  if (volume.stuck) {
+    const auto helper =
+        volume.stuck->pid > 0 ? fmt::format(" (process {})", volume.stuck->pid) : std::string();
+    problems->push_back(fmt::format("{} is stuck in {}{}", NameOf(volume), Shown(volume.stuck->on), helper));
+  } else if (volume.awaiting_secrets) {
+    problems->push_back(
+        fmt::format("{} waits for its secrets: publish it again with them, or unpublish it", NameOf(volume)));
+  } else if (volume.uncertain) {
+    problems->push_back(fmt::format("{}: whether the last step happened is not known{}", NameOf(volume),
+                                    Because(volume.last_error)));
+  } else if (!volume.last_error.empty()) {
+    problems->push_back(fmt::format("{}{}", NameOf(volume), Because(volume.last_error)));
+  }
+  for (const PublicationView& use : volume.publications) {
+    if (!use.dead.empty()) {
+      problems->push_back(fmt::format("{}: its mount for consumer {} is dead{}", NameOf(volume),
+                                      Shown(use.consumer), Because(use.dead)));
+    }
+    if (!use.held.empty()) {
+      problems->push_back(
+          fmt::format("{}, for consumer {}{}", NameOf(volume), Shown(use.consumer), Because(use.held)));
+    }
+  }
+}
+
 }  // namespace
 
 NodeApi::NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-                 EventLog& events, std::shared_ptr<LogFeed> log)
+                 const DeclaredDirectory& declared, EventLog& events, std::shared_ptr<LogFeed> log)
     : info_(std::move(info)),
       control_(control),
       controllers_(controllers),
       mounter_(mounter),
+      declared_(declared),
       events_(events),
       log_(std::move(log)) {}
 
@@ -62,25 +88,19 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
 
 std::vector<std::string> NodeApi::Problems() const {
   std::vector<std::string> problems;
+  for (const std::string& problem : mounter_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const std::string& problem : control_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const auto& [id, plugin] : control_.plugins()) {
     const bool idle = plugin.state == PluginState::kReady && !plugin.registered;
     if (!idle || plugin.held || plugin.draining) continue;
     problems.push_back(fmt::format("plugin {} answers but takes no work{}", id, Because(plugin.reason)));
   }
-  for (const VolumeView& volume : mounter_.List()) {
-    const std::string name =
-        fmt::format("volume {} of plugin {}", Shown(volume.volume_id), Shown(volume.plugin_id));
-    if (volume.awaiting_secrets) {
-      problems.push_back(
-          fmt::format("{} waits for its secrets: publish it again with them, or unpublish it", name));
-    } else if (volume.uncertain) {
-      problems.push_back(
-          fmt::format("{}: whether the last step happened is not known{}", name, Because(volume.last_error)));
-    } else if (!volume.last_error.empty()) {
-      problems.push_back(fmt::format("{}{}", name, Because(volume.last_error)));
-    }
+  for (const std::string& problem : declared_.Problems()) problems.push_back(Printable(problem, 1024));
+  for (const DeclaredView& declared : declared_.List()) {
+    const std::string& error = declared.error_in_file.empty() ? declared.last_error : declared.error_in_file;
+    if (!error.empty()) problems.push_back(fmt::format("{}{}", Shown(declared.file), Because(error)));
   }
+  for (const VolumeView& volume : mounter_.List()) AddProblems(volume, &problems);
   if (problems.size() > kProblemLimit) {
     const size_t more = problems.size() - kProblemLimit;
     problems.resize(kProblemLimit);
@@ -99,80 +119,6 @@ NodeApi::VolumeKey NodeApi::KeyOf(const std::string& plugin_id, const std::strin
   const auto plugin = control_.plugins().find(plugin_id);
   const bool known = plugin != control_.plugins().end() && plugin->second.facts.has_value();
   return {known ? plugin->second.facts->name : plugin_id, volume_id};
-}
-
-NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesRequest request, CallInfo call) {
-  std::string plugin_id;
-  if (!request.plugin_id().empty()) {
-    BERTH_CO_ASSIGN_OR_RETURN(plugin_id, NodePlugin(request.plugin_id()));
-  }
-  v1::ListVolumesResponse answer;
-  for (const VolumeView& volume : mounter_.List()) {
-    if (!plugin_id.empty() && volume.plugin_id != plugin_id) continue;
-    if (!request.consumer().empty() && !UsedBy(volume, request.consumer())) continue;
-    *answer.add_volumes() = ToProto(volume, call.rights.change);
-  }
-  co_return answer;
-}
-
-NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
-  const auto volume = mounter_.Find(plugin_id, request.volume_id());
-  if (!volume) {
-    co_return absl::NotFoundError(fmt::format("this node holds no volume {} of plugin {}",
-                                              Shown(request.volume_id()), Shown(plugin_id)));
-  }
-  co_return ToProto(*volume, call.rights.change);
-}
-
-NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
-                                                                  CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
-  VolumeKey key = KeyOf(checked.plugin_id, checked.volume_id);
-  if (deleting_.contains(key)) {
-    co_return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(checked.volume_id)));
-  }
-  const Hold hold(publishing_, std::move(key));
-  const std::string plugin_id = checked.plugin_id;
-  const std::string volume_id = checked.volume_id;
-  const std::map<std::string, std::string> secrets = checked.secrets;
-  auto target = co_await mounter_.Publish(std::move(checked), call.deadline);
-  if (!target.ok()) co_return HideSecrets(target.status(), secrets);
-  v1::PublishVolumeResponse answer;
-  answer.set_target_path(*target);
-  if (const auto volume = mounter_.Find(plugin_id, volume_id)) {
-    *answer.mutable_volume() = ToProto(*volume, call.rights.change);
-  }
-  co_return answer;
-}
-
-NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
-                                                                      CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
-  BERTH_CO_ASSIGN_OR_RETURN(const bool was_published,
-                            co_await mounter_.Unpublish(std::move(checked), call.deadline));
-  v1::UnpublishVolumeResponse answer;
-  answer.set_was_published(was_published);
-  co_return answer;
-}
-
-NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
-                                                                    CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
-  const auto plugin = control_.plugins().find(plugin_id);
-  using Rpc = ::csi::v1::NodeServiceCapability::RPC;
-  if (plugin != control_.plugins().end() && plugin->second.facts &&
-      !plugin->second.facts->NodeCan(Rpc::GET_VOLUME_STATS)) {
-    co_return absl::FailedPreconditionError(fmt::format(
-        "plugin {} does not tell the use of its volumes (no GET_VOLUME_STATS)", Shown(plugin_id)));
-  }
-  BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
-                            co_await mounter_.Stats(plugin_id, request.volume_id(), call.deadline));
-  co_return CheckedAnswer(plugin_id, stats);
 }
 
 }  // namespace berth

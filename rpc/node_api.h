@@ -9,15 +9,18 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/log.h"
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
+#include "rpc/declared_directory.h"
 #include "rpc/node.pb.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/reactor.h"
@@ -38,7 +41,7 @@ class NodeApi {
  public:
   // `log`: berthd's own, for those who follow it; null: there is none to follow.
   NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-          EventLog& events, std::shared_ptr<LogFeed> log = nullptr);
+          const DeclaredDirectory& declared, EventLog& events, std::shared_ptr<LogFeed> log = nullptr);
 
   template <class T>
   using Answer = Awaitable<absl::StatusOr<T>>;
@@ -55,11 +58,22 @@ class NodeApi {
   Answer<v1::Plugin> SwapPlugin(v1::SwapPluginRequest request, CallInfo call);
   Answer<v1::ReloadResponse> Reload(v1::ReloadRequest request, CallInfo call);
 
+  // The volumes that there are: node_api_list.cc.
   Answer<v1::ListVolumesResponse> ListVolumes(v1::ListVolumesRequest request, CallInfo call);
   Answer<v1::Volume> GetVolume(v1::GetVolumeRequest request, CallInfo call);
+  Answer<v1::ListConsumerMountsResponse> ListConsumerMounts(v1::ListConsumerMountsRequest request,
+                                                            CallInfo call);
+  Answer<v1::ExplainVolumeResponse> ExplainVolume(v1::ExplainVolumeRequest request, CallInfo call);
+
+  // What is done with them: node_api_volumes.cc.
   Answer<v1::PublishVolumeResponse> PublishVolume(v1::PublishVolumeRequest request, CallInfo call);
   Answer<v1::UnpublishVolumeResponse> UnpublishVolume(v1::UnpublishVolumeRequest request, CallInfo call);
+  Answer<v1::EndConsumerResponse> EndConsumer(v1::EndConsumerRequest request, CallInfo call);
+  Answer<v1::ExamineResponse> Examine(v1::ExamineRequest request, CallInfo call);
+
+  // How full they are: node_api_stats.cc.
   Answer<v1::GetVolumeStatsResponse> GetVolumeStats(v1::GetVolumeStatsRequest request, CallInfo call);
+  Answer<v1::GetConsumerStatsResponse> GetConsumerStats(v1::GetConsumerStatsRequest request, CallInfo call);
 
   // Through a plugin's controller: node_api_controller.cc.
   Answer<v1::CreateVolumeResponse> CreateVolume(v1::CreateVolumeRequest request, CallInfo call);
@@ -80,6 +94,7 @@ class NodeApi {
   // being published and not published while it is being deleted, whichever comes first.
   using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
   class Hold;
+  using DeclaredByVolume = std::map<std::pair<std::string, std::string>, std::vector<DeclaredView>>;
 
   // Which controller to call, and what it can do.
   struct Controller {
@@ -99,6 +114,12 @@ class NodeApi {
   Answer<Controller> FindController(std::string name, ControllerWork work, TimePoint deadline);
   [[nodiscard]] VolumeKey KeyOf(const std::string& plugin_id, const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> Problems() const;
+  // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
+  [[nodiscard]] DeclaredByVolume Declared() const;
+  Answer<v1::GetVolumeStatsResponse> StatsOf(std::string plugin_id, std::string volume_id,
+                                             TimePoint deadline);
+  struct ConsumerStats;
+  Awaitable<void> ReadStats(std::shared_ptr<ConsumerStats> work);
   // The volume as it is held here under any plugin id of the same driver.
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
                                                    const std::string& volume_id) const;
@@ -110,6 +131,7 @@ class NodeApi {
   PluginControl& control_;
   ControllerDirectory& controllers_;
   Mounter& mounter_;
+  const DeclaredDirectory& declared_;
   EventLog& events_;
   std::shared_ptr<LogFeed> log_;
   std::map<VolumeKey, int> publishing_;

@@ -199,6 +199,17 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     answer.set_node_expansion_pending(true);
     co_return answer;
   }
+  // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
+  const absl::Status noted = co_await mounter_.OweExpansion(now->plugin_id, now->volume_id, capacity);
+  if (absl::IsNotFound(noted)) {
+    answer.set_node_expansion_pending(true);
+    co_return answer;
+  }
+  if (!noted.ok()) {
+    co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could not "
+                                          "be noted; repeat the request",
+                                          capacity));
+  }
   co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);
 }
 
@@ -209,15 +220,21 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
   const std::map<std::string, std::string> secrets = ToStdMap(request.secrets());
   auto capacity = co_await mounter_.NodeExpand(held.plugin_id, held.volume_id, request.capacity_range(),
                                                secrets, deadline);
-  if (storage_grew && absl::IsNotFound(capacity.status())) {
-    so_far.set_node_expansion_pending(true);
-    co_return so_far;
+  if (!capacity.ok() && storage_grew) {
+    // Whether it is owed still is the journal's to say: it may have been done beside this call.
+    const auto now = mounter_.Find(held.plugin_id, held.volume_id);
+    const bool owed = !now || now->owed_expansion_bytes > 0;
+    if (!owed || absl::IsNotFound(capacity.status())) {
+      so_far.set_node_expanded(!owed);
+      so_far.set_node_expansion_pending(owed);
+      co_return so_far;
+    }
   }
   if (!capacity.ok()) {
     const absl::Status status = HideSecrets(capacity.status(), secrets);
     if (!storage_grew) co_return status;
-    co_return Annotate(status, fmt::format("the storage has grown to {} bytes, but the node's part failed; "
-                                           "repeat the request to do it again",
+    co_return Annotate(status, fmt::format("the storage has grown to {} bytes, but the node's part failed "
+                                           "and is owed; it is tried again, and repeating the request does",
                                            so_far.capacity_bytes()));
   }
   // CSI lets the node leave the capacity out.

@@ -272,6 +272,7 @@ TEST_F(NodeApiTest, ExpandGoesOnAtTheNodeWhereTheVolumeIsHere) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->capacity_bytes(), 3000);
   EXPECT_TRUE(answer->node_expanded());
+  EXPECT_THAT(mounter_.steps, ElementsAre("owe v", "expand v")) << "noted before it is tried";
   EXPECT_EQ(mounter_.last_range.required_bytes(), 2048);
   EXPECT_EQ(mounter_.last_secrets.at("k"), "s");
 }
@@ -296,6 +297,7 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   answer = Call(&NodeApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
+  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
 }
 
 TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
@@ -305,7 +307,9 @@ TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
   fake_->Answer("ControllerExpandVolume", Expanded(true));
   const auto answer = Call(&NodeApi::ExpandVolume, Expand());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(Message(answer.status()), AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("resize2fs")));
+  EXPECT_THAT(Message(answer.status()),
+              AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("is owed"), HasSubstr("resize2fs")));
+  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
 }
 
 TEST_F(NodeApiTest, ExpandOfAPluginThatOnlyTheNodeExpands) {

@@ -73,7 +73,7 @@ NodeApi::Answer<v1::Plugin> NodeApi::SwapPlugin(v1::SwapPluginRequest request, C
 }
 
 NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest, CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(const ReloadReport report, co_await control_.Reload(call.deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(const NodeReload report, co_await control_.Reload(call.deadline));
   co_return ToProto(report);
 }
 

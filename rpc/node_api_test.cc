@@ -8,14 +8,11 @@
 namespace berth {
 namespace {
 
-namespace csi = ::csi::v1;
-using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using NodeRpc = csi::NodeServiceCapability::RPC;
 
 TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("good");
@@ -114,12 +111,15 @@ TEST_F(NodeApiTest, DrainAndSwapReachTheSupervisor) {
 }
 
 TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
-  control_.reload = {.started = {"a"},
-                     .stopped = {"b"},
-                     .swapped = {"c"},
-                     .updated = {"d"},
-                     .unchanged = {"e"},
-                     .broken = {"f: f.toml:1: x\n"}};
+  control_.reload = {
+      .plugins = {.started = {"a"},
+                  .stopped = {"b"},
+                  .swapped = {"c"},
+                  .updated = {"d"},
+                  .unchanged = {"e"},
+                  .broken = {"f: f.toml:1: x\n"}},
+      .volumes = {
+          .declared = {"g.toml"}, .withdrawn = {"h.toml"}, .changed = {"i.toml"}, .broken = {"j.toml: y"}}};
   const auto answer = Call(&NodeApi::Reload, v1::ReloadRequest());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_THAT(answer->started(), ElementsAre("a"));
@@ -127,7 +127,10 @@ TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
   EXPECT_THAT(answer->swapped(), ElementsAre("c"));
   EXPECT_THAT(answer->updated(), ElementsAre("d"));
   EXPECT_THAT(answer->unchanged(), ElementsAre("e"));
-  EXPECT_THAT(answer->broken(), ElementsAre("f: f.toml:1: x\\x0a"));
+  EXPECT_THAT(answer->broken(), ElementsAre("f: f.toml:1: x\\x0a", "j.toml: y"));
+  EXPECT_THAT(answer->volumes_declared(), ElementsAre("g.toml"));
+  EXPECT_THAT(answer->volumes_withdrawn(), ElementsAre("h.toml"));
+  EXPECT_THAT(answer->volumes_changed(), ElementsAre("i.toml"));
   control_.next.push_back(absl::AbortedError("one runs"));
   EXPECT_EQ(Call(&NodeApi::Reload, v1::ReloadRequest()).status().code(), absl::StatusCode::kAborted);
 }
@@ -204,21 +207,17 @@ TEST_F(NodeApiTest, PublishDoesNotRepeatASecretThatAPluginQuotes) {
   EXPECT_EQ(mounter_.last_secrets.at("password"), "hunter22");
 }
 
-TEST_F(NodeApiTest, StatsComeFromTheMounter) {
-  control_.Add("p").facts->node_capabilities = {NodeRpc::GET_VOLUME_STATS};
-  csi::VolumeUsage& usage = *mounter_.stats.add_usage();
-  usage.set_unit(csi::VolumeUsage::BYTES);
-  usage.set_total(100);
-  const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
-  ASSERT_TRUE(stats.ok()) << stats.status();
-  EXPECT_EQ(stats->usage(0).total(), 100);
-}
-
-TEST_F(NodeApiTest, StatsOfAPluginWithoutThemAreRefused) {
+TEST_F(NodeApiTest, PublishAnswersWithTheMountThatWasAskedFor) {
   control_.Add("p");
-  const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
-  EXPECT_EQ(stats.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Message(stats.status()), HasSubstr("GET_VOLUME_STATS"));
+  mounter_.mounts = {{.plugin_id = "p", .volume_id = "v", .consumer = "c", .source_path = "/unnamed"},
+                     {.plugin_id = "p", .volume_id = "v", .consumer = "c", .name = "n", .source_path = "/n"},
+                     {.plugin_id = "p", .volume_id = "w", .consumer = "c", .name = "n", .source_path = "/w"}};
+  auto request = ForVolume<v1::PublishVolumeRequest>();
+  request.set_consumer("c");
+  request.set_name("n");
+  const auto answer = Call(&NodeApi::PublishVolume, request);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->mount().source_path(), "/n");
 }
 
 }  // namespace

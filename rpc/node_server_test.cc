@@ -1,12 +1,10 @@
 #include "rpc/node_server.h"
 
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <random>
 
-#include "rpc/testing/served_node.h"
+#include "rpc/testing/node_server_fixture.h"
 
 namespace berth {
 namespace {
@@ -15,164 +13,7 @@ using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr uid_t kNobody = 65534;
-
-// A call whose end the test waits for under a bound, whatever the server does.
-struct Call {
-  grpc::ClientContext context;
-  Call() { context.set_deadline(std::chrono::system_clock::now() + seconds(25)); }
-};
-
-grpc::Status GetStatus(v1::Node::Stub& stub) {
-  Call call;
-  v1::GetStatusResponse response;
-  return stub.GetStatus(&call.context, {}, &response);
-}
-
-v1::PublishVolumeRequest PublishOf(const std::string& volume) {
-  v1::PublishVolumeRequest request;
-  request.set_plugin_id("p");
-  request.set_volume_id(volume);
-  request.set_consumer("job/1");
-  request.mutable_capability()->add_mount_flags("password=hush");
-  return request;
-}
-
-grpc::Status Publish(v1::Node::Stub& stub, const std::string& volume) {
-  Call call;
-  v1::PublishVolumeResponse response;
-  return stub.PublishVolume(&call.context, PublishOf(volume), &response);
-}
-
-class NodeServerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (getuid() != 0) GTEST_SKIP() << "needs root, to connect as others";
-    node_.OnLoop([this] { return node_.control().Add("p").ready; });
-  }
-  void Start(NodeServerOptions options = {}) {
-    const absl::Status started = node_.Start(std::move(options));
-    ASSERT_TRUE(started.ok()) << started;
-  }
-  void Append(int count, const std::string& message = "m") {
-    node_.OnLoop([&] {
-      for (int i = 0; i < count; ++i) node_.events().Append({.type = "t", .message = message});
-      return true;
-    });
-  }
-  // Begins a publish that hangs, on a thread of its own.
-  std::future<grpc::Status> HangingPublish(v1::Node::Stub& stub, grpc::ClientContext* context) {
-    node_.OnLoop([this] { return node_.mounter().hang = true; });
-    auto result = std::async(std::launch::async, [&stub, context] {
-      v1::PublishVolumeResponse response;
-      return stub.PublishVolume(context, PublishOf("v"), &response);
-    });
-    EXPECT_TRUE(node_.Eventually([this] { return node_.mounter().publishing == 1; }));
-    return result;
-  }
-
-  ServedNode node_;
-};
-
-TEST_F(NodeServerTest, RootReadsAndChanges) {
-  Start();
-  const auto root = node_.Root();
-  EXPECT_TRUE(GetStatus(*root).ok());
-  EXPECT_TRUE(Publish(*root, "v").ok());
-  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 1U);
-}
-
-TEST_F(NodeServerTest, AReaderReadsAndDoesNotChange) {
-  Start();
-  const auto reader = node_.Reader();
-  EXPECT_TRUE(GetStatus(*reader).ok());
-  const grpc::Status denied = Publish(*reader, "v");
-  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-  EXPECT_THAT(denied.error_message(),
-              AllOf(HasSubstr("PublishVolume needs the right to change"), HasSubstr("uid 65534"),
-                    HasSubstr("`changers` under [access] in berthd.toml")));
-  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 0U);
-}
-
-TEST_F(NodeServerTest, ASupplementaryGroupGivesTheRightToo) {
-  Start();
-  const auto reader =
-      ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody, {7, ServedNode::kReaders}));
-  EXPECT_TRUE(GetStatus(*reader).ok());
-}
-
-TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
-  Start();
-  const auto stub = ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody));
-  const auto* service = v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Node");
-  ASSERT_NE(service, nullptr);
-  int tried = 0;
-  const auto denied = [&](auto method, const auto& request, auto response) {
-    Call call;
-    const grpc::Status status = (stub.get()->*method)(&call.context, request, &response);
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
-    ++tried;
-  };
-  using Stub = v1::Node::Stub;
-  denied(&Stub::GetStatus, v1::GetStatusRequest(), v1::GetStatusResponse());
-  denied(&Stub::ListPlugins, v1::ListPluginsRequest(), v1::ListPluginsResponse());
-  denied(&Stub::GetPlugin, v1::GetPluginRequest(), v1::Plugin());
-  denied(&Stub::StartPlugin, v1::StartPluginRequest(), v1::Plugin());
-  denied(&Stub::StopPlugin, v1::StopPluginRequest(), v1::Plugin());
-  denied(&Stub::RestartPlugin, v1::RestartPluginRequest(), v1::Plugin());
-  denied(&Stub::DrainPlugin, v1::DrainPluginRequest(), v1::Plugin());
-  denied(&Stub::SwapPlugin, v1::SwapPluginRequest(), v1::Plugin());
-  denied(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
-  denied(&Stub::ListVolumes, v1::ListVolumesRequest(), v1::ListVolumesResponse());
-  denied(&Stub::GetVolume, v1::GetVolumeRequest(), v1::Volume());
-  denied(&Stub::PublishVolume, v1::PublishVolumeRequest(), v1::PublishVolumeResponse());
-  denied(&Stub::UnpublishVolume, v1::UnpublishVolumeRequest(), v1::UnpublishVolumeResponse());
-  denied(&Stub::CreateVolume, v1::CreateVolumeRequest(), v1::CreateVolumeResponse());
-  denied(&Stub::DeleteVolume, v1::DeleteVolumeRequest(), v1::DeleteVolumeResponse());
-  denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
-  denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
-  const auto stream_denied = [&](auto method, const auto& request, auto response) {
-    Call call;
-    const auto stream = (stub.get()->*method)(&call.context, request);
-    EXPECT_FALSE(stream->Read(&response));
-    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
-    ++tried;
-  };
-  stream_denied(&Stub::WatchEvents, v1::WatchEventsRequest(), v1::WatchEventsResponse());
-  stream_denied(&Stub::ReadPluginLog, v1::ReadPluginLogRequest(), v1::ReadPluginLogResponse());
-  stream_denied(&Stub::WatchLog, v1::WatchLogRequest(), v1::WatchLogResponse());
-  EXPECT_EQ(tried, service->method_count()) << "a method was added: try it here";
-}
-
-TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {
-  Start();
-  for (int i = 0; i < 50; ++i) {
-    const auto reader = node_.Reader();
-    EXPECT_EQ(Publish(*reader, "v").error_code(), grpc::StatusCode::PERMISSION_DENIED);
-    const auto root = node_.Root();
-    EXPECT_TRUE(Publish(*root, fmt::format("v{}", i)).ok());
-  }
-}
-
-TEST_F(NodeServerTest, MountFlagsAreHiddenFromReaders) {
-  Start();
-  const auto root = node_.Root();
-  ASSERT_TRUE(Publish(*root, "v").ok());
-  const auto flags = [](v1::Node::Stub& stub) {
-    Call call;
-    v1::GetVolumeRequest request;
-    request.set_plugin_id("p");
-    request.set_volume_id("v");
-    v1::Volume volume;
-    EXPECT_TRUE(stub.GetVolume(&call.context, request, &volume).ok());
-    return volume.capability().mount_flags();
-  };
-  EXPECT_THAT(flags(*root), ElementsAre("password=hush"));
-  EXPECT_THAT(flags(*node_.Reader()), ElementsAre("(hidden)"));
-}
 
 TEST_F(NodeServerTest, MistakesComeBackAsOneLine) {
   Start();
@@ -485,7 +326,8 @@ TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
     const auto policy = AccessPolicy::Make({}, 0, SystemNames());
     FakePluginControl control;
     FakeControllerDirectory controllers;
-    NodeApi api({}, control, controllers, node_.mounter(), node_.events());
+    const FakeDeclared declared;
+    NodeApi api({}, control, controllers, node_.mounter(), declared, node_.events());
     asio::io_context unused;
     NodeServerOptions options;
     options.socket_path = node_.path();

@@ -45,8 +45,13 @@ std::string Subject(const v1::PublishVolumeRequest& request) {
   return fmt::format("{} consumer={}", VolumeSubject(request), Shown(request.consumer()));
 }
 std::string Subject(const v1::UnpublishVolumeRequest& request) {
-  return fmt::format("{} consumer={}", VolumeSubject(request), Shown(request.consumer()));
+  return fmt::format("{} consumer={}{}{}", VolumeSubject(request), Shown(request.consumer()),
+                     request.force() ? " force" : "", request.lazy() ? " lazy" : "");
 }
+std::string Subject(const v1::EndConsumerRequest& request) {
+  return fmt::format("consumer={}", Shown(request.consumer()));
+}
+std::string Subject(const v1::ExamineRequest& /*request*/) { return "repair"; }
 // Methods that only read are not logged.
 template <class Request>
 std::string Subject(const Request&) {
@@ -232,6 +237,28 @@ NodeService::Reactor* NodeService::UnpublishVolume(Context* context,
   return Serve(Right::kChange, "UnpublishVolume", &NodeApi::UnpublishVolume, context, request, response);
 }
 
+NodeService::Reactor* NodeService::EndConsumer(Context* context, const v1::EndConsumerRequest* request,
+                                               v1::EndConsumerResponse* response) {
+  return Serve(Right::kChange, "EndConsumer", &NodeApi::EndConsumer, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ListConsumerMounts(Context* context,
+                                                      const v1::ListConsumerMountsRequest* request,
+                                                      v1::ListConsumerMountsResponse* response) {
+  return Serve(Right::kRead, "ListConsumerMounts", &NodeApi::ListConsumerMounts, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ExplainVolume(Context* context, const v1::ExplainVolumeRequest* request,
+                                                 v1::ExplainVolumeResponse* response) {
+  return Serve(Right::kRead, "ExplainVolume", &NodeApi::ExplainVolume, context, request, response);
+}
+
+NodeService::Reactor* NodeService::Examine(Context* context, const v1::ExamineRequest* request,
+                                           v1::ExamineResponse* response) {
+  const Right right = request->repair() ? Right::kChange : Right::kRead;
+  return Serve(right, "Examine", &NodeApi::Examine, context, request, response);
+}
+
 NodeService::Reactor* NodeService::CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
                                                 v1::CreateVolumeResponse* response) {
   return Serve(Right::kChange, "CreateVolume", &NodeApi::CreateVolume, context, request, response);
@@ -250,6 +277,12 @@ NodeService::Reactor* NodeService::ExpandVolume(Context* context, const v1::Expa
 NodeService::Reactor* NodeService::GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
                                                   v1::GetVolumeStatsResponse* response) {
   return Serve(Right::kRead, "GetVolumeStats", &NodeApi::GetVolumeStats, context, request, response);
+}
+
+NodeService::Reactor* NodeService::GetConsumerStats(Context* context,
+                                                    const v1::GetConsumerStatsRequest* request,
+                                                    v1::GetConsumerStatsResponse* response) {
+  return Serve(Right::kRead, "GetConsumerStats", &NodeApi::GetConsumerStats, context, request, response);
 }
 
 NodeService::Writer<v1::WatchEventsResponse>* NodeService::WatchEvents(

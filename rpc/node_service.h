@@ -68,6 +68,14 @@ class NodeService final : public v1::Node::CallbackService {
                          v1::PublishVolumeResponse* response) override;
   Reactor* UnpublishVolume(Context* context, const v1::UnpublishVolumeRequest* request,
                            v1::UnpublishVolumeResponse* response) override;
+  Reactor* EndConsumer(Context* context, const v1::EndConsumerRequest* request,
+                       v1::EndConsumerResponse* response) override;
+  Reactor* ListConsumerMounts(Context* context, const v1::ListConsumerMountsRequest* request,
+                              v1::ListConsumerMountsResponse* response) override;
+  Reactor* ExplainVolume(Context* context, const v1::ExplainVolumeRequest* request,
+                         v1::ExplainVolumeResponse* response) override;
+  Reactor* Examine(Context* context, const v1::ExamineRequest* request,
+                   v1::ExamineResponse* response) override;
   Reactor* CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
                         v1::CreateVolumeResponse* response) override;
   Reactor* DeleteVolume(Context* context, const v1::DeleteVolumeRequest* request,
@@ -76,6 +84,8 @@ class NodeService final : public v1::Node::CallbackService {
                         v1::ExpandVolumeResponse* response) override;
   Reactor* GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
                           v1::GetVolumeStatsResponse* response) override;
+  Reactor* GetConsumerStats(Context* context, const v1::GetConsumerStatsRequest* request,
+                            v1::GetConsumerStatsResponse* response) override;
   Writer<v1::WatchEventsResponse>* WatchEvents(Context* context,
                                                const v1::WatchEventsRequest* request) override;
   Writer<v1::WatchLogResponse>* WatchLog(Context* context, const v1::WatchLogRequest* request) override;

@@ -1,170 +1,12 @@
 #include "rpc/request_check.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
-#include <vector>
+
+#include "rpc/request_parts.h"
 
 namespace berth {
-namespace {
-
-using CsiMode = ::csi::v1::VolumeCapability::AccessMode;
-using StringMap = google::protobuf::Map<std::string, std::string>;
-
-static_assert(static_cast<int>(v1::SINGLE_NODE_WRITER) == static_cast<int>(CsiMode::SINGLE_NODE_WRITER) &&
-              static_cast<int>(v1::MULTI_NODE_MULTI_WRITER) ==
-                  static_cast<int>(CsiMode::MULTI_NODE_MULTI_WRITER) &&
-              static_cast<int>(v1::SINGLE_NODE_MULTI_WRITER) ==
-                  static_cast<int>(CsiMode::SINGLE_NODE_MULTI_WRITER));
-
-// Collects what is wrong with one request.
-class Mistakes {
- public:
-  void Add(std::string_view field, std::string_view what) {
-    found_.push_back(fmt::format("{}: {}", field, what));
-  }
-
-  void Length(std::string_view field, const std::string& value, size_t limit) {
-    if (value.size() > limit) {
-      Add(field, fmt::format("{} bytes long, at most {} are taken", value.size(), limit));
-    }
-  }
-  void Required(std::string_view field, const std::string& value, size_t limit) {
-    if (value.empty()) Add(field, "must not be empty");
-    Length(field, value, limit);
-  }
-  // Names that people and terminals see.
-  void PlainText(std::string_view field, const std::string& value) {
-    const bool control = std::any_of(value.begin(), value.end(), [](char c) {
-      const auto byte = static_cast<unsigned char>(c);
-      return byte < 0x20 || byte == 0x7F;
-    });
-    if (control) Add(field, "must not hold control characters");
-  }
-  void Map(std::string_view field, const StringMap& map) {
-    size_t bytes = 0;
-    for (const auto& [key, value] : map) {
-      bytes += key.size() + value.size();
-      if (key.empty()) Add(field, "a key must not be empty");
-    }
-    if (map.size() > RequestLimits::kMapEntries) {
-      Add(field, fmt::format("{} entries, at most {} are taken", map.size(), RequestLimits::kMapEntries));
-    }
-    if (bytes > RequestLimits::kMapBytes) {
-      Add(field, fmt::format("{} bytes in all, at most {} are taken", bytes, RequestLimits::kMapBytes));
-    }
-  }
-  void Volume(const std::string& plugin_id, const std::string& volume_id) {
-    Required("plugin_id", plugin_id, RequestLimits::kPluginName);
-    Required("volume_id", volume_id, RequestLimits::kVolumeId);
-  }
-  void Capacity(int64_t required, int64_t limit) {
-    if (required < 0) Add("required_bytes", "must not be negative");
-    if (limit < 0) Add("limit_bytes", "must not be negative");
-    if (limit > 0 && required > limit) Add("limit_bytes", "must not be less than required_bytes");
-  }
-
-  [[nodiscard]] absl::Status ToStatus() const {
-    if (found_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError(fmt::format("{}", fmt::join(found_, "; ")));
-  }
-
- private:
-  std::vector<std::string> found_;
-};
-
-VolumeUse CheckCapability(const std::string& field, const v1::Capability& capability, Mistakes& mistakes) {
-  VolumeUse use;
-  if (!v1::AccessMode_IsValid(capability.access_mode())) {
-    mistakes.Add(field + ".access_mode", fmt::format("{} is no access mode", int{capability.access_mode()}));
-  } else if (capability.access_mode() != v1::ACCESS_MODE_UNKNOWN) {
-    use.access_mode = static_cast<CsiMode::Mode>(capability.access_mode());
-  }
-  if (!v1::AccessType_IsValid(capability.access_type())) {
-    mistakes.Add(field + ".access_type", fmt::format("{} is no access type", int{capability.access_type()}));
-  }
-  if (capability.access_type() == v1::BLOCK) {
-    use.access_type = AccessType::kBlock;
-    if (!capability.fs_type().empty()) mistakes.Add(field + ".fs_type", "not with BLOCK");
-    if (capability.mount_flags_size() > 0) mistakes.Add(field + ".mount_flags", "not with BLOCK");
-  }
-  mistakes.Length(field + ".fs_type", capability.fs_type(), RequestLimits::kFsType);
-  mistakes.PlainText(field + ".fs_type", capability.fs_type());
-  use.fs_type = capability.fs_type();
-
-  size_t bytes = 0;
-  for (const std::string& flag : capability.mount_flags()) {
-    bytes += flag.size();
-    if (flag.empty()) mistakes.Add(field + ".mount_flags", "a flag must not be empty");
-    use.mount_flags.push_back(flag);
-  }
-  if (bytes > RequestLimits::kMountFlags) {
-    mistakes.Add(field + ".mount_flags",
-                 fmt::format("{} bytes in all, at most {} are taken", bytes, RequestLimits::kMountFlags));
-  }
-  return use;
-}
-
-std::map<std::string, std::string> ToStdMap(const StringMap& map) { return {map.begin(), map.end()}; }
-
-}  // namespace
-
-::csi::v1::VolumeCapability ToCsi(const VolumeUse& use) {
-  ::csi::v1::VolumeCapability capability;
-  capability.mutable_access_mode()->set_mode(use.access_mode);
-  if (use.access_type == AccessType::kBlock) {
-    capability.mutable_block();
-    return capability;
-  }
-  capability.mutable_mount()->set_fs_type(use.fs_type);
-  for (const std::string& flag : use.mount_flags) capability.mutable_mount()->add_mount_flags(flag);
-  return capability;
-}
-
-absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request) {
-  Mistakes mistakes;
-  mistakes.Volume(request.plugin_id(), request.volume_id());
-  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
-  mistakes.PlainText("consumer", request.consumer());
-  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
-  mistakes.PlainText("name", request.name());
-  mistakes.Map("volume_context", request.volume_context());
-  mistakes.Map("publish_context.values", request.publish_context().values());
-  mistakes.Map("secrets", request.secrets());
-  PublishRequest checked{
-      .plugin_id = request.plugin_id(),
-      .volume_id = request.volume_id(),
-      .consumer = request.consumer(),
-      .name = request.name(),
-      .use = CheckCapability("capability", request.capability(), mistakes),
-      .readonly = request.readonly(),
-      .volume_context = ToStdMap(request.volume_context()),
-      .publish_context = std::nullopt,
-      .secrets = ToStdMap(request.secrets()),
-  };
-  if (request.has_publish_context()) checked.publish_context = ToStdMap(request.publish_context().values());
-  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
-  return checked;
-}
-
-absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request) {
-  Mistakes mistakes;
-  mistakes.Volume(request.plugin_id(), request.volume_id());
-  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
-  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
-  if (request.all_names() && !request.name().empty()) mistakes.Add("name", "not with all_names");
-  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
-  return UnpublishRequest{
-      .plugin_id = request.plugin_id(),
-      .volume_id = request.volume_id(),
-      .consumer = request.consumer(),
-      .name = request.name(),
-      .all_names = request.all_names(),
-  };
-}
 
 absl::StatusOr<::csi::v1::CreateVolumeRequest> CheckCreate(const v1::CreateVolumeRequest& request) {
   Mistakes mistakes;
@@ -239,6 +81,20 @@ absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(const v1::E
 absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id) {
   Mistakes mistakes;
   mistakes.Volume(plugin_id, volume_id);
+  return mistakes.ToStatus();
+}
+
+absl::Status CheckConsumer(const std::string& consumer) {
+  Mistakes mistakes;
+  mistakes.Required("consumer", consumer, RequestLimits::kConsumer);
+  return mistakes.ToStatus();
+}
+
+absl::Status CheckList(const v1::ListVolumesRequest& request) {
+  Mistakes mistakes;
+  mistakes.Length("plugin_id", request.plugin_id(), RequestLimits::kPluginName);
+  mistakes.Length("consumer", request.consumer(), RequestLimits::kConsumer);
+  if (request.page_size() < 0) mistakes.Add("page_size", "must not be negative");
   return mistakes.ToStatus();
 }
 

@@ -26,10 +26,17 @@ struct RequestLimits {
   static constexpr size_t kVolumeName = 1024;
   static constexpr size_t kFsType = 128;
   static constexpr size_t kMountFlags = 4096;  // all of them
+  static constexpr size_t kMountGroup = 128;   // CSI's limit on a string
+  static constexpr size_t kLabel = 4096;       // of SELinux
+  static constexpr size_t kUnit = 255;         // UNIT_NAME_MAX without its zero
+  static constexpr size_t kFileName = 255;
+  static constexpr size_t kRuntimeName = 256;
+  static constexpr size_t kFsTypes = 64;
   static constexpr size_t kMapEntries = 1024;
   static constexpr size_t kMapBytes = size_t{64} << 10;  // keys and values
   static constexpr int kCapabilities = 32;
-  static constexpr size_t kCommand = 4095;   // PATH_MAX without its zero
+  static constexpr size_t kPath = 4095;  // PATH_MAX without its zero
+  static constexpr size_t kCommand = kPath;
   static constexpr size_t kArguments = 256;  // how many
   static constexpr size_t kArgumentBytes = size_t{64} << 10;
 };
@@ -46,8 +53,11 @@ struct RequestLimits {
 [[nodiscard]] absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(
     const v1::ExpandVolumeRequest& request);
 
+[[nodiscard]] absl::Status CheckList(const v1::ListVolumesRequest& request);
+
 // For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.
 [[nodiscard]] absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id);
+[[nodiscard]] absl::Status CheckConsumer(const std::string& consumer);
 [[nodiscard]] absl::Status CheckPluginName(const std::string& id);
 [[nodiscard]] absl::Status CheckSwap(const v1::SwapPluginRequest& request);
 [[nodiscard]] absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request);

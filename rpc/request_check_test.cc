@@ -7,113 +7,13 @@ namespace berth {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
-using testing::Pair;
 using CsiMode = ::csi::v1::VolumeCapability::AccessMode;
-
-v1::PublishVolumeRequest GoodPublish() {
-  v1::PublishVolumeRequest request;
-  request.set_plugin_id("p");
-  request.set_volume_id("vol");
-  request.set_consumer("job/1");
-  return request;
-}
 
 template <class T>
 std::string Refused(const absl::StatusOr<T>& result) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(result.status().message());
-}
-
-TEST(CheckPublishTest, TakesTheLeastThatMakesSense) {
-  const auto checked = CheckPublish(GoodPublish());
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->use, VolumeUse{});
-  EXPECT_EQ(checked->use.access_mode, CsiMode::SINGLE_NODE_MULTI_WRITER);
-  EXPECT_EQ(checked->publish_context, std::nullopt);
-}
-
-TEST(CheckPublishTest, TakesEverything) {
-  v1::PublishVolumeRequest request = GoodPublish();
-  request.set_name("data");
-  request.set_readonly(true);
-  request.mutable_capability()->set_access_mode(v1::MULTI_NODE_READER_ONLY);
-  request.mutable_capability()->set_fs_type("xfs");
-  request.mutable_capability()->add_mount_flags("noatime");
-  (*request.mutable_volume_context())["a"] = "1";
-  request.mutable_publish_context();
-  (*request.mutable_secrets())["key"] = "hush";
-  const auto checked = CheckPublish(request);
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->name, "data");
-  EXPECT_TRUE(checked->readonly);
-  EXPECT_EQ(checked->use.access_mode, CsiMode::MULTI_NODE_READER_ONLY);
-  EXPECT_EQ(checked->use.fs_type, "xfs");
-  EXPECT_THAT(checked->use.mount_flags, ElementsAre("noatime"));
-  EXPECT_THAT(checked->volume_context, ElementsAre(Pair("a", "1")));
-  ASSERT_TRUE(checked->publish_context.has_value()) << "present though empty: it is attached";
-  EXPECT_TRUE(checked->publish_context->empty());
-  EXPECT_THAT(checked->secrets, ElementsAre(Pair("key", "hush")));
-}
-
-TEST(CheckPublishTest, NamesEveryMistakeAtOnce) {
-  v1::PublishVolumeRequest request;
-  request.set_consumer("two\nlines");
-  request.mutable_capability()->set_access_mode(static_cast<v1::AccessMode>(42));
-  request.mutable_capability()->set_access_type(v1::BLOCK);
-  request.mutable_capability()->set_fs_type("ext4");
-  request.mutable_capability()->add_mount_flags("password=hush");
-  (*request.mutable_secrets())[""] = "hush";
-  EXPECT_THAT(Refused(CheckPublish(request)),
-              AllOf(HasSubstr("plugin_id: must not be empty"), HasSubstr("volume_id: must not be empty"),
-                    HasSubstr("consumer: must not hold control characters"),
-                    HasSubstr("capability.access_mode: 42 is no access mode"),
-                    HasSubstr("capability.fs_type: not with BLOCK"),
-                    HasSubstr("capability.mount_flags: not with BLOCK"),
-                    HasSubstr("secrets: a key must not be empty"), Not(HasSubstr("hush"))));
-}
-
-TEST(CheckPublishTest, BoundsEveryLength) {
-  v1::PublishVolumeRequest request = GoodPublish();
-  request.set_plugin_id(std::string(RequestLimits::kPluginName + 1, 'p'));
-  request.set_volume_id(std::string(RequestLimits::kVolumeId + 1, 'v'));
-  request.set_consumer(std::string(RequestLimits::kConsumer + 1, 'c'));
-  request.set_name(std::string(RequestLimits::kConsumer + 1, 'n'));
-  request.mutable_capability()->set_fs_type(std::string(RequestLimits::kFsType + 1, 'f'));
-  request.mutable_capability()->add_mount_flags(std::string(RequestLimits::kMountFlags + 1, 'm'));
-  (*request.mutable_volume_context())["k"] = std::string(RequestLimits::kMapBytes, 'x');
-  for (size_t i = 0; i <= RequestLimits::kMapEntries; ++i) {
-    (*request.mutable_publish_context()->mutable_values())[std::to_string(i)] = "";
-  }
-  const std::string message = Refused(CheckPublish(request));
-  for (const char* field :
-       {"plugin_id: 257 bytes", "volume_id: 4097 bytes", "consumer: 1025 bytes", "name: 1025 bytes",
-        "capability.fs_type: 129 bytes", "capability.mount_flags: 4097 bytes", "volume_context: 65537 bytes",
-        "publish_context.values: 1025 entries"}) {
-    EXPECT_THAT(message, HasSubstr(field));
-  }
-  EXPECT_LT(message.size(), 2000U) << "the values themselves must not come back";
-}
-
-TEST(CheckPublishTest, TakesAVolumeIdOfAnyCharacters) {
-  v1::PublishVolumeRequest request = GoodPublish();
-  request.set_volume_id("../a\nb/\x01");
-  const auto checked = CheckPublish(request);
-  ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->volume_id, "../a\nb/\x01");
-}
-
-TEST(CheckUnpublishTest, AllNamesAndOneNameExcludeEachOther) {
-  v1::UnpublishVolumeRequest request;
-  request.set_plugin_id("p");
-  request.set_volume_id("v");
-  request.set_consumer("c");
-  request.set_all_names(true);
-  EXPECT_TRUE(CheckUnpublish(request).ok());
-  request.set_name("n");
-  EXPECT_THAT(Refused(CheckUnpublish(request)), HasSubstr("name: not with all_names"));
 }
 
 v1::CreateVolumeRequest GoodCreate() {

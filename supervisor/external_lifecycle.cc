@@ -56,7 +56,7 @@ std::vector<ExternalAction> ExternalLifecycle::Handle(const ExternalEvent& event
       OnProbeFailed(event, "it says that it is not ready");
       return {};
     case ExternalEvent::Type::kProbeFailed:
-      OnProbeFailed(event, event.text);
+      OnProbeFailed(event, "Probe: " + event.text);
       return {};
   }
   return {};

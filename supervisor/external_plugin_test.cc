@@ -329,8 +329,7 @@ TEST_F(ExternalPluginTest, IllHealthIsShownAndChangesNothing) {
   const Server server(socket_);
   Begin();
   ASSERT_TRUE(RunUntil([this] { return Registered(); }));
-  plugin_->OnHealth(
-      1, {.ok = false, .error = "Probe: UNAVAILABLE", .answered = false, .consecutive_failures = 3});
+  plugin_->OnHealth(1, {.ok = false, .error = "UNAVAILABLE", .answered = false, .consecutive_failures = 3});
   EXPECT_EQ(Get().state, PluginState::kUnhealthy);
   EXPECT_EQ(Get().reason, "Probe: UNAVAILABLE");
   EXPECT_FALSE(Get().ready);

@@ -52,11 +52,22 @@ class FakeNode final : public v1::Node::Service {
   v1::ExpandVolumeResponse expanded;
   v1::GetVolumeStatsResponse stats;
   v1::ReloadResponse reloaded;
+  v1::EndConsumerResponse ended;
+  v1::ListConsumerMountsResponse mounts;
+  v1::ExplainVolumeResponse explained;
+  v1::ExamineResponse examined;
+  v1::ExamineResponse repaired;  // what Examine answers with `repair`
+  v1::GetConsumerStatsResponse consumer_stats;
+  // Where there are any, ListVolumes answers with them, one after the other.
+  std::vector<v1::ListVolumesResponse> volume_pages;
+  // How many calls of UnpublishVolume end with DEADLINE_EXCEEDED before one is answered.
+  int unpublish_takes_calls = 0;
   std::vector<v1::WatchLogResponse> log_entries;  // WatchLog ends after them
   // How many calls of DrainPlugin end with DEADLINE_EXCEEDED before one is answered.
   int drain_takes_calls = 0;
-  // Every call fails with this, if it is not OK.
+  // Every call fails with this, if it is not OK; GetVolume does not where `volume_is_seen`.
   grpc::Status failure;
+  bool volume_is_seen = false;
   // PublishVolume answers only after so many calls of GetVolume, or once the caller has gone or the test is
   // over.
   int publish_waits_for_looks = 0;
@@ -76,6 +87,10 @@ class FakeNode final : public v1::Node::Service {
   v1::DeleteVolumeRequest delete_request;
   v1::ExpandVolumeRequest expand_request;
   v1::GetVolumeStatsRequest stats_request;
+  v1::EndConsumerRequest end_request;
+  v1::ListConsumerMountsRequest mounts_request;
+  v1::ExplainVolumeRequest explain_request;
+  v1::GetConsumerStatsRequest consumer_stats_request;
   v1::WatchEventsRequest watch_request;
 
   // Adds to a log of the lines "line 0", "line 1", …, whose positions are their numbers. Given to those who
@@ -181,12 +196,18 @@ class FakeNode final : public v1::Node::Service {
   grpc::Status ListVolumes(grpc::ServerContext* /*context*/, const v1::ListVolumesRequest* request,
                            v1::ListVolumesResponse* response) override {
     list_request = *request;
-    return Answer("ListVolumes", volumes, response);
+    if (volume_pages.empty()) return Answer("ListVolumes", volumes, response);
+    const size_t page = request->page_token().empty() ? 0 : std::stoul(request->page_token());
+    return Answer("ListVolumes", volume_pages.at(page), response);
   }
   grpc::Status GetVolume(grpc::ServerContext* /*context*/, const v1::GetVolumeRequest* request,
                          v1::Volume* response) override {
-    const grpc::Status result = Answer("GetVolume " + request->volume_id(), volume, response);
+    grpc::Status result = Answer("GetVolume " + request->volume_id(), volume, response);
     const std::lock_guard lock(mutex_);
+    if (volume_is_seen) {
+      *response = volume;
+      result = grpc::Status::OK;
+    }
     get_request = *request;
     ++looks_;
     changed_.notify_all();
@@ -206,7 +227,36 @@ class FakeNode final : public v1::Node::Service {
   grpc::Status UnpublishVolume(grpc::ServerContext* /*context*/, const v1::UnpublishVolumeRequest* request,
                                v1::UnpublishVolumeResponse* response) override {
     unpublish_request = *request;
-    return Answer("UnpublishVolume", unpublished, response);
+    const grpc::Status answered = Answer("UnpublishVolume", unpublished, response);
+    const std::lock_guard lock(mutex_);
+    if (unpublish_takes_calls-- > 0) return {grpc::StatusCode::DEADLINE_EXCEEDED, "it has not ended"};
+    return answered;
+  }
+  grpc::Status EndConsumer(grpc::ServerContext* /*context*/, const v1::EndConsumerRequest* request,
+                           v1::EndConsumerResponse* response) override {
+    end_request = *request;
+    return Answer("EndConsumer", ended, response);
+  }
+  grpc::Status ListConsumerMounts(grpc::ServerContext* /*context*/,
+                                  const v1::ListConsumerMountsRequest* request,
+                                  v1::ListConsumerMountsResponse* response) override {
+    mounts_request = *request;
+    return Answer("ListConsumerMounts", mounts, response);
+  }
+  grpc::Status ExplainVolume(grpc::ServerContext* /*context*/, const v1::ExplainVolumeRequest* request,
+                             v1::ExplainVolumeResponse* response) override {
+    explain_request = *request;
+    return Answer("ExplainVolume", explained, response);
+  }
+  grpc::Status Examine(grpc::ServerContext* /*context*/, const v1::ExamineRequest* request,
+                       v1::ExamineResponse* response) override {
+    return Answer(request->repair() ? "Examine repair" : "Examine", request->repair() ? repaired : examined,
+                  response);
+  }
+  grpc::Status GetConsumerStats(grpc::ServerContext* /*context*/, const v1::GetConsumerStatsRequest* request,
+                                v1::GetConsumerStatsResponse* response) override {
+    consumer_stats_request = *request;
+    return Answer("GetConsumerStats", consumer_stats, response);
   }
   grpc::Status CreateVolume(grpc::ServerContext* /*context*/, const v1::CreateVolumeRequest* request,
                             v1::CreateVolumeResponse* response) override {

@@ -60,7 +60,7 @@ RunningBerthctl::RunningBerthctl(std::vector<std::string> arguments, Stderr wher
   if (pipe2(pipe_fds.data(), O_CLOEXEC) != 0) std::abort();
   out_ = pipe_fds[0];
   std::string stderr_path = "/dev/null";
-  if (where == Stderr::kTerminal) {
+  if (where != Stderr::kNull) {
     terminal_ = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     std::array<char, 64> name{};
     if (grantpt(terminal_) != 0 || unlockpt(terminal_) != 0 ||
@@ -71,7 +71,8 @@ RunningBerthctl::RunningBerthctl(std::vector<std::string> arguments, Stderr wher
   }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  const char* input = where == Stderr::kTerminalWithInput ? stderr_path.c_str() : "/dev/null";
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, input, O_RDONLY | O_NOCTTY, 0);
   posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, stderr_path.c_str(), O_WRONLY | O_NOCTTY, 0);
   std::string program = BERTHCTL;
@@ -110,6 +111,10 @@ bool RunningBerthctl::TerminalShows(const std::string& text) {
     shown_.append(buffer.data(), static_cast<size_t>(count));
   }
   return true;
+}
+
+void RunningBerthctl::Type(const std::string& text) const {
+  EXPECT_EQ(write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
 void RunningBerthctl::Interrupt() const { kill(pid_, SIGINT); }

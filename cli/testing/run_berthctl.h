@@ -23,7 +23,8 @@ struct RunOptions {
 // A berthctl that runs on: `events -f`, and one with a terminal for its standard error.
 class RunningBerthctl {
  public:
-  enum class Stderr { kNull, kTerminal };
+  // kTerminalWithInput: standard input is that terminal, too.
+  enum class Stderr { kNull, kTerminal, kTerminalWithInput };
   RunningBerthctl(std::vector<std::string> arguments, Stderr where);
   ~RunningBerthctl();
   RunningBerthctl(const RunningBerthctl&) = delete;
@@ -34,6 +35,8 @@ class RunningBerthctl {
   // Reads its terminal until `text` has come, within half a minute; whether it has.
   [[nodiscard]] bool TerminalShows(const std::string& text);
 
+  // As a person at the terminal.
+  void Type(const std::string& text) const;
   void Interrupt() const;
   // Its exit code, as in Ended.
   [[nodiscard]] int Wait();

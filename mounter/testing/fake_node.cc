@@ -69,6 +69,11 @@ void FakeNode::HangNext(const std::string& method, Effect effect) {
   faults_[method].push_back({.kind = Fault::Kind::kHang, .effect = effect});
 }
 
+void FakeNode::ClearFaults() {
+  const std::lock_guard lock(mutex_);
+  faults_.clear();
+}
+
 void FakeNode::IgnoreReadonly(bool ignore) {
   const std::lock_guard lock(mutex_);
   ignore_readonly_ = ignore;
@@ -209,7 +214,10 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
     Breach("published before it was staged");
     return {grpc::StatusCode::FAILED_PRECONDITION, "not staged"};
   }
-  if (published_.contains(target)) return grpc::Status::OK;
+  // An ephemeral volume is known by its mount, any other by the books that we keep.
+  const auto context = request.volume_context().find("csi.storage.k8s.io/ephemeral");
+  const bool by_mount = context != request.volume_context().end() && context->second == "true";
+  if (published_.contains(target) && (!by_mount || LookAt(target)->mount_root)) return grpc::Status::OK;
   const bool block = request.volume_capability().has_block();
   if (block) {
     // Stands for any block device; nobody opens it.

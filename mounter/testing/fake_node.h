@@ -38,6 +38,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void FailNext(const std::string& method, grpc::StatusCode code, Effect effect, int times = 1);
   void LieNext(const std::string& method, int times = 1);
   void HangNext(const std::string& method, Effect effect);
+  // Nothing that is scripted and has not happened yet happens any more.
+  void ClearFaults();
   // Mounts writable although read-only was asked for.
   void IgnoreReadonly(bool ignore);
   // Leaves an unmounted target's directory or file behind.

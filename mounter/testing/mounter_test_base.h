@@ -70,7 +70,9 @@ class MounterTestBase : public ::testing::Test {
     return loop_.Run(mounter_->Publish(request, Soon()));
   }
   absl::StatusOr<bool> Unpublish(const PublishRequest& request) {
-    return loop_.Run(mounter_->Unpublish(Undo(request), Soon()));
+    const auto result = loop_.Run(mounter_->Unpublish(Undo(request), Soon()));
+    if (!result.ok()) return result.status();
+    return result->was_published;
   }
   [[nodiscard]] VolumeView View(const std::string& volume = "v1") {
     const auto view = mounter_->Find("hp", volume);

@@ -10,9 +10,25 @@
 
 namespace berth::hostpath {
 
+namespace {
+
+// A control character, which no name of a CreateVolume may hold.
+constexpr char kEphemeral = '\x01';
+
+}  // namespace
+
+std::string EphemeralName(std::string_view volume_id) { return fmt::format("{}{}", kEphemeral, volume_id); }
+
+bool IsEphemeral(const VolumeRecord& volume) { return volume.name.starts_with(kEphemeral); }
+
 absl::StatusOr<VolumeRecord> FindVolume(Context& context, std::string_view id) {
-  VolumeRecord volume;
-  BERTH_ASSIGN_OR_RETURN(volume, context.store.GetVolume(id));
+  absl::StatusOr<VolumeRecord> found = context.store.GetVolume(id);
+  if (absl::IsNotFound(found.status())) {
+    absl::StatusOr<VolumeRecord> ephemeral = context.store.GetVolumeByName(EphemeralName(id));
+    if (ephemeral.ok()) found = std::move(ephemeral);
+  }
+  if (!found.ok()) return found.status();
+  VolumeRecord volume = *std::move(found);
   if (volume.lifecycle == Lifecycle::kReady) return volume;
   return absl::NotFoundError(fmt::format("there is no volume {}", Printable(id, 128)));
 }

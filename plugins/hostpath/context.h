@@ -31,8 +31,12 @@ struct Context {
   ActiveCalls& calls;
 };
 
+// The store's name of an ephemeral volume, by its caller's id; CreateVolume cannot give such a name.
+[[nodiscard]] std::string EphemeralName(std::string_view volume_id);
+[[nodiscard]] bool IsEphemeral(const VolumeRecord& volume);
+
 // The volume `id`, which must be ready: one that is being made or deleted is NOT_FOUND like any other that
-// is not there.
+// is not there. Finds an ephemeral one by its caller's id, too.
 [[nodiscard]] absl::StatusOr<VolumeRecord> FindVolume(Context& context, std::string_view id);
 
 // Tells the volume's own mounts, and block devices, from all others.

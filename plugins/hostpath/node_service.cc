@@ -297,7 +297,7 @@ grpc::Status NodeService::NodePublishVolume(grpc::ServerContext*,
                                             const ::csi::v1::NodePublishVolumeRequest* request,
                                             ::csi::v1::NodePublishVolumeResponse*) {
   return Answer(context_, CallKind::kChanges, "NodePublishVolume", request->volume_id(),
-                [&] { return Publish(*request); });
+                [&] { return IsEphemeral(*request) ? PublishEphemeral(*request) : Publish(*request); });
 }
 
 absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& request) {
@@ -455,8 +455,9 @@ absl::Status NodeService::Unpublish(const ::csi::v1::NodeUnpublishVolumeRequest&
   BERTH_ASSIGN_OR_RETURN(volume, FindVolume(context_, request.volume_id()));
   std::optional<Publication> publication;
   BERTH_ASSIGN_OR_RETURN(publication, context_.store.PublicationAt(target));
-  if (!publication.has_value() || publication->volume_id != volume.id) return absl::OkStatus();
-  return UndoPublish(volume, *publication);
+  const bool published = publication.has_value() && publication->volume_id == volume.id;
+  if (published) BERTH_RETURN_IF_ERROR(UndoPublish(volume, *publication));
+  return IsEphemeral(volume) ? DeleteEphemeral(volume) : absl::OkStatus();
 }
 
 // --- What the node is ---

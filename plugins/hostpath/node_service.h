@@ -5,6 +5,7 @@
 //             block      the image on a loop device; nothing at the staging path
 //   publish   mounted    a copy of the staging path's mount at the target, read-only where asked
 //             block      the device's node mounted on a file at the target; read-only: a device of its own
+//             ephemeral  made, and mounted at the target; unpublish deletes it (node_ephemeral.cc)
 //
 // Each RPC writes down its intent, acts, and writes down that it is done; each repeat looks at the kernel
 // before it believes what is written. Blocks, on gRPC's threads; operations on one volume exclude each other
@@ -57,6 +58,11 @@ class NodeService final : public ::csi::v1::Node::Service {
   absl::Status MakePublication(const VolumeRecord& volume, const Staging& staging,
                                const Publication& publication, const MountFlags& flags,
                                const std::string& group);
+  absl::Status PublishEphemeral(const ::csi::v1::NodePublishVolumeRequest& request);
+  // The volume that the request describes, made where it is not there.
+  absl::StatusOr<VolumeRecord> MakeEphemeral(const ::csi::v1::NodePublishVolumeRequest& request);
+  // Once nothing of it is published.
+  absl::Status DeleteEphemeral(const VolumeRecord& volume);
   absl::Status UndoPublish(const VolumeRecord& volume, const Publication& publication);
   absl::Status Unpublish(const ::csi::v1::NodeUnpublishVolumeRequest& request);
   absl::Status Stats(const ::csi::v1::NodeGetVolumeStatsRequest& request,

@@ -249,6 +249,11 @@ absl::Status CheckRequest(const ::csi::v1::NodeUnstageVolumeRequest& request) {
   return CheckPath("staging_target_path", request.staging_target_path());
 }
 
+bool IsEphemeral(const ::csi::v1::NodePublishVolumeRequest& request) {
+  const auto found = request.volume_context().find("csi.storage.k8s.io/ephemeral");
+  return found != request.volume_context().end() && found->second == "true";
+}
+
 absl::Status CheckRequest(const ::csi::v1::NodePublishVolumeRequest& request) {
   BERTH_RETURN_IF_ERROR(CheckRequired("volume_id", request.volume_id()));
   BERTH_RETURN_IF_ERROR(CheckPath("target_path", request.target_path()));
@@ -256,6 +261,10 @@ absl::Status CheckRequest(const ::csi::v1::NodePublishVolumeRequest& request) {
   BERTH_RETURN_IF_ERROR(CheckMap("publish_context", request.publish_context()));
   BERTH_RETURN_IF_ERROR(CheckMap("volume_context", request.volume_context()));
   BERTH_RETURN_IF_ERROR(CheckMap("secrets", request.secrets()));
+  if (IsEphemeral(request)) {
+    if (request.staging_target_path().empty()) return absl::OkStatus();
+    return Invalid("staging_target_path", "given, but an ephemeral volume is not staged");
+  }
   if (request.staging_target_path().empty()) {
     return absl::FailedPreconditionError(
         "staging_target_path: missing; stage the volume first and say where");

@@ -41,6 +41,9 @@ namespace berth::hostpath {
 // Neither bound negative, at least one given, the lower not above the upper.
 [[nodiscard]] absl::Status CheckCapacityRange(const ::csi::v1::CapacityRange& range);
 
+// Whether a publish asks for an ephemeral inline volume.
+[[nodiscard]] bool IsEphemeral(const ::csi::v1::NodePublishVolumeRequest& request);
+
 // `path` without slashes at its end, for comparing.
 [[nodiscard]] std::string_view TrimSlashes(std::string_view path);
 

@@ -9,12 +9,14 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "mounter/mounter.h"
 #include "rpc/controller_directory.h"
+#include "rpc/declared_directory.h"
 
 namespace berth {
 
@@ -25,7 +27,7 @@ class FakePluginControl final : public PluginControl {
   std::deque<absl::Status> next;
   std::vector<std::string> pulled;  // "start P", "stop P", "stop P force", "swap P /command"
   SwapRequest last_swap;
-  ReloadReport reload;
+  NodeReload reload;
   // Stands for the log.
   std::function<Awaitable<absl::StatusOr<LogBatch>>(std::string, LogQuery, TimePoint)> read_log;
   std::vector<LogQuery> queries;
@@ -61,7 +63,7 @@ class FakePluginControl final : public PluginControl {
     last_swap = request;
     return Pull("swap " + id + " " + request.command);
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint) override {
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint) override {
     if (absl::Status status = co_await Pull("reload"); !status.ok()) co_return status;
     co_return reload;
   }
@@ -100,8 +102,30 @@ class FakeControllerDirectory final : public ControllerDirectory {
   }
 };
 
+class FakeDeclared final : public DeclaredDirectory {
+ public:
+  std::vector<DeclaredView> files;
+  std::vector<std::string> problems;
+
+  // A file that asks for the volume.
+  DeclaredView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
+    DeclaredView& view = files.emplace_back();
+    view.file = "/etc/berth/volumes.d/" + volume_id + ".toml";
+    view.request.set_plugin_id(plugin_id);
+    view.request.set_volume_id(volume_id);
+    view.request.set_consumer(consumer);
+    return view;
+  }
+
+  [[nodiscard]] std::vector<DeclaredView> List() const override { return files; }
+  [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
+  [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
+    co_return DeclaredReload{};
+  }
+};
+
 // Keeps volumes in memory; a publish can be made to hang, fail, or throw.
-class FakeMounter final : public Mounter {
+class FakeMounter : public Mounter {
  public:
   explicit FakeMounter(asio::any_io_executor executor) : released_(std::move(executor)) {}
 
@@ -115,7 +139,18 @@ class FakeMounter final : public Mounter {
   std::map<std::string, std::string> last_secrets;
   ::csi::v1::CapacityRange last_range;
   ::csi::v1::NodeGetVolumeStatsResponse stats;
+  std::map<std::string, absl::Status> stats_errors;  // by volume
+  std::set<std::string> stats_hang;
+  std::map<std::string, int> stats_calls;
+  int asked = 0;  // how many volumes at this moment, and at most
+  int most_asked = 0;
   int64_t node_capacity = 0;
+  std::vector<ConsumerMount> mounts;
+  VolumeExplanation explanation;  // of every volume, but for its view
+  std::vector<Finding> findings;
+  std::vector<std::string> problems;
+  std::vector<Origin> confirmed;
+  std::vector<std::string> steps;  // "owe V", "expand V", in order
 
   VolumeView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
     VolumeView view;
@@ -159,15 +194,75 @@ class FakeMounter final : public Mounter {
     view.use = request.use;
     co_return view.publications[0].target_path;
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<bool>> Unpublish(UnpublishRequest request, TimePoint) override {
-    co_return std::erase_if(volumes, [&](const VolumeView& view) {
+  [[nodiscard]] Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request,
+                                                                     TimePoint) override {
+    const auto undone = std::erase_if(volumes, [&](const VolumeView& view) {
       return view.plugin_id == request.plugin_id && view.volume_id == request.volume_id;
-    }) > 0;
+    });
+    co_return UnpublishResult{.was_published = undone > 0};
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(std::string,
-                                                                                       std::string,
-                                                                                       TimePoint) override {
+  [[nodiscard]] Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, TimePoint) override {
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    co_return std::erase_if(volumes, [&](const VolumeView& view) {
+      return !view.publications.empty() && view.publications[0].consumer == consumer;
+    });
+  }
+  void Confirm(Origin origin) override { confirmed.push_back(origin); }
+  [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
+                                                     int64_t required_bytes) override {
+    VolumeView* view = Known(plugin_id, volume_id);
+    if (view == nullptr) co_return absl::NotFoundError("not known here");
+    view->owed_expansion_bytes = required_bytes;
+    steps.push_back("owe " + volume_id);
+    co_return absl::OkStatus();
+  }
+  [[nodiscard]] std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override {
+    std::vector<ConsumerMount> found;
+    for (const ConsumerMount& mount : mounts) {
+      if (mount.consumer == consumer) found.push_back(mount);
+    }
+    return found;
+  }
+  [[nodiscard]] std::vector<VolumeView> VolumesOf(const std::string& consumer) const override {
+    std::vector<VolumeView> found;
+    for (const VolumeView& view : volumes) {
+      const auto& uses = view.publications;
+      if (std::ranges::find(uses, consumer, &PublicationView::consumer) != uses.end()) found.push_back(view);
+    }
+    return found;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id,
+                                                                     std::string volume_id,
+                                                                     TimePoint) override {
+    const auto view = Find(plugin_id, volume_id);
+    if (!view) co_return absl::NotFoundError("not known here");
+    VolumeExplanation told = explanation;
+    told.view = *view;
+    co_return told;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Finding>>> Examine(bool repair, TimePoint) override {
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    std::vector<Finding> told = findings;
+    for (Finding& finding : told) finding.repaired = repair && !finding.repair.empty();
+    co_return told;
+  }
+  [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
+  // Hangs until its deadline of a volume in `stats_hang`.
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
+      std::string /*plugin_id*/, std::string volume_id, TimePoint deadline) override {
+    struct Asking {
+      FakeMounter* mounter;
+      explicit Asking(FakeMounter* its) : mounter(its) {
+        mounter->most_asked = std::max(mounter->most_asked, ++mounter->asked);
+      }
+      ~Asking() { --mounter->asked; }
+    } asking(this);
+    ++stats_calls[volume_id];
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    const TimePoint until = stats_hang.contains(volume_id) ? deadline : Clock::now();
+    co_await SleepUntil(until);
+    if (Clock::now() >= deadline) co_return absl::DeadlineExceededError("the fake hangs");
+    if (const auto error = stats_errors.find(volume_id); error != stats_errors.end()) co_return error->second;
     co_return stats;
   }
   [[nodiscard]] Awaitable<absl::StatusOr<int64_t>> NodeExpand(std::string plugin_id, std::string volume_id,
@@ -176,8 +271,11 @@ class FakeMounter final : public Mounter {
                                                               TimePoint) override {
     last_range = range;
     last_secrets = std::move(secrets);
+    steps.push_back("expand " + volume_id);
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
-    if (!Find(plugin_id, volume_id)) co_return absl::NotFoundError("not published here");
+    VolumeView* view = Known(plugin_id, volume_id);
+    if (view == nullptr) co_return absl::NotFoundError("not published here");
+    view->owed_expansion_bytes = 0;
     co_return node_capacity;
   }
 
@@ -199,6 +297,13 @@ class FakeMounter final : public Mounter {
   [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t) override { co_return 1; }
 
  private:
+  VolumeView* Known(const std::string& plugin_id, const std::string& volume_id) {
+    for (VolumeView& view : volumes) {
+      if (view.plugin_id == plugin_id && view.volume_id == volume_id) return &view;
+    }
+    return nullptr;
+  }
+
   Condition released_;
 };
 

@@ -76,6 +76,7 @@ class NodeApiTest : public testing::Test {
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
+  FakeDeclared declared_;
   EventLog events_{loop_.get_executor(), 10};
   NodeApi api_{{.node_id = "n1",
                 .version = "0.1.0",
@@ -86,6 +87,7 @@ class NodeApiTest : public testing::Test {
                control_,
                controllers_,
                mounter_,
+               declared_,
                events_};
 };
 

@@ -21,6 +21,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/log.h"
 #include "rpc/node.grpc.pb.h"
 #include "rpc/node_server.h"
 #include "rpc/testing/fakes.h"
@@ -113,6 +114,9 @@ class ServedNode {
   FakeMounter& mounter() { return mounter_; }
   EventLog& events() { return events_; }
 
+  // What WatchLog serves: for InitLog, before Start.
+  [[nodiscard]] const std::shared_ptr<LogFeed>& log() const { return log_; }
+
  private:
   static Awaitable<bool> Poll(std::function<bool()> holds, TimePoint deadline) {
     while (!holds()) {
@@ -131,8 +135,10 @@ class ServedNode {
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
+  FakeDeclared declared_;
   EventLog events_{loop_.get_executor(), 100};
-  NodeApi api_{{.node_id = "n1"}, control_, controllers_, mounter_, events_};
+  std::shared_ptr<LogFeed> log_ = std::make_shared<LogFeed>();
+  NodeApi api_{{.node_id = "n1"}, control_, controllers_, mounter_, declared_, events_, log_};
   std::unique_ptr<NodeServer> server_;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{loop_.get_executor()};
   std::thread thread_;

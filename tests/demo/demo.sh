@@ -170,7 +170,7 @@ TOML
 
 launch_berthd() {
   setsid "$BIN/berthd" --config "$DEMO/etc" --state-dir "$DEMO/state" --runtime-dir "$DEMO/run" \
-    --node-id demo-node </dev/null >>"$DEMO/berthd.log" 2>&1 &
+    --node-id demo-node --allow-private-mounts </dev/null >>"$DEMO/berthd.log" 2>&1 &
   BERTHD_PID=$!
   LAUNCHED=yes
 }
@@ -417,7 +417,7 @@ take_down_by_force() {
     losetup --detach "$each" || true
   done
   if [[ -z $(our_mounts) ]]; then
-    find "$DEMO" -xdev -delete
+    find "$DEMO" -xdev -delete # nothing is mounted in it
   else
     printf 'Something is still mounted; look after it: %s\n' "$(our_mounts | xargs)" >&2
   fi

@@ -52,12 +52,16 @@ void FaultTest::StartNode(const std::string& sections) {
   volume.set_plugin_id(kBystander);
   volume.set_name("bystander");
   (*volume.mutable_parameters())["kind"] = "directory";
-  v1::PublishVolumeRequest use;
-  use.set_plugin_id(kBystander);
-  use.set_volume_id(node_.CreateVolume(volume));
-  use.set_consumer("bystander");
-  bystander_target_ = node_.Publish(use);
+  bystander_use_.set_plugin_id(kBystander);
+  bystander_use_.set_volume_id(node_.CreateVolume(volume));
+  bystander_use_.set_consumer("bystander");
+  bystander_target_ = node_.Publish(bystander_use_);
   WriteMarker(bystander_target_, kBystander);
+}
+
+void FaultTest::RepublishBystander() {
+  bystander_pid_ = node_.WaitReady(kBystander).pid();
+  EXPECT_EQ(node_.Publish(bystander_use_), bystander_target_);
 }
 
 v1::Plugin FaultTest::StartReady(const std::string& sections) {

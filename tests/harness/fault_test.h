@@ -53,6 +53,8 @@ class FaultTest : public testing::Test {
   void Forget(const std::string& volume, const std::string& consumer) {
     published_.erase({volume, consumer});
   }
+  // After a reboot nobody but whoever used it asks for the bystander's volume again.
+  void RepublishBystander();
   // Publishes, writes, reads and unpublishes a volume: the plugin works again.
   void ExpectWorks(const std::string& name);
 
@@ -89,6 +91,7 @@ class FaultTest : public testing::Test {
   std::map<Use, std::string> published_;  // acknowledged: the target
   std::set<std::string> unpublished_;     // targets, acknowledged as gone
   std::set<std::string> marked_;          // volumes
+  v1::PublishVolumeRequest bystander_use_;
   std::string bystander_target_;
   pid_t bystander_pid_ = -1;
 };

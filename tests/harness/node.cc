@@ -152,8 +152,11 @@ pid_t Node::Launch() const {
   const std::string runtime = runtime_dir();
   const std::string notify = "NOTIFY_SOCKET=" + dir_ + "/notify.sock";
   const std::string log_path = dir_ + "/berthd.log";
-  std::vector<std::string> arguments = {BERTHD,          "--config", config,      "--state-dir", state,
-                                        "--runtime-dir", runtime,    "--node-id", node_id_};
+  std::vector<std::string> arguments = wrapper_;
+  arguments.insert(arguments.end(), {BERTHD, "--config", config, "--state-dir", state, "--runtime-dir",
+                                     runtime, "--node-id", node_id_});
+  // Where this test runs is not where PID 1 would look.
+  if (private_mounts_) arguments.emplace_back("--allow-private-mounts");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -172,7 +175,7 @@ pid_t Node::Launch() const {
     dup2(fd, 1);
     dup2(fd, 2);
     close_range(3, ~0U, 0);
-    execve(BERTHD, argv.data(), envp.data());
+    execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
   return pid;

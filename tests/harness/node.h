@@ -40,6 +40,11 @@ class Node {
   void WriteHostpath(const std::vector<std::string>& arguments = {});
   void WriteBerthdToml(const std::string& toml);
 
+  // Before Start: berthd is started by this command, which has to become it; its own words are added.
+  void RunThrough(std::vector<std::string> command) { wrapper_ = std::move(command); }
+  // Before Start: berthd is not told that a mount namespace of its own is meant.
+  void ForbidPrivateMounts() { private_mounts_ = false; }
+
   // Starts berthd and waits for its READY=1.
   void Start();
   // The two halves of Start. AwaitReady returns at once where that was seen already.
@@ -91,6 +96,8 @@ class Node {
 
   std::string node_id_;
   std::string dir_;
+  std::vector<std::string> wrapper_;
+  bool private_mounts_ = true;
   pid_t pid_ = -1;
   bool ready_ = false;
   int notify_fd_ = -1;

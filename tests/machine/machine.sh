@@ -23,7 +23,7 @@ readonly TIME_LIMIT=${BERTH_MACHINE_TIME_LIMIT:-1500}
 # Of the machine itself, and what the cases use. The programs' libraries are found out by themselves.
 readonly PACKAGES=(
   systemd-sysv dbus udev kmod linux-image-cloud-amd64 initramfs-tools
-  e2fsprogs iproute2 jq mount procps psmisc util-linux xfsprogs
+  e2fsprogs iproute2 jq mount nfs-common nfs-kernel-server procps psmisc util-linux xfsprogs
 )
 
 say() { printf '%s\n' "$*" >&2; }
@@ -33,10 +33,13 @@ die() {
   exit 1
 }
 
-# Removes a directory of ours, never crossing into another file system.
+# Removes a directory of ours in which nothing is mounted.
 remove_tree() {
   [[ $1 == "$OUT"/* ]] || die "will not remove $1"
-  [[ ! -d $1 ]] || find "$1" -xdev -delete
+  [[ -d $1 ]] || return 0
+  ! findmnt --noheadings --raw --output TARGET | grep -qE "^$(realpath -- "$1")(/|$)" ||
+    die "will not remove $1: something is mounted in it"
+  find "$1" -xdev -delete # nothing is mounted in it
 }
 
 # --- the base image ----------------------------------------------------------------------------------------
@@ -73,6 +76,8 @@ make_base() {
   mkdir -p "$new/payload"
   ln -sf /dev/null "$new/etc/systemd/system/getty@tty1.service"
   ln -sf /dev/null "$new/etc/systemd/system/serial-getty@ttyS0.service"
+  # What a case needs of NFS it starts itself.
+  find "$new/etc/systemd/system" -path '*.wants/*' \( -name 'nfs*' -o -name 'rpc*' \) -delete # links
   cat >"$new/etc/systemd/system/berth-machine.service" <<'UNIT'
 [Unit]
 Description=The cases of Berth's test machine
@@ -82,8 +87,8 @@ Type=exec
 ExecStart=/bin/sh -c 'mount -o ro /dev/vdb /payload && exec /payload/guest.sh'
 StandardOutput=journal
 StandardError=journal
-# Whatever happens, the machine comes to its end.
-ExecStopPost=/bin/systemctl poweroff --force
+# Whatever happens, the machine comes to its end: at once, but where a case wants an orderly shutdown.
+ExecStopPost=/bin/sh -c '[ -e /run/berth-machine-orderly ] || systemctl poweroff --force'
 KillMode=process
 TasksMax=infinity
 [Install]

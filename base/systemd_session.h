@@ -1,0 +1,72 @@
+// One connection to systemd over D-Bus, driven from the loop. For systemd_bus.cc and systemd_units.cc alone.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <systemd/sd-bus.h>
+
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/systemd_bus.h"
+#include "base/task_scope.h"
+
+namespace berth::systemd_internal {
+
+inline constexpr const char* kDestination = "org.freedesktop.systemd1";
+inline constexpr const char* kPath = "/org/freedesktop/systemd1";
+inline constexpr const char* kManager = "org.freedesktop.systemd1.Manager";
+inline constexpr const char* kProperties = "org.freedesktop.DBus.Properties";
+
+struct MessageDeleter {
+  void operator()(sd_bus_message* message) const { sd_bus_message_unref(message); }
+};
+using Message = std::unique_ptr<sd_bus_message, MessageDeleter>;
+
+struct SlotDeleter {
+  void operator()(sd_bus_slot* slot) const { sd_bus_slot_unref(slot); }
+};
+using Slot = std::unique_ptr<sd_bus_slot, SlotDeleter>;
+
+// What sd-bus says of the connection: UNAVAILABLE, for whatever keeps a bus from answering, it is not there
+// for us.
+[[nodiscard]] absl::Status BusStatus(int result, std::string_view what);
+
+// One connection, from the call that needs it to its end. Slots of it go before it does.
+class Session {
+ public:
+  Session(sd_bus* bus, bool message_bus) : bus_(bus), message_bus_(message_bus) {}
+  // Does not wait for anything that is still to be sent.
+  ~Session() { sd_bus_close_unref(bus_); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  [[nodiscard]] sd_bus* bus() const { return bus_; }
+  [[nodiscard]] const char* sender() const { return message_bus_ ? kDestination : nullptr; }
+
+  // Drives the connection until `done()`, which is asked after each message, and when `changed` is notified.
+  [[nodiscard]] Awaitable<absl::Status> Until(std::function<bool()> done, std::string what,
+                                              TimePoint deadline, Condition* changed = nullptr);
+  // The answer; an error that it tells as a status.
+  [[nodiscard]] Awaitable<absl::StatusOr<Message>> Call(Message request, std::string what,
+                                                        TimePoint deadline);
+
+ private:
+  sd_bus* bus_;
+  bool message_bus_;
+  std::optional<asio::posix::stream_descriptor> descriptor_;
+};
+
+// To the first of the addresses that answers.
+[[nodiscard]] Awaitable<absl::StatusOr<std::unique_ptr<Session>>> Connect(
+    std::vector<SystemdBus::Address> addresses, TimePoint deadline);
+
+// A call to systemd's manager object.
+[[nodiscard]] absl::StatusOr<Message> NewCall(sd_bus* bus, const char* interface, const char* method);
+
+}  // namespace berth::systemd_internal

@@ -1,0 +1,297 @@
+#include "cli/publish_options.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+#include "cli/failure.h"
+#include "cli/runtimes.h"
+#include "cli/values.h"
+#include "spec/permission_text.h"
+
+namespace berth::cli {
+namespace {
+
+constexpr const char* kFooter =
+    R"(Prints the path at which the volume is, and only that. Repeat it freely: the same request confirms.
+A switch that the file sets is taken back so: --readonly=false.
+  target=$(berthctl volume publish --plugin hostpath --volume v1 --consumer job-7 --fs ext4)
+  berthctl volume publish --file volume.toml --consumer job-7 --unit job-7.service
+How a container mounts it then: berthctl volume mounts job-7 --format podman)";
+
+void DeclareWhat(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kGroup = "The volume and its consumer";
+  command
+      .add_option(
+          "--file", options.file,
+          "A volume file, berth-volume.toml(5); - is standard input. Options take the place of what it says")
+      ->option_text("FILE")
+      ->group(kGroup);
+  command.add_option("--plugin", options.plugin, "The plugin's id")->option_text("ID")->group(kGroup);
+  command.add_option("volume,--volume", options.volume, "The volume's id, as the storage knows it")
+      ->option_text("ID")
+      ->group(kGroup);
+  command.add_option("--consumer", options.consumer, "Who uses it: a job, a unit, a container")
+      ->option_text("NAME")
+      ->group(kGroup);
+  command.add_option("--name", options.name, "Tells several uses by one consumer apart")
+      ->option_text("NAME")
+      ->group(kGroup);
+}
+
+void DeclareHow(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kGroup = "How it is used";
+  DeclareCapability(command, options.capability);
+  for (const char* name : {"--access", "--fs", "--block", "--mount-flag"})
+    command.get_option(name)->group(kGroup);
+  command
+      .add_option("--mount-group", options.mount_group,
+                  "The group that is to own the files, where the plugin can do that")
+      ->option_text("GROUP")
+      ->group(kGroup);
+  command.add_flag("--readonly", options.readonly, "Read only for this consumer")->group(kGroup);
+  command
+      .add_flag(
+          "--ephemeral", options.ephemeral,
+          "An inline volume: made now, as --context says, and DELETED with its data when it is unpublished")
+      ->group(kGroup);
+}
+
+void DeclarePermissions(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kGroup = "The root of its file system, set once";
+  command.add_option("--owner", options.owner, "A user's name or number")->option_text("USER")->group(kGroup);
+  command.add_option("--group", options.group, "A group's name or number")
+      ->option_text("GROUP")
+      ->group(kGroup);
+  command.add_option("--mode", options.mode, "Its mode, octal: 0750")->option_text("MODE")->group(kGroup);
+  command
+      .add_flag("--recursive", options.recursive,
+                "Owner and group of everything beneath, too; this may take long")
+      ->group(kGroup);
+  command.add_option("--selinux-label", options.selinux_label, "Its SELinux label")
+      ->option_text("LABEL")
+      ->group(kGroup);
+}
+
+void DeclareLife(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kGroup = "How long it is used; without: until it is unpublished";
+  CLI::Option* pid = command.add_option("--pid", options.pid, "Until this process has ended")
+                         ->option_text("PID")
+                         ->group(kGroup);
+  CLI::Option* cgroup =
+      command.add_option("--cgroup", options.cgroup, "Until no process is left in this cgroup")
+          ->option_text("DIRECTORY")
+          ->excludes(pid)
+          ->group(kGroup);
+  command.add_option("--unit", options.unit, "Until this systemd unit has ended")
+      ->option_text("UNIT")
+      ->excludes(pid)
+      ->excludes(cgroup)
+      ->group(kGroup);
+  command
+      .add_flag(
+          "--remount", options.remount,
+          "Mount it again of itself when its mount is lost, and after a reboot. Only where no other node "
+          "may have the volume by then")
+      ->group(kGroup);
+}
+
+void DeclareSecretsAndContext(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kSecrets = "Secrets for the plugin";
+  DeclareSecrets(command, options.secrets_file);
+  CLI::Option* file = command.get_option("--secrets-file")->group(kSecrets);
+  command
+      .add_option("--secrets-reference", options.secrets_reference,
+                  "Where berthd reads them itself, whenever it needs them: file:/path or credential:NAME")
+      ->option_text("WHERE")
+      ->excludes(file)
+      ->group(kSecrets);
+  constexpr const char* kContext = "What the controller said";
+  AddRepeated(command, "--context", options.context, "KEY=VALUE", "The volume_context that the create gave")
+      ->group(kContext);
+  AddRepeated(command, "--publish-context", options.publish_context, "KEY=VALUE",
+              "The publish_context that attaching the volume to this node gave")
+      ->group(kContext);
+  command.add_flag("--attached", options.attached, "It is attached, and that gave an empty publish_context")
+      ->group(kContext);
+}
+
+void DeclareRuntime(CLI::App& command, PublishOptions& options) {
+  constexpr const char* kGroup = "What the consumer's runtime can use; without: everything";
+  CLI::Option* kind =
+      command.add_option("--runtime", options.runtime, fmt::format("One of {}", kRuntimeKinds))
+          ->option_text("KIND")
+          ->group(kGroup);
+  AddRepeated(command, "--runtime-cannot", options.runtime_cannot, "WHAT",
+              "It cannot use this: mount, block, readonly")
+      ->needs(kind)
+      ->group(kGroup);
+  AddRepeated(command, "--runtime-fs", options.runtime_fs, "TYPE",
+              "It can use file systems of this type only")
+      ->needs(kind)
+      ->group(kGroup);
+}
+
+absl::Status SetCapability(const PublishOptions& options, v1::Capability& capability) {
+  BERTH_ASSIGN_OR_RETURN(const v1::Capability given, MakeCapability(options.capability));
+  if (given.access_mode() != v1::ACCESS_MODE_UNKNOWN) capability.set_access_mode(given.access_mode());
+  if (options.capability.block) {
+    // What the file says of a file system does not go with it.
+    capability.set_access_type(v1::BLOCK);
+    capability.clear_fs_type();
+    capability.clear_mount_flags();
+    capability.clear_volume_mount_group();
+  }
+  if (!given.fs_type().empty()) {
+    capability.set_access_type(v1::MOUNT);
+    capability.set_fs_type(given.fs_type());
+  }
+  if (!given.mount_flags().empty()) *capability.mutable_mount_flags() = given.mount_flags();
+  if (!options.mount_group.empty()) capability.set_volume_mount_group(options.mount_group);
+  const bool block = capability.access_type() == v1::BLOCK;
+  if (block && (!capability.mount_flags().empty() || !capability.volume_mount_group().empty())) {
+    return UsageError("--mount-flag and --mount-group go with a file system, not with a block device");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Wrong(std::string_view option, const absl::Status& status) {
+  return UsageError(fmt::format("{}: {}", option, MessageOf(status)));
+}
+
+absl::Status SetPermissions(const PublishOptions& options, v1::PublishVolumeRequest& request) {
+  v1::RootPermissions permissions = request.permissions();
+  if (!options.owner.empty()) {
+    const absl::StatusOr<uint32_t> owner = UserId(options.owner);
+    if (!owner.ok()) return Wrong("--owner", owner.status());
+    permissions.set_owner(*owner);
+  }
+  if (!options.group.empty()) {
+    const absl::StatusOr<uint32_t> group = GroupId(options.group);
+    if (!group.ok()) return Wrong("--group", group.status());
+    permissions.set_group(*group);
+  }
+  if (!options.mode.empty()) {
+    const absl::StatusOr<uint32_t> mode = ParseMode(options.mode);
+    if (!mode.ok()) return Wrong("--mode", mode.status());
+    permissions.set_mode(*mode);
+  }
+  if (options.recursive.has_value()) permissions.set_recursive(*options.recursive);
+  if (!options.selinux_label.empty()) permissions.set_selinux_label(options.selinux_label);
+  if (permissions.recursive() && !permissions.has_owner() && !permissions.has_group()) {
+    return UsageError("--recursive goes with --owner or --group, of which there is neither");
+  }
+  const bool any = permissions.has_owner() || permissions.has_group() || permissions.has_mode() ||
+                   !permissions.selinux_label().empty();
+  if (any && request.capability().access_type() == v1::BLOCK) {
+    return UsageError(
+        "--owner, --group, --mode and --selinux-label go with a file system, not with a block device");
+  }
+  if (any && request.readonly()) {
+    return UsageError(
+        "--owner, --group, --mode and --selinux-label do not go with --readonly: nothing can be set there");
+  }
+  if (any) *request.mutable_permissions() = permissions;
+  return absl::OkStatus();
+}
+
+absl::Status SetLife(const PublishOptions& options, v1::PublishVolumeRequest& request) {
+  if (options.pid.has_value()) {
+    if (*options.pid <= 0)
+      return UsageError(fmt::format("--pid {}: no process has that number", *options.pid));
+    request.mutable_life()->set_pid(*options.pid);
+  }
+  if (!options.cgroup.empty()) {
+    if (!options.cgroup.starts_with('/')) {
+      return UsageError("--cgroup: it must be the absolute path of its directory",
+                        "Such as /sys/fs/cgroup/system.slice/job-7.service");
+    }
+    request.mutable_life()->set_cgroup(options.cgroup);
+  }
+  if (!options.unit.empty()) request.mutable_life()->set_unit(options.unit);
+  return absl::OkStatus();
+}
+
+absl::Status SetContexts(const PublishOptions& options, v1::PublishVolumeRequest& request) {
+  BERTH_ASSIGN_OR_RETURN(const auto context, ParsePairs(options.context, "--context"));
+  for (const auto& [key, value] : context) (*request.mutable_volume_context())[key] = value;
+  BERTH_ASSIGN_OR_RETURN(const auto attachment, ParsePairs(options.publish_context, "--publish-context"));
+  if (options.attached) request.mutable_publish_context();
+  for (const auto& [key, value] : attachment)
+    (*request.mutable_publish_context()->mutable_values())[key] = value;
+  return absl::OkStatus();
+}
+
+absl::Status CheckComplete(const v1::PublishVolumeRequest& request) {
+  for (const auto& [value, name] :
+       {std::pair<const std::string&, std::string_view>(request.plugin_id(), "plugin"),
+        {request.volume_id(), "volume"},
+        {request.consumer(), "consumer"}}) {
+    if (value.empty()) {
+      return UsageError(
+          fmt::format("--{} is missing, and no file says it", name),
+          fmt::format("Say --{}, or give a volume file with {} = \"...\": --file FILE", name, name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DeclarePublish(CLI::App& command, PublishOptions& options) {
+  DeclareWhat(command, options);
+  DeclareHow(command, options);
+  DeclarePermissions(command, options);
+  DeclareLife(command, options);
+  DeclareSecretsAndContext(command, options);
+  DeclareRuntime(command, options);
+  command.footer(kFooter);
+}
+
+absl::StatusOr<v1::SecretsReference> ParseSecretsReference(const std::string& text) {
+  constexpr std::string_view kFile = "file:";
+  constexpr std::string_view kCredential = "credential:";
+  v1::SecretsReference reference;
+  if (text.starts_with(kFile) && text.substr(kFile.size()).starts_with('/')) {
+    reference.set_file(text.substr(kFile.size()));
+    return reference;
+  }
+  const std::string name = text.starts_with(kCredential) ? text.substr(kCredential.size()) : "";
+  if (!name.empty() && name.find('/') == std::string::npos) {
+    reference.set_credential(name);
+    return reference;
+  }
+  return UsageError(fmt::format("--secrets-reference '{}': it must be file:/absolute/path or credential:NAME",
+                                Printable(text, 200)),
+                    "The file, or the credential of berthd.service, is read by berthd");
+}
+
+absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest request,
+                                                     const PublishOptions& options) {
+  if (!options.plugin.empty()) request.set_plugin_id(options.plugin);
+  if (!options.volume.empty()) request.set_volume_id(options.volume);
+  if (!options.consumer.empty()) request.set_consumer(options.consumer);
+  if (!options.name.empty()) request.set_name(options.name);
+  BERTH_RETURN_IF_ERROR(CheckComplete(request));
+  BERTH_RETURN_IF_ERROR(SetCapability(options, *request.mutable_capability()));
+  if (options.readonly.has_value()) request.set_readonly(*options.readonly);
+  if (options.ephemeral.has_value()) request.set_ephemeral(*options.ephemeral);
+  BERTH_RETURN_IF_ERROR(SetPermissions(options, request));
+  BERTH_RETURN_IF_ERROR(SetLife(options, request));
+  if (options.remount.has_value()) request.set_remount(*options.remount);
+  if (!options.secrets_file.empty()) request.clear_secrets_reference();
+  if (!options.secrets_reference.empty()) {
+    BERTH_ASSIGN_OR_RETURN(*request.mutable_secrets_reference(),
+                           ParseSecretsReference(options.secrets_reference));
+  }
+  BERTH_RETURN_IF_ERROR(SetContexts(options, request));
+  if (!options.runtime.empty()) {
+    BERTH_ASSIGN_OR_RETURN(*request.mutable_runtime(),
+                           AbilityOf(options.runtime, options.runtime_cannot, options.runtime_fs));
+  }
+  return request;
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,60 @@
+// What `berthctl volume publish` is asked: a volume file, and options that take the place of what it says.
+//
+// Its command's thread only.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <CLI/App.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/capability_options.h"
+#include "cli/volume_options.h"
+#include "rpc/node.pb.h"
+
+namespace berth::cli {
+
+// Empty, or unset: not given, so that the file decides.
+struct PublishOptions : VolumeOptions {
+  std::string file;
+  std::string consumer;
+  std::string name;
+  CapabilityOptions capability;
+  std::string mount_group;
+  std::optional<bool> readonly;
+  std::optional<bool> ephemeral;
+  std::string owner;
+  std::string group;
+  std::string mode;
+  std::optional<bool> recursive;
+  std::string selinux_label;
+  std::optional<int64_t> pid;
+  std::string cgroup;
+  std::string unit;
+  std::optional<bool> remount;
+  std::string secrets_file;
+  std::string secrets_reference;
+  std::vector<std::string> context;
+  std::vector<std::string> publish_context;
+  bool attached = false;
+  std::string runtime;
+  std::vector<std::string> runtime_cannot;
+  std::vector<std::string> runtime_fs;
+};
+
+// In groups, as --help shows them.
+void DeclarePublish(CLI::App& command, PublishOptions& options);
+
+// `request`, which a file gave, with what `options` say in its place: an option as a whole, contexts key by
+// key. The secrets of --secrets-file are the caller's to add. UsageError where something is wrong, and where
+// neither says plugin, volume and consumer. Looks names of owners up.
+[[nodiscard]] absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest request,
+                                                                   const PublishOptions& options);
+
+// "file:/path" or "credential:name". Pure.
+[[nodiscard]] absl::StatusOr<v1::SecretsReference> ParseSecretsReference(const std::string& text);
+
+}  // namespace berth::cli

@@ -1,0 +1,171 @@
+#include "cli/publish_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/status.h"
+#include "cli/failure.h"
+#include "cli/runtimes.h"
+
+namespace berth::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+PublishOptions Least() {
+  PublishOptions options;
+  options.plugin = "nfs";
+  options.volume = "v1";
+  options.consumer = "job-1";
+  return options;
+}
+
+v1::PublishVolumeRequest FromFile() {
+  v1::PublishVolumeRequest file;
+  file.set_plugin_id("hostpath");
+  file.set_volume_id("from-file");
+  file.set_consumer("c");
+  file.set_readonly(true);
+  file.mutable_capability()->set_fs_type("ext4");
+  file.mutable_capability()->add_mount_flags("noatime");
+  file.mutable_capability()->set_volume_mount_group("5");
+  file.mutable_secrets_reference()->set_file("/etc/secret");
+  file.mutable_life()->set_unit("a.service");
+  file.set_remount(true);
+  (*file.mutable_volume_context())["a"] = "1";
+  (*file.mutable_volume_context())["b"] = "2";
+  return file;
+}
+
+v1::PublishVolumeRequest Good(const v1::PublishVolumeRequest& file, const PublishOptions& options) {
+  const absl::StatusOr<v1::PublishVolumeRequest> request = WithOptions(file, options);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.value_or(v1::PublishVolumeRequest());
+}
+
+std::string Wrong(const PublishOptions& options) {
+  const absl::Status status = WithOptions({}, options).status();
+  EXPECT_EQ(ExitCodeOf(status), ExitCode::kUsage) << status;
+  return std::string(MessageOf(status));
+}
+
+TEST(PublishOptionsTest, WithoutOptionsTheFileIsTheRequest) {
+  EXPECT_EQ(Good(FromFile(), {}).SerializeAsString(), FromFile().SerializeAsString());
+}
+
+TEST(PublishOptionsTest, OptionsTakeThePlaceOfWhatTheFileSays) {
+  PublishOptions options;
+  options.volume = "other";
+  options.readonly = false;
+  options.capability.fs = "xfs";
+  options.capability.mount_flags = {"nodev", "nosuid"};
+  options.secrets_reference = "credential:nfs";
+  options.pid = 77;
+  options.remount = false;
+  options.context = {"b=3", "c=4"};
+  options.mode = "0750";
+  const v1::PublishVolumeRequest request = Good(FromFile(), options);
+  EXPECT_EQ(request.plugin_id(), "hostpath");
+  EXPECT_EQ(request.volume_id(), "other");
+  EXPECT_FALSE(request.readonly());
+  EXPECT_EQ(request.capability().fs_type(), "xfs");
+  EXPECT_THAT(request.capability().mount_flags(), ElementsAre("nodev", "nosuid"));
+  EXPECT_EQ(request.capability().volume_mount_group(), "5");
+  EXPECT_EQ(request.secrets_reference().credential(), "nfs");
+  EXPECT_EQ(request.life().pid(), 77);
+  EXPECT_FALSE(request.remount());
+  EXPECT_EQ(request.volume_context().at("a"), "1");
+  EXPECT_EQ(request.volume_context().at("b"), "3");
+  EXPECT_EQ(request.volume_context().at("c"), "4");
+  EXPECT_EQ(request.permissions().mode(), 0750U);
+}
+
+TEST(PublishOptionsTest, SecretsOfTheCommandLineReplaceTheFilesReference) {
+  PublishOptions options;
+  options.secrets_file = "/somewhere";
+  EXPECT_FALSE(Good(FromFile(), options).has_secrets_reference());
+}
+
+TEST(PublishOptionsTest, ABlockDeviceHasNothingOfTheFilesFileSystem) {
+  PublishOptions options;
+  options.capability.block = true;
+  const v1::PublishVolumeRequest request = Good(FromFile(), options);
+  EXPECT_EQ(request.capability().access_type(), v1::BLOCK);
+  EXPECT_TRUE(request.capability().fs_type().empty());
+  EXPECT_TRUE(request.capability().mount_flags().empty());
+  EXPECT_TRUE(request.capability().volume_mount_group().empty());
+}
+
+TEST(PublishOptionsTest, OwnersAreLookedUp) {
+  PublishOptions options = Least();
+  options.owner = "root";
+  options.group = "12";
+  options.recursive = true;
+  options.selinux_label = "l";
+  const v1::PublishVolumeRequest request = Good({}, options);
+  EXPECT_EQ(request.permissions().owner(), 0U);
+  EXPECT_EQ(request.permissions().group(), 12U);
+  EXPECT_TRUE(request.permissions().recursive());
+  EXPECT_EQ(request.permissions().selinux_label(), "l");
+  EXPECT_FALSE(Good({}, Least()).has_permissions());
+}
+
+TEST(PublishOptionsTest, WhatIsMissingOrDoesNotGoTogetherIsToldBeforeAnythingIsAsked) {
+  for (const char* missing : {"plugin", "volume", "consumer"}) {
+    PublishOptions options = Least();
+    (missing == std::string("plugin")   ? options.plugin
+     : missing == std::string("volume") ? options.volume
+                                        : options.consumer)
+        .clear();
+    EXPECT_THAT(Wrong(options), HasSubstr(std::string("--") + missing + " is missing"));
+  }
+  PublishOptions options = Least();
+  options.owner = "no-such-user-here";
+  EXPECT_THAT(Wrong(options), HasSubstr("--owner: there is no user no-such-user-here"));
+  options = Least();
+  options.recursive = true;
+  EXPECT_THAT(Wrong(options), HasSubstr("--recursive goes with --owner"));
+  options = Least();
+  options.mode = "0700";
+  options.readonly = true;
+  EXPECT_THAT(Wrong(options), HasSubstr("do not go with --readonly"));
+  options = Least();
+  options.mode = "0700";
+  options.capability.block = true;
+  EXPECT_THAT(Wrong(options), HasSubstr("go with a file system"));
+  options = Least();
+  options.mount_group = "5";
+  options.capability.block = true;
+  EXPECT_THAT(Wrong(options), HasSubstr("--mount-group go with a file system"));
+  options = Least();
+  options.cgroup = "system.slice";
+  EXPECT_THAT(Wrong(options), HasSubstr("--cgroup: it must be the absolute path"));
+  options = Least();
+  options.pid = 0;
+  EXPECT_THAT(Wrong(options), HasSubstr("--pid 0"));
+}
+
+TEST(PublishOptionsTest, SecretsReferences) {
+  EXPECT_EQ(ParseSecretsReference("file:/etc/x").value_or(v1::SecretsReference()).file(), "/etc/x");
+  EXPECT_EQ(ParseSecretsReference("credential:x").value_or(v1::SecretsReference()).credential(), "x");
+  for (const char* wrong : {"", "/etc/x", "file:x", "credential:", "credential:a/b", "env:X"}) {
+    EXPECT_EQ(ExitCodeOf(ParseSecretsReference(wrong).status()), ExitCode::kUsage) << wrong;
+  }
+}
+
+TEST(PublishOptionsTest, RuntimesAndWhatTheyCannot) {
+  const v1::RuntimeAbility podman = AbilityOf("podman", {"block"}, {"ext4"}).value_or(v1::RuntimeAbility());
+  EXPECT_EQ(podman.name(), "podman");
+  EXPECT_TRUE(podman.mount());
+  EXPECT_FALSE(podman.block());
+  EXPECT_TRUE(podman.readonly());
+  EXPECT_THAT(podman.fs_types(), ElementsAre("ext4"));
+  EXPECT_FALSE(AbilityOf("vm", {}, {}).value_or(v1::RuntimeAbility()).mount());
+  EXPECT_THAT(std::string(MessageOf(AbilityOf("dokcer", {}, {}).status())),
+              HasSubstr("did you mean docker?"));
+  EXPECT_EQ(ExitCodeOf(AbilityOf("oci", {"fly"}, {}).status()), ExitCode::kUsage);
+}
+
+}  // namespace
+}  // namespace berth::cli

@@ -1,0 +1,72 @@
+#include "cli/quoting.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace berth::cli {
+namespace {
+
+bool IsControl(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte < 0x20 || byte == 0x7F;
+}
+
+bool IsSafeInShell(char c) {
+  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  // A '~' is expanded in some places, '%' and the others in none.
+  return letter || std::string_view("@%+=:,./_-").find(c) != std::string_view::npos;
+}
+
+}  // namespace
+
+std::string ShellQuoted(std::string_view text) {
+  if (!text.empty() && std::all_of(text.begin(), text.end(), IsSafeInShell)) return std::string(text);
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += R"('\'')";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+std::string CsvField(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string BackslashEscaped(std::string_view text, std::string_view special) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '\\' || special.find(c) != std::string_view::npos) escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
+std::string JsonString(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (IsControl(c)) {
+      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+bool HasControlCharacter(std::string_view text) { return std::any_of(text.begin(), text.end(), IsControl); }
+
+}  // namespace berth::cli

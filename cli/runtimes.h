@@ -1,0 +1,25 @@
+// What the runtimes of consumers can use of a volume, so that a publish for one that cannot is refused before
+// anything is done.
+//
+// Pure; any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rpc/node.pb.h"
+
+namespace berth::cli {
+
+// `kind` as --runtime names it; `cannot` takes abilities away ("mount", "block", "readonly"); `fs_types` are
+// the only ones that it can use, where there are any. UsageError for what is not known.
+[[nodiscard]] absl::StatusOr<v1::RuntimeAbility> AbilityOf(std::string_view kind,
+                                                           const std::vector<std::string>& cannot,
+                                                           const std::vector<std::string>& fs_types);
+inline constexpr std::string_view kRuntimeKinds =
+    "podman, podman-rootless, docker, nspawn, oci, systemd, process, vm";
+
+}  // namespace berth::cli

@@ -1,0 +1,17 @@
+// The commands about volumes, each of which adds itself to the group `volume` (or to where else it is known).
+#pragma once
+
+#include <CLI/App.hpp>
+
+#include "cli/session.h"
+
+namespace berth::cli {
+
+void AddControllerCommands(CLI::App& volume, Command& chosen);  // create, delete, expand
+void AddVolumeStats(CLI::App& volume, Command& chosen);         // stats
+void AddPublish(CLI::App& volume, Command& chosen);             // publish
+void AddUnpublish(CLI::App& volume, Command& chosen);           // unpublish
+void AddMounts(CLI::App& volume, Command& chosen);              // mounts
+void AddExplain(CLI::App& parent, Command& chosen);             // explain
+
+}  // namespace berth::cli

@@ -1,0 +1,29 @@
+// What is the matter with a volume, and what a person does about it.
+//
+// Pure; any thread. The texts are not made printable yet: what shows them does that.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "cli/table.h"
+#include "rpc/node.pb.h"
+
+namespace berth::cli {
+
+struct Condition {
+  std::string word;  // for a column: "stuck 3m"
+  std::string text;  // what it is: "umount /x does not come back, since 3m (helper process 4711)"
+  std::string next;  // what to do; empty: wait
+  Tone tone = Tone::kBad;
+};
+
+// The worst first; empty: all is well.
+[[nodiscard]] std::vector<Condition> ConditionsOf(const v1::Volume& volume,
+                                                  std::chrono::system_clock::time_point now);
+
+// "--plugin hostpath --volume v1", quoted for a shell.
+[[nodiscard]] std::string NamedInShell(const v1::Volume& volume);
+
+}  // namespace berth::cli

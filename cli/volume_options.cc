@@ -1,0 +1,109 @@
+#include "cli/volume_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/failure.h"
+#include "cli/quoting.h"
+#include "cli/values.h"
+#include "cli/volume_condition.h"
+#include "cli/volume_view.h"
+
+namespace berth::cli {
+namespace {
+
+using Stub = NodeClient::Stub;
+
+CLI::Option* AddVolume(CLI::App& command, VolumeOptions& options) {
+  return command.add_option("volume,--volume", options.volume, "The volume's id, as the storage knows it")
+      ->required()
+      ->option_text("ID");
+}
+
+}  // namespace
+
+void DeclareVolume(CLI::App& command, VolumeOptions& options) {
+  command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
+  AddVolume(command, options);
+}
+
+void DeclareHeldVolume(CLI::App& command, VolumeOptions& options) {
+  command.add_option("--plugin", options.plugin, "The plugin's id, where several hold such a volume")
+      ->option_text("ID");
+  AddVolume(command, options);
+}
+
+void DeclareSecrets(CLI::App& command, std::string& file) {
+  command
+      .add_option("--secrets-file", file,
+                  "Secrets for the plugin: a JSON object of strings or KEY=VALUE lines; - is standard input")
+      ->option_text("FILE");
+}
+
+absl::StatusOr<v1::ListVolumesResponse> ListVolumes(NodeClient& node, v1::ListVolumesRequest request) {
+  v1::ListVolumesResponse all;
+  std::set<std::string> seen;
+  while (true) {
+    BERTH_ASSIGN_OR_RETURN(v1::ListVolumesResponse page,
+                           node.Call(&Stub::ListVolumes, request, "list the volumes"));
+    for (v1::Volume& volume : *page.mutable_volumes()) *all.add_volumes() = std::move(volume);
+    if (page.next_page_token().empty()) return all;
+    // Else it would never end.
+    if (!seen.insert(page.next_page_token()).second) {
+      return absl::InternalError("list the volumes: the node gave the same page twice");
+    }
+    request.set_page_token(page.next_page_token());
+  }
+}
+
+absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume_id) {
+  BERTH_ASSIGN_OR_RETURN(const v1::ListVolumesResponse answer, ListVolumes(node, v1::ListVolumesRequest()));
+  std::vector<std::string> holders;
+  std::vector<std::string> others;
+  for (const v1::Volume& volume : answer.volumes()) {
+    (volume.volume_id() == volume_id ? holders : others)
+        .push_back(volume.volume_id() == volume_id ? volume.plugin_id() : volume.volume_id());
+  }
+  if (holders.size() == 1) return holders.front();
+  if (holders.empty()) {
+    return WithHint(absl::NotFoundError(fmt::format("this node holds no volume {}{}", Shown(volume_id),
+                                                    DidYouMean(volume_id, others))),
+                    "What it holds: berthctl volumes");
+  }
+  return UsageError(
+      fmt::format("plugins {} hold a volume {} each", fmt::join(holders, " and "), Shown(volume_id)),
+      "Say which is meant: --plugin ID");
+}
+
+absl::Status NameVolume(NodeClient& node, const VolumeOptions& options, std::string* plugin_id) {
+  *plugin_id = options.plugin;
+  if (!options.plugin.empty()) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(*plugin_id, HolderOf(node, options.volume));
+  return absl::OkStatus();
+}
+
+absl::Status Advised(NodeClient& node, const VolumeOptions& options, absl::Status failure) {
+  const bool about_its_state = absl::IsUnavailable(failure) || absl::IsAborted(failure) ||
+                               absl::IsFailedPrecondition(failure) || absl::IsAlreadyExists(failure) ||
+                               absl::IsDeadlineExceeded(failure);
+  if (!about_its_state || !IsAnswer(failure)) return failure;
+  const std::optional<v1::Volume> volume = node.PeekVolume(options.plugin, options.volume);
+  if (!volume.has_value()) return failure;
+  for (const Condition& condition : ConditionsOf(*volume, std::chrono::system_clock::now())) {
+    // Of one that is merely failing the message has said as much.
+    if (condition.word == "failing" || condition.next.empty()) continue;
+    return WithHint(std::move(failure),
+                    Printable(fmt::format("{}: {}. {}", condition.word, condition.text, condition.next)));
+  }
+  if (absl::IsDeadlineExceeded(failure)) return failure;
+  return WithHint(std::move(failure),
+                  fmt::format("Who holds it, what runs and what comes next: berthctl volume explain {}",
+                              NamedInShell(*volume)));
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,105 @@
+// volume stats, of one volume or of all that a consumer uses.
+#include <fmt/format.h>
+
+#include <string>
+
+#include "base/status.h"
+#include "cli/failure.h"
+#include "cli/session.h"
+#include "cli/volume_commands.h"
+#include "cli/volume_options.h"
+#include "cli/volume_view.h"
+
+namespace berth::cli {
+namespace {
+
+using Stub = NodeClient::Stub;
+
+struct StatsOptions : VolumeOptions {
+  std::string consumer;
+};
+
+Cell ConditionOf(const v1::VolumeCondition& condition) {
+  std::string text = condition.abnormal() ? "abnormal" : "normal";
+  if (!condition.message().empty()) text += ", " + condition.message();
+  return {text, condition.abnormal() ? Tone::kBad : Tone::kPlain};
+}
+
+absl::Status OfVolume(Session& session, const StatsOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  v1::GetVolumeStatsRequest request;
+  request.set_volume_id(options.volume);
+  BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
+  const absl::StatusOr<v1::GetVolumeStatsResponse> stats =
+      node.Call(&Stub::GetVolumeStats, request, fmt::format("measure volume {}", Shown(options.volume)));
+  if (!stats.ok()) return stats.status();
+  if (session.output.json()) {
+    session.output.Json(*stats);
+    return absl::OkStatus();
+  }
+  Table table({"UNIT", "TOTAL", "USED", "AVAILABLE", "USE"});
+  AddUsage(table, stats->usage(), {});
+  session.output.Show(table);
+  if (stats->has_condition()) {
+    const Cell condition = ConditionOf(stats->condition());
+    session.output.Text(
+        Toned("condition: " + Printable(condition.text), condition.tone, session.output.colour()) + "\n");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OfConsumer(Session& session, const StatsOptions& options) {
+  v1::GetConsumerStatsRequest request;
+  request.set_consumer(options.consumer);
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(const v1::GetConsumerStatsResponse stats,
+                         node.Call(&Stub::GetConsumerStats, request,
+                                   fmt::format("measure the volumes of {}", Shown(options.consumer))));
+  if (session.output.json()) {
+    session.output.Json(stats);
+    return absl::OkStatus();
+  }
+  Table table({"PLUGIN", "VOLUME", "UNIT", "TOTAL", "USED", "AVAILABLE", "USE"});
+  for (const v1::VolumeStats& volume : stats.volumes()) {
+    AddUsage(table, volume.usage(), {volume.plugin_id(), volume.volume_id()});
+    if (!volume.error().empty()) {
+      table.Add({volume.plugin_id(), volume.volume_id(), Cell(volume.error(), Tone::kBad), "", "", "", ""});
+    }
+  }
+  AddUsage(table, stats.total(), {"all", "each counted once"});
+  session.output.Show(table);
+  for (const v1::VolumeStats& volume : stats.volumes()) {
+    if (!volume.has_condition() || !volume.condition().abnormal()) continue;
+    const Cell condition = ConditionOf(volume.condition());
+    session.output.Text(
+        Toned(fmt::format("condition of {}: {}", Shown(volume.volume_id()), Printable(condition.text)),
+              condition.tone, session.output.colour()) +
+        "\n");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stats(Session& session, const StatsOptions& options) {
+  if (options.volume.empty() == options.consumer.empty()) {
+    return UsageError("say which volume, or whose volumes",
+                      "berthctl volume stats VOLUME, or --consumer NAME");
+  }
+  return options.consumer.empty() ? OfVolume(session, options) : OfConsumer(session, options);
+}
+
+}  // namespace
+
+void AddVolumeStats(CLI::App& volume, Command& chosen) {
+  AddCommand<StatsOptions>(
+      volume, "stats", "Use and condition of a volume that is published here, or of a consumer's volumes",
+      chosen,
+      [](CLI::App& command, StatsOptions& options) {
+        DeclareHeldVolume(command, options);
+        command.get_option("--volume")->required(false);
+        command.add_option("--consumer", options.consumer, "Every volume of this consumer, and their sum")
+            ->option_text("NAME");
+      },
+      Stats);
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,53 @@
+// ControllerPublishVolume and its reverse, through whichever controller of the driver runs here. Loop thread.
+//
+// Errors are the plugin's, led by its name and the call's, without secrets; UNAVAILABLE or
+// FAILED_PRECONDITION where no controller can be called now; and those of reading the secrets.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
+
+namespace berth {
+
+struct AttachCall {
+  std::string plugin_id;
+  std::string volume_id;
+  std::string node_id;
+  // Of an attach alone.
+  VolumeUse use;
+  bool readonly = false;
+  std::map<std::string, std::string> volume_context;
+
+  SecretsReference secrets_reference;
+};
+
+class Attacher {
+ public:
+  // What is given outlives this, and its calls.
+  Attacher(PluginControl& plugins, ControllerDirectory& controllers, std::string credentials_dir)
+      : plugins_(plugins), controllers_(controllers), credentials_dir_(std::move(credentials_dir)) {}
+
+  // OK where a controller can be called now.
+  [[nodiscard]] absl::Status Ready(const std::string& plugin_id) const;
+  // The publish_context.
+  [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attach(AttachCall call,
+                                                                                     TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::Status> Detach(AttachCall call, TimePoint deadline);
+
+ private:
+  struct Controller;
+  [[nodiscard]] absl::StatusOr<Controller> Find(const std::string& plugin_id) const;
+
+  PluginControl& plugins_;
+  ControllerDirectory& controllers_;
+  std::string credentials_dir_;
+};
+
+}  // namespace berth

@@ -1,0 +1,125 @@
+// What is to be done next with a volume that a file of volumes.d declares.
+//
+// Pure: no clock, no file, no call. One entry is one use of one volume; DeclaredVolumes (declared_volumes.h)
+// gathers the facts, carries out what is returned, and asks again.
+//
+//   file appears → remember (durably: from here on it is owed) → attach → publish → published
+//   file goes    → unpublish → detach → forget
+//   file changes in what a mount is made from: as if it went, and appeared anew
+//   file breaks  → left as it is
+//
+// Attach and detach only where the plugin's controller attaches volumes to nodes, or the file says so. A
+// volume is detached once nothing holds it on this node any more and nobody else declares it attached.
+#pragma once
+
+#include <compare>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "mounter/mounter.h"
+
+namespace berth {
+
+// One use of one volume, its plugin as the file names it: by id or by the name of its driver.
+struct DeclaredKey {
+  std::string plugin;
+  std::string volume_id;
+  std::string consumer;
+  std::string name;
+
+  auto operator<=>(const DeclaredKey&) const = default;
+};
+
+// What a sound file asks for.
+struct DeclaredUse {
+  PublishRequest request;      // with the plugin as the file names it
+  std::optional<bool> attach;  // unset: where the plugin needs it
+  // Of all that a mount is made from: where it differs, another mount is needed.
+  std::string mount_digest;
+};
+[[nodiscard]] std::string MountDigest(const PublishRequest& request, std::optional<bool> attach);
+
+// What this node owes to a use that was begun, until it was undone: kept on disk (obligations.h).
+struct Obligation {
+  std::string file;  // its name in volumes.d
+  DeclaredKey key;
+  std::string plugin_id;
+  std::string mount_digest;
+  // ControllerPublishVolume was about to be sent, to this node id, and has not been undone.
+  bool attach_sent = false;
+  std::string node_id;
+  // It has succeeded, with this.
+  std::optional<std::map<std::string, std::string>> publish_context;
+  SecretsReference secrets_reference;  // for the way back
+
+  bool operator==(const Obligation&) const = default;
+};
+
+struct DeclaredEntry {
+  enum class Will {
+    kWanted,
+    kWithdrawn,
+    kKept,  // its file cannot be read: nothing is begun, nothing undone
+  };
+  Will will = Will::kWanted;
+  std::optional<DeclaredUse> use;  // of kWanted
+  std::optional<Obligation> owed;
+  // It was published since it was last declared: where it is not any more, somebody has released it, or its
+  // consumer has ended, and it is left alone until it is declared anew.
+  bool was_published = false;
+  // Its file says something new that takes no new mount: the mounter is told once.
+  bool tell_anew = false;
+  // Not before then, after a failure.
+  TimePoint not_before{};
+};
+
+// What the others say.
+struct DeclaredFacts {
+  bool plugin_ready = false;
+  std::string plugin_why;  // where it is not
+  bool needs_attach = false;
+
+  // Of the plugin, or another one of its driver.
+  bool controller_ready = false;
+  std::string controller_why;  // where it is not, or there is none here
+
+  // What the mounter has of this use, and whether a file declared it.
+  std::optional<PublicationState> publication;
+  bool declared = false;
+  std::string held;  // why the mounter waits with it
+  // What else is held of the volume on this node, for people.
+  std::string held_by;
+  // Another entry is attached to the same volume; one is just being attached or detached.
+  bool attached_for_another = false;
+  bool attach_busy = false;
+};
+
+enum class DeclaredAction {
+  kNothing,    // it is as it should be
+  kWait,       // for something to change, or for the time in the step
+  kRemember,   // note durably that it is owed
+  kAttach,     // ControllerPublishVolume
+  kPublish,    // the mounter's
+  kUnpublish,  // the mounter's
+  kDetach,     // ControllerUnpublishVolume
+  kForget,     // nothing is owed any more: away with the note
+  kGone,       // there is nothing left of it
+};
+
+struct DeclaredStep {
+  DeclaredAction action = DeclaredAction::kNothing;
+  std::string state;  // for people
+  std::optional<TimePoint> at = {};
+
+  bool operator==(const DeclaredStep&) const = default;
+};
+
+[[nodiscard]] DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, TimePoint now);
+
+// How long to wait after the `failures`th failure in a row, `chance` from 0 to 1: 1 s, doubled up to two
+// minutes, and within it at random between half and all of it.
+[[nodiscard]] Duration RetryPause(int failures, double chance);
+
+}  // namespace berth

@@ -1,0 +1,104 @@
+#include "declared/declared_files.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "base/status.h"
+#include "rpc/request_check.h"
+#include "spec/volume_spec.h"
+
+namespace berth {
+namespace {
+
+DeclaredFile ReadOne(const std::string& directory, const std::string& name) {
+  DeclaredFile file{.name = name, .path = directory + "/" + name, .request = {}, .use = DeclaredUse{}};
+  absl::StatusOr<DeclaredVolume> volume = ReadDeclaredVolume(file.path);
+  if (!volume.ok()) {
+    file.use = volume.status();
+    return file;
+  }
+  absl::StatusOr<PublishRequest> request = CheckPublish(volume->request);
+  if (!request.ok()) {
+    file.use = Annotate(request.status(), file.path);
+    return file;
+  }
+  request->origin = Origin::kDeclared;
+  file.request = std::move(volume->request);
+  DeclaredUse use{.request = *std::move(request), .attach = volume->attach, .mount_digest = ""};
+  use.mount_digest = MountDigest(use.request, use.attach);
+  file.use = std::move(use);
+  return file;
+}
+
+}  // namespace
+
+DeclaredKey KeyOf(const DeclaredUse& use) {
+  return {use.request.plugin_id, use.request.volume_id, use.request.consumer, use.request.name};
+}
+
+absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
+  if (stream == nullptr) return ErrnoStatus(errno, fmt::format("read {}", directory));
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(stream.get())) {
+    const std::string_view name = entry->d_name;
+    if (name.ends_with(".toml") && !name.starts_with('.')) names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+
+  std::vector<DeclaredFile> files;
+  std::map<DeclaredKey, std::string> first;
+  for (const std::string& name : names) {
+    if (files.size() >= kDeclaredFilesLimit) {
+      files.push_back({.name = name,
+                       .path = directory + "/" + name,
+                       .request = {},
+                       .use = absl::ResourceExhaustedError(fmt::format(
+                           "{}/{}: there are more than {} files", directory, name, kDeclaredFilesLimit))});
+      continue;
+    }
+    DeclaredFile file = ReadOne(directory, name);
+    if (file.use.ok()) {
+      const auto [before, fresh] = first.emplace(KeyOf(*file.use), name);
+      if (!fresh) {
+        file.use = absl::InvalidArgumentError(
+            fmt::format("{}: {} declares the same volume for the same consumer and name already", file.path,
+                        before->second));
+      }
+    }
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+DeclaredReload TakeIn(std::vector<DeclaredFile> read, DeclaredSet* set) {
+  DeclaredReload report;
+  std::map<std::string, DeclaredFile> files;
+  for (DeclaredFile& file : read) files.emplace(file.name, std::move(file));
+  for (const auto& [name, file] : set->files) {
+    if (files.contains(name)) continue;
+    if (set->uses.erase(name) > 0) report.withdrawn.push_back(name);
+  }
+  for (const auto& [name, file] : files) {
+    if (!file.use.ok()) {
+      report.broken.push_back(fmt::format("{}: {}", name, MessageOf(file.use.status())));
+      continue;
+    }
+    const auto before = set->uses.find(name);
+    if (before == set->uses.end()) {
+      report.declared.push_back(name);
+    } else if (before->second.mount_digest != file.use->mount_digest) {
+      report.changed.push_back(name);
+    }
+    set->uses.insert_or_assign(name, *file.use);
+  }
+  set->files = std::move(files);
+  return report;
+}
+
+}  // namespace berth

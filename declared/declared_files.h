@@ -1,0 +1,43 @@
+// The files of volumes.d, read and checked, and what a new reading of them changes.
+//
+// Any thread; ReadDeclaredFiles blocks on a local disk and on look-ups of names: not on the loop.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "declared/declared.h"
+#include "rpc/declared_directory.h"
+#include "rpc/node.pb.h"
+
+namespace berth {
+
+struct DeclaredFile {
+  std::string name;  // "data.toml"
+  std::string path;
+  v1::PublishVolumeRequest request;  // as the API shows it; of a broken file: empty
+  absl::StatusOr<DeclaredUse> use;   // an error names every mistake, a line each
+};
+
+// Files there may be; those beyond are broken.
+inline constexpr size_t kDeclaredFilesLimit = 4096;
+
+// Every *.toml in `directory`, by its name. Of two files that declare the same use the second one is broken.
+// NOT_FOUND: there is no such directory; other errors: it cannot be read.
+[[nodiscard]] absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory);
+
+[[nodiscard]] DeclaredKey KeyOf(const DeclaredUse& use);
+
+// What is declared: the last sound reading of each file.
+struct DeclaredSet {
+  std::map<std::string, DeclaredFile> files;  // by name; each is as it was read last, broken or not
+  std::map<std::string, DeclaredUse> uses;    // by the name of the file: its last sound reading
+};
+
+// Takes in what was read: a broken file keeps what it declared before.
+[[nodiscard]] DeclaredReload TakeIn(std::vector<DeclaredFile> read, DeclaredSet* set);
+
+}  // namespace berth

@@ -1,0 +1,227 @@
+#include "declared/declared_steps.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
+#include <exception>
+
+#include "base/blocking.h"
+#include "base/status.h"
+#include "rpc/plugin_choice.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kNoteWithin = std::chrono::seconds(30);
+// One try; a step that takes longer goes on in the mounter, and the next try joins it.
+constexpr Duration kTryWithin = std::chrono::minutes(2);
+
+}  // namespace
+
+DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
+  DeclaredFacts facts;
+  const PluginMap& plugins = plugins_.plugins();
+  const std::string plugin_id = PluginIdOf(entry, &facts.plugin_why);
+  if (const auto plugin = plugins.find(plugin_id); plugin != plugins.end()) {
+    const PluginSnapshot& snapshot = plugin->second;
+    facts.plugin_ready = snapshot.registered && !snapshot.held && !snapshot.draining && snapshot.facts;
+    facts.needs_attach = snapshot.facts.has_value() && snapshot.facts->NeedsAttach();
+    if (!facts.plugin_ready) {
+      facts.plugin_why = fmt::format("plugin {} is {}{}{}", plugin_id, PluginStateName(snapshot.state),
+                                     snapshot.reason.empty() ? "" : ": ", Printable(snapshot.reason, 512));
+    }
+  } else if (!plugin_id.empty()) {
+    facts.plugin_why = MessageOf(NoSuchPlugin(plugins, plugin_id));
+  }
+  const absl::Status controller = attacher_.Ready(plugin_id);
+  facts.controller_ready = controller.ok();
+  facts.controller_why = MessageOf(controller);
+
+  if (const auto view = mounter_.Find(plugin_id, entry.key.volume_id)) {
+    facts.held_by = "what is held of it";
+    for (const PublicationView& publication : view->publications) {
+      if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
+        facts.publication = publication.state;
+        facts.declared = publication.origin == Origin::kDeclared;
+        facts.held = publication.held;
+      } else {
+        facts.held_by = Printable(publication.consumer, 256);
+      }
+    }
+  }
+  return facts;
+}
+
+std::string DeclaredSteps::PluginIdOf(const DeclaredUseState& entry, std::string* why) const {
+  if (entry.state.owed.has_value()) return entry.state.owed->plugin_id;
+  const absl::StatusOr<std::string> id = ResolveNodePlugin(plugins_.plugins(), entry.key.plugin);
+  if (id.ok()) return *id;
+  *why = MessageOf(id.status());
+  return "";
+}
+
+Awaitable<absl::Status> DeclaredSteps::Perform(std::shared_ptr<DeclaredUseState> entry,
+                                               DeclaredAction action) {
+  switch (action) {
+    case DeclaredAction::kNothing:
+    case DeclaredAction::kWait:
+    case DeclaredAction::kGone:
+      break;
+    case DeclaredAction::kRemember:
+      co_return co_await Remember(entry);
+    case DeclaredAction::kAttach:
+      co_return co_await Attach(entry);
+    case DeclaredAction::kPublish:
+      co_return co_await Publish(entry);
+    case DeclaredAction::kUnpublish:
+      co_return co_await Unpublish(entry);
+    case DeclaredAction::kDetach:
+      co_return co_await Detach(entry);
+    case DeclaredAction::kForget:
+      co_return co_await Forget(entry);
+  }
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> DeclaredSteps::Write(Obligation obligation) {
+  auto write = [obligations = obligations_, obligation = std::move(obligation)] {
+    return obligations.Write(obligation);
+  };
+  co_return co_await RunBlocking("note what is owed to a declared volume", std::move(write),
+                                 Clock::now() + kNoteWithin);
+}
+
+Awaitable<absl::Status> DeclaredSteps::Remember(std::shared_ptr<DeclaredUseState> entry) {
+  std::string why;
+  Obligation owed;
+  owed.plugin_id = PluginIdOf(*entry, &why);
+  if (owed.plugin_id.empty() || !entry->state.use.has_value()) co_return absl::UnavailableError(why);
+  owed.file = entry->file;
+  owed.key = entry->key;
+  owed.mount_digest = entry->state.use->mount_digest;
+  owed.secrets_reference = entry->state.use->request.secrets_reference;
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  entry->state.owed = std::move(owed);
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> DeclaredSteps::Forget(std::shared_ptr<DeclaredUseState> entry) {
+  auto remove = [obligations = obligations_, key = entry->key] { return obligations.Remove(key); };
+  BERTH_CO_RETURN_IF_ERROR(
+      co_await RunBlocking("forget a declared volume", std::move(remove), Clock::now() + kNoteWithin));
+  entry->state.owed.reset();
+  entry->state.was_published = false;
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> entry) {
+  if (!entry->state.owed.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
+  Obligation owed = *entry->state.owed;
+  const auto plugin = plugins_.plugins().find(owed.plugin_id);
+  const std::string node_id =
+      plugin != plugins_.plugins().end() && plugin->second.facts ? plugin->second.facts->node_id : "";
+  if (node_id.empty()) {
+    co_return absl::UnavailableError(
+        fmt::format("plugin {} tells no node id to attach the volume to", owed.plugin_id));
+  }
+  // The node was another one then: what was attached to that is detached first.
+  if (owed.attach_sent && owed.node_id != node_id) BERTH_CO_RETURN_IF_ERROR(co_await Detach(entry));
+  const PublishRequest request = entry->state.use->request;
+  owed = *entry->state.owed;
+  owed.attach_sent = true;
+  owed.node_id = node_id;
+  owed.secrets_reference = request.secrets_reference;
+  // Before it is sent: it is undone also by a berthd that never sees the answer.
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  entry->state.owed = owed;
+  AttachCall call{.plugin_id = owed.plugin_id,
+                  .volume_id = request.volume_id,
+                  .node_id = node_id,
+                  .use = request.use,
+                  .readonly = request.readonly,
+                  .volume_context = request.volume_context,
+                  .secrets_reference = request.secrets_reference};
+  auto context = co_await attacher_.Attach(std::move(call), Clock::now() + kTryWithin);
+  BERTH_CO_RETURN_IF_ERROR(context.status());
+  owed.publish_context = *std::move(context);
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  entry->state.owed = std::move(owed);
+  Tell(*entry, "volume.attached", fmt::format("attached to node {}", Printable(node_id, 256)));
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> entry) {
+  if (!entry->state.owed.has_value()) co_return absl::OkStatus();
+  Obligation owed = *entry->state.owed;
+  AttachCall call{.plugin_id = owed.plugin_id,
+                  .volume_id = owed.key.volume_id,
+                  .node_id = owed.node_id,
+                  .use = {},
+                  .readonly = false,
+                  .volume_context = {},
+                  .secrets_reference = owed.secrets_reference};
+  BERTH_CO_RETURN_IF_ERROR(co_await attacher_.Detach(std::move(call), Clock::now() + kTryWithin));
+  owed.attach_sent = false;
+  owed.publish_context.reset();
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  const std::string node_id = std::exchange(owed.node_id, "");
+  entry->state.owed = std::move(owed);
+  Tell(*entry, "volume.detached", fmt::format("detached from node {}", Printable(node_id, 256)));
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState> entry) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  if (!entry->state.owed.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
+  PublishRequest request = entry->state.use->request;
+  request.plugin_id = entry->state.owed->plugin_id;
+  if (entry->state.owed->publish_context.has_value()) {
+    request.publish_context = entry->state.owed->publish_context;
+  }
+  const bool anew = std::exchange(entry->state.tell_anew, false);
+  const TimePoint deadline = Clock::now() + kTryWithin;
+  // Whoever withdraws it does not wait for a plugin that hangs: the mounter turns the work round.
+  auto other_will = [entry, will = entry->will_version] { return entry->will_version != will; };
+  absl::Status done;
+  try {
+    auto first = co_await (mounter_.Publish(std::move(request), deadline) ||
+                           entry->changed.WaitUntil(std::move(other_will), deadline));
+    done = first.index() == 0 ? std::get<0>(first).status()
+                              : absl::DeadlineExceededError("not published in time; it goes on");
+  } catch (const asio::multiple_exceptions& both) {
+    // A cancellation ends both, and is one.
+    std::rethrow_exception(both.first_exception());
+  }
+  if (anew && absl::IsAlreadyExists(done)) {
+    SPDLOG_INFO("declared volume {}: what its file says now takes effect with its next mount",
+                Printable(entry->key.volume_id, 256));
+    co_return absl::OkStatus();
+  }
+  co_return done;
+}
+
+Awaitable<absl::Status> DeclaredSteps::Unpublish(std::shared_ptr<DeclaredUseState> entry) {
+  std::string why;
+  UnpublishRequest request{.plugin_id = PluginIdOf(*entry, &why),
+                           .volume_id = entry->key.volume_id,
+                           .consumer = entry->key.consumer,
+                           .name = entry->key.name};
+  if (request.plugin_id.empty()) request.plugin_id = entry->key.plugin;
+  const absl::StatusOr<UnpublishResult> result =
+      co_await mounter_.Unpublish(std::move(request), Clock::now() + kTryWithin);
+  if (result.ok()) entry->state.was_published = false;
+  co_return result.status();
+}
+
+void DeclaredSteps::Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what) {
+  Event event{.type = type};
+  event.plugin_id = entry.state.owed.has_value() ? entry.state.owed->plugin_id : entry.key.plugin;
+  event.volume_id = entry.key.volume_id;
+  event.consumer = entry.key.consumer;
+  event.message = fmt::format("volume {} was {}", Printable(entry.key.volume_id, 256), what);
+  events_.Append(std::move(event));
+}
+
+}  // namespace berth

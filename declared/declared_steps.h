@@ -1,0 +1,85 @@
+// Carries out what declared.h decides for one declared volume: notes, attach and detach, publish and
+// unpublish. Loop thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "declared/attach.h"
+#include "declared/declared.h"
+#include "declared/obligations.h"
+#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
+
+namespace berth {
+
+// One use, from its file's appearance until nothing is owed any more. Shared by its coroutine and whoever
+// looks at it.
+struct DeclaredUseState {
+  explicit DeclaredUseState(asio::any_io_executor executor) : changed(std::move(executor)) {}
+
+  DeclaredKey key;
+  std::string file;  // its name; empty of what only the mounter knows
+  DeclaredEntry state;
+  DeclaredStep step;
+  std::string last_error;
+  int failures = 0;
+  std::optional<DeclaredAction> last_done;
+  bool running = false;
+  // Grows when something else is wanted of it than before.
+  uint64_t will_version = 0;
+  // Grows when there may be something to do.
+  uint64_t version = 0;
+  Condition changed;
+
+  void Wake() {
+    ++version;
+    changed.NotifyAll();
+  }
+};
+
+class DeclaredSteps {
+ public:
+  // What is given outlives this.
+  DeclaredSteps(Obligations obligations, Mounter& mounter, PluginControl& plugins,
+                ControllerDirectory& controllers, EventLog& events, std::string credentials_dir)
+      : obligations_(std::move(obligations)),
+        mounter_(mounter),
+        plugins_(plugins),
+        events_(events),
+        attacher_(plugins, controllers, std::move(credentials_dir)) {}
+
+  // What is known of the plugin, its controller and the mounter's books; not of other entries.
+  [[nodiscard]] DeclaredFacts Gather(const DeclaredUseState& entry) const;
+
+  // One try. The entry's state says what has come of it. An error: it was not done, or not in time.
+  [[nodiscard]] Awaitable<absl::Status> Perform(std::shared_ptr<DeclaredUseState> entry,
+                                                DeclaredAction action);
+
+  // The id of its plugin; empty, and `why`, where it is not known yet.
+  [[nodiscard]] std::string PluginIdOf(const DeclaredUseState& entry, std::string* why) const;
+
+ private:
+  [[nodiscard]] Awaitable<absl::Status> Write(Obligation obligation);
+  [[nodiscard]] Awaitable<absl::Status> Remember(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> Forget(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> Attach(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> Detach(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> Publish(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> Unpublish(std::shared_ptr<DeclaredUseState> entry);
+  void Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what);
+
+  Obligations obligations_;
+  Mounter& mounter_;
+  PluginControl& plugins_;
+  EventLog& events_;
+  Attacher attacher_;
+};
+
+}  // namespace berth

@@ -1,0 +1,265 @@
+// Every will in every state of what is there.
+#include "declared/declared.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace berth {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+using Will = DeclaredEntry::Will;
+using Action = DeclaredAction;
+
+const TimePoint kNow = TimePoint{} + std::chrono::hours(1);
+
+DeclaredUse Use(const std::string& volume = "v1") {
+  DeclaredUse use;
+  use.request.plugin_id = "nfs";
+  use.request.volume_id = volume;
+  use.request.consumer = "declared/data";
+  use.request.origin = Origin::kDeclared;
+  use.mount_digest = MountDigest(use.request, use.attach);
+  return use;
+}
+
+Obligation Owed(const DeclaredUse& use) {
+  Obligation owed;
+  owed.file = "data.toml";
+  owed.key = {"nfs", use.request.volume_id, use.request.consumer, use.request.name};
+  owed.plugin_id = "nfs";
+  owed.mount_digest = use.mount_digest;
+  return owed;
+}
+
+DeclaredEntry Wanted() {
+  DeclaredEntry entry;
+  entry.use = Use();
+  return entry;
+}
+DeclaredEntry WantedAndOwed() {
+  DeclaredEntry entry = Wanted();
+  entry.owed = Owed(*entry.use);
+  return entry;
+}
+DeclaredEntry Withdrawn() {
+  DeclaredEntry entry = WantedAndOwed();
+  entry.will = Will::kWithdrawn;
+  entry.use.reset();
+  return entry;
+}
+
+DeclaredFacts Ready() {
+  DeclaredFacts facts;
+  facts.plugin_ready = true;
+  facts.controller_ready = true;
+  return facts;
+}
+DeclaredFacts Published() {
+  DeclaredFacts facts = Ready();
+  facts.publication = PublicationState::kPublished;
+  facts.declared = true;
+  facts.held_by = "what is held of it";
+  return facts;
+}
+
+TEST(DeclaredTest, TheWayThereAndBack) {
+  struct Row {
+    std::string what;
+    DeclaredEntry entry;
+    DeclaredFacts facts;
+    Action action;
+    std::string state;  // its beginning
+  };
+  const auto with = [](auto value, const auto& change) {
+    change(value);
+    return value;
+  };
+  const auto attach_needed = [](DeclaredFacts& facts) { facts.needs_attach = true; };
+  const auto sent = [](DeclaredEntry& entry) {
+    entry.owed->attach_sent = true;
+    entry.owed->node_id = "n1";
+  };
+  const auto attached = [](DeclaredEntry& entry) {
+    entry.owed->attach_sent = true;
+    entry.owed->publish_context.emplace();
+  };
+  const auto state = [](PublicationState publication) {
+    return [publication](DeclaredFacts& facts) {
+      facts.publication = publication;
+      facts.declared = true;
+    };
+  };
+  DeclaredFacts not_ready;
+  not_ready.plugin_why = "plugin nfs is starting";
+  not_ready.controller_why = "plugin nfs is starting";
+  const DeclaredFacts gone;
+  const std::vector<Row> rows = {
+      // There.
+      {"plugin not ready", Wanted(), not_ready, Action::kWait, "waiting: plugin nfs is starting"},
+      {"nothing is begun before it is owed", Wanted(), Ready(), Action::kRemember, "publishing"},
+      {"owed, plugin not ready", WantedAndOwed(), not_ready, Action::kWait, "waiting: plugin nfs"},
+      {"no attach needed", WantedAndOwed(), Ready(), Action::kPublish, "publishing"},
+      {"attach first", WantedAndOwed(), with(Ready(), attach_needed), Action::kAttach, "attaching"},
+      {"the answer was never seen", with(WantedAndOwed(), sent), with(Ready(), attach_needed),
+       Action::kAttach, "attaching"},
+      {"attached", with(WantedAndOwed(), attached), with(Ready(), attach_needed), Action::kPublish,
+       "publishing"},
+      {"no controller", WantedAndOwed(),
+       with(with(Ready(), attach_needed),
+            [](DeclaredFacts& facts) {
+              facts.controller_ready = false;
+              facts.controller_why = "no plugin of this driver";
+            }),
+       Action::kWait, "waiting: the volume must be attached: no plugin of this driver"},
+      {"another file's attach is under way", WantedAndOwed(),
+       with(with(Ready(), attach_needed), [](DeclaredFacts& facts) { facts.attach_busy = true; }),
+       Action::kWait, "waiting: the volume is being attached"},
+      {"the file wants no attach",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->attach = false; }),
+       with(Ready(), attach_needed), Action::kPublish, "publishing"},
+      {"the file wants it", with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->attach = true; }),
+       Ready(), Action::kAttach, "attaching"},
+      {"the file says how it is attached",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->request.publish_context.emplace(); }),
+       with(Ready(), attach_needed), Action::kPublish, "publishing"},
+      {"ephemeral volumes are not attached",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->request.ephemeral = true; }),
+       with(Ready(), attach_needed), Action::kPublish, "publishing"},
+      {"joins what the mounter does already", WantedAndOwed(),
+       with(Ready(), state(PublicationState::kPublishing)), Action::kPublish, "publishing"},
+      {"follows what is being undone", WantedAndOwed(), with(Ready(), state(PublicationState::kUnpublishing)),
+       Action::kPublish, "publishing"},
+      {"published", WantedAndOwed(), Published(), Action::kNothing, "published"},
+      {"published, though its plugin is away", WantedAndOwed(),
+       with(Published(), [](DeclaredFacts& facts) { facts.plugin_ready = false; }), Action::kNothing,
+       "published"},
+      {"published, and its note was lost", Wanted(), Published(), Action::kRemember, "publishing"},
+      {"held by the mounter until it is asked for", WantedAndOwed(),
+       with(Published(), [](DeclaredFacts& facts) { facts.held = "the node was restarted"; }),
+       Action::kPublish, "publishing"},
+      {"the file says something that takes no mount",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.tell_anew = true; }), Published(),
+       Action::kPublish, "publishing"},
+      {"released by others", with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.was_published = true; }),
+       Ready(), Action::kWait, "released, by hand"},
+      {"the file cannot be read",
+       with(WantedAndOwed(),
+            [](DeclaredEntry& entry) {
+              entry.will = Will::kKept;
+              entry.use.reset();
+            }),
+       Ready(), Action::kWait, "left as it is"},
+      // Back.
+      {"its file has gone", Withdrawn(), Published(), Action::kUnpublish, "releasing"},
+      {"in the middle of it", Withdrawn(), with(Ready(), state(PublicationState::kPublishing)),
+       Action::kUnpublish, "releasing"},
+      {"although the plugin is away: the mounter keeps at it", Withdrawn(),
+       with(Published(), [](DeclaredFacts& facts) { facts.plugin_ready = false; }), Action::kUnpublish,
+       "releasing"},
+      {"not attached", Withdrawn(), gone, Action::kForget, "releasing"},
+      {"attached, perhaps", with(Withdrawn(), sent), Ready(), Action::kDetach, "detaching"},
+      {"attached", with(Withdrawn(), attached), Ready(), Action::kDetach, "detaching"},
+      {"attached, no controller", with(Withdrawn(), attached), not_ready, Action::kWait,
+       "releasing: to be detached: plugin nfs is starting"},
+      {"attached, and others use the volume", with(Withdrawn(), attached),
+       with(Ready(), [](DeclaredFacts& facts) { facts.held_by = "web"; }), Action::kWait,
+       "releasing: to be detached once web has left"},
+      {"attached, and another file declares it attached", with(Withdrawn(), attached),
+       with(Ready(), [](DeclaredFacts& facts) { facts.attached_for_another = true; }), Action::kForget,
+       "releasing"},
+      {"attached, and being attached by another file", with(Withdrawn(), attached),
+       with(Ready(), [](DeclaredFacts& facts) { facts.attach_busy = true; }), Action::kWait, "releasing"},
+      {"a caller's own publication of the same name", Withdrawn(),
+       with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kForget, "releasing"},
+      {"the same, attached", with(Withdrawn(), attached),
+       with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait, "releasing"},
+      {"nothing is owed", with(Withdrawn(), [](DeclaredEntry& entry) { entry.owed.reset(); }), gone,
+       Action::kGone, "released"},
+      {"declared, and its note was lost", with(Withdrawn(), [](DeclaredEntry& entry) { entry.owed.reset(); }),
+       Published(), Action::kUnpublish, "releasing"},
+      // A file that says another mount now.
+      {"changed, published",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.owed->mount_digest = "x"; }), Published(),
+       Action::kUnpublish, "releasing: its file was changed"},
+      {"changed, released",
+       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.owed->mount_digest = "x"; }), gone,
+       Action::kForget, "releasing: its file was changed"},
+  };
+  for (const Row& row : rows) {
+    const DeclaredStep step = NextStep(row.entry, row.facts, kNow);
+    EXPECT_EQ(step.action, row.action) << row.what << ": " << step.state;
+    EXPECT_THAT(step.state, StartsWith(row.state)) << row.what;
+    EXPECT_FALSE(step.at.has_value()) << row.what;
+    // After a failure the same is waited for, and what is only waited for is as it was.
+    DeclaredEntry later = row.entry;
+    later.not_before = kNow + std::chrono::seconds(5);
+    const DeclaredStep delayed = NextStep(later, row.facts, kNow);
+    const bool acts =
+        row.action != Action::kWait && row.action != Action::kNothing && row.action != Action::kGone;
+    EXPECT_EQ(delayed.action, acts ? Action::kWait : row.action) << row.what;
+    if (acts) {
+      EXPECT_EQ(delayed.at, later.not_before) << row.what;
+      EXPECT_THAT(delayed.state, HasSubstr("retrying: ")) << row.what;
+    }
+    EXPECT_EQ(NextStep(later, row.facts, later.not_before), step) << row.what;
+  }
+}
+
+TEST(DeclaredTest, DigestTellsWhatTakesAnotherMount) {
+  const DeclaredUse base = Use();
+  const auto differs = [&](const std::function<void(PublishRequest&)>& change) {
+    PublishRequest request = base.request;
+    change(request);
+    return MountDigest(request, base.attach) != base.mount_digest;
+  };
+  EXPECT_FALSE(differs([](PublishRequest&) {}));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.plugin_id = "x"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.volume_id = "x"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.consumer = "x"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.name = "x"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.readonly = true; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.ephemeral = true; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.use.fs_type = "xfs"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.use.access_type = AccessType::kBlock; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) {
+    request.use.access_mode = ::csi::v1::VolumeCapability::AccessMode::MULTI_NODE_READER_ONLY;
+  }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.use.mount_flags = {"noatime"}; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.use.volume_mount_group = "1"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.volume_context = {{"a", "b"}}; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.publish_context.emplace(); }));
+  EXPECT_NE(MountDigest(base.request, true), base.mount_digest);
+  EXPECT_NE(MountDigest(base.request, false), MountDigest(base.request, true));
+  // These take none.
+  EXPECT_FALSE(differs([](PublishRequest& request) { request.remount = !request.remount; }));
+  EXPECT_FALSE(differs([](PublishRequest& request) {
+    request.secrets_reference = {SecretsReference::Kind::kFile, "/etc/secret"};
+  }));
+  EXPECT_FALSE(differs([](PublishRequest& request) { request.permissions.mode = 0700; }));
+  // One list is not another that reads the same.
+  PublishRequest one = base.request;
+  one.use.mount_flags = {"a", "b"};
+  PublishRequest other = base.request;
+  other.use.mount_flags = {"a;1:b"};
+  EXPECT_NE(MountDigest(one, {}), MountDigest(other, {}));
+}
+
+TEST(DeclaredTest, PausesGrowToABoundAndDiffer) {
+  EXPECT_EQ(RetryPause(1, 1), std::chrono::seconds(1));
+  EXPECT_EQ(RetryPause(1, 0), std::chrono::milliseconds(500));
+  EXPECT_EQ(RetryPause(3, 1), std::chrono::seconds(4));
+  EXPECT_EQ(RetryPause(1000, 1), std::chrono::minutes(2));
+  EXPECT_EQ(RetryPause(1000, 0), std::chrono::minutes(1));
+  for (int failures = 1; failures < 30; ++failures) {
+    EXPECT_LE(RetryPause(failures, 0.3), RetryPause(failures + 1, 0.3));
+  }
+}
+
+}  // namespace
+}  // namespace berth

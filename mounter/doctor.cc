@@ -1,0 +1,245 @@
+#include "mounter/doctor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+using Severity = Finding::Severity;
+
+std::string Seconds(Duration age) {
+  return fmt::format("{} s", std::chrono::duration_cast<std::chrono::seconds>(age).count());
+}
+
+class VolumeExamination {
+ public:
+  VolumeExamination(const VolumeEvidence& volume, const std::string& tree) : volume_(volume), tree_(tree) {}
+
+  std::vector<Diagnosis> Run() {
+    Row();
+    Directory();
+    for (const PublicationRecord& p : volume_.record.publications) Publication(p);
+    Progress();
+    if (!volume_.plugin_problem.empty()) {
+      Add(Severity::kWarning, "plugin.missing", {},
+          fmt::format("its plugin is not at hand, so nothing of it can be changed: {}",
+                      volume_.plugin_problem));
+    }
+    return std::move(found_);
+  }
+
+ private:
+  Diagnosis& Add(Severity severity, std::string code, const PublicationKey& publication, std::string text) {
+    Diagnosis diagnosis;
+    diagnosis.key = volume_.key;
+    diagnosis.publication = publication;
+    Finding& finding = diagnosis.finding;
+    finding.severity = severity;
+    finding.code = std::move(code);
+    finding.plugin_id = volume_.record.plugin_id;
+    finding.volume_id = volume_.record.volume_id;
+    finding.consumer = publication.consumer;
+    finding.path = fmt::format("{}/{}", tree_, volume_.key);
+    finding.text = std::move(text);
+    found_.push_back(std::move(diagnosis));
+    return found_.back();
+  }
+  static void Repair(Diagnosis& diagnosis, RepairKind kind, std::string what) {
+    diagnosis.repair = kind;
+    diagnosis.finding.repair = std::move(what);
+  }
+
+  void Row() {
+    if (!volume_.in_journal) {
+      Repair(
+          Add(Severity::kWarning, "row.stale", {},
+              "what the journal says of it on the disk is not what holds: a crash now would go back to that"),
+          RepairKind::kWriteRow, "write its row anew");
+    }
+    if (volume_.record.rebuilt) {
+      Add(Severity::kWarning, "row.rebuilt", {},
+          "made anew after the journal was lost: its contexts and mount flags are not known, so that it is "
+          "not "
+          "mounted again of itself before it is published once more");
+    }
+  }
+
+  void Directory() {
+    if (!volume_.directory_there) {
+      Add(Severity::kError, "directory.missing", {},
+          "its directory is gone: somebody removed it; unpublish it, and publish it again");
+      return;
+    }
+    if (volume_.identity_problem.empty()) return;
+    Repair(Add(Severity::kWarning, "identity.wrong", {},
+               fmt::format("its identity file would not bring it back, should the journal be lost: {}",
+                           volume_.identity_problem)),
+           RepairKind::kWriteIdentity, "write its identity file anew");
+  }
+
+  void Publication(const PublicationRecord& p) {
+    const std::string who = Describe(p.key);
+    if (!p.held.empty()) {
+      Add(Severity::kWarning, "publication.held", p.key, fmt::format("{}: {}", who, p.held));
+      return;
+    }
+    if (p.state != PublicationState::kPublished) return;
+    const auto shown = volume_.targets.find(p.key);
+    if (shown == volume_.targets.end()) return;
+    const ShownMount& mount = shown->second;
+    if (!mount.error.empty()) {
+      Add(Severity::kError, "mount.unknown", p.key,
+          fmt::format("{}: what is mounted cannot be asked: {}", who, mount.error));
+    } else if (!mount.there) {
+      Mountable(Add(Severity::kError, "mount.missing", p.key,
+                    fmt::format("{}: published, and not mounted: it sees an empty directory", who)),
+                p);
+    } else if (p.mount_id != 0 && mount.mount_id != 0 && p.mount_id != mount.mount_id) {
+      Add(Severity::kError, "mount.over", p.key,
+          fmt::format("{}: somebody mounted something else over it: unpublish it, which unwinds that, and "
+                      "publish it again",
+                      who));
+    } else if (!p.dead.empty()) {
+      Mountable(Add(Severity::kError, "mount.dead", p.key,
+                    fmt::format(
+                        "{}: its file system does not answer: {}; it has to be restarted once it is mounted "
+                        "again",
+                        who, p.dead)),
+                p);
+    }
+  }
+
+  // What deletes data, or lacks what the journal alone knew, is not mounted again unasked by a caller.
+  void Mountable(Diagnosis& diagnosis, const PublicationRecord& p) {
+    if (p.ephemeral || volume_.record.rebuilt || !volume_.plugin_problem.empty()) return;
+    Repair(diagnosis, RepairKind::kMountAgain, "unpublish it through the plugin and publish it again");
+  }
+
+  void Progress() {
+    const VolumeView& view = volume_.view;
+    if (view.stuck) {
+      Add(Severity::kError, "volume.stuck", {},
+          fmt::format(
+              "{} does not come back{}: it ends when the file system answers, or by unpublishing it with "
+              "--force",
+              view.stuck->on, view.stuck->pid == 0 ? "" : fmt::format(" (process {})", view.stuck->pid)));
+    } else if (view.awaiting_secrets) {
+      Add(Severity::kWarning, "volume.awaiting_secrets", {},
+          "a step has to be repeated, and its secrets were never written down: publish it again with them, "
+          "or "
+          "unpublish it");
+    } else if (view.uncertain) {
+      Add(Severity::kInfo, "volume.uncertain", {},
+          fmt::format("a step's outcome is not known{}{}", view.last_error.empty() ? "" : ": ",
+                      view.last_error));
+    }
+  }
+
+  const VolumeEvidence& volume_;
+  const std::string& tree_;
+  std::vector<Diagnosis> found_;
+};
+
+Diagnosis Nobodys(Severity severity, std::string code, std::string key, std::string path, std::string text) {
+  Diagnosis diagnosis;
+  diagnosis.key = std::move(key);
+  diagnosis.finding.severity = severity;
+  diagnosis.finding.code = std::move(code);
+  diagnosis.finding.path = std::move(path);
+  diagnosis.finding.text = std::move(text);
+  return diagnosis;
+}
+
+// Mounts in the tree that are neither a staging path nor a target of anybody's.
+void StrangeMounts(const Evidence& evidence, std::vector<Diagnosis>* found) {
+  std::set<std::string> ours;
+  for (const VolumeEvidence& volume : evidence.volumes) {
+    ours.insert(volume.view.staging_path);
+    for (const PublicationView& p : volume.view.publications) ours.insert(p.target_path);
+  }
+  for (const Mount& mount : evidence.mounts) {
+    if (mount.target.size() <= evidence.tree.size() + 1 || ours.contains(mount.target)) continue;
+    // What a plugin mounts inside its staging path is its own matter.
+    const bool inside = std::ranges::any_of(evidence.volumes, [&mount](const VolumeEvidence& volume) {
+      return !volume.view.staging_path.empty() && mount.target.starts_with(volume.view.staging_path + "/");
+    });
+    if (inside) continue;
+    const std::string key =
+        mount.target.substr(evidence.tree.size() + 1,
+                            mount.target.find('/', evidence.tree.size() + 1) - evidence.tree.size() - 1);
+    found->push_back(Nobodys(Severity::kWarning, "mount.stranger", key, mount.target,
+                             fmt::format("{} ({}) is mounted here, and no publication accounts for it: left "
+                                         "alone; find out whose it is, and unmount it by hand",
+                                         Printable(mount.source, 256), Printable(mount.fs_type, 64))));
+  }
+}
+
+void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found) {
+  for (const StrangerEvidence& stranger : evidence.strangers) {
+    const std::string path = fmt::format("{}/{}", evidence.tree, stranger.name);
+    const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
+      return mount.target == path || mount.target.starts_with(path + "/");
+    });
+    Diagnosis diagnosis =
+        Nobodys(Severity::kWarning, "directory.stranger", stranger.name, path,
+                fmt::format("not in the journal ({}): left alone{}", stranger.says,
+                            stranger.has_identity ? "; publish and unpublish that volume to let it go" : ""));
+    if (!mounted && !stranger.has_identity) {
+      diagnosis.repair = RepairKind::kRemoveDirectory;
+      diagnosis.finding.repair = "remove it, if it is empty";
+    }
+    found->push_back(std::move(diagnosis));
+  }
+}
+
+}  // namespace
+
+std::vector<Diagnosis> DiagnoseVolume(const VolumeEvidence& volume, const std::string& tree) {
+  return VolumeExamination(volume, tree).Run();
+}
+
+std::vector<Diagnosis> Diagnose(const Evidence& evidence) {
+  std::vector<Diagnosis> found;
+  for (const std::string& problem : evidence.problems) {
+    found.push_back(Nobodys(Severity::kWarning, "node.problem", "", "", problem));
+  }
+  for (const VolumeEvidence& volume : evidence.volumes) {
+    std::vector<Diagnosis> some = DiagnoseVolume(volume, evidence.tree);
+    found.insert(found.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+  }
+  StrangeMounts(evidence, &found);
+  StrangeDirectories(evidence, &found);
+  std::vector<Diagnosis> sorted;
+  for (const Severity severity : {Severity::kError, Severity::kWarning, Severity::kInfo}) {
+    for (Diagnosis& diagnosis : found) {
+      if (diagnosis.finding.severity == severity) sorted.push_back(std::move(diagnosis));
+    }
+  }
+  return sorted;
+}
+
+std::string WhatComesNext(const VolumeView& view, WallTime now) {
+  if (!view.running.empty()) {
+    const Duration age =
+        view.running_since ? std::chrono::duration_cast<Duration>(now - *view.running_since) : Duration(0);
+    return fmt::format("{} runs, since {}", view.running, Seconds(age));
+  }
+  if (view.next_retry_at) {
+    const auto wait = std::chrono::duration_cast<Duration>(*view.next_retry_at - now);
+    return wait <= Duration(0) ? std::string("it is tried again now")
+                               : fmt::format("it is tried again in {}", Seconds(wait));
+  }
+  if (view.awaiting_secrets) return "nothing before somebody publishes it again with its secrets";
+  const bool held =
+      std::ranges::any_of(view.publications, [](const PublicationView& p) { return !p.held.empty(); });
+  if (held) return "nothing before somebody's word: publish what is held again, or unpublish it";
+  return "nothing is to be done";
+}
+
+}  // namespace berth

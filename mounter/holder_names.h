@@ -1,0 +1,22 @@
+// Who keeps a mount busy, in people's words and as this node's consumers.
+//
+// Any thread; reads /proc.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mounter/mounter.h"
+#include "mounter/volume_record.h"
+
+namespace berth {
+
+// Sets the consumer of each holder that is a process of one of the record's publications: the process itself,
+// or one in the cgroup or unit that the consumer consists of.
+void NameConsumers(const VolumeRecord& record, std::vector<MountHolder>* holders);
+
+// "pid 12 (postgres) of consumer db: open file /x; pid 14 (bash): working directory; and 3 more". Empty where
+// there is none.
+[[nodiscard]] std::string DescribeHolders(const std::vector<MountHolder>& holders);
+
+}  // namespace berth

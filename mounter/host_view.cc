@@ -1,0 +1,147 @@
+#include "mounter/host_view.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/mount.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "mounter/mountinfo.h"
+
+namespace berth {
+namespace {
+
+constexpr std::string_view kPrefix = ".berth-host-view.";
+
+// Of the pid namespace that the kernel itself begins with.
+constexpr std::string_view kInitialPidNamespace = "pid:[4026531836]";
+
+struct CloseDir {
+  void operator()(DIR* dir) const { closedir(dir); }
+};
+
+// What a check left behind that was killed in the middle.
+void SweepUp(const std::string& directory) {
+  const std::unique_ptr<DIR, CloseDir> entries(opendir(directory.c_str()));
+  if (entries == nullptr) return;
+  std::vector<std::string> left;
+  while (const dirent* const entry = readdir(entries.get())) {
+    if (std::string_view(entry->d_name).starts_with(kPrefix)) left.emplace_back(entry->d_name);
+  }
+  for (const std::string& name : left) {
+    const std::string path = fmt::format("{}/{}", directory, name);
+    umount2(path.c_str(), UMOUNT_NOFOLLOW);
+    rmdir(path.c_str());
+  }
+}
+
+// A directory with a mount whose source is a name that nobody else has. Gone with this.
+class Token {
+ public:
+  static absl::StatusOr<std::unique_ptr<Token>> Mount(const std::string& directory) {
+    std::array<unsigned char, 16> random{};
+    if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+      return ErrnoStatus(errno, "getrandom");
+    }
+    std::string source = "berth-";
+    for (const unsigned char byte : random) source += fmt::format("{:02x}", byte);
+    std::string path = fmt::format("{}/{}XXXXXX", directory, kPrefix);
+    if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(errno, fmt::format("make {}", path));
+    if (mount(source.c_str(), path.c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "size=4k,nr_inodes=2,mode=0700") != 0) {
+      const int error = errno;
+      rmdir(path.c_str());
+      return ErrnoStatus(error, fmt::format("mount a tmpfs at {}", path));
+    }
+    return std::unique_ptr<Token>(new Token(std::move(path), std::move(source)));
+  }
+  ~Token() {
+    Unmount().IgnoreError();
+    rmdir(path_.c_str());
+  }
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+
+  absl::Status Unmount() {
+    if (!mounted_) return absl::OkStatus();
+    if (umount2(path_.c_str(), UMOUNT_NOFOLLOW) != 0) return ErrnoStatus(errno, "umount " + path_);
+    mounted_ = false;
+    return absl::OkStatus();
+  }
+
+  // Whether PID 1 sees it. By its source: the path may be another there.
+  [[nodiscard]] absl::StatusOr<bool> SeenByHost() const {
+    bool seen = false;
+    BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/1/mountinfo", [this, &seen](const MountinfoLine& line) {
+      seen = line.source == source_;
+      return !seen;
+    }));
+    return seen;
+  }
+
+ private:
+  Token(std::string path, std::string source) : path_(std::move(path)), source_(std::move(source)) {}
+
+  std::string path_;
+  std::string source_;
+  bool mounted_ = true;
+};
+
+bool InPidNamespaceOfItsOwn() {
+  std::array<char, 64> link{};
+  const ssize_t length = readlink("/proc/self/ns/pid", link.data(), link.size());
+  return length > 0 && std::string_view(link.data(), static_cast<size_t>(length)) != kInitialPidNamespace;
+}
+
+}  // namespace
+
+absl::Status CheckSeenByHost(const std::string& directory) {
+  BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0711));
+  SweepUp(directory);
+  BERTH_ASSIGN_OR_RETURN(const auto token, Token::Mount(directory));
+  BERTH_ASSIGN_OR_RETURN(const bool seen, token->SeenByHost());
+  BERTH_RETURN_IF_ERROR(token->Unmount());
+  if (!seen) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: what is mounted here is not seen by the host, so that no consumer would find its volumes: this "
+        "process is in a mount namespace of its own, or the file system there is mounted private. Of a "
+        "systemd "
+        "unit take away PrivateTmp=, PrivateMounts=, PrivateDevices=, ProtectSystem=, ProtectHome=, "
+        "ReadWritePaths=, ReadOnlyPaths=, InaccessiblePaths=, BindPaths=, TemporaryFileSystem=, "
+        "RootDirectory= "
+        "and their like; in a container, bind the directory with shared propagation (rshared); on the host, "
+        "\"findmnt -o TARGET,PROPAGATION\" shows what is private, and \"mount --make-rshared /\" makes it "
+        "shared",
+        directory));
+  }
+  BERTH_ASSIGN_OR_RETURN(const bool stays, token->SeenByHost());
+  if (stays) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: what is unmounted here stays mounted on the host: the mounts there are made of "
+                    "copies that do not "
+                    "follow (\"findmnt -o TARGET,PROPAGATION\" shows which are private)",
+                    directory));
+  }
+  if (InPidNamespaceOfItsOwn()) {
+    SPDLOG_WARN(
+        "{}: seen by PID 1 of a pid namespace of its own, a container's; whether the host beyond sees it is "
+        "not known",
+        directory);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace berth

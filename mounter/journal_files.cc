@@ -1,0 +1,104 @@
+#include "mounter/journal_files.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+
+#include "base/status.h"
+#include "base/unique_fd.h"
+
+namespace berth {
+namespace {
+
+std::string New(const std::string& path) { return path + ".new"; }
+std::string Next(const std::string& path) { return path + ".next"; }
+
+std::string Parent(const std::string& path) { return std::filesystem::path(path).parent_path().string(); }
+
+absl::Status SyncParent(const std::string& path) {
+  const std::string directory = Parent(path);
+  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", directory));
+  return absl::OkStatus();
+}
+
+absl::Status Remove(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("unlink {}", path));
+}
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("rename {} to {}", from, to));
+}
+
+bool Exists(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0;
+}
+
+off_t SizeOf(const std::string& path) {
+  struct stat info{};
+  return lstat(path.c_str(), &info) == 0 ? info.st_size : -1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> SetJournalAside(const std::string& path) {
+  const std::time_t now = std::time(nullptr);
+  const std::string name = fmt::format("{}.corrupt-{:%Y%m%dT%H%M%SZ}", path, fmt::gmtime(now));
+  std::string aside = name;
+  for (int i = 2; Exists(aside) || Exists(aside + "-wal"); ++i) aside = fmt::format("{}-{}", name, i);
+  // The log first: a file that begins anew must never meet it.
+  for (const char* suffix : {"-wal", "-shm", ""}) {
+    if (!Exists(path + suffix)) continue;
+    BERTH_RETURN_IF_ERROR(Rename(path + suffix, aside + suffix));
+  }
+  BERTH_RETURN_IF_ERROR(SyncParent(path));
+  return aside;
+}
+
+absl::StatusOr<std::string> PrepareReplacement(const std::string& path) {
+  for (const char* suffix : {"", "-wal", "-journal"}) {
+    BERTH_RETURN_IF_ERROR(Remove(New(path) + suffix));
+  }
+  return New(path);
+}
+
+absl::Status ReplaceJournal(const std::string& path, bool keep_old) {
+  BERTH_RETURN_IF_ERROR(Rename(New(path), Next(path)));
+  BERTH_RETURN_IF_ERROR(SyncParent(path));
+  if (keep_old) {
+    const auto aside = SetJournalAside(path);
+    if (!aside.ok()) return aside.status();
+  }
+  return FinishReplacement(path);
+}
+
+absl::Status FinishReplacement(const std::string& path) {
+  if (!Exists(Next(path))) return absl::OkStatus();
+  // The old file's log would be taken for the new one's.
+  for (const char* suffix : {"-wal", "-shm", "-journal"}) BERTH_RETURN_IF_ERROR(Remove(path + suffix));
+  BERTH_RETURN_IF_ERROR(SyncParent(path));
+  BERTH_RETURN_IF_ERROR(Rename(Next(path), path));
+  return SyncParent(path);
+}
+
+bool JournalWasEmptied(const std::string& path) { return SizeOf(path) <= 0 && SizeOf(path + "-wal") > 0; }
+
+uint64_t FreeBytes(const std::string& path) {
+  struct statvfs info{};
+  if (statvfs(Parent(path).c_str(), &info) != 0) return std::numeric_limits<uint64_t>::max();
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace berth

@@ -1,0 +1,33 @@
+// The journal's file as a whole: set aside when it is damaged, replaced when it cannot be trusted any more.
+//
+// Blocks on the local disk. Used by JournalWriter alone, while it has the file closed.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace berth {
+
+// Renames `path`, with its log and its index, to path.corrupt-<UTC time>, durably; nothing is deleted.
+// Returns the file's new name.
+[[nodiscard]] absl::StatusOr<std::string> SetJournalAside(const std::string& path);
+
+// Where the file that is to take the place of `path` is written. What an earlier try left is removed.
+[[nodiscard]] absl::StatusOr<std::string> PrepareReplacement(const std::string& path);
+// Puts it, whole and on the disk, in the place of `path`, whose log goes; `keep_old`: the old one is set
+// aside. Once it is called the new file counts, whenever the power goes: FinishReplacement does the rest at
+// the next start.
+[[nodiscard]] absl::Status ReplaceJournal(const std::string& path, bool keep_old);
+// What a crash in the middle of ReplaceJournal left to do. OK where nothing is.
+[[nodiscard]] absl::Status FinishReplacement(const std::string& path);
+
+// Whether the file is empty while its log is not: then what it held is lost.
+[[nodiscard]] bool JournalWasEmptied(const std::string& path);
+
+// What is free on the disk for us, in bytes; the largest number where that cannot be told.
+[[nodiscard]] uint64_t FreeBytes(const std::string& path);
+
+}  // namespace berth

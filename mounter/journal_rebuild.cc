@@ -1,0 +1,129 @@
+#include "mounter/journal_rebuild.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr char kLost[] = "the journal was lost, and it is not mounted: publish it again, or unpublish it";
+
+// What the kernel shows at its target decides.
+void JudgePublication(const VolumePaths& paths, const VolumeRecord& record, PublicationRecord& publication) {
+  const auto facts = paths.LookAtTarget(record, publication);
+  const bool block = record.use.access_type == AccessType::kBlock;
+  const bool there = facts.ok() && facts->exists && (block ? S_ISBLK(facts->mode) : facts->mount_root);
+  publication.state = PublicationState::kPublished;
+  if (there) {
+    publication.mount_id = facts->mount_root ? facts->mount_id : 0;
+    return;
+  }
+  publication.uncertain = true;
+  publication.held = kLost;
+  publication.last_error = publication.held;
+}
+
+bool StagingIsMounted(const VolumePaths& paths, const VolumeRecord& record) {
+  const auto facts = paths.LookAtStaging(record);
+  return facts.ok() && facts->mount_root;
+}
+
+}  // namespace
+
+absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::string& name,
+                                        const std::string& boot_id) {
+  BERTH_ASSIGN_OR_RETURN(VolumeRecord record, paths.ReadIdentity(name));
+  record.rebuilt = true;
+  record.boot_id = boot_id;
+  if (record.stages) {
+    record.stage_state = StageState::kStaged;
+    // A plugin may stage without a mount, so that its absence proves nothing.
+    record.stage_uncertain = !StagingIsMounted(paths, record);
+  }
+  for (PublicationRecord& publication : record.publications) JudgePublication(paths, record, publication);
+  return record;
+}
+
+absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::string& boot_id) {
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, paths.List());
+  RebuiltRows rows;
+  for (const std::string& name : names) {
+    auto record = RebuildRow(paths, name, boot_id);
+    if (record.ok()) {
+      rows.records.push_back(*std::move(record));
+    } else {
+      rows.strangers.emplace_back(MessageOf(record.status()));
+    }
+  }
+  return rows;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal, const VolumePaths& paths,
+                                                               const std::string& boot_id) {
+  std::map<std::string, std::string> rows = journal.TakeLoaded();
+  std::vector<Journal::Damaged> damaged;
+  for (const auto& [key, bytes] : journal.TakeDamaged()) {
+    damaged.push_back({.key = key, .record = bytes, .reason = "its bytes are not those that were written"});
+  }
+  for (const auto& [key, bytes] : rows) {
+    const auto record = DecodeRecord(bytes);
+    if (record.ok()) continue;
+    // Of a newer berthd, say: nothing is damaged, and it is not for this one to judge.
+    if (record.status().code() != absl::StatusCode::kDataLoss) {
+      return Annotate(record.status(), fmt::format("journal: row {}", Printable(key, 64)));
+    }
+    damaged.push_back({.key = key, .record = bytes, .reason = std::string(MessageOf(record.status()))});
+  }
+  if (damaged.empty() && !journal.begun_anew()) return rows;
+
+  std::map<std::string, std::string> rebuilt;
+  for (const Journal::Damaged& row : damaged) {
+    rows.erase(row.key);
+    const auto record = RebuildRow(paths, row.key, boot_id);
+    std::string outcome = "made anew from its identity file";
+    if (record.ok()) {
+      rebuilt[row.key] = EncodeRecord(*record);
+    } else {
+      outcome = fmt::format("not known any more ({})", MessageOf(record.status()));
+    }
+    journal.Note(
+        fmt::format("the journal's row {} was damaged ({}) and is kept in its table \"damaged\"; its "
+                    "volume is {}",
+                    Printable(row.key, 64), row.reason, outcome));
+  }
+  if (journal.begun_anew()) {
+    BERTH_ASSIGN_OR_RETURN(const RebuiltRows found, RebuildRows(paths, boot_id));
+    for (const VolumeRecord& record : found.records) {
+      const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
+      if (!rows.contains(key)) rebuilt[key] = EncodeRecord(record);
+    }
+    for (const std::string& stranger : found.strangers) SPDLOG_WARN("{}: left alone", stranger);
+    // On a node that begins there is nothing to tell.
+    if (!rebuilt.empty()) {
+      journal.Note(
+          fmt::format("the journal was lost: {} volumes were made anew from their identity files; what "
+                      "is mounted counts as published, the rest waits for somebody's word",
+                      rebuilt.size()));
+    }
+  }
+  BERTH_RETURN_IF_ERROR(journal.Restore(rebuilt, damaged));
+  rows.merge(rebuilt);
+  return rows;
+}
+
+void TellRestored(Journal& journal, EventLog& events) {
+  for (std::string& note : journal.TakeNotes()) {
+    events.Append({.type = "node.journal_rebuilt",
+                   .plugin_id = "",
+                   .volume_id = "",
+                   .consumer = "",
+                   .message = std::move(note)});
+  }
+}
+
+}  // namespace berth

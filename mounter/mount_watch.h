@@ -1,0 +1,64 @@
+// Tells when somebody changes the mounts beneath our tree: takes one away, or puts one on top.
+//
+// Owned by the Mounter; loop thread only. Told by the kernel, never by polling. Where fanotify tells of
+// mounts (Linux 6.15 and later), an event costs a look-up and at most one statmount(2), with any number of
+// mounts. On older kernels libmount's monitor says only that something has changed; the mount table is then
+// read anew and compared, on a helper thread, a tenth of the time at most.
+//
+//   kernel: attached, detached ── gathered for a moment ──> on_change({keys})
+//                    queue overflow, the tree itself ─────> on_change(unset): any may have changed
+//
+// Remounts and changes of propagation are not told.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/task_scope.h"
+
+namespace berth {
+
+struct MountWatchOptions {
+  bool use_fanotify = true;  // false: as on a kernel without it
+  // Changes are gathered for so long, so that a mount that we have asked for ourselves is tracked by then.
+  Duration gather = std::chrono::milliseconds(50);
+};
+
+class MountWatch {
+ public:
+  // The volume directories (first component beneath the tree) whose mounts may have changed; unset: any may.
+  using OnChange = std::function<void(const std::optional<std::set<std::string>>& keys)>;
+
+  // `tree` as the kernel shows it: absolute, no symlinks. `scope` runs the watch; `on_change` is called from
+  // there, and not any more once this is destroyed. Errors: what the kernel says, where neither way works.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<MountWatch>> Start(asio::any_io_executor executor,
+                                                                         TaskScope& scope, std::string tree,
+                                                                         OnChange on_change,
+                                                                         MountWatchOptions options = {});
+  ~MountWatch();
+  MountWatch(const MountWatch&) = delete;
+  MountWatch& operator=(const MountWatch&) = delete;
+
+  // A mount that is as it should be (PathFacts::mount_id): that it came is not told, that it goes is, with
+  // `key`. A mount that is taken away knowingly is untracked first. On old kernels these do nothing, and our
+  // own changes are told too.
+  void Track(uint64_t mount_id, const std::string& key);
+  void Untrack(uint64_t mount_id);
+
+  // How it watches, for the log.
+  [[nodiscard]] const std::string& describe() const;
+
+ private:
+  struct State;
+  explicit MountWatch(std::shared_ptr<State> state);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace berth

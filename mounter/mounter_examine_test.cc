@@ -1,0 +1,96 @@
+// Explain and Examine, of volumes that are really mounted.
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/safe_path.h"
+#include "base/unique_fd.h"
+#include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_paths.h"
+
+namespace berth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class MounterExamineTest : public MounterTestBase {
+ protected:
+  [[nodiscard]] std::vector<Finding> Examine(bool repair) {
+    auto findings = loop_.Run(mounter_->Examine(repair, Soon()));
+    EXPECT_TRUE(findings.ok()) << findings.status();
+    return findings.ok() ? *std::move(findings) : std::vector<Finding>();
+  }
+};
+
+TEST_F(MounterExamineTest, AWellVolumeIsExplainedAndHasNoFindings) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const UniqueFd held(open(target->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto explained = loop_.Run(mounter_->Explain("hp", "v1", Soon()));
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  EXPECT_EQ(explained->view.publications.size(), 1U);
+  EXPECT_EQ(explained->journal_key, VolumePaths::VolumeKey("hp", "v1"));
+  EXPECT_TRUE(explained->in_journal);
+  EXPECT_THAT(explained->identity, HasSubstr("volume v1 of plugin hp"));
+  EXPECT_THAT(explained->mounts, Contains(Field(&KernelMount::target, *target)));
+  EXPECT_THAT(explained->holders, Contains(Field(&MountHolder::pid, getpid())));
+  EXPECT_THAT(explained->rpcs, Contains(AllOf(Field(&RpcTrace::rpc, HasSubstr("NodePublishVolume")),
+                                              Field(&RpcTrace::code, absl::StatusCode::kOk))));
+  EXPECT_THAT(explained->remarks, ElementsAre("next: nothing is to be done"));
+  EXPECT_THAT(Examine(false), IsEmpty());
+  EXPECT_EQ(loop_.Run(mounter_->Explain("hp", "nobody's", Soon())).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(MounterExamineTest, AnEmptyStrangerIsRemovedAndOneWithDataStays) {
+  const std::string tree = options_.state_dir + "/volumes";
+  ASSERT_EQ(mkdir((tree + "/empty").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir((tree + "/data").c_str(), 0755), 0);
+  ASSERT_EQ(mkdir((tree + "/data/precious").c_str(), 0755), 0);
+  EXPECT_THAT(Examine(false), ElementsAre(Field(&Finding::code, "directory.stranger"),
+                                          Field(&Finding::code, "directory.stranger")));
+  ASSERT_EQ(access((tree + "/empty").c_str(), F_OK), 0) << "nothing is repaired unasked";
+  const auto findings = Examine(true);
+  for (const Finding& finding : findings) {
+    EXPECT_EQ(finding.repaired, finding.path.ends_with("/empty")) << finding.path;
+  }
+  EXPECT_NE(access((tree + "/empty").c_str(), F_OK), 0);
+  EXPECT_EQ(access((tree + "/data/precious").c_str(), F_OK), 0);
+  ASSERT_EQ(rmdir((tree + "/data/precious").c_str()), 0);
+  ASSERT_EQ(rmdir((tree + "/data").c_str()), 0);
+}
+
+TEST_F(MounterExamineTest, ALostIdentityFileIsWrittenAnew) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  const std::string file =
+      fmt::format("{}/volumes/{}/identity.json", options_.state_dir, VolumePaths::VolumeKey("hp", "v1"));
+  ASSERT_EQ(unlink(file.c_str()), 0);
+  EXPECT_THAT(Examine(true),
+              ElementsAre(AllOf(Field(&Finding::code, "identity.wrong"), Field(&Finding::repaired, true))));
+  EXPECT_EQ(access(file.c_str(), F_OK), 0);
+  EXPECT_THAT(Examine(false), IsEmpty());
+}
+
+TEST_F(MounterExamineTest, AMountThatSomebodyTookAwayIsMountedAgainWhenAsked) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  const auto told = Examine(false);
+  EXPECT_THAT(told, Contains(AllOf(Field(&Finding::code, "mount.missing"), Field(&Finding::consumer, "web"),
+                                   Field(&Finding::repair, Not(IsEmpty())))));
+  EXPECT_THAT(Examine(true),
+              Contains(AllOf(Field(&Finding::code, "mount.missing"), Field(&Finding::repaired, true))));
+  EXPECT_TRUE(LookAt(*target)->mount_root);
+}
+
+}  // namespace
+}  // namespace berth

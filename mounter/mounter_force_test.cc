@@ -1,0 +1,151 @@
+// What waits for what: requests that join, supersede and force their way.
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/safe_path.h"
+#include "mounter/mounter.h"
+#include "mounter/testing/mounter_test_base.h"
+
+namespace berth {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class MounterForceTest : public MounterTestBase {
+ protected:
+  static UnpublishRequest Forced(const PublishRequest& request) {
+    UnpublishRequest undo = Undo(request);
+    undo.force = true;
+    return undo;
+  }
+};
+
+TEST_F(MounterForceTest, AnotherRequestIsToldWhatRunsSinceWhenAndForWhom) {
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto first = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
+  const auto late =
+      loop_.Run(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::milliseconds(50)));
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf(late.status()), HasSubstr("NodeStageVolume has run for"));
+  EXPECT_THAT(MessageOf(late.status()), HasSubstr("consumer web"));
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value(); }));
+}
+
+TEST_F(MounterForceTest, OtherSecretsAreAnotherRequest) {
+  PublishRequest request = Request();
+  request.secrets = {{"k", "right"}};
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto first = loop_.Start(mounter_->Publish(request, Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
+  request.secrets = {{"k", "wrong"}};
+  const auto second = loop_.Run(mounter_->Publish(request, Clock::now() + std::chrono::milliseconds(50)));
+  EXPECT_THAT(MessageOf(second.status()), HasSubstr("not begun")) << "it did not join";
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value(); }));
+}
+
+TEST_F(MounterForceTest, AnUnpublishDoesNotWaitForAPluginThatAPublishWaitsFor) {
+  plugins_.SetUsable(false);
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, std::chrono::milliseconds(30)));
+  // Nothing was sent, so nothing has to be undone, and no plugin is needed for that.
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  EXPECT_FALSE((*publish)->ok());
+  EXPECT_TRUE(Gone());
+  EXPECT_THAT(plugin_.Log(), IsEmpty());
+}
+
+TEST_F(MounterForceTest, AnUnpublishEndsThePublishesOfTheSameThatHaveNotBegun) {
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  const auto first = loop_.Start(mounter_->Publish(Request("v1", "other"), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 2; }));
+  const auto queued = loop_.Start(mounter_->Publish(Request(), Soon()));
+  const auto undo = loop_.Start(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return queued->has_value(); }));
+  EXPECT_EQ((*queued)->status().code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(first->has_value()) << "what runs for others is not touched";
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value() && first->has_value(); }));
+  EXPECT_TRUE((*first)->ok());
+}
+
+TEST_F(MounterForceTest, WorkInTheBackgroundThatWaitsForAPluginMakesWayForARequest) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  plugins_.SetUsable(false);
+  EXPECT_FALSE(
+      loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Clock::now() + std::chrono::milliseconds(30)))
+          .ok());
+  Close();
+  Open();
+  // In the background it waits for the plugin; that this is published the kernel alone can say.
+  EXPECT_EQ(*Publish(Request()), *target);
+}
+
+TEST_F(MounterForceTest, AForcedUnpublishGetsPastAPublishThatHangs) {
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  plugin_.HangNext("NodePublishVolume", Effect::kNone);
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 2; }));
+  const auto queued = loop_.Start(mounter_->Publish(Request("v1", "third"), Soon()));
+  const auto forced = loop_.Run(mounter_->Unpublish(Forced(Request()), Soon()));
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value() && queued->has_value(); }));
+  EXPECT_FALSE((*publish)->ok());
+  EXPECT_TRUE((*queued)->ok()) << "what waits has its turn after it: " << (*queued)->status();
+  EXPECT_EQ(View().publications.size(), 2U);
+  EXPECT_EQ(plugin_.PublishedCount(), 2U);
+}
+
+TEST_F(MounterForceTest, AForcedUnpublishGetsPastAnUnpublishThatHangs) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.HangNext("NodeUnpublishVolume", Effect::kNone);
+  const auto first = loop_.Start(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnpublishVolume") == 1; }));
+  const auto forced = loop_.Run(mounter_->Unpublish(Forced(Request()), Soon()));
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value(); }));
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+}
+
+TEST_F(MounterForceTest, ACallThatDoesNotComeBackIsShownAsStuckAndCostsItsVolumeAlone) {
+  Close();
+  options_.rpc_timeout = std::chrono::milliseconds(100);
+  Open();
+  ASSERT_TRUE(Publish(Request()).ok());
+  for (int i = 0; i < 50; ++i) plugin_.HangNext("NodeUnpublishVolume", Effect::kNone);
+  const auto undo = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+  EXPECT_FALSE(undo.ok());
+  ASSERT_TRUE(View().stuck.has_value());
+  EXPECT_THAT(View().stuck->on, HasSubstr("NodeUnpublishVolume"));
+  EXPECT_THAT(EventTypes(), Contains("volume.stuck"));
+  EXPECT_TRUE(Publish(Request("v2")).ok()) << "another volume goes on";
+  EXPECT_FALSE(View("v2").stuck.has_value());
+  plugin_.ClearFaults();
+  plugin_.Release();
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().volume_id.empty(); })) << "it ends once the plugin answers";
+}
+
+TEST_F(MounterForceTest, TheLastCallsAreKeptWithTheirCodes) {
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::ABORTED, Effect::kNone);
+  ASSERT_TRUE(Publish(Request()).ok());
+  const auto explained = loop_.Run(mounter_->Explain("hp", "v1", Soon()));
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  ASSERT_EQ(explained->rpcs.size(), 3U);
+  EXPECT_EQ(explained->rpcs[0].code, absl::StatusCode::kAborted);
+  EXPECT_EQ(explained->rpcs[2].rpc, "NodePublishVolume");
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,107 @@
+// The Mounter as it is built: what its source files share. Included by them alone.
+//
+//   mounter.cc          opening, recovery, shutdown, what others change
+//   mounter_requests.cc publish, unpublish and the like, each handed to its volume
+//   mounter_queries.cc  what is asked of it: volumes, mounts of a consumer
+//   mounter_examine.cc  explanations and findings: what does not fit together, and its repair
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/process.h"
+#include "base/status.h"
+#include "mounter/doctor.h"
+#include "mounter/journal_rebuild.h"
+#include "mounter/mount_health.h"
+#include "mounter/mounter.h"
+#include "mounter/mounter_context.h"
+#include "mounter/recovery.h"
+#include "mounter/volume_actor.h"
+
+namespace berth {
+
+class MounterImpl final : public Mounter {
+ public:
+  MounterImpl(const asio::any_io_executor& executor, MounterOptions options, PluginDirectory& plugins,
+              EventLog& events, std::unique_ptr<Journal> journal, VolumePaths paths)
+      : context_(executor, std::move(options), plugins, events, std::move(journal), std::move(paths)) {
+    context_.volumes_through = [this](const std::string& plugin_id) { return VolumesThrough(plugin_id); };
+    context_.uses = [this](const std::string& consumer, const std::string& key, bool used) {
+      Uses(consumer, key, used);
+    };
+  }
+
+  [[nodiscard]] absl::Status Load() {
+    BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
+    BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
+    for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
+    return absl::OkStatus();
+  }
+
+  Awaitable<absl::Status> Recover() override;
+  Awaitable<void> Shutdown(TimePoint deadline) override;
+  Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request, TimePoint deadline) override;
+  Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint deadline) override;
+  Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, TimePoint deadline) override;
+  void Confirm(Origin origin) override;
+  Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
+                                       int64_t required_bytes) override;
+  std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override;
+  std::vector<VolumeView> VolumesOf(const std::string& consumer) const override;
+  Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id, std::string volume_id,
+                                                       TimePoint deadline) override;
+  Awaitable<absl::StatusOr<std::vector<Finding>>> Examine(bool repair, TimePoint deadline) override;
+  std::vector<std::string> Problems() const override;
+  Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(std::string plugin_id,
+                                                                         std::string volume_id,
+                                                                         TimePoint deadline) override;
+  Awaitable<absl::StatusOr<int64_t>> NodeExpand(std::string plugin_id, std::string volume_id,
+                                                ::csi::v1::CapacityRange range,
+                                                std::map<std::string, std::string> secrets,
+                                                TimePoint deadline) override;
+  std::vector<VolumeView> List() const override;
+  std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
+  std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
+  Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {
+    return context_.journal->ReserveEventNumbers(count);
+  }
+
+ private:
+  std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);
+  [[nodiscard]] std::shared_ptr<VolumeActor> FindActor(const std::string& plugin_id,
+                                                       const std::string& volume_id) const;
+  // The volumes that a consumer uses; the others are not looked at.
+  [[nodiscard]] std::vector<std::shared_ptr<VolumeActor>> ActorsOf(const std::string& consumer) const;
+  [[nodiscard]] std::shared_ptr<VolumeActor> FindOrAdd(const std::string& plugin_id,
+                                                       const std::string& volume_id);
+  [[nodiscard]] size_t VolumesThrough(const std::string& plugin_id) const;
+  // Somebody may have changed the mounts of these volumes; unset: of any.
+  void OnMountChanges(const std::optional<std::set<std::string>>& keys);
+  void WatchHealth();
+  // The consumer's processes have ended. OK where nothing of it is published.
+  [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
+  void Uses(const std::string& consumer, const std::string& key, bool used);
+  // What can be known of one volume without waiting.
+  [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor);
+  [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::Status> Perform(Diagnosis diagnosis, TimePoint deadline);
+
+  // Queues `request`, and waits for its end until `deadline`.
+  [[nodiscard]] static Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> Run(
+      std::shared_ptr<VolumeActor> actor, VolumeRequest request, TimePoint deadline);
+
+  MounterContext context_;
+  std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
+  std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
+  std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
+  std::string not_watching_;              // why changes by others are not noticed; empty: they are
+  std::optional<MountHealth> health_;
+};
+
+}  // namespace berth

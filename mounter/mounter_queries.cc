@@ -1,0 +1,115 @@
+// What is asked of the mounter: nothing here changes a volume.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/safe_path.h"
+#include "mounter/mounter_impl.h"
+#include "mounter/statmount.h"
+
+namespace berth {
+namespace {
+
+// By what people know, rather than by hash.
+void SortByName(std::vector<VolumeView>* views) {
+  std::ranges::sort(*views, [](const VolumeView& a, const VolumeView& b) {
+    return std::tie(a.plugin_id, a.volume_id) < std::tie(b.plugin_id, b.volume_id);
+  });
+}
+
+bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
+  if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);
+  return facts.mount_root;
+}
+
+// `facts` of its target, which is there.
+ConsumerMount MountOf(const VolumeRecord& record, const PublicationRecord& publication,
+                      const PathFacts& facts, std::string target) {
+  ConsumerMount mount{.plugin_id = record.plugin_id,
+                      .volume_id = record.volume_id,
+                      .consumer = publication.key.consumer,
+                      .name = publication.key.name,
+                      .source_path = std::move(target),
+                      .access_type = record.use.access_type,
+                      .readonly = publication.readonly,
+                      .fs_type = "",
+                      .mount_flags = {},
+                      .propagation = ""};
+  if (record.use.access_type == AccessType::kBlock) {
+    mount.device_major = major(facts.special);
+    mount.device_minor = minor(facts.special);
+    return mount;
+  }
+  const auto shown = StatMount(facts.mount_id);
+  mount.fs_type = shown.ok() && shown->has_value() ? (*shown)->fs_type : record.use.fs_type;
+  mount.mount_flags = record.use.mount_flags;
+  // What a runtime mounts inside stays with its consumer.
+  mount.propagation = "rprivate";
+  return mount;
+}
+
+}  // namespace
+
+std::vector<VolumeView> MounterImpl::List() const {
+  std::vector<VolumeView> views;
+  for (const auto& [key, actor] : volumes_) {
+    if (actor->present()) views.push_back(actor->View());
+  }
+  SortByName(&views);
+  return views;
+}
+
+std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
+                                            const std::string& volume_id) const {
+  const auto actor = FindActor(plugin_id, volume_id);
+  if (actor == nullptr || !actor->present()) return std::nullopt;
+  return actor->View();
+}
+
+std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
+  std::vector<std::string> held;
+  for (const auto& [key, actor] : volumes_) {
+    const VolumeRecord& record = actor->machine().record();
+    if (!actor->present() || record.plugin_id != plugin_id) continue;
+    const std::string volume = Printable(record.volume_id, 128);
+    for (const PublicationRecord& publication : record.publications) {
+      held.push_back(fmt::format("volume {} by {}", volume, Describe(publication.key)));
+    }
+    if (record.publications.empty()) held.push_back(fmt::format("volume {}, being unstaged", volume));
+  }
+  return held;
+}
+
+std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) const {
+  std::vector<ConsumerMount> mounts;
+  for (const auto& actor : ActorsOf(consumer)) {
+    if (!actor->present()) continue;
+    const VolumeRecord& record = actor->machine().record();
+    for (const PublicationRecord& p : record.publications) {
+      if (p.key.consumer != consumer || p.state != PublicationState::kPublished || p.uncertain) continue;
+      const auto facts = context_.paths->LookAtTarget(record, p);
+      if (facts.ok() && IsThere(record, *facts)) {
+        mounts.push_back(MountOf(record, p, *facts, context_.paths->TargetPath(record, p)));
+      }
+    }
+  }
+  std::ranges::sort(mounts, [](const ConsumerMount& a, const ConsumerMount& b) {
+    return std::tie(a.plugin_id, a.volume_id, a.name) < std::tie(b.plugin_id, b.volume_id, b.name);
+  });
+  return mounts;
+}
+
+std::vector<VolumeView> MounterImpl::VolumesOf(const std::string& consumer) const {
+  std::vector<VolumeView> views;
+  for (const auto& actor : ActorsOf(consumer)) {
+    if (actor->present()) views.push_back(actor->View());
+  }
+  SortByName(&views);
+  return views;
+}
+
+}  // namespace berth

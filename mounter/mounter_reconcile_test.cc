@@ -1,0 +1,355 @@
+// What others do to our mounts, and what a restart of the node does.
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/safe_path.h"
+#include "mounter/journal.h"
+#include "mounter/mount_table.h"
+#include "mounter/mounter.h"
+#include "mounter/testing/fuse_server.h"
+#include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_record.h"
+
+namespace berth {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
+
+class MounterReconcileTest : public MounterTestBase {
+ protected:
+  [[nodiscard]] bool WaitForEvent(const std::string& type, size_t times = 1) {
+    return loop_.RunUntil([&] { return CountEvents(type) >= times; });
+  }
+  [[nodiscard]] size_t CountEvents(const std::string& type) const {
+    return static_cast<size_t>(std::ranges::count(EventTypes(), type));
+  }
+  [[nodiscard]] std::string LastMessage(const std::string& type) const {
+    std::string message;
+    for (const Event& event : events_.After(0, 10'000).events) {
+      if (event.type == type) message = event.message;
+    }
+    return message;
+  }
+
+  // As the end of the node: no mount is left, and the rows are of another boot. The plugin keeps its books.
+  void CloseAndReboot() {
+    Close();
+    const std::string tree = options_.state_dir + "/volumes";
+    auto mounts = MountsBeneath(tree, 1000);
+    ASSERT_TRUE(mounts.ok()) << mounts.status();
+    std::ranges::reverse(*mounts);
+    for (const Mount& mount : *mounts) {
+      ASSERT_EQ(umount2(mount.target.c_str(), MNT_DETACH), 0) << mount.target;
+    }
+    EditRows([](VolumeRecord& record) { record.boot_id = "00000000-0000-0000-0000-000000000000"; });
+  }
+
+  template <class Edit>
+  void EditRows(Edit edit) {
+    auto journal = Journal::Open(loop_.executor(), {.path = options_.state_dir + "/journal.db"});
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    for (const auto& [key, row] : (*journal)->TakeLoaded()) {
+      auto record = DecodeRecord(row);
+      ASSERT_TRUE(record.ok()) << record.status();
+      edit(*record);
+      ASSERT_EQ(loop_.Run((*journal)->Put(key, EncodeRecord(*record))), absl::OkStatus());
+    }
+  }
+
+  [[nodiscard]] bool WaitPublished(const std::string& volume = "v1") {
+    return loop_.RunUntil([&] {
+      const VolumeView view = View(volume);
+      return !view.publications.empty() && !view.uncertain &&
+             std::ranges::all_of(view.publications, [](const PublicationView& p) {
+               return p.state == PublicationState::kPublished;
+             });
+    });
+  }
+};
+
+TEST_F(MounterReconcileTest, Fault26SomebodyElsesUnmountIsNoticedAndTold) {
+  const auto target = Publish(Request());
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.lost"));
+  EXPECT_TRUE(View().uncertain);
+  EXPECT_THAT(View().publications.at(0).last_error, HasSubstr("somebody else unmounted it"));
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1) << "nobody asked for a repair";
+  EXPECT_EQ(*Publish(Request()), *target);
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_FALSE(View().uncertain);
+}
+
+TEST_F(MounterReconcileTest, Fault26SomebodyElsesUnmountIsRepairedWhereThatIsAskedFor) {
+  PublishRequest request = Request();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_FALSE(View().uncertain);
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1) << "its books are closed first";
+  // And again, as often as it happens.
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.remounted", 2));
+  EXPECT_TRUE(IsMounted(*target));
+}
+
+TEST_F(MounterReconcileTest, Fault26SomebodyElsesMountOnTopIsNoticedAndUnwound) {
+  const auto target = Publish(Request());
+  ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);
+  ASSERT_TRUE(WaitForEvent("volume.overmounted"));
+  EXPECT_TRUE(View().uncertain);
+  const auto undone = Unpublish(Request());
+  EXPECT_TRUE(undone.ok()) << undone.status();
+  EXPECT_FALSE(LookAt(*target)->exists);
+  EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterReconcileTest, AMountOnTopThatGoesAgainIsForgotten) {
+  const auto target = Publish(Request());
+  ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);
+  ASSERT_TRUE(WaitForEvent("volume.overmounted"));
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_TRUE(loop_.RunUntil([&] { return !View().uncertain; }));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.lost")));
+}
+
+TEST_F(MounterReconcileTest, AMountOnTopIsKnownAfterARestart) {
+  const auto target = Publish(Request());
+  Close();
+  ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);
+  Open();
+  EXPECT_THAT(EventTypes(), Contains("volume.overmounted"));
+}
+
+TEST_F(MounterReconcileTest, OurOwnMountsAreNotTakenForSomebodyElses) {
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Publish(Request()).ok());
+    ASSERT_TRUE(Publish(Request("v2")).ok());
+    ASSERT_TRUE(Unpublish(Request()).ok());
+    ASSERT_TRUE(Unpublish(Request("v2")).ok());
+  }
+  // Whatever the kernel told of these has been heard once it has told of this.
+  ASSERT_TRUE(Publish(Request("v3")).ok());
+  ASSERT_EQ(umount2(View("v3").publications.at(0).target_path.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.lost"));
+  EXPECT_EQ(CountEvents("volume.lost"), 1U);
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.stranger")));
+}
+
+TEST_F(MounterReconcileTest, AMountInADirectoryThatNobodyKnowsIsTold) {
+  const std::string stranger = options_.state_dir + "/volumes/stranger";
+  ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
+  ASSERT_EQ(mount("x", stranger.c_str(), "tmpfs", 0, nullptr), 0);
+  ASSERT_TRUE(WaitForEvent("volume.stranger"));
+  EXPECT_TRUE(IsMounted(stranger)) << "left alone";
+  ASSERT_EQ(umount2(stranger.c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_EQ(rmdir(stranger.c_str()), 0);
+}
+
+TEST_F(MounterReconcileTest, AnEphemeralVolumeIsNeverUnpublishedToRepairIt) {
+  PublishRequest request = Request();
+  request.ephemeral = true;
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 0);
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+  EXPECT_TRUE(IsMounted(*target));
+  // A caller's repeat finds it lost, too.
+  Close();
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  EditRows([](VolumeRecord& record) { record.publications.at(0).remount = false; });
+  Open();
+  request.remount = false;
+  ASSERT_TRUE(Publish(request).ok());
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  EXPECT_TRUE(Unpublish(request).ok());
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
+  EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0);
+}
+
+class MounterDeadMountTest : public MounterReconcileTest {
+ protected:
+  void SetUp() override {
+    options_.health_interval = std::chrono::milliseconds(50);
+    Open();
+    ASSERT_EQ(mkdir(plugin_.DataPath("v1").c_str(), 0755), 0);
+    Serve();
+  }
+  void TearDown() override {
+    fuse_.reset();
+    MounterReconcileTest::TearDown();
+  }
+  void Serve() {
+    auto fuse = FuseServer::Mount(plugin_.DataPath("v1"));
+    ASSERT_TRUE(fuse.ok()) << fuse.status();
+    fuse_ = *std::move(fuse);
+  }
+
+  std::unique_ptr<FuseServer> fuse_;
+};
+
+TEST_F(MounterDeadMountTest, ADeadFileSystemIsToldWithTheConsumerThatMustRestart) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead"));
+  EXPECT_THAT(LastMessage("volume.dead"), HasSubstr("consumer web has to be restarted"));
+  EXPECT_THAT(View().publications.at(0).dead, Not(IsEmpty()));
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "only told: nobody asked for a repair";
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
+  PublishRequest request = Request();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  fuse_->Die();
+  fuse_.reset();
+  Serve();
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+  ASSERT_TRUE(WaitPublished());
+  EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
+  EXPECT_THAT(View().publications.at(0).dead, IsEmpty());
+  EXPECT_THAT(plugin_.Log(),
+              ElementsAre("NodeStageVolume v1", "NodePublishVolume v1", "NodeUnpublishVolume v1",
+                          "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
+}
+
+class MounterRebootTest : public MounterReconcileTest {
+ protected:
+  static PublishRequest Of(Origin origin, const std::string& volume) {
+    PublishRequest request = Request(volume);
+    request.origin = origin;
+    return request;
+  }
+};
+
+TEST_F(MounterRebootTest, Fault19DeclaredVolumesAreMountedAgainAtOnce) {
+  const auto target = Publish(Of(Origin::kDeclared, "v1"));
+  std::ofstream(*target + "/file") << "data";
+  CloseAndReboot();
+  plugins_.SetUsable(false);
+  Open();
+  EXPECT_FALSE(IsMounted(*target));
+  plugins_.SetUsable(true);
+  ASSERT_TRUE(WaitPublished());
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_EQ(*ReadFile(*target + "/file", 100), "data") << "not an empty directory: the plugin kept books";
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+}
+
+TEST_F(MounterRebootTest, Fault19ACallersVolumeWaitsForItsWord) {
+  const auto target = Publish(Request());
+  std::ofstream(*target + "/file") << "data";
+  const size_t calls = plugin_.Log().size();
+  CloseAndReboot();
+  Open();
+  EXPECT_EQ(plugin_.Log().size(), calls);
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("the node was restarted"));
+  EXPECT_THAT(EventTypes(), Contains("volume.held"));
+  // So it does after another end of berthd, in the same boot.
+  Close();
+  Open();
+  EXPECT_EQ(plugin_.Log().size(), calls);
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("the node was restarted"));
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(*ReadFile(*target + "/file", 100), "data");
+  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+}
+
+TEST_F(MounterRebootTest, Fault19WhatIsHeldMayBeUnpublished) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  CloseAndReboot();
+  Open();
+  EXPECT_EQ(*Unpublish(Request()), true);
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U) << "the plugin was told";
+}
+
+TEST_F(MounterRebootTest, Fault19AScheduledVolumeWaitsForConfirmWhichIsAskedForOnce) {
+  for (const char* volume : {"v1", "v2", "v3"}) {
+    ASSERT_TRUE(Publish(Of(Origin::kScheduler, volume)).ok());
+  }
+  CloseAndReboot();
+  Open();
+  EXPECT_EQ(CountEvents("node.awaiting_scheduler"), 1U);
+  EXPECT_THAT(LastMessage("node.awaiting_scheduler"), HasSubstr("3 volumes"));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.held")));
+  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler"));
+  // One is not wanted any more: that does not wait.
+  EXPECT_EQ(*Unpublish(Request("v3")), true);
+  mounter_->Confirm(Origin::kDeclared);
+  EXPECT_THAT(View("v2").publications.at(0).held, Not(IsEmpty()));
+  mounter_->Confirm(Origin::kScheduler);
+  for (const char* volume : {"v1", "v2"}) {
+    ASSERT_TRUE(WaitPublished(volume));
+    EXPECT_TRUE(IsMounted(View(volume).publications.at(0).target_path));
+  }
+}
+
+TEST_F(MounterRebootTest, Fault19WhatWasBeingUndoneIsStillUndone) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.SetUsable(false);
+  EXPECT_FALSE(
+      loop_.Run(mounter_->Unpublish(Undo(Request()), Clock::now() + std::chrono::milliseconds(30))).ok());
+  CloseAndReboot();
+  Open();
+  plugins_.SetUsable(true);
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+}
+
+TEST_F(MounterRebootTest, WhatIsMountedAgainSurvivesAPluginThatRefusesFirst) {
+  const auto target = Publish(Of(Origin::kDeclared, "v1"));
+  CloseAndReboot();
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::FAILED_PRECONDITION, Effect::kNone, 2);
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kDone, 2);
+  Open();
+  ASSERT_TRUE(WaitPublished()) << View().last_error;
+  EXPECT_TRUE(IsMounted(*target));
+}
+
+TEST_F(MounterReconcileTest, AnExpansionIsOwedUntilItIsDone) {
+  EXPECT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)).code(), absl::StatusCode::kNotFound);
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 2);
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 3);
+  EXPECT_TRUE(IsMounted(*target)) << "that it failed undid nothing";
+  EXPECT_THAT(EventTypes(), Contains("volume.expanded"));
+}
+
+TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesBerthd) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.SetUsable(false);
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  Close();
+  Open();
+  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  plugins_.SetUsable(true);
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,179 @@
+// The mounter's requests: each is checked, handed to its volume, and awaited until its caller's deadline.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "mounter/mounter_impl.h"
+#include "mounter/publish_check.h"
+
+namespace berth {
+namespace {
+
+std::string Context(std::string_view what, const std::string& volume_id) {
+  return fmt::format("{} volume {}", what, Printable(volume_id, 128));
+}
+
+}  // namespace
+
+Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
+    std::shared_ptr<VolumeActor> actor, VolumeRequest request, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const auto operation, actor->Submit(std::move(request), deadline));
+  if (!co_await operation->finished.WaitUntil([operation] { return operation->done; }, deadline)) {
+    co_return actor->Overdue(*operation);
+  }
+  if (!operation->status.ok()) co_return operation->status;
+  co_return operation;
+}
+
+Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
+  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
+  const std::string context = Context("publish", request.volume_id);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  // What no waiting mends is said at once.
+  const auto plugin = context_.plugins.Find(request.plugin_id);
+  if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
+    co_return Annotate(plugin.status(), context);
+  }
+  if (request.life.kind != ConsumerLife::Kind::kUnknown) {
+    auto life = co_await context_.consumers.Identify(request.life, deadline);
+    if (!life.ok()) co_return Annotate(life.status(), context);
+    request.life = *std::move(life);
+    if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  }
+  const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
+  const auto done = co_await Run(actor, std::move(request), deadline);
+  if (!done.ok()) co_return Annotate(done.status(), context);
+  co_return (*done)->target_path;
+}
+
+Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishRequest request,
+                                                                  TimePoint deadline) {
+  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
+  const std::string context = Context("unpublish", request.volume_id);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  const auto actor = FindActor(request.plugin_id, request.volume_id);
+  if (actor == nullptr) co_return UnpublishResult{};
+  if (request.wait_for_consumer) {
+    const bool there =
+        std::ranges::any_of(actor->machine().record().publications,
+                            [&](const PublicationRecord& p) { return Concerns(request, p.key); });
+    BERTH_CO_RETURN_IF_ERROR(Annotate(co_await WaitForConsumer(request, deadline), context));
+    if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+    // Its end may have released it already.
+    request.wait_for_consumer = false;
+    auto result = co_await Unpublish(std::move(request), deadline);
+    if (result.ok() && there) result->was_published = true;
+    co_return result;
+  }
+  const auto done = co_await Run(actor, std::move(request), deadline);
+  if (!done.ok()) co_return Annotate(done.status(), context);
+  co_return UnpublishResult{.was_published = (*done)->undone, .may_live_on = (*done)->may_live_on};
+}
+
+Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {
+  const auto actor = FindActor(request.plugin_id, request.volume_id);
+  if (actor == nullptr) co_return absl::OkStatus();
+  // By value: what is awaited may change the record.
+  const std::vector<PublicationRecord> publications = actor->machine().record().publications;
+  for (const PublicationRecord& publication : publications) {
+    if (!Concerns(request, publication.key)) continue;
+    if (publication.life.kind == ConsumerLife::Kind::kUnknown) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("{}: it is not known what it consists of, so its end cannot be waited for: publish "
+                      "with its process, cgroup or unit, or unpublish once it has ended",
+                      Describe(publication.key)));
+    }
+    if (!co_await context_.consumers.WaitEnded(publication.life, deadline)) {
+      co_return absl::DeadlineExceededError(fmt::format("{} still runs ({}): nothing was begun",
+                                                        Describe(publication.key),
+                                                        DescribeLife(publication.life)));
+    }
+  }
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consumer, TimePoint deadline) {
+  if (consumer.empty()) co_return absl::InvalidArgumentError("consumer: empty; name who has ended");
+  if (context_.stopping) co_return absl::UnavailableError("berthd is stopping");
+  // All are begun before one is awaited.
+  struct Begun {
+    std::shared_ptr<VolumeActor> actor;
+    std::shared_ptr<VolumeOperation> operation;
+    std::string volume_id;
+  };
+  std::vector<Begun> begun;
+  size_t count = 0;
+  absl::Status first_error;
+  for (const auto& actor : ActorsOf(consumer)) {
+    const VolumeRecord& record = actor->machine().record();
+    count += static_cast<size_t>(std::ranges::count_if(
+        record.publications, [&](const PublicationRecord& p) { return p.key.consumer == consumer; }));
+    UnpublishRequest request;
+    request.plugin_id = record.plugin_id;
+    request.volume_id = record.volume_id;
+    request.consumer = consumer;
+    request.all_names = true;
+    auto operation = actor->Submit(std::move(request), deadline);
+    if (operation.ok()) {
+      begun.push_back({actor, *std::move(operation), record.volume_id});
+    } else if (first_error.ok()) {
+      first_error = Annotate(operation.status(), Context("unpublish", record.volume_id));
+    }
+  }
+  for (const Begun& one : begun) {
+    const auto operation = one.operation;
+    absl::Status status;
+    if (co_await operation->finished.WaitUntil([operation] { return operation->done; }, deadline)) {
+      status = operation->status;
+    } else {
+      status = one.actor->Overdue(*operation);
+    }
+    if (first_error.ok() && !status.ok()) first_error = Annotate(status, Context("unpublish", one.volume_id));
+  }
+  if (!first_error.ok()) co_return first_error;
+  co_return count;
+}
+
+Awaitable<absl::Status> MounterImpl::OweExpansion(std::string plugin_id, std::string volume_id,
+                                                  int64_t required_bytes) {
+  const std::string context = Context("expand", volume_id);
+  if (required_bytes <= 0) co_return absl::InvalidArgumentError(context + ": to no size");
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  const auto actor = FindActor(plugin_id, volume_id);
+  if (actor == nullptr || !actor->present()) {
+    co_return absl::NotFoundError(context + ": nothing is known of it on this node");
+  }
+  co_return Annotate(co_await VolumeActor::Owe(actor, required_bytes), context);
+}
+
+Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> MounterImpl::Stats(std::string plugin_id,
+                                                                                    std::string volume_id,
+                                                                                    TimePoint deadline) {
+  const std::string context = Context("stats of", volume_id);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  const auto actor = FindActor(plugin_id, volume_id);
+  if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
+  auto answer = co_await VolumeActor::Stats(actor, deadline);
+  if (!answer.ok()) co_return Annotate(answer.status(), context);
+  co_return answer;
+}
+
+Awaitable<absl::StatusOr<int64_t>> MounterImpl::NodeExpand(std::string plugin_id, std::string volume_id,
+                                                           ::csi::v1::CapacityRange range,
+                                                           std::map<std::string, std::string> secrets,
+                                                           TimePoint deadline) {
+  const std::string context = Context("expand", volume_id);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  const auto actor = FindActor(plugin_id, volume_id);
+  if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
+  ExpandRequest request{.required_bytes = range.required_bytes(),
+                        .limit_bytes = range.limit_bytes(),
+                        .secrets = std::move(secrets)};
+  const auto done = co_await Run(actor, std::move(request), deadline);
+  if (!done.ok()) co_return Annotate(done.status(), context);
+  co_return (*done)->capacity_bytes;
+}
+
+}  // namespace berth

@@ -1,0 +1,173 @@
+#include "mounter/recovery.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace berth {
+namespace {
+
+const PublicationKey kWeb{.consumer = "web", .name = ""};
+
+VolumeRecord Record(PublicationState state, Origin origin = Origin::kCaller, bool remount = false) {
+  VolumeRecord record;
+  record.plugin_id = "hp";
+  record.volume_id = "v1";
+  record.stages = true;
+  record.stage_state = StageState::kStaged;
+  PublicationRecord publication;
+  publication.key = kWeb;
+  publication.state = state;
+  publication.origin = origin;
+  publication.remount = remount;
+  publication.mount_id = 7;
+  record.publications.push_back(publication);
+  return record;
+}
+
+constexpr Circumstances kRunning{};
+constexpr Circumstances kStart{.start = true};
+constexpr Circumstances kReboot{.start = true, .rebooted = true};
+const ShownMount kMounted{.error = "", .there = true, .mount_id = 7};
+const ShownMount kOther{.error = "", .there = true, .mount_id = 8};
+const ShownMount kGone{};
+const ShownMount kUnknown{.error = "EIO"};
+
+std::string Show(ReconcileAction action) {
+  switch (action) {
+    case ReconcileAction::kFound:
+      return "found";
+    case ReconcileAction::kLost:
+      return "lost";
+    case ReconcileAction::kOvermounted:
+      return "overmounted";
+    case ReconcileAction::kRepair:
+      return "repair";
+    case ReconcileAction::kResume:
+      return "resume";
+    case ReconcileAction::kHold:
+      return "hold";
+    case ReconcileAction::kRelease:
+      return "release";
+  }
+  return "";
+}
+
+// What is planned for the one publication; empty: nothing.
+std::string Plan(const VolumeRecord& record, const ShownMount& facts, Circumstances circumstances) {
+  const auto plan = PlanReconciliation(record, {{kWeb, facts}}, circumstances);
+  EXPECT_LE(plan.size(), 1U);
+  return plan.empty() ? "" : Show(plan.front().action);
+}
+
+struct Row {
+  const char* name;
+  PublicationState state;
+  Origin origin;
+  bool remount;
+  const ShownMount* facts;
+  Circumstances circumstances;
+  const char* expected;
+};
+void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+
+class ReconciliationTable : public ::testing::TestWithParam<Row> {};
+
+TEST_P(ReconciliationTable, FollowsTheDrawing) {
+  const Row& row = GetParam();
+  EXPECT_EQ(Plan(Record(row.state, row.origin, row.remount), *row.facts, row.circumstances), row.expected);
+}
+
+constexpr auto kPublished = PublicationState::kPublished;
+constexpr auto kPublishing = PublicationState::kPublishing;
+constexpr auto kUnpublishing = PublicationState::kUnpublishing;
+
+INSTANTIATE_TEST_SUITE_P(
+    Rows, ReconciliationTable,
+    ::testing::Values(
+        Row{"WellWhileRunning", kPublished, Origin::kCaller, false, &kMounted, kRunning, ""},
+        Row{"WellAtStart", kPublished, Origin::kCaller, true, &kMounted, kStart, ""},
+        Row{"OvermountedIsTold", kPublished, Origin::kCaller, true, &kOther, kRunning, "overmounted"},
+        Row{"OvermountedAtStart", kPublished, Origin::kCaller, false, &kOther, kStart, "overmounted"},
+        Row{"LostIsTold", kPublished, Origin::kCaller, false, &kGone, kRunning, "lost"},
+        Row{"LostAtStart", kPublished, Origin::kCaller, false, &kGone, kStart, "lost"},
+        Row{"LostOfAScheduler", kPublished, Origin::kScheduler, false, &kGone, kRunning, "lost"},
+        Row{"LostIsRepaired", kPublished, Origin::kCaller, true, &kGone, kRunning, "repair"},
+        Row{"LostDeclaredIsRepaired", kPublished, Origin::kDeclared, false, &kGone, kStart, "repair"},
+        Row{"UnknownIsNotRepaired", kPublished, Origin::kDeclared, true, &kUnknown, kRunning, "lost"},
+        Row{"RebootDeclared", kPublished, Origin::kDeclared, false, &kGone, kReboot, "resume"},
+        Row{"RebootRemount", kPublished, Origin::kCaller, true, &kGone, kReboot, "resume"},
+        Row{"RebootScheduler", kPublished, Origin::kScheduler, false, &kGone, kReboot, "hold"},
+        Row{"RebootCaller", kPublished, Origin::kCaller, false, &kGone, kReboot, "hold"},
+        Row{"RebootPublishingCaller", kPublishing, Origin::kCaller, false, &kGone, kReboot, "hold"},
+        Row{"RebootPublishingScheduler", kPublishing, Origin::kScheduler, false, &kGone, kReboot, "hold"},
+        Row{"RebootPublishingDeclared", kPublishing, Origin::kDeclared, false, &kGone, kReboot, "resume"},
+        Row{"RebootUnpublishing", kUnpublishing, Origin::kScheduler, false, &kGone, kReboot, ""},
+        Row{"PublishingGoesOn", kPublishing, Origin::kCaller, false, &kGone, kStart, ""},
+        Row{"UnpublishingGoesOn", kUnpublishing, Origin::kCaller, false, &kMounted, kStart, ""},
+        Row{"PublishingWhileRunning", kPublishing, Origin::kCaller, false, &kGone, kRunning, ""}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
+  VolumeRecord record = Record(kPublished);
+  record.publications[0].uncertain = true;
+  EXPECT_EQ(Plan(record, kGone, kRunning), "");
+  EXPECT_EQ(Plan(record, kOther, kRunning), "");
+  EXPECT_EQ(Plan(record, kUnknown, kRunning), "");
+  EXPECT_EQ(Plan(record, kMounted, kRunning), "found") << "it came back";
+}
+
+TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
+  for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
+    VolumeRecord record = Record(kPublished, origin);
+    record.publications[0].held = "since the boot before this one";
+    record.publications[0].uncertain = true;
+    EXPECT_EQ(Plan(record, kGone, kStart), "");
+    EXPECT_EQ(Plan(record, kGone, kRunning), "");
+    EXPECT_EQ(Plan(record, kGone, kReboot), "");
+  }
+}
+
+TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
+  for (const PublicationState state : {kPublished, kPublishing}) {
+    VolumeRecord record = Record(state, Origin::kDeclared, true);
+    record.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
+    EXPECT_EQ(Plan(record, kGone, kReboot), "release");
+    EXPECT_EQ(Plan(record, kMounted, kStart), "") << "in the same boot it is watched";
+  }
+  VolumeRecord undone = Record(kUnpublishing);
+  undone.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
+  EXPECT_EQ(Plan(undone, kGone, kReboot), "");
+  undone.publications[0].again = true;
+  EXPECT_EQ(Plan(undone, kGone, kReboot), "release") << "it is not published anew";
+}
+
+TEST(ReconciliationTest, ARepairThatWasCutShortByARebootWaitsLikeAnythingElse) {
+  VolumeRecord record = Record(kUnpublishing, Origin::kScheduler);
+  record.publications[0].again = true;
+  EXPECT_EQ(Plan(record, kGone, kReboot), "hold");
+  EXPECT_EQ(Plan(record, kGone, kStart), "");
+}
+
+TEST(ReconciliationTest, ARebuiltRecordIsNotMountedOfItself) {
+  VolumeRecord record = Record(kPublished, Origin::kDeclared, true);
+  record.rebuilt = true;
+  EXPECT_EQ(Plan(record, kGone, kRunning), "lost") << "its contexts are not known";
+  EXPECT_EQ(Plan(record, kGone, kReboot), "hold");
+}
+
+TEST(ReconciliationTest, ADeviceHasNoMountToBeCovered) {
+  VolumeRecord record = Record(kPublished);
+  record.use.access_type = AccessType::kBlock;
+  record.publications[0].mount_id = 0;
+  EXPECT_EQ(Plan(record, {.error = "", .there = true, .mount_id = 0}, kRunning), "");
+  const auto plan = PlanReconciliation(record, {{kWeb, kGone}}, kRunning);
+  ASSERT_EQ(plan.size(), 1U);
+  EXPECT_THAT(plan[0].why, ::testing::HasSubstr("removed the device"));
+}
+
+}  // namespace
+}  // namespace berth

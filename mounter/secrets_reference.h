@@ -1,0 +1,28 @@
+// Secrets of a volume, read where its request said that they lie, whenever a step needs them: they are never
+// written down.
+//
+// Awaited on the loop; the file is read on a helper thread. What is read stays in memory as long as the step
+// that it is for. No message holds a part of the text.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <map>
+#include <string>
+
+#include "base/task_scope.h"
+#include "mounter/mounter.h"
+
+namespace berth {
+
+inline constexpr size_t kSecretsFileLimit = 64 << 10;
+
+// What `reference` names: a file, or a credential in `credentials_dir` (empty: $CREDENTIALS_DIRECTORY). It
+// must be a regular file of root's, of at most kSecretsFileLimit, that nobody else may read or write, and
+// hold what csi/secrets_text.h takes. Of kNone: no secrets. FAILED_PRECONDITION, in words that say what is
+// wrong with it (it may be right later: a step that waits for it is tried again); DEADLINE_EXCEEDED.
+[[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecretsReference(
+    SecretsReference reference, std::string credentials_dir, TimePoint deadline);
+
+}  // namespace berth

@@ -1,0 +1,59 @@
+// For tests: a small real FUSE file system, served by a process of its own, that can be told to hang, to
+// answer again, or to die.
+//
+//   root directory 0755 root:root
+//     hello      a regular file, 0644, "hello\n"; it may be written, truncated, chmodded
+//
+// Nothing else can be made in it. Nothing is cached by the kernel: every look is a question to the server.
+// Any thread; the server holds none of this process's descriptors, and ends when this process does.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/unique_fd.h"
+
+namespace berth {
+
+class FuseServer {
+ public:
+  // Mounts at the directory `path`, as "fuse.berth-test", and answers. Mounts in the caller's namespace.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<FuseServer>> Mount(const std::string& path);
+  // Dies, and takes the mount away (lazily) where it is still at `path`.
+  ~FuseServer();
+  FuseServer(const FuseServer&) = delete;
+  FuseServer& operator=(const FuseServer&) = delete;
+
+  // Takes requests and does not answer them: whoever waits for one cannot even be killed. Returns once the
+  // server has heard it.
+  void Hang() const;
+  // Answers all those, and everything else.
+  void Resume() const;
+  // Ends the server: everything fails with ENOTCONN, the mount stays. Nothing can be told it any more.
+  void Die();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  FuseServer(std::string path, dev_t device, pid_t pid, UniqueFd control)
+      : path_(std::move(path)), device_(device), pid_(pid), control_(std::move(control)) {}
+  void Tell(std::string_view command) const;
+
+  std::string path_;
+  dev_t device_;
+  pid_t pid_;
+  UniqueFd control_;
+};
+
+// The same for a process that is nothing else (fuse_main.cc): mounts at `path` and serves until it is told to
+// die, or nobody can tell it anything any more. Commands are lines read from `control_fd`: "hang", "resume",
+// "die"; each is answered by a line "ok" on `answer_fd`, which says "ready" first.
+[[nodiscard]] absl::Status RunFuseServer(const std::string& path, int control_fd, int answer_fd);
+
+}  // namespace berth

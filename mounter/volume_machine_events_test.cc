@@ -1,0 +1,343 @@
+// Every event in every state that a volume can reach, beside a model of what the plugin truly holds: each
+// step may have had its effect whatever its answer was, berthd may end at any point, and the node too.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mounter/volume_machine.h"
+
+namespace berth {
+namespace {
+
+constexpr WallTime kNow{std::chrono::seconds(1'000'000)};
+const PublicationKey kWeb{.consumer = "web", .name = ""};
+const PublicationKey kDb{.consumer = "db", .name = ""};
+
+struct Kind {
+  const char* name = "";
+  bool stages = true;
+  bool ephemeral = false;
+  bool remount = false;
+  bool secrets = false;
+  bool two = false;  // another consumer of the same volume
+  Origin origin = Origin::kCaller;
+};
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+// What the plugin has done and not undone.
+struct Books {
+  bool staged = false;
+  std::set<std::string> published;
+  // Whose publish was acknowledged, and whose undoing was asked for since.
+  std::set<std::string> acknowledged;
+};
+
+struct Place {
+  VolumeMachine machine;
+  Books books;
+};
+
+std::string Describe(const Place& place) {
+  const VolumeRecord& r = place.machine.record();
+  std::string text = fmt::format("{}{}{}{} owed {}", place.machine.present() ? "present " : "gone ",
+                                 static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
+                                 r.stage_sent ? "s" : "", r.owed_expansion_bytes);
+  for (const PublicationRecord& p : r.publications) {
+    text +=
+        fmt::format(" {}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.state), p.uncertain ? "?" : "",
+                    p.sent ? "s" : "", p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H",
+                    p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
+  }
+  text += place.books.staged ? " books: staged" : " books:";
+  for (const std::string& consumer : place.books.published) text += " " + consumer;
+  text += " acknowledged:";
+  for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
+  // What it keeps to itself shows in what it would do.
+  text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kWeb).kind),
+                      static_cast<int>(place.machine.NextExpansion().kind), place.machine.Unsettled());
+  return text;
+}
+
+class Explorer {
+ public:
+  explicit Explorer(const Kind& kind) : kind_(kind) {}
+
+  void Explore() {
+    VolumeRecord record;
+    record.plugin_id = "hp";
+    record.volume_id = "v1";
+    record.stages = kind_.stages;
+    Reach({VolumeMachine::Fresh(record), {}}, "", "fresh");
+    while (!waiting_.empty() && !::testing::Test::HasFailure()) {
+      const auto [place, name] = std::move(waiting_.front());
+      waiting_.pop_front();
+      Requests(place, name);
+      Steps(place, name);
+      Outside(place, name);
+      Ends(place, name);
+    }
+  }
+
+  [[nodiscard]] size_t places() const { return seen_.size(); }
+
+ private:
+  [[nodiscard]] std::vector<PublicationKey> Keys() const {
+    return kind_.two ? std::vector{kWeb, kDb} : std::vector{kWeb};
+  }
+
+  [[nodiscard]] PublicationRecord Wanted(const PublicationKey& key) const {
+    PublicationRecord p;
+    p.key = key;
+    p.ephemeral = kind_.ephemeral;
+    p.remount = kind_.remount;
+    p.origin = kind_.origin;
+    p.had_secrets = kind_.secrets;
+    p.secrets_at_hand = kind_.secrets;
+    return p;
+  }
+
+  void Requests(const Place& from, const std::string& name) {
+    for (const PublicationKey& key : Keys()) {
+      const PublicationRecord* known = from.machine.record().Find(key);
+      const bool undoing = (known != nullptr && known->state != PublicationState::kPublishing) ||
+                           from.machine.NextTeardown().kind != StepKind::kNone;
+      if (!undoing) {
+        Place to = from;
+        to.machine.Want(Wanted(key));
+        Reach(std::move(to), name, "want " + key.consumer);
+      }
+      Place to = from;
+      to.machine.Unwant(key);
+      to.books.acknowledged.erase(key.consumer);
+      Reach(std::move(to), name, "unwant " + key.consumer);
+    }
+    if (from.machine.present() && from.machine.record().owed_expansion_bytes == 0) {
+      Place to = from;
+      to.machine.Owe(10);
+      Reach(std::move(to), name, "owe");
+    }
+    Place to = from;
+    to.machine.RetryExpansion();
+    Reach(std::move(to), name, "retry the expansion");
+  }
+
+  void Steps(const Place& from, const std::string& name) {
+    std::vector<Step> steps = {from.machine.NextTeardown(), from.machine.NextExpansion()};
+    for (const PublicationKey& key : Keys()) steps.push_back(from.machine.NextFor(key));
+    for (const Step& step : steps) {
+      if (step.kind == StepKind::kNone) continue;
+      CheckStep(from, step, name);
+      // Nothing was sent: the plugin was away, or the wait was cut short.
+      for (const CallOutcome outcome : {CallOutcome::kRetry, CallOutcome::kFinal}) {
+        if (step.kind == StepKind::kForget) continue;
+        Place to = from;
+        to.machine.OnOutcome(step, outcome, absl::UnavailableError("not sent"), false, kNow);
+        Reach(std::move(to), name, fmt::format("step {} not sent", static_cast<int>(step.kind)));
+      }
+      for (const bool effect : {false, true}) {
+        for (const CallOutcome outcome : {CallOutcome::kDone, CallOutcome::kFinal, CallOutcome::kRetry,
+                                          CallOutcome::kUncertain, CallOutcome::kAbsent}) {
+          Try(from, step, outcome, effect, name);
+        }
+        // It hangs, and berthd ends: the row may still be the one before it.
+        Place to = from;
+        if (effect) Effect(&to.books, step);
+        Crash(std::move(to), false, name, fmt::format("killed in step {}", static_cast<int>(step.kind)));
+      }
+    }
+  }
+
+  void Try(const Place& from, const Step& step, CallOutcome outcome, bool effect, const std::string& name) {
+    const bool reverse = step.kind == StepKind::kUnpublish || step.kind == StepKind::kUnstage;
+    // Done is done; absent is believed only where the kernel agrees, and a reverse of what is not there.
+    if (outcome == CallOutcome::kDone && !effect) return;
+    if (outcome == CallOutcome::kAbsent && reverse && !effect) return;
+    if (step.kind == StepKind::kForget && outcome != CallOutcome::kDone && effect) return;
+    Place to = from;
+    to.machine.OnSent(step);
+    if (effect) Effect(&to.books, step);
+    to.machine.OnOutcome(step, outcome, absl::InternalError("no luck"), false, kNow);
+    if (step.kind == StepKind::kPublish && outcome == CallOutcome::kDone) {
+      to.books.acknowledged.insert(step.key.consumer);
+    }
+    Reach(std::move(to), name,
+          fmt::format("step {}: outcome {}, {}", static_cast<int>(step.kind), static_cast<int>(outcome),
+                      effect ? "done" : "not done"));
+  }
+
+  static void Effect(Books* books, const Step& step) {
+    switch (step.kind) {
+      case StepKind::kStage:
+        books->staged = true;
+        return;
+      case StepKind::kPublish:
+        books->published.insert(step.key.consumer);
+        return;
+      case StepKind::kUnpublish:
+        books->published.erase(step.key.consumer);
+        return;
+      case StepKind::kUnstage:
+        books->staged = false;
+        return;
+      case StepKind::kExpand:
+      case StepKind::kForget:
+      case StepKind::kNone:
+        return;
+    }
+  }
+
+  void Outside(const Place& from, const std::string& name) {
+    for (const PublicationKey& key : Keys()) {
+      const std::vector<std::pair<const char*, std::function<void(VolumeMachine&)>>> events = {
+          {"lost", [&](VolumeMachine& m) { m.MarkLost(key, "lost"); }},
+          {"found", [&](VolumeMachine& m) { m.MarkFound(key); }},
+          {"dead", [&](VolumeMachine& m) { m.MarkDead(key, "ENOTCONN"); }},
+          {"alive", [&](VolumeMachine& m) { m.MarkDead(key, ""); }},
+          {"repair", [&](VolumeMachine& m) { m.Repair(key, "lost"); }},
+          {"unsettle", [&](VolumeMachine& m) { m.Unsettle(key, "disk full"); }},
+      };
+      for (const auto& [what, event] : events) {
+        Place to = from;
+        event(to.machine);
+        Reach(std::move(to), name, fmt::format("{} {}", what, key.consumer));
+      }
+    }
+    Place staging = from;
+    staging.machine.RepairStaging("ENOTCONN");
+    Reach(std::move(staging), name, "the staging is dead");
+    Place confirmed = from;
+    confirmed.machine.Confirm(kind_.origin);
+    Reach(std::move(confirmed), name, "confirm");
+  }
+
+  void Ends(const Place& from, const std::string& name) {
+    if (!from.machine.present()) return;
+    for (const bool rebooted : {false, true}) {
+      Crash(from, rebooted, name, rebooted ? "reboot" : "killed");
+    }
+  }
+
+  void Crash(Place to, bool rebooted, const std::string& name, const std::string& event) {
+    if (!to.machine.present()) return;
+    const auto record = DecodeRecord(EncodeRecord(to.machine.record()));
+    ASSERT_TRUE(record.ok()) << record.status();
+    to.machine = VolumeMachine::Recovered(*record, rebooted);
+    if (rebooted) {
+      for (const PublicationRecord& p : record->publications) {
+        if (p.state == PublicationState::kUnpublishing) continue;
+        if (kind_.remount) {
+          to.machine.Resume(p.key, "the node was restarted");
+        } else {
+          to.machine.Hold(p.key, "the node was restarted");
+        }
+      }
+    }
+    Reach(std::move(to), name, event);
+  }
+
+  // What a step may never be.
+  void CheckStep(const Place& from, const Step& step, const std::string& name) {
+    const PublicationRecord* p = from.machine.record().Find(step.key);
+    const bool forward = step.kind == StepKind::kStage || step.kind == StepKind::kPublish;
+    if (forward) {
+      ASSERT_NE(p, nullptr) << name;
+      EXPECT_TRUE(p->held.empty()) << name << ": forward while it is held";
+      EXPECT_TRUE(!p->had_secrets || p->secrets_at_hand) << name << ": forward without its secrets";
+      EXPECT_EQ(p->state, PublicationState::kPublishing) << name;
+    }
+    if (step.kind == StepKind::kPublish && kind_.stages && !kind_.ephemeral) {
+      EXPECT_TRUE(from.books.staged) << name << ": published what is not staged";
+    }
+    if (kind_.ephemeral || !kind_.stages) {
+      EXPECT_NE(step.kind, StepKind::kStage) << name;
+    }
+    if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) {
+      EXPECT_TRUE(from.books.published.empty()) << name << ": unstaged or forgotten while published";
+    }
+    if (step.kind == StepKind::kForget) {
+      EXPECT_FALSE(from.books.staged) << name << ": forgotten while staged";
+    }
+    if (step.kind == StepKind::kUnpublish && kind_.ephemeral) {
+      EXPECT_FALSE(from.books.acknowledged.contains(step.key.consumer))
+          << name << ": an ephemeral volume is deleted, and nobody asked for that";
+    }
+  }
+
+  void CheckPlace(const Place& place, const std::string& name) {
+    const VolumeRecord& record = place.machine.record();
+    for (const std::string& consumer : place.books.published) {
+      EXPECT_NE(record.Find({.consumer = consumer, .name = ""}), nullptr)
+          << name << ": the plugin has it published, and nobody knows";
+    }
+    if (!place.machine.present()) {
+      EXPECT_FALSE(place.books.staged) << name << ": the plugin has it staged, and nobody knows";
+    }
+    if (place.books.staged) {
+      EXPECT_NE(record.stage_state, StageState::kAbsent) << name << ": staged, and counts as absent";
+    }
+    if (kind_.remount || kind_.ephemeral) {
+      for (const std::string& consumer : place.books.acknowledged) {
+        EXPECT_NE(record.Find({.consumer = consumer, .name = ""}), nullptr)
+            << name << ": published once, not unwanted, and gone";
+      }
+    }
+  }
+
+  // From anywhere everything comes to rest, once all calls succeed.
+  void CheckRest(Place place, const std::string& name) {
+    for (int steps = 0; place.machine.Unsettled(); ++steps) {
+      ASSERT_LT(steps, 30) << name << ": never comes to rest: " << Describe(place);
+      place.machine.RetryExpansion();
+      Step step = place.machine.NextTeardown();
+      for (const PublicationKey& key : place.machine.Movable()) {
+        if (step.kind == StepKind::kNone) step = place.machine.NextFor(key);
+      }
+      if (step.kind == StepKind::kNone) step = place.machine.NextExpansion();
+      ASSERT_NE(step.kind, StepKind::kNone) << name << ": unsettled, and nothing to do: " << Describe(place);
+      place.machine.OnSent(step);
+      place.machine.OnOutcome(step, CallOutcome::kDone, absl::OkStatus(), true, kNow);
+    }
+  }
+
+  void Reach(Place place, const std::string& from, const std::string& event) {
+    std::string name = Describe(place);
+    if (!seen_.insert(name).second) return;
+    const std::string how = fmt::format("{} --{}--> {}", from, event, name);
+    CheckPlace(place, how);
+    CheckRest(place, how);
+    waiting_.emplace_back(std::move(place), std::move(name));
+  }
+
+  Kind kind_;
+  std::set<std::string> seen_;
+  std::deque<std::pair<Place, std::string>> waiting_;
+};
+
+class VolumeMachineEvents : public ::testing::TestWithParam<Kind> {};
+
+TEST_P(VolumeMachineEvents, KeepTheRulesInEveryState) {
+  Explorer explorer(GetParam());
+  explorer.Explore();
+  EXPECT_GT(explorer.places(), 30U) << "that many states at least can be reached";
+  RecordProperty("states", static_cast<int>(explorer.places()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, VolumeMachineEvents,
+    ::testing::Values(Kind{.name = "Staged"}, Kind{.name = "Unstaged", .stages = false},
+                      Kind{.name = "Secrets", .secrets = true}, Kind{.name = "Remount", .remount = true},
+                      Kind{.name = "Scheduler", .origin = Origin::kScheduler},
+                      Kind{.name = "Ephemeral", .ephemeral = true},
+                      Kind{.name = "EphemeralRemount", .ephemeral = true, .remount = true},
+                      Kind{.name = "TwoConsumers", .remount = true, .two = true}),
+    [](const auto& param_info) { return std::string(param_info.param.name); });
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,233 @@
+// VolumeActor: what the kernel, consumers and other people change about a volume, and what follows.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/process.h"
+#include "base/status.h"
+#include "mounter/consumer_watch.h"
+#include "mounter/mount_watch.h"
+#include "mounter/volume_actor.h"
+
+namespace berth {
+
+void VolumeActor::Reconcile(Circumstances circumstances) {
+  if (!machine_.present() || context_.stopping) return;
+  const auto facts = LookAtMounts(machine_.record(), *context_.paths);
+  const auto plan = PlanReconciliation(machine_.record(), facts, circumstances);
+  for (const Reconciliation& found : plan) Apply(found);
+  if (circumstances.start) {
+    // From here on each publication says for itself what is to become of it.
+    machine_.SetBootId(BootId());
+    for (const PublicationRecord& p : machine_.record().publications) {
+      const auto shown = facts.find(p.key);
+      const bool found = shown != facts.end() && shown->second.mount_id != 0;
+      if (found && !p.uncertain && p.mount_id == 0) machine_.SetMountId(p.key, shown->second.mount_id);
+    }
+    const auto staging = context_.paths->LookAtStaging(machine_.record());
+    staging_mount_ = staging.ok() && staging->mount_root ? staging->mount_id : 0;
+    if (staging_mount_ != 0 && context_.watch != nullptr) context_.watch->Track(staging_mount_, key_);
+  }
+  if (context_.watch != nullptr) {
+    // Whosever it is: what lies on top of ours is told when it goes, too.
+    for (const auto& [key, shown] : facts) {
+      if (shown.mount_id != 0) context_.watch->Track(shown.mount_id, key_);
+    }
+  }
+  if (plan.empty() && !circumstances.rebooted) return;
+  SaveSoon();
+  TellChanges();
+  TellAwaiting();
+  if (!circumstances.start) Start();
+}
+
+void VolumeActor::Apply(const Reconciliation& found) {
+  const std::string& consumer = found.key.consumer;
+  switch (found.action) {
+    case ReconcileAction::kFound:
+      machine_.MarkFound(found.key);
+      return;
+    case ReconcileAction::kLost:
+      machine_.MarkLost(found.key, found.why);
+      Event("volume.lost", consumer, found.why);
+      return;
+    case ReconcileAction::kOvermounted:
+      machine_.MarkLost(found.key, found.why);
+      Event("volume.overmounted", consumer, found.why);
+      return;
+    case ReconcileAction::kRepair:
+      Event("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
+      if (machine_.Repair(found.key, found.why)) remounting_.insert(found.key);
+      return;
+    case ReconcileAction::kResume:
+      machine_.Resume(found.key, found.why);
+      remounting_.insert(found.key);
+      return;
+    case ReconcileAction::kHold: {
+      machine_.Hold(found.key, found.why);
+      // Those that wait for a scheduler are told of once, for the node.
+      const PublicationRecord* publication = machine_.record().Find(found.key);
+      if (publication != nullptr && publication->origin != Origin::kScheduler) {
+        Event("volume.held", consumer, found.why);
+      }
+      return;
+    }
+    case ReconcileAction::kRelease:
+      Event("volume.released", consumer, found.why);
+      machine_.Unwant(found.key);
+      return;
+  }
+}
+
+std::vector<WatchedMount> VolumeActor::WatchedMounts() const {
+  const VolumeRecord& record = machine_.record();
+  std::vector<WatchedMount> watched;
+  if (!machine_.present() || record.use.access_type == AccessType::kBlock) return watched;
+  if (record.stages && record.stage_state == StageState::kStaged) {
+    watched.push_back({.key = key_, .component = "", .path = context_.paths->StagingPath(record)});
+  }
+  for (const PublicationRecord& p : record.publications) {
+    if (p.state != PublicationState::kPublished || !p.held.empty()) continue;
+    watched.push_back({.key = key_, .component = p.component, .path = context_.paths->TargetPath(record, p)});
+  }
+  return watched;
+}
+
+void VolumeActor::OnHealth(const std::string& component, const absl::Status& verdict) {
+  if (!machine_.present() || context_.stopping) return;
+  const bool dead = verdict.code() == absl::StatusCode::kUnavailable;
+  const bool hangs = verdict.code() == absl::StatusCode::kDeadlineExceeded;
+  if (!verdict.ok() && !dead && !hangs) return;  // it could not be asked
+  if (component.empty()) {
+    // All that is published rests on it, so the verdicts of those tell the consumers.
+    const std::string why = fmt::format("its staging is dead: {}", MessageOf(verdict));
+    if (!dead || !machine_.RepairStaging(why)) return;
+    for (const PublicationRecord& p : machine_.record().publications) {
+      if (!p.again) continue;
+      remounting_.insert(p.key);
+      Event("volume.dead", p.key.consumer,
+            fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
+    }
+    SaveSoon();
+    Start();
+    return;
+  }
+  const auto& publications = machine_.record().publications;
+  const auto it = std::ranges::find(publications, component, &PublicationRecord::component);
+  if (it == publications.end() || it->state != PublicationState::kPublished) return;
+  const PublicationKey key = it->key;
+  if (verdict.ok()) {
+    if (it->dead.empty()) return;
+    machine_.MarkDead(key, "");
+    Event("volume.alive", key.consumer, "its file system answers again");
+    return;
+  }
+  const std::string why(MessageOf(verdict));
+  machine_.MarkDead(key, why);
+  // What hangs may answer again; and to take it away would hang too.
+  const bool repair = dead && it->Remounts() && !it->ephemeral;
+  Event("volume.dead", key.consumer,
+        fmt::format("{}: {}{}", why,
+                    dead ? fmt::format("{} has to be restarted once it is mounted again", Describe(key))
+                         : fmt::format("{} waits with it", Describe(key)),
+                    repair ? "; mounting it again" : ""));
+  if (!repair || !machine_.Repair(key, why)) return;
+  remounting_.insert(key);
+  SaveSoon();
+  Start();
+}
+
+bool VolumeActor::Confirm(Origin origin) {
+  std::vector<PublicationKey> held;
+  for (const PublicationRecord& p : machine_.record().publications) {
+    if (p.origin == origin && !p.held.empty()) held.push_back(p.key);
+  }
+  if (!machine_.Confirm(origin)) return false;
+  remounting_.insert(held.begin(), held.end());
+  SaveSoon();
+  TellAwaiting();
+  Start();
+  return true;
+}
+
+bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
+  if (!machine_.Repair(key, why)) return false;
+  remounting_.insert(key);
+  SaveSoon();
+  TellAwaiting();
+  Start();
+  return true;
+}
+
+void VolumeActor::Release(const PublicationKey& key, const std::string& why) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr || context_.stopping) return;
+  if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
+  Event("volume.released", key.consumer, why);
+  UnpublishRequest request;
+  request.plugin_id = machine_.record().plugin_id;
+  request.volume_id = machine_.record().volume_id;
+  request.consumer = key.consumer;
+  request.name = key.name;
+  // Past the queue's limit, and before what waits: nobody asks again for what has ended by itself.
+  queue_.push_front(std::make_shared<VolumeOperation>(context_.executor, std::move(request),
+                                                      Clock::now() + context_.options.rpc_timeout));
+  changed_.NotifyAll();
+  EnsureWorking();
+}
+
+Awaitable<absl::Status> VolumeActor::Owe(std::shared_ptr<VolumeActor> self, int64_t bytes) {
+  self->machine_.Owe(bytes);
+  const absl::Status status = co_await self->Commit();
+  if (!status.ok()) co_return status;
+  self->Start();
+  co_return absl::OkStatus();
+}
+
+void VolumeActor::Untrack(uint64_t mount_id) {
+  if (mount_id != 0 && context_.watch != nullptr) context_.watch->Untrack(mount_id);
+}
+
+std::string VolumeActor::WatchId(const PublicationRecord& publication) const {
+  return fmt::format("{}/{}", key_, publication.component);
+}
+
+void VolumeActor::TellChanges() {
+  TellConsumers();
+  const size_t holders = Holders();
+  if (holders == std::exchange(told_holders_, holders) || !context_.options.on_holders_changed) return;
+  context_.options.on_holders_changed(machine_.record().plugin_id);
+}
+
+void VolumeActor::TellConsumers() {
+  std::set<std::string> consumers;
+  std::map<std::string, ConsumerLife> lives;
+  if (machine_.present()) {
+    for (const PublicationRecord& p : machine_.record().publications) {
+      consumers.insert(p.key.consumer);
+      const bool wanted = p.state != PublicationState::kUnpublishing || p.again;
+      if (p.life.kind == ConsumerLife::Kind::kUnknown || !wanted) continue;
+      const std::string id = WatchId(p);
+      lives[id] = p.life;
+      const auto known = watched_.find(id);
+      if (known != watched_.end() && known->second == p.life) continue;
+      context_.consumers.Watch(id, p.life, [weak = weak_from_this(), key = p.key](const std::string& why) {
+        if (const auto self = weak.lock()) self->Release(key, why);
+      });
+    }
+  }
+  for (const auto& [id, life] : watched_) {
+    if (!lives.contains(id)) context_.consumers.Forget(id);
+  }
+  watched_ = std::move(lives);
+  if (consumers == told_consumers_) return;
+  for (const std::string& consumer : consumers) context_.uses(consumer, key_, true);
+  for (const std::string& consumer : told_consumers_) {
+    if (!consumers.contains(consumer)) context_.uses(consumer, key_, false);
+  }
+  told_consumers_ = std::move(consumers);
+}
+
+}  // namespace berth

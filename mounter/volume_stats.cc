@@ -1,0 +1,73 @@
+// VolumeActor: NodeGetVolumeStats, past the queue.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/status.h"
+#include "mounter/volume_actor.h"
+#include "mounter/volume_rpcs.h"
+
+namespace berth {
+
+// One call of NodeGetVolumeStats, with everybody who waits for it.
+struct VolumeActor::SharedStats {
+  explicit SharedStats(asio::any_io_executor executor) : finished(std::move(executor)) {}
+
+  std::optional<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> result;
+  Condition finished;
+
+  static Awaitable<void> Ask(std::shared_ptr<SharedStats> self, std::shared_ptr<VolumeActor> actor,
+                             std::shared_ptr<CsiClient> client, ::csi::v1::NodeGetVolumeStatsRequest request,
+                             TimePoint deadline) {
+    self->result = co_await client->NodeGetVolumeStats(std::move(request), deadline);
+    if (actor->stats_ == self) actor->stats_.reset();
+    self->finished.NotifyAll();
+  }
+};
+
+Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::Stats(
+    std::shared_ptr<VolumeActor> self, TimePoint deadline) {
+  const std::string plugin_id = self->machine_.record().plugin_id;
+  const auto published = [&self] {
+    const auto& publications = self->machine_.record().publications;
+    return std::ranges::find(publications, PublicationState::kPublished, &PublicationRecord::state);
+  };
+  if (published() == self->machine_.record().publications.end()) {
+    co_return absl::NotFoundError("the volume is not published on this node");
+  }
+  if (self->stats_ == nullptr) {
+    // It may be on its way back: being restarted or swapped.
+    const StepProgress untold{.waiting = [](std::string) {}, .sending = [](std::string_view) {}};
+    const auto usable = co_await self->steps_.FindPlugin(plugin_id, untold, deadline);
+    if (!usable.ok()) co_return usable.status();
+  }
+  std::shared_ptr<SharedStats> shared = self->stats_;
+  if (shared == nullptr) {
+    const VolumeRecord& record = self->machine_.record();
+    const auto found = published();
+    if (found == record.publications.end())
+      co_return absl::NotFoundError("the volume is not published on this node");
+    auto plugin = self->context_.plugins.Find(plugin_id);
+    if (!plugin.ok()) co_return plugin.status();
+    if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::GET_VOLUME_STATS)) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("plugin {} has no GET_VOLUME_STATS", record.plugin_id));
+    }
+    shared = std::make_shared<SharedStats>(self->context_.executor);
+    self->stats_ = shared;
+    auto request = SeenByPlugin(StatsRequest(record, *found, *self->context_.paths),
+                                self->context_.paths->tree(), plugin->volumes_path);
+    self->context_.scope.Spawn("stats", SharedStats::Ask(shared, self, plugin->client, std::move(request),
+                                                         Clock::now() + self->context_.options.rpc_timeout));
+  }
+  auto done = [shared] { return shared->result.has_value(); };
+  if (!co_await shared->finished.WaitUntil(std::move(done), deadline)) {
+    co_return absl::DeadlineExceededError(
+        fmt::format("plugin {}: NodeGetVolumeStats: no answer yet", self->machine_.record().plugin_id));
+  }
+  co_return *shared->result;
+}
+
+}  // namespace berth

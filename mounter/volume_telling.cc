@@ -1,0 +1,171 @@
+// VolumeActor: what is told of a volume, in events and to who asks.
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "mounter/volume_actor.h"
+
+namespace berth {
+namespace {
+
+std::string Seconds(WallTime since) {
+  return fmt::format("{:.0f} s", std::chrono::duration<double>(WallClock::now() - since).count());
+}
+
+}  // namespace
+
+void VolumeActor::Event(std::string type, const std::string& consumer, std::string message) {
+  context_.events.Append({.type = std::move(type),
+                          .plugin_id = machine_.record().plugin_id,
+                          .volume_id = machine_.record().volume_id,
+                          .consumer = consumer,
+                          .message = std::move(message)});
+}
+
+void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {
+  const bool done = report.outcome == CallOutcome::kDone || report.outcome == CallOutcome::kAbsent;
+  if (follow_up == FollowUp::kRepeat) {
+    SPDLOG_WARN("{}; trying again", report.error.ToString());
+    return;
+  }
+  if (done) {
+    last_told_.clear();
+    AnnounceDone(step);
+    return;
+  }
+  // In the background the same error may come every minute, for days: it is told once. What hangs is told
+  // with its age, which differs each time.
+  const std::string told = fmt::format("{} {}", static_cast<int>(step.kind),
+                                       report.stuck ? report.stuck->on : report.error.ToString());
+  if (told == std::exchange(last_told_, told)) return;
+  const std::string message(MessageOf(report.error));
+  if (report.stuck) {
+    Event(
+        "volume.stuck", step.key.consumer,
+        fmt::format("{} does not come back{}; other volumes go on: {}", report.stuck->on,
+                    report.stuck->pid == 0 ? "" : fmt::format(" (process {})", report.stuck->pid), message));
+    return;
+  }
+  const bool later = follow_up == FollowUp::kPause || step.kind == StepKind::kExpand;
+  if (later && report.outcome != CallOutcome::kFinal) {
+    Event("volume.uncertain", step.key.consumer, fmt::format("not finished, to be tried again: {}", message));
+    return;
+  }
+  Event("volume.failed", step.key.consumer, message);
+}
+
+void VolumeActor::AnnounceDone(const Step& step) {
+  switch (step.kind) {
+    case StepKind::kStage:
+      Event("volume.staged", step.key.consumer, "staged");
+      return;
+    case StepKind::kUnpublish:
+      Event("volume.unpublished", step.key.consumer, fmt::format("unpublished for {}", Describe(step.key)));
+      return;
+    case StepKind::kUnstage:
+      if (machine_.record().stages) Event("volume.unstaged", "", "unstaged");
+      return;
+    case StepKind::kExpand:
+      Event("volume.expanded", "", "the node's part of its expansion is done");
+      return;
+    case StepKind::kPublish:  // told once it is durable
+    case StepKind::kForget:
+    case StepKind::kNone:
+      return;
+  }
+}
+
+void VolumeActor::TellAwaiting() {
+  const bool awaiting = machine_.present() && machine_.AwaitingSecrets();
+  if (awaiting == std::exchange(told_awaiting_, awaiting) || !awaiting) return;
+  for (const PublicationRecord& p : machine_.record().publications) {
+    if (p.state != PublicationState::kPublishing || !machine_.AwaitsSecrets(p)) continue;
+    Event("volume.awaiting_secrets", p.key.consumer,
+          "it has to be mounted again, and its secrets are never written down: repeat the publish with them, "
+          "or unpublish it");
+  }
+}
+
+std::string VolumeActor::WhatRuns() const {
+  std::string whom;
+  if (current_ != nullptr) {
+    if (const auto* publish = std::get_if<PublishRequest>(&current_->request)) {
+      whom = " to publish it for " + Describe({.consumer = publish->consumer, .name = publish->name});
+    } else if (const auto* unpublish = std::get_if<UnpublishRequest>(&current_->request)) {
+      whom = " to unpublish it for " + Describe({.consumer = unpublish->consumer, .name = unpublish->name});
+    } else {
+      whom = " to expand it";
+    }
+  } else if (!trying_.key.consumer.empty()) {
+    whom = " for " + Describe(trying_.key);
+  }
+  if (!waiting_for_.empty()) return fmt::format("what comes before it{} waits: {}", whom, waiting_for_);
+  if (!running_.empty() && running_since_) {
+    return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), whom);
+  }
+  return fmt::format("other requests for this volume come before it{}",
+                     whom.empty() ? "" : ", the first" + whom);
+}
+
+absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
+  if (&operation != current_.get()) {
+    const std::string message = fmt::format("not begun: {}", WhatRuns());
+    return waiting_for_.empty() ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
+  }
+  if (!waiting_for_.empty()) return absl::UnavailableError(waiting_for_);
+  const std::string last =
+      last_error_.ok()
+          ? ""
+          : fmt::format("; last error: {}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
+  if (!running_.empty() && running_since_) {
+    return absl::DeadlineExceededError(
+        fmt::format("plugin {}: {} has run for {} and goes on; the same request joins it{}",
+                    machine_.record().plugin_id, running_, Seconds(*running_since_), last));
+  }
+  return absl::DeadlineExceededError(
+      fmt::format("not done yet; it goes on, and the same request joins it{}", last));
+}
+
+VolumeView VolumeActor::View() const {
+  const VolumeRecord& record = machine_.record();
+  VolumeView view;
+  view.plugin_id = record.plugin_id;
+  view.volume_id = record.volume_id;
+  view.stage_state = record.stage_state;
+  view.uncertain = record.stage_uncertain;
+  view.awaiting_secrets = machine_.AwaitingSecrets();
+  view.use = record.use;
+  if (record.stages) view.staging_path = context_.paths->StagingPath(record);
+  view.last_error = record.last_error;
+  for (const PublicationRecord& p : record.publications) {
+    view.publications.push_back(
+        {.consumer = p.key.consumer,
+         .name = p.key.name,
+         .target_path = context_.paths->TargetPath(record, p),
+         .readonly = p.readonly,
+         .state = p.state,
+         .uncertain = p.uncertain,
+         .last_error = p.last_error,
+         .published_at = p.published_at,
+         .origin = p.origin,
+         .remount = p.remount,
+         .ephemeral = p.ephemeral,
+         .life = p.life,
+         .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
+         .held = p.held,
+         .dead = p.dead});
+    view.uncertain = view.uncertain || p.uncertain;
+    if (view.last_error.empty()) view.last_error = p.last_error;
+  }
+  view.next_retry_at = next_retry_at_;
+  view.running = running_;
+  view.running_since = running_since_;
+  view.stuck = machine_.stuck();
+  view.owed_expansion_bytes = record.owed_expansion_bytes;
+  return view;
+}
+
+}  // namespace berth

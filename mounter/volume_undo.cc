@@ -1,0 +1,193 @@
+// VolumeSteps' way out: what was published and staged is taken back, and the kernel must agree.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "mounter/holder_names.h"
+#include "mounter/mount_holders.h"
+#include "mounter/volume_steps.h"
+
+namespace berth {
+namespace {
+
+using volume_steps_internal::NotSent;
+using volume_steps_internal::Report;
+
+// How often a reverse call that was answered OK, with no effect, is made before we unmount ourselves.
+constexpr int kReverseCalls = 3;
+constexpr Duration kBetweenReverseCalls = std::chrono::milliseconds(50);
+// How many mounts on top of one another one try takes away.
+constexpr int kStackedMounts = 16;
+// How long a look for holders, and the abort of a file system, may take of a step's time.
+constexpr Duration kLookForHolders = std::chrono::seconds(5);
+constexpr Duration kAbort = std::chrono::seconds(10);
+
+template <class Response>
+Awaitable<absl::Status> StatusOf(Awaitable<absl::StatusOr<Response>> call) {
+  const absl::StatusOr<Response> answer = co_await std::move(call);
+  co_return answer.status();
+}
+
+bool Occupied(const PathFacts& facts) { return facts.mount_root || (facts.exists && S_ISBLK(facts.mode)); }
+
+bool IsDone(CallOutcome outcome) { return outcome == CallOutcome::kDone || outcome == CallOutcome::kAbsent; }
+
+bool IsBusy(const absl::Status& status) { return ErrnoOf(status) == EBUSY; }
+
+// Whether the plugin itself said that it could not, rather than somebody else that it was not asked.
+bool ThePluginRefused(const absl::Status& status) {
+  return !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status) &&
+         !absl::IsAborted(status);
+}
+
+}  // namespace
+
+Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRecord publication,
+                                             StepInput input, StepProgress progress, TimePoint deadline) {
+  auto request = NodeUnpublishRequest(record, publication, *context_.paths);
+  Reverse reverse{
+      .rpc = CsiRpc::kNodeUnpublishVolume,
+      .path = context_.paths->TargetPath(record, publication),
+      .consumer = publication.key.consumer,
+      .call =
+          [this, request](const Admission& admission, TimePoint until) {
+            return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
+          },
+      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
+  StepReport report =
+      co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
+  if (report.outcome != CallOutcome::kDone) co_return report;
+  const absl::Status removed = context_.paths->RemovePublication(record, publication);
+  context_.Boundary("removed the publication's directory");
+  if (removed.ok()) co_return report;
+  const std::filesystem::path target = context_.paths->TargetPath(record, publication);
+  const absl::Status left = OnLeftover(record, target.parent_path().string(), removed);
+  if (left.ok()) co_return report;
+  report.outcome = CallOutcome::kUncertain;
+  report.error = left;
+  co_return report;
+}
+
+Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input, StepProgress progress,
+                                           TimePoint deadline) {
+  if (!record.stages) co_return StepReport{};
+  auto request = UnstageRequest(record, *context_.paths);
+  Reverse reverse{.rpc = CsiRpc::kNodeUnstageVolume,
+                  .path = context_.paths->StagingPath(record),
+                  .consumer = "",
+                  .call =
+                      [this, request](const Admission& admission, TimePoint until) {
+                        return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
+                      },
+                  .look = [this, record] { return context_.paths->LookAtStaging(record); }};
+  co_return co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
+}
+
+Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, StepInput input,
+                                        StepProgress progress, TimePoint deadline) {
+  // Before the plugin's turn and before its gate: what hangs in there may be waiting for this.
+  if (input.force) {
+    const absl::Status aborted = co_await Abort(reverse, std::min(deadline, Clock::now() + kAbort));
+    if (!aborted.ok()) co_return FromHelper(aborted, reverse.path);
+  }
+  auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
+  if (!admission.ok()) co_return NotSent(admission.status());
+  bool detached = false;
+  for (int call = 1;; ++call) {
+    // A plugin that hangs in the file system is not waited for to the end where it may be detached.
+    const TimePoint now = Clock::now();
+    const TimePoint until = input.lazy && !detached && deadline > now ? now + (deadline - now) / 2 : deadline;
+    const WallTime began = WallClock::now();
+    auto asked = reverse.call(*admission, until);
+    const absl::Status status = co_await Ask(reverse.rpc, progress, std::move(asked));
+    StepReport report = Report(reverse.rpc, record.plugin_id, status, began, until);
+    report.detached_lazily = detached;
+
+    const auto facts = reverse.look();
+    if (!facts.ok()) {
+      report.outcome = CallOutcome::kUncertain;
+      report.error = facts.status();
+      co_return report;
+    }
+    const bool mounted = facts->mount_root;
+    if (IsDone(report.outcome) && !Occupied(*facts)) {
+      co_return StepReport{.detached_lazily = detached};
+    }
+    if (IsDone(report.outcome)) {
+      const std::string lie = fmt::format("plugin {} answered {} to {}, but there is still a {} at {}",
+                                          record.plugin_id, CodeName(status.code()), RpcName(reverse.rpc),
+                                          mounted ? "mount" : "block device", reverse.path);
+      if (call == 1) ReportLie(record, reverse.consumer, lie);
+      if (call < kReverseCalls && report.outcome == CallOutcome::kDone) {
+        co_await SleepUntil(std::min(Clock::now() + call * kBetweenReverseCalls, deadline));
+        continue;
+      }
+      const absl::Status unmounted = co_await UnmountOurselves(reverse.path, reverse.look, {}, deadline);
+      if (unmounted.ok()) co_return StepReport{.detached_lazily = detached};
+      report = FromHelper(Annotate(unmounted, lie), reverse.path);
+      report.detached_lazily = detached;
+      if (!IsBusy(unmounted)) co_return report;
+    } else if (!mounted) {
+      co_return report;
+    }
+    // The plugin could not, or we could not: somebody is in there.
+    if (input.lazy && !detached) {
+      const absl::Status gone =
+          co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
+      if (!gone.ok()) co_return FromHelper(gone, reverse.path);
+      detached = true;
+      context_.events.Append({.type = "volume.may_live_on",
+                              .plugin_id = record.plugin_id,
+                              .volume_id = record.volume_id,
+                              .consumer = reverse.consumer,
+                              .message = fmt::format("detached lazily from {}: its file system may be in use "
+                                                     "still, and must not be taken for free",
+                                                     reverse.path)});
+      // Its books are still to be told.
+      continue;
+    }
+    if (!IsDone(report.outcome) && !ThePluginRefused(status)) co_return report;
+    co_return co_await WithHolders(record, std::move(report), reverse.path, facts->device, deadline);
+  }
+}
+
+Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) {
+  const auto facts = reverse.look();
+  if (!facts.ok() || !facts->mount_root) co_return absl::OkStatus();
+  absl::Status status = co_await context_.helper.Unmount(reverse.path, {.force = true}, deadline);
+  // Busy or not: whoever waited for its file system has got an error.
+  if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) co_return status;
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
+                                                      std::function<absl::StatusOr<PathFacts>()> look,
+                                                      UnmountOptions options, TimePoint deadline) {
+  for (int i = 0; i < kStackedMounts; ++i) {
+    BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, look());
+    if (!Occupied(facts)) co_return absl::OkStatus();
+    // A device node is not ours to remove, whoever made it.
+    if (!facts.mount_root)
+      co_return absl::UnavailableError(fmt::format("{}: a device node is left there", path));
+    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(path, options, deadline));
+  }
+  co_return absl::UnavailableError(fmt::format("{}: still mounted after {} unmounts", path, kStackedMounts));
+}
+
+Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport report, std::string path,
+                                               dev_t device, TimePoint deadline) {
+  auto holders = co_await HoldersOf(path, device, std::min(deadline, Clock::now() + kLookForHolders));
+  if (!holders.ok() || holders->empty()) co_return report;
+  NameConsumers(record, &*holders);
+  report.error = absl::UnavailableError(
+      fmt::format("{}: kept busy by {}", MessageOf(report.error), DescribeHolders(*holders)));
+  report.holders = *std::move(holders);
+  // They may leave: it is worth another try, whatever the plugin's code was.
+  if (report.outcome == CallOutcome::kFinal) report.outcome = CallOutcome::kUncertain;
+  co_return report;
+}
+
+}  // namespace berth

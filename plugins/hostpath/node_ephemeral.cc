@@ -1,0 +1,200 @@
+// NodeService: ephemeral inline volumes, which live as long as their publication.
+//
+// The caller gives the id, and everything else in volume_context. NodePublishVolume makes the volume and
+// mounts it at the target, with no staging between; NodeUnpublishVolume unmounts and deletes it. In the store
+// it is a volume like any other, whose name is one that CreateVolume cannot give.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/size_text.h"
+#include "plugins/hostpath/node_service.h"
+#include "plugins/hostpath/validate.h"
+
+namespace berth::hostpath {
+
+using Space = OperationLocks::Space;
+
+namespace {
+
+constexpr std::string_view kSizeKey = "size";
+
+// What the volume is to be made of.
+struct Inline {
+  Parameters parameters;
+  VolumePlan plan;
+  int64_t capacity = 0;
+};
+
+absl::StatusOr<Inline> ReadContext(const ::csi::v1::NodePublishVolumeRequest& request,
+                                   const Machine& machine) {
+  if (request.volume_capability().has_block()) {
+    return absl::InvalidArgumentError("volume_capability: an ephemeral volume is mounted, never raw");
+  }
+  Inline asked;
+  StringMap context = request.volume_context();
+  ::csi::v1::CapacityRange range;
+  if (const auto size = context.find(std::string(kSizeKey)); size != context.end()) {
+    auto bytes = ParseSize(size->second);
+    if (!bytes) bytes = ParseSize(size->second + "B");
+    if (!bytes || *bytes == 0 || *bytes > (uint64_t{1} << 62)) {
+      return absl::InvalidArgumentError(
+          fmt::format("volume_context: \"{}\" is no size: 64MiB, 1GiB or a number of bytes are",
+                      Printable(size->second, 64)));
+    }
+    range.set_required_bytes(static_cast<int64_t>(*bytes));
+    context.erase(size);
+  }
+  BERTH_ASSIGN_OR_RETURN(asked.parameters, ParseParameters(context));
+  Capabilities capabilities;
+  *capabilities.Add() = request.volume_capability();
+  BERTH_ASSIGN_OR_RETURN(asked.plan, PlanVolume(capabilities, asked.parameters, machine, std::nullopt));
+  BERTH_ASSIGN_OR_RETURN(asked.capacity, ChooseCapacity(range, asked.plan, std::nullopt));
+  return asked;
+}
+
+}  // namespace
+
+absl::StatusOr<VolumeRecord> NodeService::MakeEphemeral(const ::csi::v1::NodePublishVolumeRequest& request) {
+  Inline asked;
+  BERTH_ASSIGN_OR_RETURN(asked, ReadContext(request, context_.machine));
+  const std::string name = EphemeralName(request.volume_id());
+  absl::StatusOr<VolumeRecord> present = context_.store.GetVolumeByName(name);
+  if (present.ok()) {
+    if (present->lifecycle != Lifecycle::kReady) {
+      return absl::AbortedError(fmt::format("volume {} is being deleted", present->id));
+    }
+    if (present->parameters == asked.parameters.canonical && present->capacity == asked.capacity) {
+      return present;
+    }
+    return absl::AlreadyExistsError(fmt::format("ephemeral volume {} exists with another volume_context",
+                                                Printable(request.volume_id(), 128)));
+  }
+  if (!absl::IsNotFound(present.status())) return present.status();
+  if (context_.store.GetVolume(request.volume_id()).ok()) {
+    return absl::AlreadyExistsError(
+        fmt::format("volume {} is one that CreateVolume made, not an ephemeral one", request.volume_id()));
+  }
+
+  VolumeRecord volume;
+  volume.id = Storage::NewId(Area::kVolumes);
+  volume.name = name;
+  volume.kind = asked.plan.kind;
+  volume.fs_type = asked.plan.fs_type;
+  volume.capacity = asked.capacity;
+  volume.preallocate = asked.parameters.preallocate;
+  volume.direct_io = asked.parameters.direct_io;
+  volume.parameters = asked.parameters.canonical;
+  BERTH_RETURN_IF_ERROR(context_.store.InsertVolume(volume, context_.options.capacity));
+  absl::Status status =
+      context_.storage.MakeEmpty(volume.id, volume.kind, volume.capacity, volume.preallocate);
+  if (status.ok()) status = context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kReady);
+  if (status.ok()) return context_.store.GetVolume(volume.id);
+  // Should this fail too, the next start does it.
+  if (context_.storage.Discard(Area::kVolumes, volume.id).ok()) {
+    context_.store.DeleteVolume(volume.id).IgnoreError();
+    context_.storage.EmptyTrash();
+  }
+  return status;
+}
+
+absl::Status NodeService::PublishEphemeral(const ::csi::v1::NodePublishVolumeRequest& request) {
+  BERTH_RETURN_IF_ERROR(CheckRequest(request));
+  const auto& capability = request.volume_capability();
+  MountFlags flags;
+  BERTH_ASSIGN_OR_RETURN(flags, ParseMountFlags(capability.mount().mount_flags()));
+  const std::string& group = capability.mount().volume_mount_group();
+  if (!group.empty()) BERTH_RETURN_IF_ERROR(ParseMountGroup(group).status());
+
+  const std::string target(TrimSlashes(request.target_path()));
+  const auto lock = context_.locks.Take(Space::kVolume, request.volume_id());
+  if (!lock.ok()) return lock.status();
+  const auto target_lock = context_.locks.Take(Space::kTarget, target);
+  if (!target_lock.ok()) return target_lock.status();
+  std::optional<Publication> present;
+  BERTH_ASSIGN_OR_RETURN(present, context_.store.PublicationAt(target));
+  absl::StatusOr<VolumeRecord> made = MakeEphemeral(request);
+  if (!made.ok()) return made.status();
+  const VolumeRecord& volume = *made;
+  if (volume.kind == Kind::kDirectory && !flags.data.empty()) {
+    return absl::InvalidArgumentError(
+        "mount_flags: one of them is for a file system of its own, which a volume of kind directory has not");
+  }
+
+  Publication publication;
+  publication.target = target;
+  publication.volume_id = volume.id;
+  publication.capability = CapabilityDigest(capability);
+  publication.mode = capability.access_mode().mode();
+  publication.asked_read_only = request.readonly();
+  publication.read_only = request.readonly() || IsReaderOnly(publication.mode) || flags.read_only;
+  flags.read_only = publication.read_only;
+  if (present.has_value() && present->volume_id != volume.id) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: volume {} is published there", target, present->volume_id));
+  }
+  if (present.has_value()) {
+    bool intact = false;
+    BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
+    if (intact) {
+      if (present->capability == publication.capability &&
+          present->asked_read_only == publication.asked_read_only) {
+        return absl::OkStatus();
+      }
+      return absl::AlreadyExistsError(fmt::format(
+          "volume {} is published at {} with another capability or readonly flag", volume.id, target));
+    }
+  }
+  std::vector<Publication> publications;
+  BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
+  for (const Publication& other : publications) {
+    if (other.target == target) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("ephemeral volume {} is published at {}, and has one target",
+                    Printable(request.volume_id(), 128), other.target));
+  }
+
+  // Its mount was lost, or its publish cut off: what it holds stays.
+  if (present.has_value()) BERTH_RETURN_IF_ERROR(UndoPublish(volume, *present));
+  BERTH_RETURN_IF_ERROR(context_.store.PutPublication(publication));
+  if (absl::Status status = MakeTarget(target, /*block=*/false); !status.ok()) {
+    // What is there and stands in the way is not ours, and not ours to remove.
+    BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(target));
+    return status;
+  }
+  absl::Status status;
+  if (volume.kind == Kind::kDirectory) {
+    status = CloneMount(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind), target, flags);
+  } else {
+    Staging direct;
+    direct.volume_id = volume.id;
+    direct.path = target;
+    direct.read_only = publication.read_only;
+    status = StageImage(volume, direct, flags);
+  }
+  if (status.ok() && !group.empty() && !publication.read_only) status = ApplyMountGroup(target, group);
+  if (!status.ok()) {
+    if (const absl::Status undone = UndoPublish(volume, publication); !undone.ok()) {
+      SPDLOG_WARN("NodePublishVolume {}: what was begun could not be undone: {}", volume.id,
+                  std::string(undone.message()));
+    }
+    return status;
+  }
+  publication.complete = true;
+  return context_.store.PutPublication(publication);
+}
+
+absl::Status NodeService::DeleteEphemeral(const VolumeRecord& volume) {
+  std::vector<Publication> publications;
+  BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
+  // Asked for at a path that is not its own.
+  if (!publications.empty()) return absl::OkStatus();
+  BERTH_RETURN_IF_ERROR(context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kDeleting));
+  BERTH_RETURN_IF_ERROR(context_.storage.Discard(Area::kVolumes, volume.id));
+  BERTH_RETURN_IF_ERROR(context_.store.DeleteVolume(volume.id));
+  context_.storage.EmptyTrash();
+  return absl::OkStatus();
+}
+
+}  // namespace berth::hostpath

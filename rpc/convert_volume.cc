@@ -1,0 +1,324 @@
+#include "rpc/convert_volume.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/status.h"
+#include "rpc/convert.h"
+
+namespace berth {
+namespace {
+
+constexpr char kHidden[] = "(hidden)";
+// Of one list in an explanation.
+constexpr int kListLimit = 200;
+// A client takes messages of 4 MiB.
+constexpr size_t kFindingBytes = size_t{3} << 20;
+
+std::string Shown(const std::string& text) { return Printable(text, kShownMessage); }
+
+v1::VolumeState StateOf(PublicationState state) {
+  switch (state) {
+    case PublicationState::kPublishing:
+      return v1::PUBLISHING;
+    case PublicationState::kPublished:
+      return v1::PUBLISHED;
+    case PublicationState::kUnpublishing:
+      return v1::UNPUBLISHING;
+  }
+  return v1::VOLUME_STATE_UNKNOWN;
+}
+
+v1::VolumeState StateOf(StageState state) {
+  switch (state) {
+    case StageState::kAbsent:
+      return v1::VOLUME_STATE_UNKNOWN;
+    case StageState::kStaging:
+      return v1::STAGING;
+    case StageState::kStaged:
+      return v1::STAGED;
+    case StageState::kUnstaging:
+      return v1::UNSTAGING;
+  }
+  return v1::VOLUME_STATE_UNKNOWN;
+}
+
+// The furthest: a publication is further than any staging, a published one the furthest of all.
+v1::VolumeState FurthestState(const VolumeView& volume) {
+  for (const PublicationState state :
+       {PublicationState::kPublished, PublicationState::kPublishing, PublicationState::kUnpublishing}) {
+    const bool any = std::any_of(volume.publications.begin(), volume.publications.end(),
+                                 [state](const PublicationView& view) { return view.state == state; });
+    if (any) return StateOf(state);
+  }
+  return StateOf(volume.stage_state);
+}
+
+v1::PublicationOrigin OriginOf(Origin origin) {
+  switch (origin) {
+    case Origin::kCaller:
+      return v1::CALLER;
+    case Origin::kDeclared:
+      return v1::DECLARED;
+    case Origin::kScheduler:
+      return v1::SCHEDULER;
+  }
+  return v1::CALLER;
+}
+
+v1::FindingSeverity SeverityOf(Finding::Severity severity) {
+  switch (severity) {
+    case Finding::Severity::kInfo:
+      return v1::INFO;
+    case Finding::Severity::kWarning:
+      return v1::WARNING;
+    case Finding::Severity::kError:
+      return v1::ERROR;
+  }
+  return v1::WARNING;
+}
+
+v1::AccessType TypeOf(AccessType type) { return type == AccessType::kBlock ? v1::BLOCK : v1::MOUNT; }
+
+std::optional<v1::ConsumerLife> LifeOf(const ConsumerLife& life) {
+  v1::ConsumerLife to;
+  switch (life.kind) {
+    case ConsumerLife::Kind::kUnknown:
+      return std::nullopt;
+    case ConsumerLife::Kind::kProcess:
+      to.set_pid(life.pid);
+      return to;
+    case ConsumerLife::Kind::kCgroup:
+      to.set_cgroup(IdText(life.name));
+      return to;
+    case ConsumerLife::Kind::kUnit:
+      to.set_unit(IdText(life.name));
+      return to;
+  }
+  return std::nullopt;
+}
+
+template <class Repeated>
+void FillFlags(const std::vector<std::string>& flags, bool show, Repeated* to) {
+  if (!show) {
+    if (!flags.empty()) to->Add(kHidden);
+    return;
+  }
+  for (const std::string& flag : flags) to->Add(IdText(flag));
+}
+
+v1::Publication PublicationOf(const PublicationView& view) {
+  v1::Publication to;
+  to.set_consumer(IdText(view.consumer));
+  to.set_name(IdText(view.name));
+  to.set_target_path(IdText(view.target_path));
+  to.set_readonly(view.readonly);
+  to.set_state(StateOf(view.state));
+  to.set_uncertain(view.uncertain);
+  to.set_last_error(Shown(view.last_error));
+  if (view.published_at) *to.mutable_published_at() = ToProto(*view.published_at);
+  to.set_origin(OriginOf(view.origin));
+  to.set_remount(view.remount);
+  to.set_ephemeral(view.ephemeral);
+  if (auto life = LifeOf(view.life)) *to.mutable_life() = *std::move(life);
+  to.set_awaiting_secrets(view.awaiting_secrets);
+  to.set_held(Shown(view.held));
+  to.set_dead(Shown(view.dead));
+  return to;
+}
+
+v1::KernelMount MountOf(const KernelMount& mount, bool show_options) {
+  v1::KernelMount to;
+  to.set_target(IdText(mount.target));
+  to.set_source(IdText(mount.source));
+  to.set_fs_type(IdText(mount.fs_type));
+  if (!mount.options.empty()) to.set_options(show_options ? IdText(mount.options) : kHidden);
+  to.set_id(mount.id);
+  return to;
+}
+
+v1::MountHolder HolderOf(const MountHolder& holder) {
+  v1::MountHolder to;
+  to.set_pid(holder.pid);
+  to.set_command(Shown(holder.command));
+  to.set_consumer(IdText(holder.consumer));
+  to.set_how(Shown(holder.how));
+  return to;
+}
+
+v1::RpcTrace TraceOf(const RpcTrace& trace) {
+  v1::RpcTrace to;
+  to.set_rpc(IdText(trace.rpc));
+  *to.mutable_started_at() = ToProto(trace.started_at);
+  *to.mutable_took() = ToProto(trace.took);
+  to.set_code(std::string(CodeName(trace.code)));
+  to.set_error(Shown(trace.error));
+  return to;
+}
+
+v1::Finding FindingOf(const Finding& finding) {
+  v1::Finding to;
+  to.set_severity(SeverityOf(finding.severity));
+  to.set_code(IdText(finding.code));
+  to.set_plugin_id(IdText(finding.plugin_id));
+  to.set_volume_id(IdText(finding.volume_id));
+  to.set_consumer(IdText(finding.consumer));
+  to.set_path(IdText(finding.path));
+  to.set_text(Shown(finding.text));
+  to.set_repair(Shown(finding.repair));
+  to.set_repaired(finding.repaired);
+  to.set_repair_error(Shown(finding.repair_error));
+  return to;
+}
+
+const std::string& ErrorOf(const DeclaredView& file) {
+  return file.error_in_file.empty() ? file.last_error : file.error_in_file;
+}
+
+}  // namespace
+
+v1::Volume ToProto(const VolumeView& volume, bool show_options) {
+  v1::Volume to;
+  to.set_plugin_id(IdText(volume.plugin_id));
+  to.set_volume_id(IdText(volume.volume_id));
+  to.set_state(FurthestState(volume));
+  to.set_uncertain(volume.uncertain);
+  to.set_awaiting_secrets(volume.awaiting_secrets);
+  v1::Capability& capability = *to.mutable_capability();
+  capability.set_access_mode(static_cast<v1::AccessMode>(volume.use.access_mode));
+  capability.set_access_type(TypeOf(volume.use.access_type));
+  capability.set_fs_type(IdText(volume.use.fs_type));
+  FillFlags(volume.use.mount_flags, show_options, capability.mutable_mount_flags());
+  capability.set_volume_mount_group(IdText(volume.use.volume_mount_group));
+  to.set_staging_path(IdText(volume.staging_path));
+  for (const PublicationView& view : volume.publications) *to.add_publications() = PublicationOf(view);
+  to.set_last_error(Shown(volume.last_error));
+  if (volume.next_retry_at) *to.mutable_next_retry_at() = ToProto(*volume.next_retry_at);
+  to.set_running(IdText(volume.running));
+  if (volume.running_since) *to.mutable_running_since() = ToProto(*volume.running_since);
+  if (volume.stuck) {
+    to.mutable_stuck()->set_on(Shown(volume.stuck->on));
+    to.mutable_stuck()->set_pid(volume.stuck->pid);
+    *to.mutable_stuck()->mutable_since() = ToProto(volume.stuck->since);
+  }
+  to.set_owed_expansion_bytes(volume.owed_expansion_bytes);
+  return to;
+}
+
+v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options) {
+  v1::ConsumerMount to;
+  to.set_plugin_id(IdText(mount.plugin_id));
+  to.set_volume_id(IdText(mount.volume_id));
+  to.set_consumer(IdText(mount.consumer));
+  to.set_name(IdText(mount.name));
+  to.set_source_path(IdText(mount.source_path));
+  to.set_access_type(TypeOf(mount.access_type));
+  to.set_readonly(mount.readonly);
+  to.set_fs_type(IdText(mount.fs_type));
+  FillFlags(mount.mount_flags, show_options, to.mutable_mount_flags());
+  to.set_propagation(IdText(mount.propagation));
+  to.set_device_major(mount.device_major);
+  to.set_device_minor(mount.device_minor);
+  return to;
+}
+
+v1::ExplainVolumeResponse ToProto(const VolumeExplanation& explanation, bool show_options) {
+  v1::ExplainVolumeResponse to;
+  *to.mutable_volume() = ToProto(explanation.view, show_options);
+  to.set_journal_key(IdText(explanation.journal_key));
+  to.set_in_journal(explanation.in_journal);
+  to.set_identity(Shown(explanation.identity));
+  to.set_directory(IdText(explanation.directory));
+  size_t left_out = 0;
+  const auto room = [&left_out](int size) {
+    const bool fits = size < kListLimit;
+    if (!fits) ++left_out;
+    return fits;
+  };
+  for (const KernelMount& mount : explanation.mounts) {
+    if (room(to.mounts_size())) *to.add_mounts() = MountOf(mount, show_options);
+  }
+  for (const MountHolder& holder : explanation.holders) {
+    if (room(to.holders_size())) *to.add_holders() = HolderOf(holder);
+  }
+  for (const RpcTrace& trace : explanation.rpcs) {
+    if (room(to.rpcs_size())) *to.add_rpcs() = TraceOf(trace);
+  }
+  for (const std::string& remark : explanation.remarks) {
+    if (room(to.remarks_size())) to.add_remarks(Shown(remark));
+  }
+  if (left_out > 0) to.add_remarks(fmt::format("{} mounts, holders or remarks are left out here", left_out));
+  return to;
+}
+
+v1::ExamineResponse ToProto(const std::vector<Finding>& findings) {
+  using Severity = Finding::Severity;
+  v1::ExamineResponse to;
+  size_t bytes = 0;
+  size_t left_out = 0;
+  for (const Severity severity : {Severity::kError, Severity::kWarning, Severity::kInfo}) {
+    for (const Finding& finding : findings) {
+      if (finding.severity != severity) continue;
+      v1::Finding next = FindingOf(finding);
+      bytes += next.ByteSizeLong();
+      if (bytes > kFindingBytes) {
+        ++left_out;
+      } else {
+        *to.add_findings() = std::move(next);
+      }
+    }
+  }
+  if (left_out > 0) {
+    v1::Finding& more = *to.add_findings();
+    more.set_severity(v1::WARNING);
+    more.set_code("findings.more");
+    more.set_text(fmt::format("{} more findings are left out here: mend these first", left_out));
+  }
+  return to;
+}
+
+v1::Volume DeclaredVolume(const std::string& plugin_id, const std::string& volume_id,
+                          const std::vector<DeclaredView>& files, bool show_options) {
+  v1::Volume to;
+  to.set_plugin_id(IdText(plugin_id));
+  to.set_volume_id(IdText(volume_id));
+  to.set_state(v1::ABSENT);
+  const v1::PublishVolumeRequest& request = files.front().request;
+  *to.mutable_capability() = request.capability();
+  if (request.mount_options().has_fs_type()) {
+    to.mutable_capability()->set_fs_type(request.mount_options().fs_type());
+  }
+  const bool replaced = request.mount_options().has_mount_flags();
+  const auto& flags =
+      replaced ? request.mount_options().mount_flags().values() : request.capability().mount_flags();
+  to.mutable_capability()->clear_mount_flags();
+  FillFlags({flags.begin(), flags.end()}, show_options, to.mutable_capability()->mutable_mount_flags());
+  AddDeclared(files, &to);
+  return to;
+}
+
+void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
+  std::string names;
+  for (const DeclaredView& file : files) {
+    names += (names.empty() ? "" : ", ") + file.file;
+    if (!volume->last_error().empty() || ErrorOf(file).empty()) continue;
+    volume->set_last_error(Shown(ErrorOf(file)));
+    if (file.next_retry_at && !volume->has_next_retry_at()) {
+      *volume->mutable_next_retry_at() = ToProto(*file.next_retry_at);
+    }
+  }
+  volume->set_declared_in(Shown(names));
+}
+
+std::string DescribeDeclared(const DeclaredView& file) {
+  std::string text = fmt::format("{} declares it for consumer {}", Printable(file.file, 512),
+                                 Printable(file.request.consumer(), 256));
+  for (const std::string* part : {&file.state, &ErrorOf(file)}) {
+    if (!part->empty()) text += ": " + Printable(*part, 1024);
+  }
+  return text;
+}
+
+}  // namespace berth

@@ -1,0 +1,63 @@
+// The volumes that files in volumes.d declare, as the node's API shows them.
+//
+// A narrow interface of this folder's own: declared/ implements it, and a node without declared volumes has
+// NoDeclaredVolumes. Loop thread only. It outlives the NodeApi that is given it.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "rpc/node.pb.h"
+
+namespace berth {
+
+// One file of volumes.d.
+struct DeclaredView {
+  std::string file;  // its path
+  // What it asks for. Without a plugin and a volume where the file is broken.
+  v1::PublishVolumeRequest request;
+  std::string state;       // for people: "published", "waiting: plugin nfs is not ready"
+  std::string last_error;  // of the last try; empty: there was none, or it succeeded
+  std::optional<WallTime> next_retry_at = {};
+  std::string error_in_file = {};  // every mistake in the file; empty: it is sound
+};
+
+// What a reload found, by the names of files.
+struct DeclaredReload {
+  std::vector<std::string> declared;   // new
+  std::vector<std::string> withdrawn;  // their file is gone: they are being released
+  std::vector<std::string> changed;    // released and published anew
+  std::vector<std::string> broken;     // "data.toml: /etc/berth/volumes.d/data.toml:4: colour: unknown key"
+};
+
+class DeclaredDirectory {
+ public:
+  virtual ~DeclaredDirectory() = default;
+
+  // One of each file, by its name.
+  [[nodiscard]] virtual std::vector<DeclaredView> List() const = 0;
+
+  // What an operator should look at besides the files' own errors, a sentence each.
+  [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
+
+  // Reads volumes.d afresh and begins to bring the volumes to what it says; what did not change is not
+  // touched. ABORTED: a reload is under way. Errors: the directory cannot be read; nothing was changed then.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint deadline) = 0;
+};
+
+// Nothing is declared.
+class NoDeclaredVolumes final : public DeclaredDirectory {
+ public:
+  [[nodiscard]] std::vector<DeclaredView> List() const override { return {}; }
+  [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
+  [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
+    co_return DeclaredReload{};
+  }
+};
+
+}  // namespace berth

@@ -1,0 +1,162 @@
+// The part of NodeApi that shows volumes: those that this node holds, and those that files declare.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/status.h"
+#include "rpc/convert_volume.h"
+#include "rpc/node_api.h"
+#include "rpc/page_token.h"
+#include "rpc/plugin_choice.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kPage = 1000;
+// Of the volumes of one page, so that it fits into the 4 MiB of a message that clients take.
+constexpr size_t kPageBytes = size_t{2} << 20;
+
+std::string Shown(const std::string& text) { return Printable(text, 256); }
+
+bool UsedBy(const VolumeView& volume, const std::string& consumer) {
+  return std::any_of(volume.publications.begin(), volume.publications.end(),
+                     [&](const PublicationView& view) { return view.consumer == consumer; });
+}
+
+bool DeclaredFor(const std::vector<DeclaredView>& files, const std::string& consumer) {
+  return std::any_of(files.begin(), files.end(),
+                     [&](const DeclaredView& file) { return file.request.consumer() == consumer; });
+}
+
+absl::Status NotHeld(const std::string& plugin_id, const std::string& volume_id) {
+  return absl::NotFoundError(
+      fmt::format("this node holds no volume {} of plugin {}", Shown(volume_id), Shown(plugin_id)));
+}
+
+}  // namespace
+
+NodeApi::DeclaredByVolume NodeApi::Declared() const {
+  DeclaredByVolume volumes;
+  for (DeclaredView& file : declared_.List()) {
+    const std::string& plugin = file.request.plugin_id();
+    const std::string& volume = file.request.volume_id();
+    if (plugin.empty() || volume.empty()) continue;  // a broken file
+    const auto resolved = NodePlugin(plugin);
+    VolumeName name(resolved.ok() ? *resolved : plugin, volume);
+    volumes[std::move(name)].push_back(std::move(file));
+  }
+  return volumes;
+}
+
+NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckList(request));
+  std::string plugin_id;
+  if (!request.plugin_id().empty()) {
+    BERTH_CO_ASSIGN_OR_RETURN(plugin_id, NodePlugin(request.plugin_id()));
+  }
+  VolumeName after;
+  if (!request.page_token().empty()) {
+    BERTH_CO_ASSIGN_OR_RETURN(after, ReadPageToken(request.page_token()));
+  }
+  const std::string& consumer = request.consumer();
+  const auto wanted = [&](const VolumeName& name) {
+    return name > after && (plugin_id.empty() || name.first == plugin_id);
+  };
+
+  // Null: it is only declared.
+  std::map<VolumeName, const VolumeView*> volumes;
+  const std::vector<VolumeView> held = mounter_.List();
+  const DeclaredByVolume declared = Declared();
+  for (const VolumeView& volume : held) {
+    VolumeName name(volume.plugin_id, volume.volume_id);
+    if (!wanted(name) || (!consumer.empty() && !UsedBy(volume, consumer))) continue;
+    volumes.emplace(std::move(name), &volume);
+  }
+  for (const auto& [name, files] : declared) {
+    if (!wanted(name) || (!consumer.empty() && !DeclaredFor(files, consumer))) continue;
+    if (!mounter_.Find(name.first, name.second)) volumes.emplace(name, nullptr);
+  }
+
+  const size_t page = request.page_size() > 0 ? std::min(kPage, size_t(request.page_size())) : kPage;
+  v1::ListVolumesResponse answer;
+  size_t bytes = 0;
+  const VolumeName* last = nullptr;
+  for (const auto& [name, volume] : volumes) {
+    const auto files = declared.find(name);
+    v1::Volume shown = volume != nullptr
+                           ? ToProto(*volume, call.rights.change)
+                           : DeclaredVolume(name.first, name.second, files->second, call.rights.change);
+    if (volume != nullptr && files != declared.end()) AddDeclared(files->second, &shown);
+    bytes += shown.ByteSizeLong();
+    const auto count = static_cast<size_t>(answer.volumes_size());
+    if (last != nullptr && (count == page || bytes > kPageBytes)) {
+      answer.set_next_page_token(PageTokenAfter(*last));
+      break;
+    }
+    last = &name;
+    *answer.add_volumes() = std::move(shown);
+  }
+  co_return answer;
+}
+
+NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  const auto resolved = NodePlugin(request.plugin_id());
+  const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
+  const DeclaredByVolume declared = Declared();
+  const auto files = declared.find({plugin_id, request.volume_id()});
+  const auto held = mounter_.Find(plugin_id, request.volume_id());
+  if (held) {
+    v1::Volume volume = ToProto(*held, call.rights.change);
+    if (files != declared.end()) AddDeclared(files->second, &volume);
+    co_return volume;
+  }
+  if (files != declared.end()) {
+    co_return DeclaredVolume(plugin_id, request.volume_id(), files->second, call.rights.change);
+  }
+  if (!resolved.ok()) co_return resolved.status();
+  co_return NotHeld(plugin_id, request.volume_id());
+}
+
+NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
+    v1::ListConsumerMountsRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
+  v1::ListConsumerMountsResponse answer;
+  for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
+    *answer.add_mounts() = ToProto(mount, call.rights.change);
+  }
+  if (answer.mounts_size() == 0) {
+    co_return absl::NotFoundError(
+        fmt::format("consumer {} has nothing published on this node", Shown(request.consumer())));
+  }
+  co_return answer;
+}
+
+NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVolumeRequest request,
+                                                                  CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  const auto resolved = NodePlugin(request.plugin_id());
+  const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
+  const auto explained = co_await mounter_.Explain(plugin_id, request.volume_id(), call.deadline);
+
+  const DeclaredByVolume declared = Declared();
+  const auto files = declared.find({plugin_id, request.volume_id()});
+  const bool is_declared = files != declared.end();
+  v1::ExplainVolumeResponse answer;
+  if (explained.ok()) {
+    answer = ToProto(*explained, call.rights.change);
+    if (is_declared) AddDeclared(files->second, answer.mutable_volume());
+  } else if (absl::IsNotFound(explained.status()) && is_declared) {
+    *answer.mutable_volume() =
+        DeclaredVolume(plugin_id, request.volume_id(), files->second, call.rights.change);
+  } else {
+    co_return resolved.ok() ? explained.status() : resolved.status();
+  }
+  if (is_declared) {
+    for (const DeclaredView& file : files->second) answer.add_remarks(DescribeDeclared(file));
+  }
+  co_return answer;
+}
+
+}  // namespace berth

@@ -1,0 +1,242 @@
+// What NodeApi shows of volumes: pages, declared ones, one volume in depth, and a consumer's mounts.
+#include <fmt/format.h>
+
+#include "rpc/testing/node_api_fixture.h"
+
+namespace berth {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+class NodeApiListTest : public NodeApiTest {
+ protected:
+  v1::ListVolumesResponse Page(const v1::ListVolumesRequest& request) {
+    auto page = Call(&NodeApi::ListVolumes, request);
+    EXPECT_TRUE(page.ok()) << page.status();
+    return page.ok() ? *std::move(page) : v1::ListVolumesResponse();
+  }
+  // "plugin/volume" of every page.
+  std::vector<std::string> AllPages(v1::ListVolumesRequest request) {
+    std::vector<std::string> names;
+    for (int pages = 0; pages < 100; ++pages) {
+      const v1::ListVolumesResponse page = Page(request);
+      if (request.page_size() > 0) EXPECT_LE(page.volumes_size(), request.page_size());
+      for (const v1::Volume& volume : page.volumes()) {
+        names.push_back(volume.plugin_id() + "/" + volume.volume_id());
+      }
+      if (page.next_page_token().empty()) return names;
+      request.set_page_token(page.next_page_token());
+    }
+    ADD_FAILURE() << "the pages do not end";
+    return names;
+  }
+};
+
+TEST_F(NodeApiListTest, PagesComeInOrderWhateverTheMountersOrderIs) {
+  mounter_.Add("q", "a", "c");
+  mounter_.Add("p", "v2", "c");
+  mounter_.Add("p", "v10", "c");
+  mounter_.Add("p", "v1", "c");
+  v1::ListVolumesRequest request;
+  for (const int size : {0, 1, 2, 3, 4, 100}) {
+    request.set_page_size(size);
+    EXPECT_THAT(AllPages(request), ElementsAre("p/v1", "p/v10", "p/v2", "q/a")) << size;
+  }
+}
+
+TEST_F(NodeApiListTest, APageHoldsAtMostAThousandVolumes) {
+  for (int i = 0; i < 1500; ++i) mounter_.Add("p", fmt::format("v{:04}", i), "c");
+  for (const int size : {0, 5000}) {
+    v1::ListVolumesRequest request;
+    request.set_page_size(size);
+    const v1::ListVolumesResponse first = Page(request);
+    EXPECT_EQ(first.volumes_size(), 1000);
+    request.set_page_token(first.next_page_token());
+    const v1::ListVolumesResponse second = Page(request);
+    EXPECT_EQ(second.volumes_size(), 500);
+    EXPECT_EQ(second.volumes(0).volume_id(), "v1000");
+    EXPECT_EQ(second.next_page_token(), "");
+  }
+}
+
+TEST_F(NodeApiListTest, APageFitsIntoAMessage) {
+  for (int i = 0; i < 1000; ++i) {
+    mounter_.Add("p", fmt::format("{:04}{}", i, std::string(4000, 'v')), "c").last_error =
+        std::string(4000, 'e');
+  }
+  const v1::ListVolumesResponse first = Page({});
+  EXPECT_LT(first.ByteSizeLong(), size_t{3} << 20);
+  EXPECT_FALSE(first.next_page_token().empty());
+  EXPECT_THAT(AllPages({}), SizeIs(1000));
+}
+
+TEST_F(NodeApiListTest, VolumesThatComeOrGoBetweenPagesHideNoOther) {
+  for (const char* id : {"b", "d", "f", "h"}) mounter_.Add("p", id, "c");
+  v1::ListVolumesRequest request;
+  request.set_page_size(2);
+  const v1::ListVolumesResponse first = Page(request);
+  EXPECT_EQ(first.volumes(1).volume_id(), "d");
+  std::erase_if(mounter_.volumes, [](const VolumeView& view) { return view.volume_id <= "d"; });
+  mounter_.Add("p", "a", "c");
+  mounter_.Add("p", "e", "c");
+  request.set_page_token(first.next_page_token());
+  EXPECT_THAT(AllPages(request), ElementsAre("p/e", "p/f", "p/h"));
+}
+
+TEST_F(NodeApiListTest, ATokenOfAnotherKindIsRefused) {
+  v1::ListVolumesRequest request;
+  request.set_page_token("next");
+  const auto page = Call(&NodeApi::ListVolumes, request);
+  EXPECT_EQ(page.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(page.status()), HasSubstr("page_token"));
+  request.clear_page_token();
+  request.set_page_size(-1);
+  EXPECT_EQ(Call(&NodeApi::ListVolumes, request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(NodeApiListTest, DeclaredVolumesAreShownWhetherTheyAreHereOrNot) {
+  control_.Add("p");
+  mounter_.Add("p", "here", "web");
+  declared_.Add("driver.test", "here", "web");
+  declared_.Add("driver.test", "waiting", "db").last_error = "plugin p is not ready";
+  declared_.Add("", "", "").error_in_file = "a broken file has no volume";
+  const v1::ListVolumesResponse page = Page({});
+  ASSERT_EQ(page.volumes_size(), 2);
+  EXPECT_EQ(page.volumes(0).volume_id(), "here");
+  EXPECT_EQ(page.volumes(0).state(), v1::PUBLISHED);
+  EXPECT_EQ(page.volumes(0).declared_in(), "/etc/berth/volumes.d/here.toml");
+  EXPECT_EQ(page.volumes(0).last_error(), "");
+  EXPECT_EQ(page.volumes(1).plugin_id(), "p") << "under the id of the plugin that its driver is";
+  EXPECT_EQ(page.volumes(1).volume_id(), "waiting");
+  EXPECT_EQ(page.volumes(1).state(), v1::ABSENT);
+  EXPECT_EQ(page.volumes(1).declared_in(), "/etc/berth/volumes.d/waiting.toml");
+  EXPECT_EQ(page.volumes(1).last_error(), "plugin p is not ready");
+
+  v1::ListVolumesRequest request;
+  request.set_consumer("db");
+  EXPECT_THAT(AllPages(request), ElementsAre("p/waiting"));
+  request.set_plugin_id("p");
+  request.set_page_size(1);
+  request.clear_consumer();
+  EXPECT_THAT(AllPages(request), ElementsAre("p/here", "p/waiting"));
+}
+
+TEST_F(NodeApiListTest, AVolumeThatIsDeclaredForAPluginThatIsNotThereIsShownAllTheSame) {
+  declared_.Add("nobody", "v", "c").last_error = "no such plugin";
+  EXPECT_THAT(AllPages({}), ElementsAre("nobody/v"));
+  auto request = ForVolume<v1::GetVolumeRequest>();
+  request.set_plugin_id("nobody");
+  const auto volume = Call(&NodeApi::GetVolume, request);
+  ASSERT_TRUE(volume.ok()) << volume.status();
+  EXPECT_EQ(volume->state(), v1::ABSENT);
+  EXPECT_EQ(volume->last_error(), "no such plugin");
+}
+
+TEST_F(NodeApiListTest, ErrorsInDeclaredFilesAreProblemsOfTheNode) {
+  declared_.Add("p", "good", "c");
+  declared_.Add("p", "late", "c").last_error = "plugin p is not ready";
+  declared_.Add("p", "bad", "c").error_in_file = "bad.toml:3: colour: unknown key\n";
+  mounter_.problems = {"the journal was rebuilt"};
+  declared_.problems = {"volumes.d cannot be read"};
+  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_THAT(status->problems(),
+              ElementsAre("the journal was rebuilt", "volumes.d cannot be read",
+                          "/etc/berth/volumes.d/late.toml: plugin p is not ready",
+                          "/etc/berth/volumes.d/bad.toml: bad.toml:3: colour: unknown key\\x0a"));
+}
+
+TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
+  mounter_.Add("p", "v1", "c").stuck = StuckView{.on = "umount /x", .pid = 12};
+  mounter_.Add("p", "v2", "web").publications[0].dead = "ENOTCONN";
+  mounter_.Add("p", "v3", "web").publications[0].held = "the node was restarted";
+  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_THAT(status->problems(),
+              ElementsAre("volume v1 of plugin p is stuck in umount /x (process 12)",
+                          "volume v2 of plugin p: its mount for consumer web is dead: ENOTCONN",
+                          "volume v3 of plugin p, for consumer web: the node was restarted"));
+}
+
+TEST_F(NodeApiListTest, AConsumersMountsAreShownWithoutOptionsToReaders) {
+  mounter_.mounts = {
+      {.plugin_id = "p", .volume_id = "v", .consumer = "web", .source_path = "/t", .mount_flags = {"x=hush"}},
+      {.plugin_id = "p", .volume_id = "w", .consumer = "db"}};
+  v1::ListConsumerMountsRequest request;
+  request.set_consumer("web");
+  auto mounts = Call(&NodeApi::ListConsumerMounts, request);
+  ASSERT_TRUE(mounts.ok()) << mounts.status();
+  ASSERT_EQ(mounts->mounts_size(), 1);
+  EXPECT_EQ(mounts->mounts(0).source_path(), "/t");
+  EXPECT_THAT(mounts->mounts(0).mount_flags(), ElementsAre("x=hush"));
+  EXPECT_THAT(Call(&NodeApi::ListConsumerMounts, request, false)->mounts(0).mount_flags(),
+              ElementsAre("(hidden)"));
+  request.set_consumer("nobody");
+  EXPECT_EQ(Call(&NodeApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kNotFound);
+  request.clear_consumer();
+  EXPECT_EQ(Call(&NodeApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(NodeApiListTest, AVolumeIsExplained) {
+  control_.Add("p");
+  mounter_.Add("p", "v", "web");
+  mounter_.explanation.mounts = {{.target = "/t", .options = "rw,password=hush"}};
+  mounter_.explanation.remarks = {"it is tried again"};
+  declared_.Add("p", "v", "web").state = "published";
+  auto request = ForVolume<v1::ExplainVolumeRequest>();
+  request.set_plugin_id("driver.test");
+  auto told = Call(&NodeApi::ExplainVolume, request);
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->volume().state(), v1::PUBLISHED);
+  EXPECT_EQ(told->volume().declared_in(), "/etc/berth/volumes.d/v.toml");
+  EXPECT_EQ(told->mounts(0).options(), "rw,password=hush");
+  EXPECT_THAT(told->remarks(),
+              ElementsAre("it is tried again",
+                          "/etc/berth/volumes.d/v.toml declares it for consumer web: published"));
+  EXPECT_EQ(Call(&NodeApi::ExplainVolume, request, false)->mounts(0).options(), "(hidden)");
+}
+
+TEST_F(NodeApiListTest, AVolumeThatIsOnlyDeclaredIsExplainedToo) {
+  control_.Add("p");
+  declared_.Add("p", "v", "web").last_error = "plugin p is not ready";
+  const auto told = Call(&NodeApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>());
+  ASSERT_TRUE(told.ok()) << told.status();
+  EXPECT_EQ(told->volume().state(), v1::ABSENT);
+  EXPECT_THAT(told->remarks(), ElementsAre(HasSubstr("web: plugin p is not ready")));
+  EXPECT_EQ(Call(&NodeApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>("w")).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST_F(NodeApiListTest, ARepairTakesTheRightToChange) {
+  mounter_.findings = {{.code = "mount.missing", .repair = "publish it again"}, {.code = "mount.stranger"}};
+  v1::ExamineRequest request;
+  auto found = Call(&NodeApi::Examine, request, false);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->findings_size(), 2);
+  EXPECT_FALSE(found->findings(0).repaired());
+  request.set_repair(true);
+  EXPECT_EQ(Call(&NodeApi::Examine, request, false).status().code(), absl::StatusCode::kPermissionDenied);
+  found = Call(&NodeApi::Examine, request);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE(found->findings(0).repaired());
+  EXPECT_FALSE(found->findings(1).repaired());
+}
+
+TEST_F(NodeApiListTest, TheEndOfAConsumerReleasesWhatItUsed) {
+  mounter_.Add("p", "v", "web");
+  mounter_.Add("p", "w", "db");
+  v1::EndConsumerRequest request;
+  request.set_consumer("web");
+  EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 1);
+  EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 0) << "again, with nothing left";
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
+  mounter_.next_error = absl::UnavailableError("busy");
+  EXPECT_EQ(Call(&NodeApi::EndConsumer, request).status().code(), absl::StatusCode::kUnavailable);
+  request.clear_consumer();
+  EXPECT_EQ(Call(&NodeApi::EndConsumer, request).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,137 @@
+// The part of NodeApi that asks plugins how full volumes are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/this_coro.hpp>
+#include <boost/system/system_error.hpp>
+#include <limits>
+
+#include "base/status.h"
+#include "rpc/convert.h"
+#include "rpc/node_api.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
+
+// How many volumes of one consumer are asked at a time.
+constexpr size_t kSideBySide = 16;
+// For one volume, so that one that hangs does not cost the others their answer. A caller with less time gets
+// what is known a little before that ends.
+constexpr auto kStatsWithin = std::chrono::seconds(20);
+constexpr auto kToAnswer = std::chrono::milliseconds(500);
+
+std::string Shown(const std::string& text) { return Printable(text, 256); }
+
+int64_t Sum(int64_t one, int64_t other) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return one > kMost - other ? kMost : one + other;
+}
+
+// Neither is negative: CheckedAnswer.
+void AddTo(const v1::VolumeUsage& usage, google::protobuf::RepeatedPtrField<v1::VolumeUsage>* total) {
+  auto sum = std::find_if(total->begin(), total->end(),
+                          [&](const v1::VolumeUsage& other) { return other.unit() == usage.unit(); });
+  if (sum == total->end()) {
+    *total->Add() = usage;
+    return;
+  }
+  sum->set_total(Sum(sum->total(), usage.total()));
+  sum->set_used(Sum(sum->used(), usage.used()));
+  sum->set_available(Sum(sum->available(), usage.available()));
+}
+
+}  // namespace
+
+NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_id, std::string volume_id,
+                                                             TimePoint deadline) {
+  const auto plugin = control_.plugins().find(plugin_id);
+  if (plugin != control_.plugins().end() && plugin->second.facts &&
+      !plugin->second.facts->NodeCan(NodeRpc::GET_VOLUME_STATS)) {
+    co_return absl::FailedPreconditionError(fmt::format(
+        "plugin {} does not tell the use of its volumes (no GET_VOLUME_STATS)", Shown(plugin_id)));
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
+                            co_await mounter_.Stats(plugin_id, volume_id, deadline));
+  co_return CheckedAnswer(plugin_id, stats);
+}
+
+NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
+                                                                    CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
+  co_return co_await StatsOf(plugin_id, request.volume_id(), call.deadline);
+}
+
+// The volumes that are asked, and their answers so far. Shared by those who ask.
+struct NodeApi::ConsumerStats {
+  explicit ConsumerStats(asio::any_io_executor executor) : bell(std::move(executor)) {}
+
+  std::vector<VolumeView> volumes;
+  std::vector<v1::VolumeStats> answers;
+  size_t next = 0;  // the first that nobody asks yet
+  TimePoint deadline;
+  size_t askers = 0;
+  Condition bell;  // an asker has ended
+};
+
+Awaitable<void> NodeApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
+  while (work->next < work->volumes.size()) {
+    const size_t mine = work->next++;
+    const VolumeView& volume = work->volumes[mine];
+    const auto stats = co_await StatsOf(volume.plugin_id, volume.volume_id,
+                                        std::min(work->deadline, Clock::now() + kStatsWithin));
+    v1::VolumeStats& answer = work->answers[mine];
+    if (!stats.ok()) {
+      answer.set_error(Printable(MessageOf(stats.status()), kShownMessage));
+      if (answer.error().empty()) answer.set_error(std::string(CodeName(stats.status().code())));
+      continue;
+    }
+    *answer.mutable_usage() = stats->usage();
+    if (stats->has_condition()) *answer.mutable_condition() = stats->condition();
+  }
+  --work->askers;
+  work->bell.NotifyAll();
+}
+
+NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetConsumerStatsRequest request,
+                                                                        CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
+  const auto executor = co_await asio::this_coro::executor;
+  const auto work = std::make_shared<ConsumerStats>(executor);
+  work->volumes = mounter_.VolumesOf(request.consumer());
+  work->deadline = std::max(Clock::now(), call.deadline - kToAnswer);
+  if (work->volumes.empty()) {
+    co_return absl::NotFoundError(
+        fmt::format("consumer {} uses no volume on this node", Shown(request.consumer())));
+  }
+  for (const VolumeView& volume : work->volumes) {
+    v1::VolumeStats& answer = work->answers.emplace_back();
+    answer.set_plugin_id(IdText(volume.plugin_id));
+    answer.set_volume_id(IdText(volume.volume_id));
+  }
+
+  TaskScope askers(executor, "stats of a consumer");
+  work->askers = std::min(kSideBySide, work->volumes.size());
+  for (size_t i = work->askers; i > 0; --i) askers.Spawn(Shown(request.consumer()), ReadStats(work));
+  bool cancelled = false;
+  try {
+    [[maybe_unused]] const bool ended =
+        co_await work->bell.WaitUntil([&work] { return work->askers == 0; }, TimePoint::max());
+  } catch (const boost::system::system_error&) {
+    cancelled = true;  // The caller has gone; those who ask for it end with it.
+  }
+  co_await askers.Join();
+  if (cancelled) co_return absl::CancelledError("the caller has gone");
+
+  v1::GetConsumerStatsResponse answer;
+  for (v1::VolumeStats& stats : work->answers) {
+    for (const v1::VolumeUsage& usage : stats.usage()) AddTo(usage, answer.mutable_total());
+    *answer.add_volumes() = std::move(stats);
+  }
+  co_return answer;
+}
+
+}  // namespace berth

@@ -1,0 +1,75 @@
+// The part of NodeApi that publishes volumes and lets them go.
+#include <fmt/format.h>
+
+#include "base/status.h"
+#include "rpc/convert.h"
+#include "rpc/convert_volume.h"
+#include "rpc/node_api.h"
+#include "rpc/request_check.h"
+
+namespace berth {
+namespace {
+
+std::string Shown(const std::string& text) { return Printable(text, 256); }
+
+}  // namespace
+
+NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
+                                                                  CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  VolumeKey key = KeyOf(checked.plugin_id, checked.volume_id);
+  if (deleting_.contains(key)) {
+    co_return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(checked.volume_id)));
+  }
+  const Hold hold(publishing_, std::move(key));
+  const std::string plugin_id = checked.plugin_id;
+  const std::string volume_id = checked.volume_id;
+  const std::map<std::string, std::string> secrets = checked.secrets;
+  auto target = co_await mounter_.Publish(std::move(checked), call.deadline);
+  if (!target.ok()) co_return HideSecrets(target.status(), secrets);
+  v1::PublishVolumeResponse answer;
+  answer.set_target_path(*target);
+  if (const auto volume = mounter_.Find(plugin_id, volume_id)) {
+    *answer.mutable_volume() = ToProto(*volume, call.rights.change);
+  }
+  for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
+    const bool asked =
+        mount.plugin_id == plugin_id && mount.volume_id == volume_id && mount.name == request.name();
+    if (asked) *answer.mutable_mount() = ToProto(mount, call.rights.change);
+  }
+  co_return answer;
+}
+
+NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
+                                                                      CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
+                            co_await mounter_.Unpublish(std::move(checked), call.deadline));
+  v1::UnpublishVolumeResponse answer;
+  answer.set_was_published(result.was_published);
+  answer.set_may_live_on(result.may_live_on);
+  co_return answer;
+}
+
+NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
+  BERTH_CO_ASSIGN_OR_RETURN(const size_t released,
+                            co_await mounter_.ConsumerEnded(request.consumer(), call.deadline));
+  v1::EndConsumerResponse answer;
+  answer.set_released(static_cast<int32_t>(released));
+  co_return answer;
+}
+
+NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request, CallInfo call) {
+  // The service has seen to it already; a repair must not hang on that alone.
+  if (request.repair() && !call.rights.change) {
+    co_return absl::PermissionDeniedError("to repair takes the right to change");
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(const std::vector<Finding> findings,
+                            co_await mounter_.Examine(request.repair(), call.deadline));
+  co_return ToProto(findings);
+}
+
+}  // namespace berth

@@ -1,0 +1,172 @@
+// Who may do what over the socket, by what the kernel says of the peer.
+#include <fmt/format.h>
+
+#include "rpc/testing/node_server_fixture.h"
+
+namespace berth {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(NodeServerTest, RootReadsAndChanges) {
+  Start();
+  const auto root = node_.Root();
+  EXPECT_TRUE(GetStatus(*root).ok());
+  EXPECT_TRUE(Publish(*root, "v").ok());
+  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 1U);
+}
+
+TEST_F(NodeServerTest, AReaderReadsAndDoesNotChange) {
+  Start();
+  const auto reader = node_.Reader();
+  EXPECT_TRUE(GetStatus(*reader).ok());
+  const grpc::Status denied = Publish(*reader, "v");
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(),
+              AllOf(HasSubstr("PublishVolume needs the right to change"), HasSubstr("uid 65534"),
+                    HasSubstr("`changers` under [access] in berthd.toml")));
+  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 0U);
+}
+
+TEST_F(NodeServerTest, ASupplementaryGroupGivesTheRightToo) {
+  Start();
+  const auto reader =
+      ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody, {7, ServedNode::kReaders}));
+  EXPECT_TRUE(GetStatus(*reader).ok());
+}
+
+TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
+  Start();
+  const auto stub = ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody));
+  const auto* service = v1::GetStatusRequest::descriptor()->file()->FindServiceByName("Node");
+  ASSERT_NE(service, nullptr);
+  int tried = 0;
+  const auto denied = [&](auto method, const auto& request, auto response) {
+    Call call;
+    const grpc::Status status = (stub.get()->*method)(&call.context, request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    ++tried;
+  };
+  using Stub = v1::Node::Stub;
+  denied(&Stub::GetStatus, v1::GetStatusRequest(), v1::GetStatusResponse());
+  denied(&Stub::ListPlugins, v1::ListPluginsRequest(), v1::ListPluginsResponse());
+  denied(&Stub::GetPlugin, v1::GetPluginRequest(), v1::Plugin());
+  denied(&Stub::StartPlugin, v1::StartPluginRequest(), v1::Plugin());
+  denied(&Stub::StopPlugin, v1::StopPluginRequest(), v1::Plugin());
+  denied(&Stub::RestartPlugin, v1::RestartPluginRequest(), v1::Plugin());
+  denied(&Stub::DrainPlugin, v1::DrainPluginRequest(), v1::Plugin());
+  denied(&Stub::SwapPlugin, v1::SwapPluginRequest(), v1::Plugin());
+  denied(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
+  denied(&Stub::ListVolumes, v1::ListVolumesRequest(), v1::ListVolumesResponse());
+  denied(&Stub::GetVolume, v1::GetVolumeRequest(), v1::Volume());
+  denied(&Stub::PublishVolume, v1::PublishVolumeRequest(), v1::PublishVolumeResponse());
+  denied(&Stub::UnpublishVolume, v1::UnpublishVolumeRequest(), v1::UnpublishVolumeResponse());
+  denied(&Stub::EndConsumer, v1::EndConsumerRequest(), v1::EndConsumerResponse());
+  denied(&Stub::ListConsumerMounts, v1::ListConsumerMountsRequest(), v1::ListConsumerMountsResponse());
+  denied(&Stub::ExplainVolume, v1::ExplainVolumeRequest(), v1::ExplainVolumeResponse());
+  denied(&Stub::Examine, v1::ExamineRequest(), v1::ExamineResponse());
+  denied(&Stub::CreateVolume, v1::CreateVolumeRequest(), v1::CreateVolumeResponse());
+  denied(&Stub::DeleteVolume, v1::DeleteVolumeRequest(), v1::DeleteVolumeResponse());
+  denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
+  denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
+  denied(&Stub::GetConsumerStats, v1::GetConsumerStatsRequest(), v1::GetConsumerStatsResponse());
+  const auto stream_denied = [&](auto method, const auto& request, auto response) {
+    Call call;
+    const auto stream = (stub.get()->*method)(&call.context, request);
+    EXPECT_FALSE(stream->Read(&response));
+    EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    ++tried;
+  };
+  stream_denied(&Stub::WatchEvents, v1::WatchEventsRequest(), v1::WatchEventsResponse());
+  stream_denied(&Stub::ReadPluginLog, v1::ReadPluginLogRequest(), v1::ReadPluginLogResponse());
+  stream_denied(&Stub::WatchLog, v1::WatchLogRequest(), v1::WatchLogResponse());
+  EXPECT_EQ(tried, service->method_count()) << "a method was added: try it here";
+}
+
+TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {
+  Start();
+  for (int i = 0; i < 50; ++i) {
+    const auto reader = node_.Reader();
+    EXPECT_EQ(Publish(*reader, "v").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    const auto root = node_.Root();
+    EXPECT_TRUE(Publish(*root, fmt::format("v{}", i)).ok());
+  }
+}
+
+TEST_F(NodeServerTest, MountFlagsAreHiddenFromReaders) {
+  Start();
+  const auto root = node_.Root();
+  ASSERT_TRUE(Publish(*root, "v").ok());
+  const auto flags = [](v1::Node::Stub& stub) {
+    Call call;
+    v1::GetVolumeRequest request;
+    request.set_plugin_id("p");
+    request.set_volume_id("v");
+    v1::Volume volume;
+    EXPECT_TRUE(stub.GetVolume(&call.context, request, &volume).ok());
+    return volume.capability().mount_flags();
+  };
+  EXPECT_THAT(flags(*root), ElementsAre("password=hush"));
+  EXPECT_THAT(flags(*node_.Reader()), ElementsAre("(hidden)"));
+}
+
+TEST_F(NodeServerTest, AReaderExaminesAndDoesNotRepair) {
+  Start();
+  node_.OnLoop([this] {
+    node_.mounter().findings = {{.code = "mount.missing", .repair = "publish it again"}};
+    return true;
+  });
+  const auto examine = [](v1::Node::Stub& stub, bool repair) {
+    Call call;
+    v1::ExamineRequest request;
+    request.set_repair(repair);
+    v1::ExamineResponse response;
+    const grpc::Status status = stub.Examine(&call.context, request, &response);
+    EXPECT_EQ(response.findings_size(), status.ok() ? 1 : 0);
+    return status;
+  };
+  const auto reader = node_.Reader();
+  EXPECT_TRUE(examine(*reader, false).ok());
+  const grpc::Status denied = examine(*reader, true);
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(), HasSubstr("Examine needs the right to change"));
+  EXPECT_TRUE(examine(*node_.Root(), true).ok());
+}
+
+TEST_F(NodeServerTest, AReaderMayAskButNotEndAConsumer) {
+  Start();
+  ASSERT_TRUE(Publish(*node_.Root(), "v").ok());
+  const auto reader = node_.Reader();
+  const auto end = [](v1::Node::Stub& stub) {
+    Call call;
+    v1::EndConsumerRequest request;
+    request.set_consumer("job/1");
+    v1::EndConsumerResponse response;
+    return stub.EndConsumer(&call.context, request, &response);
+  };
+  EXPECT_EQ(end(*reader).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  {
+    Call call;
+    v1::ExplainVolumeRequest request;
+    request.set_plugin_id("p");
+    request.set_volume_id("v");
+    v1::ExplainVolumeResponse response;
+    EXPECT_TRUE(reader->ExplainVolume(&call.context, request, &response).ok());
+    EXPECT_THAT(response.volume().capability().mount_flags(), ElementsAre("(hidden)"));
+  }
+  {
+    Call call;
+    v1::GetConsumerStatsRequest request;
+    request.set_consumer("job/1");
+    v1::GetConsumerStatsResponse response;
+    EXPECT_TRUE(reader->GetConsumerStats(&call.context, request, &response).ok());
+    EXPECT_EQ(response.volumes_size(), 1);
+  }
+  EXPECT_TRUE(end(*node_.Root()).ok());
+  EXPECT_EQ(node_.OnLoop([this] { return node_.mounter().volumes.size(); }), 0U);
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,226 @@
+// The checks of PublishVolume and UnpublishVolume.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "rpc/request_check.h"
+#include "rpc/request_parts.h"
+
+namespace berth {
+namespace {
+
+std::map<std::string, std::string> ToStdMap(const Mistakes::StringMap& map) {
+  return {map.begin(), map.end()};
+}
+
+// The request's options over those of the volume: each as a whole where it is set.
+void CheckOptions(const v1::MountOptions& options, VolumeUse* use, Mistakes& mistakes) {
+  if (use->access_type == AccessType::kBlock) {
+    if (options.has_fs_type()) mistakes.Add("mount_options.fs_type", "not with BLOCK");
+    if (options.has_mount_flags()) mistakes.Add("mount_options.mount_flags", "not with BLOCK");
+  }
+  if (options.has_fs_type()) {
+    mistakes.FsType("mount_options.fs_type", options.fs_type());
+    use->fs_type = options.fs_type();
+  }
+  if (options.has_mount_flags()) {
+    const auto& flags = options.mount_flags().values();
+    mistakes.MountFlags("mount_options.mount_flags", flags);
+    use->mount_flags = {flags.begin(), flags.end()};
+  }
+}
+
+// -1 is how the kernel says "leave it".
+void CheckId(const std::string& field, uint32_t id, Mistakes& mistakes) {
+  if (id == std::numeric_limits<uint32_t>::max()) mistakes.Add(field, fmt::format("{} is no id", id));
+}
+
+RootPermissions CheckPermissions(const v1::RootPermissions& asked, Mistakes& mistakes) {
+  RootPermissions checked;
+  if (asked.has_owner()) {
+    CheckId("permissions.owner", asked.owner(), mistakes);
+    checked.owner = asked.owner();
+  }
+  if (asked.has_group()) {
+    CheckId("permissions.group", asked.group(), mistakes);
+    checked.group = asked.group();
+  }
+  if (asked.has_mode()) {
+    constexpr uint32_t kAllBits = 07777;
+    if (asked.mode() > kAllBits) {
+      mistakes.Add("permissions.mode", fmt::format("0{:o}, at most 07777 is taken", asked.mode()));
+    }
+    checked.mode = asked.mode();
+  }
+  if (asked.recursive() && !asked.has_owner() && !asked.has_group()) {
+    mistakes.Add("permissions.recursive", "only with owner or group");
+  }
+  checked.recursive = asked.recursive();
+  const std::string& label = asked.selinux_label();
+  mistakes.Length("permissions.selinux_label", label, RequestLimits::kLabel);
+  mistakes.PlainText("permissions.selinux_label", label);
+  if (!label.empty() && std::count(label.begin(), label.end(), ':') < 2) {
+    mistakes.Add("permissions.selinux_label", "must be user:role:type, or user:role:type:level");
+  }
+  checked.selinux_label = label;
+  return checked;
+}
+
+ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
+  ConsumerLife checked;
+  switch (asked.kind_case()) {
+    case v1::ConsumerLife::kPid: {
+      constexpr int64_t kMostPids = int64_t{1} << 22;  // PID_MAX_LIMIT
+      if (asked.pid() < 1 || asked.pid() > kMostPids) {
+        mistakes.Add("life.pid", fmt::format("{} is no process id", asked.pid()));
+      }
+      checked.kind = ConsumerLife::Kind::kProcess;
+      checked.pid = asked.pid();
+      break;
+    }
+    case v1::ConsumerLife::kCgroup:
+      mistakes.AbsolutePath("life.cgroup", asked.cgroup());
+      checked.kind = ConsumerLife::Kind::kCgroup;
+      checked.name = asked.cgroup();
+      break;
+    case v1::ConsumerLife::kUnit: {
+      mistakes.Required("life.unit", asked.unit(), RequestLimits::kUnit);
+      // systemd.unit(5).
+      const bool named = std::all_of(asked.unit().begin(), asked.unit().end(), [](char c) {
+        constexpr std::string_view kAlso = ":-_.\\@";
+        const auto is = [c](char from, char to) { return c >= from && c <= to; };
+        return is('a', 'z') || is('A', 'Z') || is('0', '9') || kAlso.find(c) != std::string_view::npos;
+      });
+      const size_t dot = asked.unit().rfind('.');
+      const bool has_type = dot != std::string::npos && dot > 0 && dot + 1 < asked.unit().size();
+      if (!asked.unit().empty() && !(named && has_type)) {
+        mistakes.Add("life.unit", "must be a unit's whole name, as \"web.service\"");
+      }
+      checked.kind = ConsumerLife::Kind::kUnit;
+      checked.name = asked.unit();
+      break;
+    }
+    case v1::ConsumerLife::KIND_NOT_SET:
+      mistakes.Add("life", "names neither pid nor cgroup nor unit");
+      break;
+  }
+  return checked;
+}
+
+RuntimeAbility CheckRuntime(const v1::RuntimeAbility& asked, Mistakes& mistakes) {
+  mistakes.Length("runtime.name", asked.name(), RequestLimits::kRuntimeName);
+  mistakes.PlainText("runtime.name", asked.name());
+  if (!asked.mount() && !asked.block()) {
+    mistakes.Add("runtime", "says that it can use neither mount nor block");
+  }
+  if (static_cast<size_t>(asked.fs_types_size()) > RequestLimits::kFsTypes) {
+    mistakes.Add("runtime.fs_types",
+                 fmt::format("{}, at most {} are taken", asked.fs_types_size(), RequestLimits::kFsTypes));
+  } else {
+    for (int i = 0; i < asked.fs_types_size(); ++i) {
+      const std::string field = fmt::format("runtime.fs_types[{}]", i);
+      if (asked.fs_types(i).empty()) mistakes.Add(field, "must not be empty");
+      mistakes.FsType(field, asked.fs_types(i));
+    }
+  }
+  return {
+      .name = asked.name(),
+      .mount = asked.mount(),
+      .block = asked.block(),
+      .fs_types = {asked.fs_types().begin(), asked.fs_types().end()},
+      .readonly = asked.readonly(),
+  };
+}
+
+SecretsReference CheckReference(const v1::SecretsReference& asked, Mistakes& mistakes) {
+  SecretsReference checked;
+  switch (asked.kind_case()) {
+    case v1::SecretsReference::kFile:
+      mistakes.AbsolutePath("secrets_reference.file", asked.file());
+      checked.kind = SecretsReference::Kind::kFile;
+      checked.name = asked.file();
+      break;
+    case v1::SecretsReference::kCredential: {
+      const std::string& name = asked.credential();
+      mistakes.Required("secrets_reference.credential", name, RequestLimits::kFileName);
+      mistakes.PlainText("secrets_reference.credential", name);
+      if (name == "." || name == ".." || name.find('/') != std::string::npos) {
+        mistakes.Add("secrets_reference.credential", "must be the name of a file, without a slash");
+      }
+      checked.kind = SecretsReference::Kind::kCredential;
+      checked.name = name;
+      break;
+    }
+    case v1::SecretsReference::KIND_NOT_SET:
+      mistakes.Add("secrets_reference", "names neither file nor credential");
+      break;
+  }
+  return checked;
+}
+
+}  // namespace
+
+absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request) {
+  Mistakes mistakes;
+  mistakes.Volume(request.plugin_id(), request.volume_id());
+  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
+  mistakes.PlainText("consumer", request.consumer());
+  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
+  mistakes.PlainText("name", request.name());
+  PublishRequest checked{
+      .plugin_id = request.plugin_id(),
+      .volume_id = request.volume_id(),
+      .consumer = request.consumer(),
+      .name = request.name(),
+      .use = CheckCapability("capability", request.capability(), mistakes),
+      .readonly = request.readonly(),
+      .volume_context = ToStdMap(request.volume_context()),
+      .publish_context = std::nullopt,
+      .secrets = ToStdMap(request.secrets()),
+      .remount = request.remount(),
+      .ephemeral = request.ephemeral(),
+  };
+  const bool block = checked.use.access_type == AccessType::kBlock;
+  mistakes.Map("volume_context", request.volume_context());
+  mistakes.Map("publish_context.values", request.publish_context().values());
+  if (request.has_publish_context()) {
+    if (request.ephemeral()) mistakes.Add("publish_context", "not with ephemeral: it is never attached");
+    checked.publish_context = ToStdMap(request.publish_context().values());
+  }
+  mistakes.Map("secrets", request.secrets());
+  if (request.has_secrets_reference()) {
+    if (!request.secrets().empty()) mistakes.Add("secrets_reference", "not with secrets");
+    checked.secrets_reference = CheckReference(request.secrets_reference(), mistakes);
+  }
+  if (request.has_mount_options()) CheckOptions(request.mount_options(), &checked.use, mistakes);
+  if (request.has_permissions()) {
+    if (block) mistakes.Add("permissions", "not with BLOCK");
+    if (request.readonly()) mistakes.Add("permissions", "not with readonly");
+    checked.permissions = CheckPermissions(request.permissions(), mistakes);
+  }
+  if (request.has_life()) checked.life = CheckLife(request.life(), mistakes);
+  if (request.has_runtime()) checked.runtime = CheckRuntime(request.runtime(), mistakes);
+  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
+  return checked;
+}
+
+absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request) {
+  Mistakes mistakes;
+  mistakes.Volume(request.plugin_id(), request.volume_id());
+  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
+  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
+  if (request.all_names() && !request.name().empty()) mistakes.Add("name", "not with all_names");
+  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
+  return UnpublishRequest{
+      .plugin_id = request.plugin_id(),
+      .volume_id = request.volume_id(),
+      .consumer = request.consumer(),
+      .name = request.name(),
+      .all_names = request.all_names(),
+      .wait_for_consumer = request.wait(),
+      .force = request.force(),
+      .lazy = request.lazy(),
+  };
+}
+
+}  // namespace berth

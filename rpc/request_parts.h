@@ -1,0 +1,62 @@
+// What the checks of several requests share: the list of what is wrong with a request, and capabilities.
+//
+// Within this folder only. Pure; any thread.
+#pragma once
+
+#include <absl/status/status.h>
+#include <fmt/format.h>
+#include <google/protobuf/map.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mounter/mounter.h"
+#include "rpc/node.pb.h"
+
+namespace berth {
+
+// Collects what is wrong with one request.
+class Mistakes {
+ public:
+  using StringMap = google::protobuf::Map<std::string, std::string>;
+
+  void Add(std::string_view field, std::string_view what);
+
+  void Length(std::string_view field, const std::string& value, size_t limit);
+  void Required(std::string_view field, const std::string& value, size_t limit);
+  // Names that people and terminals see.
+  void PlainText(std::string_view field, const std::string& value);
+  // A path that berthd is to open.
+  void AbsolutePath(std::string_view field, const std::string& path);
+  void Map(std::string_view field, const StringMap& map);
+  void Volume(const std::string& plugin_id, const std::string& volume_id);
+  void Capacity(int64_t required, int64_t limit);
+  void FsType(std::string_view field, const std::string& fs_type);
+  // What is wrong with a flag is said without the flag.
+  template <class Flags>
+  void MountFlags(std::string_view field, const Flags& flags) {
+    size_t bytes = 0;
+    bool empty = false;
+    for (const std::string& flag : flags) {
+      bytes += flag.size();
+      empty = empty || flag.empty();
+    }
+    CheckFlags(field, bytes, empty);
+  }
+
+  // OK, or INVALID_ARGUMENT with all of it.
+  [[nodiscard]] absl::Status ToStatus() const;
+
+ private:
+  void CheckFlags(std::string_view field, size_t bytes, bool empty);
+
+  std::vector<std::string> found_;
+};
+
+// `field` leads the paths in messages.
+[[nodiscard]] VolumeUse CheckCapability(const std::string& field, const v1::Capability& capability,
+                                        Mistakes& mistakes);
+
+}  // namespace berth

@@ -1,0 +1,257 @@
+// Volumes that files in volumes.d declare, on whole nodes: nobody calls for them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "tests/harness/fault_plugin.h"
+#include "tests/harness/node.h"
+#include "tests/harness/reboot.h"
+
+namespace berth {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class DeclaredNodeTest : public testing::Test {
+ protected:
+  // A node with a directory volume, which nobody uses yet.
+  std::string StartWithVolume(const std::vector<std::string>& arguments = {}) {
+    node_.WriteHostpath(arguments);
+    node_.Start();
+    node_.WaitReady("hostpath");
+    return CreateVolume("v");
+  }
+  std::string CreateVolume(const std::string& name) {
+    v1::CreateVolumeRequest request;
+    request.set_name(name);
+    (*request.mutable_parameters())["kind"] = "directory";
+    return node_.CreateVolume(request);
+  }
+  [[nodiscard]] std::string File(const std::string& name) const {
+    return fmt::format("{}/etc/volumes.d/{}.toml", node_.dir(), name);
+  }
+  void Declare(const std::string& name, const std::string& volume, const std::string& more = "",
+               const std::string& plugin = "hostpath") {
+    mkdir((node_.dir() + "/etc/volumes.d").c_str(), 0755);
+    std::ofstream(File(name)) << fmt::format("plugin = \"{}\"\nvolume = \"{}\"\n{}", plugin, volume, more);
+  }
+  v1::ReloadResponse Reload() {
+    v1::ReloadResponse report;
+    const grpc::Status status = node_.stub().Reload(Node::Context().get(), {}, &report);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return report;
+  }
+  v1::Volume WaitVolume(const std::string& volume, const std::string& what,
+                        const std::function<bool(const v1::Volume&)>& predicate) {
+    v1::Volume found;
+    WaitFor("volume " + volume + ": " + what, [&] {
+      for (const v1::Volume& each : node_.Volumes().volumes()) {
+        if (each.volume_id() != volume) continue;
+        found = each;
+        return predicate(each);
+      }
+      return false;
+    });
+    return found;
+  }
+  v1::Volume WaitPublished(const std::string& volume) {
+    return WaitVolume(volume, "published", [](const v1::Volume& each) {
+      return each.state() == v1::PUBLISHED && !each.uncertain();
+    });
+  }
+  void WaitGone() {
+    WaitFor("all volumes to leave", [this] { return node_.Volumes().volumes().empty(); });
+  }
+  std::vector<std::string> Problems() {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return {status.problems().begin(), status.problems().end()};
+  }
+  [[nodiscard]] static bool Mounted(const Node& node, const std::string& target) {
+    const std::vector<std::string> mounts = node.Mounts();
+    return std::find(mounts.begin(), mounts.end(), target) != mounts.end();
+  }
+
+  Node node_;
+};
+
+TEST_F(DeclaredNodeTest, PublishedAtTheStartWithoutAnyCall) {
+  const std::string volume = StartWithVolume();
+  node_.Stop();
+  Declare("data", volume);
+  node_.Start();
+  const v1::Volume shown = WaitPublished(volume);
+  EXPECT_EQ(shown.declared_in(), File("data"));
+  ASSERT_EQ(shown.publications_size(), 1);
+  EXPECT_EQ(shown.publications(0).consumer(), "declared/data");
+  EXPECT_EQ(shown.publications(0).origin(), v1::DECLARED);
+  EXPECT_TRUE(Mounted(node_, shown.publications(0).target_path()));
+}
+
+TEST_F(DeclaredNodeTest, PublishedOnceItsPluginIsReady) {
+  const std::string volume = StartWithVolume();
+  v1::StopPluginRequest stop;
+  stop.set_id("hostpath");
+  v1::Plugin plugin;
+  ASSERT_TRUE(node_.stub().StopPlugin(Node::Context().get(), stop, &plugin).ok());
+  Declare("data", volume);
+  EXPECT_THAT(Reload().volumes_declared(), ElementsAre("data.toml"));
+  const v1::Volume absent = WaitVolume(volume, "shown though it is not there", [](const v1::Volume& each) {
+    return each.state() == v1::ABSENT && !each.last_error().empty();
+  });
+  EXPECT_EQ(absent.declared_in(), File("data"));
+  EXPECT_THAT(absent.last_error(), HasSubstr("hostpath"));
+  v1::StartPluginRequest start;
+  start.set_id("hostpath");
+  ASSERT_TRUE(node_.stub().StartPlugin(Node::Context().get(), start, &plugin).ok());
+  WaitPublished(volume);
+}
+
+TEST_F(DeclaredNodeTest, BrokenFileIsNamedAndHarmsNoOther) {
+  const std::string volume = StartWithVolume();
+  Declare("bad", "x", "colour = \"red\"\n");
+  Declare("good", volume);
+  const v1::ReloadResponse report = Reload();
+  EXPECT_THAT(report.volumes_declared(), ElementsAre("good.toml"));
+  EXPECT_THAT(report.broken(), Contains(HasSubstr("bad.toml:3: colour: unknown key")));
+  WaitPublished(volume);
+  EXPECT_THAT(Problems(), Contains(HasSubstr("bad.toml:3: colour: unknown key")));
+  ASSERT_EQ(unlink(File("bad").c_str()), 0);
+  Reload();
+  EXPECT_THAT(Problems(), testing::Not(Contains(HasSubstr("bad.toml"))));
+}
+
+TEST_F(DeclaredNodeTest, FileThatIsGoneReleasesItsVolume) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume);
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  std::ofstream(target + "/file") << "kept" << std::flush;
+  ASSERT_EQ(unlink(File("data").c_str()), 0);
+  EXPECT_THAT(Reload().volumes_withdrawn(), ElementsAre("data.toml"));
+  WaitGone();
+  EXPECT_FALSE(Mounted(node_, target));
+  EXPECT_THAT(Node::Tree(node_.state_dir() + "/declared"), IsEmpty());
+}
+
+TEST_F(DeclaredNodeTest, ChangedFileIsPublishedAnewAndAnUnchangedOneIsNot) {
+  const std::string volume = StartWithVolume();
+  const std::string other = CreateVolume("other");
+  Declare("data", volume);
+  Declare("other", other);
+  Reload();
+  WaitPublished(volume);
+  const std::string published_at = WaitPublished(other).publications(0).published_at().SerializeAsString();
+  Declare("data", volume, "readonly = true\n");
+  Declare("other", other, "# a word\n");
+  EXPECT_THAT(Reload().volumes_changed(), ElementsAre("data.toml"));
+  WaitVolume(volume, "published read-only", [](const v1::Volume& each) {
+    return each.state() == v1::PUBLISHED && each.publications_size() == 1 && each.publications(0).readonly();
+  });
+  EXPECT_EQ(WaitPublished(other).publications(0).published_at().SerializeAsString(), published_at);
+}
+
+TEST_F(DeclaredNodeTest, AKilledBerthdComesBackToTheSameMounts) {
+  FaultPlugin fault(node_);
+  fault.Write();
+  node_.Start();
+  node_.WaitReady("fault");
+  v1::CreateVolumeRequest create;
+  create.set_plugin_id("fault");
+  create.set_name("v");
+  const std::string volume = node_.CreateVolume(create);
+  Declare("data", volume, "", "fault");
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  const auto publishes = [&] {
+    return fault.Count([](const FaultEvent& event) {
+      return event.event == "call" && (event.rpc == "NodePublishVolume" || event.rpc == "NodeStageVolume");
+    });
+  };
+  const int64_t before = publishes();
+  for (int round = 0; round < 3; ++round) {
+    node_.Kill();
+    node_.Start();
+    node_.WaitReady("fault");
+    EXPECT_EQ(WaitPublished(volume).publications(0).target_path(), target);
+  }
+  // An orderly end leaves it, too.
+  node_.Stop();
+  EXPECT_TRUE(Mounted(node_, target));
+  node_.Start();
+  node_.WaitReady("fault");
+  WaitPublished(volume);
+  EXPECT_EQ(publishes(), before);
+}
+
+TEST_F(DeclaredNodeTest, FileThatWentWhileBerthdWasAwayIsReleasedAtTheStart) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume);
+  Reload();
+  WaitPublished(volume);
+  node_.Kill();
+  ASSERT_EQ(unlink(File("data").c_str()), 0);
+  node_.Start();
+  WaitGone();
+}
+
+TEST_F(DeclaredNodeTest, AttachedFirstAndDetachedLast) {
+  const std::string volume = StartWithVolume({"--attach"});
+  Declare("data", volume);
+  Declare("again", volume, "readonly = true\n");
+  Reload();
+  WaitVolume(volume, "published twice", [](const v1::Volume& each) {
+    return each.publications_size() == 2 && each.state() == v1::PUBLISHED &&
+           each.publications(0).state() == v1::PUBLISHED && each.publications(1).state() == v1::PUBLISHED;
+  });
+  node_.Kill();
+  ASSERT_EQ(unlink(File("data").c_str()), 0);
+  node_.Start();
+  WaitVolume(volume, "published once", [](const v1::Volume& each) { return each.publications_size() == 1; });
+  ASSERT_EQ(unlink(File("again").c_str()), 0);
+  Reload();
+  WaitGone();
+  // Only one that is attached nowhere may be deleted.
+  WaitFor("the volume to be detached", [&] {
+    v1::DeleteVolumeRequest request;
+    request.set_plugin_id("hostpath");
+    request.set_volume_id(volume);
+    v1::DeleteVolumeResponse response;
+    return node_.stub().DeleteVolume(Node::Context().get(), request, &response).ok();
+  });
+  EXPECT_THAT(Node::Tree(node_.state_dir() + "/declared"), IsEmpty());
+}
+
+TEST_F(DeclaredNodeTest, Fault19DeclaredVolumesComeBackAfterAReboot) {
+  const std::string volume = StartWithVolume();
+  const std::string gone = CreateVolume("gone");
+  Declare("data", volume);
+  Declare("gone", gone);
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  WaitPublished(gone);
+  std::ofstream(target + "/file") << "kept" << std::flush;
+  const Reboot reboot(node_);
+  ASSERT_FALSE(Mounted(node_, target));
+  ASSERT_EQ(unlink(File("gone").c_str()), 0);
+  node_.Start();
+  WaitPublished(volume);
+  EXPECT_TRUE(Mounted(node_, target));
+  struct stat info{};
+  EXPECT_EQ(stat((target + "/file").c_str(), &info), 0);
+  WaitFor("the one that is not declared any more to leave", [&] {
+    const v1::ListVolumesResponse volumes = node_.Volumes();
+    return volumes.volumes_size() == 1;
+  });
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,170 @@
+// Hostile names, and a host that refuses things (FAULTS rows 27 to 29), on a whole node.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/harness/fault_test.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class FaultHostTest : public FaultTest {
+ protected:
+  [[nodiscard]] std::string Tree() const { return node_.state_dir() + "/volumes"; }
+  int64_t MountsAt(const std::string& path) const {
+    const std::vector<std::string> mounts = node_.Mounts();
+    return std::count(mounts.begin(), mounts.end(), path);
+  }
+  pid_t BerthdPid() {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return static_cast<pid_t>(status.pid());
+  }
+};
+
+// --- 27: names
+// -----------------------------------------------------------------------------------------------
+
+TEST_F(FaultHostTest, Fault27NamesOfConsumersAreOpaque) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::vector<std::string> names = {"..",
+                                          "../../../etc",
+                                          "/etc/passwd",
+                                          "a/b",
+                                          "a\nb",
+                                          "\x7f\x01",
+                                          "%s%n",
+                                          std::string(1024, 'x'),
+                                          "\u202egpj",
+                                          ".",
+                                          "volumes/../../journal"};
+  std::vector<std::string> targets;
+  for (const std::string& name : names) {
+    const std::string target = Publish(volume, name);
+    EXPECT_TRUE(target.starts_with(Tree() + "/")) << target;
+    EXPECT_EQ(std::filesystem::path(target).lexically_normal().string(), target);
+    EXPECT_EQ(std::count(targets.begin(), targets.end(), target), 0);
+    targets.push_back(target);
+  }
+  for (const std::string& name : names) Unpublish(volume, name);
+}
+
+TEST_F(FaultHostTest, Fault27IdsOfVolumesAreOpaqueUpToTheirLimit) {
+  StartReady();
+  const std::vector<std::string> before = Node::Tree(Tree());
+  for (const std::string& id : {std::string("../../../etc"), std::string("/"), std::string("a\nb"),
+                                std::string(4096, 'x'), std::string("..")}) {
+    // The plugin does not know it, and says so; on the way there and back nothing is left behind.
+    const grpc::Status status = TryPublish(id, "job", nullptr, seconds(10));
+    EXPECT_FALSE(status.ok());
+    EXPECT_NE(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << status.error_message();
+  }
+  const grpc::Status beyond = TryPublish(std::string(4097, 'x'), "job", nullptr, seconds(10));
+  EXPECT_EQ(beyond.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << beyond.error_message();
+  EXPECT_EQ(node_.Volumes().volumes_size(), 1) << "the bystander's";
+  EXPECT_EQ(Node::Tree(Tree()), before);
+}
+
+TEST_F(FaultHostTest, Fault27ASymlinkSwappedInIsNotFollowed) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "one");
+  const std::string publish = std::filesystem::path(target).parent_path().parent_path();
+  const std::string outside = node_.dir() + "/outside";
+  ASSERT_EQ(mkdir(outside.c_str(), 0755), 0);
+  ASSERT_EQ(rename(publish.c_str(), (publish + ".away").c_str()), 0);
+  ASSERT_EQ(symlink(outside.c_str(), publish.c_str()), 0);
+  const grpc::Status status = TryPublish(volume, "two", nullptr, seconds(5));
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(Node::Tree(outside), IsEmpty());
+  ASSERT_EQ(unlink(publish.c_str()), 0);
+  ASSERT_EQ(rename((publish + ".away").c_str(), publish.c_str()), 0);
+  Unpublish(volume, "one");
+  Unpublish(volume, "two");
+  EXPECT_THAT(Node::Tree(outside), IsEmpty());
+}
+
+// --- 28: a private mount namespace
+// ---------------------------------------------------------------------------
+
+TEST(FaultNamespaceTest, Fault28BerthdInAPrivateMountNamespaceRefusesToStartAndSaysWhy) {
+  Node node;
+  node.WriteHostpath();
+  node.ForbidPrivateMounts();
+  EXPECT_GT(node.RunAnother(), 0);
+  EXPECT_THAT(node.log(), HasSubstr("mount namespace"));
+  EXPECT_THAT(node.log(), HasSubstr("--allow-private-mounts"));
+  EXPECT_THAT(node.Mounts(), testing::SizeIs(1)) << "nothing but the test's own is mounted";
+}
+
+// --- 29: too much
+// --------------------------------------------------------------------------------------------
+
+// One mount namespace may hold so many mounts (fs.mount-max, 100,000), and this test's own is filled up.
+TEST_F(FaultHostTest, Fault29TooManyMountsIsAnErrorAndNothingIsHalfDone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string kept = Publish(CreateVolume("kept"), "job");
+  const std::string filler = node_.dir() + "/filler";
+  const std::string single = node_.dir() + "/single";
+  for (const std::string& path : {filler, single}) {
+    ASSERT_EQ(mkdir(path.c_str(), 0755), 0);
+    ASSERT_EQ(mount("filler", path.c_str(), "tmpfs", 0, nullptr), 0);
+    ASSERT_EQ(mount(nullptr, path.c_str(), nullptr, MS_PRIVATE, nullptr), 0);
+  }
+  // Each time as many again; where there is no room for that any more, one by one.
+  bool doubling = true;
+  for (int made = 0;; ++made) {
+    const std::string next = fmt::format("{}/{}", filler, made);
+    ASSERT_EQ(mkdir(next.c_str(), 0755), 0);
+    const std::string& source = doubling ? filler : single;
+    if (mount(source.c_str(), next.c_str(), nullptr, MS_BIND | (doubling ? MS_REC : 0), nullptr) == 0)
+      continue;
+    ASSERT_EQ(errno, ENOSPC);
+    if (!doubling) break;
+    doubling = false;
+  }
+  const grpc::Status refused = TryPublish(volume, "job", nullptr, seconds(5));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  ASSERT_EQ(umount2(filler.c_str(), MNT_DETACH), 0);
+  EXPECT_EQ(MountsAt(kept), 1);
+  Unpublish(volume, "job");
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultHostTest, Fault29NoDescriptorsIsAnErrorAndNothingIsHalfDone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string kept = Publish(CreateVolume("kept"), "job");
+  const pid_t berthd = BerthdPid();
+  rlimit before{};
+  ASSERT_EQ(prlimit(berthd, RLIMIT_NOFILE, nullptr, &before), 0);
+  // Fewer than it has open by now: it keeps those.
+  const rlimit none{.rlim_cur = 8, .rlim_max = before.rlim_max};
+  ASSERT_EQ(prlimit(berthd, RLIMIT_NOFILE, &none, nullptr), 0);
+  const grpc::Status refused = TryPublish(volume, "job", nullptr, seconds(5));
+  ASSERT_EQ(prlimit(berthd, RLIMIT_NOFILE, &before, nullptr), 0);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_EQ(MountsAt(kept), 1);
+  EXPECT_EQ(BerthdPid(), berthd) << "it lives";
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,364 @@
+// File systems that hang and die, targets that are busy, mounts that others change (FAULTS rows 24 to 26), on
+// a whole node: a real FUSE file system under a volume, real processes and mount namespaces that hold one.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <optional>
+
+#include "base/unique_fd.h"
+#include "mounter/testing/fuse_server.h"
+#include "tests/harness/fault_test.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+class FaultKernelTest : public FaultTest {
+ protected:
+  FaultKernelTest() { node_.WriteBerthdToml("[volumes]\nhealth_interval = \"1s\"\nrpc_timeout = \"2s\"\n"); }
+
+  v1::PublishVolumeRequest UseOf(const std::string& volume) const {
+    v1::PublishVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume);
+    request.set_consumer("job");
+    return request;
+  }
+  grpc::Status TryUndo(const std::string& volume,
+                       const std::function<void(v1::UnpublishVolumeRequest*)>& with,
+                       std::chrono::milliseconds timeout, v1::UnpublishVolumeResponse* response = nullptr) {
+    v1::UnpublishVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume);
+    request.set_consumer("job");
+    if (with) with(&request);
+    v1::UnpublishVolumeResponse ignored;
+    return node_.stub().UnpublishVolume(Node::Context(timeout).get(), request,
+                                        response != nullptr ? response : &ignored);
+  }
+  // Not set: the node knows nothing of it.
+  std::optional<v1::Volume> VolumeOf(const std::string& id) {
+    const v1::ListVolumesResponse all = node_.Volumes();
+    for (const v1::Volume& volume : all.volumes()) {
+      if (volume.volume_id() == id) return volume;
+    }
+    return std::nullopt;
+  }
+  void WaitVolume(const std::string& id, const std::string& what,
+                  const std::function<bool(const v1::Volume&)>& predicate) {
+    std::string last;
+    try {
+      WaitFor(
+          what,
+          [&] {
+            const std::optional<v1::Volume> volume = VolumeOf(id);
+            last = volume ? volume->DebugString() : "it is not known";
+            return volume && predicate(*volume);
+          },
+          seconds(40));
+    } catch (const std::exception&) {
+      ADD_FAILURE() << last;
+      throw;
+    }
+  }
+  void WaitReleased(const std::string& id) {
+    WaitFor("volume " + id + " is released", [&] { return !VolumeOf(id).has_value(); }, seconds(40));
+  }
+  int64_t MountsAt(const std::string& path) const {
+    const std::vector<std::string> mounts = node_.Mounts();
+    return std::count(mounts.begin(), mounts.end(), path);
+  }
+  [[nodiscard]] std::string DataOf(const std::string& volume) const {
+    return fmt::format("{}/volumes/{}/data", fault_.dir(), volume);
+  }
+};
+
+// --- 24: a dead file system ------------------------------------------------------------------------------
+
+class FaultFuseTest : public FaultKernelTest {
+ protected:
+  // A volume whose data lie on a FUSE file system, in use.
+  void PublishFuse() {
+    StartReady();
+    volume_ = CreateVolume("fuse");
+    MountFuse();
+    target_ = node_.Publish(UseOf(volume_));
+    ASSERT_EQ(MountsAt(target_), 1);
+  }
+  void MountFuse() {
+    auto server = FuseServer::Mount(DataOf(volume_));
+    ASSERT_TRUE(server.ok()) << server.status();
+    fuse_ = *std::move(server);
+  }
+  // Another volume of the same plugin goes its whole way, well within the time that the hanging one takes.
+  void ExpectOthersWork(const std::string& name) {
+    const auto begin = std::chrono::steady_clock::now();
+    ExpectWorks(name);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(15));
+  }
+
+  std::string volume_;
+  std::string target_;
+  std::unique_ptr<FuseServer> fuse_;
+};
+
+TEST_F(FaultFuseTest, Fault24AHungFileSystemCostsOnlyItsOwnVolume) {
+  PublishFuse();
+  fuse_->Hang();
+  EXPECT_EQ(TryUndo(volume_, {}, seconds(3)).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ExpectOthersWork("a");
+  WaitVolume(volume_, "shown as stuck", [](const v1::Volume& volume) {
+    return volume.has_stuck() && !volume.stuck().on().empty() && volume.stuck().has_since();
+  });
+
+  // berthd itself is not held by it.
+  node_.Kill();
+  node_.Start();
+  ExpectOthersWork("b");
+  ASSERT_TRUE(VolumeOf(volume_).has_value()) << "it is not called free while it hangs";
+  EXPECT_EQ(MountsAt(target_), 1);
+  node_.Stop();
+  node_.Start();
+
+  fuse_->Resume();
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(target_), 0);
+}
+
+TEST_F(FaultFuseTest, Fault24WhatHangsIsReleasedByForce) {
+  PublishFuse();
+  fuse_->Hang();
+  EXPECT_FALSE(TryUndo(volume_, {}, seconds(3)).ok());
+  v1::UnpublishVolumeResponse response;
+  const grpc::Status forced = TryUndo(
+      volume_, [](v1::UnpublishVolumeRequest* request) { request->set_force(true); }, seconds(40), &response);
+  EXPECT_TRUE(forced.ok()) << forced.error_message();
+  EXPECT_FALSE(response.may_live_on()) << "nothing was detached";
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(target_), 0);
+  ExpectOthersWork("a");
+}
+
+TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsShownAndCanBeLetGo) {
+  PublishFuse();
+  fuse_->Die();
+  WaitVolume(volume_, "shown as dead", [](const v1::Volume& volume) {
+    return volume.publications_size() == 1 && !volume.publications(0).dead().empty();
+  });
+  ExpectOthersWork("a");
+  const grpc::Status undone = TryUndo(volume_, {}, seconds(40));
+  EXPECT_TRUE(undone.ok()) << undone.error_message();
+  WaitReleased(volume_);
+  EXPECT_EQ(MountsAt(target_), 0);
+}
+
+TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsMountedAgainWhereThatIsAskedFor) {
+  StartReady();
+  volume_ = CreateVolume("fuse");
+  MountFuse();
+  v1::PublishVolumeRequest request = UseOf(volume_);
+  request.set_remount(true);
+  target_ = node_.Publish(request);
+  fuse_->Die();
+  // What was mounted there is dead; what comes next is what the plugin finds then.
+  ASSERT_EQ(umount2(DataOf(volume_).c_str(), MNT_DETACH), 0);
+  fuse_.reset();
+  MountFuse();
+  WaitFor(
+      "its target answers again",
+      [&] { return std::ifstream(target_ + "/hello").good() && MountsAt(target_) == 1; }, seconds(40));
+  const grpc::Status undone = TryUndo(volume_, {}, seconds(40));
+  EXPECT_TRUE(undone.ok()) << undone.error_message();
+}
+
+// --- 25: a busy target -----------------------------------------------------------------------------------
+
+class FaultBusyTest : public FaultKernelTest {
+ protected:
+  // It is asked for, is not had, and nothing is detached; the holder is named in the answer and on request.
+  void ExpectBusy(const std::string& volume, const std::string& target, pid_t holder) {
+    Forget(volume, "job");
+    const grpc::Status busy = TryUndo(volume, {}, seconds(4));
+    EXPECT_FALSE(busy.ok());
+    EXPECT_EQ(MountsAt(target), 1) << "no lazy unmount unasked";
+    WaitVolume(volume, "the holder is named", [&](const v1::Volume& shown) {
+      return shown.last_error().find(std::to_string(holder)) != std::string::npos;
+    });
+    v1::ExplainVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume);
+    v1::ExplainVolumeResponse explained;
+    const grpc::Status status = node_.stub().ExplainVolume(Node::Context().get(), request, &explained);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    const auto& holders = explained.holders();
+    EXPECT_TRUE(std::any_of(holders.begin(), holders.end(), [&](const v1::MountHolder& one) {
+      return one.pid() == holder && !one.command().empty() && !one.how().empty();
+    })) << explained.DebugString();
+    ExpectWorks("other");
+    EXPECT_EQ(MountsAt(target), 1);
+  }
+};
+
+TEST_F(FaultBusyTest, Fault25ATargetThatIsBusyByAFileNamesItsHolder) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  UniqueFd held(open((target + "/marker").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(held.valid());
+  ExpectBusy(volume, target, getpid());
+  held = UniqueFd();
+  WaitReleased(volume);
+}
+
+// A process that has a mount namespace of its own, to which our mounts propagate, and works in a target.
+class Elsewhere {
+ public:
+  Elsewhere() {
+    int ready[2];
+    int work[2];
+    if (pipe2(ready, O_CLOEXEC) != 0 || pipe2(work, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      char path[4096] = {};
+      if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+        _exit(1);
+      if (write(ready[1], "r", 1) != 1 || read(work[0], path, sizeof path - 1) <= 0) _exit(2);
+      if (chdir(path) != 0) _exit(3);
+      if (write(ready[1], "w", 1) != 1) _exit(4);
+      pause();
+      _exit(0);
+    }
+    from_ = UniqueFd(ready[0]);
+    to_ = UniqueFd(work[1]);
+    close(ready[1]);
+    close(work[0]);
+    Await();
+  }
+  ~Elsewhere() { End(); }
+  Elsewhere(const Elsewhere&) = delete;
+  Elsewhere& operator=(const Elsewhere&) = delete;
+
+  void WorkIn(const std::string& path) {
+    EXPECT_EQ(write(to_.get(), path.data(), path.size()), static_cast<ssize_t>(path.size()));
+    Await();
+  }
+  void End() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  void Await() const {
+    pollfd wait{.fd = from_.get(), .events = POLLIN, .revents = 0};
+    char said = 0;
+    if (poll(&wait, 1, 20'000) != 1 || read(from_.get(), &said, 1) != 1) {
+      throw std::runtime_error("the process in the other namespace does not answer");
+    }
+  }
+
+  pid_t pid_ = -1;
+  UniqueFd from_;
+  UniqueFd to_;
+};
+
+TEST_F(FaultBusyTest, Fault25ATargetThatIsBusyInAnotherMountNamespaceNamesItsHolder) {
+  StartReady();
+  Elsewhere elsewhere;
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  elsewhere.WorkIn(target);
+  ExpectBusy(volume, target, elsewhere.pid());
+  elsewhere.End();
+  WaitReleased(volume);
+}
+
+TEST_F(FaultBusyTest, Fault25OnlyAnOperatorsWordDetachesIt) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  const UniqueFd held(open((target + "/marker").c_str(), O_RDONLY | O_CLOEXEC));
+  Forget(volume, "job");
+  EXPECT_FALSE(TryUndo(volume, {}, seconds(3)).ok());
+  v1::UnpublishVolumeResponse response;
+  const grpc::Status lazily = TryUndo(
+      volume, [](v1::UnpublishVolumeRequest* request) { request->set_lazy(true); }, seconds(40), &response);
+  EXPECT_TRUE(lazily.ok()) << lazily.error_message();
+  EXPECT_TRUE(response.may_live_on());
+  EXPECT_EQ(MountsAt(target), 0);
+}
+
+// --- 26: others' hands -----------------------------------------------------------------------------------
+
+class FaultMeddlerTest : public FaultKernelTest {};
+
+TEST_F(FaultMeddlerTest, Fault26AForeignUnmountIsNoticedAndMendedByTheSameRequest) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  Forget(volume, "job");
+  ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  WaitVolume(volume, "shown as not mounted any more", [](const v1::Volume& shown) {
+    return shown.publications_size() == 1 && shown.publications(0).uncertain() &&
+           !shown.publications(0).last_error().empty();
+  });
+  EXPECT_EQ(Publish(volume, "job"), target);
+  EXPECT_EQ(MountsAt(target), 1);
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultMeddlerTest, Fault26AForeignUnmountIsRepairedWhereThatIsAskedFor) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  v1::PublishVolumeRequest request = UseOf(volume);
+  request.set_remount(true);
+  const std::string target = node_.Publish(request);
+  ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  WaitFor("mounted again", [&] { return MountsAt(target) == 1; }, seconds(40));
+  WaitVolume(volume, "well again", [](const v1::Volume& shown) {
+    return shown.state() == v1::PUBLISHED && !shown.publications(0).uncertain();
+  });
+  EXPECT_TRUE(TryUndo(volume, {}, seconds(40)).ok());
+}
+
+TEST_F(FaultMeddlerTest, Fault26AMountOverATargetIsUnwound) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  ASSERT_EQ(mount("meddler", target.c_str(), "tmpfs", 0, "size=4k"), 0);
+  Unpublish(volume, "job");
+  EXPECT_EQ(MountsAt(target), 0);
+  WaitReleased(volume);
+}
+
+TEST_F(FaultMeddlerTest, Fault26AStagingThatSomebodyUnmountsIsMendedOrLetGo) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  const std::optional<v1::Volume> known = VolumeOf(volume);
+  ASSERT_TRUE(known.has_value());
+  ASSERT_EQ(umount2(known->staging_path().c_str(), UMOUNT_NOFOLLOW), 0);
+  // The consumer's mount is another one, and is not touched for it.
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+  WaitReleased(volume);
+  EXPECT_EQ(MountsAt(known->staging_path()), 0);
+}
+
+}  // namespace
+}  // namespace berth

@@ -1,0 +1,286 @@
+// What berthd keeps, come to harm (FAULTS rows 18, 19, 21 and 22), on a whole node: a journal of a newer
+// version, a reboot, a damaged journal, a full disk. The journal's own cases: mounter/journal_test.cc.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "base/unique_fd.h"
+#include "tests/harness/fault_test.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+std::string ReadBytes(const std::string& path) {
+  const std::ifstream in(path, std::ios::binary);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+class FaultStateTest : public FaultTest {
+ protected:
+  [[nodiscard]] std::string Journal() const { return node_.state_dir() + "/journal.db"; }
+  int64_t MountsAt(const std::string& path) const {
+    const std::vector<std::string> mounts = node_.Mounts();
+    return std::count(mounts.begin(), mounts.end(), path);
+  }
+  std::optional<v1::Volume> VolumeOf(const std::string& id) {
+    const v1::ListVolumesResponse all = node_.Volumes();
+    for (const v1::Volume& volume : all.volumes()) {
+      if (volume.volume_id() == id) return volume;
+    }
+    return std::nullopt;
+  }
+  std::string Problems() {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    std::string all;
+    for (const std::string& problem : status.problems()) all += problem + "\n";
+    return all;
+  }
+  int64_t CallsFor(const std::string& rpc, const std::string& volume) const {
+    return fault_.Count([&](const FaultEvent& event) {
+      return event.event == "call" && event.rpc == rpc && event.volume == volume;
+    });
+  }
+};
+
+// --- 18: a newer version -----------------------------------------------------------------------------------
+
+TEST_F(FaultStateTest, Fault18AJournalOfANewerVersionIsRefusedAndNothingChanged) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  node_.Stop();
+  const std::string before = ReadBytes(Journal());
+  ASSERT_GT(before.size(), 100U);
+  // The schema's number in SQLite's header.
+  std::string newer = before;
+  newer[63] = static_cast<char>(newer[63] + 50);
+  std::ofstream(Journal(), std::ios::binary) << newer << std::flush;
+  EXPECT_NE(node_.RunAnother(), 0);
+  EXPECT_THAT(node_.log(), HasSubstr("newer"));
+  EXPECT_EQ(ReadBytes(Journal()), newer);
+  std::ofstream(Journal(), std::ios::binary) << before << std::flush;
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  Unpublish(volume, "job");
+}
+
+// --- 19: a reboot ------------------------------------------------------------------------------------------
+
+class FaultRebootTest : public FaultStateTest {
+ protected:
+  FaultRebootTest() { WriteBootId("11111111-2222-3333-4444-555555555555"); }
+  ~FaultRebootTest() override { umount2(kBootId, MNT_DETACH); }
+  FaultRebootTest(const FaultRebootTest&) = delete;
+  FaultRebootTest& operator=(const FaultRebootTest&) = delete;
+
+  // All processes end, all mounts go, and the kernel is another one.
+  void Reboot() {
+    node_.Kill();
+    for (const std::string& id : {fault_.id(), std::string("hostpath")}) {
+      std::istringstream record(ReadBytes(node_.runtime_dir() + "/plugins/" + id + "/run.toml"));
+      for (std::string line; std::getline(record, line);) {
+        if (!line.starts_with("pid = ")) continue;
+        const pid_t pid = std::stoi(line.substr(6));
+        kill(pid, SIGKILL);
+        waitpid(pid, nullptr, 0);
+      }
+    }
+    std::vector<std::string> mounts = node_.Mounts();
+    std::reverse(mounts.begin(), mounts.end());
+    for (const std::string& path : mounts) {
+      if (path.starts_with(node_.state_dir())) ASSERT_EQ(umount2(path.c_str(), MNT_DETACH), 0) << path;
+    }
+    // What lies in /run goes with the machine.
+    for (const auto& entry : std::filesystem::directory_iterator(node_.runtime_dir() + "/plugins")) {
+      for (const auto& file : std::filesystem::directory_iterator(entry.path())) {
+        std::filesystem::remove(file.path());
+      }
+    }
+    WriteBootId("99999999-8888-7777-6666-555555555555");
+    node_.Start();
+    node_.WaitReady(fault_.id());
+  }
+
+ private:
+  static constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+
+  void WriteBootId(const std::string& id) {
+    const std::string file = node_.dir() + "/boot_id";
+    const bool first = !std::filesystem::exists(file);
+    std::ofstream(file) << id << "\n" << std::flush;
+    if (first && mount(file.c_str(), kBootId, nullptr, MS_BIND, nullptr) != 0) {
+      throw std::runtime_error("no boot id of the test's own can be had");
+    }
+  }
+};
+
+TEST_F(FaultRebootTest, Fault19MountsAreVoidAndObligationsAreKept) {
+  StartReady();
+  const std::string held = CreateVolume("held");
+  const std::string wanted = CreateVolume("wanted");
+  const std::string unwanted = CreateVolume("unwanted");
+  Publish(held, "job");
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_volume_id(wanted);
+  request.set_consumer("job");
+  request.set_remount(true);
+  const std::string target = node_.Publish(request);
+  Publish(unwanted, "job");
+  // It was being undone when the machine went down.
+  fault_.Play({"rpc = \"NodeUnpublishVolume\"\nvolume = \"" + unwanted + "\"\naction = \"hang\""});
+  EXPECT_FALSE(TryUnpublish(unwanted, "job", seconds(1)).ok());
+  fault_.WaitActed("NodeUnpublishVolume");
+  const int64_t asked = CallsFor("NodeUnpublishVolume", unwanted);
+  Forget(held, "job");
+  fault_.Play();
+  Reboot();
+
+  WaitFor("what was being undone is undone with the plugin", [&] { return !VolumeOf(unwanted).has_value(); });
+  EXPECT_GE(CallsFor("NodeUnpublishVolume", unwanted), asked);
+  EXPECT_GE(CallsFor("NodeUnstageVolume", unwanted), 1);
+
+  WaitFor("what is to be mounted again is", [&] { return MountsAt(target) == 1; });
+  const std::optional<v1::Volume> shown = VolumeOf(held);
+  ASSERT_TRUE(shown.has_value());
+  ASSERT_EQ(shown->publications_size(), 1);
+  EXPECT_FALSE(shown->publications(0).held().empty()) << shown->DebugString();
+  EXPECT_EQ(CallsFor("NodeStageVolume", held), 1) << "another node may have it by now";
+  EXPECT_EQ(MountsAt(shown->publications(0).target_path()), 0);
+  // The same request takes it up again, and its end lets it go.
+  EXPECT_EQ(Publish(held, "job"), shown->publications(0).target_path());
+  Unpublish(held, "job");
+  RepublishBystander();
+}
+
+TEST_F(FaultRebootTest, Fault19WhatIsUnwantedAfterwardsIsUndoneWithThePlugin) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  Forget(volume, "job");
+  Reboot();
+  Unpublish(volume, "job");
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+  EXPECT_EQ(CallsFor("NodeUnpublishVolume", volume), 1);
+  EXPECT_EQ(CallsFor("NodeUnstageVolume", volume), 1);
+  RepublishBystander();
+}
+
+// --- 21: a damaged journal
+// -----------------------------------------------------------------------------------
+
+class FaultDamageTest : public FaultStateTest {
+ protected:
+  void ExpectRebuilt(const std::function<void()>& damage) {
+    StartReady();
+    const std::string volume = CreateVolume("v");
+    const std::string target = Publish(volume, "job");
+    node_.Stop();
+    damage();
+    node_.Start();
+    node_.WaitReady(fault_.id());
+    EXPECT_THAT(Problems(), HasSubstr("journal"));
+    bool set_aside = false;
+    for (const auto& entry : std::filesystem::directory_iterator(node_.state_dir())) {
+      set_aside = set_aside || entry.path().filename().string().starts_with("journal.db.corrupt-");
+    }
+    EXPECT_TRUE(set_aside) << "it is kept for whoever wants to look at it";
+    const std::optional<v1::Volume> shown = VolumeOf(volume);
+    ASSERT_TRUE(shown.has_value()) << "from its identity file and the kernel";
+    EXPECT_EQ(shown->plugin_id(), fault_.id());
+    ASSERT_EQ(shown->publications_size(), 1);
+    EXPECT_EQ(shown->publications(0).target_path(), target);
+    EXPECT_EQ(shown->publications(0).consumer(), "job");
+    EXPECT_EQ(MountsAt(target), 1) << "it was not touched for it";
+    Unpublish(volume, "job");
+    EXPECT_FALSE(VolumeOf(volume).has_value());
+    ExpectWorks("w");
+  }
+};
+
+TEST_F(FaultDamageTest, Fault21ACorruptJournalIsSetAsideAndRebuilt) {
+  ExpectRebuilt([this] {
+    std::string bytes = ReadBytes(Journal());
+    for (size_t i = 200; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31);
+    std::ofstream(Journal(), std::ios::binary) << bytes << std::flush;
+  });
+}
+
+TEST_F(FaultDamageTest, Fault21ATruncatedJournalIsSetAsideAndRebuilt) {
+  ExpectRebuilt([this] { ASSERT_EQ(truncate(Journal().c_str(), 5000), 0); });
+}
+
+TEST_F(FaultDamageTest, Fault21AJournalThatIsNoneIsSetAsideAndRebuilt) {
+  ExpectRebuilt([this] { std::ofstream(Journal(), std::ios::binary) << "not a database" << std::flush; });
+}
+
+// --- 22: a full disk
+// -----------------------------------------------------------------------------------------
+
+class FaultFullDiskTest : public FaultStateTest {
+ protected:
+  // The state directory on a small file system, what plugins keep on another.
+  FaultFullDiskTest() {
+    const std::string state = node_.state_dir();
+    if (mkdir(state.c_str(), 0711) != 0 ||
+        mount("small", state.c_str(), "tmpfs", 0, "size=8m,mode=0711") != 0 ||
+        mkdir((state + "/plugins").c_str(), 0700) != 0 ||
+        mount("plugins", (state + "/plugins").c_str(), "tmpfs", 0, "size=64m,mode=0700") != 0) {
+      throw std::runtime_error("mount a small file system");
+    }
+  }
+  void Fill() {
+    const UniqueFd filler(open(Filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    const std::string block(4096, 'x');
+    while (write(filler.get(), block.data(), block.size()) > 0) {
+    }
+    EXPECT_EQ(errno, ENOSPC);
+  }
+  [[nodiscard]] std::string Filler() const { return node_.state_dir() + "/filler"; }
+};
+
+TEST_F(FaultFullDiskTest, Fault22NewWorkIsRefusedAndReleaseStillWorks) {
+  StartReady();
+  std::vector<std::string> volumes;
+  for (int i = 0; i < 8; ++i) {
+    volumes.push_back(CreateVolume(fmt::format("v{}", i)));
+    Publish(volumes.back(), "job");
+  }
+  const std::string other = CreateVolume("other");
+  Fill();
+  const grpc::Status refused = TryPublish(other, "job", nullptr, seconds(10));
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  for (const std::string& volume : volumes) Unpublish(volume, "job");
+  for (const std::string& volume : volumes) EXPECT_FALSE(VolumeOf(volume).has_value());
+  // What let them go is remembered, too.
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  for (const std::string& volume : volumes) EXPECT_FALSE(VolumeOf(volume).has_value());
+
+  ASSERT_EQ(unlink(Filler().c_str()), 0);
+  WaitFor("there is room again", [&] { return TryPublish(other, "job", nullptr, seconds(10)).ok(); });
+  Unpublish(other, "job");
+}
+
+}  // namespace
+}  // namespace berth
