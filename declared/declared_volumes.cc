@@ -128,8 +128,7 @@ class DeclaredVolumes::Impl {
     for (const auto& [key, entry] : entries_) {
       if (entry->file.empty()) continue;
       const auto use = set_.uses.find(entry->file);
-      // What a file that is broken since before we came declared is only in its note.
-      const bool present = use != set_.uses.end() ? KeyOf(use->second) == key : Broken(entry->file);
+      const bool present = use != set_.uses.end() && KeyOf(use->second) == key;
       // One of a changed file that still leaves is shown beside it.
       DeclaredView& view = views[present ? entry->file : entry->file + " (before)"];
       view.file = directory_ + "/" + entry->file;
@@ -297,9 +296,7 @@ class DeclaredVolumes::Impl {
       const bool keep = Broken(entry->file) || (!directory_problem_.empty() && !entry->state.use.has_value());
       Want(entry.get(), keep ? DeclaredEntry::Will::kKept : DeclaredEntry::Will::kWithdrawn, nullptr);
     }
-    // One that has nothing left to do ends, and takes itself out, the moment that it is begun.
-    const std::map<DeclaredKey, std::shared_ptr<Entry>> all = entries_;
-    for (const auto& [key, entry] : all) {
+    for (const auto& [key, entry] : entries_) {
       if (entry->running) continue;
       entry->running = true;
       tasks_.Spawn(fmt::format("volume of {}", entry->file), Keep(entry));

@@ -14,7 +14,6 @@
 #include "mounter/mounter.h"
 #include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
-#include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
 
 namespace berth {
@@ -184,48 +183,6 @@ TEST_F(MounterReconcileTest, AnEphemeralVolumeIsNeverUnpublishedToRepairIt) {
   EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0);
 }
 
-TEST_F(MounterReconcileTest, ARowThatIsOlderThanAnUnstageIsNotBelieved) {
-  const auto target = Publish(Request());
-  ASSERT_TRUE(target.ok()) << target.status();
-  std::ofstream(*target + "/file") << "data";
-  Close();
-  VolumeRecord old;
-  EditRows([&old](VolumeRecord& record) { old = record; });
-  Open();
-  // Undone by a berthd that was killed before it could write that down.
-  ASSERT_TRUE(Unpublish(Request()).ok());
-  Close();
-  {
-    auto journal = Journal::Open(loop_.executor(), {.path = options_.state_dir + "/journal.db"});
-    ASSERT_TRUE(journal.ok()) << journal.status();
-    const std::string key = VolumePaths::VolumeKey("hp", "v1");
-    ASSERT_EQ(loop_.Run((*journal)->Put(key, EncodeRecord(old))), absl::OkStatus());
-  }
-  Open();
-  EXPECT_TRUE(View().uncertain);
-  const auto other = Publish(Request("v1", "db"));
-  ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_EQ(*ReadFile(*other + "/file", 100), "data") << "not an empty directory";
-  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2) << "staged anew first";
-}
-
-TEST_F(MounterReconcileTest, WhatLiesOverAnEphemeralVolumeIsNotTakenForIt) {
-  PublishRequest request = Request();
-  request.ephemeral = true;
-  const auto target = Publish(request);
-  ASSERT_TRUE(target.ok()) << target.status();
-  ASSERT_EQ(mount(nullptr, target->c_str(), nullptr, MS_PRIVATE, nullptr), 0);
-  ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);
-  const auto again = Publish(request);
-  EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition) << again.status();
-  EXPECT_THAT(MessageOf(again.status()), HasSubstr(*target));
-  EXPECT_TRUE(View().uncertain);
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
-  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
-  EXPECT_EQ(Publish(request), target);
-  EXPECT_FALSE(View().uncertain);
-}
-
 class MounterDeadMountTest : public MounterReconcileTest {
  protected:
   void SetUp() override {
@@ -274,49 +231,6 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
   EXPECT_THAT(plugin_.Log(),
               ElementsAre("NodeStageVolume v1", "NodePublishVolume v1", "NodeUnpublishVolume v1",
                           "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
-}
-
-TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainAtTheDoctorsHandWhateverItsPolicy) {
-  const auto target = Publish(Request());
-  const auto second = Publish(Request("v1", "db"));
-  ASSERT_TRUE(target.ok() && second.ok());
-  fuse_->Die();
-  ASSERT_TRUE(WaitForEvent("volume.dead", 2)) << "one for each consumer";
-  fuse_.reset();
-  Serve();
-  auto findings = loop_.Run(mounter_->Examine(false, Soon()));
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_EQ(std::ranges::count(*findings, "mount.dead", &Finding::code), 2);
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "nothing is repaired unasked";
-  findings = loop_.Run(mounter_->Examine(true, Soon()));
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  for (const Finding& finding : *findings) {
-    if (finding.code == "mount.dead") EXPECT_TRUE(finding.repaired) << finding.repair_error;
-  }
-  ASSERT_TRUE(WaitPublished());
-  for (const std::string& path : {*target, *second}) EXPECT_EQ(*ReadFile(path + "/hello", 100), "hello\n");
-  for (const PublicationView& publication : View().publications) EXPECT_THAT(publication.dead, IsEmpty());
-}
-
-TEST_F(MounterDeadMountTest, ADeadEphemeralVolumeIsToldAndNeverUnpublished) {
-  PublishRequest request = Request();
-  request.ephemeral = true;
-  request.remount = true;
-  const auto target = Publish(request);
-  ASSERT_TRUE(target.ok()) << target.status();
-  fuse_->Die();
-  ASSERT_TRUE(WaitForEvent("volume.dead"));
-  EXPECT_THAT(LastMessage("volume.dead"), Not(HasSubstr("mounting it again")));
-  EXPECT_THAT(View().publications.at(0).dead, Not(IsEmpty()));
-  // Whatever would be done about it has been done once another has gone the same way.
-  ASSERT_TRUE(Publish(Request("v2")).ok());
-  const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_EQ(std::ranges::count(*findings, true, &Finding::repaired), 0);
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "that would delete it";
-  EXPECT_TRUE(IsMounted(*target));
-  EXPECT_TRUE(Unpublish(request).ok()) << "at a caller's word";
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
 }
 
 class MounterRebootTest : public MounterReconcileTest {

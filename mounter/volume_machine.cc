@@ -35,14 +35,9 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   machine.present_ = true;
   VolumeRecord& r = machine.record_;
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
-  // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
-  // since the row was written.
-  const bool needed = std::ranges::any_of(
-      r.publications, [&machine](const PublicationRecord& p) { return machine.NeedsStaging(p); });
-  if (needed && r.stage_state == StageState::kAbsent) r.stage_state = StageState::kStaging;
-  if (r.stage_state == StageState::kStaging || r.stage_state == StageState::kUnstaging) {
+  if (r.stage_state == StageState::kStaging || r.stage_state == StageState::kUnstaging)
     r.stage_uncertain = true;
-  }
+  // Whatever the row does not tell is assumed the worse way.
   r.stage_sent = true;
   for (PublicationRecord& publication : r.publications) {
     publication.sent = true;
@@ -104,22 +99,6 @@ void VolumeMachine::Want(PublicationRecord publication) {
   record_.publications.push_back(std::move(publication));
 }
 
-void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& before) {
-  present_ = before.present_;
-  if (record_.stage_state == StageState::kStaging && !record_.stage_sent) {
-    record_.stage_state = before.record_.stage_state;
-    record_.stage_sent = before.record_.stage_sent;
-    record_.stage_uncertain = before.record_.stage_uncertain;
-  }
-  const PublicationRecord* was = before.record_.Find(key);
-  PublicationRecord* now = record_.Find(key);
-  if (was != nullptr && now != nullptr) {
-    *now = *was;
-  } else if (was == nullptr) {
-    std::erase_if(record_.publications, [&key](const PublicationRecord& p) { return p.key == key; });
-  }
-}
-
 bool VolumeMachine::Adopt(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
@@ -153,10 +132,6 @@ bool VolumeMachine::Unwant(const PublicationKey& key) {
   publication->secrets_at_hand = false;
   publication->uncertain = false;
   return true;
-}
-
-void VolumeMachine::DoubtStaging() {
-  if (record_.stage_state == StageState::kStaged) record_.stage_uncertain = true;
 }
 
 void VolumeMachine::MarkLost(const PublicationKey& key, std::string error) {
@@ -204,11 +179,11 @@ bool VolumeMachine::Repair(const PublicationKey& key, std::string error) {
   return true;
 }
 
-bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
+bool VolumeMachine::RepairStaging(const std::string& error) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
-    if (p.state != PublicationState::kPublished || !(asked || p.Remounts()) || !p.held.empty()) return false;
+    if (p.state != PublicationState::kPublished || !p.Remounts() || !p.held.empty()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
     if (NeedsStaging(p) && p.state == PublicationState::kPublished) Repair(p.key, error);
@@ -291,7 +266,7 @@ Step VolumeMachine::NextFor(const PublicationKey& key) const {
         if (record_.stage_state == StageState::kUnstaging) {
           return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
         }
-        if (!Staged()) return {StepKind::kStage, key};
+        if (record_.stage_state != StageState::kStaged) return {StepKind::kStage, key};
         const Step expansion = NextExpansion();
         if (expansion.kind != StepKind::kNone) return {StepKind::kExpand, key};
       }
@@ -324,7 +299,7 @@ Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} 
 
 Step VolumeMachine::ExpansionWhereItCan() const {
   if (record_.owed_expansion_bytes == 0 || expansion_refused_) return {};
-  const bool staged = Staged();
+  const bool staged = record_.stage_state == StageState::kStaged;
   for (const PublicationRecord& p : record_.publications) {
     const bool published = p.state == PublicationState::kPublished && !p.uncertain;
     if (published && (staged || !NeedsStaging(p))) return {StepKind::kExpand, p.key};
@@ -373,8 +348,7 @@ void VolumeMachine::OnSent(const Step& step) {
 
 FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error,
                                   bool time_left, WallTime now) {
-  // "Another call for this volume is pending" is what a plugin says whose first call has not come back.
-  if (!absl::IsAborted(error)) stuck_.reset();
+  stuck_.reset();
   PublicationRecord* publication = record_.Find(step.key);
   switch (step.kind) {
     case StepKind::kNone:
@@ -450,10 +424,9 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
       return kept ? FollowUp::kPause : FollowUp::kNext;
     }
     case CallOutcome::kUncertain:
+      record_.stage_uncertain = true;
+      [[fallthrough]];
     case CallOutcome::kRetry:
-      // A twin that still runs when the time is over may have its effect yet.
-      if (outcome == CallOutcome::kUncertain || (!time_left && record_.stage_sent))
-        record_.stage_uncertain = true;
       record_.last_error = Text(error);
       return time_left ? FollowUp::kRepeat : FollowUp::kPause;
   }
@@ -481,10 +454,9 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       return GiveUp(key, error) ? FollowUp::kPause : FollowUp::kNext;
     }
     case CallOutcome::kUncertain:
+      publication.uncertain = true;
+      [[fallthrough]];
     case CallOutcome::kRetry:
-      // A twin that still runs when the time is over may have its effect yet.
-      if (outcome == CallOutcome::kUncertain || (!time_left && publication.sent))
-        publication.uncertain = true;
       publication.last_error = Text(error);
       return time_left ? FollowUp::kRepeat : FollowUp::kPause;
   }

@@ -28,13 +28,6 @@ std::string Target(const VolumeRecord& record, const PublicationRecord& publicat
   return PublicationDirectory(record, publication) + "/target";
 }
 
-// Whether it is what a write of the identity file leaves that was cut short before its end (WriteFileAtomic).
-bool IsUnfinished(std::string_view name) {
-  constexpr std::string_view kLead = "identity.json.";
-  constexpr size_t kRandom = 6;
-  return name.starts_with(kLead) && name.size() == kLead.size() + kRandom;
-}
-
 // Whether a removal was refused because something is in the way, rather than failed.
 bool IsInTheWay(const absl::Status& status) { return status.code() == absl::StatusCode::kFailedPrecondition; }
 
@@ -105,44 +98,19 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
   return removed;
 }
 
-absl::Status VolumePaths::RemoveUnused(const std::string& publication) const {
-  const auto names = root_.List(publication, 2);
-  const bool ours = names.ok() && (names->empty() || *names == std::vector<std::string>{"identity.json"});
-  if (!ours) return absl::OkStatus();
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(publication + "/identity.json", /*must_be_empty=*/false));
-  const absl::Status removed = root_.RemoveEmptyDirectory(publication);
-  return IsInTheWay(removed) ? absl::OkStatus() : removed;
-}
-
 absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
   absl::Status left;
-  // Those of publications that were never begun, and so never undone.
-  const auto never_begun = root_.List(Publish(record), kTreeLimit);
-  for (const std::string& name : never_begun.ok() ? *never_begun : std::vector<std::string>()) {
-    BERTH_RETURN_IF_ERROR(RemoveUnused(fmt::format("{}/{}", Publish(record), name)));
-  }
   for (const std::string& directory : {Staging(record), Publish(record)}) {
     const absl::Status status = root_.RemoveEmptyDirectory(directory);
     if (!status.ok() && !IsInTheWay(status)) return status;
     if (!status.ok()) left = status;
   }
   if (!left.ok()) return left;
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(VolumeDirectory(record)));
   BERTH_RETURN_IF_ERROR(root_.RemoveFile(Identity(record), /*must_be_empty=*/false));
   return root_.RemoveEmptyDirectory(VolumeDirectory(record));
 }
 
-absl::Status VolumePaths::RemoveUnfinished(const std::string& directory) const {
-  const auto names = root_.List(directory, kTreeLimit);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    if (!IsUnfinished(name)) continue;
-    BERTH_RETURN_IF_ERROR(root_.RemoveFile(fmt::format("{}/{}", directory, name), /*must_be_empty=*/false));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status VolumePaths::RemoveEmptyStranger(const std::string& name) const {
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(name));
   for (const char* part : {"/staging", "/publish", ""}) {
     BERTH_RETURN_IF_ERROR(root_.RemoveEmptyDirectory(name + part));
   }

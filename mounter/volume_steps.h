@@ -55,7 +55,6 @@ struct StepProgress {
   std::function<void(std::string why)> waiting;        // for the plugin, or for its gate
   std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
-  std::function<void()> detached = {};                 // a mount was detached lazily
 };
 
 class VolumeSteps {
@@ -90,8 +89,8 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(CsiRpc rpc, std::string plugin_id,
                                                            StepProgress progress, TimePoint deadline);
 
-  [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, PublicationRecord publication,
-                                            Secrets secrets, StepProgress progress, TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, Secrets secrets, StepProgress progress,
+                                            TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Publish(VolumeRecord record, PublicationRecord publication,
                                               Secrets secrets, StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> SetPermissions(std::string path, RootPermissions permissions,
@@ -109,13 +108,9 @@ class VolumeSteps {
     std::string consumer;
     std::function<Awaitable<absl::Status>(const Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;
-    uint64_t mount_id = 0;  // of what is to be undone; 0: not known
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
-  // Takes away what somebody mounted over it, so far as it lets itself be: a plugin may refuse to touch what
-  // is not its own.
-  [[nodiscard]] Awaitable<void> UncoverOurs(Reverse reverse, TimePoint deadline);
   // Takes away every mount that lies at the path, the topmost first.
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,
@@ -168,8 +163,6 @@ namespace volume_steps_internal {
                                 WallTime began, TimePoint deadline);
 // Before anything was sent: a plugin that is away may come back, anything else stays as it is.
 [[nodiscard]] StepReport NotSent(const absl::Status& status);
-// FAILED_PRECONDITION where `facts` of a path show a symbolic link: no plugin is given such a path.
-[[nodiscard]] absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path);
 
 }  // namespace volume_steps_internal
 

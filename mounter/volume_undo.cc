@@ -15,7 +15,6 @@ namespace {
 
 using volume_steps_internal::NotSent;
 using volume_steps_internal::Report;
-using volume_steps_internal::SafeToHandOut;
 
 // How often a reverse call that was answered OK, with no effect, is made before we unmount ourselves.
 constexpr int kReverseCalls = 3;
@@ -57,8 +56,7 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
           [this, request](const Admission& admission, TimePoint until) {
             return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
           },
-      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); },
-      .mount_id = publication.mount_id};
+      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
   StepReport report =
       co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
   if (report.outcome != CallOutcome::kDone) co_return report;
@@ -97,9 +95,6 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   }
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
-  const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
-  if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
-  co_await UncoverOurs(reverse, deadline);
   bool detached = false;
   for (int call = 1;; ++call) {
     // A plugin that hangs in the file system is not waited for to the end where it may be detached.
@@ -144,7 +139,6 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
           co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
-      if (progress.detached) progress.detached();
       context_.events.Append({.type = "volume.may_live_on",
                               .plugin_id = record.plugin_id,
                               .volume_id = record.volume_id,
@@ -167,15 +161,6 @@ Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) 
   // Busy or not: whoever waited for its file system has got an error.
   if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) co_return status;
   co_return absl::OkStatus();
-}
-
-Awaitable<void> VolumeSteps::UncoverOurs(Reverse reverse, TimePoint deadline) {
-  for (int i = 0; i < kStackedMounts && reverse.mount_id != 0; ++i) {
-    const auto facts = reverse.look();
-    if (!facts.ok() || !facts->mount_root || facts->mount_id == reverse.mount_id) co_return;
-    const absl::Status status = co_await context_.helper.Unmount(reverse.path, {}, deadline);
-    if (!status.ok()) co_return;
-  }
 }
 
 Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,

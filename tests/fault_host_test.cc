@@ -9,37 +9,49 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 
-#include "base/sanitizer.h"
 #include "tests/harness/fault_test.h"
-#include "tests/harness/host_faults.h"
 
 namespace berth {
 namespace {
 
 using std::chrono::seconds;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 class FaultHostTest : public FaultTest {
  protected:
-  // A step that does not succeed is repeated so long.
-  FaultHostTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"2s\"\n"); }
   [[nodiscard]] std::string Tree() const { return node_.state_dir() + "/volumes"; }
+  int64_t MountsAt(const std::string& path) const {
+    const std::vector<std::string> mounts = node_.Mounts();
+    return std::count(mounts.begin(), mounts.end(), path);
+  }
+  pid_t BerthdPid() {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return static_cast<pid_t>(status.pid());
+  }
 };
 
-// --- 27: names --------------------------------------------------------------------------------------------
+// --- 27: names
+// -----------------------------------------------------------------------------------------------
 
 TEST_F(FaultHostTest, Fault27NamesOfConsumersAreOpaque) {
   StartReady();
   const std::string volume = CreateVolume("v");
-  const std::vector<std::string> names = {
-      "..", "../../../etc",         "/etc/passwd", "a/b", "%s%n", std::string(1024, 'x'), "\u202egpj",
-      ".",  "volumes/../../journal"};
+  const std::vector<std::string> names = {"..",
+                                          "../../../etc",
+                                          "/etc/passwd",
+                                          "a/b",
+                                          "a\nb",
+                                          "\x7f\x01",
+                                          "%s%n",
+                                          std::string(1024, 'x'),
+                                          "\u202egpj",
+                                          ".",
+                                          "volumes/../../journal"};
   std::vector<std::string> targets;
   for (const std::string& name : names) {
     const std::string target = Publish(volume, name);
@@ -48,17 +60,12 @@ TEST_F(FaultHostTest, Fault27NamesOfConsumersAreOpaque) {
     EXPECT_EQ(std::count(targets.begin(), targets.end(), target), 0);
     targets.push_back(target);
   }
-  for (const char* name : {"a\nb", "\x7f\x01"}) {
-    EXPECT_EQ(TryPublish(volume, name).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  }
   for (const std::string& name : names) Unpublish(volume, name);
 }
 
 TEST_F(FaultHostTest, Fault27IdsOfVolumesAreOpaqueUpToTheirLimit) {
   StartReady();
   const std::vector<std::string> before = Node::Tree(Tree());
-  // It would refuse the longest on the way back, too.
-  fault_.Play({"rpc = \"NodeUnstageVolume\"\naction = \"lie\""});
   for (const std::string& id : {std::string("../../../etc"), std::string("/"), std::string("a\nb"),
                                 std::string(4096, 'x'), std::string("..")}) {
     // The plugin does not know it, and says so; on the way there and back nothing is left behind.
@@ -91,7 +98,8 @@ TEST_F(FaultHostTest, Fault27ASymlinkSwappedInIsNotFollowed) {
   EXPECT_THAT(Node::Tree(outside), IsEmpty());
 }
 
-// --- 28: a private mount namespace ------------------------------------------------------------------------
+// --- 28: a private mount namespace
+// ---------------------------------------------------------------------------
 
 TEST(FaultNamespaceTest, Fault28BerthdInAPrivateMountNamespaceRefusesToStartAndSaysWhy) {
   Node node;
@@ -103,16 +111,8 @@ TEST(FaultNamespaceTest, Fault28BerthdInAPrivateMountNamespaceRefusesToStartAndS
   EXPECT_THAT(node.Mounts(), testing::SizeIs(1)) << "nothing but the test's own is mounted";
 }
 
-TEST(FaultNamespaceTest, Fault28BerthdThatIsToStartAllTheSameShowsItAsAProblem) {
-  Node node;
-  node.WriteHostpath();
-  node.Start();
-  v1::GetStatusResponse status;
-  ASSERT_TRUE(node.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-  EXPECT_THAT(status.problems(), ElementsAre(HasSubstr("is not seen by the host")));
-}
-
-// --- 29: too much -----------------------------------------------------------------------------------------
+// --- 29: too much
+// --------------------------------------------------------------------------------------------
 
 // One mount namespace may hold so many mounts (fs.mount-max, 100,000), and this test's own is filled up.
 TEST_F(FaultHostTest, Fault29TooManyMountsIsAnErrorAndNothingIsHalfDone) {
@@ -138,7 +138,7 @@ TEST_F(FaultHostTest, Fault29TooManyMountsIsAnErrorAndNothingIsHalfDone) {
     if (!doubling) break;
     doubling = false;
   }
-  const grpc::Status refused = TryPublish(volume, "job");
+  const grpc::Status refused = TryPublish(volume, "job", nullptr, seconds(5));
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
   ASSERT_EQ(umount2(filler.c_str(), MNT_DETACH), 0);
   EXPECT_EQ(MountsAt(kept), 1);
@@ -148,7 +148,6 @@ TEST_F(FaultHostTest, Fault29TooManyMountsIsAnErrorAndNothingIsHalfDone) {
 }
 
 TEST_F(FaultHostTest, Fault29NoDescriptorsIsAnErrorAndNothingIsHalfDone) {
-  if (kAddressSanitizer) GTEST_SKIP() << "the sanitizer needs descriptors of its own to look at an object";
   StartReady();
   const std::string volume = CreateVolume("v");
   const std::string kept = Publish(CreateVolume("kept"), "job");
@@ -164,54 +163,6 @@ TEST_F(FaultHostTest, Fault29NoDescriptorsIsAnErrorAndNothingIsHalfDone) {
   EXPECT_EQ(MountsAt(kept), 1);
   EXPECT_EQ(BerthdPid(), berthd) << "it lives";
   Publish(volume, "job");
-  Unpublish(volume, "job");
-}
-
-class FaultMemoryTest : public FaultHostTest {
- protected:
-  FaultMemoryTest() : host_(node_) {}
-  HostFaults host_;
-};
-
-// A publication whose root is to be given another mode needs a helper process.
-TEST_F(FaultMemoryTest, Fault29NoMemoryForAHelperIsAnErrorAndNothingIsHalfDone) {
-  StartReady();
-  const std::string volume = CreateVolume("v");
-  const std::string kept = Publish(CreateVolume("kept"), "job");
-  const std::vector<std::string> mounts = node_.Mounts();
-  host_.FailLaunches();
-  v1::PublishVolumeRequest request;
-  request.set_plugin_id(fault_.id());
-  request.set_volume_id(volume);
-  request.set_consumer("job");
-  request.mutable_permissions()->set_mode(0750);
-  v1::PublishVolumeResponse response;
-  const grpc::Status refused = node_.stub().PublishVolume(Node::Context().get(), request, &response);
-  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
-  host_.Heal();
-  const grpc::Status again = node_.stub().PublishVolume(Node::Context().get(), request, &response);
-  ASSERT_TRUE(again.ok()) << again.error_message();
-  struct stat info{};
-  ASSERT_EQ(stat(response.target_path().c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 07777, 0750U);
-  Unpublish(volume, "job");
-  EXPECT_FALSE(VolumeOf(volume).has_value());
-  EXPECT_EQ(node_.Mounts(), mounts);
-}
-
-TEST_F(FaultMemoryTest, Fault29NoMemoryForAPluginIsToldAndTriedAgain) {
-  StartReady("[restart]\ninitial_backoff = \"50ms\"\nmax_backoff = \"100ms\"\nburst = 1000\n");
-  const std::string volume = CreateVolume("v");
-  const std::string target = Publish(volume, "job");
-  host_.FailLaunches();
-  ASSERT_EQ(kill(Get().pid(), SIGKILL), 0);
-  const v1::Plugin away = Wait("told why it is not there", [](const v1::Plugin& plugin) {
-    return plugin.reason().find("Cannot allocate memory") != std::string::npos;
-  });
-  EXPECT_FALSE(away.alive());
-  EXPECT_EQ(MountsAt(target), 1);
-  host_.Heal();
-  node_.WaitReady(fault_.id());
   Unpublish(volume, "job");
 }
 
