@@ -114,7 +114,7 @@ TEST_F(ConsumerNodeTest, ProcessThatIsNotThereIsRefusedBeforeAnythingIsDone) {
   process.End();
   std::string target;
   const grpc::Status status = node_.TryPublish(UseOf(volume, "web", pid), &target);
-  EXPECT_FALSE(status.ok());
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << "NOT_FOUND would be the volume";
   EXPECT_THAT(status.error_message(), HasSubstr(std::to_string(pid)));
   EXPECT_THAT(node_.Volumes().volumes(), IsEmpty());
 }

@@ -53,7 +53,8 @@ class DeclaredNodeTest : public testing::Test {
                         const std::function<bool(const v1::Volume&)>& predicate) {
     v1::Volume found;
     WaitFor("volume " + volume + ": " + what, [&] {
-      for (const v1::Volume& each : node_.Volumes().volumes()) {
+      const v1::ListVolumesResponse all = node_.Volumes();
+      for (const v1::Volume& each : all.volumes()) {
         if (each.volume_id() != volume) continue;
         found = each;
         return predicate(each);
@@ -69,11 +70,6 @@ class DeclaredNodeTest : public testing::Test {
   }
   void WaitGone() {
     WaitFor("all volumes to leave", [this] { return node_.Volumes().volumes().empty(); });
-  }
-  std::vector<std::string> Problems() {
-    v1::GetStatusResponse status;
-    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    return {status.problems().begin(), status.problems().end()};
   }
   [[nodiscard]] static bool Mounted(const Node& node, const std::string& target) {
     const std::vector<std::string> mounts = node.Mounts();
@@ -123,10 +119,10 @@ TEST_F(DeclaredNodeTest, BrokenFileIsNamedAndHarmsNoOther) {
   EXPECT_THAT(report.volumes_declared(), ElementsAre("good.toml"));
   EXPECT_THAT(report.broken(), Contains(HasSubstr("bad.toml:3: colour: unknown key")));
   WaitPublished(volume);
-  EXPECT_THAT(Problems(), Contains(HasSubstr("bad.toml:3: colour: unknown key")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("bad.toml:3: colour: unknown key")));
   ASSERT_EQ(unlink(File("bad").c_str()), 0);
   Reload();
-  EXPECT_THAT(Problems(), testing::Not(Contains(HasSubstr("bad.toml"))));
+  EXPECT_THAT(node_.Problems(), testing::Not(Contains(HasSubstr("bad.toml"))));
 }
 
 TEST_F(DeclaredNodeTest, FileThatIsGoneReleasesItsVolume) {

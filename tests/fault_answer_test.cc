@@ -1,48 +1,39 @@
-// Plugins whose answers are lies, errors, too large, or no answers (FAULTS rows 10 to 14) as a whole node
-// meets them. Each step's own cases: mounter/mounter_fault_test.cc.
+// Plugins whose answers are lies, errors, or no answers (FAULTS rows 10 to 13) as a whole node meets them.
+// Each step's own cases: mounter/mounter_fault_test.cc. Answers that are none: fault_malformed_test.cc.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <fstream>
 
+#include "base/unique_fd.h"
 #include "tests/harness/fault_test.h"
 
 namespace berth {
 namespace {
 
 using std::chrono::seconds;
+using testing::AllOf;
 using testing::HasSubstr;
 
-class FaultAnswerTest : public FaultTest {
- protected:
-  int64_t Calls(const std::string& rpc) const {
-    return fault_.Count([&](const FaultEvent& e) { return e.event == "call" && e.rpc == rpc; });
-  }
-  // The plugin answers GetPluginInfo so, is not registered, and `part` is in the reason shown.
-  void ExpectRefused(const std::string& rule, const std::string& part) {
-    fault_.Play({"rpc = \"GetPluginInfo\"\naction = \"answer\"\n" + rule});
-    StartNode();
-    const v1::Plugin plugin = Wait("refused for " + part, [&](const v1::Plugin& p) {
-      return (p.reason() + p.health().error()).find(part) != std::string::npos;
-    });
-    EXPECT_TRUE(plugin.alive());
-    EXPECT_FALSE(plugin.registered());
-    fault_.Play();
-    node_.WaitReady(fault_.id());
-  }
-};
+class FaultAnswerTest : public FaultTest {};
 
 TEST_F(FaultAnswerTest, Fault10OkWithoutAMountIsAnErrorThatNamesThePlugin) {
   StartReady();
   const std::string volume = CreateVolume("v");
+  const std::vector<std::string> before = node_.Mounts();
   fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"lie\""});
-  const grpc::Status status = TryPublish(volume, "job", nullptr, seconds(3));
-  EXPECT_FALSE(status.ok());
+  const grpc::Status status = TryPublish(volume, "job");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_THAT(status.error_message(), HasSubstr("plugin fault"));
   WaitEvent("plugin.lied");
-  for (const std::string& mount : node_.Mounts()) EXPECT_EQ(mount.find("/publish/job"), std::string::npos);
+  // Not published, and nothing is left of the try.
+  WaitReleased(volume);
+  EXPECT_EQ(node_.Mounts(), before);
   fault_.Play();
   Publish(volume, "job");
   Unpublish(volume, "job");
@@ -68,6 +59,41 @@ TEST_F(FaultAnswerTest, Fault11OkOnUnpublishThatIsNeverTrueIsOursToUnmount) {
   EXPECT_EQ(node_.Volumes().volumes_size(), 1) << "only the bystander's is left";
 }
 
+TEST_F(FaultAnswerTest, Fault11OkOnUnstageThatIsNeverTrueIsOursToUnmount) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  const std::string staging = VolumeOf(volume)->staging_path();
+  ASSERT_EQ(MountsAt(staging), 1);
+  fault_.Play({"rpc = \"NodeUnstageVolume\"\naction = \"lie\""});
+  Unpublish(volume, "job");
+  EXPECT_GE(Calls("NodeUnstageVolume"), 2) << "retried first";
+  EXPECT_EQ(MountsAt(staging), 0);
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+}
+
+TEST_F(FaultAnswerTest, Fault11AVolumeIsNotCalledFreeBeforeItsMountHasGone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  fault_.Play({"rpc = \"NodeUnpublishVolume\"\naction = \"lie\""});
+  UniqueFd held(open((target + "/marker").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(held.valid());
+  EXPECT_FALSE(TryUnpublish(volume, "job", seconds(4)).ok());
+  EXPECT_TRUE(VolumeOf(volume).has_value());
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_EQ(Calls("NodeUnstageVolume"), 0);
+  v1::DeleteVolumeRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_volume_id(volume);
+  v1::DeleteVolumeResponse response;
+  EXPECT_EQ(node_.stub().DeleteVolume(Node::Context().get(), request, &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  held = UniqueFd();
+  WaitReleased(volume);
+  EXPECT_EQ(MountsAt(target), 0);
+}
+
 TEST_F(FaultAnswerTest, Fault12OnlyTheVolumeWhoseRpcNeverAnswersWaits) {
   StartReady();
   const std::string stuck = CreateVolume("stuck");
@@ -87,6 +113,42 @@ TEST_F(FaultAnswerTest, Fault12OnlyTheVolumeWhoseRpcNeverAnswersWaits) {
   EXPECT_EQ(Calls("NodeStageVolume"), 2) << "the same request joins the call that runs";
   Unpublish(stuck, "job");
 }
+
+class FaultDeadlineTest : public FaultTest, public testing::WithParamInterface<const char*> {
+ protected:
+  FaultDeadlineTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"2s\"\n"); }
+};
+
+TEST_P(FaultDeadlineTest, Fault12AnRpcThatNeverAnswersEndsAtItsDeadlineAndIsRepeated) {
+  const std::string rpc = GetParam();
+  const bool forward = rpc == "NodeStageVolume" || rpc == "NodePublishVolume";
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  if (!forward) Publish(volume, "job");
+  fault_.Play({fmt::format("rpc = \"{}\"\nvolume = \"{}\"\naction = \"hang\"\ncall = 1", rpc, volume)});
+  const auto ask = [&](seconds timeout) {
+    return forward ? TryPublish(volume, "job", nullptr, timeout) : TryUnpublish(volume, "job", timeout);
+  };
+  // The caller's deadline is the caller's own; who asks again joins the call that runs, and is told its end.
+  EXPECT_EQ(ask(seconds(1)).error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  ExpectWorks("other");
+  const grpc::Status ended = ask(seconds(30));
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(ended.error_message(), AllOf(HasSubstr("plugin fault"), HasSubstr(rpc)));
+  EXPECT_EQ(Calls(rpc, volume), 1);
+  WaitFor("the plugin is asked once more", [&] { return Calls(rpc, volume) == 2; });
+  const grpc::Status status = ask(seconds(30));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  if (forward) Unpublish(volume, "job");
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rpcs, FaultDeadlineTest,
+                         testing::Values("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume",
+                                         "NodeUnstageVolume"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           return std::string(info.param);
+                         });
 
 TEST_F(FaultAnswerTest, Fault13AbortedAndUnavailableAreRetried) {
   StartReady();
@@ -116,22 +178,64 @@ TEST_F(FaultAnswerTest, Fault13ResourceExhaustedFromACreationIsAnsweredAtOnce) {
   EXPECT_EQ(Calls("CreateVolume"), 1);
 }
 
-TEST_F(FaultAnswerTest, Fault14AnAnswerThatIsTooLargeIsAClearError) {
-  ExpectRefused("pad = 67108864", "GetPluginInfo");
-}
+// A plugin that is busy for ever, or away for ever.
+class FaultRefusalTest : public FaultTest, public testing::WithParamInterface<const char*> {
+ protected:
+  FaultRefusalTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"3s\"\n"); }
+};
 
-TEST_F(FaultAnswerTest, Fault14AnAnswerThatIsNoUtf8IsAClearError) {
-  ExpectRefused("replace = true\nanswer = 'name: \"\\377\\376\"'", "GetPluginInfo");
-}
-
-TEST_F(FaultAnswerTest, Fault14AnEmptyNameIsAClearError) { ExpectRefused("replace = true", "name"); }
-
-TEST_F(FaultAnswerTest, Fault14CapabilitiesThatContradictTheServicesDoNotStopThePlugin) {
-  fault_.Play(
-      {"rpc = \"NodeGetCapabilities\"\naction = \"answer\"\n"
-       "answer = 'capabilities { rpc { type: 77 } } capabilities { }'"});
+TEST_P(FaultRefusalTest, Fault13WhatIsRefusedUntilTheDeadlineIsUncertain) {
   StartReady();
-  ExpectWorks("v");
+  const std::string volume = CreateVolume("v");
+  fault_.Play(
+      {fmt::format("rpc = \"NodeStageVolume\"\naction = \"fail\"\ncode = \"{}\"\n"
+                   "text = \"not now\"\nwhen = \"after\"",
+                   GetParam())});
+  const grpc::Status status = TryPublish(volume, "job");
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.error_message(), HasSubstr("not now"));
+  const v1::Volume shown =
+      WaitVolume(volume, "uncertain, with what the plugin said", [](const v1::Volume& v) {
+        return v.uncertain() && v.last_error().find("not now") != std::string::npos;
+      });
+  EXPECT_NE(shown.state(), v1::PUBLISHED);
+  // Neither once nor in a hot loop: each pause is longer than the one before, with some chance in it.
+  EXPECT_GE(Calls("NodeStageVolume"), 3);
+  EXPECT_LE(Calls("NodeStageVolume"), 60);
+  fault_.Play();
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+INSTANTIATE_TEST_SUITE_P(Codes, FaultRefusalTest, testing::Values("ABORTED", "UNAVAILABLE"),
+                         [](const testing::TestParamInfo<const char*>& info) {
+                           return std::string(info.param);
+                         });
+
+// A declared volume's attach is berthd's own call: nobody waits for it, so it is shown at once.
+TEST_F(FaultAnswerTest, Fault13ResourceExhaustedFromAnAttachIsShownAtOnceAndTheNodeGoesOn) {
+  node_.WriteHostpath();
+  fault_.Write("", {"--attach"});
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  const std::string volume = CreateVolume("v");
+  fault_.Play(
+      {"rpc = \"ControllerPublishVolume\"\naction = \"fail\"\ncode = \"RESOURCE_EXHAUSTED\"\n"
+       "text = \"the node is full\""});
+  const std::string directory = node_.dir() + "/etc/volumes.d";
+  ASSERT_EQ(mkdir(directory.c_str(), 0755), 0);
+  std::ofstream(directory + "/data.toml") << "plugin = \"fault\"\nvolume = \"" << volume << "\"\n";
+  v1::ReloadResponse report;
+  ASSERT_TRUE(node_.stub().Reload(Node::Context().get(), {}, &report).ok());
+  WaitVolume(volume, "the reason is shown", [](const v1::Volume& v) {
+    return v.state() == v1::ABSENT && v.last_error().find("the node is full") != std::string::npos;
+  });
+  EXPECT_LE(Calls("ControllerPublishVolume"), 3) << "no hot loop";
+  EXPECT_EQ(Calls("NodeStageVolume"), 0);
+  // Somebody makes room.
+  fault_.Play();
+  WaitVolume(volume, "published",
+             [](const v1::Volume& v) { return v.state() == v1::PUBLISHED && !v.uncertain(); });
 }
 
 }  // namespace

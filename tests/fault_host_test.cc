@@ -9,34 +9,27 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/harness/fault_test.h"
+#include "tests/harness/host_faults.h"
 
 namespace berth {
 namespace {
 
 using std::chrono::seconds;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 class FaultHostTest : public FaultTest {
  protected:
   [[nodiscard]] std::string Tree() const { return node_.state_dir() + "/volumes"; }
-  int64_t MountsAt(const std::string& path) const {
-    const std::vector<std::string> mounts = node_.Mounts();
-    return std::count(mounts.begin(), mounts.end(), path);
-  }
-  pid_t BerthdPid() {
-    v1::GetStatusResponse status;
-    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    return static_cast<pid_t>(status.pid());
-  }
 };
 
-// --- 27: names
-// -----------------------------------------------------------------------------------------------
+// --- 27: names --------------------------------------------------------------------------------------------
 
 TEST_F(FaultHostTest, Fault27NamesOfConsumersAreOpaque) {
   StartReady();
@@ -98,8 +91,7 @@ TEST_F(FaultHostTest, Fault27ASymlinkSwappedInIsNotFollowed) {
   EXPECT_THAT(Node::Tree(outside), IsEmpty());
 }
 
-// --- 28: a private mount namespace
-// ---------------------------------------------------------------------------
+// --- 28: a private mount namespace ------------------------------------------------------------------------
 
 TEST(FaultNamespaceTest, Fault28BerthdInAPrivateMountNamespaceRefusesToStartAndSaysWhy) {
   Node node;
@@ -111,8 +103,16 @@ TEST(FaultNamespaceTest, Fault28BerthdInAPrivateMountNamespaceRefusesToStartAndS
   EXPECT_THAT(node.Mounts(), testing::SizeIs(1)) << "nothing but the test's own is mounted";
 }
 
-// --- 29: too much
-// --------------------------------------------------------------------------------------------
+TEST(FaultNamespaceTest, Fault28BerthdThatIsToStartAllTheSameShowsItAsAProblem) {
+  Node node;
+  node.WriteHostpath();
+  node.Start();
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(node.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+  EXPECT_THAT(status.problems(), ElementsAre(HasSubstr("is not seen by the host")));
+}
+
+// --- 29: too much -----------------------------------------------------------------------------------------
 
 // One mount namespace may hold so many mounts (fs.mount-max, 100,000), and this test's own is filled up.
 TEST_F(FaultHostTest, Fault29TooManyMountsIsAnErrorAndNothingIsHalfDone) {
@@ -163,6 +163,51 @@ TEST_F(FaultHostTest, Fault29NoDescriptorsIsAnErrorAndNothingIsHalfDone) {
   EXPECT_EQ(MountsAt(kept), 1);
   EXPECT_EQ(BerthdPid(), berthd) << "it lives";
   Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+class FaultMemoryTest : public FaultHostTest {
+ protected:
+  FaultMemoryTest() : host_(node_) {}
+  HostFaults host_;
+};
+
+// A publication whose root is to be given another mode needs a helper process.
+TEST_F(FaultMemoryTest, Fault29NoMemoryForAHelperIsAnErrorAndNothingIsHalfDone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string kept = Publish(CreateVolume("kept"), "job");
+  const std::vector<std::string> mounts = node_.Mounts();
+  host_.FailLaunches();
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_volume_id(volume);
+  request.set_consumer("job");
+  request.mutable_permissions()->set_mode(0750);
+  v1::PublishVolumeResponse response;
+  const grpc::Status refused =
+      node_.stub().PublishVolume(Node::Context(seconds(20)).get(), request, &response);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  host_.Heal();
+  WaitReleased(volume);
+  EXPECT_EQ(node_.Mounts(), mounts);
+  Publish(volume, "job");
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultMemoryTest, Fault29NoMemoryForAPluginIsToldAndTriedAgain) {
+  StartReady("[restart]\ninitial_backoff = \"50ms\"\nmax_backoff = \"100ms\"\nburst = 1000\n");
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  host_.FailLaunches();
+  ASSERT_EQ(kill(Get().pid(), SIGKILL), 0);
+  const v1::Plugin away = Wait("told why it is not there", [](const v1::Plugin& plugin) {
+    return plugin.reason().find("Cannot allocate memory") != std::string::npos;
+  });
+  EXPECT_FALSE(away.alive());
+  EXPECT_EQ(MountsAt(target), 1);
+  host_.Heal();
+  node_.WaitReady(fault_.id());
   Unpublish(volume, "job");
 }
 

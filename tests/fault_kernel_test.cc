@@ -28,7 +28,11 @@ using testing::HasSubstr;
 
 class FaultKernelTest : public FaultTest {
  protected:
-  FaultKernelTest() { node_.WriteBerthdToml("[volumes]\nhealth_interval = \"1s\"\nrpc_timeout = \"2s\"\n"); }
+  // `health_interval`: how often it is asked whether a file system answers.
+  explicit FaultKernelTest(const std::string& health_interval = "1s") {
+    node_.WriteBerthdToml(
+        fmt::format("[volumes]\nhealth_interval = \"{}\"\nrpc_timeout = \"2s\"\n", health_interval));
+  }
 
   v1::PublishVolumeRequest UseOf(const std::string& volume) const {
     v1::PublishVolumeRequest request;
@@ -48,38 +52,6 @@ class FaultKernelTest : public FaultTest {
     v1::UnpublishVolumeResponse ignored;
     return node_.stub().UnpublishVolume(Node::Context(timeout).get(), request,
                                         response != nullptr ? response : &ignored);
-  }
-  // Not set: the node knows nothing of it.
-  std::optional<v1::Volume> VolumeOf(const std::string& id) {
-    const v1::ListVolumesResponse all = node_.Volumes();
-    for (const v1::Volume& volume : all.volumes()) {
-      if (volume.volume_id() == id) return volume;
-    }
-    return std::nullopt;
-  }
-  void WaitVolume(const std::string& id, const std::string& what,
-                  const std::function<bool(const v1::Volume&)>& predicate) {
-    std::string last;
-    try {
-      WaitFor(
-          what,
-          [&] {
-            const std::optional<v1::Volume> volume = VolumeOf(id);
-            last = volume ? volume->DebugString() : "it is not known";
-            return volume && predicate(*volume);
-          },
-          seconds(40));
-    } catch (const std::exception&) {
-      ADD_FAILURE() << last;
-      throw;
-    }
-  }
-  void WaitReleased(const std::string& id) {
-    WaitFor("volume " + id + " is released", [&] { return !VolumeOf(id).has_value(); }, seconds(40));
-  }
-  int64_t MountsAt(const std::string& path) const {
-    const std::vector<std::string> mounts = node_.Mounts();
-    return std::count(mounts.begin(), mounts.end(), path);
   }
   [[nodiscard]] std::string DataOf(const std::string& volume) const {
     return fmt::format("{}/volumes/{}/data", fault_.dir(), volume);
@@ -305,7 +277,11 @@ TEST_F(FaultBusyTest, Fault25OnlyAnOperatorsWordDetachesIt) {
 
 // --- 26: others' hands -----------------------------------------------------------------------------------
 
-class FaultMeddlerTest : public FaultKernelTest {};
+// Nothing is polled meanwhile: what is noticed, the kernel has told.
+class FaultMeddlerTest : public FaultKernelTest {
+ protected:
+  FaultMeddlerTest() : FaultKernelTest("0s") {}
+};
 
 TEST_F(FaultMeddlerTest, Fault26AForeignUnmountIsNoticedAndMendedByTheSameRequest) {
   StartReady();
@@ -313,6 +289,7 @@ TEST_F(FaultMeddlerTest, Fault26AForeignUnmountIsNoticedAndMendedByTheSameReques
   const std::string target = Publish(volume, "job");
   Forget(volume, "job");
   ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  WaitEvent("volume.lost");
   WaitVolume(volume, "shown as not mounted any more", [](const v1::Volume& shown) {
     return shown.publications_size() == 1 && shown.publications(0).uncertain() &&
            !shown.publications(0).last_error().empty();
@@ -336,11 +313,13 @@ TEST_F(FaultMeddlerTest, Fault26AForeignUnmountIsRepairedWhereThatIsAskedFor) {
   EXPECT_TRUE(TryUndo(volume, {}, seconds(40)).ok());
 }
 
-TEST_F(FaultMeddlerTest, Fault26AMountOverATargetIsUnwound) {
+TEST_F(FaultMeddlerTest, Fault26AMountOverATargetIsNoticedAndUnwound) {
   StartReady();
   const std::string volume = CreateVolume("v");
   const std::string target = Publish(volume, "job");
   ASSERT_EQ(mount("meddler", target.c_str(), "tmpfs", 0, "size=4k"), 0);
+  WaitEvent("volume.overmounted");
+  EXPECT_TRUE(VolumeOf(volume)->uncertain());
   Unpublish(volume, "job");
   EXPECT_EQ(MountsAt(target), 0);
   WaitReleased(volume);

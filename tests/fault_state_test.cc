@@ -19,11 +19,13 @@
 
 #include "base/unique_fd.h"
 #include "tests/harness/fault_test.h"
+#include "tests/harness/reboot.h"
 
 namespace berth {
 namespace {
 
 using std::chrono::seconds;
+using testing::Contains;
 using testing::HasSubstr;
 
 std::string ReadBytes(const std::string& path) {
@@ -36,29 +38,6 @@ std::string ReadBytes(const std::string& path) {
 class FaultStateTest : public FaultTest {
  protected:
   [[nodiscard]] std::string Journal() const { return node_.state_dir() + "/journal.db"; }
-  int64_t MountsAt(const std::string& path) const {
-    const std::vector<std::string> mounts = node_.Mounts();
-    return std::count(mounts.begin(), mounts.end(), path);
-  }
-  std::optional<v1::Volume> VolumeOf(const std::string& id) {
-    const v1::ListVolumesResponse all = node_.Volumes();
-    for (const v1::Volume& volume : all.volumes()) {
-      if (volume.volume_id() == id) return volume;
-    }
-    return std::nullopt;
-  }
-  std::string Problems() {
-    v1::GetStatusResponse status;
-    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    std::string all;
-    for (const std::string& problem : status.problems()) all += problem + "\n";
-    return all;
-  }
-  int64_t CallsFor(const std::string& rpc, const std::string& volume) const {
-    return fault_.Count([&](const FaultEvent& event) {
-      return event.event == "call" && event.rpc == rpc && event.volume == volume;
-    });
-  }
 };
 
 // --- 18: a newer version -----------------------------------------------------------------------------------
@@ -87,50 +66,15 @@ TEST_F(FaultStateTest, Fault18AJournalOfANewerVersionIsRefusedAndNothingChanged)
 
 class FaultRebootTest : public FaultStateTest {
  protected:
-  FaultRebootTest() { WriteBootId("11111111-2222-3333-4444-555555555555"); }
-  ~FaultRebootTest() override { umount2(kBootId, MNT_DETACH); }
-  FaultRebootTest(const FaultRebootTest&) = delete;
-  FaultRebootTest& operator=(const FaultRebootTest&) = delete;
-
   // All processes end, all mounts go, and the kernel is another one.
-  void Reboot() {
-    node_.Kill();
-    for (const std::string& id : {fault_.id(), std::string("hostpath")}) {
-      std::istringstream record(ReadBytes(node_.runtime_dir() + "/plugins/" + id + "/run.toml"));
-      for (std::string line; std::getline(record, line);) {
-        if (!line.starts_with("pid = ")) continue;
-        const pid_t pid = std::stoi(line.substr(6));
-        kill(pid, SIGKILL);
-        waitpid(pid, nullptr, 0);
-      }
-    }
-    std::vector<std::string> mounts = node_.Mounts();
-    std::reverse(mounts.begin(), mounts.end());
-    for (const std::string& path : mounts) {
-      if (path.starts_with(node_.state_dir())) ASSERT_EQ(umount2(path.c_str(), MNT_DETACH), 0) << path;
-    }
-    // What lies in /run goes with the machine.
-    for (const auto& entry : std::filesystem::directory_iterator(node_.runtime_dir() + "/plugins")) {
-      for (const auto& file : std::filesystem::directory_iterator(entry.path())) {
-        std::filesystem::remove(file.path());
-      }
-    }
-    WriteBootId("99999999-8888-7777-6666-555555555555");
+  void RebootNode() {
+    reboot_.emplace(node_);
     node_.Start();
     node_.WaitReady(fault_.id());
   }
 
  private:
-  static constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
-
-  void WriteBootId(const std::string& id) {
-    const std::string file = node_.dir() + "/boot_id";
-    const bool first = !std::filesystem::exists(file);
-    std::ofstream(file) << id << "\n" << std::flush;
-    if (first && mount(file.c_str(), kBootId, nullptr, MS_BIND, nullptr) != 0) {
-      throw std::runtime_error("no boot id of the test's own can be had");
-    }
-  }
+  std::optional<Reboot> reboot_;
 };
 
 TEST_F(FaultRebootTest, Fault19MountsAreVoidAndObligationsAreKept) {
@@ -150,21 +94,21 @@ TEST_F(FaultRebootTest, Fault19MountsAreVoidAndObligationsAreKept) {
   fault_.Play({"rpc = \"NodeUnpublishVolume\"\nvolume = \"" + unwanted + "\"\naction = \"hang\""});
   EXPECT_FALSE(TryUnpublish(unwanted, "job", seconds(1)).ok());
   fault_.WaitActed("NodeUnpublishVolume");
-  const int64_t asked = CallsFor("NodeUnpublishVolume", unwanted);
+  const int64_t asked = Calls("NodeUnpublishVolume", unwanted);
   Forget(held, "job");
   fault_.Play();
-  Reboot();
+  RebootNode();
 
   WaitFor("what was being undone is undone with the plugin", [&] { return !VolumeOf(unwanted).has_value(); });
-  EXPECT_GE(CallsFor("NodeUnpublishVolume", unwanted), asked);
-  EXPECT_GE(CallsFor("NodeUnstageVolume", unwanted), 1);
+  EXPECT_GE(Calls("NodeUnpublishVolume", unwanted), asked);
+  EXPECT_GE(Calls("NodeUnstageVolume", unwanted), 1);
 
   WaitFor("what is to be mounted again is", [&] { return MountsAt(target) == 1; });
   const std::optional<v1::Volume> shown = VolumeOf(held);
   ASSERT_TRUE(shown.has_value());
   ASSERT_EQ(shown->publications_size(), 1);
   EXPECT_FALSE(shown->publications(0).held().empty()) << shown->DebugString();
-  EXPECT_EQ(CallsFor("NodeStageVolume", held), 1) << "another node may have it by now";
+  EXPECT_EQ(Calls("NodeStageVolume", held), 1) << "another node may have it by now";
   EXPECT_EQ(MountsAt(shown->publications(0).target_path()), 0);
   // The same request takes it up again, and its end lets it go.
   EXPECT_EQ(Publish(held, "job"), shown->publications(0).target_path());
@@ -177,16 +121,15 @@ TEST_F(FaultRebootTest, Fault19WhatIsUnwantedAfterwardsIsUndoneWithThePlugin) {
   const std::string volume = CreateVolume("v");
   Publish(volume, "job");
   Forget(volume, "job");
-  Reboot();
+  RebootNode();
   Unpublish(volume, "job");
   EXPECT_FALSE(VolumeOf(volume).has_value());
-  EXPECT_EQ(CallsFor("NodeUnpublishVolume", volume), 1);
-  EXPECT_EQ(CallsFor("NodeUnstageVolume", volume), 1);
+  EXPECT_EQ(Calls("NodeUnpublishVolume", volume), 1);
+  EXPECT_EQ(Calls("NodeUnstageVolume", volume), 1);
   RepublishBystander();
 }
 
-// --- 21: a damaged journal
-// -----------------------------------------------------------------------------------
+// --- 21: a damaged journal ---------------------------------------------------------------------------------
 
 class FaultDamageTest : public FaultStateTest {
  protected:
@@ -198,7 +141,7 @@ class FaultDamageTest : public FaultStateTest {
     damage();
     node_.Start();
     node_.WaitReady(fault_.id());
-    EXPECT_THAT(Problems(), HasSubstr("journal"));
+    EXPECT_THAT(node_.Problems(), Contains(HasSubstr("journal")));
     bool set_aside = false;
     for (const auto& entry : std::filesystem::directory_iterator(node_.state_dir())) {
       set_aside = set_aside || entry.path().filename().string().starts_with("journal.db.corrupt-");
@@ -233,8 +176,7 @@ TEST_F(FaultDamageTest, Fault21AJournalThatIsNoneIsSetAsideAndRebuilt) {
   ExpectRebuilt([this] { std::ofstream(Journal(), std::ios::binary) << "not a database" << std::flush; });
 }
 
-// --- 22: a full disk
-// -----------------------------------------------------------------------------------------
+// --- 22: a full disk ---------------------------------------------------------------------------------------
 
 class FaultFullDiskTest : public FaultStateTest {
  protected:

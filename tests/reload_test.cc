@@ -36,12 +36,6 @@ fingerprint_interval = "1h"
   void Remove(const std::string& id) {
     ASSERT_EQ(unlink(fmt::format("{}/etc/plugins.d/{}.toml", node_.dir(), id).c_str()), 0);
   }
-  std::vector<std::string> Problems() {
-    v1::GetStatusResponse status;
-    const auto context = Node::Context();
-    EXPECT_TRUE(node_.stub().GetStatus(context.get(), {}, &status).ok());
-    return {status.problems().begin(), status.problems().end()};
-  }
   static int Count(const std::vector<std::string>& messages, const std::string& word) {
     return static_cast<int>(std::count_if(messages.begin(), messages.end(), [&](const std::string& message) {
       return message.find(word) != std::string::npos;
@@ -98,7 +92,7 @@ TEST_F(ReloadTest, OnlyWhatChangedIsTouched) {
   std::vector<std::string> ids;
   for (const v1::Plugin& plugin : list.plugins()) ids.push_back(plugin.id());
   EXPECT_THAT(ids, ElementsAre("fresh", "same", "swapped", "updated"));
-  EXPECT_THAT(Problems(), IsEmpty());
+  EXPECT_THAT(node_.Problems(), IsEmpty());
 
   // The same once more, by the API: nothing has changed.
   const v1::Plugin before = node_.Plugin("swapped");
@@ -129,22 +123,22 @@ TEST_F(ReloadTest, BrokenFilesChangeNothingAndAreShown) {
   node_.Reload();
   ExpectUntouched(before, node_.Plugin("a"));
   EXPECT_THAT(node_.Plugin("a").file_error(), HasSubstr("a.toml:2: colour: unknown key"));
-  EXPECT_THAT(Problems(), Contains(HasSubstr("a.toml:2: colour: unknown key")));
-  EXPECT_THAT(Problems(), Contains(HasSubstr("log level \"loud\" is unknown")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("a.toml:2: colour: unknown key")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("log level \"loud\" is unknown")));
 
   // One that cannot be read at all is still its plugin's.
   node_.WritePlugin("a", "kind = \n");
   node_.WriteBerthdToml("node_id = \"other\"\ncolour = 1\n");
   node_.Reload();
   ExpectUntouched(before, node_.Plugin("a"));
-  EXPECT_THAT(Problems(), Contains(HasSubstr("a.toml:1: not TOML")));
-  EXPECT_THAT(Problems(), Contains(HasSubstr("berthd.toml:2: colour: unknown key")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("a.toml:1: not TOML")));
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("berthd.toml:2: colour: unknown key")));
 
   Write("a");
   node_.WriteBerthdToml("");
   node_.Reload();
   ExpectUntouched(before, node_.Plugin("a"));
-  EXPECT_THAT(Problems(), IsEmpty());
+  EXPECT_THAT(node_.Problems(), IsEmpty());
 }
 
 TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
@@ -152,7 +146,7 @@ TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
   node_.WriteBerthdToml("log_level = \"debug\"\nstate_dir = \"/elsewhere\"\n[access]\nreaders = [\"*\"]\n");
   node_.Reload();
   // The command line says where the state is, and what it says counts.
-  EXPECT_THAT(Problems(), IsEmpty());
+  EXPECT_THAT(node_.Problems(), IsEmpty());
   Write("a");
   node_.Reload();
   node_.WaitReady("a");

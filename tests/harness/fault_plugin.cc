@@ -49,15 +49,17 @@ FaultPlugin::FaultPlugin(Node& node, std::string id)
   Play();
 }
 
-void FaultPlugin::Write(const std::string& sections) {
+void FaultPlugin::Write(const std::string& sections, const std::vector<std::string>& arguments) {
+  std::string more;
+  for (const std::string& argument : arguments) more += fmt::format(", \"{}\"", argument);
   std::string text = fmt::format(R"(id = "{0}"
 kind = "monolith"
 command = "{1}"
 args = ["--script", "{2}", "--history", "{3}", "--endpoint", "${{CSI_ENDPOINT}}",
         "--node-id", "${{BERTH_NODE_ID}}", "--state-dir", "${{BERTH_PLUGIN_DIR}}",
-        "--driver-name", "{0}.berth.dev", "--kind", "directory"]
+        "--driver-name", "{0}.berth.dev", "--kind", "directory"{4}]
 )",
-                                 id_, BERTH_FAULT_PLUGIN, script_, history_);
+                                 id_, BERTH_FAULT_PLUGIN, script_, history_, more);
   if (sections.find("start_timeout") == std::string::npos) text += "start_timeout = \"10s\"\n";
   if (sections.find("stop_timeout") == std::string::npos) text += "stop_timeout = \"2s\"\n";
   text += sections;

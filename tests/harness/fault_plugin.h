@@ -32,8 +32,9 @@ class FaultPlugin {
   explicit FaultPlugin(Node& node, std::string id = "fault");
 
   // The plugin's file. `sections` comes after its first lines: more keys, then tables. Where it gives no
-  // [health] or no [restart], short ones are added, so that a test need not wait.
-  void Write(const std::string& sections = "");
+  // [health] or no [restart], short ones are added, so that a test need not wait. `arguments`: more of
+  // berth-hostpath's.
+  void Write(const std::string& sections = "", const std::vector<std::string>& arguments = {});
   // What the plugin does wrong from now on: rules without their names, such as
   // `rpc = "Probe"\naction = "hang"`. Rules of before are gone; those that hang go on.
   void Play(const std::vector<std::string>& rules = {});

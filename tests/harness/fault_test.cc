@@ -143,6 +143,50 @@ void FaultTest::ExpectWorks(const std::string& name) {
   Unpublish(volume, "works");
 }
 
+std::optional<v1::Volume> FaultTest::VolumeOf(const std::string& id) {
+  const v1::ListVolumesResponse all = node_.Volumes();
+  for (const v1::Volume& volume : all.volumes()) {
+    if (volume.volume_id() == id) return volume;
+  }
+  return std::nullopt;
+}
+
+v1::Volume FaultTest::WaitVolume(const std::string& id, const std::string& what,
+                                 const std::function<bool(const v1::Volume&)>& predicate) {
+  std::optional<v1::Volume> volume;
+  try {
+    WaitFor(fmt::format("volume {}: {}", id, what), [&] {
+      volume = VolumeOf(id);
+      return volume && predicate(*volume);
+    });
+  } catch (const std::exception&) {
+    ADD_FAILURE() << (volume ? volume->DebugString() : "it is not known");
+    throw;
+  }
+  return *volume;
+}
+
+void FaultTest::WaitReleased(const std::string& id) {
+  WaitFor("volume " + id + " is released", [&] { return !VolumeOf(id).has_value(); });
+}
+
+int64_t FaultTest::MountsAt(const std::string& path) const {
+  const std::vector<std::string> mounts = node_.Mounts();
+  return std::count(mounts.begin(), mounts.end(), path);
+}
+
+int64_t FaultTest::Calls(const std::string& rpc, const std::string& volume) const {
+  return fault_.Count([&](const FaultEvent& event) {
+    return event.event == "call" && event.rpc == rpc && (volume.empty() || event.volume == volume);
+  });
+}
+
+pid_t FaultTest::BerthdPid() {
+  v1::GetStatusResponse status;
+  EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+  return static_cast<pid_t>(status.pid());
+}
+
 grpc::Status FaultTest::StartPlugin(const std::string& id) {
   v1::StartPluginRequest request;
   request.set_id(id);

@@ -13,7 +13,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -57,6 +60,17 @@ class FaultTest : public testing::Test {
   void RepublishBystander();
   // Publishes, writes, reads and unpublishes a volume: the plugin works again.
   void ExpectWorks(const std::string& name);
+
+  // A volume as the node shows it; not set: the node knows nothing of it.
+  std::optional<v1::Volume> VolumeOf(const std::string& id);
+  v1::Volume WaitVolume(const std::string& id, const std::string& what,
+                        const std::function<bool(const v1::Volume&)>& predicate);
+  void WaitReleased(const std::string& id);
+  // How many mounts lie on one another at `path`.
+  [[nodiscard]] int64_t MountsAt(const std::string& path) const;
+  // How often the plugin with faults was called so, for this volume where one is named.
+  [[nodiscard]] int64_t Calls(const std::string& rpc, const std::string& volume = "") const;
+  pid_t BerthdPid();
 
   grpc::Status StartPlugin(const std::string& id);
   grpc::Status StopPlugin(const std::string& id, bool force = false);

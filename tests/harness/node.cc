@@ -293,10 +293,29 @@ v1::Plugin Node::WaitReady(const std::string& id) {
 }
 
 v1::ListVolumesResponse Node::Volumes() {
-  v1::ListVolumesResponse response;
-  const grpc::Status status = stub().ListVolumes(Context().get(), {}, &response);
+  v1::ListVolumesResponse all;
+  v1::ListVolumesRequest request;
+  do {
+    v1::ListVolumesResponse page;
+    const grpc::Status status = stub().ListVolumes(Context().get(), request, &page);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    request.set_page_token(page.next_page_token());
+    all.mutable_volumes()->MergeFrom(page.volumes());
+  } while (!request.page_token().empty());
+  return all;
+}
+
+std::vector<std::string> Node::Problems() {
+  v1::GetStatusResponse response;
+  const grpc::Status status = stub().GetStatus(Context().get(), {}, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
-  return response;
+  std::vector<std::string> problems(response.problems().begin(), response.problems().end());
+  if (private_mounts_) {
+    std::erase_if(problems, [](const std::string& problem) {
+      return problem.find("is not seen by the host") != std::string::npos;
+    });
+  }
+  return problems;
 }
 
 std::string Node::CreateVolume(v1::CreateVolumeRequest request) {

@@ -1,0 +1,153 @@
+// Answers that are too large, malformed, contradictory, or hold what no answer should (FAULTS row 14), as a
+// whole node meets them: memory stays bounded, and what is wrong is said.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/harness/fault_test.h"
+
+namespace berth {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+class FaultMalformedTest : public FaultTest {
+ protected:
+  static std::string Answer(const std::string& rpc, const std::string& answer) {
+    return fmt::format("rpc = \"{}\"\naction = \"answer\"\n{}", rpc, answer);
+  }
+  // The plugin answers so when it is asked what it is: it is not registered, `part` is in the reason shown,
+  // and once it answers as it should, it is.
+  void ExpectNotRegistered(const std::string& rpc, const std::string& answer, const std::string& part) {
+    fault_.Play({Answer(rpc, answer)});
+    StartNode();
+    const v1::Plugin plugin = Wait("refused for " + part, [&](const v1::Plugin& p) {
+      return (p.reason() + p.health().error()).find(part) != std::string::npos;
+    });
+    EXPECT_TRUE(plugin.alive());
+    EXPECT_FALSE(plugin.registered());
+    fault_.Play();
+    node_.WaitReady(fault_.id());
+    ExpectWorks("v");
+  }
+  grpc::Status TryCreate(v1::CreateVolumeResponse* response) {
+    v1::CreateVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_name("v");
+    request.add_capabilities();
+    return node_.stub().CreateVolume(Node::Context().get(), request, response);
+  }
+  // The most memory that berthd has had.
+  int64_t PeakBytes() {
+    std::ifstream in(fmt::format("/proc/{}/status", BerthdPid()));
+    for (std::string line; std::getline(in, line);) {
+      if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+    }
+    ADD_FAILURE() << "no VmHWM";
+    return 0;
+  }
+};
+
+// --- too large ---------------------------------------------------------------------------------------------
+
+TEST_F(FaultMalformedTest, Fault14AnAnswerThatIsTooLargeIsAClearError) {
+  ExpectNotRegistered("GetPluginInfo", "pad = 67108864", "GetPluginInfo");
+}
+
+TEST_F(FaultMalformedTest, Fault14LargeAnswersToAPublishHaveOneEffectAndTakeNoMemory) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  ExpectWorks("warm");
+  const int64_t before = PeakBytes();
+  fault_.Play({Answer("NodeStageVolume", "count = 2\npad = 67108864"),
+               Answer("NodePublishVolume", "count = 2\npad = 67108864")});
+  const std::string target = Publish(volume, "job");
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_GE(Calls("NodePublishVolume", volume), 3) << "its answer was lost, so it is asked again";
+  EXPECT_LT(PeakBytes() - before, 48 * kMiB);
+  Unpublish(volume, "job");
+}
+
+TEST_F(FaultMalformedTest, Fault14ALargeAnswerToAReadIsAnErrorOfThatReadAlone) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  fault_.Play({Answer("NodeGetVolumeStats", "pad = 67108864")});
+  v1::GetVolumeStatsRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_volume_id(volume);
+  v1::GetVolumeStatsResponse response;
+  const grpc::Status status = node_.stub().GetVolumeStats(Node::Context().get(), request, &response);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.error_message(), AllOf(HasSubstr("fault"), HasSubstr("NodeGetVolumeStats")));
+  Unpublish(volume, "job");
+}
+
+// --- malformed, and wrong fields ---------------------------------------------------------------------------
+
+TEST_F(FaultMalformedTest, Fault14AnAnswerThatIsNoUtf8IsAClearError) {
+  ExpectNotRegistered("GetPluginInfo", "replace = true\nanswer = 'name: \"\\377\\376\"'", "GetPluginInfo");
+}
+
+TEST_F(FaultMalformedTest, Fault14AnEmptyNameIsAClearError) {
+  ExpectNotRegistered("GetPluginInfo", "replace = true", "name");
+}
+
+TEST_F(FaultMalformedTest, Fault14ANodeWithoutAnIdIsAClearError) {
+  ExpectNotRegistered("NodeGetInfo", "replace = true", "node_id");
+}
+
+TEST_F(FaultMalformedTest, Fault14ANegativeNumberOfVolumesIsAClearError) {
+  ExpectNotRegistered("NodeGetInfo", "answer = 'max_volumes_per_node: -5'", "max_volumes_per_node");
+}
+
+TEST_F(FaultMalformedTest, Fault14CapabilitiesThatContradictTheServicesDoNotStopThePlugin) {
+  fault_.Play(
+      {Answer("NodeGetCapabilities", "answer = 'capabilities { rpc { type: 77 } } capabilities { }'")});
+  StartReady();
+  ExpectWorks("v");
+}
+
+TEST_F(FaultMalformedTest, Fault14ACreationWithoutAVolumeIsAClearError) {
+  StartReady();
+  for (const char* answer : {"replace = true", "replace = true\nanswer = 'volume { capacity_bytes: 1 }'",
+                             "answer = 'volume { capacity_bytes: -1 }'"}) {
+    SCOPED_TRACE(answer);
+    fault_.Play({Answer("CreateVolume", answer)});
+    v1::CreateVolumeResponse response;
+    const grpc::Status status = TryCreate(&response);
+    EXPECT_FALSE(status.ok()) << response.DebugString();
+    EXPECT_THAT(status.error_message(), AllOf(HasSubstr("fault"), HasSubstr("CreateVolume")));
+  }
+  fault_.Play();
+  v1::CreateVolumeResponse response;
+  EXPECT_TRUE(TryCreate(&response).ok()) << "the same name gives the volume that was made";
+}
+
+TEST_F(FaultMalformedTest, Fault14UsageThatIsNoneIsAClearError) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  for (const char* usage : {"usage { unit: BYTES total: -1 }", "usage { unit: BYTES total: 5 used: -3 }"}) {
+    SCOPED_TRACE(usage);
+    fault_.Play({Answer("NodeGetVolumeStats", fmt::format("replace = true\nanswer = '{}'", usage))});
+    v1::GetVolumeStatsRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume);
+    v1::GetVolumeStatsResponse response;
+    const grpc::Status status = node_.stub().GetVolumeStats(Node::Context().get(), request, &response);
+    EXPECT_FALSE(status.ok()) << response.DebugString();
+    EXPECT_THAT(status.error_message(), HasSubstr("NodeGetVolumeStats"));
+  }
+  Unpublish(volume, "job");
+}
+
+}  // namespace
+}  // namespace berth

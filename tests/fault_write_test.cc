@@ -1,0 +1,252 @@
+// berthd's own writes (FAULTS rows 16, 18 and 23) on a whole node: killed at every one of them, syncs that
+// fail, and what an older or a newer berthd has written. The journal's own cases: mounter/journal_test.cc,
+// mounter/journal_power_cut_test.cc.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <google/protobuf/unknown_field_set.h>
+#include <gtest/gtest.h>
+#include <sqlite3.h>
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+
+#include "tests/harness/fault_test.h"
+#include "tests/harness/host_faults.h"
+
+namespace berth {
+namespace {
+
+using google::protobuf::UnknownField;
+using google::protobuf::UnknownFieldSet;
+using std::chrono::seconds;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class FaultWriteTest : public FaultTest {
+ protected:
+  FaultWriteTest() : host_(node_) {}
+  [[nodiscard]] std::string Journal() const { return node_.state_dir() + "/journal.db"; }
+
+  HostFaults host_;
+};
+
+// --- 16: killed at every write -----------------------------------------------------------------------------
+
+TEST_F(FaultWriteTest, Fault16BerthdKilledAtEveryWriteOfItsJournalEndsInTheSameState) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::vector<std::string> before = Node::Tree(node_.state_dir() + "/volumes");
+  int at = 0;
+  for (bool killed = true; killed; node_.WaitReady(fault_.id())) {
+    SCOPED_TRACE(fmt::format("write {}", ++at));
+    const pid_t berthd = BerthdPid();
+    host_.KillAtWrite(at);
+    const grpc::Status published = TryPublish(volume, "job");
+    const grpc::Status undone = published.ok() ? TryUnpublish(volume, "job") : published;
+    host_.Heal();
+    killed = !Lives(berthd);
+    EXPECT_EQ(undone.ok(), !killed) << undone.error_message();
+    if (!killed) continue;
+    node_.Kill();
+    node_.Start();
+    node_.WaitReady(fault_.id());
+    // Whoever asked got no answer, and asks again.
+    std::string target;
+    if (!published.ok()) {
+      target = Publish(volume, "job");
+      EXPECT_EQ(MountsAt(target), 1);
+    }
+    Unpublish(volume, "job");
+    EXPECT_FALSE(VolumeOf(volume).has_value());
+    EXPECT_EQ(Node::Tree(node_.state_dir() + "/volumes"), before);
+    ASSERT_FALSE(HasFailure());
+  }
+  // Each of three transactions writes pages and syncs them.
+  EXPECT_GT(at, 9);
+}
+
+// --- 18: up- and downgrade ---------------------------------------------------------------------------------
+
+class FaultUpgradeTest : public FaultWriteTest {
+ protected:
+  // Changes the journal of a node that is down as another berthd would have written it: each row by `change`,
+  // then `sql`.
+  void Rewrite(const std::function<void(UnknownFieldSet*)>& change, const std::string& sql) {
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(Journal().c_str(), &db), SQLITE_OK);
+    const std::unique_ptr<sqlite3, int (*)(sqlite3*)> owner(db, &sqlite3_close);
+    const auto prepare = [db](const char* text) {
+      sqlite3_stmt* statement = nullptr;
+      EXPECT_EQ(sqlite3_prepare_v2(db, text, -1, &statement, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+      return std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)>(statement, &sqlite3_finalize);
+    };
+    std::map<std::string, std::string> rows;
+    {
+      const auto select = prepare("SELECT key, record FROM volumes");
+      while (sqlite3_step(select.get()) == SQLITE_ROW) {
+        const auto bytes = [&select](int column) {
+          return std::string(static_cast<const char*>(sqlite3_column_blob(select.get(), column)),
+                             static_cast<size_t>(sqlite3_column_bytes(select.get(), column)));
+        };
+        rows[bytes(0)] = bytes(1);
+      }
+    }
+    ASSERT_FALSE(rows.empty());
+    for (const auto& [key, record] : rows) {
+      UnknownFieldSet fields;
+      ASSERT_TRUE(fields.ParseFromString(record));
+      change(&fields);
+      std::string changed;
+      ASSERT_TRUE(fields.SerializeToString(&changed));
+      // Who wrote it knew no checksums, or its own.
+      const auto update = prepare("UPDATE volumes SET record = ?, checksum = NULL WHERE key = ?");
+      sqlite3_bind_blob(update.get(), 1, changed.data(), static_cast<int>(changed.size()), SQLITE_TRANSIENT);
+      sqlite3_bind_text(update.get(), 2, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
+      ASSERT_EQ(sqlite3_step(update.get()), SQLITE_DONE) << sqlite3_errmsg(db);
+    }
+    ASSERT_EQ(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), SQLITE_OK) << sqlite3_errmsg(db);
+  }
+  [[nodiscard]] std::string Bytes() const {
+    const std::ifstream in(Journal(), std::ios::binary);
+    std::ostringstream out;
+    out << in.rdbuf();
+    return out.str();
+  }
+};
+
+// Removes the fields with these numbers and above.
+void Drop(UnknownFieldSet* fields, int first) {
+  for (int i = fields->field_count() - 1; i >= 0; --i) {
+    if (fields->field(i).number() >= first) fields->DeleteSubrange(i, 1);
+  }
+}
+
+// The first berthd's: rows without checksum, records of 14 fields, of publications with nine.
+TEST_F(FaultUpgradeTest, Fault18TheFirstBerthdsJournalIsReadAndItsVolumesGoOn) {
+  constexpr int kPublications = 14;
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  Publish(volume, "other");
+  node_.Stop();
+  Rewrite(
+      [](UnknownFieldSet* record) {
+        Drop(record, kPublications + 1);
+        for (int i = 0; i < record->field_count(); ++i) {
+          UnknownField* const field = record->mutable_field(i);
+          if (field->number() != kPublications) continue;
+          UnknownFieldSet publication;
+          ASSERT_TRUE(publication.ParseFromString(field->length_delimited()));
+          Drop(&publication, 10);
+          std::string changed;
+          ASSERT_TRUE(publication.SerializeToString(&changed));
+          field->set_length_delimited(changed);
+        }
+      },
+      "ALTER TABLE volumes DROP COLUMN checksum; DROP TABLE damaged; PRAGMA user_version=1");
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+  const std::optional<v1::Volume> shown = VolumeOf(volume);
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_EQ(shown->state(), v1::PUBLISHED);
+  EXPECT_FALSE(shown->uncertain());
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 2) << "nothing is done again";
+  EXPECT_EQ(Publish(volume, "job"), target);
+  Unpublish(volume, "other");
+  ExpectWorks("w");
+  // What was written since is this berthd's, and read again.
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  Unpublish(volume, "job");
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+}
+
+TEST_F(FaultUpgradeTest, Fault18ARecordOfANewerBerthdIsRefusedAndNothingChanged) {
+  constexpr int kVersion = 17;
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  Publish(volume, "job");
+  node_.Stop();
+  const std::vector<std::string> mounts = node_.Mounts();
+  const auto set_version = [](UnknownFieldSet* record, uint64_t version) {
+    Drop(record, kVersion);
+    record->AddVarint(kVersion, version);
+  };
+  Rewrite([&](UnknownFieldSet* record) { set_version(record, 1000); }, "");
+  const std::string before = Bytes();
+  EXPECT_GT(node_.RunAnother(), 0);
+  EXPECT_THAT(node_.log(), HasSubstr("newer berthd"));
+  EXPECT_EQ(Bytes(), before);
+  EXPECT_EQ(node_.Mounts(), mounts);
+  // The version that wrote it goes on with it.
+  Rewrite([&](UnknownFieldSet* record) { set_version(record, 1); }, "");
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  Unpublish(volume, "job");
+}
+
+// --- 23: syncs that fail -----------------------------------------------------------------------------------
+
+TEST_F(FaultWriteTest, Fault23NothingIsAcknowledgedUntilTheJournalIsWrittenAnew) {
+  StartReady();
+  const std::string kept = CreateVolume("kept");
+  const std::string leaving = CreateVolume("leaving");
+  const std::string fresh = CreateVolume("fresh");
+  const std::string target = Publish(kept, "job");
+  Publish(leaving, "job");
+  host_.FailSyncs();
+  EXPECT_FALSE(TryPublish(fresh, "job", nullptr, seconds(3)).ok());
+  EXPECT_EQ(Calls("NodeStageVolume", fresh), 0) << "no plugin is asked for what is not on the disk";
+  EXPECT_FALSE(TryUnpublish(leaving, "job", seconds(3)).ok());
+  WaitFor("it says so", [this] {
+    const std::vector<std::string> problems = node_.Problems();
+    return problems.size() == 1 && problems[0].find("nothing is acknowledged") != std::string::npos;
+  });
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_TRUE(VolumeOf(leaving).has_value()) << "it is not called free";
+
+  host_.Heal();
+  WaitFor("it is sound again", [this] { return node_.Problems().empty(); });
+  EXPECT_THAT(node_.log(), HasSubstr("written anew"));
+  WaitReleased(leaving);
+  Publish(fresh, "job");
+  // All of it is on the disk.
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  EXPECT_FALSE(VolumeOf(leaving).has_value());
+  for (const std::string& volume : {kept, fresh}) {
+    const std::optional<v1::Volume> shown = VolumeOf(volume);
+    ASSERT_TRUE(shown.has_value());
+    EXPECT_EQ(shown->state(), v1::PUBLISHED);
+    Unpublish(volume, "job");
+  }
+}
+
+TEST_F(FaultWriteTest, Fault23ABerthdKilledWhileSyncsFailLosesNothingThatWasAcknowledged) {
+  StartReady();
+  const std::string kept = CreateVolume("kept");
+  const std::string fresh = CreateVolume("fresh");
+  Publish(kept, "job");
+  host_.FailSyncs();
+  EXPECT_FALSE(TryPublish(fresh, "job", nullptr, seconds(3)).ok());
+  node_.Kill();
+  host_.Heal();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  const std::optional<v1::Volume> shown = VolumeOf(kept);
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_EQ(shown->state(), v1::PUBLISHED);
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+  Publish(fresh, "job");
+  Unpublish(fresh, "job");
+  Unpublish(kept, "job");
+}
+
+}  // namespace
+}  // namespace berth

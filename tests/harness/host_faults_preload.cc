@@ -1,0 +1,104 @@
+// What berthd is loaded with where its host is to fail (host_faults.h): stands between it and the C library
+// in the calls that reach the disk and that make a process. Does nothing but what the file that
+// BERTH_TEST_HOST_FAULTS names says at the moment of the call:
+//
+//   sync      each sync of the journal's files fails with EIO
+//   launch    each process that is made with clone3 is one too many: ENOMEM
+//   kill N    SIGKILL in place of the N-th write or sync of the journal's files from now on
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+template <class Function>
+Function* Real(const char* name) {
+  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+}
+
+// The word in the file, and the number after it.
+struct Fault {
+  char word[16] = {};
+  int number = 0;
+};
+
+Fault Present() {
+  Fault fault;
+  const int before = errno;
+  const char* const path = getenv("BERTH_TEST_HOST_FAULTS");
+  const int fd = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    char text[64] = {};
+    if (read(fd, text, sizeof text - 1) > 0) sscanf(text, "%15s %d", fault.word, &fault.number);
+    close(fd);
+  }
+  errno = before;
+  return fault;
+}
+
+bool IsJournal(int fd) {
+  char link[64];
+  char path[4096] = {};
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const int before = errno;
+  const ssize_t size = readlink(link, path, sizeof path - 1);
+  errno = before;
+  return size > 0 && strstr(path, "/journal.db") != nullptr;
+}
+
+// Before a write or a sync of `fd`. True: it is to fail.
+bool Meets(int fd, bool sync) {
+  static std::atomic<int> count = 0;
+  const Fault fault = Present();
+  if (fault.word[0] == 0 || !IsJournal(fd)) return false;
+  if (strcmp(fault.word, "kill") == 0 && ++count == fault.number) kill(getpid(), SIGKILL);
+  return sync && strcmp(fault.word, "sync") == 0;
+}
+
+int Sync(int fd, const char* name) {
+  if (Meets(fd, true)) {
+    errno = EIO;
+    return -1;
+  }
+  return Real<int(int)>(name)(fd);
+}
+
+}  // namespace
+
+extern "C" {
+
+int fsync(int fd) { return Sync(fd, "fsync"); }
+int fdatasync(int fd) { return Sync(fd, "fdatasync"); }
+
+ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
+  Meets(fd, false);
+  return Real<ssize_t(int, const void*, size_t, off_t)>("pwrite")(fd, bytes, size, offset);
+}
+ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
+  Meets(fd, false);
+  return Real<ssize_t(int, const void*, size_t, off64_t)>("pwrite64")(fd, bytes, size, offset);
+}
+
+long syscall(long number, ...) noexcept {
+  long arguments[6];
+  va_list list;
+  va_start(list, number);
+  for (long& argument : arguments) argument = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_clone3 && strcmp(Present().word, "launch") == 0) {
+    errno = ENOMEM;
+    return -1;
+  }
+  static auto* const real = Real<long(long, ...)>("syscall");
+  return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+}
+}
