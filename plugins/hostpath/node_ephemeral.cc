@@ -130,22 +130,9 @@ absl::Status NodeService::PublishEphemeral(const ::csi::v1::NodePublishVolumeReq
   publication.asked_read_only = request.readonly();
   publication.read_only = request.readonly() || IsReaderOnly(publication.mode) || flags.read_only;
   flags.read_only = publication.read_only;
-  if (present.has_value() && present->volume_id != volume.id) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: volume {} is published there", target, present->volume_id));
-  }
-  if (present.has_value()) {
-    bool intact = false;
-    BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
-    if (intact) {
-      if (present->capability == publication.capability &&
-          present->asked_read_only == publication.asked_read_only) {
-        return absl::OkStatus();
-      }
-      return absl::AlreadyExistsError(fmt::format(
-          "volume {} is published at {} with another capability or readonly flag", volume.id, target));
-    }
-  }
+  bool already = false;
+  BERTH_ASSIGN_OR_RETURN(already, IsPublishedAlready(volume, present, publication));
+  if (already) return absl::OkStatus();
   std::vector<Publication> publications;
   BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
   for (const Publication& other : publications) {
@@ -155,34 +142,30 @@ absl::Status NodeService::PublishEphemeral(const ::csi::v1::NodePublishVolumeReq
                     Printable(request.volume_id(), 128), other.target));
   }
 
-  // Its mount was lost, or its publish cut off: what it holds stays.
-  if (present.has_value()) BERTH_RETURN_IF_ERROR(UndoPublish(volume, *present));
-  BERTH_RETURN_IF_ERROR(context_.store.PutPublication(publication));
-  if (absl::Status status = MakeTarget(target, /*block=*/false); !status.ok()) {
+  // Where its mount was lost, or its publish cut off, what it holds stays.
+  return CarryOut(volume, present, publication,
+                  [&] { return MakeEphemeralPublication(volume, publication, flags, group); });
+}
+
+absl::Status NodeService::MakeEphemeralPublication(const VolumeRecord& volume, const Publication& publication,
+                                                   const MountFlags& flags, const std::string& group) {
+  if (absl::Status status = MakeTarget(publication.target, /*block=*/false); !status.ok()) {
     // What is there and stands in the way is not ours, and not ours to remove.
-    BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(target));
+    BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(publication.target));
     return status;
   }
-  absl::Status status;
   if (volume.kind == Kind::kDirectory) {
-    status = CloneMount(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind), target, flags);
+    BERTH_RETURN_IF_ERROR(CloneMount(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind),
+                                     publication.target, flags));
   } else {
     Staging direct;
     direct.volume_id = volume.id;
-    direct.path = target;
+    direct.path = publication.target;
     direct.read_only = publication.read_only;
-    status = StageImage(volume, direct, flags);
+    BERTH_RETURN_IF_ERROR(StageImage(volume, direct, flags));
   }
-  if (status.ok() && !group.empty() && !publication.read_only) status = ApplyMountGroup(target, group);
-  if (!status.ok()) {
-    if (const absl::Status undone = UndoPublish(volume, publication); !undone.ok()) {
-      SPDLOG_WARN("NodePublishVolume {}: what was begun could not be undone: {}", volume.id,
-                  std::string(undone.message()));
-    }
-    return status;
-  }
-  publication.complete = true;
-  return context_.store.PutPublication(publication);
+  if (group.empty() || publication.read_only) return absl::OkStatus();
+  return ApplyMountGroup(publication.target, group);
 }
 
 absl::Status NodeService::DeleteEphemeral(const VolumeRecord& volume) {

@@ -349,22 +349,9 @@ absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& req
 
   std::optional<Publication> present;
   BERTH_ASSIGN_OR_RETURN(present, context_.store.PublicationAt(target));
-  if (present.has_value() && present->volume_id != volume.id) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: volume {} is published there", target, present->volume_id));
-  }
-  if (present.has_value()) {
-    bool intact = false;
-    BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
-    if (intact) {
-      if (present->capability == publication.capability &&
-          present->asked_read_only == publication.asked_read_only) {
-        return absl::OkStatus();
-      }
-      return absl::AlreadyExistsError(fmt::format(
-          "volume {} is published at {} with another capability or readonly flag", volume.id, target));
-    }
-  }
+  bool already = false;
+  BERTH_ASSIGN_OR_RETURN(already, IsPublishedAlready(volume, present, publication));
+  if (already) return absl::OkStatus();
   std::vector<Publication> publications;
   BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
   for (const Publication& other : publications) {
@@ -375,9 +362,35 @@ absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& req
         AccessMode::Mode_Name(AllowsSeveralTargets(other.mode) ? publication.mode : other.mode)));
   }
 
+  return CarryOut(volume, present, publication,
+                  [&] { return MakePublication(volume, *staging, publication, flags, group); });
+}
+
+absl::StatusOr<bool> NodeService::IsPublishedAlready(const VolumeRecord& volume,
+                                                     const std::optional<Publication>& present,
+                                                     const Publication& publication) {
+  if (!present.has_value()) return false;
+  if (present->volume_id != volume.id) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: volume {} is published there", publication.target, present->volume_id));
+  }
+  bool intact = false;
+  BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
+  if (!intact) return false;
+  if (present->capability == publication.capability &&
+      present->asked_read_only == publication.asked_read_only) {
+    return true;
+  }
+  return absl::AlreadyExistsError(
+      fmt::format("volume {} is published at {} with another capability or readonly flag", volume.id,
+                  publication.target));
+}
+
+absl::Status NodeService::CarryOut(const VolumeRecord& volume, const std::optional<Publication>& present,
+                                   Publication publication, const std::function<absl::Status()>& make) {
   if (present.has_value()) BERTH_RETURN_IF_ERROR(UndoPublish(volume, *present));
   BERTH_RETURN_IF_ERROR(context_.store.PutPublication(publication));
-  absl::Status status = MakePublication(volume, *staging, publication, flags, group);
+  const absl::Status status = make();
   if (!status.ok()) {
     if (const absl::Status undone = UndoPublish(volume, publication); !undone.ok()) {
       SPDLOG_WARN("NodePublishVolume {}: what was begun could not be undone: {}", volume.id,

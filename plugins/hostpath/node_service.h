@@ -12,6 +12,9 @@
 // (ABORTED), others run side by side.
 #pragma once
 
+#include <functional>
+#include <optional>
+
 #include "csi/csi.grpc.pb.h"
 #include "plugins/hostpath/context.h"
 #include "plugins/hostpath/loop_device.h"
@@ -55,12 +58,23 @@ class NodeService final : public ::csi::v1::Node::Service {
   absl::Status UndoStage(const VolumeRecord& volume, const Staging& staging);
   absl::Status Unstage(const ::csi::v1::NodeUnstageVolumeRequest& request);
   absl::Status Publish(const ::csi::v1::NodePublishVolumeRequest& request);
+  // Whether `publication` is there already, as the kernel sees it. FAILED_PRECONDITION: another volume is
+  // `present` at its target; ALREADY_EXISTS: it is, in another way.
+  absl::StatusOr<bool> IsPublishedAlready(const VolumeRecord& volume,
+                                          const std::optional<Publication>& present,
+                                          const Publication& publication);
+  // Writes `publication` down, makes it, and writes down that it is complete; what is left of it at its
+  // target is undone first, and after `make` failed.
+  absl::Status CarryOut(const VolumeRecord& volume, const std::optional<Publication>& present,
+                        Publication publication, const std::function<absl::Status()>& make);
   absl::Status MakePublication(const VolumeRecord& volume, const Staging& staging,
                                const Publication& publication, const MountFlags& flags,
                                const std::string& group);
   absl::Status PublishEphemeral(const ::csi::v1::NodePublishVolumeRequest& request);
   // The volume that the request describes, made where it is not there.
   absl::StatusOr<VolumeRecord> MakeEphemeral(const ::csi::v1::NodePublishVolumeRequest& request);
+  absl::Status MakeEphemeralPublication(const VolumeRecord& volume, const Publication& publication,
+                                        const MountFlags& flags, const std::string& group);
   // Once nothing of it is published.
   absl::Status DeleteEphemeral(const VolumeRecord& volume);
   absl::Status UndoPublish(const VolumeRecord& volume, const Publication& publication);
