@@ -107,7 +107,13 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
     BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(prefix.string()));
     const auto& [fd, name] = parent;
     if (mkdirat(fd.get(), name.c_str(), 0700) != 0) {
-      if (errno == EEXIST) continue;
+      if (errno == EEXIST) {
+        // A symlink, say, that was put there would lead whoever is given this path elsewhere.
+        BERTH_ASSIGN_OR_RETURN(const PathFacts there, Statx(fd.get(), name, Absolute(prefix.string())));
+        if (S_ISDIR(there.mode)) continue;
+        return absl::FailedPreconditionError(
+            fmt::format("{}: not a directory; left as it is", Absolute(prefix.string())));
+      }
       return ErrnoStatus(errno, fmt::format("mkdir {}", Absolute(prefix.string())));
     }
     // By descriptor: the umask has no say, and nobody swaps the name in between.

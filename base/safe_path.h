@@ -44,7 +44,8 @@ class SafeRoot {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::string Absolute(std::string_view relative) const;
 
-  // Makes `relative`'s directories, `mode` exactly for the new ones. Those that are there stay as they are.
+  // Makes `relative`'s directories, `mode` exactly for the new ones. Those that are there stay as they are;
+  // FAILED_PRECONDITION where something else is there.
   [[nodiscard]] absl::Status MakeDirectories(std::string_view relative, mode_t mode) const;
 
   // Writes a file of ours and makes it durable (temporary file, fsync, rename, fsync of the directory).

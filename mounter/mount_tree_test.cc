@@ -115,6 +115,8 @@ TEST_F(MountTreeTest, RefusesASymlink) {
 }
 
 TEST_F(MountTreeTest, WorksInAUserNamespace) {
+  // The child cannot map itself to root: with no mapping the directory would be nobody's.
+  ASSERT_EQ(mkdir(tree_.c_str(), 0777), 0);
   const pid_t child = fork();
   if (child == 0) {
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) _exit(3);
@@ -122,8 +124,6 @@ TEST_F(MountTreeTest, WorksInAUserNamespace) {
     if (!status.ok()) fprintf(stderr, "%s\n", status.ToString().c_str());
     _exit(status.ok() ? 0 : 1);
   }
-  // The child cannot map itself to root: with no mapping the directory would be nobody's.
-  ASSERT_EQ(mkdir(tree_.c_str(), 0777), 0);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));

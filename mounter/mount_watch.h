@@ -53,6 +53,8 @@ class MountWatch {
 
   // How it watches, for the log.
   [[nodiscard]] const std::string& describe() const;
+  // What an operator should know of that, in a sentence; empty: it is the better way.
+  [[nodiscard]] std::string shortcoming() const;
 
  private:
   struct State;

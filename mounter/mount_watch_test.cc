@@ -53,6 +53,7 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(watch.ok()) << watch.status();
     watch_ = *std::move(watch);
     if (GetParam() && watch_->describe() != "fanotify") GTEST_SKIP() << watch_->describe();
+    EXPECT_EQ(watch_->shortcoming().empty(), GetParam()) << "an operator is told of the lesser way";
   }
 
   void Told(const Keys& keys) {

@@ -18,14 +18,23 @@ namespace {
 
 // The least that every plugin has to accept for a path.
 constexpr size_t kPathPromise = 128;
+constexpr size_t kMayLiveOnKept = 1024;
 constexpr size_t kTargetLength =
     sizeof("/0123456789abcdef0123456789abcdef/publish/0123456789abcdef0123456789abcdef/target") - 1;
 
 }  // namespace
 
 std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, VolumeMachine machine) {
-  auto actor =
-      std::make_shared<VolumeActor>(context_, std::move(machine), [this, key] { volumes_.erase(key); });
+  auto on_gone = [this, key] {
+    const auto it = volumes_.find(key);
+    if (it == volumes_.end()) return;
+    if (it->second->machine().record().may_live_on) {
+      if (may_live_on_.size() >= kMayLiveOnKept) may_live_on_.erase(may_live_on_.begin());
+      may_live_on_.insert(key);
+    }
+    volumes_.erase(it);
+  };
+  auto actor = std::make_shared<VolumeActor>(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
   actor->TellChanges();
   return actor;
@@ -85,6 +94,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
   if (watch.ok()) {
     context_.watch = *std::move(watch);
     SPDLOG_INFO("mounts are watched by {}", context_.watch->describe());
+    not_watching_ = context_.watch->shortcoming();
   } else {
     not_watching_ = fmt::format("what others do to mounts is not noticed before a restart: {}",
                                 MessageOf(watch.status()));
@@ -95,9 +105,11 @@ Awaitable<absl::Status> MounterImpl::Recover() {
   size_t awaiting = 0;
   // By value: an actor may be gone as soon as it begins.
   const auto actors = volumes_;
+  context_.recovered = true;
   for (const auto& [key, actor] : actors) {
     const VolumeRecord& record = actor->machine().record();
     actor->Reconcile({.start = true, .rebooted = record.boot_id != BootId()});
+    actor->TellChanges();
     awaiting += static_cast<size_t>(std::ranges::any_of(record.publications, [](const PublicationRecord& p) {
       return p.origin == Origin::kScheduler && !p.held.empty();
     }));

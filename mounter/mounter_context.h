@@ -49,6 +49,8 @@ struct MounterContext {
   std::unique_ptr<MountWatch> watch;
   PluginGates gates;
   std::minstd_rand random{std::random_device{}()};
+  // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
+  bool recovered = false;
   bool stopping = false;
   Condition work_ended;  // some volume's
 

@@ -21,24 +21,71 @@ constexpr size_t kMountsShown = 256;
 // How long a repair is waited for; it goes on beyond.
 constexpr Duration kRepairPatience = std::chrono::seconds(30);
 
-// What lies in the tree, read on a helper thread: a node may have very many mounts.
+// What the disk and the kernel say, read on a helper thread: a node may have very many volumes and mounts.
+struct DirectoryFacts {
+  bool there = false;
+  std::string identity_problem;
+  std::map<PublicationKey, ShownMount> targets;
+  std::string says;  // its identity file, for people
+};
 struct TreeFacts {
-  std::vector<std::string> directories;
+  std::map<std::string, DirectoryFacts> volumes;
+  std::vector<StrangerEvidence> strangers;
   std::vector<Mount> mounts;
 };
+using Records = std::map<std::string, VolumeRecord>;  // by the journal's key
 
-Awaitable<absl::StatusOr<TreeFacts>> ReadTree(VolumePaths* paths, std::string tree, TimePoint deadline) {
-  TreeFacts facts;
-  BERTH_CO_ASSIGN_OR_RETURN(facts.directories, paths->List());
-  auto read = [tree] { return MountsBeneath(tree, kMountLimit); };
-  BERTH_CO_ASSIGN_OR_RETURN(facts.mounts,
-                            co_await RunBlocking("read the mount table", std::move(read), deadline));
-  co_return facts;
+DirectoryFacts LookAtDirectory(const VolumePaths& paths, const std::string& key, const VolumeRecord& record) {
+  DirectoryFacts facts;
+  const auto identity = paths.ReadIdentity(key);
+  facts.there = identity.status().code() != absl::StatusCode::kNotFound;
+  if (facts.there && !identity.ok()) facts.identity_problem = std::string(MessageOf(identity.status()));
+  facts.targets = LookAtMounts(record, paths);
+  facts.says = paths.DescribeDirectory(key);
+  return facts;
 }
 
-std::string IdentityProblem(const VolumePaths& paths, const std::string& key) {
-  const auto said = paths.ReadIdentity(key);
-  return said.ok() ? std::string() : std::string(MessageOf(said.status()));
+// Of the volumes in `records` alone, and the mounts beneath `directory`.
+absl::StatusOr<TreeFacts> LookAtVolumes(const std::string& tree, const std::string& directory,
+                                        const Records& records) {
+  TreeFacts facts;
+  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+  BERTH_ASSIGN_OR_RETURN(facts.mounts, MountsBeneath(directory, kMountLimit));
+  for (const auto& [key, record] : records) facts.volumes[key] = LookAtDirectory(paths, key, record);
+  return facts;
+}
+
+absl::StatusOr<TreeFacts> LookAtEverything(const std::string& tree, const Records& records) {
+  BERTH_ASSIGN_OR_RETURN(TreeFacts facts, LookAtVolumes(tree, tree, records));
+  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, paths.List());
+  for (const std::string& name : names) {
+    // One that has gone meanwhile is not worth a word.
+    if (records.contains(name) || absl::IsNotFound(paths.ReadIdentity(name).status())) continue;
+    const std::string says = paths.DescribeDirectory(name);
+    facts.strangers.push_back({.name = name, .says = says, .has_identity = says != "no identity file"});
+  }
+  return facts;
+}
+
+// What was read, if the volume has stayed as it was meanwhile. Whether it has.
+bool Add(const TreeFacts& facts, const Records& records, VolumeEvidence* evidence) {
+  const auto directory = facts.volumes.find(evidence->key);
+  const auto record = records.find(evidence->key);
+  const bool same = directory != facts.volumes.end() && record != records.end() &&
+                    EncodeRecord(record->second) == EncodeRecord(evidence->record);
+  if (!same) return false;
+  evidence->directory_there = directory->second.there;
+  evidence->identity_problem = directory->second.identity_problem;
+  evidence->targets = directory->second.targets;
+  return true;
+}
+
+// The volume's directory that a mount lies in; empty: in none.
+std::string KeyBeneath(const std::string& tree, const std::string& target) {
+  if (target.size() <= tree.size() + 1) return {};
+  const std::string beneath = target.substr(tree.size() + 1);
+  return beneath.substr(0, beneath.find('/'));
 }
 
 // Whether the repair has come to an end, well or not.
@@ -49,17 +96,13 @@ bool Mounted(const VolumeActor& actor, const PublicationKey& key) {
 
 }  // namespace
 
-VolumeEvidence MounterImpl::EvidenceOf(const std::string& key, const VolumeActor& actor) {
+VolumeEvidence MounterImpl::EvidenceOf(const std::string& key, const VolumeActor& actor) const {
   VolumeEvidence evidence;
   evidence.key = key;
   evidence.record = actor.machine().record();
   evidence.view = actor.View();
   // While it is at work its row is behind for a moment, rightly.
   evidence.in_journal = actor.busy() || context_.journal->Holds(key, EncodeRecord(evidence.record));
-  const auto staging = context_.paths->ReadIdentity(key);
-  evidence.directory_there = staging.ok() || staging.status().code() != absl::StatusCode::kNotFound;
-  if (evidence.directory_there) evidence.identity_problem = IdentityProblem(*context_.paths, key);
-  evidence.targets = LookAtMounts(evidence.record, *context_.paths);
   const auto plugin = context_.plugins.Find(evidence.record.plugin_id);
   if (!plugin.ok()) evidence.plugin_problem = std::string(MessageOf(plugin.status()));
   return evidence;
@@ -77,18 +120,24 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   VolumeExplanation explanation;
   explanation.journal_key = VolumePaths::VolumeKey(plugin_id, volume_id);
   explanation.directory = fmt::format("{}/{}", context_.paths->tree(), explanation.journal_key);
-  explanation.identity = context_.paths->DescribeDirectory(explanation.journal_key);
-
-  const std::string directory = explanation.directory;
-  auto read = [directory] { return MountsBeneath(directory, kMountLimit); };
-  const auto mounts = co_await RunBlocking("read the mount table", std::move(read), deadline);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  if (!mounts.ok()) {
-    explanation.remarks.push_back(
-        fmt::format("what is mounted could not be asked: {}", MessageOf(mounts.status())));
-  }
   const VolumeRecord record = actor->machine().record();
-  for (const Mount& mount : mounts.ok() ? *mounts : std::vector<Mount>()) {
+  const Records records = {{explanation.journal_key, record}};
+  auto read = [tree = context_.paths->tree(), directory = explanation.directory, records] {
+    return LookAtVolumes(tree, directory, records);
+  };
+  auto looked =
+      co_await RunBlocking(fmt::format("look at {}", explanation.directory), std::move(read), deadline);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  if (!looked.ok()) {
+    explanation.remarks.push_back(
+        fmt::format("what is mounted could not be asked: {}", MessageOf(looked.status())));
+  }
+  const TreeFacts facts_of_tree = looked.ok() ? *std::move(looked) : TreeFacts();
+  if (const auto directory = facts_of_tree.volumes.find(explanation.journal_key);
+      directory != facts_of_tree.volumes.end()) {
+    explanation.identity = directory->second.says;
+  }
+  for (const Mount& mount : facts_of_tree.mounts) {
     if (explanation.mounts.size() == kMountsShown) {
       explanation.remarks.push_back(fmt::format("more than {} mounts; the rest is not shown", kMountsShown));
       break;
@@ -126,7 +175,8 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
     co_return absl::NotFoundError(fmt::format("{}: it has gone meanwhile", context));
   }
   // All at one moment, now that nothing is waited for any more.
-  const VolumeEvidence evidence = EvidenceOf(explanation.journal_key, *actor);
+  VolumeEvidence evidence = EvidenceOf(explanation.journal_key, *actor);
+  [[maybe_unused]] const bool same = Add(facts_of_tree, records, &evidence);
   explanation.view = evidence.view;
   explanation.in_journal = context_.journal->Holds(explanation.journal_key, EncodeRecord(evidence.record));
   explanation.rpcs = actor->rpcs();
@@ -139,25 +189,30 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
 
 Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimePoint deadline) {
   const std::string tree = context_.paths->tree();
-  auto facts = co_await ReadTree(&*context_.paths, tree, deadline);
+  Records records;
+  for (const auto& [key, actor] : volumes_) {
+    if (actor->present()) records.emplace(key, actor->machine().record());
+  }
+  auto look = [tree, records] { return LookAtEverything(tree, records); };
+  auto facts = co_await RunBlocking(fmt::format("look at {}", tree), std::move(look), deadline);
   if (context_.stopping) co_return absl::UnavailableError("examine: berthd is stopping");
   if (!facts.ok()) co_return Annotate(facts.status(), "examine");
   Evidence evidence;
   evidence.tree = tree;
   evidence.problems = Problems();
-  evidence.mounts = std::move(facts->mounts);
-  std::set<std::string> known;
+  std::set<std::string> same;  // whose mounts mean something
   for (const auto& [key, actor] : volumes_) {
-    known.insert(key);
-    if (actor->present()) evidence.volumes.push_back(EvidenceOf(key, *actor));
+    if (!actor->present()) continue;
+    VolumeEvidence& volume = evidence.volumes.emplace_back(EvidenceOf(key, *actor));
+    if (Add(*facts, records, &volume)) same.insert(key);
   }
-  for (const std::string& name : facts->directories) {
-    if (known.contains(name)) continue;
-    const auto identity = context_.paths->ReadIdentity(name);
-    // It has gone since.
-    if (identity.status().code() == absl::StatusCode::kNotFound) continue;
-    const std::string says = context_.paths->DescribeDirectory(name);
-    evidence.strangers.push_back({.name = name, .says = says, .has_identity = says != "no identity file"});
+  for (Mount& mount : facts->mounts) {
+    const std::string key = KeyBeneath(tree, mount.target);
+    const bool moving = records.contains(key) || volumes_.contains(key);
+    if (!moving || same.contains(key)) evidence.mounts.push_back(std::move(mount));
+  }
+  for (StrangerEvidence& stranger : facts->strangers) {
+    if (!volumes_.contains(stranger.name)) evidence.strangers.push_back(std::move(stranger));
   }
   co_return Diagnose(evidence);
 }
@@ -166,15 +221,28 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
   const auto it = volumes_.find(diagnosis.key);
   const auto actor = it == volumes_.end() ? nullptr : it->second;
   const bool here = actor != nullptr && actor->present();
+  const std::string tree = context_.paths->tree();
   switch (diagnosis.repair) {
     case RepairKind::kNone:
       co_return absl::OkStatus();
-    case RepairKind::kRemoveDirectory:
+    case RepairKind::kRemoveDirectory: {
       if (actor != nullptr) co_return absl::AbortedError("a volume came to use it meanwhile");
-      co_return context_.paths->RemoveEmptyStranger(diagnosis.key);
-    case RepairKind::kWriteIdentity:
+      auto remove = [tree, name = diagnosis.key]() -> absl::Status {
+        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+        return paths.RemoveEmptyStranger(name);
+      };
+      co_return co_await RunBlocking(fmt::format("remove {}", diagnosis.finding.path), std::move(remove),
+                                     deadline);
+    }
+    case RepairKind::kWriteIdentity: {
       if (!here) co_return absl::OkStatus();
-      co_return context_.paths->WriteIdentity(actor->machine().record());
+      auto write = [tree, record = actor->machine().record()]() -> absl::Status {
+        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+        return paths.WriteIdentity(record);
+      };
+      co_return co_await RunBlocking(fmt::format("write the identity file in {}", diagnosis.finding.path),
+                                     std::move(write), deadline);
+    }
     case RepairKind::kWriteRow: {
       if (!here) co_return absl::OkStatus();
       const std::string row = EncodeRecord(actor->machine().record());

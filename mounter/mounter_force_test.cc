@@ -1,11 +1,14 @@
 // What waits for what: requests that join, supersede and force their way.
+#include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/safe_path.h"
+#include "base/unique_fd.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/mounter_test_base.h"
 
@@ -15,9 +18,16 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 class MounterForceTest : public MounterTestBase {
  protected:
+  // So that only what the test does ends a wait.
+  void PatientlyOpen() {
+    Close();
+    options_.rpc_timeout = std::chrono::hours(1);
+    Open();
+  }
   static UnpublishRequest Forced(const PublishRequest& request) {
     UnpublishRequest undo = Undo(request);
     undo.force = true;
@@ -52,15 +62,102 @@ TEST_F(MounterForceTest, OtherSecretsAreAnotherRequest) {
 }
 
 TEST_F(MounterForceTest, AnUnpublishDoesNotWaitForAPluginThatAPublishWaitsFor) {
+  PatientlyOpen();
   plugins_.SetUsable(false);
-  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Clock::now() + std::chrono::hours(1)));
   EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, std::chrono::milliseconds(30)));
   // Nothing was sent, so nothing has to be undone, and no plugin is needed for that.
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  EXPECT_EQ((*publish)->status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(MessageOf((*publish)->status()), HasSubstr("backing off"));
+  EXPECT_TRUE(Gone());
+  EXPECT_THAT(plugin_.Log(), IsEmpty());
+}
+
+TEST_F(MounterForceTest, NothingIsLeftOfAPublishWhosePluginWentAwayBeforeItWasAsked) {
+  options_.at_boundary = [this](std::string_view point) {
+    if (point == "intent: written") plugins_.SetUsable(false);
+  };
+  PatientlyOpen();
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Clock::now() + std::chrono::hours(1)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return !View().publications.empty(); }));
+  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, std::chrono::milliseconds(30)));
   EXPECT_TRUE(Unpublish(Request()).ok());
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
   EXPECT_FALSE((*publish)->ok());
   EXPECT_TRUE(Gone());
   EXPECT_THAT(plugin_.Log(), IsEmpty());
+  EXPECT_TRUE(std::filesystem::is_empty(options_.state_dir + "/volumes"));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.leftover")));
+}
+
+TEST_F(MounterForceTest, NothingIsLeftOfAPublishWhoseStagingFailedForGood) {
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
+  EXPECT_EQ(Publish(Request()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Gone());
+  EXPECT_TRUE(std::filesystem::is_empty(options_.state_dir + "/volumes"));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.leftover")));
+}
+
+TEST_F(MounterForceTest, AnExpansionThatWaitsForAPluginMakesWayForAnUnpublish) {
+  PatientlyOpen();
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.SetUsable(false);
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(1 << 20);
+  const auto expand =
+      loop_.Start(mounter_->NodeExpand("hp", "v1", range, {}, Clock::now() + std::chrono::hours(1)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return expand->has_value(); }, std::chrono::milliseconds(30)));
+  const auto undo = loop_.Start(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return expand->has_value(); }));
+  EXPECT_EQ((*expand)->status().code(), absl::StatusCode::kAborted);
+  plugins_.SetUsable(true);
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
+  EXPECT_TRUE((*undo)->ok()) << (*undo)->status();
+}
+
+TEST_F(MounterForceTest, AForcedUnpublishGetsPastAnExpansionThatHangs) {
+  PatientlyOpen();
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.HangNext("NodeExpandVolume", Effect::kNone);
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(1 << 20);
+  const auto expand =
+      loop_.Start(mounter_->NodeExpand("hp", "v1", range, {}, Clock::now() + std::chrono::hours(1)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeExpandVolume") == 1; }));
+  const auto forced = loop_.Run(mounter_->Unpublish(Forced(Request()), Soon()));
+  EXPECT_TRUE(forced.ok()) << forced.status();
+  ASSERT_TRUE(loop_.RunUntil([&] { return expand->has_value(); }));
+  EXPECT_FALSE((*expand)->ok());
+  EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterForceTest, WhatWasDetachedLazilyIsToldByEachLaterTry) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const UniqueFd held(open(target->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  plugin_.FailNext("NodeUnstageVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  UnpublishRequest lazy = Undo(Request());
+  lazy.lazy = true;
+  const auto cut = loop_.Start(mounter_->Unpublish(lazy, Clock::now() + std::chrono::milliseconds(100)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return cut->has_value(); }));
+  EXPECT_FALSE((*cut)->ok());
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnstageVolume") > 0; }));
+  // Not even the end of berthd makes it forgotten.
+  Close();
+  Open();
+  plugin_.ClearFaults();
+  for (const char* time : {"second", "third"}) {
+    const auto later = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+    ASSERT_TRUE(later.ok()) << later.status();
+    EXPECT_TRUE(later->may_live_on) << time;
+  }
+  EXPECT_TRUE(Gone());
+  ASSERT_TRUE(Publish(Request()).ok());
+  const auto other = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(other->may_live_on) << "another use of it, which ended well";
 }
 
 TEST_F(MounterForceTest, AnUnpublishEndsThePublishesOfTheSameThatHaveNotBegun) {

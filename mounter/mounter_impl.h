@@ -87,8 +87,8 @@ class MounterImpl final : public Mounter {
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
-  // What can be known of one volume without waiting.
-  [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor);
+  // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
+  [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);
   [[nodiscard]] Awaitable<absl::Status> Perform(Diagnosis diagnosis, TimePoint deadline);
 
@@ -99,8 +99,10 @@ class MounterImpl final : public Mounter {
   MounterContext context_;
   std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
+  // Volumes that are gone, and whose file systems may live on: so who asks once more is told the same.
+  std::set<std::string> may_live_on_;
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
-  std::string not_watching_;              // why changes by others are not noticed; empty: they are
+  std::string not_watching_;              // why changes by others are not noticed, or slowly; empty: they are
   std::optional<MountHealth> health_;
 };
 

@@ -233,6 +233,49 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
                           "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
 }
 
+TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainAtTheDoctorsHandWhateverItsPolicy) {
+  const auto target = Publish(Request());
+  const auto second = Publish(Request("v1", "db"));
+  ASSERT_TRUE(target.ok() && second.ok());
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead", 2)) << "one for each consumer";
+  fuse_.reset();
+  Serve();
+  auto findings = loop_.Run(mounter_->Examine(false, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  EXPECT_EQ(std::ranges::count(*findings, "mount.dead", &Finding::code), 2);
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "nothing is repaired unasked";
+  findings = loop_.Run(mounter_->Examine(true, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  for (const Finding& finding : *findings) {
+    if (finding.code == "mount.dead") EXPECT_TRUE(finding.repaired) << finding.repair_error;
+  }
+  ASSERT_TRUE(WaitPublished());
+  for (const std::string& path : {*target, *second}) EXPECT_EQ(*ReadFile(path + "/hello", 100), "hello\n");
+  for (const PublicationView& publication : View().publications) EXPECT_THAT(publication.dead, IsEmpty());
+}
+
+TEST_F(MounterDeadMountTest, ADeadEphemeralVolumeIsToldAndNeverUnpublished) {
+  PublishRequest request = Request();
+  request.ephemeral = true;
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead"));
+  EXPECT_THAT(LastMessage("volume.dead"), Not(HasSubstr("mounting it again")));
+  EXPECT_THAT(View().publications.at(0).dead, Not(IsEmpty()));
+  // Whatever would be done about it has been done once another has gone the same way.
+  ASSERT_TRUE(Publish(Request("v2")).ok());
+  const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  EXPECT_EQ(std::ranges::count(*findings, true, &Finding::repaired), 0);
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "that would delete it";
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_TRUE(Unpublish(request).ok()) << "at a caller's word";
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
+}
+
 class MounterRebootTest : public MounterReconcileTest {
  protected:
   static PublishRequest Of(Origin origin, const std::string& volume) {

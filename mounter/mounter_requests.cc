@@ -38,13 +38,19 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   }
   if (request.life.kind != ConsumerLife::Kind::kUnknown) {
     auto life = co_await context_.consumers.Identify(request.life, deadline);
+    // NOT_FOUND is a word about the volume.
+    if (absl::IsNotFound(life.status())) {
+      co_return absl::FailedPreconditionError(fmt::format("{}: {}", context, MessageOf(life.status())));
+    }
     if (!life.ok()) co_return Annotate(life.status(), context);
     request.life = *std::move(life);
     if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   }
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
+  const std::string key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
   const auto done = co_await Run(actor, std::move(request), deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
+  may_live_on_.erase(key);
   co_return (*done)->target_path;
 }
 
@@ -54,7 +60,10 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   const std::string context = Context("unpublish", request.volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(request.plugin_id, request.volume_id);
-  if (actor == nullptr) co_return UnpublishResult{};
+  if (actor == nullptr) {
+    const std::string key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
+    co_return UnpublishResult{.was_published = false, .may_live_on = may_live_on_.contains(key)};
+  }
   if (request.wait_for_consumer) {
     const bool there =
         std::ranges::any_of(actor->machine().record().publications,

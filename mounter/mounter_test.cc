@@ -427,20 +427,6 @@ TEST(MountHelperTest, IsFoundWhereItIsConfigured) {
   EXPECT_EQ(FindMountHelper("/nonexistent").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(MounterTest, StatsWaitForAPluginThatComesBack) {
-  ASSERT_TRUE(Publish(Request()).ok());
-  plugins_.SetUsable(false);
-  const auto stats = loop_.Start(mounter_->Stats("hp", "v1", Soon()));
-  EXPECT_FALSE(loop_.RunUntil([&] { return stats->has_value(); }, std::chrono::milliseconds(30)));
-  plugins_.SetUsable(true);
-  ASSERT_TRUE(loop_.RunUntil([&] { return stats->has_value(); }));
-  EXPECT_TRUE((*stats)->ok()) << (*stats)->status();
-  plugins_.SetUsable(false);
-  const auto late = loop_.Run(mounter_->Stats("hp", "v1", Clock::now() + std::chrono::milliseconds(30)));
-  EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(MessageOf(late.status()), HasSubstr("backing off"));
-}
-
 TEST_F(MounterTest, ADrainedPluginTakesNothingNewAndLetsEverythingGo) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();

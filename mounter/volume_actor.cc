@@ -218,7 +218,9 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
   if (!published) {
     const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
-    auto plugin = co_await steps_.FindPlugin(request.plugin_id, Progress({}), until);
+    const Step publish{StepKind::kPublish, key};
+    auto superseded = [this, publish] { return Superseded(publish); };
+    auto plugin = co_await AwaitPlugin(request.plugin_id, superseded, until);
     if (!plugin.ok()) co_return plugin.status();
     const bool begun = machine_.record().Find(key) != nullptr;
     if (!begun && !plugin->refuses_new.empty()) co_return absl::FailedPreconditionError(plugin->refuses_new);
@@ -236,6 +238,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
       co_return absl::ResourceExhaustedError(fmt::format(
           "plugin {} takes {} volumes on this node, and holds as many", request.plugin_id, limit));
     }
+    if (Superseded(publish))
+      co_return absl::AbortedError("not begun: an unpublish of the same came after it");
     BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
     BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
   }
@@ -330,9 +334,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     co_return status;
   }
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
-  const int64_t owed = machine_.record().owed_expansion_bytes;
-  machine_ = before;
-  machine_.Owe(owed);
+  machine_.Withdraw(key, before);
   secrets_.erase(key);
   const bool had_it = before.record().Find(key) != nullptr;
   if (!had_it && context_.paths->RemovePublication(record, publication).ok() && !before.present()) {
@@ -355,14 +357,19 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   } allowed{this};
   force_ = request.force;
   lazy_ = request.lazy;
-  may_live_on_ = false;
   std::vector<PublicationKey> keys;
   for (const PublicationRecord& publication : machine_.record().publications) {
     if (Concerns(request, publication.key)) keys.push_back(publication.key);
   }
+  const VolumeRecord before = machine_.record();
   for (const PublicationKey& key : keys) {
     machine_.Unwant(key);
     secrets_.erase(key);
+    const PublicationRecord* was = before.Find(key);
+    if (was == nullptr || machine_.record().Find(key) != nullptr) continue;
+    // Nothing was sent, so no step follows that would take its directory away.
+    const absl::Status removed = context_.paths->RemovePublication(before, *was);
+    if (!removed.ok()) SPDLOG_WARN("{}", MessageOf(removed));
   }
   operation->undone = !keys.empty();
   if (operation->undone) SaveSoon();
@@ -374,7 +381,8 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   // One that a failed publish, or an unpublish before this one, left half undone.
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
-  operation->may_live_on = may_live_on_;
+  // Also what an earlier try detached.
+  operation->may_live_on = machine_.record().may_live_on;
   co_return first_error;
 }
 
@@ -387,18 +395,17 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
   }
   const std::string plugin_id = machine_.record().plugin_id;
   const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
-  auto plugin = co_await steps_.FindPlugin(plugin_id, Progress({}), until);
+  sent_ = false;
+  auto given_up = [this] { return ExpansionGivenUp(); };
+  auto plugin = co_await AwaitPlugin(plugin_id, given_up, until);
   if (!plugin.ok()) co_return plugin.status();
   if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
     co_return absl::FailedPreconditionError(
         fmt::format("plugin {} has no EXPAND_VOLUME on the node", plugin_id));
   }
-  ::csi::v1::CapacityRange range;
-  range.set_required_bytes(request.required_bytes);
-  range.set_limit_bytes(request.limit_bytes);
   const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
   for (int failures = 1;; ++failures) {
-    auto report = co_await steps_.Expand(machine_.record(), range, request.secrets, Progress({}), deadline);
+    const StepReport report = co_await TryExpand(request, deadline);
     if (report.outcome == CallOutcome::kDone) {
       operation->capacity_bytes = report.capacity_bytes;
       machine_.OnExpanded(std::max(report.capacity_bytes, request.required_bytes));
@@ -406,13 +413,13 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
       Event("volume.expanded", "", fmt::format("expanded on this node to {} bytes", report.capacity_bytes));
       co_return absl::OkStatus();
     }
-    const bool repeat =
-        report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
+    const bool repeat = report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
     if (!repeat || Clock::now() >= deadline || context_.stopping) co_return report.error;
     const Duration pause =
         context_.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
-    co_await changed_.WaitUntil([this] { return context_.stopping; },
-                                std::min(Clock::now() + pause, deadline));
+    auto disturbed = [this] { return context_.stopping || ExpansionGivenUp(); };
+    co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline));
+    if (ExpansionGivenUp()) co_return report.error;
   }
 }
 

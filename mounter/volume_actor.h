@@ -117,6 +117,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<FollowUp> RunStep(Step step);
   // One try of a step, until it ends or is given up.
   [[nodiscard]] Awaitable<StepReport> Try(Step step, StepInput input, TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> TryExpand(ExpandRequest request, TimePoint deadline);
+  // The plugin, once it is usable; ABORTED once `given_up` says so.
+  [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> AwaitPlugin(std::string plugin_id,
+                                                                              std::function<bool()> given_up,
+                                                                              TimePoint until);
   [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> InputFor(Step step, TimePoint deadline);
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
@@ -128,6 +133,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   }
 
   void Apply(const Reconciliation& found);
+  // Everything is undone and done again, the staging first; false where that may not be.
+  bool RepairStaging(const std::string& why, bool asked);
   void Untrack(uint64_t mount_id);
   [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
   void TellConsumers();
@@ -137,6 +144,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool Superseded(const Step& step) const;
   // Whether a try of `step` is to be left to itself now.
   [[nodiscard]] bool GivenUp(const Step& step) const;
+  // The same of an expansion that was asked for.
+  [[nodiscard]] bool ExpansionGivenUp() const;
   void Announce(const Step& step, const StepReport& report, FollowUp follow_up);
   void AnnounceDone(const Step& step);
   void TellAwaiting();
@@ -162,11 +171,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What an operator allowed for the unpublish that runs.
   bool force_ = false;
   bool lazy_ = false;
-  bool may_live_on_ = false;  // something was detached lazily since the unpublish began
-  bool sent_ = false;         // the try that runs has called the plugin
-  Step trying_;               // the try that runs
+  bool sent_ = false;  // the try that runs has called the plugin
+  Step trying_;        // the try that runs
   std::set<PublicationKey> remounting_;
   uint64_t staging_mount_ = 0;  // tracked by the watch
+  bool staging_dead_ = false;   // its file system does not answer any more
   std::map<std::string, ConsumerLife> watched_;
 
   // The row on the disk is not what holds: a commit failed after the plugin had done its part.

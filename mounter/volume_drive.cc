@@ -20,6 +20,8 @@ constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kRetryLimit = std::chrono::seconds(5);
 constexpr size_t kRpcsKept = 16;
 
+constexpr std::string_view kGivenUp = "given up for a request that came after it";
+
 // A cancelled `task` gives nothing: two exceptions at once would not look like a cancellation.
 template <class T>
 Awaitable<std::optional<T>> Guarded(Awaitable<T> task) {
@@ -28,6 +30,23 @@ Awaitable<std::optional<T>> Guarded(Awaitable<T> task) {
   } catch (const boost::system::system_error& error) {
     if (error.code() != asio::error::operation_aborted) throw;
   }
+  co_return std::nullopt;
+}
+
+// `task`'s result; nothing once `given_up` holds, which is asked whenever `changed` is notified. Either way
+// both have ended by then.
+template <class T>
+Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> given_up, Awaitable<T> task) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  // Named first: what is awaited is made of what lives until it has ended.
+  auto perform = Guarded(std::move(task));
+  auto wait = Guarded(changed->WaitUntil(std::move(given_up), TimePoint::max()));
+  auto first = co_await (std::move(perform) || std::move(wait));
+  const auto state = co_await asio::this_coro::cancellation_state;
+  if (state.cancelled() != asio::cancellation_type::none) {
+    throw boost::system::system_error(asio::error::operation_aborted);
+  }
+  if (first.index() == 0) co_return std::get<0>(std::move(first));
   co_return std::nullopt;
 }
 
@@ -90,13 +109,19 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   absl::Status before;  // what the try before this one failed with
   for (int failures = 1;; ++failures) {
     StepReport report;
-    auto input = co_await InputFor(step, deadline);
-    if (input.ok()) {
-      report = co_await Try(step, *std::move(input), deadline);
+    sent_ = false;
+    auto given_up = [this, step] { return GivenUp(step); };
+    auto input = co_await Unless(&changed_, std::move(given_up), InputFor(step, deadline));
+    if (!input) {
+      report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kGivenUp))};
+    } else if (input->ok()) {
+      report = co_await Try(step, **std::move(input), deadline);
     } else {
       // Nothing was sent. It is somebody's file, and may come.
-      report = {.outcome = CallOutcome::kRetry, .error = input.status()};
+      report = {.outcome = CallOutcome::kRetry, .error = input->status()};
     }
+    // What follows is a pause, which makes way for whoever comes.
+    sent_ = false;
     // A try that the step's own deadline cut short says nothing: the one before it said why.
     if (absl::IsDeadlineExceeded(report.error) && !before.ok() && !report.stuck && Clock::now() >= deadline) {
       report.error = before;
@@ -157,7 +182,6 @@ Awaitable<absl::StatusOr<StepInput>> VolumeActor::InputFor(Step step, TimePoint 
 }
 
 Awaitable<StepReport> VolumeActor::Try(Step step, StepInput input, TimePoint deadline) {
-  using boost::asio::experimental::awaitable_operators::operator||;
   if (step.kind == StepKind::kExpand) {
     const auto plugin = context_.plugins.Find(machine_.record().plugin_id);
     if (plugin.ok() && !plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
@@ -168,27 +192,39 @@ Awaitable<StepReport> VolumeActor::Try(Step step, StepInput input, TimePoint dea
                           machine_.record().plugin_id))};
     }
   }
-  sent_ = false;
   trying_ = step;
   BeforeTry(step);
-  // Named first: what is awaited is made of what lives until it has ended.
   auto given_up = [this, step] { return GivenUp(step); };
-  auto perform = Guarded(steps_.Perform(machine_.record(), step, std::move(input), Progress(step), deadline));
-  auto wait = Guarded(changed_.WaitUntil(std::move(given_up), TimePoint::max()));
-  auto first = co_await (std::move(perform) || std::move(wait));
+  auto perform = steps_.Perform(machine_.record(), step, std::move(input), Progress(step), deadline);
+  auto report = co_await Unless(&changed_, std::move(given_up), std::move(perform));
   trying_ = {};
-  const auto state = co_await asio::this_coro::cancellation_state;
-  if (state.cancelled() != asio::cancellation_type::none) {
-    throw boost::system::system_error(asio::error::operation_aborted);
-  }
-  if (first.index() == 0) {
-    if (auto& report = std::get<0>(first)) co_return *std::move(report);
-  }
-  const std::string why = waiting_for_.empty()
-                              ? std::string("given up for a request that came after it")
-                              : fmt::format("given up for a request that came after it: {}", waiting_for_);
+  if (report) co_return *std::move(report);
+  const std::string why =
+      waiting_for_.empty() ? std::string(kGivenUp) : fmt::format("{}: {}", kGivenUp, waiting_for_);
   co_return StepReport{.outcome = sent_ ? CallOutcome::kUncertain : CallOutcome::kRetry,
                        .error = absl::AbortedError(why)};
+}
+
+Awaitable<StepReport> VolumeActor::TryExpand(ExpandRequest request, TimePoint deadline) {
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(request.required_bytes);
+  range.set_limit_bytes(request.limit_bytes);
+  sent_ = false;
+  auto given_up = [this] { return ExpansionGivenUp(); };
+  auto expand = steps_.Expand(machine_.record(), range, std::move(request.secrets), Progress({}), deadline);
+  auto report = co_await Unless(&changed_, std::move(given_up), std::move(expand));
+  if (report) co_return *std::move(report);
+  co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::AbortedError(std::string(kGivenUp))};
+}
+
+Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeActor::AwaitPlugin(std::string plugin_id,
+                                                                           std::function<bool()> given_up,
+                                                                           TimePoint until) {
+  auto find = steps_.FindPlugin(std::move(plugin_id), Progress({}), until);
+  auto found = co_await Unless(&changed_, std::move(given_up), std::move(find));
+  if (found) co_return *std::move(found);
+  co_return absl::AbortedError(waiting_for_.empty() ? std::string(kGivenUp)
+                                                    : fmt::format("{}: {}", kGivenUp, waiting_for_));
 }
 
 void VolumeActor::BeforeTry(const Step& step) {
@@ -201,7 +237,6 @@ void VolumeActor::BeforeTry(const Step& step) {
 }
 
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
-  if (report.detached_lazily) may_live_on_ = true;
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
   if (report.outcome != CallOutcome::kDone) return;
@@ -214,6 +249,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
   }
   if (step.kind == StepKind::kStage) {
+    staging_dead_ = false;
     const auto facts = context_.paths->LookAtStaging(machine_.record());
     staging_mount_ = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     if (staging_mount_ != 0 && context_.watch != nullptr) context_.watch->Track(staging_mount_, key_);
@@ -251,6 +287,11 @@ StepProgress VolumeActor::Progress(const Step& step) {
               [this](const RpcTrace& trace) {
                 rpcs_.push_back(trace);
                 if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
+              },
+          .detached =
+              [this] {
+                machine_.SetMayLiveOn();
+                SaveSoon();
               }};
 }
 
@@ -261,6 +302,13 @@ bool VolumeActor::Superseded(const Step& step) const {
   return std::ranges::any_of(queue_, [&step](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
     return unpublish != nullptr && Concerns(*unpublish, step.key);
+  });
+}
+
+bool VolumeActor::ExpansionGivenUp() const {
+  return std::ranges::any_of(queue_, [this](const std::shared_ptr<VolumeOperation>& operation) {
+    const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
+    return unpublish != nullptr && (!sent_ || unpublish->force || unpublish->lazy);
   });
 }
 

@@ -35,9 +35,14 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   machine.present_ = true;
   VolumeRecord& r = machine.record_;
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
-  if (r.stage_state == StageState::kStaging || r.stage_state == StageState::kUnstaging)
+  // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
+  // since the row was written.
+  const bool needed = std::ranges::any_of(
+      r.publications, [&machine](const PublicationRecord& p) { return machine.NeedsStaging(p); });
+  if (needed && r.stage_state == StageState::kAbsent) r.stage_state = StageState::kStaging;
+  if (r.stage_state == StageState::kStaging || r.stage_state == StageState::kUnstaging) {
     r.stage_uncertain = true;
-  // Whatever the row does not tell is assumed the worse way.
+  }
   r.stage_sent = true;
   for (PublicationRecord& publication : r.publications) {
     publication.sent = true;
@@ -97,6 +102,22 @@ void VolumeMachine::Want(PublicationRecord publication) {
   publication.sent = false;
   publication.uncertain = false;
   record_.publications.push_back(std::move(publication));
+}
+
+void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& before) {
+  present_ = before.present_;
+  if (record_.stage_state == StageState::kStaging && !record_.stage_sent) {
+    record_.stage_state = before.record_.stage_state;
+    record_.stage_sent = before.record_.stage_sent;
+    record_.stage_uncertain = before.record_.stage_uncertain;
+  }
+  const PublicationRecord* was = before.record_.Find(key);
+  PublicationRecord* now = record_.Find(key);
+  if (was != nullptr && now != nullptr) {
+    *now = *was;
+  } else if (was == nullptr) {
+    std::erase_if(record_.publications, [&key](const PublicationRecord& p) { return p.key == key; });
+  }
 }
 
 bool VolumeMachine::Adopt(const PublicationRecord& said) {
@@ -179,11 +200,11 @@ bool VolumeMachine::Repair(const PublicationKey& key, std::string error) {
   return true;
 }
 
-bool VolumeMachine::RepairStaging(const std::string& error) {
+bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
-    if (p.state != PublicationState::kPublished || !p.Remounts() || !p.held.empty()) return false;
+    if (p.state != PublicationState::kPublished || !(asked || p.Remounts()) || !p.held.empty()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
     if (NeedsStaging(p) && p.state == PublicationState::kPublished) Repair(p.key, error);
@@ -424,9 +445,10 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
       return kept ? FollowUp::kPause : FollowUp::kNext;
     }
     case CallOutcome::kUncertain:
-      record_.stage_uncertain = true;
-      [[fallthrough]];
     case CallOutcome::kRetry:
+      // A twin that still runs when the time is over may have its effect yet.
+      if (outcome == CallOutcome::kUncertain || (!time_left && record_.stage_sent))
+        record_.stage_uncertain = true;
       record_.last_error = Text(error);
       return time_left ? FollowUp::kRepeat : FollowUp::kPause;
   }
@@ -454,9 +476,10 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       return GiveUp(key, error) ? FollowUp::kPause : FollowUp::kNext;
     }
     case CallOutcome::kUncertain:
-      publication.uncertain = true;
-      [[fallthrough]];
     case CallOutcome::kRetry:
+      // A twin that still runs when the time is over may have its effect yet.
+      if (outcome == CallOutcome::kUncertain || (!time_left && publication.sent))
+        publication.uncertain = true;
       publication.last_error = Text(error);
       return time_left ? FollowUp::kRepeat : FollowUp::kPause;
   }

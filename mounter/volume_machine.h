@@ -103,6 +103,9 @@ class VolumeMachine {
   // A publication is wanted: a new one, or one that is publishing already, which a caller now drives (with
   // secrets, if it has them). Not while it unstages, and not while that publication is being unpublished.
   void Want(PublicationRecord publication);
+  // Takes back a Want that could not be written down, of which nothing was sent. `before`: as it was then;
+  // what happened to the rest of the volume since stays.
+  void Withdraw(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
   // What a caller's repeated publish may say anew of one that is there: who its consumer is, where its
@@ -123,13 +126,15 @@ class VolumeMachine {
   // The kernel's id of its mount.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);
   void SetPermissionsSet(const PublicationKey& key);
+  // A mount of it was detached lazily.
+  void SetMayLiveOn() { record_.may_live_on = true; }
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
   // ephemeral. False where that may not be: it is not published, or a rebuilt record does not know how.
   bool Repair(const PublicationKey& key, std::string error);
   // The staging's file system is dead: everything is undone, and done again. False where that may not be,
-  // since a publication is not to be mounted again of itself.
-  bool RepairStaging(const std::string& error);
+  // since a publication is not to be mounted again of itself, and nobody `asked` for it.
+  bool RepairStaging(const std::string& error, bool asked = false);
   // After a reboot one that was published, or nearly, is to be mounted again. It is undone first, the staging
   // too where nothing else holds it, since a plugin's books may have outlived its mounts: it would answer OK,
   // and an empty directory would be published. An ephemeral one just goes forward.

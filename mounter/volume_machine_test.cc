@@ -179,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"Absent", Start, CallOutcome::kAbsent, true, "next", "staging", "unstage"},
         Row{"Retry", Start, CallOutcome::kRetry, true, "repeat", "staging, web publishing", "stage"},
         Row{"Uncertain", Start, CallOutcome::kUncertain, true, "repeat", "staging?, web publishing", "stage"},
-        Row{"RetryLate", Start, CallOutcome::kRetry, false, "pause", "staging, web publishing", "stage"},
+        Row{"RetryLate", Start, CallOutcome::kRetry, false, "pause", "staging?, web publishing", "stage"},
         Row{"UncertainLate", Start, CallOutcome::kUncertain, false, "pause", "staging?, web publishing",
             "stage"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -193,7 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
         Row{"Retry", Staged, CallOutcome::kRetry, true, "repeat", "staged, web publishing", "publish"},
         Row{"Uncertain", Staged, CallOutcome::kUncertain, true, "repeat", "staged, web publishing?",
             "publish"},
-        Row{"RetryLate", Staged, CallOutcome::kRetry, false, "pause", "staged, web publishing", "publish"},
+        Row{"RetryLate", Staged, CallOutcome::kRetry, false, "pause", "staged, web publishing?", "publish"},
         Row{"UncertainLate", Staged, CallOutcome::kUncertain, false, "pause", "staged, web publishing?",
             "publish"}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
@@ -448,6 +448,16 @@ TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
   EXPECT_EQ(Show(machine), "staged, web published, db published");
 }
 
+TEST(VolumeMachineTest, ADeadStagingIsMadeAnewAtAnOperatorsWordWhateverThePolicy) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  machine.Want(Publication(kWeb));
+  Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+  Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+  EXPECT_FALSE(machine.RepairStaging("ENOTCONN"));
+  EXPECT_TRUE(machine.RepairStaging("ENOTCONN", /*asked=*/true));
+  EXPECT_EQ(Show(machine), "unstaging, web unpublishing?");
+}
+
 TEST(VolumeMachineTest, ADeadStagingStaysWhileSomebodyIsNotToBeMountedAgain) {
   VolumeMachine machine = Published();
   EXPECT_FALSE(machine.RepairStaging("ENOTCONN"));
@@ -505,6 +515,41 @@ TEST(VolumeMachineTest, WhatIsToBeMountedAgainDoesNotVanishByAFailure) {
     Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   }
   EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, AStagingThatMayHaveBegunAnewSinceTheRowWasWrittenIsUndone) {
+  // As the row of a repair is for a moment: unstaged, and to be published again.
+  VolumeRecord record = Record();
+  record.stage_state = StageState::kAbsent;
+  record.publications.push_back(Publication(kWeb));
+  VolumeMachine machine = VolumeMachine::Recovered(record, false);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_TRUE(machine.Unwant(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
+  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+}
+
+TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappenedStays) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  machine.Want(Publication(kWeb));
+  Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+  Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+  const VolumeMachine before = machine;
+  machine.Want(Publication(kDb));
+  machine.MarkLost(kWeb, "somebody else unmounted it");
+  machine.Owe(10);
+  machine.Withdraw(kDb, before);
+  EXPECT_EQ(Show(machine), "staged, web published?");
+  EXPECT_EQ(machine.record().owed_expansion_bytes, 10);
+
+  VolumeMachine fresh = VolumeMachine::Fresh(Record());
+  const VolumeMachine nothing = fresh;
+  fresh.Want(Publication(kWeb));
+  fresh.Withdraw(kWeb, nothing);
+  EXPECT_EQ(Show(fresh), "gone");
+  EXPECT_THAT(fresh.record().publications, IsEmpty());
+  EXPECT_EQ(fresh.record().stage_state, StageState::kAbsent);
 }
 
 TEST(VolumeMachineTest, StuckIsShownUntilTheNextOutcome) {

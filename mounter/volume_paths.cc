@@ -98,8 +98,22 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
   return removed;
 }
 
+absl::Status VolumePaths::RemoveUnused(const std::string& publication) const {
+  const auto names = root_.List(publication, 2);
+  const bool ours = names.ok() && (names->empty() || *names == std::vector<std::string>{"identity.json"});
+  if (!ours) return absl::OkStatus();
+  BERTH_RETURN_IF_ERROR(root_.RemoveFile(publication + "/identity.json", /*must_be_empty=*/false));
+  const absl::Status removed = root_.RemoveEmptyDirectory(publication);
+  return IsInTheWay(removed) ? absl::OkStatus() : removed;
+}
+
 absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
   absl::Status left;
+  // Those of publications that were never begun, and so never undone.
+  const auto never_begun = root_.List(Publish(record), kTreeLimit);
+  for (const std::string& name : never_begun.ok() ? *never_begun : std::vector<std::string>()) {
+    BERTH_RETURN_IF_ERROR(RemoveUnused(fmt::format("{}/{}", Publish(record), name)));
+  }
   for (const std::string& directory : {Staging(record), Publish(record)}) {
     const absl::Status status = root_.RemoveEmptyDirectory(directory);
     if (!status.ok() && !IsInTheWay(status)) return status;

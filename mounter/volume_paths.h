@@ -76,6 +76,8 @@ class VolumePaths {
   [[nodiscard]] const std::string& tree() const { return root_.path(); }
 
  private:
+  // Removes a publication's directory that holds nothing but its identity file; any other stays.
+  [[nodiscard]] absl::Status RemoveUnused(const std::string& publication) const;
   [[nodiscard]] absl::Status WritePublicationIdentity(const VolumeRecord& record,
                                                       const PublicationRecord& publication) const;
 

@@ -102,16 +102,8 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   if (!verdict.ok() && !dead && !hangs) return;  // it could not be asked
   if (component.empty()) {
     // All that is published rests on it, so the verdicts of those tell the consumers.
-    const std::string why = fmt::format("its staging is dead: {}", MessageOf(verdict));
-    if (!dead || !machine_.RepairStaging(why)) return;
-    for (const PublicationRecord& p : machine_.record().publications) {
-      if (!p.again) continue;
-      remounting_.insert(p.key);
-      Event("volume.dead", p.key.consumer,
-            fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
-    }
-    SaveSoon();
-    Start();
+    staging_dead_ = dead;
+    if (dead) RepairStaging(fmt::format("its staging is dead: {}", MessageOf(verdict)), /*asked=*/false);
     return;
   }
   const auto& publications = machine_.record().publications;
@@ -126,8 +118,11 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   }
   const std::string why(MessageOf(verdict));
   machine_.MarkDead(key, why);
+  // Published once more from a staging that is dead itself it would be no better.
+  const bool with_staging = staging_dead_ && machine_.record().stages && !it->ephemeral;
+  if (dead && with_staging && RepairStaging(why, /*asked=*/false)) return;
   // What hangs may answer again; and to take it away would hang too.
-  const bool repair = dead && it->Remounts() && !it->ephemeral;
+  const bool repair = dead && !with_staging && it->Remounts() && !it->ephemeral;
   Event("volume.dead", key.consumer,
         fmt::format("{}: {}{}", why,
                     dead ? fmt::format("{} has to be restarted once it is mounted again", Describe(key))
@@ -137,6 +132,19 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   remounting_.insert(key);
   SaveSoon();
   Start();
+}
+
+bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
+  if (!machine_.RepairStaging(why, asked)) return false;
+  for (const PublicationRecord& p : machine_.record().publications) {
+    if (!p.again) continue;
+    remounting_.insert(p.key);
+    Event("volume.dead", p.key.consumer,
+          fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
+  }
+  SaveSoon();
+  Start();
+  return true;
 }
 
 bool VolumeActor::Confirm(Origin origin) {
@@ -153,6 +161,8 @@ bool VolumeActor::Confirm(Origin origin) {
 }
 
 bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
+  // What is dead from the staging up is not mended by publishing that once more.
+  if (staging_dead_ && RepairStaging(why, /*asked=*/true)) return true;
   if (!machine_.Repair(key, why)) return false;
   remounting_.insert(key);
   SaveSoon();
@@ -208,7 +218,7 @@ void VolumeActor::TellConsumers() {
     for (const PublicationRecord& p : machine_.record().publications) {
       consumers.insert(p.key.consumer);
       const bool wanted = p.state != PublicationState::kUnpublishing || p.again;
-      if (p.life.kind == ConsumerLife::Kind::kUnknown || !wanted) continue;
+      if (p.life.kind == ConsumerLife::Kind::kUnknown || !wanted || !context_.recovered) continue;
       const std::string id = WatchId(p);
       lives[id] = p.life;
       const auto known = watched_.find(id);

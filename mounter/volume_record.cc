@@ -180,6 +180,7 @@ std::string EncodeRecord(const VolumeRecord& record) {
   capability.set_volume_mount_group(record.use.volume_mount_group);
   out.set_owed_expansion_bytes(record.owed_expansion_bytes);
   out.set_rebuilt(record.rebuilt);
+  out.set_may_live_on(record.may_live_on);
   out.set_sent_access_mode(record.sent_mode);
   for (const auto& [key, value] : record.volume_context) (*out.mutable_volume_context())[key] = value;
   if (record.publish_context) {
@@ -246,6 +247,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.use.volume_mount_group = in.capability().volume_mount_group();
   record.owed_expansion_bytes = in.owed_expansion_bytes();
   record.rebuilt = in.rebuilt();
+  record.may_live_on = in.may_live_on();
   record.sent_mode = static_cast<AccessMode::Mode>(in.sent_access_mode());
   record.volume_context = Copy(in.volume_context());
   if (in.has_publish_context()) record.publish_context = Copy(in.publish_context().values());

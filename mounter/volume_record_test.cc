@@ -27,6 +27,9 @@ VolumeRecord FullRecord() {
   record.stage_state = StageState::kStaged;
   record.stage_uncertain = true;
   record.last_error = "none";
+  record.owed_expansion_bytes = 1LL << 40;
+  record.rebuilt = true;
+  record.may_live_on = true;
   PublicationRecord publication;
   publication.key = {.consumer = "web", .name = "data"};
   publication.component = "0123";
@@ -36,6 +39,17 @@ VolumeRecord FullRecord() {
   publication.uncertain = true;
   publication.last_error = "gone";
   publication.published_at = WallTime(std::chrono::microseconds(1'234'567));
+  publication.origin = Origin::kScheduler;
+  publication.remount = true;
+  publication.ephemeral = true;
+  publication.life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34, .name = ""};
+  publication.permissions = {
+      .owner = 0, .group = 7, .mode = 02770, .recursive = true, .selinux_label = "system_u:object_r:x:s0"};
+  publication.permissions_set = true;
+  publication.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/etc/secret"};
+  publication.held = "the node was restarted";
+  publication.again = true;
+  publication.mount_id = 1ULL << 40;
   record.publications.push_back(publication);
   return record;
 }
@@ -57,6 +71,9 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->stage_state, StageState::kStaged);
   EXPECT_TRUE(read->stage_uncertain);
   EXPECT_EQ(read->last_error, "none");
+  EXPECT_EQ(read->owed_expansion_bytes, 1LL << 40);
+  EXPECT_TRUE(read->rebuilt);
+  EXPECT_TRUE(read->may_live_on);
   ASSERT_EQ(read->publications.size(), 1U);
   const PublicationRecord& publication = read->publications[0];
   EXPECT_EQ(publication.key, record.publications[0].key);
@@ -67,6 +84,16 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(publication.uncertain);
   EXPECT_EQ(publication.last_error, "gone");
   EXPECT_EQ(publication.published_at, record.publications[0].published_at);
+  EXPECT_EQ(publication.origin, Origin::kScheduler);
+  EXPECT_TRUE(publication.remount);
+  EXPECT_TRUE(publication.ephemeral);
+  EXPECT_EQ(publication.life, record.publications[0].life);
+  EXPECT_EQ(publication.permissions, record.publications[0].permissions);
+  EXPECT_TRUE(publication.permissions_set);
+  EXPECT_EQ(publication.secrets_reference, record.publications[0].secrets_reference);
+  EXPECT_EQ(publication.held, "the node was restarted");
+  EXPECT_TRUE(publication.again);
+  EXPECT_EQ(publication.mount_id, 1ULL << 40);
 }
 
 TEST(VolumeRecordTest, NoPublishContextDiffersFromAnEmptyOne) {

@@ -16,6 +16,7 @@ namespace {
 
 using volume_steps_internal::NotSent;
 using volume_steps_internal::Report;
+using volume_steps_internal::SafeToHandOut;
 
 constexpr size_t kLeftoverMountLimit = 1000;
 
@@ -49,6 +50,13 @@ StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& 
     report.stuck = StuckView{.on = std::string(RpcName(rpc)), .pid = 0, .since = began};
   }
   return report;
+}
+
+absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path) {
+  if (!facts.ok()) return facts.status();
+  if (!S_ISLNK(facts->mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{}: somebody put a symbolic link there, which would lead the plugin elsewhere; remove it", path));
 }
 
 StepReport NotSent(const absl::Status& status) {
@@ -139,7 +147,8 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
     case StepKind::kNone:
       break;
     case StepKind::kStage:
-      co_return co_await Stage(std::move(record), std::move(input.secrets), std::move(progress), deadline);
+      co_return co_await Stage(std::move(record), publication, std::move(input.secrets), std::move(progress),
+                               deadline);
     case StepKind::kPublish:
       co_return co_await Publish(std::move(record), publication, std::move(input.secrets),
                                  std::move(progress), deadline);
@@ -160,11 +169,15 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
   co_return StepReport{};
 }
 
-Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, Secrets secrets, StepProgress progress,
-                                         TimePoint deadline) {
+Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord publication, Secrets secrets,
+                                         StepProgress progress, TimePoint deadline) {
   constexpr CsiRpc kRpc = CsiRpc::kNodeStageVolume;
   auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
+  // A plugin may have taken the directory away when it unstaged, and somebody may have put something else
+  // there.
+  const absl::Status made = context_.paths->Make(record, publication);
+  if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
@@ -181,6 +194,9 @@ Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecor
   // Those of a repair went when it was undone. What is there stays.
   const absl::Status made = context_.paths->Make(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
+  const absl::Status safe = SafeToHandOut(context_.paths->LookAtTarget(record, publication),
+                                          context_.paths->TargetPath(record, publication));
+  if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = safe};
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodePublishVolume(std::move(request), deadline);

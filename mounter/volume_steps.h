@@ -55,6 +55,7 @@ struct StepProgress {
   std::function<void(std::string why)> waiting;        // for the plugin, or for its gate
   std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
+  std::function<void()> detached = {};                 // a mount was detached lazily
 };
 
 class VolumeSteps {
@@ -89,8 +90,8 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(CsiRpc rpc, std::string plugin_id,
                                                            StepProgress progress, TimePoint deadline);
 
-  [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, Secrets secrets, StepProgress progress,
-                                            TimePoint deadline);
+  [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, PublicationRecord publication,
+                                            Secrets secrets, StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Publish(VolumeRecord record, PublicationRecord publication,
                                               Secrets secrets, StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> SetPermissions(std::string path, RootPermissions permissions,
@@ -163,6 +164,8 @@ namespace volume_steps_internal {
                                 WallTime began, TimePoint deadline);
 // Before anything was sent: a plugin that is away may come back, anything else stays as it is.
 [[nodiscard]] StepReport NotSent(const absl::Status& status);
+// FAILED_PRECONDITION where `facts` of a path show a symbolic link: no plugin is given such a path.
+[[nodiscard]] absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path);
 
 }  // namespace volume_steps_internal
 

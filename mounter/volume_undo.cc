@@ -15,6 +15,7 @@ namespace {
 
 using volume_steps_internal::NotSent;
 using volume_steps_internal::Report;
+using volume_steps_internal::SafeToHandOut;
 
 // How often a reverse call that was answered OK, with no effect, is made before we unmount ourselves.
 constexpr int kReverseCalls = 3;
@@ -95,6 +96,8 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   }
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
+  const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
+  if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
   bool detached = false;
   for (int call = 1;; ++call) {
     // A plugin that hangs in the file system is not waited for to the end where it may be detached.
@@ -139,6 +142,7 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
           co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
+      if (progress.detached) progress.detached();
       context_.events.Append({.type = "volume.may_live_on",
                               .plugin_id = record.plugin_id,
                               .volume_id = record.volume_id,

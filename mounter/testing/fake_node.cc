@@ -174,9 +174,14 @@ grpc::Status FakeNode::DoStage(const ::csi::v1::NodeStageVolumeRequest& request)
     Breach("staging path is no directory: " + path);
   const auto known = staged_.find(request.volume_id());
   if (known != staged_.end()) {
-    if (known->second.staging_target_path() == path) return grpc::Status::OK;
-    Breach("staged at a second path: " + path);
-    return {grpc::StatusCode::ALREADY_EXISTS, "staged elsewhere"};
+    if (known->second.staging_target_path() != path) {
+      Breach("staged at a second path: " + path);
+      return {grpc::StatusCode::ALREADY_EXISTS, "staged elsewhere"};
+    }
+    // What the caller had to unmount itself, after a lie, is staged in our books alone.
+    const auto facts = LookAt(path);
+    const bool there = facts.ok() && facts->mount_root;
+    if (there || request.volume_capability().has_block()) return grpc::Status::OK;
   }
   const std::string data = DataPath(request.volume_id());
   if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
@@ -193,7 +198,8 @@ grpc::Status FakeNode::DoUnstage(const ::csi::v1::NodeUnstageVolumeRequest& requ
     // A target that the caller unmounted after a lie is published in our books alone.
     const auto facts = LookAt(target);
     const bool there = facts.ok() && (facts->mount_root || S_ISBLK(facts->mode));
-    if (published.volume_id == request.volume_id() && there) Breach("unstaged while published at " + target);
+    if (published.volume_id == request.volume_id() && there)
+      Breach(fmt::format("unstaged {} while published at {}", request.volume_id(), target));
   }
   const auto known = staged_.find(request.volume_id());
   if (known == staged_.end()) return grpc::Status::OK;
@@ -211,7 +217,7 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   const std::string& target = request.target_path();
   const std::string& staging = request.staging_target_path();
   if (!staging.empty() && !staged_.contains(request.volume_id())) {
-    Breach("published before it was staged");
+    Breach("published before it was staged: " + request.volume_id());
     return {grpc::StatusCode::FAILED_PRECONDITION, "not staged"};
   }
   // An ephemeral volume is known by its mount, any other by the books that we keep.
@@ -242,8 +248,11 @@ grpc::Status FakeNode::DoUnpublish(const ::csi::v1::NodeUnpublishVolumeRequest& 
   const std::string& target = request.target_path();
   struct stat info{};
   if (lstat(target.c_str(), &info) != 0) {
-    published_.erase(target);
-    return grpc::Status::OK;
+    if (errno == ENOENT) {
+      published_.erase(target);
+      return grpc::Status::OK;
+    }
+    info.st_mode = S_IFDIR;  // of a dead file system, which only has to go
   }
   if (S_ISDIR(info.st_mode)) {
     if (umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0 && errno != EINVAL) return Errno("umount " + target);
