@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <filesystem>
 #include <limits>
@@ -34,6 +35,9 @@ using WaitType = asio::posix::stream_descriptor::wait_type;
 constexpr Duration kOpenWithin = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(200);
 constexpr Duration kLongestPause = std::chrono::seconds(30);
+// The kernel tells of a cgroup's changes every 10 ms at most. What it has kept back is lost where the group
+// is removed meanwhile, so one more look is taken after each time that it may have told of something.
+constexpr Duration kLookOnceMore = std::chrono::milliseconds(50);
 // Longer ones the kernel does not take.
 constexpr size_t kPathLimit = 4095;
 
@@ -104,6 +108,7 @@ class EndWatch {
   }
   ~EndWatch() {
     state_->ended = nullptr;
+    state_->once_more.cancel();
     boost::system::error_code ignored;
     [[maybe_unused]] const auto closed = state_->fd.close(ignored);
   }
@@ -113,8 +118,9 @@ class EndWatch {
  private:
   struct State {
     State(const asio::any_io_executor& executor, int number, bool is_cgroup, std::function<void()> on_end)
-        : fd(executor, number), cgroup(is_cgroup), ended(std::move(on_end)) {}
+        : fd(executor, number), once_more(executor), cgroup(is_cgroup), ended(std::move(on_end)) {}
     asio::posix::stream_descriptor fd;
+    asio::steady_timer once_more;
     bool cgroup;
     std::function<void()> ended;
   };
@@ -124,6 +130,13 @@ class EndWatch {
     if (waiting.cgroup && !Populated(waiting.fd.native_handle())) {
       asio::post(waiting.fd.get_executor(), [state = std::move(state)] { End(state); });
       return;
+    }
+    if (waiting.cgroup) {
+      waiting.once_more.expires_after(kLookOnceMore);
+      waiting.once_more.async_wait([state](const boost::system::error_code& error) {
+        if (error || state->ended == nullptr) return;
+        if (!Populated(state->fd.native_handle())) End(state);
+      });
     }
     waiting.fd.async_wait(waiting.cgroup ? WaitType::wait_error : WaitType::wait_read,
                           [state = std::move(state)](const boost::system::error_code& error) {
