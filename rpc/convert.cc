@@ -167,6 +167,16 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   return to;
 }
 
+std::vector<std::string> LinesOf(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
 v1::ReloadResponse ToProto(const NodeReload& report) {
   v1::ReloadResponse to;
   const auto fill = [](const std::vector<std::string>& from, auto* list) {
@@ -177,8 +187,9 @@ v1::ReloadResponse ToProto(const NodeReload& report) {
   fill(report.plugins.swapped, to.mutable_swapped());
   fill(report.plugins.updated, to.mutable_updated());
   fill(report.plugins.unchanged, to.mutable_unchanged());
-  fill(report.plugins.broken, to.mutable_broken());
-  fill(report.volumes.broken, to.mutable_broken());
+  for (const auto* files : {&report.plugins.broken, &report.volumes.broken}) {
+    for (const std::string& mistakes : *files) fill(LinesOf(mistakes), to.mutable_broken());
+  }
   fill(report.volumes.declared, to.mutable_volumes_declared());
   fill(report.volumes.withdrawn, to.mutable_volumes_withdrawn());
   fill(report.volumes.changed, to.mutable_volumes_changed());

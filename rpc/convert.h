@@ -10,6 +10,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/log.h"
@@ -27,6 +28,9 @@ inline constexpr size_t kShownMessage = 4096;
 
 // An id: unchanged, unless it cannot be sent as a proto3 string.
 [[nodiscard]] std::string IdText(const std::string& value);
+
+// What mistakes are told as: a line each.
+[[nodiscard]] std::vector<std::string> LinesOf(std::string_view text);
 
 // `volumes`: how many are held through it here.
 [[nodiscard]] v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes);

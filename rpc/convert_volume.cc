@@ -1,6 +1,7 @@
 #include "rpc/convert_volume.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -173,8 +174,9 @@ v1::Finding FindingOf(const Finding& finding) {
   return to;
 }
 
-const std::string& ErrorOf(const DeclaredView& file) {
-  return file.error_in_file.empty() ? file.last_error : file.error_in_file;
+std::string ErrorOf(const DeclaredView& file) {
+  if (file.error_in_file.empty()) return file.last_error;
+  return fmt::format("{}", fmt::join(LinesOf(file.error_in_file), "; "));
 }
 
 }  // namespace
@@ -287,6 +289,9 @@ v1::Volume DeclaredVolume(const std::string& plugin_id, const std::string& volum
   to.set_state(v1::ABSENT);
   const v1::PublishVolumeRequest& request = files.front().request;
   *to.mutable_capability() = request.capability();
+  if (request.capability().access_mode() == v1::ACCESS_MODE_UNKNOWN) {
+    to.mutable_capability()->set_access_mode(static_cast<v1::AccessMode>(VolumeUse().access_mode));
+  }
   if (request.mount_options().has_fs_type()) {
     to.mutable_capability()->set_fs_type(request.mount_options().fs_type());
   }
@@ -303,8 +308,10 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
   std::string names;
   for (const DeclaredView& file : files) {
     names += (names.empty() ? "" : ", ") + file.file;
-    if (!volume->last_error().empty() || ErrorOf(file).empty()) continue;
-    volume->set_last_error(Shown(ErrorOf(file)));
+    // A file with mistakes costs a volume that is there nothing: it stays as the file had it.
+    const std::string error = volume->state() == v1::ABSENT ? ErrorOf(file) : file.last_error;
+    if (!volume->last_error().empty() || error.empty()) continue;
+    volume->set_last_error(Shown(error));
     if (file.next_retry_at && !volume->has_next_retry_at()) {
       *volume->mutable_next_retry_at() = ToProto(*file.next_retry_at);
     }
@@ -312,11 +319,13 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
   volume->set_declared_in(Shown(names));
 }
 
+bool IsWell(const DeclaredView& file) { return file.state == "published" && ErrorOf(file).empty(); }
+
 std::string DescribeDeclared(const DeclaredView& file) {
   std::string text = fmt::format("{} declares it for consumer {}", Printable(file.file, 512),
                                  Printable(file.request.consumer(), 256));
-  for (const std::string* part : {&file.state, &ErrorOf(file)}) {
-    if (!part->empty()) text += ": " + Printable(*part, 1024);
+  for (const std::string& part : {file.state, ErrorOf(file)}) {
+    if (!part.empty()) text += ": " + Printable(part, 1024);
   }
   return text;
 }

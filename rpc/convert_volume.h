@@ -27,6 +27,8 @@ namespace berth {
 // Which files declare the volume; and where it has no error of its own, theirs.
 void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume);
 
+// It is published, as its file says.
+[[nodiscard]] bool IsWell(const DeclaredView& file);
 // "volumes.d/data.toml declares it for consumer web: waiting: plugin nfs is not ready".
 [[nodiscard]] std::string DescribeDeclared(const DeclaredView& file);
 

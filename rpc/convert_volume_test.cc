@@ -241,6 +241,7 @@ TEST(ConvertDeclaredTest, AVolumeThatIsOnlyDeclaredIsAbsent) {
   EXPECT_EQ(shown.plugin_id(), "p");
   EXPECT_EQ(shown.volume_id(), "v");
   EXPECT_EQ(shown.state(), v1::ABSENT);
+  EXPECT_EQ(shown.capability().access_mode(), v1::SINGLE_NODE_MULTI_WRITER);
   EXPECT_EQ(shown.capability().fs_type(), "xfs");
   EXPECT_THAT(shown.capability().mount_flags(), ElementsAre("password=hush"));
   EXPECT_EQ(shown.declared_in(), "/v/data.toml");
@@ -252,11 +253,15 @@ TEST(ConvertDeclaredTest, AVolumeThatIsOnlyDeclaredIsAbsent) {
 TEST(ConvertDeclaredTest, TheVolumesOwnErrorComesFirst) {
   DeclaredView good = Declared("/v/a.toml");
   DeclaredView bad = Declared("/v/b.toml");
-  bad.error_in_file = "b.toml:3: colour: unknown key";
+  bad.error_in_file = "b.toml:3: colour: unknown key\nb.toml:4: x";
   v1::Volume volume;
+  volume.set_state(v1::PUBLISHED);
+  AddDeclared({bad}, &volume);
+  EXPECT_EQ(volume.last_error(), "") << "it stays as the file had it";
+  volume.set_state(v1::ABSENT);
   AddDeclared({good, bad}, &volume);
   EXPECT_EQ(volume.declared_in(), "/v/a.toml, /v/b.toml");
-  EXPECT_EQ(volume.last_error(), "b.toml:3: colour: unknown key");
+  EXPECT_EQ(volume.last_error(), "b.toml:3: colour: unknown key; b.toml:4: x");
   volume.set_last_error("its own");
   AddDeclared({bad}, &volume);
   EXPECT_EQ(volume.last_error(), "its own");

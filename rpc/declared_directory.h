@@ -24,7 +24,7 @@ struct DeclaredView {
   std::string state;       // for people: "published", "waiting: plugin nfs is not ready"
   std::string last_error;  // of the last try; empty: there was none, or it succeeded
   std::optional<WallTime> next_retry_at = {};
-  std::string error_in_file = {};  // every mistake in the file; empty: it is sound
+  std::string error_in_file = {};  // every mistake in the file, a line each; empty: it is sound
 };
 
 // What a reload found, by the names of files.
@@ -32,7 +32,8 @@ struct DeclaredReload {
   std::vector<std::string> declared;   // new
   std::vector<std::string> withdrawn;  // their file is gone: they are being released
   std::vector<std::string> changed;    // released and published anew
-  std::vector<std::string> broken;     // "data.toml: /etc/berth/volumes.d/data.toml:4: colour: unknown key"
+  // All that is wrong with a file, a line each: "/etc/berth/volumes.d/data.toml:4: colour: unknown key".
+  std::vector<std::string> broken;
 };
 
 class DeclaredDirectory {

@@ -97,8 +97,11 @@ std::vector<std::string> NodeApi::Problems() const {
   }
   for (const std::string& problem : declared_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const DeclaredView& declared : declared_.List()) {
-    const std::string& error = declared.error_in_file.empty() ? declared.last_error : declared.error_in_file;
-    if (!error.empty()) problems.push_back(fmt::format("{}{}", Shown(declared.file), Because(error)));
+    for (const std::string& mistake : LinesOf(declared.error_in_file)) {
+      problems.push_back(Printable(mistake, 1024));  // it names the file
+    }
+    if (!declared.error_in_file.empty() || declared.last_error.empty()) continue;
+    problems.push_back(fmt::format("{}{}", Shown(declared.file), Because(declared.last_error)));
   }
   for (const VolumeView& volume : mounter_.List()) AddProblems(volume, &problems);
   if (problems.size() > kProblemLimit) {

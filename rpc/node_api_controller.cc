@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <set>
+
 #include "base/status.h"
 #include "csi/errors.h"
 #include "rpc/convert.h"
@@ -132,8 +134,8 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
   }
   VolumeKey key = KeyOf(controller.plugin_id, request.volume_id());
   if (const auto held = FindHeld(controller.plugin_id, request.volume_id())) {
-    std::vector<std::string> consumers;
-    for (const PublicationView& view : held->publications) consumers.push_back(Shown(view.consumer));
+    std::set<std::string> consumers;
+    for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
     co_return absl::FailedPreconditionError(fmt::format(
         "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(request.volume_id()),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));

@@ -126,6 +126,7 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
   for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
     *answer.add_mounts() = ToProto(mount, call.rights.change);
   }
+  BERTH_CO_RETURN_IF_ERROR(CheckAnswerSize(answer.ByteSizeLong(), "mounts", request.consumer()));
   if (answer.mounts_size() == 0) {
     co_return absl::NotFoundError(
         fmt::format("consumer {} has nothing published on this node", Shown(request.consumer())));
@@ -154,7 +155,11 @@ NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVol
     co_return resolved.ok() ? explained.status() : resolved.status();
   }
   if (is_declared) {
-    for (const DeclaredView& file : files->second) answer.add_remarks(DescribeDeclared(file));
+    // Of one that is only declared, in one file, last_error says it all.
+    const bool told = !explained.ok() && files->second.size() == 1;
+    for (const DeclaredView& file : files->second) {
+      if (!told && !IsWell(file)) answer.add_remarks(DescribeDeclared(file));
+    }
   }
   co_return answer;
 }

@@ -117,6 +117,8 @@ NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetC
   work->askers = std::min(kSideBySide, work->volumes.size());
   for (size_t i = work->askers; i > 0; --i) askers.Spawn(Shown(request.consumer()), ReadStats(work));
   bool cancelled = false;
+  // The join below must begin also when this call was cancelled; the wait still throws then.
+  co_await asio::this_coro::throw_if_cancelled(false);
   try {
     [[maybe_unused]] const bool ended =
         co_await work->bell.WaitUntil([&work] { return work->askers == 0; }, TimePoint::max());
@@ -131,6 +133,7 @@ NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetC
     for (const v1::VolumeUsage& usage : stats.usage()) AddTo(usage, answer.mutable_total());
     *answer.add_volumes() = std::move(stats);
   }
+  BERTH_CO_RETURN_IF_ERROR(CheckAnswerSize(answer.ByteSizeLong(), "figures", request.consumer()));
   co_return answer;
 }
 

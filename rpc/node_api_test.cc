@@ -117,7 +117,7 @@ TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
                   .swapped = {"c"},
                   .updated = {"d"},
                   .unchanged = {"e"},
-                  .broken = {"f: f.toml:1: x\n"}},
+                  .broken = {"f: f.toml:1: x\nf.toml:2: y\n"}},
       .volumes = {
           .declared = {"g.toml"}, .withdrawn = {"h.toml"}, .changed = {"i.toml"}, .broken = {"j.toml: y"}}};
   const auto answer = Call(&NodeApi::Reload, v1::ReloadRequest());
@@ -127,7 +127,7 @@ TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
   EXPECT_THAT(answer->swapped(), ElementsAre("c"));
   EXPECT_THAT(answer->updated(), ElementsAre("d"));
   EXPECT_THAT(answer->unchanged(), ElementsAre("e"));
-  EXPECT_THAT(answer->broken(), ElementsAre("f: f.toml:1: x\\x0a", "j.toml: y"));
+  EXPECT_THAT(answer->broken(), ElementsAre("f: f.toml:1: x", "f.toml:2: y", "j.toml: y"));
   EXPECT_THAT(answer->volumes_declared(), ElementsAre("g.toml"));
   EXPECT_THAT(answer->volumes_withdrawn(), ElementsAre("h.toml"));
   EXPECT_THAT(answer->volumes_changed(), ElementsAre("i.toml"));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/status.h"
 #include "rpc/request_parts.h"
 
 namespace berth {
@@ -88,6 +89,14 @@ absl::Status CheckConsumer(const std::string& consumer) {
   Mistakes mistakes;
   mistakes.Required("consumer", consumer, RequestLimits::kConsumer);
   return mistakes.ToStatus();
+}
+
+absl::Status CheckAnswerSize(size_t bytes, std::string_view what, const std::string& consumer) {
+  constexpr size_t kMost = size_t{3} << 20;
+  if (bytes <= kMost) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "the {} of consumer {} are too many for one answer: ListVolumes tells of its volumes page by page",
+      what, Printable(consumer, 256)));
 }
 
 absl::Status CheckList(const v1::ListVolumesRequest& request) {

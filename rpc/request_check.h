@@ -10,6 +10,7 @@
 #include <absl/status/statusor.h>
 
 #include <string>
+#include <string_view>
 
 #include "csi/csi.pb.h"
 #include "mounter/mounter.h"
@@ -58,6 +59,9 @@ struct RequestLimits {
 // For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.
 [[nodiscard]] absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id);
 [[nodiscard]] absl::Status CheckConsumer(const std::string& consumer);
+// RESOURCE_EXHAUSTED where an answer of so many bytes about all of `consumer` would not reach a client, which
+// takes 4 MiB: half of the `what` of a consumer would be taken for all of it.
+[[nodiscard]] absl::Status CheckAnswerSize(size_t bytes, std::string_view what, const std::string& consumer);
 [[nodiscard]] absl::Status CheckPluginName(const std::string& id);
 [[nodiscard]] absl::Status CheckSwap(const v1::SwapPluginRequest& request);
 [[nodiscard]] absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request);
