@@ -12,7 +12,7 @@ CLI::Option* AddRepeated(CLI::App& command, const std::string& name, std::vector
                          const std::string& value_name, const std::string& description) {
   return command.add_option(name, values, description)
       ->allow_extra_args(false)
-      ->option_text(value_name + " …");
+      ->option_text(value_name + " ...");
 }
 
 void DeclareCapability(CLI::App& command, CapabilityOptions& options) {

@@ -53,7 +53,7 @@ void DeclareCsi(CLI::App& command, CsiOptions& options) {
   command.add_option("service", options.service, "The service")->option_text("SERVICE");
   command.add_option("method", options.method, "The RPC")->option_text("METHOD");
   command.add_option("fields", options.fields, "Fields of the request, such as volume_id=v1")
-      ->option_text("FIELD=VALUE …");
+      ->option_text("FIELD=VALUE ...");
   command
       .add_option("--request", options.request,
                   "The request as JSON, @FILE, or - for standard input; FIELD=VALUE go on top of it")

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -20,27 +22,39 @@ std::string Section(std::string_view title, const Table& table, bool colour) {
   return fmt::format("\n{}\n{}", Toned(title, Tone::kFaint, colour), table.Render(colour));
 }
 
+// The remark that says what comes, rather than what does not fit together.
+constexpr std::string_view kNext = "next: ";
+bool IsNext(const std::string& remark) { return remark.starts_with(kNext); }
+
 Table Verdict(const v1::ExplainVolumeResponse& answer, system_clock::time_point now) {
   const v1::Volume& volume = answer.volume();
   const std::vector<Condition> conditions = ConditionsOf(volume, now);
   Table table;
   table.Add({"volume", fmt::format("{} of plugin {}", volume.volume_id(), volume.plugin_id())});
   table.Add({"state", StateCell(volume.state(), volume.uncertain())});
-  if (conditions.empty() && answer.remarks().empty()) {
+  const bool nothing_wrong = std::all_of(answer.remarks().begin(), answer.remarks().end(), IsNext);
+  if (conditions.empty() && nothing_wrong) {
     table.Add({"verdict", Cell("nothing is wrong", Tone::kGood)});
   }
   for (const Condition& condition : conditions) {
     table.Add({condition.word, Cell(condition.text, condition.tone)});
     if (!condition.next.empty()) table.Add({"  do", condition.next});
   }
-  for (const std::string& remark : answer.remarks()) table.Add({"remark", Cell(remark, Tone::kCareful)});
+  for (const std::string& remark : answer.remarks()) {
+    if (!IsNext(remark)) table.Add({"remark", Cell(remark, Tone::kCareful)});
+  }
   if (!volume.running().empty()) {
     table.Add({"running", volume.has_running_since()
                               ? fmt::format("{}, began {}", volume.running(),
                                             FormatRelative(volume.running_since(), now))
                               : volume.running()});
   }
-  if (volume.has_next_retry_at()) table.Add({"next try", FormatRelative(volume.next_retry_at(), now)});
+  const auto next = std::find_if(answer.remarks().begin(), answer.remarks().end(), IsNext);
+  if (next != answer.remarks().end()) {
+    table.Add({"next", next->substr(kNext.size())});
+  } else if (volume.has_next_retry_at()) {
+    table.Add({"next try", FormatRelative(volume.next_retry_at(), now)});
+  }
   return table;
 }
 
@@ -90,7 +104,8 @@ std::string ExplainText(const v1::ExplainVolumeResponse& answer, system_clock::t
   const Table mounts = KernelMounts(answer);
   text += mounts.empty() ? fmt::format("\n{}\n", Toned("The kernel has no mount of it", Tone::kFaint, colour))
                          : Section("Mounts in the kernel", mounts, colour);
-  text += Section("Records", Records(answer), colour);
+  // Of one that is only declared there are none.
+  if (!answer.journal_key().empty()) text += Section("Records", Records(answer), colour);
   return text;
 }
 

@@ -60,13 +60,14 @@ TEST(ExplainViewTest, TheVerdictComesFirstThenWhoThenTheEvidence) {
   mount.set_fs_type("nfs4");
   mount.set_source("server:/export");
   answer.add_remarks("the journal says published, the kernel agrees");
+  answer.add_remarks("next: it is tried again in 10 s");
   EXPECT_EQ(Text(answer), R"(volume    v1 of plugin nfs
 state     UNPUBLISHING
 stuck 3m  umount /t does not come back, since 3m (helper process 99)
   do      It ends when the file system, or the plugin, answers; other volumes do not wait for it. To give the file system up, with what it has not written: berthctl volume unpublish --plugin nfs --volume v1 --consumer job-1 --force
 remark    the journal says published, the kernel agrees
 running   NodeUnpublishVolume, began 4m ago
-next try  in 10s
+next      it is tried again in 10 s
 
 Used by
 CONSUMER  NAME  STATE         ACCESS      ORIGIN  SINCE  TARGET  LIFE  TROUBLE
@@ -98,6 +99,14 @@ TEST(ExplainViewTest, AVolumeThatIsWellSaysSoAtOnce) {
   const std::string text = Text(answer);
   EXPECT_THAT(text, HasSubstr("verdict  nothing is wrong"));
   EXPECT_THAT(text, AllOf(HasSubstr("The kernel has no mount of it"), Not(HasSubstr("Kept busy"))));
+}
+
+TEST(ExplainViewTest, WhatComesNextIsNoTrouble) {
+  v1::ExplainVolumeResponse answer = Answer();
+  answer.mutable_volume()->set_state(v1::PUBLISHED);
+  answer.add_remarks("next: nothing is to be done");
+  EXPECT_THAT(Text(answer), AllOf(HasSubstr("verdict  nothing is wrong"),
+                                  HasSubstr("next     nothing is to be done"), Not(HasSubstr("remark"))));
 }
 
 TEST(ExplainViewTest, ARemarkIsNoAllClear) {

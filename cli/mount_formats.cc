@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <google/protobuf/struct.pb.h>
-#include <google/protobuf/util/json_util.h>
 
 #include <array>
 #include <map>
@@ -58,12 +56,9 @@ absl::Status CheckLine(const PlacedMount& mount, std::string_view forbidden, std
 }
 
 std::string JsonOf(const PlacedMount& mount) {
-  google::protobuf::Struct document;
-  if (!google::protobuf::util::JsonStringToMessage(ToJson(mount.mount, false), &document).ok()) return "{}";
-  (*document.mutable_fields())["destination"].set_string_value(mount.destination);
-  std::string json = ToJson(document, false);
-  while (json.ends_with('\n')) json.pop_back();
-  return json;
+  std::string json = ToJson(mount.mount, false);
+  json.resize(json.find_last_of('}'));
+  return fmt::format("{},\"destination\":{}}}", json, JsonString(mount.destination));
 }
 
 std::string Json(const std::vector<PlacedMount>& mounts) {

@@ -1,7 +1,6 @@
 #include "cli/output.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 
 #include "base/status.h"
 #include "cli/failure.h"
+#include "cli/quoting.h"
 
 namespace berth::cli {
 namespace {
@@ -69,12 +69,8 @@ void Output::Error(const absl::Status& status) const {
   const std::string message = Printable({raw.data(), raw.size()});
   const std::string hint = HintOf(status);
   if (json()) {
-    google::protobuf::Struct document;
-    auto& error = *(*document.mutable_fields())["error"].mutable_struct_value()->mutable_fields();
-    error["code"].set_string_value(std::string(CodeName(status.code())));
-    error["message"].set_string_value(message);
-    error["hint"].set_string_value(hint);
-    Put(stderr, ToJson(document, false));
+    Put(stderr, fmt::format("{{\"error\":{{\"code\":{},\"message\":{},\"hint\":{}}}}}\n",
+                            JsonString(CodeName(status.code())), JsonString(message), JsonString(hint)));
     return;
   }
   Put(stderr, IsAnswer(status) ? fmt::format("berthctl: {}: {}\n", CodeName(status.code()), message)

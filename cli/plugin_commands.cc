@@ -190,8 +190,15 @@ absl::Status Reload(Session& session, const NoOptions& /*options*/) {
       session.output.Note("there are no plugins, and no declared volumes");
   }
   if (answer->broken().empty()) return absl::OkStatus();
-  return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(answer->broken(), "; "))),
-                  "What runs was left as it is; mend the file, then: berthctl reload");
+  constexpr std::string_view kHint = "What runs was left as it is; mend the file, then: berthctl reload";
+  if (session.output.json() || answer->broken_size() == 1) {
+    return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(answer->broken(), "; "))),
+                    kHint);
+  }
+  // A person reads them line by line.
+  for (const std::string& mistake : answer->broken()) session.output.Note(mistake);
+  return WithHint(absl::FailedPreconditionError(fmt::format("{} mistakes in files", answer->broken_size())),
+                  kHint);
 }
 
 void DeclareId(CLI::App& command, PluginOptions& options) {

@@ -125,7 +125,14 @@ TEST_F(PluginCommandsTest, AReloadWithABrokenFileFailsAndNamesIt) {
   const Ended run = Ctl({"reload"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("unchanged"));
-  EXPECT_THAT(run.err, HasSubstr("nfs.toml:4: colour"));
+  EXPECT_THAT(run.err, HasSubstr("FAILED_PRECONDITION: nfs: /etc/berth/plugins.d/nfs.toml:4: colour"));
+  node_.reloaded.add_broken("/etc/berth/volumes.d/data.toml:5: shape: unknown key");
+  const Ended more = Ctl({"reload"});
+  EXPECT_EQ(more.exit_code, 1);
+  EXPECT_THAT(more.err,
+              AllOf(HasSubstr("berthctl: nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key\n"),
+                    HasSubstr("berthctl: /etc/berth/volumes.d/data.toml:5: shape: unknown key\n"),
+                    HasSubstr("2 mistakes in files")));
   const Ended json = Ctl({"-o", "json", "reload"});
   EXPECT_EQ(json.exit_code, 1);
   ExpectJson(json.out, node_.reloaded);

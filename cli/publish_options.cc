@@ -21,6 +21,16 @@ A switch that the file sets is taken back so: --readonly=false.
   berthctl volume publish --file volume.toml --consumer job-7 --unit job-7.service
 How a container mounts it then: berthctl volume mounts job-7 --format podman)";
 
+// A switch that may be left to the file. CLI11 would take an optional for a counter, and set it to 0.
+CLI::Option* AddSwitch(CLI::App& command, const std::string& name, std::optional<bool>& value,
+                       const std::string& description) {
+  return command.add_flag(name, description)->check([&value](const std::string& text) {
+    if (text != "true" && text != "false") return fmt::format("is true or false, not '{}'", text);
+    value = text == "true";
+    return std::string();
+  });
+}
+
 void DeclareWhat(CLI::App& command, PublishOptions& options) {
   constexpr const char* kGroup = "The volume and its consumer";
   command
@@ -51,11 +61,9 @@ void DeclareHow(CLI::App& command, PublishOptions& options) {
                   "The group that is to own the files, where the plugin can do that")
       ->option_text("GROUP")
       ->group(kGroup);
-  command.add_flag("--readonly", options.readonly, "Read only for this consumer")->group(kGroup);
-  command
-      .add_flag(
-          "--ephemeral", options.ephemeral,
-          "An inline volume: made now, as --context says, and DELETED with its data when it is unpublished")
+  AddSwitch(command, "--readonly", options.readonly, "Read only for this consumer")->group(kGroup);
+  AddSwitch(command, "--ephemeral", options.ephemeral,
+            "An inline volume: made now, as --context says, and DELETED with its data when it is unpublished")
       ->group(kGroup);
 }
 
@@ -66,9 +74,8 @@ void DeclarePermissions(CLI::App& command, PublishOptions& options) {
       ->option_text("GROUP")
       ->group(kGroup);
   command.add_option("--mode", options.mode, "Its mode, octal: 0750")->option_text("MODE")->group(kGroup);
-  command
-      .add_flag("--recursive", options.recursive,
-                "Owner and group of everything beneath, too; this may take long")
+  AddSwitch(command, "--recursive", options.recursive,
+            "Owner and group of everything beneath, too; this may take long")
       ->group(kGroup);
   command.add_option("--selinux-label", options.selinux_label, "Its SELinux label")
       ->option_text("LABEL")
@@ -90,11 +97,9 @@ void DeclareLife(CLI::App& command, PublishOptions& options) {
       ->excludes(pid)
       ->excludes(cgroup)
       ->group(kGroup);
-  command
-      .add_flag(
-          "--remount", options.remount,
-          "Mount it again of itself when its mount is lost, and after a reboot. Only where no other node "
-          "may have the volume by then")
+  AddSwitch(command, "--remount", options.remount,
+            "Mount it again of itself when its mount is lost, and after a reboot. Only where no other node "
+            "may have the volume by then")
       ->group(kGroup);
 }
 

@@ -7,7 +7,7 @@
 namespace berth::cli {
 namespace {
 
-constexpr size_t kCellLimit = 512;
+constexpr size_t kCellLimit = 2048;
 
 std::string_view Code(Tone tone) {
   switch (tone) {

@@ -7,6 +7,7 @@
 #include "cli/confirm.h"
 #include "cli/failure.h"
 #include "cli/progress.h"
+#include "cli/quoting.h"
 #include "cli/session.h"
 #include "cli/volume_commands.h"
 #include "cli/volume_options.h"
@@ -139,17 +140,18 @@ absl::Status Ended(Session& session, const ConsumerOptions& options) {
   if (!answer.ok()) {
     return WithHint(answer.status(),
                     IsAnswer(answer.status())
-                        ? std::string("What is left, and why: berthctl volumes --consumer NAME")
+                        ? fmt::format("What is left, and why: berthctl volumes --consumer {}",
+                                      ShellQuoted(options.consumer))
                         : HintOf(answer.status()));
   }
   if (session.output.json()) {
     session.output.Json(*answer);
     return absl::OkStatus();
   }
-  session.output.Text(answer->released() == 0 ? fmt::format("{} used nothing\n", Shown(options.consumer))
-                                              : fmt::format("released {} {} of {}\n", answer->released(),
-                                                            answer->released() == 1 ? "volume" : "volumes",
-                                                            Shown(options.consumer)));
+  session.output.Text(answer->released() == 0
+                          ? fmt::format("{} used nothing\n", Shown(options.consumer))
+                          : fmt::format("ended {} {} by {}\n", answer->released(),
+                                        answer->released() == 1 ? "use" : "uses", Shown(options.consumer)));
   return absl::OkStatus();
 }
 

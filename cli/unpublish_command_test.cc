@@ -102,7 +102,7 @@ TEST_F(UnpublishCommandTest, AConsumerThatHasEndedReleasesWhatItUsed) {
   node_.ended.set_released(2);
   const Ended run = RunBerthctl({"--socket", node_.socket(), "consumer", "ended", "job-1"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(run.out, "released 2 volumes of job-1\n");
+  EXPECT_EQ(run.out, "ended 2 uses by job-1\n");
   EXPECT_EQ(node_.end_request.consumer(), "job-1");
   node_.ended.set_released(0);
   EXPECT_EQ(RunBerthctl({"--socket", node_.socket(), "consumer", "ended", "job-2"}).out,

@@ -139,6 +139,9 @@ TEST_F(VolumeCommandsTest, PublishTakesAFileAndOptionsInItsPlace) {
             0);
   EXPECT_EQ(node_.publish_request.consumer(), "job-1");
   EXPECT_FALSE(node_.publish_request.readonly());
+  const Ended doubtful = Ctl({"volume", "publish", "--file", file, "--readonly=maybe"});
+  EXPECT_EQ(doubtful.exit_code, 2);
+  EXPECT_THAT(doubtful.err, HasSubstr("--readonly: is true or false, not 'maybe'"));
   const Ended piped = Ctl({"volume", "publish", "--file", "-", "--consumer", "job-2"},
                           {.input = "plugin = \"nfs\"\nvolume = \"v9\"\n"});
   EXPECT_EQ(piped.exit_code, 0) << piped.err;

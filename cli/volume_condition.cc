@@ -82,11 +82,14 @@ Condition Held(const v1::Volume& volume, const v1::Publication& use) {
 }
 
 Condition NotHereYet(const v1::Volume& volume) {
-  return {.word = "not here yet",
-          .text = fmt::format("declared in {}{}{}", volume.declared_in(),
-                              volume.last_error().empty() ? "" : ": ", volume.last_error()),
-          .next = "It is tried again of itself; a changed file is read with berthctl reload",
-          .tone = volume.last_error().empty() ? Tone::kCareful : Tone::kBad};
+  return {
+      .word = "not here yet",
+      .text = fmt::format("declared in {}{}{}", volume.declared_in(), volume.last_error().empty() ? "" : ": ",
+                          volume.last_error()),
+      .next =
+          "What it waits for is awaited, and what failed is tried again, of itself; a changed file is read "
+          "with: berthctl reload",
+      .tone = volume.last_error().empty() ? Tone::kCareful : Tone::kBad};
 }
 
 Condition Failing(const v1::Volume& volume, system_clock::time_point now) {
