@@ -64,6 +64,11 @@ bool Attaches(const DeclaredUse& use, const DeclaredFacts& facts) {
 
 DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const DeclaredFacts& facts,
                    TimePoint now) {
+  if (facts.publication.has_value() && !facts.declared) {
+    return Wait(
+        "waiting: somebody else published it for the same consumer and name: unpublish that, or name another "
+        "consumer in the file");
+  }
   if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.owed.has_value() &&
       !entry.tell_anew) {
     return {DeclaredAction::kNothing, "published"};
@@ -120,7 +125,7 @@ DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, Ti
     return step;
   }
   if (entry.was_published && !facts.publication.has_value()) {
-    return Wait("released, by hand or as its consumer ended: a reload publishes it again");
+    return Wait("waiting: released, by hand or as its consumer ended; a reload publishes it again");
   }
   return Bring(entry, *entry.use, facts, now);
 }

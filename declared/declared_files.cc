@@ -86,7 +86,7 @@ DeclaredReload TakeIn(std::vector<DeclaredFile> read, DeclaredSet* set) {
   }
   for (const auto& [name, file] : files) {
     if (!file.use.ok()) {
-      report.broken.push_back(fmt::format("{}: {}", name, MessageOf(file.use.status())));
+      report.broken.emplace_back(MessageOf(file.use.status()));
       continue;
     }
     const auto before = set->uses.find(name);

@@ -101,6 +101,9 @@ TEST(DeclaredTest, TheWayThereAndBack) {
   const DeclaredFacts gone;
   const std::vector<Row> rows = {
       // There.
+      {"somebody else's publication", WantedAndOwed(),
+       with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait,
+       "waiting: somebody else published it"},
       {"plugin not ready", Wanted(), not_ready, Action::kWait, "waiting: plugin nfs is starting"},
       {"nothing is begun before it is owed", Wanted(), Ready(), Action::kRemember, "publishing"},
       {"owed, plugin not ready", WantedAndOwed(), not_ready, Action::kWait, "waiting: plugin nfs"},
@@ -147,7 +150,7 @@ TEST(DeclaredTest, TheWayThereAndBack) {
        with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.tell_anew = true; }), Published(),
        Action::kPublish, "publishing"},
       {"released by others", with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.was_published = true; }),
-       Ready(), Action::kWait, "released, by hand"},
+       Ready(), Action::kWait, "waiting: released, by hand"},
       {"the file cannot be read",
        with(WantedAndOwed(),
             [](DeclaredEntry& entry) {

@@ -128,7 +128,8 @@ class DeclaredVolumes::Impl {
     for (const auto& [key, entry] : entries_) {
       if (entry->file.empty()) continue;
       const auto use = set_.uses.find(entry->file);
-      const bool present = use != set_.uses.end() && KeyOf(use->second) == key;
+      // What a file that is broken since before we came declared is only in its note.
+      const bool present = use != set_.uses.end() ? KeyOf(use->second) == key : Broken(entry->file);
       // One of a changed file that still leaves is shown beside it.
       DeclaredView& view = views[present ? entry->file : entry->file + " (before)"];
       view.file = directory_ + "/" + entry->file;
@@ -296,7 +297,9 @@ class DeclaredVolumes::Impl {
       const bool keep = Broken(entry->file) || (!directory_problem_.empty() && !entry->state.use.has_value());
       Want(entry.get(), keep ? DeclaredEntry::Will::kKept : DeclaredEntry::Will::kWithdrawn, nullptr);
     }
-    for (const auto& [key, entry] : entries_) {
+    // One that has nothing left to do ends, and takes itself out, the moment that it is begun.
+    const std::map<DeclaredKey, std::shared_ptr<Entry>> all = entries_;
+    for (const auto& [key, entry] : all) {
       if (entry->running) continue;
       entry->running = true;
       tasks_.Spawn(fmt::format("volume of {}", entry->file), Keep(entry));

@@ -22,6 +22,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 using testing::StartsWith;
 using ControllerRpc = ::csi::v1::ControllerServiceCapability::RPC;
 using Service = ::csi::v1::PluginCapability::Service;
@@ -407,6 +408,9 @@ TEST_F(DeclaredVolumesTest, BrokenFileUndoesNothing) {
   End();
   Begin();
   EXPECT_TRUE(Becomes("data", "left as it is"));
+  ASSERT_THAT(declared_->List(), SizeIs(1));
+  EXPECT_EQ(declared_->List().at(0).request.volume_id(), "v1") << "as the note has it";
+  EXPECT_THAT(declared_->List().at(0).error_in_file, HasSubstr("not TOML"));
   EXPECT_EQ(books_.calls.size(), 1);
   Declare("data", "v1");
   Reload();
@@ -448,7 +452,7 @@ TEST_F(DeclaredVolumesTest, ReleasedByHandItStaysAwayUntilAReload) {
   ASSERT_TRUE(Becomes("data", "published"));
   books_.Remove("v1", "declared/data");
   books_.Tell("v1");
-  ASSERT_TRUE(Becomes("data", "released, by hand"));
+  ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
   EXPECT_EQ(books_.calls.size(), 1);
   Reload();
   EXPECT_TRUE(Becomes("data", "published"));
