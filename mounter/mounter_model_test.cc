@@ -4,7 +4,8 @@
 // and nothing of how it got there. After each step the invariants are compared with the plugin's own history
 // and the kernel; now and then the faults cease, and what is left must be what the mounter tells.
 //
-// BERTH_MODEL_SEED repeats a run, BERTH_MODEL_OPERATIONS makes it longer (CONTRIBUTING.md).
+// BERTH_MODEL_SEED makes the same choices again, as long as the same answers come; BERTH_MODEL_OPERATIONS
+// makes it longer (./dev test --model).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <signal.h>
@@ -34,7 +35,8 @@ using ::testing::IsEmpty;
 
 constexpr int kVolumes = 6;
 constexpr int kConsumers = 3;
-constexpr int kOperations = 1500;
+constexpr int kOperations = 300;
+constexpr Duration kRpcTimeout = std::chrono::seconds(1);
 constexpr const char* kBystander = "bystander";
 
 // --- the model -------------------------------------------------------------------------------------------
@@ -107,13 +109,23 @@ std::string Contents(const std::string& path) {
 class MounterModelTest : public MounterTestBase {
  protected:
   MounterModelTest() {
-    options_.rpc_timeout = std::chrono::seconds(3);
+    options_.rpc_timeout = kRpcTimeout;
     options_.retry_limit = std::chrono::milliseconds(20);
   }
   void TearDown() override {
     if (HasFailure()) {
       fmt::print(stderr, "--- BERTH_MODEL_SEED={}, after {} operations; the last of them:\n", seed_, done_);
       for (const std::string& line : recent_) fmt::print(stderr, "    {}\n", line);
+      const std::vector<std::string> log = plugin_.Log();
+      const size_t from = log.size() < 60 ? 0 : log.size() - 60;
+      fmt::print(stderr, "--- the last calls of the plugin: {}\n",
+                 fmt::join(log.begin() + static_cast<std::ptrdiff_t>(from), log.end(), ", "));
+      fmt::print(stderr, "--- the last events:\n");
+      const std::vector<Event> events = events_.After(0, 10'000).events;
+      for (size_t i = events.size() < 60 ? 0 : events.size() - 60; i < events.size(); ++i) {
+        fmt::print(stderr, "    {} {} {}: {}\n", events[i].type, events[i].volume_id, events[i].consumer,
+                   events[i].message);
+      }
     }
     MounterTestBase::TearDown();
   }
@@ -261,9 +273,16 @@ void MounterModelTest::ArmFault() {
       grpc::StatusCode::NOT_FOUND,         grpc::StatusCode::FAILED_PRECONDITION,
       grpc::StatusCode::DEADLINE_EXCEEDED, grpc::StatusCode::RESOURCE_EXHAUSTED};
   const std::string& method = Any(kMethods);
-  const Effect effect = Chance(50) ? Effect::kDone : Effect::kNone;
   const int times = 1 + Random(3);
-  const int kind = Random(10);
+  int kind = Random(10);
+  bool done = Chance(50);
+  // OK to a stage that was none is a lie that nobody can find out: a mount at the staging path is not
+  // demanded.
+  if (method == "NodeStageVolume" && kind >= 6) {
+    kind = 8;
+    done = true;
+  }
+  const Effect effect = done ? Effect::kDone : Effect::kNone;
   if (kind < 6) {
     const grpc::StatusCode code = Any(kCodes);
     // That it is not there, of what was just made, is a lie of a kind that nothing can be made of.
@@ -342,6 +361,8 @@ void MounterModelTest::Meddle() {
   const Use use = Any(published);
   const std::string target = model_.uses().at(use).target;
   const bool over = Chance(50);
+  // Else it would be over the volume's other uses too, and over the data themselves.
+  if (over) ASSERT_EQ(mount(nullptr, target.c_str(), nullptr, MS_PRIVATE, nullptr), 0) << strerror(errno);
   const int done = over ? mount("meddler", target.c_str(), "tmpfs", 0, "size=4k")
                         : umount2(target.c_str(), UMOUNT_NOFOLLOW | MNT_DETACH);
   ASSERT_EQ(done, 0) << strerror(errno);
@@ -415,13 +436,15 @@ bool MounterModelTest::AtRest() {
   CountMounts();
   for (const VolumeView& view : mounter_->List()) {
     if (!view.running.empty()) return false;
-    if (view.stage_state == StageState::kStaging || view.stage_state == StageState::kUnstaging) return false;
+    const bool between =
+        view.stage_state == StageState::kStaging || view.stage_state == StageState::kUnstaging;
+    if (between && !view.awaiting_secrets) return false;
     for (const PublicationView& publication : view.publications) {
       const int mounts = MountsAt(publication.target_path);
       if (publication.awaiting_secrets || view.awaiting_secrets) continue;
       if (publication.state != PublicationState::kPublished) return false;
-      // Lost: it is told so, and moves at a caller's word.
-      if (publication.uncertain ? mounts != 0 : mounts != 1) return false;
+      // Lost, or mounted over: it is told so, and moves at a caller's word.
+      if (!publication.uncertain && mounts != 1) return false;
     }
   }
   return true;
@@ -432,6 +455,16 @@ void MounterModelTest::Settle() {
   plugin_.Release();
   hangs_ = false;
   if (away_) BringPluginBack();
+  // What callers have left behind is still in the volumes' queues: whatever has its turn after it ends after
+  // it.
+  std::vector<std::shared_ptr<std::optional<absl::StatusOr<int64_t>>>> last;
+  for (int i = 0; i < kVolumes; ++i) {
+    const TimePoint until = Clock::now() + std::chrono::seconds(60);
+    last.push_back(loop_.Start(mounter_->NodeExpand("hp", fmt::format("v{}", i), {}, {}, until)));
+  }
+  ASSERT_TRUE(loop_.RunUntil(
+      [&last] { return std::ranges::all_of(last, [](const auto& one) { return one->has_value(); }); },
+      std::chrono::seconds(90)));
   std::string left;
   const bool rest = loop_.RunUntil([&] { return AtRest(); }, std::chrono::seconds(30));
   for (const VolumeView& view : mounter_->List()) {
@@ -498,13 +531,15 @@ void MounterModelTest::RunOperations(int64_t count) {
     if (HasFailure()) return;
     CheckInvariants();
     if (HasFailure()) return;
-    if (done_ % 10'000 == 0) fmt::print(stderr, "    {} of {} operations, {} kills\n", done_, count, kills_);
+    if (done_ % 5'000 == 0) fmt::print(stderr, "    {} of {} operations, {} kills\n", done_, count, kills_);
   }
 }
 
 TEST_F(MounterModelTest, NothingAcknowledgedIsLostByRandomFaultsAndKills) {
   const int64_t count = FromEnvironment("BERTH_MODEL_OPERATIONS", kOperations);
   RecordProperty("seed", std::to_string(seed_));
+  // Also for a run that does not come as far as TearDown.
+  fmt::print(stderr, "    BERTH_MODEL_SEED={}, {} operations\n", seed_, count);
   RunOperations(count);
   if (HasFailure()) return;
   Settle();
@@ -516,9 +551,8 @@ TEST_F(MounterModelTest, NothingAcknowledgedIsLostByRandomFaultsAndKills) {
   }
   EXPECT_TRUE(Unpublish(Request(kBystander, "still")).ok());
   ASSERT_TRUE(loop_.RunUntil([&] { return Gone(); }));
-  EXPECT_EQ(plugin_.PublishedCount() + plugin_.StagedCount(), 0U);
   CountMounts();
-  EXPECT_LE(mounts_.size(), 1U) << "the tree's own mount";
+  EXPECT_LE(mounts_.size(), 1U) << "the tree's own mount: whatever the plugin's books say after its lies";
   Close();
   EXPECT_EQ(rmdir((options_.state_dir + "/volumes").c_str()), 0) << strerror(errno);
   for (int i = 0; i < kVolumes; ++i) {
@@ -537,7 +571,7 @@ int RunModelChild(int argc, char** argv) {
   MounterOptions options;
   options.state_dir = argv[2];
   options.helper_path = BERTH_MOUNT_HELPER;
-  options.rpc_timeout = std::chrono::seconds(3);
+  options.rpc_timeout = kRpcTimeout;
   options.retry_limit = std::chrono::milliseconds(20);
   int left = std::atoi(argv[7]);
   options.at_boundary = [&left](std::string_view /*point*/) {
