@@ -3,9 +3,11 @@
 # was kept.
 #
 # A berthd of its own, on directories of its own, with one real plugin: a volume is made, published to two
-# consumers and used; the plugin and berthd are killed, the plugin is swapped while it is asked things; nothing
-# is lost; the plugin is drained, everything is taken down again and nothing is left. Each line is printed after what it says was verified. A step that did not truly happen
-# ends the demo with exit status 1, the step's name and the logs; what it made is removed then, too.
+# consumers and used; the plugin and berthd are killed, a mount is taken away, found missing, explained and
+# repaired; a file declares a use of its own; the plugin is swapped while it is asked things; nothing is lost; the
+# plugin is drained, everything is taken down again and nothing is left. Each line is printed after what it says
+# was verified. A step that did not truly happen ends the demo with exit status 1, the step's name and the logs;
+# what it made is removed then, too.
 #
 # Deletes by known names and rmdir alone: a file that it does not know of is something left behind, and a
 # failure. (After a failure it removes its own directory as a whole, once nothing is mounted there.)
@@ -288,6 +290,61 @@ read_log() {
   berthctl plugin logs hostpath -n 1 | cut -c 1-110 | sed 's/^/            | /'
 }
 
+finds_reader_missing() {
+  berthctl doctor -o json >"$DEMO/findings" && return 1
+  jq -e '.findings[] | select(.consumer == "reader" and .code == "mount.missing")' "$DEMO/findings" >/dev/null
+}
+
+# Somebody unmounts what is the reader's. The volume is not the reader's to be mounted again of itself, so berthd
+# tells, and a person decides.
+lose_and_repair() {
+  STEP='take a mount away'
+  umount -- "$READER"
+  wait_for 20 'doctor to find the mount missing' finds_reader_missing
+  tell "reader's mount was taken away by hand; berthctl doctor, exit status 4, without having changed anything:"
+  jq -r '.findings[] | select(.repair != "")
+    | "            | \(.severity) \(.code): \(.text)", "            | a repair would \(.repair)"' "$DEMO/findings"
+  STEP='explain the volume'
+  berthctl volume explain "$VOLUME" >"$DEMO/explained"
+  grep -q '^remark .*reader' "$DEMO/explained" || fail 'nothing is said of the reader'
+  tell 'berthctl volume explain has it all in one view, beginning with:'
+  sed -n '/^$/q; s/^/            | /p' "$DEMO/explained" | cut -c 1-120
+  STEP='repair'
+  berthctl doctor --repair --yes >/dev/null || fail 'doctor --repair left something open'
+  is_mounted "$READER" || fail 'reader has no mount'
+  holds_text "$READER" || fail 'the file is not readable'
+  berthctl volume explain "$VOLUME" | grep -q '^verdict *nothing is wrong' || fail 'something is wrong still'
+  tell "berthctl doctor --repair: mounted again, nothing is wrong, and reader reads: \"$(cat -- "$READER/hello")\""
+}
+
+declared_is() {
+  berthctl volumes -o json | jq -e --arg id "$VOLUME" --argjson wanted "$1" '
+    ([.volumes[] | select(.volume_id == $id) | .publications[]
+      | select(.consumer == "declared/demo" and .state == "PUBLISHED" and .origin == "DECLARED")] != []) == $wanted' \
+    >/dev/null
+}
+
+declare_in_a_file() {
+  STEP='declare the volume in a file'
+  local file=$DEMO/etc/volumes.d/demo.toml target
+  mkdir -p -- "$DEMO/etc/volumes.d"
+  {
+    printf 'plugin = "hostpath"\nvolume = "%s"\nreadonly = true\n' "$VOLUME"
+    [[ $KIND != ext4 ]] || printf 'fs_type = "ext4"\n'
+    printf '[context]\n'
+    printf '%s\n' "${CONTEXT[@]}" | sed -n 's/^\([^=]*\)=\(.*\)/"\1" = "\2"/p'
+  } >"$file"
+  berthctl reload >/dev/null
+  wait_for 20 'the declared volume to be published' declared_is true
+  target=$(berthctl volume mounts declared/demo -o json | jq -r '.mounts[0].source_path')
+  holds_text "$target" || fail 'the declared use has not the file'
+  rm -f -- "$file"
+  berthctl reload >/dev/null
+  wait_for 20 'the declared volume to leave' declared_is false
+  ! is_mounted "$target" || fail 'still mounted'
+  tell 'a file in volumes.d had it mounted once more, with no caller at all; the file went, and so did the mount'
+}
+
 unpublish() {
   STEP="unpublish from $1"
   berthctl volume unpublish --plugin hostpath --volume "$VOLUME" --consumer "$1" >/dev/null
@@ -378,10 +435,10 @@ remove_directories() {
   local plugin=state/plugins/hostpath
   for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
     state/logs/hostpath.log state/logs/hostpath.log.index state/swaps/hostpath.toml $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
-    berthd.log berthctl.err volume asking asked; do
+    berthd.log berthctl.err volume asking asked findings explained; do
     rm -f -- "$DEMO/$name"
   done
-  for name in etc/plugins.d etc $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs state/swaps \
+  for name in etc/plugins.d etc/volumes.d etc state/declared $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs state/swaps \
     state/volumes state run/plugins/hostpath run/plugins run; do
     [[ ! -d $DEMO/$name ]] || rmdir --ignore-fail-on-non-empty -- "$DEMO/$name"
   done
@@ -498,6 +555,8 @@ main() {
   publish_and_use
   kill_plugin
   kill_berthd
+  lose_and_repair
+  declare_in_a_file
   read_log
   swap_plugin
   if [[ $KEEP == yes ]]; then
