@@ -158,6 +158,22 @@ TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", Soon())), 0U) << "repeated";
 }
 
+TEST_F(MounterReleaseTest, WhatWaitedForAConsumerThatHasEndedNeverBegins) {
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto other = loop_.Start(mounter_->Publish(Request("v1", "db"), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
+  const auto queued = loop_.Start(mounter_->Publish(Request("v1", "web"), Soon()));
+  const auto ended = loop_.Start(mounter_->ConsumerEnded("web", Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return queued->has_value(); }));
+  EXPECT_EQ((*queued)->status().code(), absl::StatusCode::kAborted);
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return ended->has_value() && other->has_value(); }));
+  EXPECT_TRUE((*ended)->ok()) << (*ended)->status();
+  EXPECT_TRUE((*other)->ok()) << (*other)->status();
+  EXPECT_THAT(mounter_->VolumesOf("web"), IsEmpty());
+  EXPECT_EQ(plugin_.PublishedCount(), 1U);
+}
+
 TEST_F(MounterReleaseTest, TellsAConsumersRuntimeWhatItMayUse) {
   PublishRequest data = Request("v1");
   data.name = "data";

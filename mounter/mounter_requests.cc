@@ -115,7 +115,12 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
   std::vector<Begun> begun;
   size_t count = 0;
   absl::Status first_error;
-  for (const auto& actor : ActorsOf(consumer)) {
+  std::vector<std::shared_ptr<VolumeActor>> actors = ActorsOf(consumer);
+  // What has not begun for it yet must not begin after its end.
+  for (const auto& [key, actor] : volumes_) {
+    if (actor->Expects(consumer) && std::ranges::find(actors, actor) == actors.end()) actors.push_back(actor);
+  }
+  for (const auto& actor : actors) {
     const VolumeRecord& record = actor->machine().record();
     count += static_cast<size_t>(std::ranges::count_if(
         record.publications, [&](const PublicationRecord& p) { return p.key.consumer == consumer; }));

@@ -109,6 +109,14 @@ absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeReque
   return operation;
 }
 
+bool VolumeActor::Expects(const std::string& consumer) const {
+  const auto for_it = [&consumer](const std::shared_ptr<VolumeOperation>& operation) {
+    const auto* publish = operation ? std::get_if<PublishRequest>(&operation->request) : nullptr;
+    return publish != nullptr && publish->consumer == consumer;
+  };
+  return for_it(current_) || std::ranges::any_of(queue_, for_it);
+}
+
 void VolumeActor::EnsureWorking() {
   if (working_ || context_.stopping) return;
   working_ = true;
@@ -258,7 +266,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     const absl::Status status = co_await Drive(key);
     if (!status.ok()) co_return Annotate(status, "the volume's last use is still being undone");
   }
-  if (machine_.record().rebuilt) {
+  const bool completed = machine_.record().rebuilt;
+  if (completed) {
     machine_.Complete(request.use, request.volume_context, request.publish_context);
   }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
@@ -292,7 +301,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   if (verified.ok()) {
     machine_.MarkFound(key);
     // Who repeats it may say anew what its consumer consists of.
-    if (machine_.Adopt(NewPublication(request))) {
+    if (machine_.Adopt(NewPublication(request)) || completed) {
       BERTH_CO_RETURN_IF_ERROR(co_await Commit());
       TellChanges();
     }

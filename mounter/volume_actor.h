@@ -54,6 +54,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What to tell a caller whose time is over while `operation` goes on: what runs, since when, and for whom.
   [[nodiscard]] absl::Status Overdue(const VolumeOperation& operation) const;
 
+  // Whether a publish for this consumer waits or runs, of which the record may not tell yet.
+  [[nodiscard]] bool Expects(const std::string& consumer) const;
+
   // Begins now to finish what is owed, or goes on with it at once.
   void Start();
   // The context is stopping: waits end, and nothing new begins.
