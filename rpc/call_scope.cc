@@ -5,6 +5,11 @@
 #include <algorithm>
 
 namespace berth {
+namespace {
+
+constexpr Duration kToAnswer = std::chrono::seconds(3);
+
+}  // namespace
 
 CallScope::CallScope(asio::any_io_executor executor, std::string name, size_t limit, Duration longest)
     : executor_(executor),
@@ -19,7 +24,10 @@ TimePoint CallScope::DeadlineOf(gpr_timespec deadline) const {
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
   const gpr_timespec bound = gpr_time_from_nanos(longest.count(), GPR_TIMESPAN);
   const gpr_timespec wait = gpr_time_min(left, bound);
-  return Clock::now() + std::chrono::seconds(wait.tv_sec) + std::chrono::nanoseconds(wait.tv_nsec);
+  const Duration patience = std::chrono::seconds(wait.tv_sec) + std::chrono::nanoseconds(wait.tv_nsec);
+  // On the wire gRPC rounds a deadline up, by 1% at most.
+  const Duration to_answer = std::min<Duration>(patience / 40, kToAnswer);
+  return Clock::now() + std::max(patience, Duration(0)) - std::max(to_answer, Duration(0));
 }
 
 absl::Status CallScope::Admit() const {

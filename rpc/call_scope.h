@@ -22,7 +22,8 @@ namespace berth {
 struct CallInfo {
   std::string_view method;  // "PublishVolume"; lives for ever
   Rights rights;
-  // The caller's deadline, at most the scope's longest wait from now.
+  // A little before the caller's deadline, so that it still hears what came of it; at most the scope's
+  // longest wait from now.
   TimePoint deadline;
   // gRPC's name of the connection, "fd:N".
   std::string peer;
@@ -35,7 +36,8 @@ class CallScope {
 
   [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
 
-  // Any thread. The deadline of a call as gRPC has it, on our clock, within `longest`.
+  // Any thread. The deadline of a call as gRPC has it, on our clock, within `longest`, less what it takes to
+  // answer: a fortieth, 3 seconds at most.
   [[nodiscard]] TimePoint DeadlineOf(gpr_timespec deadline) const;
 
   // Loop thread. OK, or why a call cannot be begun: UNAVAILABLE (stopping), RESOURCE_EXHAUSTED (the limit).
