@@ -239,6 +239,9 @@ std::string WhatComesNext(const VolumeView& view, WallTime now) {
   const bool held =
       std::ranges::any_of(view.publications, [](const PublicationView& p) { return !p.held.empty(); });
   if (held) return "nothing before somebody's word: publish what is held again, or unpublish it";
+  const bool lost = std::ranges::any_of(
+      view.publications, [](const PublicationView& p) { return p.uncertain || !p.dead.empty(); });
+  if (lost) return "nothing of itself: publish again what was lost, or unpublish it";
   return "nothing is to be done";
 }
 

@@ -124,7 +124,9 @@ TEST(DoctorTest, SaysWhatComesNext) {
   const WallTime now = WallClock::now();
   VolumeView view;
   EXPECT_EQ(WhatComesNext(view, now), "nothing is to be done");
-  view.publications.push_back({.held = "the node was restarted"});
+  view.publications.push_back({.uncertain = true});
+  EXPECT_THAT(WhatComesNext(view, now), HasSubstr("publish again what was lost"));
+  view.publications.front() = {.held = "the node was restarted"};
   EXPECT_THAT(WhatComesNext(view, now), HasSubstr("somebody's word"));
   view.next_retry_at = now + std::chrono::seconds(12);
   EXPECT_EQ(WhatComesNext(view, now), "it is tried again in 12 s");
