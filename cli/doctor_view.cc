@@ -41,6 +41,7 @@ std::string Subject(const v1::Finding& finding) {
     subject += (subject.empty() ? "" : "/") + Printable(finding.volume_id(), 200);
   if (!finding.consumer().empty()) subject += " for " + Printable(finding.consumer(), 200);
   if (subject.empty()) subject = Printable(finding.path(), 500);
+  if (subject.empty()) subject = "this node";
   return subject;
 }
 
@@ -71,7 +72,9 @@ std::string Step(const v1::Finding& finding, int number, bool repaired, bool col
   } else if (repaired) {
     outcome = Toned(": not done", Tone::kCareful, colour);
   }
-  return fmt::format("   {}. {}{}\n", number, Printable(finding.repair(), 1000), outcome);
+  // The plan stands beneath what it is about; what was done stands alone.
+  const std::string subject = repaired ? Subject(finding) + ": " : "";
+  return fmt::format("   {}. {}{}{}\n", number, subject, Printable(finding.repair(), 1000), outcome);
 }
 
 }  // namespace
@@ -85,11 +88,13 @@ std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool co
   std::string plan;
   for (size_t i = 0; i < findings.size(); ++i) {
     const int number = static_cast<int>(i) + 1;
-    text += Explained(*findings[i], number, colour);
+    // After a repair, what was shown with its plan is not told again.
+    const bool open = !findings[i]->repaired() && findings[i]->severity() != v1::INFO;
+    if (!repaired || open) text += Explained(*findings[i], number, colour);
     plan += Step(*findings[i], number, repaired, colour);
   }
   if (!plan.empty()) {
-    text += fmt::format("\n{}\n{}",
+    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n",
                         repaired ? "What was done:" : "What would mend it (no data are ever deleted):", plan);
   }
   return text;

@@ -70,13 +70,17 @@ absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket, std::c
 
 absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view doing) const {
   const absl::Status failure = FromGrpc(status);
-  if (absl::IsUnavailable(failure) && connection_->Broken()) {
+  // What gRPC makes of a connection that ends: mostly UNAVAILABLE, but in the middle of a stream's beginning
+  // UNKNOWN ("Stream removed") or CANCELLED. The node itself answers with neither of the two.
+  const bool may_be_lost =
+      absl::IsUnavailable(failure) || absl::IsUnknown(failure) || absl::IsCancelled(failure);
+  if (may_be_lost && connection_->Broken()) {
     return UnreachableError(fmt::format("lost berthd at {}: {}: {}", Printable(connection_->path()), doing,
                                         std::string(failure.message())),
                             kStartIt);
   }
   // The node's own messages say what was attempted; those that gRPC makes do not.
-  const bool by_grpc = failure.message().empty() || absl::IsDeadlineExceeded(failure) ||
+  const bool by_grpc = failure.message().empty() || failure.message() == "Deadline Exceeded" ||
                        absl::IsUnimplemented(failure) || absl::IsCancelled(failure);
   return WithHint(by_grpc ? Annotate(failure, doing) : failure, HintFor(failure.code()));
 }

@@ -36,7 +36,8 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   table.Add({"plugins", Cell(fmt::format("{} of {} ready", status.plugins_ready(), status.plugins()),
                              all_ready ? Tone::kPlain : Tone::kCareful)});
   if (!status.placement().empty()) table.Add({"plugins live in", status.placement()});
-  table.Add({"volumes", fmt::format("{}, published {} times", status.volumes(), status.publications())});
+  table.Add({"volumes", fmt::format("{}, published {} time{}", status.volumes(), status.publications(),
+                                    status.publications() == 1 ? "" : "s")});
   table.Add({"events", fmt::format("up to number {}", status.last_event_sequence())});
   table.Add({"boot id", status.boot_id()});
   table.Add({"configuration", status.config_dir()});
