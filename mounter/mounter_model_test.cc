@@ -92,6 +92,19 @@ class Model {
   std::map<Use, UseModel> uses_;
 };
 
+// A volume is of the same kind each time, in the berthds that die too: v0 takes secrets, v1 is mounted again
+// of itself, v3 is ephemeral.
+PublishRequest RequestFor(const std::string& volume, const std::string& consumer) {
+  PublishRequest request;
+  request.plugin_id = "hp";
+  request.volume_id = volume;
+  request.consumer = consumer;
+  if (volume == "v0") request.secrets = {{"password", "hunter2"}};
+  request.remount = volume == "v1";
+  request.ephemeral = volume == "v3";
+  return request;
+}
+
 // --- the run ---------------------------------------------------------------------------------------------
 
 int64_t FromEnvironment(const char* name, int64_t otherwise) {
@@ -143,13 +156,6 @@ class MounterModelTest : public MounterTestBase {
   void Note(std::string what) {
     recent_.push_back(fmt::format("{}: {}", done_, std::move(what)));
     if (recent_.size() > 80) recent_.pop_front();
-  }
-
-  // A volume has the same secrets each time, or none.
-  static PublishRequest RequestOf(const Use& use) {
-    PublishRequest request = Request(use.volume, use.consumer);
-    if (use.volume == "v0") request.secrets = {{"password", "hunter2"}};
-    return request;
   }
 
   void RunOperations(int64_t count);
@@ -207,9 +213,11 @@ MounterModelTest::Asked MounterModelTest::Ask(const Use& use, bool publish, Time
   model_.Asked(use, publish);
   Asked asked{.use = use, .publish = publish, .published = {}, .unpublished = {}};
   if (publish) {
-    asked.published = loop_.Start(mounter_->Publish(RequestOf(use), deadline));
+    asked.published = loop_.Start(mounter_->Publish(RequestFor(use.volume, use.consumer), deadline));
   } else {
-    asked.unpublished = loop_.Start(mounter_->Unpublish(Undo(RequestOf(use)), deadline));
+    UnpublishRequest undo = Undo(RequestFor(use.volume, use.consumer));
+    undo.force = Chance(10);
+    asked.unpublished = loop_.Start(mounter_->Unpublish(undo, deadline));
   }
   return asked;
 }
@@ -258,6 +266,10 @@ void MounterModelTest::EndConsumer() {
 
 void MounterModelTest::Expand() {
   const std::string volume = AnyUse().volume;
+  if (Chance(50)) {
+    const absl::Status owed = loop_.Run(mounter_->OweExpansion("hp", volume, 1 + Random(1'000'000)));
+    return Note(fmt::format("{} owes an expansion -> {}", volume, owed.ok() ? "OK" : MessageOf(owed)));
+  }
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 + Random(1'000'000));
   const auto expanded = loop_.Run(mounter_->NodeExpand("hp", volume, range, {}, Patience()));
@@ -580,11 +592,7 @@ int RunModelChild(int argc, char** argv) {
   auto mounter = Mounter::Open(loop.executor(), options, plugins, events);
   if (!mounter.ok() || !loop.Run((*mounter)->Recover()).ok()) return 3;
   const TimePoint soon = Clock::now() + std::chrono::seconds(1);
-  PublishRequest request;
-  request.plugin_id = "hp";
-  request.volume_id = argv[5];
-  request.consumer = argv[6];
-  if (request.volume_id == "v0") request.secrets = {{"password", "hunter2"}};
+  const PublishRequest request = RequestFor(argv[5], argv[6]);
   if (std::strcmp(argv[4], "publish") == 0) {
     (void)loop.Run((*mounter)->Publish(request, soon));
   } else {

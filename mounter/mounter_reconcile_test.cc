@@ -14,6 +14,7 @@
 #include "mounter/mounter.h"
 #include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
 
 namespace berth {
@@ -181,6 +182,31 @@ TEST_F(MounterReconcileTest, AnEphemeralVolumeIsNeverUnpublishedToRepairIt) {
   EXPECT_TRUE(Unpublish(request).ok());
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
   EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0);
+}
+
+TEST_F(MounterReconcileTest, ARowThatIsOlderThanAnUnstageIsNotBelieved) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  std::ofstream(*target + "/file") << "data";
+  Close();
+  VolumeRecord old;
+  EditRows([&old](VolumeRecord& record) { old = record; });
+  Open();
+  // Undone by a berthd that was killed before it could write that down.
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  Close();
+  {
+    auto journal = Journal::Open(loop_.executor(), {.path = options_.state_dir + "/journal.db"});
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    const std::string key = VolumePaths::VolumeKey("hp", "v1");
+    ASSERT_EQ(loop_.Run((*journal)->Put(key, EncodeRecord(old))), absl::OkStatus());
+  }
+  Open();
+  EXPECT_TRUE(View().uncertain);
+  const auto other = Publish(Request("v1", "db"));
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_EQ(*ReadFile(*other + "/file", 100), "data") << "not an empty directory";
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2) << "staged anew first";
 }
 
 class MounterDeadMountTest : public MounterReconcileTest {

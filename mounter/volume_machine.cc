@@ -155,6 +155,10 @@ bool VolumeMachine::Unwant(const PublicationKey& key) {
   return true;
 }
 
+void VolumeMachine::DoubtStaging() {
+  if (record_.stage_state == StageState::kStaged) record_.stage_uncertain = true;
+}
+
 void VolumeMachine::MarkLost(const PublicationKey& key, std::string error) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
@@ -287,7 +291,7 @@ Step VolumeMachine::NextFor(const PublicationKey& key) const {
         if (record_.stage_state == StageState::kUnstaging) {
           return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
         }
-        if (record_.stage_state != StageState::kStaged) return {StepKind::kStage, key};
+        if (!Staged()) return {StepKind::kStage, key};
         const Step expansion = NextExpansion();
         if (expansion.kind != StepKind::kNone) return {StepKind::kExpand, key};
       }
@@ -320,7 +324,7 @@ Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} 
 
 Step VolumeMachine::ExpansionWhereItCan() const {
   if (record_.owed_expansion_bytes == 0 || expansion_refused_) return {};
-  const bool staged = record_.stage_state == StageState::kStaged;
+  const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
     const bool published = p.state == PublicationState::kPublished && !p.uncertain;
     if (published && (staged || !NeedsStaging(p))) return {StepKind::kExpand, p.key};

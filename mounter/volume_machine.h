@@ -21,6 +21,8 @@
 //                                               publish   ──► publish again, or unpublish
 //                                               unpublish ──► unpublish again
 //                                               unstage   ──► unstage again
+//                                               staged    ──► stage again, or unstage: the row may be older
+//                                                             than an unstage, since that is not awaited
 //                                               published ──► (mount lost) unpublish, then publish; of an
 //                                                             ephemeral one publish alone
 //                      and nothing else of the volume that rests on it.
@@ -117,6 +119,9 @@ class VolumeMachine {
   // It is not wanted any more. One of which nothing was sent is gone at once. False where there is none.
   bool Unwant(const PublicationKey& key);
 
+  // Of a recovered volume: no publication stands on its staging, so that nothing proves that it is still
+  // there.
+  void DoubtStaging();
   // The kernel does not show the mount of a published one (any more).
   void MarkLost(const PublicationKey& key, std::string error);
   // It shows it (again).
@@ -183,6 +188,9 @@ class VolumeMachine {
 
  private:
   [[nodiscard]] bool NeedsStaging(const PublicationRecord& publication) const;
+  [[nodiscard]] bool Staged() const {
+    return record_.stage_state == StageState::kStaged && !record_.stage_uncertain;
+  }
   [[nodiscard]] bool MayGoForward(const PublicationRecord& publication) const;
   [[nodiscard]] bool MayUnstage() const;
   [[nodiscard]] Step ExpansionWhereItCan() const;

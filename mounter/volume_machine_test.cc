@@ -530,6 +530,19 @@ TEST(VolumeMachineTest, AStagingThatMayHaveBegunAnewSinceTheRowWasWrittenIsUndon
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
 }
 
+TEST(VolumeMachineTest, AStagingThatNothingStandsOnIsMadeAgainBeforeItIsPublishedFrom) {
+  VolumeRecord record = Record();
+  record.stage_state = StageState::kStaged;
+  record.publications.push_back(Publication(kWeb));
+  VolumeMachine machine = VolumeMachine::Recovered(record, false);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  machine.DoubtStaging();
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+  EXPECT_EQ(Show(machine), "staged, web publishing?");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+}
+
 TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappenedStays) {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
   machine.Want(Publication(kWeb));

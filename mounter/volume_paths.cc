@@ -28,6 +28,13 @@ std::string Target(const VolumeRecord& record, const PublicationRecord& publicat
   return PublicationDirectory(record, publication) + "/target";
 }
 
+// Whether it is what a write of the identity file leaves that was cut short before its end (WriteFileAtomic).
+bool IsUnfinished(std::string_view name) {
+  constexpr std::string_view kLead = "identity.json.";
+  constexpr size_t kRandom = 6;
+  return name.starts_with(kLead) && name.size() == kLead.size() + kRandom;
+}
+
 // Whether a removal was refused because something is in the way, rather than failed.
 bool IsInTheWay(const absl::Status& status) { return status.code() == absl::StatusCode::kFailedPrecondition; }
 
@@ -120,11 +127,22 @@ absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
     if (!status.ok()) left = status;
   }
   if (!left.ok()) return left;
+  BERTH_RETURN_IF_ERROR(RemoveUnfinished(VolumeDirectory(record)));
   BERTH_RETURN_IF_ERROR(root_.RemoveFile(Identity(record), /*must_be_empty=*/false));
   return root_.RemoveEmptyDirectory(VolumeDirectory(record));
 }
 
+absl::Status VolumePaths::RemoveUnfinished(const std::string& directory) const {
+  const auto names = root_.List(directory, kTreeLimit);
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    if (!IsUnfinished(name)) continue;
+    BERTH_RETURN_IF_ERROR(root_.RemoveFile(fmt::format("{}/{}", directory, name), /*must_be_empty=*/false));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VolumePaths::RemoveEmptyStranger(const std::string& name) const {
+  BERTH_RETURN_IF_ERROR(RemoveUnfinished(name));
   for (const char* part : {"/staging", "/publish", ""}) {
     BERTH_RETURN_IF_ERROR(root_.RemoveEmptyDirectory(name + part));
   }

@@ -78,6 +78,8 @@ class VolumePaths {
  private:
   // Removes a publication's directory that holds nothing but its identity file; any other stays.
   [[nodiscard]] absl::Status RemoveUnused(const std::string& publication) const;
+  // Removes what a berthd that was killed has left of identity files that it was writing.
+  [[nodiscard]] absl::Status RemoveUnfinished(const std::string& directory) const;
   [[nodiscard]] absl::Status WritePublicationIdentity(const VolumeRecord& record,
                                                       const PublicationRecord& publication) const;
 

@@ -90,6 +90,22 @@ TEST_F(VolumePathsTest, RemovesAllThatItMade) {
   EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus()) << "again";
 }
 
+TEST_F(VolumePathsTest, RemovesWhatAKilledBerthdLeftOfAnIdentityFileAndNothingElse) {
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  std::ofstream(Volume() + "/identity.json.a1B2c3") << "{";
+  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  EXPECT_THAT(*paths_.List(), IsEmpty());
+
+  for (const char* name : {"/identity.json.old", "/identity.json.a1B2c34", "/other.a1B2c3"}) {
+    ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+    std::ofstream(Volume() + name) << "precious";
+    EXPECT_EQ(paths_.RemoveVolume(record_).code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(*ReadFile(Volume() + name, 100), "precious");
+    ASSERT_EQ(unlink((Volume() + name).c_str()), 0);
+    EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  }
+}
+
 TEST_F(VolumePathsTest, LeavesATargetThatHoldsData) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   const std::string target = paths_.TargetPath(record_, publication_);

@@ -19,6 +19,12 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
   const auto plan = PlanReconciliation(machine_.record(), facts, circumstances);
   for (const Reconciliation& found : plan) Apply(found);
   if (circumstances.start) {
+    const VolumeRecord& record = machine_.record();
+    const bool stands = std::ranges::any_of(record.publications, [&facts](const PublicationRecord& p) {
+      const auto shown = facts.find(p.key);
+      return !p.ephemeral && shown != facts.end() && shown->second.there;
+    });
+    if (!stands) machine_.DoubtStaging();
     // From here on each publication says for itself what is to become of it.
     machine_.SetBootId(BootId());
     for (const PublicationRecord& p : machine_.record().publications) {

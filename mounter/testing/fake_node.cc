@@ -206,7 +206,8 @@ grpc::Status FakeNode::DoUnstage(const ::csi::v1::NodeUnstageVolumeRequest& requ
   if (known->second.staging_target_path() != request.staging_target_path())
     Breach("unstaged at another path");
   if (!known->second.volume_capability().has_block() &&
-      umount2(request.staging_target_path().c_str(), UMOUNT_NOFOLLOW) != 0 && errno != EINVAL) {
+      umount2(request.staging_target_path().c_str(), UMOUNT_NOFOLLOW) != 0 && errno != EINVAL &&
+      errno != ENOENT) {
     return Errno("umount " + request.staging_target_path());
   }
   staged_.erase(known);
