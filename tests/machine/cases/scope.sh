@@ -19,7 +19,7 @@ expect 'its slice' "$(systemctl show -P Slice "$scope")" berth-plugins.slice
 expect 'its state' "$(systemctl show -P ActiveState "$scope")" active
 expect 'MemoryMax' "$(systemctl show -P MemoryMax "$scope")" 268435456
 expect 'TasksMax' "$(systemctl show -P TasksMax "$scope")" 100
-expect 'CPUQuotaPerSecUSec' "$(systemctl show -P CPUQuotaPerSecUSec "$scope")" 1.5s
+expect_match 'CPUQuotaPerSecUSec' "$(systemctl show -P CPUQuotaPerSecUSec "$scope")" '^1\.50*s$'
 expect_match 'its order at shutdown' "$(systemctl show -P Before "$scope")" 'berthd\.service'
 expect_match 'berthctl plugin show' "$(berthctl plugin show disk-a)" 'scope berth-plugin-disk'
 expect_match 'the status of the slice' "$(systemctl status berth-plugins.slice --no-pager -l)" 'berth-plugin-plain\.scope'
