@@ -53,13 +53,16 @@ absl::Status Follow(Session& session, const FollowedStream& stream) {
   bool told_back = false;
   while (true) {
     absl::Status ended = node.status();
+    bool heard = false;
     if (node.ok()) {
       const auto began = steady_clock::now();
-      bool heard = false;
       ended = stream.read(*node, [&] { heard = true; });
       if (heard || steady_clock::now() - began > kWasThere) away = false;
     }
-    if (!absl::IsUnavailable(ended)) return ended;
+    // One that is still on its way out, or in, may make gRPC end a stream with another code than UNAVAILABLE.
+    const bool by_grpc = absl::IsUnknown(ended) || absl::IsCancelled(ended) || absl::IsInternal(ended);
+    const bool still_away = away && !heard && by_grpc;
+    if (!absl::IsUnavailable(ended) && !still_away) return ended;
     if (!away) {
       away = true;
       told_back = false;
