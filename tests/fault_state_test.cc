@@ -133,6 +133,16 @@ TEST_F(FaultRebootTest, Fault19WhatIsUnwantedAfterwardsIsUndoneWithThePlugin) {
 
 class FaultDamageTest : public FaultStateTest {
  protected:
+  // As it is shown.
+  [[nodiscard]] bool InJournal(const std::string& volume) {
+    v1::ExplainVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume);
+    v1::ExplainVolumeResponse told;
+    const grpc::Status status = node_.stub().ExplainVolume(Node::Context().get(), request, &told);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return told.in_journal();
+  }
   void ExpectRebuilt(const std::function<void()>& damage) {
     StartReady();
     const std::string volume = CreateVolume("v");
@@ -154,6 +164,9 @@ class FaultDamageTest : public FaultStateTest {
     EXPECT_EQ(shown->publications(0).target_path(), target);
     EXPECT_EQ(shown->publications(0).consumer(), "job");
     EXPECT_EQ(MountsAt(target), 1) << "it was not touched for it";
+    // Published once more it is known whole, and the next berthd knows it, too.
+    EXPECT_EQ(Publish(volume, "job"), target);
+    EXPECT_TRUE(InJournal(volume));
     Unpublish(volume, "job");
     EXPECT_FALSE(VolumeOf(volume).has_value());
     ExpectWorks("w");
