@@ -209,6 +209,23 @@ TEST_F(MounterReconcileTest, ARowThatIsOlderThanAnUnstageIsNotBelieved) {
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2) << "staged anew first";
 }
 
+TEST_F(MounterReconcileTest, WhatLiesOverAnEphemeralVolumeIsNotTakenForIt) {
+  PublishRequest request = Request();
+  request.ephemeral = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_EQ(mount(nullptr, target->c_str(), nullptr, MS_PRIVATE, nullptr), 0);
+  ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);
+  const auto again = Publish(request);
+  EXPECT_EQ(again.status().code(), absl::StatusCode::kFailedPrecondition) << again.status();
+  EXPECT_THAT(MessageOf(again.status()), HasSubstr(*target));
+  EXPECT_TRUE(View().uncertain);
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_EQ(Publish(request), target);
+  EXPECT_FALSE(View().uncertain);
+}
+
 class MounterDeadMountTest : public MounterReconcileTest {
  protected:
   void SetUp() override {

@@ -309,7 +309,16 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   }
   if (verified.code() != absl::StatusCode::kInternal) co_return verified;
   machine_.MarkLost(key, std::string(MessageOf(verified)));
-  Event("volume.lost", key.consumer, fmt::format("{}: publishing it anew", MessageOf(verified)));
+  const bool anew = !(known.ephemeral && other);
+  Event("volume.lost", key.consumer,
+        fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it anew" : ""));
+  if (known.ephemeral && other) {
+    // The plugin would find a mount there, and so would we, and it is not its own.
+    co_return absl::FailedPreconditionError(fmt::format(
+        "somebody mounted something over it, and an ephemeral volume is not taken down to mend that: "
+        "unmount what lies on {}, or unpublish it",
+        context_.paths->TargetPath(machine_.record(), known)));
+  }
   if (known.ephemeral) {
     // To unpublish it would delete it.
     machine_.Repair(key, std::string(MessageOf(verified)));
