@@ -18,6 +18,12 @@ constexpr Duration kNoteWithin = std::chrono::seconds(30);
 // One try; a step that takes longer goes on in the mounter, and the next try joins it.
 constexpr Duration kTryWithin = std::chrono::minutes(2);
 
+// All uses of a volume share one attachment, so it cannot be read-only because one of them is.
+bool OnlyForReading(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
+  using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
+  return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
+}
+
 }  // namespace
 
 DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
@@ -140,7 +146,7 @@ Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> 
                   .volume_id = request.volume_id,
                   .node_id = node_id,
                   .use = request.use,
-                  .readonly = request.readonly,
+                  .readonly = OnlyForReading(request.use.access_mode),
                   .volume_context = request.volume_context,
                   .secrets_reference = request.secrets_reference};
   auto context = co_await attacher_.Attach(std::move(call), Clock::now() + kTryWithin);
