@@ -448,9 +448,10 @@ bool MounterModelTest::AtRest() {
   CountMounts();
   for (const VolumeView& view : mounter_->List()) {
     if (!view.running.empty()) return false;
-    const bool between =
-        view.stage_state == StageState::kStaging || view.stage_state == StageState::kUnstaging;
-    if (between && !view.awaiting_secrets) return false;
+    const bool unstaging = view.stage_state == StageState::kUnstaging;
+    if (unstaging && !view.awaiting_secrets) return false;
+    // That it is to be staged again moves nothing by itself where all that is left is lost.
+    if (view.stage_state == StageState::kStaging && view.publications.empty()) return false;
     for (const PublicationView& publication : view.publications) {
       const int mounts = MountsAt(publication.target_path);
       if (publication.awaiting_secrets || view.awaiting_secrets) continue;
