@@ -131,8 +131,10 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     running_since_.reset();
     waiting_for_.clear();
     last_error_ = report.error;
+    const Duration pause = context_.RetryAfter(failures, kFirstRetry, kRetryLimit);
+    // A try that would begin at the deadline could only say that it is over.
     const bool time_left =
-        Clock::now() < deadline && !Superseded(step) && !GivenUp(step) && !context_.stopping;
+        Clock::now() + pause < deadline && !Superseded(step) && !GivenUp(step) && !context_.stopping;
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
@@ -140,7 +142,6 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     Announce(step, report, follow_up);
     if (follow_up != FollowUp::kRepeat) co_return follow_up;
 
-    const Duration pause = context_.RetryAfter(failures, kFirstRetry, kRetryLimit);
     next_retry_at_ = WallClock::now() + pause;
     auto disturbed = [this, &step] { return Superseded(step) || GivenUp(step) || context_.stopping; };
     if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {

@@ -67,6 +67,9 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::St
     co_return absl::DeadlineExceededError(
         fmt::format("plugin {}: NodeGetVolumeStats: no answer yet", self->machine_.record().plugin_id));
   }
+  if (!shared->result->ok()) {
+    co_return Annotate(shared->result->status(), fmt::format("plugin {}: NodeGetVolumeStats", plugin_id));
+  }
   co_return *shared->result;
 }
 

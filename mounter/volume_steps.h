@@ -109,9 +109,13 @@ class VolumeSteps {
     std::string consumer;
     std::function<Awaitable<absl::Status>(const Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;
+    uint64_t mount_id = 0;  // of what is to be undone; 0: not known
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
+  // Takes away what somebody mounted over it, so far as it lets itself be: a plugin may refuse to touch what
+  // is not its own.
+  [[nodiscard]] Awaitable<void> UncoverOurs(Reverse reverse, TimePoint deadline);
   // Takes away every mount that lies at the path, the topmost first.
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,

@@ -57,7 +57,8 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
           [this, request](const Admission& admission, TimePoint until) {
             return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
           },
-      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); }};
+      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); },
+      .mount_id = publication.mount_id};
   StepReport report =
       co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
   if (report.outcome != CallOutcome::kDone) co_return report;
@@ -98,6 +99,7 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   if (!admission.ok()) co_return NotSent(admission.status());
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
+  co_await UncoverOurs(reverse, deadline);
   bool detached = false;
   for (int call = 1;; ++call) {
     // A plugin that hangs in the file system is not waited for to the end where it may be detached.
@@ -165,6 +167,15 @@ Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) 
   // Busy or not: whoever waited for its file system has got an error.
   if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) co_return status;
   co_return absl::OkStatus();
+}
+
+Awaitable<void> VolumeSteps::UncoverOurs(Reverse reverse, TimePoint deadline) {
+  for (int i = 0; i < kStackedMounts && reverse.mount_id != 0; ++i) {
+    const auto facts = reverse.look();
+    if (!facts.ok() || !facts->mount_root || facts->mount_id == reverse.mount_id) co_return;
+    const absl::Status status = co_await context_.helper.Unmount(reverse.path, {}, deadline);
+    if (!status.ok()) co_return;
+  }
 }
 
 Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,

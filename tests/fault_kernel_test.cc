@@ -99,6 +99,7 @@ TEST_F(FaultFuseTest, Fault24AHungFileSystemCostsOnlyItsOwnVolume) {
   // berthd itself is not held by it.
   node_.Kill();
   node_.Start();
+  node_.WaitReady(fault_.id());
   ExpectOthersWork("b");
   ASSERT_TRUE(VolumeOf(volume_).has_value()) << "it is not called free while it hangs";
   EXPECT_EQ(MountsAt(target_), 1);
