@@ -255,6 +255,7 @@ main() {
   local name began=$SECONDS word passed failed
   local -a together=() boots=()
   mkdir -p "$OUT"
+  shopt -s nullglob
   for name in "$HERE"/cases/*.sh "$HERE"/cases/boots/*.sh; do
     for word in "${@:-}"; do
       [[ ${name##*/} == *"$word"* ]] || continue
