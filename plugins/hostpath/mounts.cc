@@ -129,7 +129,13 @@ absl::StatusOr<MountFlags> ParseMountFlags(const ::google::protobuf::RepeatedPtr
 
 absl::StatusOr<PathState> LookAtPath(const std::string& path) {
   struct statx info{};
-  if (statx(AT_FDCWD, path.c_str(), AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, &info) != 0) {
+  constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
+  int result = statx(AT_FDCWD, path.c_str(), kFlags, STATX_BASIC_STATS, &info);
+  // Nobody is behind it any more. What the kernel remembers of it is enough to let it go.
+  if (result != 0 && errno == ENOTCONN) {
+    result = statx(AT_FDCWD, path.c_str(), kFlags | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &info);
+  }
+  if (result != 0) {
     if (errno == ENOENT) return PathState{};
     return ErrnoStatus(errno, fmt::format("stat {}", path));
   }
