@@ -62,6 +62,10 @@ class FaultKernelTest : public FaultTest {
 
 class FaultFuseTest : public FaultKernelTest {
  protected:
+  void TearDown() override {
+    fuse_.reset();  // What is dead cannot be looked through for secrets.
+    FaultKernelTest::TearDown();
+  }
   // A volume whose data lie on a FUSE file system, in use.
   void PublishFuse() {
     StartReady();
