@@ -2,15 +2,32 @@
 include(GNUInstallDirs)
 include(GoogleTest)
 
-# One precompiled header serves all of our code: Asio, gRPC and Abseil cost seconds a file.
-add_library(berth_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cc")
-target_link_libraries(berth_pch PUBLIC berth_options Boost::boost PkgConfig::grpcpp spdlog::spdlog
-  protobuf::libprotobuf Threads::Threads)
-target_precompile_headers(berth_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
+# berth_precompile(NAME LIBS … HEADERS …): the precompiled headers berth_pch_NAME and berth_pch_NAME_test, of
+# pch.h and HEADERS, the second with GoogleTest's too. Whatever of ours is declared from here on uses them:
+# these headers cost seconds a file.
+function(berth_precompile name)
+  cmake_parse_arguments(ARG "" "" "LIBS;HEADERS" ${ARGN})
+  foreach(target berth_pch_${name} berth_pch_${name}_test)
+    add_library(${target} OBJECT "${PROJECT_SOURCE_DIR}/cmake/pch.cc")
+    target_link_libraries(${target} PUBLIC berth_options Boost::boost PkgConfig::grpcpp spdlog::spdlog
+      protobuf::libprotobuf Threads::Threads ${ARG_LIBS})
+    target_precompile_headers(${target} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h" ${ARG_HEADERS})
+  endforeach()
+  target_link_libraries(berth_pch_${name}_test PUBLIC GTest::gmock GTest::gtest)
+  target_precompile_headers(berth_pch_${name}_test PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  set_property(GLOBAL PROPERTY BERTH_PCH berth_pch_${name})
+endfunction()
+berth_precompile(base)
 
-function(_berth_ours target)
+# berth_ours(TARGET [TEST]): our warnings and our precompiled header.
+function(berth_ours target)
+  cmake_parse_arguments(ARG "TEST" "" "" ${ARGN})
+  get_property(pch GLOBAL PROPERTY BERTH_PCH)
+  if(ARG_TEST)
+    string(APPEND pch _test)
+  endif()
   target_link_libraries(${target} PRIVATE berth_options)
-  target_precompile_headers(${target} REUSE_FROM berth_pch)
+  target_precompile_headers(${target} REUSE_FROM ${pch})
 endfunction()
 
 # berth_library(NAME SOURCES a.cc … PUBLIC libs… PRIVATE libs…): the library berth_NAME, alias berth::NAME.
@@ -19,7 +36,7 @@ function(berth_library name)
   add_library(berth_${name} STATIC ${ARG_SOURCES})
   add_library(berth::${name} ALIAS berth_${name})
   target_link_libraries(berth_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
-  _berth_ours(berth_${name})
+  berth_ours(berth_${name})
 endfunction()
 
 # berth_proto_library(NAME PROTOS x.proto … LIBS …): generated messages and services, paths from the
@@ -56,7 +73,7 @@ function(berth_test name)
   add_executable(${name} ${ARG_SOURCES})
   # A test with a main of its own never pulls gtest_main's out of the archive.
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gmock GTest::gtest GTest::gtest_main)
-  _berth_ours(${name})
+  berth_ours(${name} TEST)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   set(labels)
   if(ARG_LABELS)
@@ -74,6 +91,6 @@ function(berth_program name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
-  _berth_ours(${name})
+  berth_ours(${name})
   install(TARGETS ${name} RUNTIME DESTINATION "${ARG_DESTINATION}")
 endfunction()
