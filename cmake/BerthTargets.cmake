@@ -39,22 +39,30 @@ function(berth_library name)
   berth_ours(berth_${name})
 endfunction()
 
-# berth_proto_library(NAME PROTOS x.proto … LIBS …): generated messages and services, paths from the
-# project's root, included as "folder/x.pb.h". Not held to our warnings.
+# berth_proto_library(NAME PROTOS x.proto … LIBS … [MESSAGES_ONLY]): generated messages and services, paths from
+# the project's root, included as "folder/x.pb.h". Not held to our warnings. MESSAGES_ONLY: there are no
+# services.
 function(berth_proto_library name)
-  cmake_parse_arguments(ARG "" "" "PROTOS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "MESSAGES_ONLY" "" "PROTOS;LIBS" ${ARGN})
   set(gen "${PROJECT_BINARY_DIR}/gen")
+  set(generate "--cpp_out=${gen}")
+  set(kinds pb)
+  if(NOT ARG_MESSAGES_ONLY)
+    list(APPEND generate "--grpc_out=${gen}" "--plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN}")
+    list(APPEND kinds grpc.pb)
+  endif()
   set(sources)
   foreach(proto IN LISTS ARG_PROTOS)
     string(REGEX REPLACE "\\.proto$" "" stem "${proto}")
-    set(outputs "${gen}/${stem}.pb.cc" "${gen}/${stem}.pb.h" "${gen}/${stem}.grpc.pb.cc"
-      "${gen}/${stem}.grpc.pb.h")
+    set(outputs)
+    foreach(kind IN LISTS kinds)
+      list(APPEND outputs "${gen}/${stem}.${kind}.cc" "${gen}/${stem}.${kind}.h")
+      list(APPEND sources "${gen}/${stem}.${kind}.cc")
+    endforeach()
     add_custom_command(OUTPUT ${outputs}
       COMMAND "${CMAKE_COMMAND}" -E make_directory "${gen}"
-      COMMAND protobuf::protoc "-I${PROJECT_SOURCE_DIR}" "--cpp_out=${gen}" "--grpc_out=${gen}"
-        "--plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN}" "${PROJECT_SOURCE_DIR}/${proto}"
+      COMMAND protobuf::protoc "-I${PROJECT_SOURCE_DIR}" ${generate} "${PROJECT_SOURCE_DIR}/${proto}"
       DEPENDS "${PROJECT_SOURCE_DIR}/${proto}" VERBATIM)
-    list(APPEND sources "${gen}/${stem}.pb.cc" "${gen}/${stem}.grpc.pb.cc")
   endforeach()
   add_library(berth_${name} STATIC ${sources})
   add_library(berth::${name} ALIAS berth_${name})
