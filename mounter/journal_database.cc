@@ -101,7 +101,7 @@ absl::Status JournalDatabase::WriteNew(Options options, const JournalContents& c
   return database->Execute("PRAGMA journal_mode=DELETE");
 }
 
-JournalDatabase::~JournalDatabase() { Disconnect(/*checkpoint=*/true); }
+JournalDatabase::~JournalDatabase() { Disconnect(/*checkpoint=*/written_); }
 
 absl::Status JournalDatabase::Error(int code, std::string_view what) const {
   const std::string message = fmt::format("journal {}: {}: {}", options_.path, what,
@@ -214,7 +214,6 @@ absl::Status JournalDatabase::Connect() {
     return SQLITE_OK;
   };
   sqlite3_wal_hook(db_, hook, this);
-  ReserveSpace();
   return status;
 }
 
@@ -327,6 +326,8 @@ absl::Status JournalDatabase::Checkpoint() {
 
 absl::Status JournalDatabase::Apply(const std::vector<JournalChange>& changes) {
   if (db_ == nullptr) return absl::UnavailableError(fmt::format("journal {}: not open", options_.path));
+  // Not before: whoever opened it may have found a record in it that is not for this program.
+  if (!std::exchange(written_, true)) ReserveSpace();
   absl::Status status = ApplyAll(changes);
   if (!status.ok()) {
     // A full disk refuses before anything is synced: it needs no more than a rollback.

@@ -69,7 +69,7 @@ class JournalDatabase {
     JournalReserve reserve;
   };
   // Makes the file (mode 0600) where there is none, and locks it. What an older berthd wrote is brought to
-  // this schema in one transaction.
+  // this schema in one transaction; nothing else of a file is changed before the first Apply.
   // FAILED_PRECONDITION: another process holds it, its schema is newer than this program's, or it is somebody
   // else's database; then nothing in it was changed. DATA_LOSS: it is damaged, or no database at all.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalDatabase>> Open(Options options);
@@ -109,6 +109,7 @@ class JournalDatabase {
   Options options_;
   sqlite3* db_ = nullptr;
   int64_t schema_ = 0;  // the file's; 0: it is empty
+  bool written_ = false;
   int log_frames_ = 0;  // in the write-ahead log since the last checkpoint
 };
 

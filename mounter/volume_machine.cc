@@ -373,7 +373,8 @@ void VolumeMachine::OnSent(const Step& step) {
 
 FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error,
                                   bool time_left, WallTime now) {
-  stuck_.reset();
+  // "Another call for this volume is pending" is what a plugin says whose first call has not come back.
+  if (!absl::IsAborted(error)) stuck_.reset();
   PublicationRecord* publication = record_.Find(step.key);
   switch (step.kind) {
     case StepKind::kNone:

@@ -642,5 +642,22 @@ TEST(RetryDelayTest, DoublesUpToTheLimitWithJitterOfAHalf) {
   EXPECT_LT(RetryDelay(30, milliseconds(100), seconds(5), 0.999999), seconds(5));
 }
 
+TEST(VolumeMachineTest, AStuckStepStaysStuckWhileThePluginSaysThatItRunsStill) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record(/*stages=*/false));
+  machine.Want(Publication(kWeb));
+  const Step publish = machine.NextFor(kWeb);
+  machine.OnSent(publish);
+  const absl::Status late = absl::DeadlineExceededError("no answer");
+  EXPECT_EQ(machine.OnOutcome(publish, CallOutcome::kUncertain, late, true, kNow), FollowUp::kRepeat);
+  machine.OnStuck({.on = "NodePublishVolume", .pid = 0, .since = kNow});
+  machine.OnSent(publish);
+  const absl::Status pending = absl::AbortedError("an operation for this volume is pending");
+  EXPECT_EQ(machine.OnOutcome(publish, CallOutcome::kUncertain, pending, true, kNow), FollowUp::kRepeat);
+  ASSERT_TRUE(machine.stuck().has_value());
+  EXPECT_EQ(machine.stuck()->since, kNow);
+  Outcome(machine, CallOutcome::kDone, publish);
+  EXPECT_FALSE(machine.stuck().has_value());
+}
+
 }  // namespace
 }  // namespace berth

@@ -106,6 +106,10 @@ std::string VolumeActor::WhatRuns() const {
   if (!running_.empty() && running_since_) {
     return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), whom);
   }
+  if (current_ == nullptr) {
+    return fmt::format("what was begun before it is finished or undone first{}{}", whom,
+                       last_error_.ok() ? "" : fmt::format(": {}", MessageOf(last_error_)));
+  }
   return fmt::format("other requests for this volume come before it{}",
                      whom.empty() ? "" : ", the first" + whom);
 }
