@@ -139,7 +139,7 @@ TEST_F(ExternalLifecycleTest, TheReasonSaysWhatIsWaitedFor) {
   EXPECT_EQ(lifecycle_.state(), PluginState::kReady);
   EXPECT_EQ(lifecycle_.reason(), "");
   Feed("failed");
-  EXPECT_EQ(lifecycle_.reason(), "UNAVAILABLE");
+  EXPECT_EQ(lifecycle_.reason(), "Probe: UNAVAILABLE");
   Feed("gone");
   EXPECT_EQ(lifecycle_.reason(), "waits for its socket: process 7 has gone");
 }
@@ -151,7 +151,7 @@ TEST_F(ExternalLifecycleTest, ADrainShowsWhoHoldsAndThatItIsIll) {
   Feed("fewer holders");
   EXPECT_THAT(lifecycle_.holders(), ElementsAre("volume w by c"));
   Feed("failed");
-  EXPECT_THAT(lifecycle_.reason(), HasSubstr("volume w by c; UNAVAILABLE"));
+  EXPECT_THAT(lifecycle_.reason(), HasSubstr("volume w by c; Probe: UNAVAILABLE"));
   EXPECT_FALSE(lifecycle_.ready());
   Feed("ok");
   Feed("no holders");
