@@ -166,7 +166,8 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
   }
   std::string line = fmt::format("{}: {}", Shown(options.volume), FormatSize(expanded->capacity_bytes()));
   if (expanded->node_expanded()) line += ", on the node too";
-  if (expanded->node_expansion_pending()) line += "; the node's part is still to be done: repeat this once it is published";
+  if (expanded->node_expansion_pending())
+    line += "; the node's part is still to be done: repeat this once it is published";
   session.output.Text(line + "\n");
   return absl::OkStatus();
 }

@@ -150,7 +150,8 @@ TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsMountedAgainWhereThatIsAskedFor) {
   request.set_remount(true);
   target_ = node_.Publish(request);
   fuse_->Die();
-  // The plugin knows what it has mounted by where its data lie, so these come back after the mount was undone.
+  // The plugin knows what it has mounted by where its data lie, so these come back after the mount was
+  // undone.
   WaitFor("its target is undone", [&] { return MountsAt(target_) == 0; }, seconds(40));
   ASSERT_EQ(umount2(DataOf(volume_).c_str(), MNT_DETACH), 0);
   fuse_.reset();
