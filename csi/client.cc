@@ -128,8 +128,8 @@ struct Callee {
 absl::Status WithoutSecrets(const absl::Status& status, const Callee& callee) {
   if (callee.secrets == nullptr) return status;
   const std::string said(MessageOf(status));
-  std::string redacted = callee.secrets->Of(callee.plugin_id)->Redacted(said);
-  return redacted == said ? status : absl::Status(status.code(), std::move(redacted));
+  const std::string redacted = callee.secrets->Of(callee.plugin_id)->Redacted(said);
+  return redacted == said ? status : absl::Status(status.code(), redacted);
 }
 
 // One call over `channel`, which lives until it has ended. Counted in `calls`, unless that is null.
