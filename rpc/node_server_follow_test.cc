@@ -179,6 +179,7 @@ TEST_F(NodeServerOwnLogTest, ALevelThatIsNoneIsRefused) {
 TEST_F(NodeServerOwnLogTest, ASlowReaderIsToldHowManyEntriesItMissed) {
   const auto reader = node_.Reader();
   Call call;
+  call.context.set_deadline(std::chrono::system_clock::now() + seconds(120));
   const auto watch = Begin(*reader, call);
   AwaitFirst(*watch);
   // Far more than a queue holds and than fits into the flow-control windows.

@@ -42,7 +42,7 @@ class FaultOutputTest : public FaultTest {
       return fault_.Count([](const FaultEvent& e) { return e.event == "written"; }) == 1;
     });
     EXPECT_GE(Written(), least_written);
-    WaitFor("what was read is given back", [&] { return OnDisk() < 8 * kMiB; });
+    WaitFor("what was read is given back", [&] { return OnDisk() < 8 * kMiB; }, std::chrono::seconds(90));
     EXPECT_LT(most_on_disk, 256 * kMiB) << "of " << Written() / kMiB << " MiB";
     EXPECT_LT(PeakMemory(status.pid()) - memory_before, kMostMemory);
     EXPECT_TRUE(Get().ready());
