@@ -149,13 +149,16 @@ TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsMountedAgainWhereThatIsAskedFor) {
   v1::PublishVolumeRequest request = UseOf(volume_);
   request.set_remount(true);
   target_ = node_.Publish(request);
-  fuse_->Die();
   // The plugin knows what it has mounted by where its data lie, so these come back after the mount was
-  // undone.
+  // undone, and before it is made again.
+  fault_.Play({"rpc = \"NodeStageVolume\"\naction = \"fail\"\ncode = \"UNAVAILABLE\"\nwhen = \"before\""});
+  fuse_->Die();
+  fault_.WaitActed("NodeStageVolume");
   WaitFor("its target is undone", [&] { return MountsAt(target_) == 0; }, seconds(40));
   ASSERT_EQ(umount2(DataOf(volume_).c_str(), MNT_DETACH), 0);
   fuse_.reset();
   MountFuse();
+  fault_.Play();
   WaitFor(
       "its target answers again",
       [&] { return std::ifstream(target_ + "/hello").good() && MountsAt(target_) == 1; }, seconds(40));
