@@ -16,6 +16,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/directory_stream.h"
 #include "base/proc_stat.h"
 #include "base/status.h"
 
@@ -28,11 +29,6 @@ using process_internal::ReadProcStat;
 // More descriptors than that are not looked through: whether such a process serves is then not known.
 constexpr int kMostDescriptors = 65'536;
 
-struct CloseDirectory {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-using Directory = std::unique_ptr<DIR, CloseDirectory>;
-
 std::optional<pid_t> ParsePid(std::string_view text) {
   pid_t pid = 0;
   const char* const end = text.data() + text.size();
@@ -42,7 +38,7 @@ std::optional<pid_t> ParsePid(std::string_view text) {
 }
 
 absl::StatusOr<std::map<pid_t, ProcStat>> ReadAll() {
-  const Directory proc(opendir("/proc"));
+  const DirectoryStream proc(opendir("/proc"));
   if (!proc) return ErrnoStatus(errno, "read /proc");
   std::map<pid_t, ProcStat> all;
   errno = 0;
@@ -139,7 +135,7 @@ absl::StatusOr<std::vector<TreeProcess>> FindTree(const TreeQuery& query) {
 }
 
 FuseUse HoldsFuse(pid_t pid) {
-  const Directory descriptors(opendir(fmt::format("/proc/{}/fd", pid).c_str()));
+  const DirectoryStream descriptors(opendir(fmt::format("/proc/{}/fd", pid).c_str()));
   if (!descriptors) return FuseUse::kUnknown;
   int count = 0;
   errno = 0;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -149,7 +150,7 @@ absl::Status SafeRoot::WriteFileSoon(std::string_view relative, std::string_view
 
 absl::StatusOr<std::vector<std::string>> SafeRoot::List(std::string_view relative, size_t limit) const {
   BERTH_ASSIGN_OR_RETURN(UniqueFd fd, OpenBeneath(relative, O_RDONLY | O_DIRECTORY));
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(fdopendir(fd.get()), closedir);
+  const DirectoryStream directory(fdopendir(fd.get()));
   if (directory == nullptr) return ErrnoStatus(errno, fmt::format("read {}", Absolute(relative)));
   [[maybe_unused]] const int taken = fd.Release();
   std::vector<std::string> names;

@@ -19,8 +19,6 @@ constexpr int kMounts = 10'000;
 // Of one measurement of what takes a microsecond.
 constexpr int kChecks = 5'000;
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 class MountCheck : public Figure {
  public:
   explicit MountCheck(const BenchOptions& options) : directory_(options.disk + "/mounts") {}

@@ -18,8 +18,6 @@
 namespace berth {
 namespace {
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 class PublishFloor : public Figure {
  public:
   explicit PublishFloor(const BenchOptions& options) : options_(options) {}

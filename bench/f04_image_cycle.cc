@@ -16,8 +16,6 @@
 namespace berth {
 namespace {
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 class ImageCycle : public Figure {
  public:
   explicit ImageCycle(const BenchOptions& options) : options_(options) {}

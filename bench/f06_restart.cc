@@ -21,11 +21,9 @@
 namespace berth {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(20);
+constexpr Duration kReadyWithin = std::chrono::seconds(20);
 // Longer than the plugin must have run for its restart to be immediate (stable_after below).
 constexpr Duration kStable = std::chrono::milliseconds(60);
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 class Restart : public Figure {
  public:
@@ -81,9 +79,9 @@ class Restart : public Figure {
                                         "node-1",       "--state-dir", reference_state_};
     const TimePoint start = Clock::now();
     BERTH_ASSIGN_OR_RETURN(Child plugin, Child::Start(std::move(command), -1, log.get()));
-    BERTH_RETURN_IF_ERROR(AwaitSocket(socket, socket_changes_.get(), start + kPatience));
+    BERTH_RETURN_IF_ERROR(AwaitSocket(socket, socket_changes_.get(), start + kReadyWithin));
     until_socket_.push_back(Seconds(Clock::now() - start));
-    BERTH_RETURN_IF_ERROR(ProbeOnce(socket, start + kPatience));
+    BERTH_RETURN_IF_ERROR(ProbeOnce(socket, start + kReadyWithin));
     const double took = Seconds(Clock::now() - start);
     plugin.Kill();
     if (unlink(socket.c_str()) != 0) return ErrnoStatus(errno, fmt::format("remove {}", socket));

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPlugins = 50;
 // A few rounds of probes, so that whatever is made on first use has been made.
-constexpr Duration kSettle = std::chrono::seconds(3);
+constexpr Duration kSettlePlugins = std::chrono::seconds(3);
 
 absl::StatusOr<PrivateMemory> MeasureNode(const std::string& disk, int plugins) {
   BenchNode node(disk);
@@ -21,7 +21,7 @@ absl::StatusOr<PrivateMemory> MeasureNode(const std::string& disk, int plugins) 
     node.AddHostpath(fmt::format("plugin-{}", i), "[health]\ninterval = \"1s\"");
   }
   node.Start();
-  BERTH_RETURN_IF_ERROR(LetRun(node.berthd_pid(), kSettle));
+  BERTH_RETURN_IF_ERROR(LetRun(node.berthd_pid(), kSettlePlugins));
   return ReadPrivateMemory(node.berthd_pid());
 }
 

@@ -19,9 +19,9 @@
 namespace berth {
 namespace {
 
-constexpr int kPlugins = 50;
+constexpr int kProbed = 50;
 constexpr int kSeconds = 4;  // of each measurement
-constexpr Duration kPatience = std::chrono::seconds(30);
+constexpr Duration kServesWithin = std::chrono::seconds(30);
 
 class ProbeCpu : public Figure {
  public:
@@ -30,7 +30,7 @@ class ProbeCpu : public Figure {
   [[nodiscard]] FigureInfo Info() const override {
     return {
         .id = "F8",
-        .what = fmt::format("berthd's CPU for {} s of probing {} plugins once a second", kSeconds, kPlugins),
+        .what = fmt::format("berthd's CPU for {} s of probing {} plugins once a second", kSeconds, kProbed),
         .reference = "as many Probes from a minimal client (a channel a plugin, one thread)",
         .unit = Unit::kSeconds,
         .goal = {.p50 = 1.5},
@@ -41,7 +41,7 @@ class ProbeCpu : public Figure {
   absl::Status Prepare() override {
     node_.emplace(options_.disk);
     std::vector<std::string> command = {options_.self, "probe-client"};
-    for (int i = 0; i < kPlugins; ++i) {
+    for (int i = 0; i < kProbed; ++i) {
       const std::string id = fmt::format("plugin-{}", i);
       node_->AddHostpath(id, "[health]\ninterval = \"1s\"");
       command.push_back(node_->PluginSocket(id));
@@ -69,7 +69,7 @@ class ProbeCpu : public Figure {
   }
 
   absl::StatusOr<double> Reference() override {
-    const std::string request = fmt::format("{} {}\n", kPlugins * kSeconds, 1'000'000 / kPlugins);
+    const std::string request = fmt::format("{} {}\n", kProbed * kSeconds, 1'000'000 / kProbed);
     if (write(to_client_.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) {
       return ErrnoStatus(errno, "write to the minimal client");
     }
@@ -85,7 +85,7 @@ class ProbeCpu : public Figure {
  private:
   absl::StatusOr<std::string> ReadLine() {
     std::string line;
-    const TimePoint deadline = Clock::now() + kPatience;
+    const TimePoint deadline = Clock::now() + kServesWithin;
     while (Clock::now() < deadline) {
       pollfd wait{.fd = from_client_.get(), .events = POLLIN, .revents = 0};
       if (poll(&wait, 1, 1000) <= 0) continue;

@@ -18,11 +18,9 @@
 namespace berth {
 namespace {
 
-constexpr int kPlugins = 100;
+constexpr int kRestarted = 100;
 constexpr int kPublications = 10'000;
-constexpr size_t kAtOnce = 64;
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+constexpr size_t kPublishedAtOnce = 64;
 
 class FullRestart : public Figure {
  public:
@@ -30,7 +28,7 @@ class FullRestart : public Figure {
 
   [[nodiscard]] FigureInfo Info() const override {
     return {.id = "F9",
-            .what = fmt::format("berthd's start with {} plugins, {} publications", kPlugins, kPublications),
+            .what = fmt::format("berthd's start with {} plugins, {} publications", kRestarted, kPublications),
             .reference = "one parse of the mount table, one load of the journal",
             .unit = Unit::kSeconds,
             .goal = {.p50 = 2},
@@ -40,16 +38,16 @@ class FullRestart : public Figure {
 
   absl::Status Prepare() override {
     node_.emplace(options_.disk);
-    for (int i = 0; i < kPlugins; ++i) {
+    for (int i = 0; i < kRestarted; ++i) {
       node_->AddBind(fmt::format("plugin-{}", i), options_.self, "[health]\ninterval = \"10s\"");
     }
     node_->Start();
     std::vector<BenchVolume> volumes;
     for (int i = 0; i < kPublications; ++i) {
       volumes.push_back(
-          {.plugin_id = fmt::format("plugin-{}", i % kPlugins), .volume_id = fmt::format("v{}", i)});
+          {.plugin_id = fmt::format("plugin-{}", i % kRestarted), .volume_id = fmt::format("v{}", i)});
     }
-    BERTH_RETURN_IF_ERROR(PublishMany(node_->node(), volumes, kAtOnce));
+    BERTH_RETURN_IF_ERROR(PublishMany(node_->node(), volumes, kPublishedAtOnce));
     pids_ = Pids();
     node_->node().Kill();
     // Nobody has it open now.

@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kBytes = 100'000'000;
 // What berthd's resident memory may grow by meanwhile: far below what was written.
 constexpr double kMostGrowth = 16.0 * 1024 * 1024;
-constexpr Duration kPatience = std::chrono::seconds(120);
+constexpr Duration kWrittenWithin = std::chrono::seconds(120);
 
 class LogOutput : public Figure {
  public:
@@ -54,7 +54,7 @@ policy = "never"
     node_->Start();
     // berthd starts it by itself.
     BERTH_RETURN_IF_ERROR(AwaitResult().status());
-    return LetSettle(node_->berthd_pid(), kPatience);
+    return LetSettle(node_->berthd_pid(), kWrittenWithin);
   }
 
   absl::StatusOr<double> Candidate() override {
@@ -66,7 +66,7 @@ policy = "never"
     // It serves no CSI, so nothing good is said of it in the end; what counts is that it wrote.
     (void)node_->node().stub().StartPlugin(Node::Context(std::chrono::seconds(1)).get(), request, &plugin);
     BERTH_ASSIGN_OR_RETURN(const double took, AwaitResult());
-    BERTH_RETURN_IF_ERROR(LetSettle(node_->berthd_pid(), kPatience));
+    BERTH_RETURN_IF_ERROR(LetSettle(node_->berthd_pid(), kWrittenWithin));
     BERTH_ASSIGN_OR_RETURN(const double after, PeakResident(node_->berthd_pid()));
     most_growth_ = std::max(most_growth_, after - before);
     return took;
@@ -81,7 +81,7 @@ policy = "never"
         Child writer,
         Child::Start({options_.self, "write-log", fmt::format("{}", kBytes), result_}, -1, log.get()));
     BERTH_ASSIGN_OR_RETURN(const double took, AwaitResult());
-    BERTH_RETURN_IF_ERROR(writer.Wait(kPatience).status());
+    BERTH_RETURN_IF_ERROR(writer.Wait(kWrittenWithin).status());
     if (unlink(path.c_str()) != 0) return ErrnoStatus(errno, fmt::format("remove {}", path));
     return took;
   }
@@ -98,7 +98,7 @@ policy = "never"
     double took = 0;
     WaitFor(
         "the writer to be done", [this] { return access(result_.c_str(), F_OK) == 0; },
-        std::chrono::duration_cast<std::chrono::seconds>(kPatience));
+        std::chrono::duration_cast<std::chrono::seconds>(kWrittenWithin));
     std::ifstream(result_) >> took;
     if (unlink(result_.c_str()) != 0) return ErrnoStatus(errno, fmt::format("remove {}", result_));
     if (took <= 0) return absl::InternalError("the writer gives no time");

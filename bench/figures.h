@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/figure.h"
 
 namespace berth {
@@ -28,6 +29,10 @@ struct BenchOptions {
 
 // All of them, in the order of their numbers.
 [[nodiscard]] std::vector<std::unique_ptr<Figure>> AllFigures(const BenchOptions& options);
+
+[[nodiscard]] inline double Seconds(Duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
 
 // A pair of the Go sidecars (node-driver-registrar and livenessprobe) that other systems run beside each
 // plugin: private dirty memory of both, idle. They are not in Debian, so this is a number from elsewhere:

@@ -3,7 +3,7 @@
 
 #include <absl/status/statusor.h>
 
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 

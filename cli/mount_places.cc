@@ -13,9 +13,10 @@ namespace berth::cli {
 namespace {
 
 constexpr std::string_view kDefaultPlace = "/volumes/";
-constexpr size_t kShown = 200;
-
-std::string Quoted(std::string_view text) { return fmt::format("'{}'", Printable(text, kShown)); }
+std::string Quoted(std::string_view path) {
+  constexpr size_t kPathLimit = 200;
+  return fmt::format("'{}'", Printable(path, kPathLimit));
+}
 
 // What a publication goes by when people speak of it.
 const std::string& Label(const v1::ConsumerMount& mount) {

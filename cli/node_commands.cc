@@ -14,9 +14,6 @@
 namespace berth::cli {
 namespace {
 
-struct NoOptions {};
-void DeclareNothing(CLI::App& /*app*/, NoOptions& /*options*/) {}
-
 absl::Status Status(Session& session, const NoOptions& /*options*/) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(

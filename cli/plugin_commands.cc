@@ -16,8 +16,6 @@
 namespace berth::cli {
 namespace {
 
-struct NoOptions {};
-
 absl::Status Plugins(Session& session, const NoOptions& /*options*/) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(

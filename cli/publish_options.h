@@ -5,7 +5,7 @@
 
 #include <absl/status/statusor.h>
 
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>

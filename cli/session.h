@@ -5,7 +5,7 @@
 
 #include <absl/status/statusor.h>
 
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -52,6 +52,10 @@ void AddVolumeCommands(CLI::App& app, Command& chosen);    // volumes, volume â€
 void AddConsumerCommands(CLI::App& app, Command& chosen);  // consumer â€¦
 void AddDoctor(CLI::App& app, Command& chosen);            // doctor
 void AddCsiCommand(CLI::App& app, Command& chosen);        // csi
+
+// Of a command that has none.
+struct NoOptions {};
+inline void DeclareNothing(CLI::App& /*app*/, NoOptions& /*options*/) {}
 
 // Adds the command `name` to `parent`. `run` gets the options that `declare` bound to the command line:
 //

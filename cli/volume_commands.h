@@ -1,7 +1,7 @@
 // The commands about volumes, each of which adds itself to the group `volume` (or to where else it is known).
 #pragma once
 
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>
 
 #include "cli/session.h"
 

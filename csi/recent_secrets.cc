@@ -11,6 +11,7 @@
 #include <list>
 
 #include "csi/csi.pb.h"
+#include "csi/redact.h"
 
 namespace berth {
 namespace {
@@ -24,8 +25,6 @@ constexpr size_t kMinValue = 4;
 constexpr size_t kMinLine = 8;
 // Longer values are looked for in pieces. A multiple of 3, so that base64 keeps its alignment.
 constexpr size_t kPiece = 1020;
-// Deeper than any message of CSI's.
-constexpr int kMaxDepth = 32;
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\n";
@@ -121,7 +120,7 @@ void Base64(std::string_view value, std::string_view alphabet, size_t skip, Scra
 // Every csi_secret value of `message`.
 template <class F>
 void ForEachSecret(const Message& message, bool secret, int depth, F&& each) {
-  if (depth > kMaxDepth) return;
+  if (depth > kMaxMessageDepth) return;
   const Reflection* reflection = message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
   reflection->ListFields(message, &fields);

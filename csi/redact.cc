@@ -20,9 +20,6 @@ using google::protobuf::Reflection;
 
 constexpr std::string_view kStripped = "***stripped***";
 
-// Deeper than any message of CSI's or ours; what lies below was made to hurt.
-constexpr int kMaxDepth = 32;
-
 // No single value fills the line.
 constexpr size_t kMaxValueBytes = 256;
 
@@ -36,7 +33,7 @@ bool IsSecret(const FieldDescriptor* field) { return field->options().GetExtensi
 bool IsHidden(const FieldDescriptor* field) { return IsSecret(field) || field->name() == "mount_flags"; }
 
 void Strip(Message* message, int depth) {
-  if (depth > kMaxDepth) {
+  if (depth > kMaxMessageDepth) {
     message->Clear();
     return;
   }
@@ -67,7 +64,7 @@ class LineWriter {
   explicit LineWriter(size_t limit) : limit_(limit) {}
 
   void Write(const Message& message, int depth) {
-    if (depth > kMaxDepth) {
+    if (depth > kMaxMessageDepth) {
       out_ += "{…}";
       return;
     }

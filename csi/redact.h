@@ -10,6 +10,9 @@
 
 namespace berth {
 
+// Deeper than any message of CSI's or ours lies.
+inline constexpr int kMaxMessageDepth = 32;
+
 // Empties every csi_secret field in `message`, at any depth (map keys too: they may tell), and every field
 // that our proto does not know (it may be a secret of a later one). What lies deeper than any message of
 // CSI's or ours is cleared whole.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/directory_stream.h"
 #include "base/status.h"
 #include "rpc/request_check.h"
 #include "spec/volume_spec.h"
@@ -42,7 +43,7 @@ DeclaredKey KeyOf(const DeclaredUse& use) {
 }
 
 absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(opendir(directory.c_str()), closedir);
+  const DirectoryStream stream(opendir(directory.c_str()));
   if (stream == nullptr) return ErrnoStatus(errno, fmt::format("read {}", directory));
   std::vector<std::string> names;
   while (const dirent* entry = readdir(stream.get())) {

@@ -20,8 +20,8 @@ constexpr Duration kTryWithin = std::chrono::minutes(2);
 
 // All uses of a volume share one attachment, so it cannot be read-only because one of them is.
 bool OnlyForReading(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
-  using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
-  return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
+  using Mode = ::csi::v1::VolumeCapability::AccessMode;
+  return mode == Mode::SINGLE_NODE_READER_ONLY || mode == Mode::MULTI_NODE_READER_ONLY;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
@@ -97,7 +98,7 @@ std::string Obligations::PathOf(const DeclaredKey& key) const {
 
 absl::StatusOr<std::vector<Obligation>> Obligations::Load(std::vector<std::string>* unreadable) const {
   std::vector<Obligation> all;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(directory_.c_str()), closedir);
+  const DirectoryStream directory(opendir(directory_.c_str()));
   if (directory == nullptr) {
     if (errno == ENOENT) return all;
     return ErrnoStatus(errno, fmt::format("read {}", directory_));

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "mounter/mountinfo.h"
@@ -29,13 +30,9 @@ constexpr std::string_view kPrefix = ".berth-host-view.";
 // Of the pid namespace that the kernel itself begins with.
 constexpr std::string_view kInitialPidNamespace = "pid:[4026531836]";
 
-struct CloseDir {
-  void operator()(DIR* dir) const { closedir(dir); }
-};
-
 // What a check left behind that was killed in the middle.
 void SweepUp(const std::string& directory) {
-  const std::unique_ptr<DIR, CloseDir> entries(opendir(directory.c_str()));
+  const DirectoryStream entries(opendir(directory.c_str()));
   if (entries == nullptr) return;
   std::vector<std::string> left;
   while (const dirent* const entry = readdir(entries.get())) {

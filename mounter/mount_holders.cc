@@ -19,8 +19,10 @@
 #include <utility>
 
 #include "base/blocking.h"
+#include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "mounter/mount_table.h"
 #include "mounter/mountinfo.h"
 
 namespace berth {
@@ -52,15 +54,10 @@ class Found {
   std::vector<MountHolder> holders_;
 };
 
-struct CloseDir {
-  void operator()(DIR* dir) const { closedir(dir); }
-};
-using Directory = std::unique_ptr<DIR, CloseDir>;
-
 // Calls `each` with every number that is a name in `path`, up to `limit`, until it says false.
 template <class Each>
 void ForEachNumber(const std::string& path, size_t limit, const Each& each) {
-  const Directory directory(opendir(path.c_str()));
+  const DirectoryStream directory(opendir(path.c_str()));
   if (directory == nullptr) return;
   for (size_t count = 0; count < limit;) {
     const dirent* const entry = readdir(directory.get());
@@ -79,11 +76,6 @@ std::string ReadLink(const std::string& path) {
   std::array<char, 4096> target{};
   const ssize_t length = readlink(path.c_str(), target.data(), target.size());
   return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
-}
-
-bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
-  if (directory == "/") return path.starts_with('/');
-  return path.starts_with(directory) && (path.size() == directory.size() || path[directory.size()] == '/');
 }
 
 // What a mount namespace has of the file system in question.

@@ -15,14 +15,14 @@
 namespace berth {
 namespace {
 
+std::string Text(const char* text) { return text != nullptr ? std::string(text) : std::string(); }
+
+}  // namespace
+
 bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
   if (!path.starts_with(directory)) return false;
   return path.size() == directory.size() || directory.ends_with('/') || path[directory.size()] == '/';
 }
-
-std::string Text(const char* text) { return text != nullptr ? std::string(text) : std::string(); }
-
-}  // namespace
 
 absl::StatusOr<std::vector<Mount>> MountsBeneath(const std::string& directory, size_t limit) {
   const std::unique_ptr<libmnt_table, void (*)(libmnt_table*)> table(mnt_new_table(), mnt_unref_table);

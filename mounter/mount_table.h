@@ -11,9 +11,13 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace berth {
+
+// More mounts than any host has: what is beyond is told as an error.
+inline constexpr size_t kMountLimit = 1'000'000;
 
 struct Mount {
   std::string target;  // as the kernel shows it: any bytes
@@ -32,5 +36,8 @@ struct Mount {
 // statmount(2). Unset where the kernel has no statmount (before 6.8): then the mount helper's statvfs tells.
 // NOT_FOUND: no mount lies there.
 [[nodiscard]] absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path);
+
+// Whether `path` is `directory` or lies in it, by their texts: absolute, without "." and "..".
+[[nodiscard]] bool IsAtOrBeneath(std::string_view path, std::string_view directory);
 
 }  // namespace berth

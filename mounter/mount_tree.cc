@@ -19,8 +19,6 @@
 namespace berth {
 namespace {
 
-constexpr size_t kMountLimit = 1'000'000;
-
 // A detached copy of `directory`'s mount. Beneath a mount namespace that belongs to a user namespace, mounts
 // from outside are locked together and can only be copied with all that lies beneath them.
 UniqueFd CopyMount(const std::string& directory) {

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Keys = std::optional<std::set<std::string>>;
 
-void MakeDirectory(const std::string& path) { ASSERT_EQ(mkdir(path.c_str(), 0755), 0) << path; }
+void DirectoryAt(const std::string& path) { ASSERT_EQ(mkdir(path.c_str(), 0755), 0) << path; }
 void MountAt(const std::string& path) { ASSERT_EQ(mount("x", path.c_str(), "tmpfs", 0, nullptr), 0) << path; }
 void UnmountAt(const std::string& path) { ASSERT_EQ(umount2(path.c_str(), UMOUNT_NOFOLLOW), 0) << path; }
 uint64_t MountId(const std::string& path) {
@@ -35,10 +35,10 @@ uint64_t MountId(const std::string& path) {
 class MountWatchTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    MakeDirectory(parent_);
+    DirectoryAt(parent_);
     ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
-    for (const char* const name : {"/one", "/two", "/last"}) MakeDirectory(tree_ + name);
-    MakeDirectory(outside_);
+    for (const char* const name : {"/one", "/two", "/last"}) DirectoryAt(tree_ + name);
+    DirectoryAt(outside_);
     Start();
   }
   void TearDown() override {
@@ -103,7 +103,7 @@ TEST_P(MountWatchTest, Fault26AForeignUnmountIsTold) {
 
 TEST_P(MountWatchTest, Fault26AMountOnTopIsToldByTheVolumeItLiesIn) {
   const std::string deep = tree_ + "/two/inner";
-  MakeDirectory(deep);
+  DirectoryAt(deep);
   MountAt(deep);
   watch_->Track(MountId(deep), "two");
   KeysUntilLast();

@@ -16,7 +16,6 @@
 namespace berth {
 namespace {
 
-constexpr size_t kMountLimit = 1'000'000;
 constexpr size_t kMountsShown = 256;
 // How long a repair is waited for; it goes on beyond.
 constexpr Duration kRepairPatience = std::chrono::seconds(30);

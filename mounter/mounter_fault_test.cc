@@ -18,8 +18,6 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
-
 class MounterFaultTest : public MounterTestBase {};
 
 TEST_F(MounterFaultTest, OkWithoutAMountNamesThePluginAndIsUndone) {

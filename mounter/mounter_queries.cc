@@ -21,11 +21,6 @@ void SortByName(std::vector<VolumeView>* views) {
   });
 }
 
-bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
-  if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);
-  return facts.mount_root;
-}
-
 // `facts` of its target, which is there.
 ConsumerMount MountOf(const VolumeRecord& record, const PublicationRecord& publication,
                       const PathFacts& facts, std::string target) {

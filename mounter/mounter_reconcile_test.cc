@@ -26,8 +26,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
-
 class MounterReconcileTest : public MounterTestBase {
  protected:
   [[nodiscard]] bool WaitForEvent(const std::string& type, size_t times = 1) {

@@ -22,8 +22,6 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
-bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
-
 class MounterTest : public MounterTestBase {};
 
 TEST_F(MounterTest, PublishesAndUnpublishesLeavingNothing) {

@@ -11,13 +11,6 @@
 namespace berth {
 namespace {
 
-constexpr size_t kMountLimit = 1'000'000;
-
-bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
-  if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);
-  return facts.mount_root;
-}
-
 // Why a publication waits after a reboot.
 std::string WhyHeld(const PublicationRecord& publication, bool published) {
   if (publication.origin == Origin::kScheduler) {

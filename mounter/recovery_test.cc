@@ -10,16 +10,16 @@
 namespace berth {
 namespace {
 
-const PublicationKey kWeb{.consumer = "web", .name = ""};
+const PublicationKey kTheUse{.consumer = "web", .name = ""};
 
-VolumeRecord Record(PublicationState state, Origin origin = Origin::kCaller, bool remount = false) {
+VolumeRecord RecordIn(PublicationState state, Origin origin = Origin::kCaller, bool remount = false) {
   VolumeRecord record;
   record.plugin_id = "hp";
   record.volume_id = "v1";
   record.stages = true;
   record.stage_state = StageState::kStaged;
   PublicationRecord publication;
-  publication.key = kWeb;
+  publication.key = kTheUse;
   publication.state = state;
   publication.origin = origin;
   publication.remount = remount;
@@ -58,12 +58,12 @@ std::string Show(ReconcileAction action) {
 
 // What is planned for the one publication; empty: nothing.
 std::string Plan(const VolumeRecord& record, const ShownMount& facts, Circumstances circumstances) {
-  const auto plan = PlanReconciliation(record, {{kWeb, facts}}, circumstances);
+  const auto plan = PlanReconciliation(record, {{kTheUse, facts}}, circumstances);
   EXPECT_LE(plan.size(), 1U);
   return plan.empty() ? "" : Show(plan.front().action);
 }
 
-struct Row {
+struct Reconciled {
   const char* name;
   PublicationState state;
   Origin origin;
@@ -72,13 +72,13 @@ struct Row {
   Circumstances circumstances;
   const char* expected;
 };
-void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
+void PrintTo(const Reconciled& row, std::ostream* out) { *out << row.name; }
 
-class ReconciliationTable : public ::testing::TestWithParam<Row> {};
+class ReconciliationTable : public ::testing::TestWithParam<Reconciled> {};
 
 TEST_P(ReconciliationTable, FollowsTheDrawing) {
-  const Row& row = GetParam();
-  EXPECT_EQ(Plan(Record(row.state, row.origin, row.remount), *row.facts, row.circumstances), row.expected);
+  const Reconciled& row = GetParam();
+  EXPECT_EQ(Plan(RecordIn(row.state, row.origin, row.remount), *row.facts, row.circumstances), row.expected);
 }
 
 constexpr auto kPublished = PublicationState::kPublished;
@@ -88,31 +88,33 @@ constexpr auto kUnpublishing = PublicationState::kUnpublishing;
 INSTANTIATE_TEST_SUITE_P(
     Rows, ReconciliationTable,
     ::testing::Values(
-        Row{"WellWhileRunning", kPublished, Origin::kCaller, false, &kMounted, kRunning, ""},
-        Row{"WellAtStart", kPublished, Origin::kCaller, true, &kMounted, kStart, ""},
-        Row{"OvermountedIsTold", kPublished, Origin::kCaller, true, &kOther, kRunning, "overmounted"},
-        Row{"OvermountedAtStart", kPublished, Origin::kCaller, false, &kOther, kStart, "overmounted"},
-        Row{"LostIsTold", kPublished, Origin::kCaller, false, &kGone, kRunning, "lost"},
-        Row{"LostAtStart", kPublished, Origin::kCaller, false, &kGone, kStart, "lost"},
-        Row{"LostOfAScheduler", kPublished, Origin::kScheduler, false, &kGone, kRunning, "lost"},
-        Row{"LostIsRepaired", kPublished, Origin::kCaller, true, &kGone, kRunning, "repair"},
-        Row{"LostDeclaredIsRepaired", kPublished, Origin::kDeclared, false, &kGone, kStart, "repair"},
-        Row{"UnknownIsNotRepaired", kPublished, Origin::kDeclared, true, &kUnknown, kRunning, "lost"},
-        Row{"RebootDeclared", kPublished, Origin::kDeclared, false, &kGone, kReboot, "resume"},
-        Row{"RebootRemount", kPublished, Origin::kCaller, true, &kGone, kReboot, "resume"},
-        Row{"RebootScheduler", kPublished, Origin::kScheduler, false, &kGone, kReboot, "hold"},
-        Row{"RebootCaller", kPublished, Origin::kCaller, false, &kGone, kReboot, "hold"},
-        Row{"RebootPublishingCaller", kPublishing, Origin::kCaller, false, &kGone, kReboot, "hold"},
-        Row{"RebootPublishingScheduler", kPublishing, Origin::kScheduler, false, &kGone, kReboot, "hold"},
-        Row{"RebootPublishingDeclared", kPublishing, Origin::kDeclared, false, &kGone, kReboot, "resume"},
-        Row{"RebootUnpublishing", kUnpublishing, Origin::kScheduler, false, &kGone, kReboot, ""},
-        Row{"PublishingGoesOn", kPublishing, Origin::kCaller, false, &kGone, kStart, ""},
-        Row{"UnpublishingGoesOn", kUnpublishing, Origin::kCaller, false, &kMounted, kStart, ""},
-        Row{"PublishingWhileRunning", kPublishing, Origin::kCaller, false, &kGone, kRunning, ""}),
+        Reconciled{"WellWhileRunning", kPublished, Origin::kCaller, false, &kMounted, kRunning, ""},
+        Reconciled{"WellAtStart", kPublished, Origin::kCaller, true, &kMounted, kStart, ""},
+        Reconciled{"OvermountedIsTold", kPublished, Origin::kCaller, true, &kOther, kRunning, "overmounted"},
+        Reconciled{"OvermountedAtStart", kPublished, Origin::kCaller, false, &kOther, kStart, "overmounted"},
+        Reconciled{"LostIsTold", kPublished, Origin::kCaller, false, &kGone, kRunning, "lost"},
+        Reconciled{"LostAtStart", kPublished, Origin::kCaller, false, &kGone, kStart, "lost"},
+        Reconciled{"LostOfAScheduler", kPublished, Origin::kScheduler, false, &kGone, kRunning, "lost"},
+        Reconciled{"LostIsRepaired", kPublished, Origin::kCaller, true, &kGone, kRunning, "repair"},
+        Reconciled{"LostDeclaredIsRepaired", kPublished, Origin::kDeclared, false, &kGone, kStart, "repair"},
+        Reconciled{"UnknownIsNotRepaired", kPublished, Origin::kDeclared, true, &kUnknown, kRunning, "lost"},
+        Reconciled{"RebootDeclared", kPublished, Origin::kDeclared, false, &kGone, kReboot, "resume"},
+        Reconciled{"RebootRemount", kPublished, Origin::kCaller, true, &kGone, kReboot, "resume"},
+        Reconciled{"RebootScheduler", kPublished, Origin::kScheduler, false, &kGone, kReboot, "hold"},
+        Reconciled{"RebootCaller", kPublished, Origin::kCaller, false, &kGone, kReboot, "hold"},
+        Reconciled{"RebootPublishingCaller", kPublishing, Origin::kCaller, false, &kGone, kReboot, "hold"},
+        Reconciled{"RebootPublishingScheduler", kPublishing, Origin::kScheduler, false, &kGone, kReboot,
+                   "hold"},
+        Reconciled{"RebootPublishingDeclared", kPublishing, Origin::kDeclared, false, &kGone, kReboot,
+                   "resume"},
+        Reconciled{"RebootUnpublishing", kUnpublishing, Origin::kScheduler, false, &kGone, kReboot, ""},
+        Reconciled{"PublishingGoesOn", kPublishing, Origin::kCaller, false, &kGone, kStart, ""},
+        Reconciled{"UnpublishingGoesOn", kUnpublishing, Origin::kCaller, false, &kMounted, kStart, ""},
+        Reconciled{"PublishingWhileRunning", kPublishing, Origin::kCaller, false, &kGone, kRunning, ""}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
-  VolumeRecord record = Record(kPublished);
+  VolumeRecord record = RecordIn(kPublished);
   record.publications[0].uncertain = true;
   EXPECT_EQ(Plan(record, kGone, kRunning), "");
   EXPECT_EQ(Plan(record, kOther, kRunning), "");
@@ -122,7 +124,7 @@ TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
 
 TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
   for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
-    VolumeRecord record = Record(kPublished, origin);
+    VolumeRecord record = RecordIn(kPublished, origin);
     record.publications[0].held = "since the boot before this one";
     record.publications[0].uncertain = true;
     EXPECT_EQ(Plan(record, kGone, kStart), "");
@@ -133,12 +135,12 @@ TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
 
 TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
   for (const PublicationState state : {kPublished, kPublishing}) {
-    VolumeRecord record = Record(state, Origin::kDeclared, true);
+    VolumeRecord record = RecordIn(state, Origin::kDeclared, true);
     record.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
     EXPECT_EQ(Plan(record, kGone, kReboot), "release");
     EXPECT_EQ(Plan(record, kMounted, kStart), "") << "in the same boot it is watched";
   }
-  VolumeRecord undone = Record(kUnpublishing);
+  VolumeRecord undone = RecordIn(kUnpublishing);
   undone.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
   EXPECT_EQ(Plan(undone, kGone, kReboot), "");
   undone.publications[0].again = true;
@@ -146,25 +148,25 @@ TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
 }
 
 TEST(ReconciliationTest, ARepairThatWasCutShortByARebootWaitsLikeAnythingElse) {
-  VolumeRecord record = Record(kUnpublishing, Origin::kScheduler);
+  VolumeRecord record = RecordIn(kUnpublishing, Origin::kScheduler);
   record.publications[0].again = true;
   EXPECT_EQ(Plan(record, kGone, kReboot), "hold");
   EXPECT_EQ(Plan(record, kGone, kStart), "");
 }
 
 TEST(ReconciliationTest, ARebuiltRecordIsNotMountedOfItself) {
-  VolumeRecord record = Record(kPublished, Origin::kDeclared, true);
+  VolumeRecord record = RecordIn(kPublished, Origin::kDeclared, true);
   record.rebuilt = true;
   EXPECT_EQ(Plan(record, kGone, kRunning), "lost") << "its contexts are not known";
   EXPECT_EQ(Plan(record, kGone, kReboot), "hold");
 }
 
 TEST(ReconciliationTest, ADeviceHasNoMountToBeCovered) {
-  VolumeRecord record = Record(kPublished);
+  VolumeRecord record = RecordIn(kPublished);
   record.use.access_type = AccessType::kBlock;
   record.publications[0].mount_id = 0;
   EXPECT_EQ(Plan(record, {.error = "", .there = true, .mount_id = 0}, kRunning), "");
-  const auto plan = PlanReconciliation(record, {{kWeb, kGone}}, kRunning);
+  const auto plan = PlanReconciliation(record, {{kTheUse, kGone}}, kRunning);
   ASSERT_EQ(plan.size(), 1U);
   EXPECT_THAT(plan[0].why, ::testing::HasSubstr("removed the device"));
 }

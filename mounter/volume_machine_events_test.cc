@@ -16,9 +16,9 @@
 namespace berth {
 namespace {
 
-constexpr WallTime kNow{std::chrono::seconds(1'000'000)};
-const PublicationKey kWeb{.consumer = "web", .name = ""};
-const PublicationKey kDb{.consumer = "db", .name = ""};
+constexpr WallTime kWallNow{std::chrono::seconds(1'000'000)};
+const PublicationKey kFirst{.consumer = "web", .name = ""};
+const PublicationKey kSecond{.consumer = "db", .name = ""};
 
 struct Kind {
   const char* name = "";
@@ -60,7 +60,7 @@ std::string Describe(const Place& place) {
   text += " acknowledged:";
   for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
   // What it keeps to itself shows in what it would do.
-  text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kWeb).kind),
+  text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kFirst).kind),
                       static_cast<int>(place.machine.NextExpansion().kind), place.machine.Unsettled());
   return text;
 }
@@ -89,7 +89,7 @@ class Explorer {
 
  private:
   [[nodiscard]] std::vector<PublicationKey> Keys() const {
-    return kind_.two ? std::vector{kWeb, kDb} : std::vector{kWeb};
+    return kind_.two ? std::vector{kFirst, kSecond} : std::vector{kFirst};
   }
 
   [[nodiscard]] PublicationRecord Wanted(const PublicationKey& key) const {
@@ -138,7 +138,7 @@ class Explorer {
       for (const CallOutcome outcome : {CallOutcome::kRetry, CallOutcome::kFinal}) {
         if (step.kind == StepKind::kForget) continue;
         Place to = from;
-        to.machine.OnOutcome(step, outcome, absl::UnavailableError("not sent"), false, kNow);
+        to.machine.OnOutcome(step, outcome, absl::UnavailableError("not sent"), false, kWallNow);
         Reach(std::move(to), name, fmt::format("step {} not sent", static_cast<int>(step.kind)));
       }
       for (const bool effect : {false, true}) {
@@ -163,7 +163,7 @@ class Explorer {
     Place to = from;
     to.machine.OnSent(step);
     if (effect) Effect(&to.books, step);
-    to.machine.OnOutcome(step, outcome, absl::InternalError("no luck"), false, kNow);
+    to.machine.OnOutcome(step, outcome, absl::InternalError("no luck"), false, kWallNow);
     if (step.kind == StepKind::kPublish && outcome == CallOutcome::kDone) {
       to.books.acknowledged.insert(step.key.consumer);
     }
@@ -302,7 +302,7 @@ class Explorer {
       if (step.kind == StepKind::kNone) step = place.machine.NextExpansion();
       ASSERT_NE(step.kind, StepKind::kNone) << name << ": unsettled, and nothing to do: " << Describe(place);
       place.machine.OnSent(step);
-      place.machine.OnOutcome(step, CallOutcome::kDone, absl::OkStatus(), true, kNow);
+      place.machine.OnOutcome(step, CallOutcome::kDone, absl::OkStatus(), true, kWallNow);
     }
   }
 

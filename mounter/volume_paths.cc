@@ -151,4 +151,9 @@ absl::Status VolumePaths::RemoveEmptyStranger(const std::string& name) const {
 
 absl::StatusOr<std::vector<std::string>> VolumePaths::List() const { return root_.List("", kTreeLimit); }
 
+bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
+  if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);
+  return facts.mount_root;
+}
+
 }  // namespace berth

@@ -88,4 +88,7 @@ class VolumePaths {
   SafeRoot root_;
 };
 
+// Whether `facts`, of a publication's target, are what it is published as: a mount, or a block device.
+[[nodiscard]] bool IsThere(const VolumeRecord& record, const PathFacts& facts);
+
 }  // namespace berth

@@ -13,7 +13,6 @@
 namespace berth {
 namespace {
 
-constexpr size_t kMessageLimit = kShownMessage;
 constexpr size_t kOutputLines = 100;
 constexpr int kHolderLimit = 200;
 constexpr int kUsageLimit = 16;
@@ -75,7 +74,7 @@ void Fill(const PluginHealth& health, v1::Health* to) {
   to->set_ok(health.ok);
   if (health.last_probe_at) *to->mutable_last_probe_at() = ToProto(*health.last_probe_at);
   *to->mutable_latency() = ToProto(health.latency);
-  to->set_error(Printable(health.error, kMessageLimit));
+  to->set_error(Printable(health.error));
   to->set_consecutive_failures(health.consecutive_failures);
   if (health.since != WallTime{}) *to->mutable_since() = ToProto(health.since);
 }
@@ -131,26 +130,26 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   to.set_alive(plugin.alive);
   to.set_ready(plugin.ready);
   to.set_registered(plugin.registered);
-  to.set_reason(Printable(plugin.reason, kMessageLimit));
+  to.set_reason(Printable(plugin.reason));
   to.set_config_file(IdText(plugin.config_file));
   to.set_pid(plugin.pid);
   to.set_socket_path(IdText(plugin.socket_path));
   if (plugin.started_at) *to.mutable_started_at() = ToProto(*plugin.started_at);
   to.set_restarts(plugin.restarts);
-  to.set_last_exit(Printable(plugin.last_exit, kMessageLimit));
+  to.set_last_exit(Printable(plugin.last_exit));
   if (plugin.last_exit_at) *to.mutable_last_exit_at() = ToProto(*plugin.last_exit_at);
   if (plugin.next_restart_at) *to.mutable_next_restart_at() = ToProto(*plugin.next_restart_at);
   const size_t first =
       plugin.last_output.size() > kOutputLines ? plugin.last_output.size() - kOutputLines : 0;
   for (size_t i = first; i < plugin.last_output.size(); ++i) {
-    to.add_last_output(Printable(plugin.last_output[i], kMessageLimit));
+    to.add_last_output(Printable(plugin.last_output[i]));
   }
   to.set_incarnation(plugin.incarnation);
   Fill(plugin.health, to.mutable_health());
   if (plugin.facts) Fill(plugin, to.mutable_fingerprint());
   to.set_volumes(volumes);
   to.set_external(plugin.external);
-  to.set_placement(Printable(plugin.placement, kMessageLimit));
+  to.set_placement(Printable(plugin.placement));
   to.set_held(plugin.held);
   to.set_draining(plugin.draining);
   for (const std::string& holder : plugin.holders) {
@@ -158,12 +157,12 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
       to.add_holders(fmt::format("and {} more", plugin.holders.size() - size_t{kHolderLimit}));
       break;
     }
-    to.add_holders(Printable(holder, kMessageLimit));
+    to.add_holders(Printable(holder));
   }
   to.set_serves_mounts(plugin.serves_mounts);
-  to.set_file_error(Printable(plugin.file_error, kMessageLimit));
-  to.set_command(Printable(plugin.command, kMessageLimit));
-  to.set_swap(Printable(plugin.swap, kMessageLimit));
+  to.set_file_error(Printable(plugin.file_error));
+  to.set_command(Printable(plugin.command));
+  to.set_swap(Printable(plugin.swap));
   return to;
 }
 
@@ -180,7 +179,7 @@ std::vector<std::string> LinesOf(std::string_view text) {
 v1::ReloadResponse ToProto(const NodeReload& report) {
   v1::ReloadResponse to;
   const auto fill = [](const std::vector<std::string>& from, auto* list) {
-    for (const std::string& text : from) list->Add(Printable(text, kMessageLimit));
+    for (const std::string& text : from) list->Add(Printable(text));
   };
   fill(report.plugins.started, to.mutable_started());
   fill(report.plugins.stopped, to.mutable_stopped());
@@ -217,8 +216,8 @@ v1::LogEntry ToProto(const LogEntry& entry) {
   v1::LogEntry to;
   *to.mutable_time() = ToProto(entry.time);
   to.set_level(std::string(LogLevelName(entry.level)));
-  to.set_text(Printable(entry.text, kMessageLimit));
-  to.set_source(Printable(entry.source, kMessageLimit));
+  to.set_text(Printable(entry.text));
+  to.set_source(Printable(entry.source));
   return to;
 }
 
@@ -230,7 +229,7 @@ v1::Event ToProto(const Event& event) {
   to.set_plugin_id(IdText(event.plugin_id));
   to.set_volume_id(IdText(event.volume_id));
   to.set_consumer(IdText(event.consumer));
-  to.set_message(Printable(event.message, kMessageLimit));
+  to.set_message(Printable(event.message));
   return to;
 }
 
@@ -303,7 +302,7 @@ absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
   }
   if (answer.has_volume_condition()) {
     response.mutable_condition()->set_abnormal(answer.volume_condition().abnormal());
-    response.mutable_condition()->set_message(Printable(answer.volume_condition().message(), kMessageLimit));
+    response.mutable_condition()->set_message(Printable(answer.volume_condition().message()));
   }
   return response;
 }

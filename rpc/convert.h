@@ -23,9 +23,6 @@
 
 namespace berth {
 
-// What a text for people is cut to.
-inline constexpr size_t kShownMessage = 4096;
-
 // An id: unchanged, unless it cannot be sent as a proto3 string.
 [[nodiscard]] std::string IdText(const std::string& value);
 

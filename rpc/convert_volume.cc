@@ -18,8 +18,6 @@ constexpr int kListLimit = 200;
 // A client takes messages of 4 MiB.
 constexpr size_t kFindingBytes = size_t{3} << 20;
 
-std::string Shown(const std::string& text) { return Printable(text, kShownMessage); }
-
 v1::VolumeState StateOf(PublicationState state) {
   switch (state) {
     case PublicationState::kPublishing:
@@ -118,15 +116,15 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_readonly(view.readonly);
   to.set_state(StateOf(view.state));
   to.set_uncertain(view.uncertain);
-  to.set_last_error(Shown(view.last_error));
+  to.set_last_error(Printable(view.last_error));
   if (view.published_at) *to.mutable_published_at() = ToProto(*view.published_at);
   to.set_origin(OriginOf(view.origin));
   to.set_remount(view.remount);
   to.set_ephemeral(view.ephemeral);
   if (auto life = LifeOf(view.life)) *to.mutable_life() = *std::move(life);
   to.set_awaiting_secrets(view.awaiting_secrets);
-  to.set_held(Shown(view.held));
-  to.set_dead(Shown(view.dead));
+  to.set_held(Printable(view.held));
+  to.set_dead(Printable(view.dead));
   return to;
 }
 
@@ -143,9 +141,9 @@ v1::KernelMount MountOf(const KernelMount& mount, bool show_options) {
 v1::MountHolder HolderOf(const MountHolder& holder) {
   v1::MountHolder to;
   to.set_pid(holder.pid);
-  to.set_command(Shown(holder.command));
+  to.set_command(Printable(holder.command));
   to.set_consumer(IdText(holder.consumer));
-  to.set_how(Shown(holder.how));
+  to.set_how(Printable(holder.how));
   return to;
 }
 
@@ -155,7 +153,7 @@ v1::RpcTrace TraceOf(const RpcTrace& trace) {
   *to.mutable_started_at() = ToProto(trace.started_at);
   *to.mutable_took() = ToProto(trace.took);
   to.set_code(std::string(CodeName(trace.code)));
-  to.set_error(Shown(trace.error));
+  to.set_error(Printable(trace.error));
   return to;
 }
 
@@ -167,10 +165,10 @@ v1::Finding FindingOf(const Finding& finding) {
   to.set_volume_id(IdText(finding.volume_id));
   to.set_consumer(IdText(finding.consumer));
   to.set_path(IdText(finding.path));
-  to.set_text(Shown(finding.text));
-  to.set_repair(Shown(finding.repair));
+  to.set_text(Printable(finding.text));
+  to.set_repair(Printable(finding.repair));
   to.set_repaired(finding.repaired);
-  to.set_repair_error(Shown(finding.repair_error));
+  to.set_repair_error(Printable(finding.repair_error));
   return to;
 }
 
@@ -196,12 +194,12 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   capability.set_volume_mount_group(IdText(volume.use.volume_mount_group));
   to.set_staging_path(IdText(volume.staging_path));
   for (const PublicationView& view : volume.publications) *to.add_publications() = PublicationOf(view);
-  to.set_last_error(Shown(volume.last_error));
+  to.set_last_error(Printable(volume.last_error));
   if (volume.next_retry_at) *to.mutable_next_retry_at() = ToProto(*volume.next_retry_at);
   to.set_running(IdText(volume.running));
   if (volume.running_since) *to.mutable_running_since() = ToProto(*volume.running_since);
   if (volume.stuck) {
-    to.mutable_stuck()->set_on(Shown(volume.stuck->on));
+    to.mutable_stuck()->set_on(Printable(volume.stuck->on));
     to.mutable_stuck()->set_pid(volume.stuck->pid);
     *to.mutable_stuck()->mutable_since() = ToProto(volume.stuck->since);
   }
@@ -231,7 +229,7 @@ v1::ExplainVolumeResponse ToProto(const VolumeExplanation& explanation, bool sho
   *to.mutable_volume() = ToProto(explanation.view, show_options);
   to.set_journal_key(IdText(explanation.journal_key));
   to.set_in_journal(explanation.in_journal);
-  to.set_identity(Shown(explanation.identity));
+  to.set_identity(Printable(explanation.identity));
   to.set_directory(IdText(explanation.directory));
   size_t left_out = 0;
   const auto room = [&left_out](int size) {
@@ -249,7 +247,7 @@ v1::ExplainVolumeResponse ToProto(const VolumeExplanation& explanation, bool sho
     if (room(to.rpcs_size())) *to.add_rpcs() = TraceOf(trace);
   }
   for (const std::string& remark : explanation.remarks) {
-    if (room(to.remarks_size())) to.add_remarks(Shown(remark));
+    if (room(to.remarks_size())) to.add_remarks(Printable(remark));
   }
   if (left_out > 0) to.add_remarks(fmt::format("{} mounts, holders or remarks are left out here", left_out));
   return to;
@@ -311,12 +309,12 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
     // A file with mistakes costs a volume that is there nothing: it stays as the file had it.
     const std::string error = volume->state() == v1::ABSENT ? ErrorOf(file) : file.last_error;
     if (!volume->last_error().empty() || error.empty()) continue;
-    volume->set_last_error(Shown(error));
+    volume->set_last_error(Printable(error));
     if (file.next_retry_at && !volume->has_next_retry_at()) {
       *volume->mutable_next_retry_at() = ToProto(*file.next_retry_at);
     }
   }
-  volume->set_declared_in(Shown(names));
+  volume->set_declared_in(Printable(names));
 }
 
 bool IsWell(const DeclaredView& file) { return file.state == "published" && ErrorOf(file).empty(); }

@@ -9,13 +9,12 @@
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/plugin_choice.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
 
 constexpr size_t kProblemLimit = 100;
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
 
 std::string NameOf(const VolumeView& volume) {
   return fmt::format("volume {} of plugin {}", Shown(volume.volume_id), Shown(volume.plugin_id));

@@ -10,6 +10,7 @@
 #include "rpc/node_api.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -17,8 +18,6 @@ namespace {
 using ControllerRpc = ::csi::v1::ControllerServiceCapability::RPC;
 using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
 using AccessModeOfCsi = ::csi::v1::VolumeCapability::AccessMode;
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
 
 absl::Status Lacks(const std::string& plugin_id, ControllerRpc::Type capability, std::string_view what) {
   return absl::FailedPreconditionError(

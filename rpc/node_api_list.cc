@@ -9,6 +9,7 @@
 #include "rpc/page_token.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 constexpr size_t kPage = 1000;
 // Of the volumes of one page, so that it fits into the 4 MiB of a message that clients take.
 constexpr size_t kPageBytes = size_t{2} << 20;
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
 
 bool UsedBy(const VolumeView& volume, const std::string& consumer) {
   return std::any_of(volume.publications.begin(), volume.publications.end(),

@@ -10,6 +10,7 @@
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -22,8 +23,6 @@ constexpr size_t kSideBySide = 16;
 // what is known a little before that ends.
 constexpr auto kStatsWithin = std::chrono::seconds(20);
 constexpr auto kToAnswer = std::chrono::milliseconds(500);
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
 
 int64_t Sum(int64_t one, int64_t other) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
@@ -85,7 +84,7 @@ Awaitable<void> NodeApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
                                         std::min(work->deadline, Clock::now() + kStatsWithin));
     v1::VolumeStats& answer = work->answers[mine];
     if (!stats.ok()) {
-      answer.set_error(Printable(MessageOf(stats.status()), kShownMessage));
+      answer.set_error(Printable(MessageOf(stats.status())));
       if (answer.error().empty()) answer.set_error(std::string(CodeName(stats.status().code())));
       continue;
     }

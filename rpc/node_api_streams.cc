@@ -9,6 +9,7 @@
 #include "rpc/node_api.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -18,8 +19,6 @@ constexpr size_t kLogBatch = 128;
 // A reader that follows waits for lines so long at a time, and then sees whether the plugin is still there.
 constexpr auto kLookAgain = std::chrono::seconds(10);
 constexpr auto kNoLogYet = std::chrono::milliseconds(500);
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
 
 LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
   LogQuery query{.follow = request.follow()};

@@ -6,13 +6,10 @@
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
-namespace {
-
-std::string Shown(const std::string& text) { return Printable(text, 256); }
-
-}  // namespace
+namespace {}  // namespace
 
 NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
                                                                   CallInfo call) {

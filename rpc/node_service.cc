@@ -6,11 +6,10 @@
 #include <optional>
 
 #include "base/status.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
-
-std::string Shown(const std::string& text) { return Printable(text, 128); }
 
 // What a change is about, for the log: names only, never what may be secret.
 template <class Request>

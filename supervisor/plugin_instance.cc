@@ -25,8 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A local file, or a few.
-constexpr Duration kFilesWithin = seconds(10);
 // How long a child of a berthd that died may take to notice that at the gate.
 constexpr Duration kGateLeavesWithin = seconds(5);
 constexpr Duration kGateLook = milliseconds(1);
@@ -326,7 +324,7 @@ Awaitable<void> PluginInstance::RecordExecuted() {
   const pid_t process = pid();
   auto identify = [process] { return IdentifyProcess(process); };
   const absl::StatusOr<ProcessIdentity> identity = co_await RunBlocking(
-      fmt::format("identify process {}", process), std::move(identify), Clock::now() + kFilesWithin);
+      fmt::format("identify process {}", process), std::move(identify), Clock::now() + kRunFilesWithin);
   if (!identity.ok() || identity->start_time != record_.process.start_time) co_return;
   if (record_.executed && record_.process == *identity) co_return;
   Note([now = *identity](RunRecord& record) {
@@ -367,7 +365,7 @@ Awaitable<absl::Status> PluginInstance::Record(std::function<void(RunRecord&)> c
 
 Awaitable<absl::Status> PluginInstance::WriteRecord() {
   auto free = [this] { return !writing_; };
-  const TimePoint deadline = Clock::now() + kFilesWithin;
+  const TimePoint deadline = Clock::now() + kRunFilesWithin;
   if (!co_await written_.WaitUntil(std::move(free), deadline)) {
     co_return absl::DeadlineExceededError("write down the process: an earlier write has not ended");
   }
@@ -388,8 +386,8 @@ void PluginInstance::HoldSecrets() { context_.secrets.Hold(record_.plugin_id, st
 
 Awaitable<void> PluginInstance::RemoveRecord() {
   auto remove = [file = file_, generation = record_.generation] { return file->Remove(generation); };
-  const absl::Status removed =
-      co_await RunBlocking("remove the record of a process", std::move(remove), Clock::now() + kFilesWithin);
+  const absl::Status removed = co_await RunBlocking("remove the record of a process", std::move(remove),
+                                                    Clock::now() + kRunFilesWithin);
   // Harmless but for the reader: the next berthd sees that its process is no more.
   if (!removed.ok()) SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, removed.ToString());
 }

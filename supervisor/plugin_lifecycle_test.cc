@@ -21,7 +21,7 @@ using enum LifecycleAction;
 
 const TimePoint kStart = TimePoint(std::chrono::hours(1));
 
-LifecycleLimits Limits() {
+LifecycleLimits TestLimits() {
   LifecycleLimits limits;
   limits.start_timeout = seconds(30);
   limits.stop_timeout = seconds(10);
@@ -31,19 +31,19 @@ LifecycleLimits Limits() {
   return limits;
 }
 
-LifecycleEvent Event(Type type) {
+LifecycleEvent EventOf(Type type) {
   LifecycleEvent event;
   event.type = type;
   return event;
 }
 LifecycleEvent Exited(bool clean = false) {
-  LifecycleEvent event = Event(Type::kExited);
+  LifecycleEvent event = EventOf(Type::kExited);
   event.text = clean ? "exit code 0" : "exit code 3";
   event.clean = clean;
   return event;
 }
 LifecycleEvent ProbeFailed(int failures) {
-  LifecycleEvent event = Event(Type::kProbeFailed);
+  LifecycleEvent event = EventOf(Type::kProbeFailed);
   event.text = "not ready";
   event.failures = failures;
   return event;
@@ -54,7 +54,7 @@ LifecycleEvent NotReady(int failures) {
   return event;
 }
 LifecycleEvent LaunchFailed() {
-  LifecycleEvent event = Event(Type::kLaunchFailed);
+  LifecycleEvent event = EventOf(Type::kLaunchFailed);
   event.text = "execute /x: No such file or directory";
   return event;
 }
@@ -62,7 +62,7 @@ LifecycleEvent LaunchFailed() {
 class PluginLifecycleTest : public ::testing::Test {
  protected:
   std::vector<LifecycleAction> On(const LifecycleEvent& event) { return machine_.Handle(event, now_); }
-  std::vector<LifecycleAction> On(Type type) { return On(Event(type)); }
+  std::vector<LifecycleAction> On(Type type) { return On(EventOf(type)); }
   std::vector<LifecycleAction> OnTimerAt(Duration later) {
     now_ += later;
     return On(Type::kTimer);
@@ -79,7 +79,7 @@ class PluginLifecycleTest : public ::testing::Test {
   }
 
   TimePoint now_ = kStart;
-  PluginLifecycle machine_{Limits()};
+  PluginLifecycle machine_{TestLimits()};
 };
 
 TEST_F(PluginLifecycleTest, StartsLaunchesAnnouncesAndIsReady) {
@@ -158,7 +158,7 @@ TEST_F(PluginLifecycleTest, GivesUpWithTheReasonAndStartsAnewByRequest) {
 }
 
 TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPersonStartsIt) {
-  LifecycleLimits limits = Limits();
+  LifecycleLimits limits = TestLimits();
   limits.replace = {.after = seconds(20), .burst = 2, .window = minutes(10)};
   machine_.SetLimits(limits);
   BecomeReady();
@@ -188,7 +188,7 @@ TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPerson
 }
 
 TEST_F(PluginLifecycleTest, OneToBeGivenUpThatIsWellBeforeItsOperationsHaveEndedServesOn) {
-  LifecycleLimits limits = Limits();
+  LifecycleLimits limits = TestLimits();
   limits.replace = {.after = seconds(20), .burst = 1, .window = minutes(10)};
   machine_.SetLimits(limits);
   BecomeReady();
@@ -200,7 +200,7 @@ TEST_F(PluginLifecycleTest, OneToBeGivenUpThatIsWellBeforeItsOperationsHaveEnded
   ASSERT_THAT(On(Type::kProbeOk), IsEmpty());
   EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
   now_ += seconds(20);
-  LifecycleEvent timer = Event(Type::kTimer);
+  LifecycleEvent timer = EventOf(Type::kTimer);
   timer.busy_until = now_ + minutes(1);
   EXPECT_THAT(On(timer), IsEmpty());
   EXPECT_EQ(machine_.state(), PluginState::kDraining);
@@ -277,7 +277,7 @@ TEST_F(PluginLifecycleTest, FailedLaunchBacksOffAFinalOneFails) {
 }
 
 TEST_F(PluginLifecycleTest, CleanEndStaysDownWhereTheFileSaysSo) {
-  LifecycleLimits limits = Limits();
+  LifecycleLimits limits = TestLimits();
   limits.restart.mode = RestartMode::kOnFailure;
   machine_.SetLimits(limits);
   BecomeReady();
@@ -287,7 +287,7 @@ TEST_F(PluginLifecycleTest, CleanEndStaysDownWhereTheFileSaysSo) {
 }
 
 TEST_F(PluginLifecycleTest, TakenBackPluginIsNotLaunchedAndItsUptimeCounts) {
-  LifecycleEvent taken = Event(Type::kTakenBack);
+  LifecycleEvent taken = EventOf(Type::kTakenBack);
   taken.uptime = minutes(5);
   EXPECT_THAT(On(taken), IsEmpty());
   EXPECT_EQ(machine_.state(), PluginState::kStarting);
@@ -305,10 +305,10 @@ TEST(PluginLifecycleTableTest, EveryEventInEveryState) {
   const auto feed = [](PluginLifecycle& machine, const LifecycleEvent& event) {
     [[maybe_unused]] const auto actions = machine.Handle(event, kStart);
   };
-  const Steps launch = [&](PluginLifecycle& m) { feed(m, Event(Type::kStartRequested)); };
-  const Steps launched = [&](PluginLifecycle& m) { launch(m), feed(m, Event(Type::kLaunched)); };
-  const Steps announced = [&](PluginLifecycle& m) { launched(m), feed(m, Event(Type::kSocketAnswered)); };
-  const Steps ready = [&](PluginLifecycle& m) { announced(m), feed(m, Event(Type::kProbeOk)); };
+  const Steps launch = [&](PluginLifecycle& m) { feed(m, EventOf(Type::kStartRequested)); };
+  const Steps launched = [&](PluginLifecycle& m) { launch(m), feed(m, EventOf(Type::kLaunched)); };
+  const Steps announced = [&](PluginLifecycle& m) { launched(m), feed(m, EventOf(Type::kSocketAnswered)); };
+  const Steps ready = [&](PluginLifecycle& m) { announced(m), feed(m, EventOf(Type::kProbeOk)); };
   const std::map<std::string, Steps> states = {
       {"stopped", [](PluginLifecycle&) {}},
       {"launching", launch},
@@ -317,8 +317,8 @@ TEST(PluginLifecycleTableTest, EveryEventInEveryState) {
       {"ready", ready},
       {"unhealthy", [&](PluginLifecycle& m) { ready(m), feed(m, ProbeFailed(3)); }},
       {"backing off", [&](PluginLifecycle& m) { launch(m), feed(m, LaunchFailed()); }},
-      {"stopping", [&](PluginLifecycle& m) { ready(m), feed(m, Event(Type::kStopRequested)); }},
-      {"restarting", [&](PluginLifecycle& m) { ready(m), feed(m, Event(Type::kRestartRequested)); }},
+      {"stopping", [&](PluginLifecycle& m) { ready(m), feed(m, EventOf(Type::kStopRequested)); }},
+      {"restarting", [&](PluginLifecycle& m) { ready(m), feed(m, EventOf(Type::kRestartRequested)); }},
       {"failed",
        [&](PluginLifecycle& m) {
          launch(m);
@@ -330,20 +330,20 @@ TEST(PluginLifecycleTableTest, EveryEventInEveryState) {
   LifecycleEvent final_failure = LaunchFailed();
   final_failure.final = true;
   const std::map<std::string, LifecycleEvent> events = {
-      {"start", Event(Type::kStartRequested)},
-      {"stop", Event(Type::kStopRequested)},
-      {"restart", Event(Type::kRestartRequested)},
-      {"taken back", Event(Type::kTakenBack)},
-      {"launched", Event(Type::kLaunched)},
+      {"start", EventOf(Type::kStartRequested)},
+      {"stop", EventOf(Type::kStopRequested)},
+      {"restart", EventOf(Type::kRestartRequested)},
+      {"taken back", EventOf(Type::kTakenBack)},
+      {"launched", EventOf(Type::kLaunched)},
       {"launch failed", LaunchFailed()},
       {"launch failed for good", final_failure},
-      {"socket answered", Event(Type::kSocketAnswered)},
-      {"probe ok", Event(Type::kProbeOk)},
+      {"socket answered", EventOf(Type::kSocketAnswered)},
+      {"probe ok", EventOf(Type::kProbeOk)},
       {"probe failed", ProbeFailed(1)},
       {"probes failed", ProbeFailed(3)},
       {"exited", Exited()},
       {"exited cleanly", Exited(true)},
-      {"timer", Event(Type::kTimer)},
+      {"timer", EventOf(Type::kTimer)},
   };
   struct Outcome {
     PluginState state;
@@ -408,7 +408,7 @@ TEST(PluginLifecycleTableTest, EveryEventInEveryState) {
   for (const auto& [state_name, prepare] : states) {
     for (const auto& [event_name, event] : events) {
       SCOPED_TRACE(fmt::format("{} in {}", event_name, state_name));
-      PluginLifecycle machine(Limits());
+      PluginLifecycle machine(TestLimits());
       prepare(machine);
       const S before = machine.state();
       const auto row = expected.find({state_name, event_name});

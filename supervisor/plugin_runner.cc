@@ -13,12 +13,6 @@
 namespace berth {
 namespace {
 
-LifecycleEvent EventOf(LifecycleEvent::Type type) {
-  LifecycleEvent event;
-  event.type = type;
-  return event;
-}
-
 Duration Age(WallTime since) {
   return std::max(std::chrono::duration_cast<Duration>(WallClock::now() - since), Duration::zero());
 }
@@ -98,7 +92,7 @@ Awaitable<void> PluginRunner::Run() {
       continue;
     }
     if (!woken) {
-      Message timer{.event = EventOf(LifecycleEvent::Type::kTimer)};
+      Message timer{.event = LifecycleEvent{.type = LifecycleEvent::Type::kTimer}};
       co_await Handle(std::move(timer));
       continue;
     }
@@ -124,7 +118,7 @@ Awaitable<void> PluginRunner::Begin() {
   begun_ = true;
   changed_.NotifyAll();
   if (taken.ok() && *taken) {
-    Message message{.event = EventOf(LifecycleEvent::Type::kTakenBack)};
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kTakenBack}};
     message.event.uptime = Age(instance_->record().started_at);
     message.event.drain = instance_->record().draining;
     co_await Handle(std::move(message));
@@ -151,7 +145,7 @@ Awaitable<void> PluginRunner::Begin() {
     co_return;
   }
   // Also where nothing can be launched: it fails then, and says why.
-  Message message{.event = EventOf(LifecycleEvent::Type::kStartRequested)};
+  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kStartRequested}};
   co_await Handle(std::move(message));
   if (wish_restored_) Post(LifecycleEvent::Type::kDrainRequested);
 }
@@ -234,7 +228,7 @@ void PluginRunner::Retire(const std::string& why) {
 }
 
 Awaitable<LifecycleEvent> PluginRunner::Launch() {
-  LifecycleEvent failed = EventOf(LifecycleEvent::Type::kLaunchFailed);
+  LifecycleEvent failed = LifecycleEvent{.type = LifecycleEvent::Type::kLaunchFailed};
   failed.final = true;
   if (!records_read_) {
     const absl::StatusOr<bool> taken = co_await TakeBack();
@@ -244,7 +238,7 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
     }
     if (*taken) {
       NoteFile();
-      co_return EventOf(LifecycleEvent::Type::kLaunched);
+      co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
     }
   }
   if (!config_.ok()) {
@@ -269,7 +263,7 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   snapshot_.file_error.clear();
   BeginIncarnation(*std::move(instance));
   Tell("plugin.launched", fmt::format("launched {} as process {}", config_->command, instance_->pid()));
-  co_return EventOf(LifecycleEvent::Type::kLaunched);
+  co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
 }
 
 // Of two, one is taken at most: by the second process of a swap beside.
@@ -311,13 +305,14 @@ void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
   ShowIncarnation(std::move(instance), number);
   InstanceSinks sinks;
   sinks.on_exit = [this, number](const ExitStatus& exit) {
-    Message message{.event = EventOf(LifecycleEvent::Type::kExited), .incarnation = number};
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .incarnation = number};
     message.exit = exit;
     Post(std::move(message));
   };
   sinks.on_socket = [this, number](const absl::Status& answered) {
     if (answered.ok()) {
-      Post(Message{.event = EventOf(LifecycleEvent::Type::kSocketAnswered), .incarnation = number});
+      Post(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered},
+                   .incarnation = number});
       return;
     }
     // The start timeout ends this incarnation; it is enough to say why.
@@ -364,9 +359,9 @@ void PluginRunner::KeepWish() {
 
 void PluginRunner::OnHealth(uint64_t incarnation, const PluginHealth& health) {
   using Type = LifecycleEvent::Type;
-  Message message{.event = EventOf(health.ok ? Type::kProbeOk
-                                             : (health.answered ? Type::kProbeNotReady : Type::kProbeFailed)),
-                  .incarnation = incarnation};
+  const Type found =
+      health.ok ? Type::kProbeOk : (health.answered ? Type::kProbeNotReady : Type::kProbeFailed);
+  Message message{.event = {.type = found}, .incarnation = incarnation};
   message.event.text = health.error;
   message.event.failures = health.consecutive_failures;
   message.health = health;
@@ -375,7 +370,8 @@ void PluginRunner::OnHealth(uint64_t incarnation, const PluginHealth& health) {
 
 void PluginRunner::OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
                            const std::string& computed_class) {
-  Message message{.event = EventOf(LifecycleEvent::Type::kAccepted), .incarnation = incarnation};
+  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kAccepted},
+                  .incarnation = incarnation};
   message.facts = Facts{std::move(facts), computed_class};
   Post(std::move(message));
 }
@@ -395,7 +391,7 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
                              {.holds_volumes = !Holders().empty(), .accept_changes = swap_->accept_changes});
   }
   if (!verdict.ok()) {
-    LifecycleEvent refused = EventOf(LifecycleEvent::Type::kRefused);
+    LifecycleEvent refused = LifecycleEvent{.type = LifecycleEvent::Type::kRefused};
     refused.text = std::string(verdict.message());
     if (refused.text != refused_) Tell("plugin.refused", refused.text);
     if (std::exchange(snapshot_.registered, false)) Tell("plugin.left", "refused: " + refused.text);
@@ -411,7 +407,7 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
     Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
                                       Printable(snapshot_.facts->vendor_version, 128)));
   }
-  return EventOf(LifecycleEvent::Type::kAccepted);
+  return LifecycleEvent{.type = LifecycleEvent::Type::kAccepted};
 }
 
 // --- What is told ---------------------------------------------------------------------------------------

@@ -12,16 +12,6 @@
 #include "supervisor/plugin_runner.h"
 
 namespace berth {
-namespace {
-
-LifecycleEvent EventOf(LifecycleEvent::Type type) {
-  LifecycleEvent event;
-  event.type = type;
-  return event;
-}
-
-}  // namespace
-
 bool PluginRunner::CanSwapBeside() const {
   const PluginState state = lifecycle_.state();
   const bool serves = state == PluginState::kReady || state == PluginState::kUnhealthy;
@@ -59,12 +49,13 @@ Awaitable<void> PluginRunner::BeginBeside(bool force) {
                                       aside_->instance->pid(), instance_->pid()));
   InstanceSinks sinks;
   sinks.on_exit = [this, number](const ExitStatus& exit) {
-    Message message{.event = EventOf(LifecycleEvent::Type::kExited), .incarnation = number};
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .incarnation = number};
     message.exit = exit;
     Post(std::move(message));
   };
   sinks.on_socket = [this, number](const absl::Status& answered) {
-    Message message{.event = EventOf(LifecycleEvent::Type::kSocketAnswered), .incarnation = number};
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered},
+                    .incarnation = number};
     if (!answered.ok()) {
       message.event.type = LifecycleEvent::Type::kRefused;
       message.event.text = fmt::format("its socket cannot be waited for: {}", MessageOf(answered));
@@ -179,7 +170,7 @@ Awaitable<void> PluginRunner::AdoptAside() {
   context_.instances.logs.Configure(id_, config_->log);
   context_.instances.logs.SetPid(id_, instance_->pid());
   // From here on new calls go through the new one.
-  co_await Handle(Message{.event = EventOf(LifecycleEvent::Type::kSwappedBeside)});
+  co_await Handle(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSwappedBeside}});
   if (joins) {
     Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
                                       Printable(snapshot_.facts->vendor_version, 128)));

@@ -13,7 +13,6 @@
 namespace berth {
 namespace {
 
-constexpr Duration kFilesWithin = std::chrono::seconds(10);
 constexpr Duration kLeftoverEndsWithin = std::chrono::seconds(10);
 
 }  // namespace
@@ -21,7 +20,7 @@ constexpr Duration kLeftoverEndsWithin = std::chrono::seconds(10);
 Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord(RunSlot slot) {
   auto read = [file = RecordFile(slot)] { return file->Read(); };
   absl::StatusOr<RunRecord> record = co_await RunBlocking(fmt::format("read the record of plugin {}", id_),
-                                                          std::move(read), Clock::now() + kFilesWithin);
+                                                          std::move(read), Clock::now() + kRunFilesWithin);
   if (absl::IsNotFound(record.status())) co_return std::optional<RunRecord>();
   if (record.ok() && record->process.boot_id == BootId()) co_return std::move(*record);
   if (record.ok()) {
@@ -34,7 +33,7 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord(Run
   }
   auto remove = [dir = PluginRuntimeDir(places(), id_), slot] { return RemoveRunRecord(dir, slot); };
   const absl::Status removed = co_await RunBlocking(fmt::format("remove the record of plugin {}", id_),
-                                                    std::move(remove), Clock::now() + kFilesWithin);
+                                                    std::move(remove), Clock::now() + kRunFilesWithin);
   if (!removed.ok()) co_return removed;
   co_return std::optional<RunRecord>();
 }
@@ -144,7 +143,7 @@ Awaitable<void> PluginRunner::RestoreSwap() {
   if (!ValidPluginId(id_)) co_return;
   auto read = [path = SwapStatePath(places().state_dir, id_)] { return ReadSwapState(path); };
   absl::StatusOr<SwapState> state = co_await RunBlocking(fmt::format("read the swap of plugin {}", id_),
-                                                         std::move(read), Clock::now() + kFilesWithin);
+                                                         std::move(read), Clock::now() + kRunFilesWithin);
   if (!state.ok()) {
     snapshot_.swap =
         fmt::format("what it was swapped to cannot be read, its file counts: {}", MessageOf(state.status()));

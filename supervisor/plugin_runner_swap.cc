@@ -14,8 +14,6 @@
 namespace berth {
 namespace {
 
-constexpr Duration kFilesWithin = std::chrono::seconds(10);
-
 absl::Status CheckCommand(const std::string& command) {
   if (!command.starts_with('/')) {
     return absl::InvalidArgumentError(fmt::format("\"{}\" is no absolute path", Printable(command, 512)));
@@ -153,7 +151,7 @@ Awaitable<void> PluginRunner::RevertSwap(std::string why) {
 Awaitable<absl::Status> PluginRunner::KeepSwaps(SwapState state) {
   auto write = [path = SwapStatePath(places().state_dir, id_), state] { return WriteSwapState(path, state); };
   const absl::Status kept = co_await RunBlocking(fmt::format("write down the swap of plugin {}", id_),
-                                                 std::move(write), Clock::now() + kFilesWithin);
+                                                 std::move(write), Clock::now() + kRunFilesWithin);
   if (kept.ok()) swaps_ = std::move(state);
   co_return kept;
 }

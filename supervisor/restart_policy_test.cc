@@ -15,7 +15,7 @@ using What = RestartDecision::What;
 constexpr double kMiddle = 0.5;  // no jitter
 constexpr Duration kBrief = milliseconds(10);
 
-RestartLimits Limits() {
+RestartLimits PolicyLimits() {
   RestartLimits limits;
   limits.initial_backoff = seconds(1);
   limits.max_backoff = seconds(10);
@@ -26,12 +26,12 @@ RestartLimits Limits() {
 }
 
 TEST(RestartPolicyTest, FirstRestartIsImmediate) {
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kNow);
 }
 
 TEST(RestartPolicyTest, BackoffDoublesUpToItsLimit) {
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
   for (const int expected : {1, 2, 4, 8, 10, 10}) {
     const RestartDecision decision = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
@@ -43,20 +43,20 @@ TEST(RestartPolicyTest, BackoffDoublesUpToItsLimit) {
 TEST(RestartPolicyTest, JitterIsTwentyPercentEitherWayAndNeverAboveTheLimit) {
   for (const auto& [random, expected] : std::map<double, Duration>{
            {0.0, milliseconds(800)}, {0.5, milliseconds(1000)}, {1.0, milliseconds(1200)}}) {
-    RestartPolicy policy(Limits());
+    RestartPolicy policy(PolicyLimits());
     [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), random);
     const Duration delay = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), random).delay;
     EXPECT_NEAR(std::chrono::duration<double>(delay).count(), std::chrono::duration<double>(expected).count(),
                 1e-6);
   }
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   Duration delay{};
   for (int i = 0; i < 10; ++i) delay = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), 0.999).delay;
   EXPECT_EQ(delay, seconds(10));
 }
 
 TEST(RestartPolicyTest, StablePeriodMakesTheNextRestartImmediate) {
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   for (int i = 0; i < 4; ++i) {
     [[maybe_unused]] const auto each = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
   }
@@ -66,14 +66,14 @@ TEST(RestartPolicyTest, StablePeriodMakesTheNextRestartImmediate) {
 }
 
 TEST(RestartPolicyTest, AlmostStableIsNotStable) {
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1) - milliseconds(1), TimePoint(), kMiddle).what,
             What::kLater);
 }
 
 TEST(RestartPolicyTest, FailedLaunchNeverRestartsAtOnce) {
-  RestartPolicy policy(Limits());
+  RestartPolicy policy(PolicyLimits());
   for (const int expected : {1, 1, 2, 4}) {
     const RestartDecision decision = policy.OnEnd(EndCause::kLaunchFailed, {}, TimePoint(), kMiddle);
     EXPECT_EQ(decision.what, What::kLater);
@@ -82,7 +82,7 @@ TEST(RestartPolicyTest, FailedLaunchNeverRestartsAtOnce) {
 }
 
 TEST(RestartPolicyTest, GivesUpAfterBurst) {
-  RestartLimits limits = Limits();
+  RestartLimits limits = PolicyLimits();
   limits.burst = 3;
   RestartPolicy policy(limits);
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kNow);
@@ -93,7 +93,7 @@ TEST(RestartPolicyTest, GivesUpAfterBurst) {
 }
 
 TEST(RestartPolicyTest, EndsOutsideTheWindowDoNotCount) {
-  RestartLimits limits = Limits();
+  RestartLimits limits = PolicyLimits();
   limits.burst = 2;
   RestartPolicy policy(limits);
   TimePoint now;
@@ -107,7 +107,7 @@ TEST(RestartPolicyTest, EndsOutsideTheWindowDoNotCount) {
 }
 
 TEST(RestartPolicyTest, BurstCountsStableRunsToo) {
-  RestartLimits limits = Limits();
+  RestartLimits limits = PolicyLimits();
   limits.burst = 3;
   RestartPolicy policy(limits);
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(2)), kMiddle).what, What::kNow);
@@ -116,7 +116,7 @@ TEST(RestartPolicyTest, BurstCountsStableRunsToo) {
 }
 
 TEST(RestartPolicyTest, ResetForgetsEverything) {
-  RestartLimits limits = Limits();
+  RestartLimits limits = PolicyLimits();
   limits.burst = 2;
   RestartPolicy policy(limits);
   for (int i = 0; i < 5; ++i) {
@@ -142,7 +142,7 @@ TEST(RestartPolicyTest, ModesDecideByCause) {
            Row{RestartMode::kNever, EndCause::kFailure, What::kGiveUp},
            Row{RestartMode::kNever, EndCause::kLaunchFailed, What::kGiveUp},
        }) {
-    RestartLimits limits = Limits();
+    RestartLimits limits = PolicyLimits();
     limits.mode = row.mode;
     RestartPolicy policy(limits);
     EXPECT_EQ(policy.OnEnd(row.cause, kBrief, TimePoint(), kMiddle).what, row.what)

@@ -22,6 +22,9 @@
 
 namespace berth {
 
+// How long a few of the small local files may take that belong to a process.
+inline constexpr Duration kRunFilesWithin = std::chrono::seconds(10);
+
 struct RunRecord {
   std::string plugin_id;
   PluginKind kind = PluginKind::kMonolith;

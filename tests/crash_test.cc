@@ -17,7 +17,7 @@ namespace {
 using testing::IsEmpty;
 using testing::SizeIs;
 
-v1::PublishVolumeRequest Use(const std::string& volume_id, const std::string& consumer) {
+v1::PublishVolumeRequest PublishRequest(const std::string& volume_id, const std::string& consumer) {
   v1::PublishVolumeRequest request;
   request.set_plugin_id("hostpath");
   request.set_volume_id(volume_id);
@@ -34,24 +34,17 @@ std::string CreateImage(Node& node, const std::string& name) {
   return node.CreateVolume(request);
 }
 
-std::string Read(const std::string& path) {
-  const std::ifstream in(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
 TEST(CrashTest, AVolumeIsStillThereAndKnownAfterBerthdWasKilled) {
   Node node;
   node.WriteHostpath();
   node.Start();
   const pid_t plugin = node.WaitReady("hostpath").pid();
   const std::string volume = CreateImage(node, "v");
-  const std::string target = node.Publish(Use(volume, "job"));
+  const std::string target = node.Publish(PublishRequest(volume, "job"));
   std::ofstream(target + "/file") << "kept" << std::flush;
 
   node.Kill();
-  EXPECT_EQ(Read(target + "/file"), "kept") << "the mount does not need berthd";
+  EXPECT_EQ(ReadText(target + "/file"), "kept") << "the mount does not need berthd";
   node.Start();
   const v1::ListVolumesResponse known = node.Volumes();
   ASSERT_THAT(known.volumes(), SizeIs(1));
@@ -61,7 +54,7 @@ TEST(CrashTest, AVolumeIsStillThereAndKnownAfterBerthdWasKilled) {
   EXPECT_EQ(known.volumes(0).publications(0).target_path(), target);
   EXPECT_EQ(node.WaitReady("hostpath").pid(), plugin) << "taken back, not restarted";
 
-  EXPECT_EQ(node.Publish(Use(volume, "job")), target);
+  EXPECT_EQ(node.Publish(PublishRequest(volume, "job")), target);
   node.Unpublish(volume, "job");
   EXPECT_THAT(node.Volumes().volumes(), IsEmpty());
   node.DeleteVolume(volume);
@@ -74,7 +67,8 @@ TEST(CrashTest, TenMountsAreToldApartAfterAKill) {
   node.WaitReady("hostpath");
   std::vector<std::string> targets;
   const std::string volume = CreateImage(node, "v");
-  for (int i = 0; i < 10; ++i) targets.push_back(node.Publish(Use(volume, "job-" + std::to_string(i))));
+  for (int i = 0; i < 10; ++i)
+    targets.push_back(node.Publish(PublishRequest(volume, "job-" + std::to_string(i))));
   node.Kill();
   node.Start();
   node.WaitReady("hostpath");
@@ -104,7 +98,7 @@ TEST(CrashTest, Fault16RepeatingAfterAKillAtAnyMomentEndsInTheSameState) {
       const auto stub = v1::Node::NewStub(channel);
       if (publish) {
         v1::PublishVolumeResponse response;
-        (void)stub->PublishVolume(Node::Context().get(), Use(volume, "job"), &response);
+        (void)stub->PublishVolume(Node::Context().get(), PublishRequest(volume, "job"), &response);
       } else {
         v1::UnpublishVolumeRequest request;
         request.set_plugin_id("hostpath");
@@ -125,7 +119,7 @@ TEST(CrashTest, Fault16RepeatingAfterAKillAtAnyMomentEndsInTheSameState) {
     EXPECT_EQ(node.WaitReady("hostpath").pid(), plugin) << "round " << round;
 
     if (publish) {
-      const std::string target = node.Publish(Use(volume, "job"));
+      const std::string target = node.Publish(PublishRequest(volume, "job"));
       std::ofstream file(target + "/round");
       file << round << std::flush;
       EXPECT_TRUE(file.good());

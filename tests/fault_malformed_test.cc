@@ -17,8 +17,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 class FaultMalformedTest : public FaultTest {
  protected:
   static std::string Answer(const std::string& rpc, const std::string& answer) {

@@ -14,7 +14,6 @@
 namespace berth {
 namespace {
 
-constexpr int64_t kMiB = 1024 * 1024;
 // It keeps what was freed, up to its quarantine's size, and a good deal beside it.
 constexpr int64_t kMostMemory = (kAddressSanitizer ? 512 : 48) * kMiB;
 

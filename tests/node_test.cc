@@ -19,8 +19,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr int64_t kMiB = 1024 * 1024;
-
 v1::CreateVolumeRequest Image(const std::string& name, const std::string& fs_type,
                               int64_t bytes = 64 * kMiB) {
   v1::CreateVolumeRequest request;
@@ -44,13 +42,6 @@ void Write(const std::string& path, const std::string& text) {
   std::ofstream out(path);
   out << text << std::flush;
   ASSERT_TRUE(out.good()) << path;
-}
-
-std::string Read(const std::string& path) {
-  const std::ifstream in(path);
-  std::ostringstream out;
-  out << in.rdbuf();
-  return out.str();
 }
 
 class NodeTest : public testing::Test {
@@ -79,10 +70,10 @@ TEST_F(NodeTest, OneVolumeServesTwoConsumersAndLeavesNothing) {
   const std::string two = node_.Publish(Use(volume, "job-2"));
   ASSERT_NE(one, two);
   Write(one + "/hello", "from job-1");
-  EXPECT_EQ(Read(two + "/hello"), "from job-1");
+  EXPECT_EQ(ReadText(two + "/hello"), "from job-1");
 
   node_.Unpublish(volume, "job-1");
-  EXPECT_EQ(Read(two + "/hello"), "from job-1") << "the other consumer keeps its volume";
+  EXPECT_EQ(ReadText(two + "/hello"), "from job-1") << "the other consumer keeps its volume";
   node_.Unpublish(volume, "job-2");
   ExpectNothingHeld();
   node_.DeleteVolume(volume);
@@ -226,7 +217,7 @@ TEST_F(NodeTest, Fault01APluginKilledWhileIdleIsReadyAgainAndMountsStay) {
       });
   EXPECT_THAT(after.last_exit(), HasSubstr("signal 9"));
   EXPECT_EQ(after.restarts(), 1);
-  EXPECT_EQ(Read(target + "/file"), "kept");
+  EXPECT_EQ(ReadText(target + "/file"), "kept");
   node_.Unpublish(volume, "job");
   node_.DeleteVolume(volume);
   ExpectNothingHeld();
@@ -273,7 +264,7 @@ TEST_F(NodeTest, Fault08AForeignFileAtTheSocketPathIsAClearError) {
   const v1::Plugin plugin = node_.WaitPlugin(
       "hostpath", "not started", [](const v1::Plugin& p) { return !p.alive() && !p.reason().empty(); });
   EXPECT_THAT(plugin.reason(), HasSubstr("csi.sock"));
-  EXPECT_EQ(Read(directory + "/csi.sock"), "somebody's notes");
+  EXPECT_EQ(ReadText(directory + "/csi.sock"), "somebody's notes");
 }
 
 TEST_F(NodeTest, TwoNodesLiveOnOneMachine) {
@@ -328,7 +319,7 @@ TEST_F(NodeTest, SecretsAreWrittenNowhere) {
     struct stat info{};
     const std::string path = node_.dir() + "/" + name;
     if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > 16 * kMiB) continue;
-    EXPECT_THAT(Read(path), testing::Not(HasSubstr(secret))) << path;
+    EXPECT_THAT(ReadText(path), testing::Not(HasSubstr(secret))) << path;
   }
   node_.Unpublish(volume, "job");
   node_.DeleteVolume(volume);

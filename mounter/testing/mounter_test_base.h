@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/event_log.h"
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/fake_node.h"
@@ -17,6 +18,8 @@
 #include "mounter/testing/test_directory.h"
 
 namespace berth {
+
+[[nodiscard]] inline bool IsMounted(const std::string& path) { return LookAt(path)->mount_root; }
 
 class MounterTestBase : public ::testing::Test {
  protected:

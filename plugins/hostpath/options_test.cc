@@ -9,7 +9,7 @@
 namespace berth::hostpath {
 namespace {
 
-CommandLine Parse(std::vector<const char*> arguments) {
+CommandLine ParseArguments(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "berth-hostpath");
   return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
 }
@@ -63,9 +63,9 @@ TEST(TopologyTest, TheDefaultIsValidWhateverTheNodeIsCalled) {
 
 TEST(CommandLineTest, ReadsEveryOption) {
   const auto line =
-      Parse({"--endpoint", "unix:///run/csi.sock", "--node-id", "n1", "--state-dir", "/var/lib//x/",
-             "--driver-name", "d.example.com", "--max-volumes", "3", "--topology", "zone=z1", "--topology",
-             "rack=r1", "--attach", "--capacity", "10GiB", "--kind", "directory"});
+      ParseArguments({"--endpoint", "unix:///run/csi.sock", "--node-id", "n1", "--state-dir", "/var/lib//x/",
+                      "--driver-name", "d.example.com", "--max-volumes", "3", "--topology", "zone=z1",
+                      "--topology", "rack=r1", "--attach", "--capacity", "10GiB", "--kind", "directory"});
   ASSERT_FALSE(line.exit_code.has_value());
   EXPECT_EQ(line.options.socket_path, "/run/csi.sock");
   EXPECT_EQ(line.options.state_dir, "/var/lib/x");
@@ -78,12 +78,13 @@ TEST(CommandLineTest, ReadsEveryOption) {
 
 TEST(CommandLineTest, TakesTheEndpointFromTheEnvironmentIfNoneIsGiven) {
   setenv("CSI_ENDPOINT", "unix:///run/from-environment.sock", 1);
-  const auto from_environment = Parse({"--node-id", "n1", "--state-dir", "/x"});
-  const auto given = Parse({"--endpoint", "/run/given.sock", "--node-id", "n1", "--state-dir", "/x"});
+  const auto from_environment = ParseArguments({"--node-id", "n1", "--state-dir", "/x"});
+  const auto given =
+      ParseArguments({"--endpoint", "/run/given.sock", "--node-id", "n1", "--state-dir", "/x"});
   unsetenv("CSI_ENDPOINT");
   EXPECT_EQ(from_environment.options.socket_path, "/run/from-environment.sock");
   EXPECT_EQ(given.options.socket_path, "/run/given.sock");
-  EXPECT_EQ(Parse({"--node-id", "n1", "--state-dir", "/x"}).exit_code, 2);
+  EXPECT_EQ(ParseArguments({"--node-id", "n1", "--state-dir", "/x"}).exit_code, 2);
 }
 
 TEST(CommandLineTest, RefusesWhatMakesNoSense) {
@@ -103,7 +104,7 @@ TEST(CommandLineTest, RefusesWhatMakesNoSense) {
     if (first != "--node-id") arguments.insert(arguments.end(), {"--node-id", "n"});
     if (first != "--state-dir") arguments.insert(arguments.end(), {"--state-dir", "/x"});
     arguments.insert(arguments.end(), extra.begin(), extra.end());
-    EXPECT_EQ(Parse(arguments).exit_code, 2) << first << " " << extra[1];
+    EXPECT_EQ(ParseArguments(arguments).exit_code, 2) << first << " " << extra[1];
   }
 }
 

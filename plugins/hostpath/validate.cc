@@ -11,7 +11,7 @@ namespace berth::hostpath {
 namespace {
 
 using ::csi::v1::VolumeCapability;
-using StringMap = ::google::protobuf::Map<std::string, std::string>;
+using TextMap = ::google::protobuf::Map<std::string, std::string>;
 
 // CSI, "Size Limits".
 constexpr size_t kLongestString = 128;
@@ -32,7 +32,7 @@ absl::Status CheckRequired(std::string_view field, std::string_view value, size_
   return CheckLength(field, value, limit);
 }
 
-absl::Status CheckMap(std::string_view field, const StringMap& map) {
+absl::Status CheckMap(std::string_view field, const TextMap& map) {
   size_t size = 0;
   for (const auto& [key, value] : map) size += key.size() + value.size();
   if (size <= kLargestMap) return absl::OkStatus();

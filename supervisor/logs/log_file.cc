@@ -24,10 +24,6 @@ constexpr uint64_t kAdopted = uint64_t{1024} * 1024;
 // Where holes cannot be punched, a larger file is cut off.
 constexpr uint64_t kCutOffAbove = uint64_t{16} * 1024 * 1024;
 
-int64_t Nanoseconds(WallTime time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 absl::StatusOr<UniqueFd> OpenRegular(const std::string& path, bool create, struct stat* info) {
   // Not O_APPEND: this descriptor also overwrites. O_NONBLOCK: a pipe that somebody put there must not hold.
   const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT : 0);

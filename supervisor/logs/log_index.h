@@ -22,6 +22,11 @@
 
 namespace berth {
 
+// As times stand in it: of the wall clock.
+[[nodiscard]] inline int64_t Nanoseconds(WallTime time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
 struct LogState {
   uint64_t position = 0;    // everything before was split, redacted, forwarded
   uint64_t line = 0;        // number of the line that begins there

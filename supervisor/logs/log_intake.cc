@@ -16,10 +16,6 @@ constexpr uint64_t kMarkBytes = uint64_t{64} * 1024;
 constexpr uint64_t kBusySlack = uint64_t{32} * 1024 * 1024;
 constexpr uint64_t kIdleSlack = uint64_t{64} * 1024;
 
-int64_t Nanoseconds(WallTime time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 }  // namespace
 
 LogIntake::LogIntake(std::string plugin_id, std::unique_ptr<LogFile> file, const LogLimits& limits)

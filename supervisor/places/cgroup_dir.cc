@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/descriptor_wait.h"
+#include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -114,7 +115,7 @@ std::vector<std::string> Subdirectories(int directory) {
   std::vector<std::string> names;
   const int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (copy < 0) return names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(copy), closedir);
+  const DirectoryStream stream(fdopendir(copy));
   if (stream == nullptr) {
     close(copy);
     return names;

@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr Duration kBound = std::chrono::seconds(60);
+constexpr Duration kSystemdBound = std::chrono::seconds(60);
 // Takes memory until it gets none.
 constexpr const char* kHog = "exec tail /dev/zero";
 
@@ -34,21 +34,22 @@ class SystemdScopeTest : public testing::Test {
   }
 
   std::unique_ptr<PluginPlace> Prepare(const std::string& id, PlaceLimits limits = {}) {
-    return RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound)).value();
+    return RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kSystemdBound)).value();
   }
   // Through the gate, into the place, and on.
   void Launch(PluginPlace& place, GatedChild& child) {
-    const absl::Status entered = RunOn(loop_, place.Enter(child.pid(), Clock::now() + kBound), kBound);
+    const absl::Status entered =
+        RunOn(loop_, place.Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
     ASSERT_EQ(entered, absl::OkStatus());
     child.Go();
   }
   PlaceEnd HowItEnded(PluginPlace& place) { return RunOn(loop_, place.HowItEnded()); }
   absl::Status KillAll(PluginPlace& place) {
-    return RunOn(loop_, place.KillAll(Clock::now() + kBound), kBound);
+    return RunOn(loop_, place.KillAll(Clock::now() + kSystemdBound), kSystemdBound);
   }
   // Waits for the condition, with the loop running meanwhile.
   void WaitUntilHolds(const std::function<bool()>& condition) {
-    const TimePoint deadline = Clock::now() + kBound;
+    const TimePoint deadline = Clock::now() + kSystemdBound;
     while (!condition()) {
       ASSERT_LT(Clock::now(), deadline) << "the condition did not come about";
       loop_.restart();
@@ -131,14 +132,15 @@ TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAfterTheScopeHasGone) {
     GatedChild neighbour("exec sleep 1000");
     Launch(*other, neighbour);
     const std::string directory = [&] {
-      const absl::Status entered = RunOn(loop_, place->Enter(child.pid(), Clock::now() + kBound), kBound);
+      const absl::Status entered =
+          RunOn(loop_, place->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
       EXPECT_EQ(entered, absl::OkStatus());
       return DirectoryOf(child);
     }();
     child.Go();
     // The loop does not run meanwhile: nothing is seen of the group but what is left of it.
     EXPECT_EQ(child.Reap(), SIGKILL);
-    const TimePoint deadline = Clock::now() + kBound;
+    const TimePoint deadline = Clock::now() + kSystemdBound;
     while (std::filesystem::exists(directory) && Clock::now() < deadline) poll(nullptr, 0, 2);
     EXPECT_EQ(KillAll(*other), absl::OkStatus());
     neighbour.Reap();
@@ -186,7 +188,8 @@ TEST_F(SystemdScopeTest, ProcessThatEndedAtTheGateIsAnError) {
   GatedChild child("exec sleep 1000");
   kill(child.pid(), SIGKILL);
   child.Reap();
-  const absl::Status entered = RunOn(loop_, place->Enter(child.pid(), Clock::now() + kBound), kBound);
+  const absl::Status entered =
+      RunOn(loop_, place->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
   EXPECT_FALSE(entered.ok());
 }
 
@@ -211,7 +214,7 @@ TEST_F(SystemdScopeTest, FiftyAtOnce) {
   std::vector<std::unique_ptr<GatedChild>> children;
   int entered = 0;
   const auto enter = [](PluginPlace* place, pid_t pid, int* count) -> Awaitable<void> {
-    const absl::Status status = co_await place->Enter(pid, Clock::now() + kBound);
+    const absl::Status status = co_await place->Enter(pid, Clock::now() + kSystemdBound);
     EXPECT_EQ(status, absl::OkStatus());
     ++*count;
   };
@@ -221,7 +224,7 @@ TEST_F(SystemdScopeTest, FiftyAtOnce) {
     children.push_back(std::make_unique<GatedChild>("exec sleep 1000"));
     scope.Spawn("launch", enter(places.back().get(), children.back()->pid(), &entered));
   }
-  RunOn(loop_, scope.WaitEmpty(), kBound);
+  RunOn(loop_, scope.WaitEmpty(), kSystemdBound);
   EXPECT_EQ(entered, 50);
   for (const auto& place : places) EXPECT_EQ(KillAll(*place), absl::OkStatus());
 }

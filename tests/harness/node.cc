@@ -73,6 +73,13 @@ std::vector<pid_t> Children() {
 
 }  // namespace
 
+std::string ReadText(const std::string& path) {
+  const std::ifstream in(path);
+  std::ostringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
 void WaitFor(const std::string& what, const std::function<bool()>& condition, seconds bound) {
   if (HoldsWithin(condition, bound)) return;
   const std::string failure = fmt::format("waited {} s for: {}", bound.count(), what);

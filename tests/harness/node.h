@@ -18,6 +18,11 @@
 
 namespace berth {
 
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+
+// What the file holds; nothing where there is none.
+[[nodiscard]] std::string ReadText(const std::string& path);
+
 // Calls `condition` until it is true. After `bound` the test has failed, and ends with an exception, so that
 // nodes are cleared away.
 void WaitFor(const std::string& what, const std::function<bool()>& condition,
