@@ -73,6 +73,19 @@ absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationReco
   return absl::OkStatus();
 }
 
+absl::Status VolumePaths::Remake(const VolumeRecord& record, const PublicationRecord& publication) const {
+  const std::string directory = PublicationDirectory(record, publication);
+  for (const std::string& path : {Staging(record), directory}) {
+    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
+    if (!facts.exists || !S_ISDIR(facts.mode)) return Make(record, publication);
+  }
+  for (const std::string& path : {Identity(record), directory + "/identity.json"}) {
+    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
+    if (!facts.exists) return Make(record, publication);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PathFacts> VolumePaths::LookAtStaging(const VolumeRecord& record) const {
   return root_.Look(Staging(record));
 }

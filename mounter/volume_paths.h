@@ -45,6 +45,9 @@ class VolumePaths {
   // Makes everything that a publication needs but its target, and the identity file, durably. What is there
   // already stays.
   [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
+  // The same where something of it is missing: a plugin or a repair took it away, or berthd was killed
+  // before.
+  [[nodiscard]] absl::Status Remake(const VolumeRecord& record, const PublicationRecord& publication) const;
 
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,

@@ -57,6 +57,30 @@ TEST_F(VolumePathsTest, MakesTheTreeOfAPublicationButNotItsTarget) {
   EXPECT_EQ(paths_.Make(record_, publication_), absl::OkStatus()) << "again";
 }
 
+TEST_F(VolumePathsTest, WhateverIsMissingIsMadeAgainAndOnlyThen) {
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  const std::string target = paths_.TargetPath(record_, publication_);
+  const std::string directory = target.substr(0, target.rfind('/'));
+  struct stat before{};
+  ASSERT_EQ(stat((directory + "/identity.json").c_str(), &before), 0);
+  ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
+  struct stat after{};
+  ASSERT_EQ(stat((directory + "/identity.json").c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino) << "not written again";
+
+  for (const std::string& file : {Volume() + "/identity.json", directory + "/identity.json"}) {
+    ASSERT_EQ(unlink(file.c_str()), 0);
+    ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
+    EXPECT_EQ(ModeOf(file), S_IFREG | 0600U);
+  }
+  ASSERT_EQ(rmdir(paths_.StagingPath(record_).c_str()), 0);
+  ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
+  EXPECT_EQ(ModeOf(paths_.StagingPath(record_)), S_IFDIR | 0700U);
+  ASSERT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
+  ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
+  EXPECT_EQ(ModeOf(directory), S_IFDIR | 0711U);
+}
+
 TEST_F(VolumePathsTest, PathsStayShortWhateverTheIds) {
   record_.volume_id = std::string(4096, 'x');
   EXPECT_LE(paths_.TargetPath(record_, publication_).size() - tree_.size() + sizeof("/var/lib/berth/volumes"),

@@ -176,7 +176,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   if (!admission.ok()) co_return NotSent(admission.status());
   // A plugin may have taken the directory away when it unstaged, and somebody may have put something else
   // there.
-  const absl::Status made = context_.paths->Make(record, publication);
+  const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
@@ -192,7 +192,7 @@ Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecor
   auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   // Those of a repair went when it was undone. What is there stays.
-  const absl::Status made = context_.paths->Make(record, publication);
+  const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   const absl::Status safe = SafeToHandOut(context_.paths->LookAtTarget(record, publication),
                                           context_.paths->TargetPath(record, publication));
