@@ -39,6 +39,9 @@ function(berth_library name)
   berth_ours(berth_${name})
 endfunction()
 
+# Every generated source: what ./dev lint needs before it reads ours.
+add_custom_target(berth_generated)
+
 # berth_proto_library(NAME PROTOS x.proto … LIBS … [MESSAGES_ONLY]): generated messages and services, paths from
 # the project's root, included as "folder/x.pb.h". Not held to our warnings. MESSAGES_ONLY: there are no
 # services.
@@ -64,8 +67,11 @@ function(berth_proto_library name)
       COMMAND protobuf::protoc "-I${PROJECT_SOURCE_DIR}" ${generate} "${PROJECT_SOURCE_DIR}/${proto}"
       DEPENDS "${PROJECT_SOURCE_DIR}/${proto}" VERBATIM)
   endforeach()
+  add_custom_target(berth_${name}_generated DEPENDS ${sources})
+  add_dependencies(berth_generated berth_${name}_generated)
   add_library(berth_${name} STATIC ${sources})
   add_library(berth::${name} ALIAS berth_${name})
+  add_dependencies(berth_${name} berth_${name}_generated)
   target_include_directories(berth_${name} SYSTEM PUBLIC "${gen}")
   target_link_libraries(berth_${name} PUBLIC protobuf::libprotobuf PkgConfig::grpcpp Threads::Threads
     ${ARG_LIBS})
