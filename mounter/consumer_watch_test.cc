@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -17,6 +15,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/testing/fake_systemd.h"
+#include "base/testing/sleeper.h"
 #include "mounter/testing/loop_runner.h"
 
 namespace berth {
@@ -24,33 +23,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-// A process that does nothing until it is killed.
-class Sleeper {
- public:
-  Sleeper() : pid_(fork()) {
-    if (pid_ == 0) {
-      execl("/bin/sleep", "sleep", "1000", nullptr);
-      _exit(127);
-    }
-  }
-  ~Sleeper() { End(); }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  // Not reaped: it is a zombie then, and has ended all the same.
-  void Kill() const { kill(pid_, SIGKILL); }
-  void End() {
-    if (pid_ <= 0) return;
-    Kill();
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_;
-};
 
 // A group of this test's own; not valid() where none can be made.
 class TestCgroup {

@@ -4,15 +4,14 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "base/testing/sleeper.h"
 #include "tests/harness/node.h"
 #include "tests/harness/reboot.h"
 
@@ -21,31 +20,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-// A process that does nothing until it is ended.
-class Sleeper {
- public:
-  Sleeper() : pid_(fork()) {
-    if (pid_ == 0) {
-      execl("/bin/sleep", "sleep", "1000", nullptr);
-      _exit(127);
-    }
-  }
-  ~Sleeper() { End(); }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  void End() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-
- private:
-  pid_t pid_;
-};
 
 class ConsumerNodeTest : public testing::Test {
  protected:

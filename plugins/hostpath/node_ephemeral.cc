@@ -100,18 +100,11 @@ absl::StatusOr<VolumeRecord> NodeService::MakeEphemeral(const ::csi::v1::NodePub
 }
 
 absl::Status NodeService::PublishEphemeral(const ::csi::v1::NodePublishVolumeRequest& request) {
-  BERTH_RETURN_IF_ERROR(CheckRequest(request));
+  BERTH_ASSIGN_OR_RETURN(PublishBeginning beginning, BeginPublish(request));
+  MountFlags& flags = beginning.flags;
+  const std::string& target = beginning.target;
   const auto& capability = request.volume_capability();
-  MountFlags flags;
-  BERTH_ASSIGN_OR_RETURN(flags, ParseMountFlags(capability.mount().mount_flags()));
   const std::string& group = capability.mount().volume_mount_group();
-  if (!group.empty()) BERTH_RETURN_IF_ERROR(ParseMountGroup(group).status());
-
-  const std::string target(TrimSlashes(request.target_path()));
-  const auto lock = context_.locks.Take(Space::kVolume, request.volume_id());
-  if (!lock.ok()) return lock.status();
-  const auto target_lock = context_.locks.Take(Space::kTarget, target);
-  if (!target_lock.ok()) return target_lock.status();
   std::optional<Publication> present;
   BERTH_ASSIGN_OR_RETURN(present, context_.store.PublicationAt(target));
   absl::StatusOr<VolumeRecord> made = MakeEphemeral(request);

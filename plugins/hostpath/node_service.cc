@@ -300,19 +300,26 @@ grpc::Status NodeService::NodePublishVolume(grpc::ServerContext*,
                 [&] { return IsEphemeral(*request) ? PublishEphemeral(*request) : Publish(*request); });
 }
 
-absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& request) {
+absl::StatusOr<NodeService::PublishBeginning> NodeService::BeginPublish(
+    const ::csi::v1::NodePublishVolumeRequest& request) {
   BERTH_RETURN_IF_ERROR(CheckRequest(request));
-  const auto& capability = request.volume_capability();
-  MountFlags flags;
-  BERTH_ASSIGN_OR_RETURN(flags, ParseMountFlags(capability.mount().mount_flags()));
-  const std::string& group = capability.mount().volume_mount_group();
-  if (!group.empty()) BERTH_RETURN_IF_ERROR(ParseMountGroup(group).status());
+  const auto& mount = request.volume_capability().mount();
+  BERTH_ASSIGN_OR_RETURN(MountFlags flags, ParseMountFlags(mount.mount_flags()));
+  if (!mount.volume_mount_group().empty()) {
+    BERTH_RETURN_IF_ERROR(ParseMountGroup(mount.volume_mount_group()).status());
+  }
+  std::string target(TrimSlashes(request.target_path()));
+  BERTH_ASSIGN_OR_RETURN(auto volume, context_.locks.Take(Space::kVolume, request.volume_id()));
+  BERTH_ASSIGN_OR_RETURN(auto at_target, context_.locks.Take(Space::kTarget, target));
+  return PublishBeginning{std::move(flags), std::move(target), std::move(volume), std::move(at_target)};
+}
 
-  const std::string target(TrimSlashes(request.target_path()));
-  const auto lock = context_.locks.Take(Space::kVolume, request.volume_id());
-  if (!lock.ok()) return lock.status();
-  const auto target_lock = context_.locks.Take(Space::kTarget, target);
-  if (!target_lock.ok()) return target_lock.status();
+absl::Status NodeService::Publish(const ::csi::v1::NodePublishVolumeRequest& request) {
+  BERTH_ASSIGN_OR_RETURN(PublishBeginning beginning, BeginPublish(request));
+  MountFlags& flags = beginning.flags;
+  const std::string& target = beginning.target;
+  const auto& capability = request.volume_capability();
+  const std::string& group = capability.mount().volume_mount_group();
   VolumeRecord volume;
   BERTH_ASSIGN_OR_RETURN(volume, FindVolume(context_, request.volume_id()));
   BERTH_RETURN_IF_ERROR(CheckVolumeContext(volume, request.volume_context()));

@@ -18,6 +18,7 @@
 #include "csi/csi.grpc.pb.h"
 #include "plugins/hostpath/context.h"
 #include "plugins/hostpath/loop_device.h"
+#include "plugins/hostpath/mounts.h"
 
 namespace berth::hostpath {
 
@@ -57,6 +58,14 @@ class NodeService final : public ::csi::v1::Node::Service {
   absl::Status StageBlock(const VolumeRecord& volume, const Staging& staging);
   absl::Status UndoStage(const VolumeRecord& volume, const Staging& staging);
   absl::Status Unstage(const ::csi::v1::NodeUnstageVolumeRequest& request);
+  // What every publish begins with: the request is in itself sound, and nobody else works there.
+  struct PublishBeginning {
+    MountFlags flags;
+    std::string target;
+    OperationLocks::Hold volume;
+    OperationLocks::Hold at_target;
+  };
+  absl::StatusOr<PublishBeginning> BeginPublish(const ::csi::v1::NodePublishVolumeRequest& request);
   absl::Status Publish(const ::csi::v1::NodePublishVolumeRequest& request);
   // Whether `publication` is there already, as the kernel sees it. FAILED_PRECONDITION: another volume is
   // `present` at its target; ALREADY_EXISTS: it is, in another way.
