@@ -37,8 +37,10 @@ absl::Status WriteAll(int fd, std::string_view data, std::string_view what) {
   return absl::OkStatus();
 }
 
-absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode) {
-  const std::string directory = std::filesystem::path(path).parent_path().string();
+namespace {
+
+// Writes a temporary file beside `path` and renames it.
+absl::Status Replace(const std::string& path, std::string_view content, mode_t mode, bool durably) {
   std::string temporary = path + ".XXXXXX";
   const UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd.valid()) return ErrnoStatus(errno, fmt::format("create {}", temporary));
@@ -47,17 +49,31 @@ absl::Status WriteFileAtomic(const std::string& path, std::string_view content, 
   if (status.ok() && fchmod(fd.get(), mode) != 0) {
     status = ErrnoStatus(errno, fmt::format("chmod {}", temporary));
   }
-  if (status.ok() && fsync(fd.get()) != 0) status = ErrnoStatus(errno, fmt::format("fsync {}", temporary));
+  if (status.ok() && durably && fsync(fd.get()) != 0) {
+    status = ErrnoStatus(errno, fmt::format("fsync {}", temporary));
+  }
   if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
     status = ErrnoStatus(errno, fmt::format("rename {} to {}", temporary, path));
   }
-  if (!status.ok()) {
-    unlink(temporary.c_str());
-    return status;
-  }
-  const UniqueFd parent(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!parent.valid()) return ErrnoStatus(errno, fmt::format("open {}", directory));
-  if (fsync(parent.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", directory));
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace
+
+absl::Status WriteFileSoon(const std::string& path, std::string_view content, mode_t mode) {
+  return Replace(path, content, mode, /*durably=*/false);
+}
+
+absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode) {
+  BERTH_RETURN_IF_ERROR(Replace(path, content, mode, /*durably=*/true));
+  return SyncFile(std::filesystem::path(path).parent_path().string());
+}
+
+absl::Status SyncFile(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
+  if (fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", path));
   return absl::OkStatus();
 }
 

@@ -19,6 +19,10 @@ namespace berth {
 // Writes a temporary file beside `path`, fsyncs, renames, and fsyncs the directory. `mode` exactly,
 // whatever the umask.
 [[nodiscard]] absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode);
+// The same without waiting for the disk: whole after a crash of the program, anything after one of the host.
+[[nodiscard]] absl::Status WriteFileSoon(const std::string& path, std::string_view content, mode_t mode);
+// Makes a file or directory durable as it is now.
+[[nodiscard]] absl::Status SyncFile(const std::string& path);
 
 // Makes `path` and what is missing above it, each new directory with `mode` exactly; one that is there is
 // left as it is. NOT a walk for hostile paths: see safe_path.h.

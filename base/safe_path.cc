@@ -129,23 +129,16 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
 absl::Status SafeRoot::WriteFile(std::string_view relative, std::string_view content, mode_t mode) const {
   BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(relative));
   const auto& [fd, name] = parent;
-  // The parent is pinned by its descriptor; /proc names it to the ordinary atomic write.
+  // The parent is pinned by its descriptor; /proc names it to the ordinary write.
   const absl::Status status =
-      WriteFileAtomic(fmt::format("/proc/self/fd/{}/{}", fd.get(), name), content, mode);
+      WriteFileSoon(fmt::format("/proc/self/fd/{}/{}", fd.get(), name), content, mode);
   return status.ok() ? status : Annotate(status, Absolute(relative));
 }
 
-absl::Status SafeRoot::WriteFileSoon(std::string_view relative, std::string_view content, mode_t mode) const {
-  BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(relative));
-  const auto& [directory, name] = parent;
-  // O_EXCL follows no symlink.
-  const UniqueFd fd(openat(directory.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.valid()) {
-    return errno == EEXIST ? absl::OkStatus()
-                           : ErrnoStatus(errno, fmt::format("open {}", Absolute(relative)));
-  }
-  if (fchmod(fd.get(), mode) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", Absolute(relative)));
-  return WriteAll(fd.get(), content, Absolute(relative));
+absl::Status SafeRoot::Sync(std::string_view relative) const {
+  BERTH_ASSIGN_OR_RETURN(const UniqueFd fd, OpenBeneath(relative, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  if (fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", Absolute(relative)));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<std::string>> SafeRoot::List(std::string_view relative, size_t limit) const {

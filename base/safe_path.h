@@ -48,13 +48,12 @@ class SafeRoot {
   // FAILED_PRECONDITION where something else is there.
   [[nodiscard]] absl::Status MakeDirectories(std::string_view relative, mode_t mode) const;
 
-  // Writes a file of ours and makes it durable (temporary file, fsync, rename, fsync of the directory).
+  // Writes a file of ours (a temporary file, renamed): whole after a crash of the program, anything after one
+  // of the host, until Sync of it and of its directory.
   [[nodiscard]] absl::Status WriteFile(std::string_view relative, std::string_view content,
                                        mode_t mode) const;
-  // Writes a new file of ours without waiting for the disk: what a crash leaves of it may be any part. OK
-  // where there is one already, which stays as it is.
-  [[nodiscard]] absl::Status WriteFileSoon(std::string_view relative, std::string_view content,
-                                           mode_t mode) const;
+  // Makes a file or directory durable as it is now; "" is the root. NOT_FOUND: it has gone.
+  [[nodiscard]] absl::Status Sync(std::string_view relative) const;
   [[nodiscard]] absl::StatusOr<std::string> ReadFile(std::string_view relative, size_t limit) const;
 
   // The names in a directory, "." and ".." left out. RESOURCE_EXHAUSTED beyond `limit`.

@@ -4,8 +4,10 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <charconv>
+#include <deque>
 #include <utility>
 
 #include "base/status.h"
@@ -13,6 +15,10 @@
 
 namespace berth {
 namespace {
+
+// How long nothing is written before what nobody waits for is done, and how many such times it is put off.
+constexpr Duration kRest = std::chrono::milliseconds(100);
+constexpr int kMostPutOff = 20;
 
 JournalChange PutRow(std::string key, std::string record) {
   return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = std::move(record)};
@@ -41,7 +47,7 @@ uint64_t NextEventNumber(const JournalContents& contents, bool lost) {
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
 struct Journal::Core : std::enable_shared_from_this<Core> {
   Core(const asio::any_io_executor& loop, JournalOptions opts)
-      : executor(loop), options(std::move(opts)), done(loop) {}
+      : executor(loop), options(std::move(opts)), rest(loop), done(loop) {}
 
   asio::any_io_executor executor;
   JournalOptions options;
@@ -59,7 +65,11 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   std::vector<std::string> standing;  // all of them
 
   JournalBatch queue;
-  bool in_flight = false;
+  std::deque<std::function<void()>> idle_work;
+  bool resting = false;
+  int put_off = 0;
+  asio::steady_timer rest;
+  bool in_flight = false;  // something runs on the writer thread
   uint64_t transactions = 0;
   Condition done;
   asio::thread_pool writer{1};
@@ -112,7 +122,47 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
       logged = true;
     }
     done.NotifyAll();
+    if (put_off >= kMostPutOff) SendIdleWork();
     SendNext();
+  }
+
+  void Rest() {
+    if (resting || idle_work.empty()) return;
+    resting = true;
+    rest.expires_after(kRest);
+    rest.async_wait([self = shared_from_this()](const boost::system::error_code& cancelled) {
+      self->resting = false;
+      if (cancelled) return;
+      if (self->in_flight) {
+        ++self->put_off;
+        self->Rest();
+      } else {
+        self->SendIdleWork();
+      }
+    });
+  }
+
+  // One piece at a time: a write may come.
+  void SendIdleWork() {
+    if (in_flight || idle_work.empty()) return;
+    put_off = 0;
+    in_flight = true;
+    asio::post(writer, [self = shared_from_this(), loop = executor, work = TakeIdleWork()]() mutable {
+      work();
+      loop.execute([core = std::move(self)] {
+        core->in_flight = false;
+        core->done.NotifyAll();
+        core->SendNext();
+        core->SendIdleWork();
+        core->Rest();
+      });
+    });
+  }
+
+  std::function<void()> TakeIdleWork() {
+    std::function<void()> work = std::move(idle_work.front());
+    idle_work.pop_front();
+    return work;
   }
 
   void Remember(const JournalChange& change) {
@@ -162,6 +212,8 @@ Journal::~Journal() {
     asio::post(core_->writer,
                [core = core_.get(), batch = std::exchange(core_->queue, {})] { core->file->Commit(batch); });
   }
+  core_->rest.cancel();
+  while (!core_->idle_work.empty()) asio::post(core_->writer, core_->TakeIdleWork());
   core_->writer.join();
   core_->file.reset();
 }
@@ -211,6 +263,16 @@ void Journal::PutSoon(std::string key, std::string record) {
 }
 
 void Journal::DeleteSoon(std::string key) { core_->EnqueueSoon(DeleteRow(std::move(key))); }
+
+void Journal::WhenIdle(std::function<void()> work) {
+  if (core_->idle_work.size() >= core_->options.queue_limit) {
+    SPDLOG_WARN("journal {}: {} pieces of work wait for the disk already", core_->options.path,
+                core_->idle_work.size());
+    return;
+  }
+  core_->idle_work.push_back(std::move(work));
+  core_->Rest();
+}
 
 Awaitable<absl::StatusOr<uint64_t>> Journal::ReserveEventNumbers(uint64_t count) {
   const std::shared_ptr<Core> core = core_;

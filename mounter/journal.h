@@ -66,7 +66,7 @@ class Journal {
   void Note(std::string sentence);
   [[nodiscard]] std::vector<std::string> TakeNotes();
 
-  // Work that has to be durable before the row is, such as the volume's directories: run on the writer
+  // Work that has to be done before the row is durable, such as the volume's directories: run on the writer
   // thread just before the transaction. If it fails, this one write fails with its error and is left out.
   using Prepare = std::function<absl::Status()>;
 
@@ -81,6 +81,11 @@ class Journal {
   // written again with whatever is written next.
   void PutSoon(std::string key, std::string record);
   void DeleteSoon(std::string key);
+
+  // Runs `work` on the writer thread once nothing has been written for a moment, or has been for seconds: for
+  // what is to be durable, but nobody waits for. What is left runs when the journal is destroyed; beyond
+  // `queue_limit` it is dropped, which is logged.
+  void WhenIdle(std::function<void()> work);
 
   // Durably reserves `count` numbers above all that were reserved before, and returns the first.
   [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count);

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -94,6 +95,51 @@ TEST_F(JournalTest, CommitsWhatQueuedUpAsOneTransaction) {
     EXPECT_EQ(**result, absl::OkStatus());
   }
   EXPECT_EQ(journal->transactions(), 2U);
+}
+
+TEST_F(JournalTest, WhatNobodyWaitsForIsDoneInTheWritersRestAndNotBeforeAWrite) {
+  const auto journal = Open();
+  std::atomic<int> done = 0;
+  std::atomic<bool> begun = false;
+  std::promise<void> go;
+  journal->WhenIdle([&, future = go.get_future().share()] {
+    begun = true;
+    future.wait();
+    ++done;
+  });
+  journal->WhenIdle([&done] { ++done; });
+  EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+  EXPECT_EQ(done, 0);
+  // The first one is at work: what is written now comes before the second.
+  ASSERT_TRUE(loop_.RunUntil([&] { return begun.load(); }));
+  int before = -1;
+  const auto result = loop_.Start(journal->Put("b", "two", [&] {
+    before = done;
+    return absl::OkStatus();
+  }));
+  ASSERT_TRUE(loop_.RunUntil([&] { return journal->queued() == 1; }));
+  go.set_value();
+  ASSERT_TRUE(loop_.RunUntil([&] { return result->has_value() && done == 2; }));
+  EXPECT_EQ(before, 1);
+}
+
+TEST_F(JournalTest, WhatNobodyWaitsForIsDoneThoughTheWriterNeverRests) {
+  const auto journal = Open();
+  std::atomic<bool> done = false;
+  journal->WhenIdle([&done] { done = true; });
+  ASSERT_TRUE(loop_.RunUntil([&] {
+    if (journal->queued() == 0) journal->PutSoon("a", "one");
+    return done.load();
+  }));
+}
+
+TEST_F(JournalTest, WhatNobodyWaitsForIsDoneAtTheLatestWhenItEnds) {
+  int done = 0;
+  {
+    const auto journal = Open(/*queue_limit=*/2);
+    for (int i = 0; i < 3; ++i) journal->WhenIdle([&done] { ++done; });
+  }
+  EXPECT_EQ(done, 2) << "one was beyond the limit";
 }
 
 TEST_F(JournalTest, RefusesBeyondTheQueuesLimit) {

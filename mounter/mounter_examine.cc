@@ -207,8 +207,8 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
   }
   for (Mount& mount : facts->mounts) {
     const std::string key = KeyBeneath(tree, mount.target);
-    const bool moving = records.contains(key) || volumes_.contains(key);
-    if (!moving || same.contains(key)) evidence.mounts.push_back(std::move(mount));
+    const bool known = records.contains(key) || volumes_.contains(key);
+    if (!known || same.contains(key)) evidence.mounts.push_back(std::move(mount));
   }
   for (StrangerEvidence& stranger : facts->strangers) {
     if (!volumes_.contains(stranger.name)) evidence.strangers.push_back(std::move(stranger));
@@ -237,7 +237,8 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       if (!here) co_return absl::OkStatus();
       auto write = [tree, record = actor->machine().record()]() -> absl::Status {
         BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
-        return paths.WriteIdentity(record);
+        BERTH_RETURN_IF_ERROR(paths.WriteIdentity(record));
+        return paths.Sync(record, nullptr);
       };
       co_return co_await RunBlocking(fmt::format("write the identity file in {}", diagnosis.finding.path),
                                      std::move(write), deadline);

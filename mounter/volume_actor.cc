@@ -348,6 +348,10 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
+    context_.journal->WhenIdle([&paths = *context_.paths, record, publication] {
+      const absl::Status synced = paths.Sync(record, &publication);
+      if (!synced.ok()) SPDLOG_WARN("its identity may not outlive a power cut: {}", MessageOf(synced));
+    });
     TellChanges();
     co_return status;
   }

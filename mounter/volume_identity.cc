@@ -93,7 +93,7 @@ absl::Status VolumePaths::WritePublicationIdentity(const VolumeRecord& record,
   BERTH_ASSIGN_OR_RETURN(const std::string text, ToText(identity));
   const std::string directory =
       fmt::format("{}/publish/{}", VolumeKey(record.plugin_id, record.volume_id), publication.component);
-  return root_.WriteFileSoon(directory + kFile, text, 0600);
+  return root_.WriteFile(directory + kFile, text, 0600);
 }
 
 absl::StatusOr<VolumeRecord> VolumePaths::ReadIdentity(const std::string& name) const {

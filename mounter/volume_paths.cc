@@ -66,10 +66,19 @@ absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationReco
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(PublicationDirectory(record, publication), kTraversable));
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(Staging(record), kPrivate));
   BERTH_RETURN_IF_ERROR(WritePublicationIdentity(record, publication));
-  if (identity.exists) return absl::OkStatus();
-  BERTH_RETURN_IF_ERROR(WriteIdentity(record));
-  // The volume's directory itself is an entry of the tree.
-  if (fsync(root_.fd()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", root_.path()));
+  return identity.exists ? absl::OkStatus() : WriteIdentity(record);
+}
+
+absl::Status VolumePaths::Sync(const VolumeRecord& record, const PublicationRecord* publication) const {
+  std::vector<std::string> paths = {Identity(record), Publish(record), VolumeDirectory(record), ""};
+  if (publication != nullptr) {
+    const std::string directory = PublicationDirectory(record, *publication);
+    paths.insert(paths.begin(), {directory + "/identity.json", directory});
+  }
+  for (const std::string& path : paths) {
+    const absl::Status synced = root_.Sync(path);
+    if (!synced.ok() && !absl::IsNotFound(synced)) return synced;
+  }
   return absl::OkStatus();
 }
 
@@ -109,6 +118,7 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
     BERTH_RETURN_IF_ERROR(root_.RemoveFile(target, /*must_be_empty=*/true));
   }
   const std::string directory = PublicationDirectory(record, publication);
+  BERTH_RETURN_IF_ERROR(RemoveUnfinished(directory));
   BERTH_RETURN_IF_ERROR(root_.RemoveFile(directory + "/identity.json", /*must_be_empty=*/false));
   const absl::Status removed = root_.RemoveEmptyDirectory(directory);
   // What is in the way keeps its name.
@@ -119,6 +129,7 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
 }
 
 absl::Status VolumePaths::RemoveUnused(const std::string& publication) const {
+  BERTH_RETURN_IF_ERROR(RemoveUnfinished(publication));
   const auto names = root_.List(publication, 2);
   const bool ours = names.ok() && (names->empty() || *names == std::vector<std::string>{"identity.json"});
   if (!ours) return absl::OkStatus();

@@ -42,12 +42,15 @@ class VolumePaths {
   [[nodiscard]] std::string TargetPath(const VolumeRecord& record,
                                        const PublicationRecord& publication) const;
 
-  // Makes everything that a publication needs but its target, and the identity file, durably. What is there
-  // already stays.
+  // Makes everything that a publication needs but its target, and the identity files. What is there already
+  // stays. A power cut may take them away until Sync: they are needed once the journal is lost.
   [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
   // The same where something of it is missing: a plugin or a repair took it away, or berthd was killed
   // before.
   [[nodiscard]] absl::Status Remake(const VolumeRecord& record, const PublicationRecord& publication) const;
+
+  // Makes what was made of a volume durable, and of one publication if it is given. OK for what has gone.
+  [[nodiscard]] absl::Status Sync(const VolumeRecord& record, const PublicationRecord* publication) const;
 
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
@@ -68,7 +71,7 @@ class VolumePaths {
   // mounts are left as they begin. NOT_FOUND: there is no such directory. DATA_LOSS: its identity file is
   // missing, cannot be read, or belongs elsewhere. (volume_identity.cc)
   [[nodiscard]] absl::StatusOr<VolumeRecord> ReadIdentity(const std::string& name) const;
-  // Writes the volume's identity file anew, durably.
+  // Writes the volume's identity file anew; durable after Sync.
   [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
   // Removes a directory of the tree that holds nothing but empty ones of ours. FAILED_PRECONDITION: something
   // is in it; it was left.
