@@ -1,5 +1,7 @@
 #include "base/safe_path.h"
 
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_cat.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -62,14 +64,17 @@ absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const st
 }  // namespace
 
 std::string HashComponent(std::initializer_list<std::string_view> parts) {
+  // Found once: to look an algorithm up takes longer than to hash a name. It lives as long as the process.
+  static const EVP_MD* const kSha256 = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   std::string input;
-  for (const std::string_view part : parts) input += fmt::format("{}:{}", part.size(), part);
+  for (const std::string_view part : parts) {
+    absl::StrAppend(&input, part.size(), ":", absl::string_view(part.data(), part.size()));
+  }
+  constexpr size_t kBytes = 16;
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int length = 0;
-  EVP_Digest(input.data(), input.size(), digest, &length, EVP_sha256(), nullptr);
-  std::string out;
-  for (unsigned int i = 0; i < 16; ++i) out += fmt::format("{:02x}", digest[i]);
-  return out;
+  EVP_Digest(input.data(), input.size(), digest, &length, kSha256, nullptr);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), kBytes});
 }
 
 absl::StatusOr<SafeRoot> SafeRoot::Open(std::string path) {
@@ -102,26 +107,31 @@ absl::StatusOr<std::pair<UniqueFd, std::string>> SafeRoot::OpenParent(std::strin
 }
 
 absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) const {
+  BERTH_ASSIGN_OR_RETURN(UniqueFd parent, OpenBeneath("", O_RDONLY | O_DIRECTORY));
   std::filesystem::path prefix;
   for (const auto& part : std::filesystem::path(std::string(relative))) {
     prefix /= part;
-    BERTH_ASSIGN_OR_RETURN(const auto parent, OpenParent(prefix.string()));
-    const auto& [fd, name] = parent;
-    if (mkdirat(fd.get(), name.c_str(), 0700) != 0) {
-      if (errno == EEXIST) {
-        // A symlink, say, that was put there would lead whoever is given this path elsewhere.
-        BERTH_ASSIGN_OR_RETURN(const PathFacts there, Statx(fd.get(), name, Absolute(prefix.string())));
-        if (S_ISDIR(there.mode)) continue;
-        return absl::FailedPreconditionError(
-            fmt::format("{}: not a directory; left as it is", Absolute(prefix.string())));
+    const std::string name = part.string();
+    const std::string shown = Absolute(prefix.string());
+    if (name.empty() || name == "." || name == ".." || name == "/") {
+      return absl::InvalidArgumentError(fmt::format("{}: not a path of names beneath {}", relative, path_));
+    }
+    const bool made = mkdirat(parent.get(), name.c_str(), 0700) == 0;
+    if (!made && errno != EEXIST) return ErrnoStatus(errno, fmt::format("mkdir {}", shown));
+    if (!made) {
+      // A symlink, say, that was put there would lead whoever is given this path elsewhere.
+      BERTH_ASSIGN_OR_RETURN(const PathFacts there, Statx(parent.get(), name, shown));
+      if (!S_ISDIR(there.mode)) {
+        return absl::FailedPreconditionError(fmt::format("{}: not a directory; left as it is", shown));
       }
-      return ErrnoStatus(errno, fmt::format("mkdir {}", Absolute(prefix.string())));
+      // It may be a mount, which is not entered where nothing is to be made in it.
+      if (prefix.string().size() == relative.size()) break;
     }
     // By descriptor: the umask has no say, and nobody swaps the name in between.
-    const UniqueFd made = OpenAt2(fd.get(), name, O_RDONLY | O_DIRECTORY);
-    if (!made.valid() || fchmod(made.get(), mode) != 0) {
-      return ErrnoStatus(errno, fmt::format("chmod {}", Absolute(prefix.string())));
-    }
+    UniqueFd directory = OpenAt2(parent.get(), name, O_RDONLY | O_DIRECTORY);
+    if (!directory.valid()) return ErrnoStatus(errno, fmt::format("open {}", shown));
+    if (made && fchmod(directory.get(), mode) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", shown));
+    parent = std::move(directory);
   }
   return absl::OkStatus();
 }

@@ -68,6 +68,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   std::deque<std::function<void()>> idle_work;
   bool resting = false;
   int put_off = 0;
+  TimePoint last_write = TimePoint::min();
   asio::steady_timer rest;
   bool in_flight = false;  // something runs on the writer thread
   uint64_t transactions = 0;
@@ -101,6 +102,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
 
   void Send(JournalBatch batch) {
     in_flight = true;
+    last_write = Clock::now();
     asio::post(writer, [self = shared_from_this(), loop = executor, batch = std::move(batch)]() mutable {
       self->file->Commit(batch);
       std::string problem = self->file->problem();
@@ -133,7 +135,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     rest.async_wait([self = shared_from_this()](const boost::system::error_code& cancelled) {
       self->resting = false;
       if (cancelled) return;
-      if (self->in_flight) {
+      if (self->in_flight || Clock::now() - self->last_write < kRest) {
         ++self->put_off;
         self->Rest();
       } else {

@@ -240,6 +240,8 @@ void JournalDatabase::ReserveSpace() {
 
 void JournalDatabase::Disconnect(bool checkpoint) {
   if (db_ == nullptr) return;
+  for (const auto& [sql, statement] : prepared_) sqlite3_finalize(statement);
+  prepared_.clear();
   if (!checkpoint) sqlite3_db_config(db_, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
   sqlite3_close_v2(db_);
   db_ = nullptr;
@@ -292,26 +294,44 @@ absl::Status JournalDatabase::ApplyOne(const JournalChange& change) {
       third = change.reason;
       break;
   }
-  Statement statement;
-  int code = sqlite3_prepare_v2(db_, sql, -1, statement.out(), nullptr);
-  if (code == SQLITE_OK) {
-    code = sqlite3_bind_text64(statement.get(), 1, change.key.data(), change.key.size(), SQLITE_STATIC,
-                               SQLITE_UTF8);
-  }
+  BERTH_ASSIGN_OR_RETURN(sqlite3_stmt* const statement, Prepared(sql));
+  int code =
+      sqlite3_bind_text64(statement, 1, change.key.data(), change.key.size(), SQLITE_STATIC, SQLITE_UTF8);
   if (code == SQLITE_OK && !erase) {
-    code = sqlite3_bind_blob64(statement.get(), 2, change.value.data(), change.value.size(), SQLITE_STATIC);
+    code = sqlite3_bind_blob64(statement, 2, change.value.data(), change.value.size(), SQLITE_STATIC);
   }
   if (code == SQLITE_OK && !third.empty()) {
-    code = sqlite3_bind_text64(statement.get(), 3, third.data(), third.size(), SQLITE_STATIC, SQLITE_UTF8);
+    code = sqlite3_bind_text64(statement, 3, third.data(), third.size(), SQLITE_STATIC, SQLITE_UTF8);
   }
-  if (code == SQLITE_OK) code = sqlite3_step(statement.get());
-  return code == SQLITE_DONE ? absl::OkStatus() : Error(code, "write");
+  if (code != SQLITE_OK) return Error(code, "write");
+  return Run(statement, "write");
+}
+
+absl::StatusOr<sqlite3_stmt*> JournalDatabase::Prepared(const char* sql) {
+  sqlite3_stmt*& statement = prepared_[sql];
+  if (statement != nullptr) return statement;
+  const int code = sqlite3_prepare_v3(db_, sql, -1, SQLITE_PREPARE_PERSISTENT, &statement, nullptr);
+  if (code != SQLITE_OK) return Error(code, sql);
+  return statement;
+}
+
+absl::Status JournalDatabase::Run(sqlite3_stmt* statement, std::string_view what) {
+  const int code = sqlite3_step(statement);
+  absl::Status status = code == SQLITE_DONE ? absl::OkStatus() : Error(code, what);
+  sqlite3_reset(statement);  // says the same once more
+  sqlite3_clear_bindings(statement);
+  return status;
+}
+
+absl::Status JournalDatabase::RunPrepared(const char* sql) {
+  BERTH_ASSIGN_OR_RETURN(sqlite3_stmt* const statement, Prepared(sql));
+  return Run(statement, sql);
 }
 
 absl::Status JournalDatabase::ApplyAll(const std::vector<JournalChange>& changes) {
-  BERTH_RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+  BERTH_RETURN_IF_ERROR(RunPrepared("BEGIN IMMEDIATE"));
   for (const JournalChange& change : changes) BERTH_RETURN_IF_ERROR(ApplyOne(change));
-  return Execute("COMMIT");
+  return RunPrepared("COMMIT");
 }
 
 absl::Status JournalDatabase::Checkpoint() {

@@ -96,6 +96,10 @@ class JournalDatabase {
   [[nodiscard]] absl::Status Connect();
   void Disconnect(bool checkpoint);
   [[nodiscard]] absl::Status Execute(const char* sql);
+  // What every transaction uses is prepared once.
+  [[nodiscard]] absl::StatusOr<sqlite3_stmt*> Prepared(const char* sql);
+  [[nodiscard]] absl::Status Run(sqlite3_stmt* statement, std::string_view what);
+  [[nodiscard]] absl::Status RunPrepared(const char* sql);
   [[nodiscard]] absl::StatusOr<int64_t> QueryNumber(const char* sql);
   [[nodiscard]] absl::Status CheckSchema();
   [[nodiscard]] absl::Status CheckPages();
@@ -108,7 +112,8 @@ class JournalDatabase {
 
   Options options_;
   sqlite3* db_ = nullptr;
-  int64_t schema_ = 0;  // the file's; 0: it is empty
+  std::map<std::string, sqlite3_stmt*> prepared_;  // by their texts; this connection's
+  int64_t schema_ = 0;                             // the file's; 0: it is empty
   bool written_ = false;
   int log_frames_ = 0;  // in the write-ahead log since the last checkpoint
 };

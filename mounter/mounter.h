@@ -365,7 +365,12 @@ class Mounter {
   [[nodiscard]] virtual std::vector<VolumeView> List() const = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
-  // The publications of a consumer, as its runtime needs them; only those that are published.
+  // A publication as its consumer's runtime needs it; nothing where it is not published.
+  [[nodiscard]] virtual std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
+                                                             const std::string& volume_id,
+                                                             const std::string& consumer,
+                                                             const std::string& name) const = 0;
+  // All of a consumer's that are published.
   [[nodiscard]] virtual std::vector<ConsumerMount> MountsOf(const std::string& consumer) const = 0;
   // The volumes that a consumer uses, each once, however often it does.
   [[nodiscard]] virtual std::vector<VolumeView> VolumesOf(const std::string& consumer) const = 0;

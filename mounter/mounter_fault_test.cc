@@ -263,15 +263,7 @@ TEST_F(MounterFaultTest, AnInterruptedStepIsFinishedAfterARestart) {
 }
 
 TEST_F(MounterFaultTest, AStepThatNeededSecretsWaitsForThemAfterARestart) {
-  PublishRequest request = Request();
-  request.secrets = {{"k", "hunter2"}};
-  plugin_.HangNext("NodeStageVolume", Effect::kNone);
-  const auto cut = loop_.Start(mounter_->Publish(request, Soon()));
-  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
-  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
-  mounter_.reset();
-  plugin_.Release();
-  Open();
+  const PublishRequest request = CutOffWithSecrets("NodeStageVolume", Effect::kNone);
   EXPECT_TRUE(View().awaiting_secrets);
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "not repeated without them";
   const auto without = Publish(Request());
@@ -283,15 +275,7 @@ TEST_F(MounterFaultTest, AStepThatNeededSecretsWaitsForThemAfterARestart) {
 }
 
 TEST_F(MounterFaultTest, WhatAwaitsSecretsMayBeUnpublishedWithoutThem) {
-  PublishRequest request = Request();
-  request.secrets = {{"k", "hunter2"}};
-  plugin_.HangNext("NodePublishVolume", Effect::kDone);
-  const auto cut = loop_.Start(mounter_->Publish(request, Soon()));
-  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 1; }));
-  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
-  mounter_.reset();
-  plugin_.Release();
-  Open();
+  const PublishRequest request = CutOffWithSecrets("NodePublishVolume", Effect::kDone);
   EXPECT_TRUE(View().awaiting_secrets);
   EXPECT_EQ(*Unpublish(request), true);
   EXPECT_TRUE(Gone());

@@ -52,6 +52,8 @@ class MounterImpl final : public Mounter {
   void Confirm(Origin origin) override;
   Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                        int64_t required_bytes) override;
+  std::optional<ConsumerMount> MountOf(const std::string& plugin_id, const std::string& volume_id,
+                                       const std::string& consumer, const std::string& name) const override;
   std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override;
   std::vector<VolumeView> VolumesOf(const std::string& consumer) const override;
   Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id, std::string volume_id,
@@ -81,6 +83,9 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] std::shared_ptr<VolumeActor> FindOrAdd(const std::string& plugin_id,
                                                        const std::string& volume_id);
   [[nodiscard]] size_t VolumesThrough(const std::string& plugin_id) const;
+  // Nothing where it is not there, as the kernel sees it.
+  [[nodiscard]] std::optional<ConsumerMount> Shown(const VolumeRecord& record,
+                                                   const PublicationRecord& publication) const;
   // Somebody may have changed the mounts of these volumes; unset: of any.
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();

@@ -22,7 +22,7 @@ void SortByName(std::vector<VolumeView>* views) {
 }
 
 // `facts` of its target, which is there.
-ConsumerMount MountOf(const VolumeRecord& record, const PublicationRecord& publication,
+ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publication,
                       const PathFacts& facts, std::string target) {
   ConsumerMount mount{.plugin_id = record.plugin_id,
                       .volume_id = record.volume_id,
@@ -79,17 +79,32 @@ std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) 
   return held;
 }
 
+std::optional<ConsumerMount> MounterImpl::Shown(const VolumeRecord& record,
+                                                const PublicationRecord& publication) const {
+  if (publication.state != PublicationState::kPublished || publication.uncertain) return std::nullopt;
+  const auto facts = context_.paths->LookAtTarget(record, publication);
+  if (!facts.ok() || !IsThere(record, *facts)) return std::nullopt;
+  return ToMount(record, publication, *facts, context_.paths->TargetPath(record, publication));
+}
+
+std::optional<ConsumerMount> MounterImpl::MountOf(const std::string& plugin_id, const std::string& volume_id,
+                                                  const std::string& consumer,
+                                                  const std::string& name) const {
+  const auto actor = FindActor(plugin_id, volume_id);
+  if (actor == nullptr || !actor->present()) return std::nullopt;
+  const VolumeRecord& record = actor->machine().record();
+  const PublicationRecord* publication = record.Find({.consumer = consumer, .name = name});
+  return publication == nullptr ? std::nullopt : Shown(record, *publication);
+}
+
 std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) const {
   std::vector<ConsumerMount> mounts;
   for (const auto& actor : ActorsOf(consumer)) {
     if (!actor->present()) continue;
     const VolumeRecord& record = actor->machine().record();
     for (const PublicationRecord& p : record.publications) {
-      if (p.key.consumer != consumer || p.state != PublicationState::kPublished || p.uncertain) continue;
-      const auto facts = context_.paths->LookAtTarget(record, p);
-      if (facts.ok() && IsThere(record, *facts)) {
-        mounts.push_back(MountOf(record, p, *facts, context_.paths->TargetPath(record, p)));
-      }
+      if (p.key.consumer != consumer) continue;
+      if (auto mount = Shown(record, p)) mounts.push_back(*std::move(mount));
     }
   }
   std::ranges::sort(mounts, [](const ConsumerMount& a, const ConsumerMount& b) {

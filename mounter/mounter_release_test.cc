@@ -199,6 +199,13 @@ TEST_F(MounterReleaseTest, TellsAConsumersRuntimeWhatItMayUse) {
   EXPECT_EQ(mounts[2].device_major, 7U);
   EXPECT_EQ(mounts[2].device_minor, 200U);
 
+  const auto one = mounter_->MountOf("hp", "v1", "web", "logs");
+  ASSERT_TRUE(one.has_value());
+  EXPECT_EQ(one->source_path, mounts[1].source_path);
+  EXPECT_TRUE(one->readonly);
+  EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "other").has_value());
+  EXPECT_FALSE(mounter_->MountOf("hp", "v4", "web", "logs").has_value());
+
   const std::vector<VolumeView> volumes = mounter_->VolumesOf("web");
   ASSERT_EQ(volumes.size(), 2U) << "a volume that is used twice counts once";
   EXPECT_EQ(volumes[0].volume_id, "v1");
@@ -212,6 +219,7 @@ TEST_F(MounterReleaseTest, WhatIsNotMountedIsNotOfferedToARuntime) {
   ASSERT_EQ(mounter_->MountsOf("web").size(), 1U);
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   EXPECT_THAT(mounter_->MountsOf("web"), IsEmpty());
+  EXPECT_FALSE(mounter_->MountOf("hp", "v1", "web", "").has_value());
   EXPECT_EQ(mounter_->VolumesOf("web").size(), 1U);
 }
 
@@ -265,15 +273,7 @@ TEST_F(MounterSecretsTest, AReferenceThatIsNotThereIsSaidBeforeAnythingIsBegun) 
 }
 
 TEST_F(MounterSecretsTest, ThatSecretsAreAwaitedIsToldOnce) {
-  PublishRequest request = Request();
-  request.secrets = {{"k", "hunter2"}};
-  plugin_.HangNext("NodeStageVolume", Effect::kNone);
-  const auto cut = loop_.Start(mounter_->Publish(request, Soon()));
-  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
-  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
-  mounter_.reset();
-  plugin_.Release();
-  Open();
+  (void)CutOffWithSecrets("NodeStageVolume", Effect::kNone);
   EXPECT_FALSE(Publish(Request()).ok());
   const auto types = EventTypes();
   EXPECT_EQ(std::ranges::count(types, "volume.awaiting_secrets"), 1);

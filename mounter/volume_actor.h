@@ -125,7 +125,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> AwaitPlugin(std::string plugin_id,
                                                                               std::function<bool()> given_up,
                                                                               TimePoint until);
-  [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> InputFor(Step step, TimePoint deadline);
+  // What a step takes besides the record; nothing where secrets have to be read from where they are kept.
+  [[nodiscard]] std::optional<StepInput> InputAtHand(const Step& step) const;
+  [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> ReadInput(Step step, TimePoint deadline);
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
   void AfterTry(const Step& step, const StepReport& report);

@@ -110,8 +110,11 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   for (int failures = 1;; ++failures) {
     StepReport report;
     sent_ = false;
-    auto given_up = [this, step] { return GivenUp(step); };
-    auto input = co_await Unless(&changed_, std::move(given_up), InputFor(step, deadline));
+    std::optional<absl::StatusOr<StepInput>> input = InputAtHand(step);
+    if (!input) {
+      auto given_up = [this, step] { return GivenUp(step); };
+      input = co_await Unless(&changed_, std::move(given_up), ReadInput(step, deadline));
+    }
     if (!input) {
       report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kGivenUp))};
     } else if (input->ok()) {
@@ -151,35 +154,33 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   }
 }
 
-Awaitable<absl::StatusOr<StepInput>> VolumeActor::InputFor(Step step, TimePoint deadline) {
-  StepInput input;
+std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
   switch (step.kind) {
     case StepKind::kUnpublish:
     case StepKind::kUnstage:
-      input.force = force_;
-      input.lazy = lazy_;
-      co_return input;
+      return StepInput{.force = force_, .lazy = lazy_};
     case StepKind::kNone:
     case StepKind::kForget:
-      co_return input;
+      return StepInput{};
     case StepKind::kStage:
     case StepKind::kPublish:
     case StepKind::kExpand:
       break;
   }
-  if (const auto it = secrets_.find(step.key); it != secrets_.end()) {
-    input.secrets = it->second;
-    co_return input;
-  }
+  if (const auto it = secrets_.find(step.key); it != secrets_.end()) return StepInput{.secrets = it->second};
   const PublicationRecord* publication = machine_.record().Find(step.key);
-  if (publication == nullptr || publication->secrets_reference.kind == SecretsReference::Kind::kNone) {
-    co_return input;
-  }
+  const bool elsewhere =
+      publication != nullptr && publication->secrets_reference.kind != SecretsReference::Kind::kNone;
+  return elsewhere ? std::nullopt : std::optional(StepInput{});
+}
+
+Awaitable<absl::StatusOr<StepInput>> VolumeActor::ReadInput(Step step, TimePoint deadline) {
+  const PublicationRecord* publication = machine_.record().Find(step.key);
+  if (publication == nullptr) co_return StepInput{};
   auto read = co_await ReadSecretsReference(publication->secrets_reference, context_.options.credentials_dir,
                                             deadline);
   if (!read.ok()) co_return Annotate(read.status(), "its secrets");
-  input.secrets = *std::move(read);
-  co_return input;
+  co_return StepInput{.secrets = *std::move(read)};
 }
 
 Awaitable<StepReport> VolumeActor::Try(Step step, StepInput input, TimePoint deadline) {

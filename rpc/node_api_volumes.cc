@@ -30,10 +30,8 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   if (const auto volume = mounter_.Find(plugin_id, volume_id)) {
     *answer.mutable_volume() = ToProto(*volume, call.rights.change);
   }
-  for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
-    const bool asked =
-        mount.plugin_id == plugin_id && mount.volume_id == volume_id && mount.name == request.name();
-    if (asked) *answer.mutable_mount() = ToProto(mount, call.rights.change);
+  if (const auto mount = mounter_.MountOf(plugin_id, volume_id, request.consumer(), request.name())) {
+    *answer.mutable_mount() = ToProto(*mount, call.rights.change);
   }
   co_return answer;
 }

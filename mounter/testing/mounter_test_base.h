@@ -77,6 +77,19 @@ class MounterTestBase : public ::testing::Test {
     if (!result.ok()) return result.status();
     return result->was_published;
   }
+  // berthd ends while a publish with secrets is in `rpc`, and is here again; the request is returned.
+  PublishRequest CutOffWithSecrets(const std::string& rpc, Effect effect) {
+    PublishRequest request = Request();
+    request.secrets = {{"k", "hunter2"}};
+    plugin_.HangNext(rpc, effect);
+    const auto cut_off = loop_.Start(mounter_->Publish(request, Soon()));
+    EXPECT_TRUE(loop_.RunUntil([&] { return plugin_.Calls(rpc) == 1; }));
+    loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+    mounter_.reset();
+    plugin_.Release();
+    Open();
+    return request;
+  }
   [[nodiscard]] VolumeView View(const std::string& volume = "v1") {
     const auto view = mounter_->Find("hp", volume);
     return view ? *view : VolumeView{};

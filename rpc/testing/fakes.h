@@ -216,6 +216,16 @@ class FakeMounter : public Mounter {
     steps.push_back("owe " + volume_id);
     co_return absl::OkStatus();
   }
+  [[nodiscard]] std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
+                                                     const std::string& volume_id,
+                                                     const std::string& consumer,
+                                                     const std::string& name) const override {
+    for (const ConsumerMount& mount : mounts) {
+      const bool same = mount.plugin_id == plugin_id && mount.volume_id == volume_id;
+      if (same && mount.consumer == consumer && mount.name == name) return mount;
+    }
+    return std::nullopt;
+  }
   [[nodiscard]] std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override {
     std::vector<ConsumerMount> found;
     for (const ConsumerMount& mount : mounts) {
