@@ -68,7 +68,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   std::deque<std::function<void()>> idle_work;
   bool resting = false;
   int put_off = 0;
-  TimePoint last_write = TimePoint::min();
+  TimePoint last_write = {};
   asio::steady_timer rest;
   bool in_flight = false;  // something runs on the writer thread
   uint64_t transactions = 0;
@@ -215,7 +215,7 @@ Journal::~Journal() {
                [core = core_.get(), batch = std::exchange(core_->queue, {})] { core->file->Commit(batch); });
   }
   core_->rest.cancel();
-  while (!core_->idle_work.empty()) asio::post(core_->writer, core_->TakeIdleWork());
+  core_->idle_work.clear();
   core_->writer.join();
   core_->file.reset();
 }

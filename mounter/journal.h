@@ -83,8 +83,8 @@ class Journal {
   void DeleteSoon(std::string key);
 
   // Runs `work` on the writer thread once nothing has been written for a moment, or has been for seconds: for
-  // what is to be durable, but nobody waits for. What is left runs when the journal is destroyed; beyond
-  // `queue_limit` it is dropped, which is logged.
+  // what is to be durable, but nobody waits for. What is left when the journal is destroyed is dropped, so
+  // that an end takes no longer; so is what is beyond `queue_limit`, which is logged.
   void WhenIdle(std::function<void()> work);
 
   // Durably reserves `count` numbers above all that were reserved before, and returns the first.

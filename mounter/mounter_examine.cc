@@ -235,10 +235,10 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
     }
     case RepairKind::kWriteIdentity: {
       if (!here) co_return absl::OkStatus();
-      auto write = [tree, record = actor->machine().record()]() -> absl::Status {
+      auto write = [tree, key = diagnosis.key, record = actor->machine().record()]() -> absl::Status {
         BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
         BERTH_RETURN_IF_ERROR(paths.WriteIdentity(record));
-        return paths.Sync(record, nullptr);
+        return paths.Sync(key, "");
       };
       co_return co_await RunBlocking(fmt::format("write the identity file in {}", diagnosis.finding.path),
                                      std::move(write), deadline);

@@ -348,8 +348,8 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
-    context_.journal->WhenIdle([&paths = *context_.paths, record, publication] {
-      const absl::Status synced = paths.Sync(record, &publication);
+    context_.journal->WhenIdle([&paths = *context_.paths, key = key_, component = publication.component] {
+      const absl::Status synced = paths.Sync(key, component);
       if (!synced.ok()) SPDLOG_WARN("its identity may not outlive a power cut: {}", MessageOf(synced));
     });
     TellChanges();

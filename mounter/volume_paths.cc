@@ -69,10 +69,10 @@ absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationReco
   return identity.exists ? absl::OkStatus() : WriteIdentity(record);
 }
 
-absl::Status VolumePaths::Sync(const VolumeRecord& record, const PublicationRecord* publication) const {
-  std::vector<std::string> paths = {Identity(record), Publish(record), VolumeDirectory(record), ""};
-  if (publication != nullptr) {
-    const std::string directory = PublicationDirectory(record, *publication);
+absl::Status VolumePaths::Sync(const std::string& volume, const std::string& publication) const {
+  std::vector<std::string> paths = {volume + "/identity.json", volume + "/publish", volume, ""};
+  if (!publication.empty()) {
+    const std::string directory = fmt::format("{}/publish/{}", volume, publication);
     paths.insert(paths.begin(), {directory + "/identity.json", directory});
   }
   for (const std::string& path : paths) {

@@ -49,8 +49,9 @@ class VolumePaths {
   // before.
   [[nodiscard]] absl::Status Remake(const VolumeRecord& record, const PublicationRecord& publication) const;
 
-  // Makes what was made of a volume durable, and of one publication if it is given. OK for what has gone.
-  [[nodiscard]] absl::Status Sync(const VolumeRecord& record, const PublicationRecord* publication) const;
+  // Makes what was made of a volume durable (by its directory's name), and of one publication if its
+  // component is given. OK for what has gone.
+  [[nodiscard]] absl::Status Sync(const std::string& volume, const std::string& publication) const;
 
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
