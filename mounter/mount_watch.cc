@@ -299,9 +299,9 @@ void MountWatch::Untrack(uint64_t mount_id) { state_->tracked.erase(mount_id); }
 const std::string& MountWatch::describe() const { return state_->described; }
 std::string MountWatch::shortcoming() const {
   if (state_->monitor == nullptr) return {};
-  return "the kernel does not tell which mounts change (Linux 6.15 and later do): the whole mount table is "
-         "read "
-         "anew after each change, so that what others do to mounts is noticed late where there are very many";
+  return "the kernel does not tell which mounts change (Linux 6.15 and later do): the mount table is read "
+         "anew "
+         "after each change, which takes its time where there are very many";
 }
 
 }  // namespace berth

@@ -53,7 +53,7 @@ class MountWatch {
 
   // How it watches, for the log.
   [[nodiscard]] const std::string& describe() const;
-  // What an operator should know of that, in a sentence; empty: it is the better way.
+  // What it costs, in a sentence for the log; empty: it is the better way.
   [[nodiscard]] std::string shortcoming() const;
 
  private:

@@ -93,8 +93,10 @@ Awaitable<absl::Status> MounterImpl::Recover() {
                         [this](const std::optional<std::set<std::string>>& keys) { OnMountChanges(keys); });
   if (watch.ok()) {
     context_.watch = *std::move(watch);
-    SPDLOG_INFO("mounts are watched by {}", context_.watch->describe());
-    not_watching_ = context_.watch->shortcoming();
+    // An older kernel is no problem of the node's: nothing goes unnoticed.
+    const std::string shortcoming = context_.watch->shortcoming();
+    SPDLOG_INFO("mounts are watched by {}{}{}", context_.watch->describe(), shortcoming.empty() ? "" : ": ",
+                shortcoming);
   } else {
     not_watching_ = fmt::format("what others do to mounts is not noticed before a restart: {}",
                                 MessageOf(watch.status()));

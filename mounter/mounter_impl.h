@@ -107,7 +107,7 @@ class MounterImpl final : public Mounter {
   // Volumes that are gone, and whose file systems may live on: so who asks once more is told the same.
   std::set<std::string> may_live_on_;
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
-  std::string not_watching_;              // why changes by others are not noticed, or slowly; empty: they are
+  std::string not_watching_;              // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
 };
 

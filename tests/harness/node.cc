@@ -318,8 +318,7 @@ std::vector<std::string> Node::Problems() {
   EXPECT_TRUE(status.ok()) << status.error_message();
   std::vector<std::string> problems(response.problems().begin(), response.problems().end());
   std::erase_if(problems, [this](const std::string& problem) {
-    return (private_mounts_ && problem.find("is not seen by the host") != std::string::npos) ||
-           problem.starts_with("the kernel does not tell which mounts change");
+    return private_mounts_ && problem.find("is not seen by the host") != std::string::npos;
   });
   return problems;
 }

@@ -80,7 +80,7 @@ class Node {
 
   [[nodiscard]] v1::ListVolumesResponse Volumes();
   // What the node says that an operator should look at, but for what the test's own place brings along: that
-  // it is a mount namespace of its own, and that its kernel is older than Linux 6.15.
+  // it is a mount namespace of its own.
   [[nodiscard]] std::vector<std::string> Problems();
   // Each fails the test where the call does not succeed.
   std::string CreateVolume(v1::CreateVolumeRequest request);

@@ -19,7 +19,7 @@ exec >/dev/ttyS1 2>&1
 stty -F /dev/ttyS1 -opost 2>/dev/null || true
 
 CONFIG= # where berthd's files are, by its unit
-readonly BOOTING_AGAIN=88 # exit status of a case
+declare -rx BOOTING_AGAIN=88 # exit status of a case
 export BERTHD_LOG=/run/berthd.log # where there is no systemd
 
 # --- what cases use ----------------------------------------------------------------------------------------
@@ -78,10 +78,8 @@ cgroup_of() { sed -n 's/^0:://p' "/proc/$1/cgroup"; }
 # volume_value ID FILTER: of jq, on the volume's JSON.
 volume_value() { berthctl volume show --plugin "${3:-disk}" --volume "$1" -o json | jq -r "$2 // empty"; }
 
-# What berthctl status finds wrong, but that this kernel is too old to tell which mounts change.
-node_problems() {
-  berthctl status -o json | jq -r '.problems[]? | select(startswith("the kernel does not tell which mounts") | not)'
-}
+# What berthctl status finds wrong.
+node_problems() { berthctl status -o json | jq -r '.problems[]?'; }
 
 # For cases of several boots: what was said before; an orderly reboot; from now on the power may go at any moment
 # of the next SECONDS, in which the case goes on.
