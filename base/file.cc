@@ -67,7 +67,7 @@ absl::Status WriteFileSoon(const std::string& path, std::string_view content, mo
 
 absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode) {
   BERTH_RETURN_IF_ERROR(Replace(path, content, mode, /*durably=*/true));
-  return SyncFile(std::filesystem::path(path).parent_path().string());
+  return SyncParent(path);
 }
 
 absl::Status SyncFile(const std::string& path) {
@@ -75,6 +75,17 @@ absl::Status SyncFile(const std::string& path) {
   if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
   if (fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", path));
   return absl::OkStatus();
+}
+
+absl::Status SyncParent(const std::string& path) {
+  return SyncFile(std::filesystem::path(path).parent_path().string());
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, fmt::format("remove {}", path));
+  }
+  return SyncParent(path);
 }
 
 absl::Status MakeDirectories(const std::string& path, mode_t mode) {

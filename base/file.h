@@ -23,6 +23,10 @@ namespace berth {
 [[nodiscard]] absl::Status WriteFileSoon(const std::string& path, std::string_view content, mode_t mode);
 // Makes a file or directory durable as it is now.
 [[nodiscard]] absl::Status SyncFile(const std::string& path);
+// Makes durable what was made, renamed or removed in the directory of `path`.
+[[nodiscard]] absl::Status SyncParent(const std::string& path);
+// Unlinks it, and waits for the disk. OK where there is none.
+[[nodiscard]] absl::Status RemoveFile(const std::string& path);
 
 // Makes `path` and what is missing above it, each new directory with `mode` exactly; one that is there is
 // left as it is. NOT a walk for hostile paths: see safe_path.h.

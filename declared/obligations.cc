@@ -1,10 +1,8 @@
 #include "declared/obligations.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <google/protobuf/util/json_util.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,7 +13,6 @@
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "declared/obligation.pb.h"
 
 namespace berth {
@@ -133,16 +130,6 @@ absl::Status Obligations::Write(const Obligation& obligation) const {
   return WriteFileAtomic(PathOf(obligation.key), text, 0600);
 }
 
-absl::Status Obligations::Remove(const DeclaredKey& key) const {
-  const std::string path = PathOf(key);
-  if (unlink(path.c_str()) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : ErrnoStatus(errno, fmt::format("remove {}", path));
-  }
-  const UniqueFd directory(open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.valid() || fsync(directory.get()) != 0) {
-    return ErrnoStatus(errno, fmt::format("fsync {}", directory_));
-  }
-  return absl::OkStatus();
-}
+absl::Status Obligations::Remove(const DeclaredKey& key) const { return RemoveFile(PathOf(key)); }
 
 }  // namespace berth

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <utility>
 
+#include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
@@ -72,10 +72,7 @@ absl::StatusOr<std::unique_ptr<JournalDatabase>> JournalDatabase::Open(Options o
     const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.valid()) return ErrnoStatus(errno, fmt::format("open the journal {}", path));
   }
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  const UniqueFd parent(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!parent.valid() || fsync(parent.get()) != 0)
-    return ErrnoStatus(errno, fmt::format("fsync {}", directory));
+  BERTH_RETURN_IF_ERROR(SyncParent(path));
   std::unique_ptr<JournalDatabase> database(new JournalDatabase(std::move(options)));
   BERTH_RETURN_IF_ERROR(database->Connect());
   return database;

@@ -1,6 +1,5 @@
 #include "mounter/journal_files.h"
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -13,23 +12,14 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/file.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 
 namespace berth {
 namespace {
 
 std::string New(const std::string& path) { return path + ".new"; }
 std::string Next(const std::string& path) { return path + ".next"; }
-
-std::string Parent(const std::string& path) { return std::filesystem::path(path).parent_path().string(); }
-
-absl::Status SyncParent(const std::string& path) {
-  const std::string directory = Parent(path);
-  const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || fsync(fd.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", directory));
-  return absl::OkStatus();
-}
 
 absl::Status Remove(const std::string& path) {
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
@@ -98,7 +88,8 @@ bool JournalWasEmptied(const std::string& path) { return SizeOf(path) <= 0 && Si
 
 uint64_t FreeBytes(const std::string& path) {
   struct statvfs info{};
-  if (statvfs(Parent(path).c_str(), &info) != 0) return std::numeric_limits<uint64_t>::max();
+  if (statvfs(std::filesystem::path(path).parent_path().c_str(), &info) != 0)
+    return std::numeric_limits<uint64_t>::max();
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 

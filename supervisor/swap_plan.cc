@@ -1,11 +1,8 @@
 #include "supervisor/swap_plan.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <sstream>
@@ -13,7 +10,6 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/toml_reader.h"
-#include "base/unique_fd.h"
 #include "supervisor/plugin_launch.h"
 
 namespace berth {
@@ -146,18 +142,8 @@ absl::StatusOr<SwapState> ReadSwapState(const std::string& path) {
 }
 
 absl::Status WriteSwapState(const std::string& path, const SwapState& state) {
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  if (state == SwapState()) {
-    if (unlink(path.c_str()) != 0) {
-      if (errno == ENOENT) return absl::OkStatus();
-      return ErrnoStatus(errno, fmt::format("remove {}", path));
-    }
-    const UniqueFd parent(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!parent.valid()) return ErrnoStatus(errno, fmt::format("open {}", directory));
-    if (fsync(parent.get()) != 0) return ErrnoStatus(errno, fmt::format("fsync {}", directory));
-    return absl::OkStatus();
-  }
-  BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
+  if (state == SwapState()) return RemoveFile(path);
+  BERTH_RETURN_IF_ERROR(MakeDirectories(std::filesystem::path(path).parent_path().string(), 0700));
   toml::table table;
   table.insert("format", kFormat);
   table.insert("trying", state.trying);
