@@ -13,6 +13,7 @@ namespace berth::cli {
 namespace {
 
 constexpr std::string_view kDefaultPlace = "/volumes/";
+
 std::string Quoted(std::string_view path) {
   constexpr size_t kPathLimit = 200;
   return fmt::format("'{}'", Printable(path, kPathLimit));

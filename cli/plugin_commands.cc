@@ -206,8 +206,7 @@ void DeclareId(CLI::App& command, PluginOptions& options) {
 }  // namespace
 
 void AddPluginCommands(CLI::App& app, Command& chosen) {
-  AddCommand<NoOptions>(
-      app, "plugins", "Every plugin and its state", chosen, [](CLI::App&, NoOptions&) {}, Plugins);
+  AddCommand<NoOptions>(app, "plugins", "Every plugin and its state", chosen, DeclareNothing, Plugins);
   CLI::App* group = AddGroup(app, "plugin", "One plugin: show, logs, start, stop, restart, drain, swap");
   AddCommand<PluginOptions>(*group, "show", "What a plugin is and how it is", chosen, DeclareId, Show);
   AddCommand<PluginOptions>(*group, "start", "Start a plugin that was stopped or has failed", chosen,
@@ -257,9 +256,9 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       },
       Swap);
   AddPluginLogs(*group, chosen);
-  AddCommand<NoOptions>(
-      app, "reload", "Read the files of plugins and declared volumes again, and touch only what changed",
-      chosen, [](CLI::App&, NoOptions&) {}, Reload);
+  AddCommand<NoOptions>(app, "reload",
+                        "Read the files of plugins and declared volumes again, and touch only what changed",
+                        chosen, DeclareNothing, Reload);
 }
 
 }  // namespace berth::cli

@@ -38,7 +38,6 @@ constexpr std::chrono::milliseconds kShort{400};
 void MountTmpfs(const std::string& path) {
   ASSERT_EQ(mount("x", path.c_str(), "tmpfs", 0, "mode=0755"), 0) << path;
 }
-void MakeDirectory(const std::string& path) { ASSERT_EQ(mkdir(path.c_str(), 0755), 0) << path; }
 void MakeFile(const std::string& path) {
   std::ofstream file(path);
   file << "x";

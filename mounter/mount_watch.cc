@@ -284,7 +284,11 @@ absl::StatusOr<std::unique_ptr<MountWatch>> MountWatch::Start(asio::any_io_execu
       state->monitor.reset();
       return status;
     }
-    state->described = fmt::format("libmount's monitor ({})", MessageOf(fanotify.status()));
+    state->described = fmt::format(
+        "libmount's monitor ({}): the kernel does not tell which mounts change (Linux 6.15 and later do), so "
+        "the mount "
+        "table is read anew after each change, which takes its time where there are very many",
+        MessageOf(fanotify.status()));
     state->descriptor.assign(fd);
     BERTH_ASSIGN_OR_RETURN(state->snapshot, ReadSnapshot(state->tree));
   }
@@ -297,11 +301,5 @@ void MountWatch::Track(uint64_t mount_id, const std::string& key) {
 }
 void MountWatch::Untrack(uint64_t mount_id) { state_->tracked.erase(mount_id); }
 const std::string& MountWatch::describe() const { return state_->described; }
-std::string MountWatch::shortcoming() const {
-  if (state_->monitor == nullptr) return {};
-  return "the kernel does not tell which mounts change (Linux 6.15 and later do): the mount table is read "
-         "anew "
-         "after each change, which takes its time where there are very many";
-}
 
 }  // namespace berth

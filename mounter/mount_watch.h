@@ -51,10 +51,8 @@ class MountWatch {
   void Track(uint64_t mount_id, const std::string& key);
   void Untrack(uint64_t mount_id);
 
-  // How it watches, for the log.
+  // How it watches, and what that costs, for the log.
   [[nodiscard]] const std::string& describe() const;
-  // What it costs, in a sentence for the log; empty: it is the better way.
-  [[nodiscard]] std::string shortcoming() const;
 
  private:
   struct State;

@@ -94,9 +94,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
   if (watch.ok()) {
     context_.watch = *std::move(watch);
     // An older kernel is no problem of the node's: nothing goes unnoticed.
-    const std::string shortcoming = context_.watch->shortcoming();
-    SPDLOG_INFO("mounts are watched by {}{}{}", context_.watch->describe(), shortcoming.empty() ? "" : ": ",
-                shortcoming);
+    SPDLOG_INFO("mounts are watched by {}", context_.watch->describe());
   } else {
     not_watching_ = fmt::format("what others do to mounts is not noticed before a restart: {}",
                                 MessageOf(watch.status()));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "rpc/request_check.h"
+#include "rpc/testing/refused.h"
 
 namespace berth {
 namespace {
@@ -21,12 +22,6 @@ v1::PublishVolumeRequest GoodPublish() {
   request.set_volume_id("vol");
   request.set_consumer("job/1");
   return request;
-}
-
-template <class T>
-std::string RefusedPublish(const absl::StatusOr<T>& result) {
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(result.status().message());
 }
 
 TEST(CheckPublishTest, TakesTheLeastThatMakesSense) {
@@ -68,7 +63,7 @@ TEST(CheckPublishTest, NamesEveryMistakeAtOnce) {
   request.mutable_capability()->set_fs_type("ext4");
   request.mutable_capability()->add_mount_flags("password=hush");
   (*request.mutable_secrets())[""] = "hush";
-  EXPECT_THAT(RefusedPublish(CheckPublish(request)),
+  EXPECT_THAT(Refused(CheckPublish(request)),
               AllOf(HasSubstr("plugin_id: must not be empty"), HasSubstr("volume_id: must not be empty"),
                     HasSubstr("consumer: must not hold control characters"),
                     HasSubstr("capability.access_mode: 42 is no access mode"),
@@ -89,7 +84,7 @@ TEST(CheckPublishTest, BoundsEveryLength) {
   for (size_t i = 0; i <= RequestLimits::kMapEntries; ++i) {
     (*request.mutable_publish_context()->mutable_values())[std::to_string(i)] = "";
   }
-  const std::string message = RefusedPublish(CheckPublish(request));
+  const std::string message = Refused(CheckPublish(request));
   for (const char* field :
        {"plugin_id: 257 bytes", "volume_id: 4097 bytes", "consumer: 1025 bytes", "name: 1025 bytes",
         "capability.fs_type: 129 bytes", "capability.mount_flags: 4097 bytes", "volume_context: 65537 bytes",
@@ -115,7 +110,7 @@ TEST(CheckUnpublishTest, AllNamesAndOneNameExcludeEachOther) {
   request.set_all_names(true);
   EXPECT_TRUE(CheckUnpublish(request).ok());
   request.set_name("n");
-  EXPECT_THAT(RefusedPublish(CheckUnpublish(request)), HasSubstr("name: not with all_names"));
+  EXPECT_THAT(Refused(CheckUnpublish(request)), HasSubstr("name: not with all_names"));
 }
 
 TEST(CheckPublishTest, TakesEveryKindOfLifeAndReference) {
@@ -217,7 +212,7 @@ TEST(CheckPublishTest, NamesEveryMistakeOfTheNewerFieldsAtOnce) {
   request.mutable_secrets_reference()->set_file("secrets.json");
   request.set_ephemeral(true);
   request.mutable_publish_context();
-  EXPECT_THAT(RefusedPublish(CheckPublish(request)),
+  EXPECT_THAT(Refused(CheckPublish(request)),
               AllOf(HasSubstr("capability.volume_mount_group: not with BLOCK"),
                     HasSubstr("mount_options.fs_type: not with BLOCK"),
                     HasSubstr("mount_options.mount_flags: not with BLOCK"),
@@ -237,7 +232,7 @@ TEST(CheckPublishTest, WhatIsHalfSaidIsNotGuessed) {
   v1::PublishVolumeRequest request = GoodPublish();
   request.mutable_life();
   request.mutable_secrets_reference();
-  EXPECT_THAT(RefusedPublish(CheckPublish(request)),
+  EXPECT_THAT(Refused(CheckPublish(request)),
               AllOf(HasSubstr("life: names neither pid nor cgroup nor unit"),
                     HasSubstr("secrets_reference: names neither file nor credential")));
 }
@@ -247,7 +242,7 @@ TEST(CheckPublishTest, RefusesPathsThatLeadElsewhere) {
     v1::PublishVolumeRequest request = GoodPublish();
     request.mutable_life()->set_cgroup(cgroup);
     request.mutable_secrets_reference()->set_file(file);
-    return RefusedPublish(CheckPublish(request));
+    return Refused(CheckPublish(request));
   };
   EXPECT_THAT(refused("/sys/fs/cgroup/../x", "/etc/berth/.."),
               AllOf(HasSubstr("life.cgroup: must not go through .."),
@@ -264,7 +259,7 @@ TEST(CheckPublishTest, RefusesNamesThatAreNone) {
     v1::PublishVolumeRequest request = GoodPublish();
     request.mutable_life()->set_unit(unit);
     request.mutable_secrets_reference()->set_credential(credential);
-    return RefusedPublish(CheckPublish(request));
+    return Refused(CheckPublish(request));
   };
   for (const char* unit : {"web", ".service", "web.", "a b.service", "a/b.service"}) {
     for (const char* credential : {".", "..", "a/b"}) {
@@ -282,9 +277,8 @@ TEST(CheckPublishTest, RefusesAnIdThatTheKernelTakesForNone) {
   v1::PublishVolumeRequest request = GoodPublish();
   request.mutable_permissions()->set_owner(0xFFFFFFFF);
   request.mutable_permissions()->set_group(0xFFFFFFFF);
-  EXPECT_THAT(RefusedPublish(CheckPublish(request)),
-              AllOf(HasSubstr("permissions.owner: 4294967295 is no id"),
-                    HasSubstr("permissions.group: 4294967295 is no id")));
+  EXPECT_THAT(Refused(CheckPublish(request)), AllOf(HasSubstr("permissions.owner: 4294967295 is no id"),
+                                                    HasSubstr("permissions.group: 4294967295 is no id")));
 }
 
 TEST(CheckUnpublishTest, CarriesTheOperatorsLevers) {

@@ -3,18 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rpc/testing/refused.h"
+
 namespace berth {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 using CsiMode = ::csi::v1::VolumeCapability::AccessMode;
-
-template <class T>
-std::string Refused(const absl::StatusOr<T>& result) {
-  EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(result.status().message());
-}
 
 v1::CreateVolumeRequest GoodCreate() {
   v1::CreateVolumeRequest request;

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/temp_dir.h"
+#include "supervisor/testing/plugin_files.h"
 
 namespace berth {
 namespace {
@@ -48,10 +49,8 @@ class PluginConfigTest : public ::testing::Test {
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
-constexpr char kLeast[] = "kind = \"node\"\ncommand = \"/bin/true\"\n";
-
 TEST_F(PluginConfigTest, LeastFileHasTheDefaults) {
-  const PluginConfig config = Good(kLeast);
+  const PluginConfig config = Good(kLeastPluginFile);
   PluginConfig expected;
   expected.file = "/etc/berth/plugins.d/nfs.toml";
   expected.id = "nfs";
@@ -223,7 +222,7 @@ TEST_F(PluginConfigTest, ExampleFileAndManualShowEveryKey) {
   const std::regex word("[a-z_]+");
   size_t keys = 0;
   for (const char* table : {"", "[limits]\n", "[rlimits]\n", "[log]\n", "[health]\n", "[restart]\n"}) {
-    const std::string error = Error(fmt::format("{}{}qqqqqqqqqqqqqqqq = 1\n", kLeast, table));
+    const std::string error = Error(fmt::format("{}{}qqqqqqqqqqqqqqqq = 1\n", kLeastPluginFile, table));
     std::smatch match;
     ASSERT_TRUE(std::regex_search(error, match, known)) << error;
     const std::string list = match[1];
@@ -242,36 +241,36 @@ TEST_F(PluginConfigTest, ExampleFileAndManualShowEveryKey) {
 }
 
 TEST_F(PluginConfigTest, UnknownKeyIsNamedWithTheNearest) {
-  EXPECT_THAT(Error(std::string(kLeast) + "comand = \"x\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "comand = \"x\"\n"),
               HasSubstr("nfs.toml:3: comand: unknown key; did you mean command?"));
-  EXPECT_THAT(Error(std::string(kLeast) + "colour = \"red\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "colour = \"red\"\n"),
               HasSubstr("nfs.toml:3: colour: unknown key; there are id, kind"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\nbursts = 3\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[restart]\nbursts = 3\n"),
               HasSubstr("nfs.toml:4: restart.bursts: unknown key; did you mean restart.burst?"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {fil = \"/x\"}\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {fil = \"/x\"}\n"),
               HasSubstr("env.A.fil: unknown key"));
 }
 
 TEST_F(PluginConfigTest, WrongTypesSayWhatWouldBeRight) {
   EXPECT_THAT(Error("kind = 3\ncommand = \"/bin/true\"\n"),
               HasSubstr("nfs.toml:1: kind: is an integer, and must be a string"));
-  EXPECT_THAT(Error(std::string(kLeast) + "enabled = \"yes\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "enabled = \"yes\"\n"),
               HasSubstr("enabled: is a string, and must be true or false"));
-  EXPECT_THAT(Error(std::string(kLeast) + "args = \"-v\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "args = \"-v\"\n"),
               HasSubstr("args: is a string, and must be an array"));
-  EXPECT_THAT(Error(std::string(kLeast) + "args = [\"-v\", 3]\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "args = [\"-v\", 3]\n"),
               HasSubstr("args[1]: is an integer, and must be a string"));
-  EXPECT_THAT(Error(std::string(kLeast) + "health = 3\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "health = 3\n"),
               HasSubstr("health: is an integer, and must be a table"));
-  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = 1.5\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "stop_timeout = 1.5\n"),
               HasSubstr("stop_timeout: is a number with"));
-  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = \"soon\"\n"), HasSubstr("\"500ms\""));
-  EXPECT_THAT(Error(std::string(kLeast) + "stop_timeout = 0\n"), HasSubstr("above zero"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = 3\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "stop_timeout = \"soon\"\n"), HasSubstr("\"500ms\""));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "stop_timeout = 0\n"), HasSubstr("above zero"));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = 3\n"),
               HasSubstr("env.A: is an integer, and must be a string"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\nburst = 0\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[restart]\nburst = 0\n"),
               HasSubstr("restart.burst: must be from 1"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[restart]\npolicy = \"sometimes\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[restart]\npolicy = \"sometimes\"\n"),
               HasSubstr("\"always\", \"on-failure\" or \"never\""));
   EXPECT_THAT(Error("kind = \"both\"\ncommand = \"/bin/true\"\n"), HasSubstr("\"monolith\""));
 }
@@ -301,17 +300,17 @@ TEST_F(PluginConfigTest, IdsAreChecked) {
   for (const char* id : {"a", "0", "a.b_c-d", "nfs.csi.k8s.io"}) EXPECT_TRUE(ValidPluginId(id)) << id;
   EXPECT_TRUE(ValidPluginId(std::string(63, 'a')));
   EXPECT_FALSE(ValidPluginId(std::string(64, 'a')));
-  EXPECT_THAT(Error(std::string("id = \"My Plugin\"\n") + kLeast),
+  EXPECT_THAT(Error(std::string("id = \"My Plugin\"\n") + kLeastPluginFile),
               HasSubstr("nfs.toml:1: id: \"My Plugin\" must be"));
-  EXPECT_THAT(std::string(ParsePluginFile("/x/My Plugin.toml", kLeast, places_).status().message()),
+  EXPECT_THAT(std::string(ParsePluginFile("/x/My Plugin.toml", kLeastPluginFile, places_).status().message()),
               HasSubstr("the file's name \"My Plugin\" cannot stand for it"));
 }
 
 TEST_F(PluginConfigTest, SocketPathThatIsTooLongSaysByHowMuch) {
   places_.runtime_dir = "/" + std::string(107 - 1 - strlen("/plugins/nfs/csi.sock"), 'r');
-  Good(kLeast);
+  Good(kLeastPluginFile);
   places_.runtime_dir += 'r';
-  const std::string error = Error(kLeast);
+  const std::string error = Error(kLeastPluginFile);
   EXPECT_THAT(error, HasSubstr("108 bytes"));
   EXPECT_THAT(error, HasSubstr("holds 107"));
   EXPECT_THAT(error, HasSubstr("by 1"));
@@ -329,23 +328,25 @@ TEST_F(PluginConfigTest, UnknownVariableIsAMistakeOfTheFile) {
       Error("kind = \"node\"\ncommand = \"/bin/true\"\nargs = [\"a\",\n\"${CSI_SOKET}\"]\n");
   EXPECT_THAT(error, HasSubstr("nfs.toml:4: args[1]: unknown variable ${CSI_SOKET}"));
   EXPECT_THAT(error, HasSubstr("${BERTH_NODE_ID}, ${BERTH_PLUGIN_DIR}, ${CSI_ENDPOINT}, ${CSI_SOCKET}"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = \"${X}\"\n"), HasSubstr("env.A: unknown variable"));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = \"${X}\"\n"),
+              HasSubstr("env.A: unknown variable"));
 }
 
 TEST_F(PluginConfigTest, EnvironmentIsChecked) {
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\n\"A-B\" = \"x\"\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\n\"A-B\" = \"x\"\n"),
               HasSubstr("env.A-B: is not a variable's name"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nCSI_ENDPOINT = \"x\"\n"), HasSubstr("is set by berthd"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {file = \"/nonexistent\"}\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nCSI_ENDPOINT = \"x\"\n"),
+              HasSubstr("is set by berthd"));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {file = \"/nonexistent\"}\n"),
               HasSubstr("env.A.file: /nonexistent: No such file"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {file = \"x\"}\n"), HasSubstr("absolute"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {}\n"), HasSubstr("env.A: must have one of"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"token\"}\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {file = \"x\"}\n"), HasSubstr("absolute"));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {}\n"), HasSubstr("env.A: must have one of"));
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"token\"}\n"),
               HasSubstr("LoadCredential="));
   places_.credentials_dir = temp_.path();
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"../token\"}\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"../token\"}\n"),
               HasSubstr("not the name of a credential"));
-  EXPECT_THAT(Error(std::string(kLeast) + "[env]\nA = {credential = \"token\"}\n"),
+  EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"token\"}\n"),
               HasSubstr("No such file"));
 }
 
@@ -357,7 +358,7 @@ TEST_F(PluginConfigTest, SocketStandsInsteadOfACommand) {
   EXPECT_EQ(config.socket, "/run/x/csi.sock");
   EXPECT_EQ(config.volumes_path, "/csi/volumes");
   EXPECT_EQ(config.health.interval, seconds(1));
-  EXPECT_FALSE(Good(kLeast).external());
+  EXPECT_FALSE(Good(kLeastPluginFile).external());
   EXPECT_THAT(Error("kind = \"node\"\nsocket = \"unix:///run/x.sock\"\n"),
               HasSubstr("nfs.toml:2: socket: \"unix:///run/x.sock\" must be the absolute path"));
   EXPECT_THAT(Error("kind = \"node\"\nsocket = \"/" + std::string(107, 's') + "\"\n"),
@@ -401,9 +402,9 @@ TEST_F(PluginConfigTest, SocketOfSomebodyElseIsNotBoundByOurDirectories) {
 }
 
 TEST_F(PluginConfigTest, VolumesPathIsAPlainAbsolutePath) {
-  EXPECT_EQ(Good(std::string(kLeast) + "volumes_path = \"/csi\"\n").volumes_path, "/csi");
+  EXPECT_EQ(Good(std::string(kLeastPluginFile) + "volumes_path = \"/csi\"\n").volumes_path, "/csi");
   for (const char* path : {"", "/", "csi", "/csi/", "/csi/../x", "/csi//x", "/./csi"}) {
-    EXPECT_THAT(Error(fmt::format("{}volumes_path = \"{}\"\n", kLeast, path)),
+    EXPECT_THAT(Error(fmt::format("{}volumes_path = \"{}\"\n", kLeastPluginFile, path)),
                 HasSubstr("nfs.toml:3: volumes_path: "))
         << path;
   }
@@ -422,8 +423,8 @@ class PluginDirTest : public PluginConfigTest {
 };
 
 TEST_F(PluginDirTest, ReadsItsFilesByName) {
-  temp_.Write("b.toml", kLeast);
-  temp_.Write("a.toml", kLeast);
+  temp_.Write("b.toml", kLeastPluginFile);
+  temp_.Write("a.toml", kLeastPluginFile);
   temp_.Write(".hidden.toml", "broken");
   temp_.Write("a.toml~", "broken");
   temp_.Write("README", "broken");
@@ -439,9 +440,9 @@ TEST_F(PluginDirTest, MissingDirectoryIsNotFound) {
 }
 
 TEST_F(PluginDirTest, DuplicateIdIsAnErrorThatNamesBothFiles) {
-  temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeast);
-  temp_.Write("b.toml", std::string("id = \"nfs\"\n") + kLeast);
-  temp_.Write("nfs.toml", kLeast);
+  temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("b.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("nfs.toml", kLeastPluginFile);
   const std::vector<PluginFile> files = Load();
   ASSERT_EQ(files.size(), 3U);
   EXPECT_TRUE(files[0].config.ok());
@@ -454,9 +455,9 @@ TEST_F(PluginDirTest, DuplicateIdIsAnErrorThatNamesBothFiles) {
 }
 
 TEST_F(PluginDirTest, BrokenFileKeepsTheIdThatItGives) {
-  temp_.Write("a.toml", std::string("id = \"nfs\"\ncolour = 1\n") + kLeast);
+  temp_.Write("a.toml", std::string("id = \"nfs\"\ncolour = 1\n") + kLeastPluginFile);
   temp_.Write("b.toml", "no toml");
-  temp_.Write("z.toml", std::string("id = \"a\"\n") + kLeast);
+  temp_.Write("z.toml", std::string("id = \"a\"\n") + kLeastPluginFile);
   const std::vector<PluginFile> files = Load();
   ASSERT_EQ(files.size(), 3U);
   EXPECT_EQ(files[0].id, "nfs");

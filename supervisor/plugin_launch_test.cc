@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/temp_dir.h"
+#include "supervisor/testing/plugin_files.h"
 
 namespace berth {
 namespace {
@@ -23,8 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
-
-constexpr char kSmallest[] = "kind = \"node\"\ncommand = \"/bin/true\"\n";
 
 class PluginLaunchTest : public ::testing::Test {
  protected:
@@ -58,7 +57,7 @@ TEST_F(PluginLaunchTest, EnvironmentIsReadAtLaunchAndStripped) {
   const PluginConfig config =
       Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nKEY = {{credential = \"key\"}}\nHOME = "
                        "\"/root\"\nD = \"${{CREDENTIALS_DIRECTORY}}\"\n",
-                       kSmallest, temp_.Path("token")));
+                       kLeastPluginFile, temp_.Path("token")));
   EXPECT_THAT(
       *PluginEnvironment(config, places_),
       ElementsAre("BERTH_NODE_ID=node-1", "BERTH_PLUGIN_DIR=/var/lib/berth/plugins/nfs",
@@ -75,7 +74,7 @@ TEST_F(PluginLaunchTest, EnvironmentIsReadAtLaunchAndStripped) {
 TEST_F(PluginLaunchTest, ErrorsHoldNoSecret) {
   temp_.Write("token", std::string("geheim\0geheim", 13));
   const PluginConfig config =
-      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\n", kSmallest, temp_.Path("token")));
+      Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\n", kLeastPluginFile, temp_.Path("token")));
   const absl::Status status = PluginEnvironment(config, places_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("geheim")));
@@ -90,8 +89,8 @@ TEST_F(PluginLaunchTest, ASecondProcessMayServeElsewhere) {
 
 TEST_F(PluginLaunchTest, SecretsAreToldApart) {
   temp_.Write("token", "geheim\n");
-  const PluginConfig config = Good(
-      fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nPLAIN = \"offen\"\n", kSmallest, temp_.Path("token")));
+  const PluginConfig config = Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nPLAIN = \"offen\"\n",
+                                               kLeastPluginFile, temp_.Path("token")));
   const absl::StatusOr<PluginLaunch> launch = MakePluginLaunch(config, places_);
   ASSERT_TRUE(launch.ok()) << launch.status();
   EXPECT_THAT(launch->secrets, ElementsAre("geheim"));
@@ -99,7 +98,7 @@ TEST_F(PluginLaunchTest, SecretsAreToldApart) {
 }
 
 TEST_F(PluginLaunchTest, WithoutAUserItIsBerthdsOwn) {
-  const absl::StatusOr<std::optional<ProcessUser>> user = PluginUser(Good(kSmallest));
+  const absl::StatusOr<std::optional<ProcessUser>> user = PluginUser(Good(kLeastPluginFile));
   ASSERT_TRUE(user.ok());
   EXPECT_FALSE(user->has_value());
 }
@@ -108,7 +107,7 @@ TEST_F(PluginLaunchTest, NamesOfUsersAndGroupsAreLookedUp) {
   const passwd* nobody = getpwnam("nobody");
   const group* disk = getgrnam("disk");
   ASSERT_TRUE(nobody != nullptr && disk != nullptr);
-  PluginConfig config = Good(kSmallest);
+  PluginConfig config = Good(kLeastPluginFile);
   config.user.user = "nobody";
   absl::StatusOr<std::optional<ProcessUser>> user = PluginUser(config);
   ASSERT_TRUE(user.ok() && user->has_value()) << user.status();
@@ -124,7 +123,7 @@ TEST_F(PluginLaunchTest, NamesOfUsersAndGroupsAreLookedUp) {
   EXPECT_THAT((*user)->groups, ElementsAre(disk->gr_gid, 54321));
 
   // A number that is nobody's here.
-  config = Good(kSmallest);
+  config = Good(kLeastPluginFile);
   config.user.user = "65111";
   user = PluginUser(config);
   ASSERT_TRUE(user.ok() && user->has_value()) << user.status();
@@ -133,13 +132,13 @@ TEST_F(PluginLaunchTest, NamesOfUsersAndGroupsAreLookedUp) {
 }
 
 TEST_F(PluginLaunchTest, UnknownNamesAreNamedWithFileAndKey) {
-  PluginConfig config = Good(kSmallest);
+  PluginConfig config = Good(kLeastPluginFile);
   config.user.user = "no-such-user";
   absl::Status status = PluginUser(config).status();
   EXPECT_TRUE(absl::IsNotFound(status)) << status;
   EXPECT_EQ(MessageOf(status),
             "/etc/berth/plugins.d/nfs.toml: user: \"no-such-user\": no such user on this node");
-  config = Good(kSmallest);
+  config = Good(kLeastPluginFile);
   config.user.supplementary_groups = {"no-such-group"};
   status = MakePluginLaunch(config, places_).status();
   EXPECT_EQ(MessageOf(status),
@@ -166,7 +165,7 @@ TEST_F(PluginLaunchTest, TheFilesWordReachesTheProcess) {
 }
 
 TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
-  const PluginConfig config = Good(kSmallest);
+  const PluginConfig config = Good(kLeastPluginFile);
   const std::string before = LaunchFingerprint(config, places_);
   const std::vector<std::function<void(PluginConfig*)>> needs_one = {
       [](PluginConfig* c) { c->command = "/bin/false"; },

@@ -1,6 +1,7 @@
 #include "mounter/testing/test_area.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -50,5 +51,7 @@ std::string NewTestDirectory() {
   Require(mkdir(path.c_str(), 0755) == 0, "mkdir");
   return path;
 }
+
+void MakeDirectory(const std::string& path) { ASSERT_EQ(mkdir(path.c_str(), 0755), 0) << path; }
 
 }  // namespace berth

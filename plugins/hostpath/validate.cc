@@ -11,7 +11,6 @@ namespace berth::hostpath {
 namespace {
 
 using ::csi::v1::VolumeCapability;
-using TextMap = ::google::protobuf::Map<std::string, std::string>;
 
 // CSI, "Size Limits".
 constexpr size_t kLongestString = 128;
@@ -32,7 +31,7 @@ absl::Status CheckRequired(std::string_view field, std::string_view value, size_
   return CheckLength(field, value, limit);
 }
 
-absl::Status CheckMap(std::string_view field, const TextMap& map) {
+absl::Status CheckMap(std::string_view field, const ::google::protobuf::Map<std::string, std::string>& map) {
   size_t size = 0;
   for (const auto& [key, value] : map) size += key.size() + value.size();
   if (size <= kLargestMap) return absl::OkStatus();
