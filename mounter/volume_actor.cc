@@ -350,7 +350,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     stale_row_ = false;
     context_.journal->WhenIdle([&paths = *context_.paths, key = key_, component = publication.component] {
       const absl::Status synced = paths.Sync(key, component);
-      if (!synced.ok()) SPDLOG_WARN("its identity may not outlive a power cut: {}", MessageOf(synced));
+      if (!synced.ok()) SPDLOG_WARN("an identity file may not outlive a power cut: {}", MessageOf(synced));
     });
     TellChanges();
     co_return status;

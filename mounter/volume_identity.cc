@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kIdentityLimit = 64 * 1024;
 constexpr size_t kPublicationLimit = 100'000;
-constexpr char kFile[] = "/identity.json";
 
 absl::StatusOr<std::string> ToText(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
@@ -51,7 +50,7 @@ PublicationRecord ReadPublication(const SafeRoot& root, const std::string& direc
   publication.component = component;
   // Written by an older berthd, or not yet when the power went.
   publication.key.consumer = fmt::format("unknown/{}", component);
-  const std::string path = directory + kFile;
+  const std::string path = IdentityFileIn(directory);
   const auto text = root.ReadFile(path, kIdentityLimit);
   journal::v1::Publication said;
   if (!text.ok() || !FromText(*text, path, &said).ok()) return publication;
@@ -79,7 +78,7 @@ absl::Status VolumePaths::WriteIdentity(const VolumeRecord& record) const {
   identity.mutable_capability()->set_block(record.use.access_type == AccessType::kBlock);
   identity.mutable_capability()->set_fs_type(record.use.fs_type);
   BERTH_ASSIGN_OR_RETURN(const std::string text, ToText(identity));
-  return root_.WriteFile(VolumeKey(record.plugin_id, record.volume_id) + kFile, text, 0600);
+  return root_.WriteFile(IdentityFileIn(VolumeKey(record.plugin_id, record.volume_id)), text, 0600);
 }
 
 absl::Status VolumePaths::WritePublicationIdentity(const VolumeRecord& record,
@@ -93,14 +92,14 @@ absl::Status VolumePaths::WritePublicationIdentity(const VolumeRecord& record,
   BERTH_ASSIGN_OR_RETURN(const std::string text, ToText(identity));
   const std::string directory =
       fmt::format("{}/publish/{}", VolumeKey(record.plugin_id, record.volume_id), publication.component);
-  return root_.WriteFile(directory + kFile, text, 0600);
+  return root_.WriteFile(IdentityFileIn(directory), text, 0600);
 }
 
 absl::StatusOr<VolumeRecord> VolumePaths::ReadIdentity(const std::string& name) const {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(name));
   if (!facts.exists)
     return absl::NotFoundError(fmt::format("{}: not there", root_.Absolute(Printable(name))));
-  const std::string path = name + kFile;
+  const std::string path = IdentityFileIn(name);
   const auto text = root_.ReadFile(path, kIdentityLimit);
   if (!text.ok()) {
     return absl::DataLossError(
@@ -142,7 +141,7 @@ absl::StatusOr<VolumeRecord> VolumePaths::ReadIdentity(const std::string& name) 
 }
 
 std::string VolumePaths::DescribeDirectory(const std::string& name) const {
-  const auto text = root_.ReadFile(name + kFile, kIdentityLimit);
+  const auto text = root_.ReadFile(IdentityFileIn(name), kIdentityLimit);
   if (!text.ok()) return "no identity file";
   journal::v1::Volume identity;
   if (!FromText(*text, name, &identity).ok()) return "an identity file that cannot be read";

@@ -20,7 +20,7 @@ std::string VolumeDirectory(const VolumeRecord& record) {
 }
 std::string Staging(const VolumeRecord& record) { return VolumeDirectory(record) + "/staging"; }
 std::string Publish(const VolumeRecord& record) { return VolumeDirectory(record) + "/publish"; }
-std::string Identity(const VolumeRecord& record) { return VolumeDirectory(record) + "/identity.json"; }
+std::string Identity(const VolumeRecord& record) { return IdentityFileIn(VolumeDirectory(record)); }
 std::string PublicationDirectory(const VolumeRecord& record, const PublicationRecord& publication) {
   return fmt::format("{}/{}", Publish(record), publication.component);
 }
@@ -30,9 +30,9 @@ std::string Target(const VolumeRecord& record, const PublicationRecord& publicat
 
 // Whether it is what a write of the identity file leaves that was cut short before its end (WriteFileAtomic).
 bool IsUnfinished(std::string_view name) {
-  constexpr std::string_view kLead = "identity.json.";
   constexpr size_t kRandom = 6;
-  return name.starts_with(kLead) && name.size() == kLead.size() + kRandom;
+  const std::string lead = std::string(kIdentityFile) + ".";
+  return name.starts_with(lead) && name.size() == lead.size() + kRandom;
 }
 
 // Whether a removal was refused because something is in the way, rather than failed.
@@ -70,10 +70,10 @@ absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationReco
 }
 
 absl::Status VolumePaths::Sync(const std::string& volume, const std::string& publication) const {
-  std::vector<std::string> paths = {volume + "/identity.json", volume + "/publish", volume, ""};
+  std::vector<std::string> paths = {IdentityFileIn(volume), volume + "/publish", volume, ""};
   if (!publication.empty()) {
     const std::string directory = fmt::format("{}/publish/{}", volume, publication);
-    paths.insert(paths.begin(), {directory + "/identity.json", directory});
+    paths.insert(paths.begin(), {IdentityFileIn(directory), directory});
   }
   for (const std::string& path : paths) {
     const absl::Status synced = root_.Sync(path);
@@ -88,7 +88,7 @@ absl::Status VolumePaths::Remake(const VolumeRecord& record, const PublicationRe
     BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
     if (!facts.exists || !S_ISDIR(facts.mode)) return Make(record, publication);
   }
-  for (const std::string& path : {Identity(record), directory + "/identity.json"}) {
+  for (const std::string& path : {Identity(record), IdentityFileIn(directory)}) {
     BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
     if (!facts.exists) return Make(record, publication);
   }
@@ -119,7 +119,7 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
   }
   const std::string directory = PublicationDirectory(record, publication);
   BERTH_RETURN_IF_ERROR(RemoveUnfinished(directory));
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(directory + "/identity.json", /*must_be_empty=*/false));
+  BERTH_RETURN_IF_ERROR(root_.RemoveFile(IdentityFileIn(directory), /*must_be_empty=*/false));
   const absl::Status removed = root_.RemoveEmptyDirectory(directory);
   // What is in the way keeps its name.
   if (IsInTheWay(removed)) {
@@ -131,9 +131,10 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
 absl::Status VolumePaths::RemoveUnused(const std::string& publication) const {
   BERTH_RETURN_IF_ERROR(RemoveUnfinished(publication));
   const auto names = root_.List(publication, 2);
-  const bool ours = names.ok() && (names->empty() || *names == std::vector<std::string>{"identity.json"});
+  const bool ours =
+      names.ok() && (names->empty() || *names == std::vector<std::string>{std::string(kIdentityFile)});
   if (!ours) return absl::OkStatus();
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(publication + "/identity.json", /*must_be_empty=*/false));
+  BERTH_RETURN_IF_ERROR(root_.RemoveFile(IdentityFileIn(publication), /*must_be_empty=*/false));
   const absl::Status removed = root_.RemoveEmptyDirectory(publication);
   return IsInTheWay(removed) ? absl::OkStatus() : removed;
 }

@@ -29,6 +29,12 @@
 
 namespace berth {
 
+// In a volume's directory and in each of its publications'.
+inline constexpr std::string_view kIdentityFile = "identity.json";
+[[nodiscard]] inline std::string IdentityFileIn(std::string_view directory) {
+  return std::string(directory).append("/").append(kIdentityFile);
+}
+
 class VolumePaths {
  public:
   // `tree` is the root of the tree, made by MountTree.
@@ -43,7 +49,8 @@ class VolumePaths {
                                        const PublicationRecord& publication) const;
 
   // Makes everything that a publication needs but its target, and the identity files. What is there already
-  // stays. A power cut may take them away until Sync: they are needed once the journal is lost.
+  // stays, but the publication's identity file, which is written anew. A power cut may take them away until
+  // Sync: they are needed once the journal is lost.
   [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
   // The same where something of it is missing: a plugin or a repair took it away, or berthd was killed
   // before.

@@ -81,6 +81,26 @@ TEST_F(VolumePathsTest, WhateverIsMissingIsMadeAgainAndOnlyThen) {
   EXPECT_EQ(ModeOf(directory), S_IFDIR | 0711U);
 }
 
+TEST_F(VolumePathsTest, AllThatWasMadeIsMadeDurableAndWhatHasGoneNeedsNothing) {
+  const std::string volume = VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id);
+  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus()) << "there is nothing";
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus());
+  // Each of them is opened: in the place of any of them a link is refused.
+  const std::string target = paths_.TargetPath(record_, publication_);
+  const std::string directory = target.substr(0, target.rfind('/'));
+  for (const std::string& path : {Volume() + "/identity.json", directory + "/identity.json", directory,
+                                  Volume() + "/publish", Volume()}) {
+    const std::string aside = tree_ + "/aside";
+    ASSERT_EQ(rename(path.c_str(), aside.c_str()), 0) << path;
+    ASSERT_EQ(symlink(aside.c_str(), path.c_str()), 0) << path;
+    EXPECT_FALSE(paths_.Sync(volume, publication_.component).ok()) << path;
+    ASSERT_EQ(unlink(path.c_str()), 0) << path;
+    ASSERT_EQ(rename(aside.c_str(), path.c_str()), 0) << path;
+  }
+  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus());
+}
+
 TEST_F(VolumePathsTest, PathsStayShortWhateverTheIds) {
   record_.volume_id = std::string(4096, 'x');
   EXPECT_LE(paths_.TargetPath(record_, publication_).size() - tree_.size() + sizeof("/var/lib/berth/volumes"),
@@ -116,9 +136,18 @@ TEST_F(VolumePathsTest, RemovesAllThatItMade) {
 
 TEST_F(VolumePathsTest, RemovesWhatAKilledBerthdLeftOfAnIdentityFileAndNothingElse) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  const std::string target = paths_.TargetPath(record_, publication_);
+  const std::string directory = target.substr(0, target.rfind('/'));
   std::ofstream(Volume() + "/identity.json.a1B2c3") << "{";
-  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  std::ofstream(directory + "/identity.json.a1B2c3") << "{";
+  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus()) << "with a publication that was never begun";
   EXPECT_THAT(*paths_.List(), IsEmpty());
+
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  std::ofstream(directory + "/identity.json.a1B2c3") << "{";
+  EXPECT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
+  EXPECT_EQ(ModeOf(directory), 0U);
+  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
 
   for (const char* name : {"/identity.json.old", "/identity.json.a1B2c34", "/other.a1B2c3"}) {
     ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
