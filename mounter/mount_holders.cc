@@ -82,6 +82,7 @@ std::string ReadLink(const std::string& path) {
 struct Table {
   std::vector<std::string> targets;  // where it is mounted
   std::vector<std::string> inner;    // where something else lies on or beneath those
+  bool goes_with_ours = false;       // the kernel takes them away together with ours, if nobody uses them
   [[nodiscard]] bool Contains(std::string_view path) const {
     const auto covers = [path](const std::string& target) { return IsAtOrBeneath(path, target); };
     return std::ranges::any_of(targets, covers) && std::ranges::none_of(inner, covers);
@@ -148,6 +149,7 @@ class Scan {
   // Which mounts are meant, by this process's own table.
   absl::Status LookAtOwnTable() {
     own_namespace_ = ReadLink("/proc/self/ns/mnt");
+    std::set<uint64_t> parents;
     std::set<Device> above;  // what lies beneath the mount point, and so is not the volume's own
     BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
       const std::string target = DecodeMountinfo(line.target);
@@ -156,9 +158,14 @@ class Scan {
         devices_.insert(device);
         roots_.emplace(line.root);
         ids_.insert(line.id);
+        parents.insert(line.parent);
       } else if (IsAtOrBeneath(path_, target)) {
         above.insert(device);
       }
+      return true;
+    }));
+    BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+      if (parents.contains(line.id) && line.peer_group != 0) groups_.insert(line.peer_group);
       return true;
     }));
     // Of a directory of our own disk that is not mounted any more, the disk says nothing.
@@ -214,24 +221,38 @@ class Scan {
       if (tables_.size() >= kNamespaces) return std::nullopt;
       known = tables_.try_emplace(key).first;
       ReadTable(process + "/mountinfo", root, mount_namespace == own_namespace_, &known->second);
-      const bool foreign = mount_namespace != own_namespace_ && !known->second.targets.empty();
-      if (foreign && named_namespaces_.insert(mount_namespace).second) named_.emplace_back(key, pid);
+      const Table& table = known->second;
+      const bool keeps = mount_namespace != own_namespace_ && !table.targets.empty() && !table.goes_with_ours;
+      if (keeps && named_namespaces_.insert(mount_namespace).second) named_.emplace_back(key, pid);
     }
     return Candidate{.pid = pid, .table = &known->second};
   }
 
   void ReadTable(const std::string& mountinfo, const std::string& root, bool own, Table* table) {
     std::set<uint64_t> ids;
+    std::set<uint64_t> parents;
     const absl::Status read = ReadMountinfo(mountinfo, [&](const MountinfoLine& line) {
       // In our own namespace other mounts of the file system are other uses of it.
       if (own ? !ids_.contains(line.id) : !Meant(line)) return true;
       table->targets.push_back(Within(root, line.target));
       ids.insert(line.id);
+      parents.insert(line.parent);
       return true;
     });
     read.IgnoreError();  // the process has ended
     ids_.merge(ids);
-    if (!table->targets.empty()) AddInner(mountinfo, root, table);
+    if (table->targets.empty()) return;
+    AddInner(mountinfo, root, table);
+    if (!own) table->goes_with_ours = AllGoWithOurs(mountinfo, std::move(parents));
+  }
+
+  // Whether what is taken away from where our mount lies is taken away from `parents` too.
+  [[nodiscard]] bool AllGoWithOurs(const std::string& mountinfo, std::set<uint64_t> parents) const {
+    const absl::Status read = ReadMountinfo(mountinfo, [&](const MountinfoLine& line) {
+      if (groups_.contains(line.peer_group) || groups_.contains(line.follows)) parents.erase(line.id);
+      return !parents.empty();
+    });
+    return read.ok() && parents.empty();
   }
 
   // "open file /x", or empty.
@@ -299,6 +320,7 @@ class Scan {
   std::string own_namespace_;
   std::set<Device> devices_;
   std::set<std::string, std::less<>> roots_;
+  std::set<uint64_t> groups_;            // of what our mounts lie on
   std::set<uint64_t> ids_;               // of the mounts that count, in all namespaces
   std::map<std::string, Table> tables_;  // by namespace and root
   std::set<std::string> named_namespaces_;

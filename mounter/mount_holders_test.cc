@@ -19,6 +19,7 @@
 #include "base/safe_path.h"
 #include "base/testing.h"
 #include "mounter/testing/fuse_server.h"
+#include "mounter/testing/holder.h"
 #include "mounter/testing/test_area.h"
 
 namespace berth {
@@ -30,38 +31,6 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-// A process that does something to get hold of a mount, and keeps it.
-class Holder {
- public:
-  template <class Grip>
-  explicit Holder(const Grip& grip) {
-    int ready[2] = {-1, -1};
-    if (pipe2(ready, O_CLOEXEC) != 0) abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      const bool held = grip();
-      if (write(ready[1], held ? "y" : "n", 1) != 1) _exit(1);
-      while (true) pause();
-    }
-    char held = 0;
-    EXPECT_EQ(read(ready[0], &held, 1), 1);
-    EXPECT_EQ(held, 'y');
-    close(ready[0]);
-    close(ready[1]);
-  }
-  ~Holder() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-  Holder(const Holder&) = delete;
-  Holder& operator=(const Holder&) = delete;
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_ = -1;
-};
 
 bool OpenAndKeep(const std::string& path) { return open(path.c_str(), O_RDONLY) >= 0; }
 
@@ -166,6 +135,37 @@ TEST_F(MountHoldersTest, Fault25AnotherMountNamespaceIsNamedByOneOfItsProcesses)
   ASSERT_THAT(holders,
               ElementsAre(Is(outside.pid(), fmt::format("mount namespace of pid {}", outside.pid()))));
   EXPECT_THAT(holders[0].how, HasSubstr(path_));
+}
+
+TEST_F(MountHoldersTest, ANamespaceThatLetsGoTogetherWithOursIsNotNamed) {
+  const std::string shared = NewTestDirectory();
+  ASSERT_EQ(mount("x", shared.c_str(), "tmpfs", 0, nullptr), 0);
+  ASSERT_EQ(mount(nullptr, shared.c_str(), nullptr, MS_SHARED, nullptr), 0);
+  const std::string target = shared + "/target";
+  ASSERT_EQ(mkdir(target.c_str(), 0755), 0);
+  ASSERT_EQ(mount("y", target.c_str(), "tmpfs", 0, nullptr), 0);
+  {
+    const Holder peer([] { return unshare(CLONE_NEWNS) == 0; });
+    const Holder follower([&shared] {
+      return unshare(CLONE_NEWNS) == 0 &&
+             mount(nullptr, shared.c_str(), nullptr, MS_REC | MS_SLAVE, nullptr) == 0;
+    });
+    EXPECT_THAT(Holders(target, LookAt(target)->device), IsEmpty());
+    const Holder user([&shared, &target] {
+      return unshare(CLONE_NEWNS) == 0 &&
+             mount(nullptr, shared.c_str(), nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
+             chdir(target.c_str()) == 0;
+    });
+    EXPECT_THAT(Holders(target, LookAt(target)->device), ElementsAre(Is(user.pid(), "working directory")));
+    const Holder alone([&shared] {
+      return unshare(CLONE_NEWNS) == 0 &&
+             mount(nullptr, shared.c_str(), nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    });
+    EXPECT_THAT(Holders(target, LookAt(target)->device),
+                ElementsAre(Is(alone.pid(), "mount namespace"), Is(user.pid(), "working directory")));
+  }
+  EXPECT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_EQ(umount2(shared.c_str(), UMOUNT_NOFOLLOW), 0);
 }
 
 TEST_F(MountHoldersTest, Fault25AnOpenFileInAnotherNamespaceIsNamedToo) {

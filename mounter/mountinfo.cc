@@ -32,22 +32,30 @@ bool Parse(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// False: `tag` begins so, and is not in the known form.
+bool TakeTag(std::string_view tag, std::string_view lead, uint64_t* number) {
+  return !tag.starts_with(lead) || Parse(tag.substr(lead.size()), number);
+}
+
 // "ID PARENT MAJOR:MINOR ROOT TARGET OPTIONS [TAG…] - TYPE SOURCE OPTIONS"
 std::optional<MountinfoLine> ParseLine(std::string_view line) {
   MountinfoLine mount;
   const std::string_view id = TakeField(&line);
-  TakeField(&line);
+  const std::string_view parent = TakeField(&line);
   const std::string_view device = TakeField(&line);
   mount.root = TakeField(&line);
   mount.target = TakeField(&line);
   TakeField(&line);
-  while (!line.empty() && TakeField(&line) != "-") {
+  for (std::string_view tag; !line.empty() && (tag = TakeField(&line)) != "-";) {
+    if (!TakeTag(tag, "shared:", &mount.peer_group) || !TakeTag(tag, "master:", &mount.follows))
+      return std::nullopt;
   }
   mount.fs_type = TakeField(&line);
   mount.source = TakeField(&line);
   const size_t colon = device.find(':');
   if (colon == std::string_view::npos || !mount.target.starts_with('/') || mount.fs_type.empty() ||
-      !Parse(id, &mount.id) || !Parse(device.substr(0, colon), &mount.device_major) ||
+      !Parse(id, &mount.id) || !Parse(parent, &mount.parent) ||
+      !Parse(device.substr(0, colon), &mount.device_major) ||
       !Parse(device.substr(colon + 1), &mount.device_minor)) {
     return std::nullopt;
   }

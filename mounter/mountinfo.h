@@ -15,6 +15,11 @@ namespace berth {
 
 struct MountinfoLine {
   uint64_t id = 0;  // not the unique one; of one mount at a time, in all namespaces
+  uint64_t parent = 0;
+  // What is mounted on or taken away from any mount of a group comes and goes on all of them, and on those
+  // that follow it (mount_namespaces(7)). 0: of none, follows none.
+  uint64_t peer_group = 0;
+  uint64_t follows = 0;
   uint32_t device_major = 0;
   uint32_t device_minor = 0;
   // As the file has them, with \040 and the like: see DecodeMountinfo. Valid during the call only.
