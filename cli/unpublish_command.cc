@@ -110,8 +110,8 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
   if (!answer.ok()) return Advised(node, options, answer.status());
   if (answer->may_live_on()) {
     session.output.Note(
-        fmt::format("the mount of {} was detached while it was used: the file system may live on until those "
-                    "who use it end",
+        fmt::format("the file system of {} may live on and be written to, until those who use it end or its "
+                    "server is back: it is not mounted here any more, and not free",
                     Shown(options.volume)));
   }
   if (session.output.json()) {

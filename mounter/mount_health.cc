@@ -112,6 +112,7 @@ Awaitable<void> MountHealth::Round() {
   std::vector<Asked> first;
   std::vector<Asked> rest;
   for (Asked& asked : *sorted) {
+    if (!helper_.MayProbe(asked.mount.path)) continue;
     const bool is_first = by_device.try_emplace(asked.device, absl::UnknownError("not asked")).second;
     (is_first ? first : rest).push_back(std::move(asked));
   }

@@ -3,7 +3,8 @@
 //
 // Owned by the Mounter; loop thread only. In rounds, and only file systems that can die so (not those of a
 // local disk, which the kernel itself serves). Asked by helper processes (mount_helper.h); a mount whose
-// probe hangs is not asked again while that hangs, and at once when it has ended.
+// probe hangs is not asked again while that hangs, and at once when it has ended; one that is being unmounted
+// is left alone.
 #pragma once
 
 #include <absl/status/status.h>

@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 #include <ranges>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -205,6 +206,30 @@ struct MountHelper::State {
         fmt::format("{}: process {} hangs in it for {} s", entry.what, entry.pid, age.count()));
   }
 
+  // What a round of probes asks, from its launch until it is known which of them hang.
+  class Asking {
+   public:
+    Asking(std::shared_ptr<State> state, std::vector<std::string> paths)
+        : state_(std::move(state)), paths_(std::move(paths)) {
+      state_->asked.insert(paths_.begin(), paths_.end());
+    }
+    ~Asking() {
+      for (const std::string& path : paths_) state_->asked.extract(path);
+      state_->NotifyEnded();
+    }
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+    // Somebody wants to unmount one of them.
+    [[nodiscard]] bool Unwanted() const {
+      return std::ranges::any_of(paths_,
+                                 [this](const std::string& path) { return state_->unprobed.contains(path); });
+    }
+
+   private:
+    std::shared_ptr<State> state_;
+    std::vector<std::string> paths_;
+  };
+
   void NotifyEnded() {
     if (ended.has_value()) ended->NotifyAll();
   }
@@ -219,6 +244,8 @@ struct MountHelper::State {
   std::string executable;
   TaskScope& reaper;
   std::list<Entry> entries;
+  std::multiset<std::string> unprobed;  // paths that are not to be probed
+  std::multiset<std::string> asked;     // paths that are being probed
   // Some helper's. Made by the first that waits, who knows the loop.
   std::optional<Condition> ended;
 };
@@ -235,8 +262,39 @@ std::vector<StuckHelper> MountHelper::stuck() const {
   return stuck;
 }
 
-bool MountHelper::ProbeHangs(const std::string& path) const {
-  return state_->Hanging("probe " + path) != nullptr;
+pid_t MountHelper::HangingProbe(const std::string& path) const {
+  const State::Entry* const hanging = state_->Hanging("probe " + path);
+  return hanging == nullptr ? 0 : hanging->pid;
+}
+
+class MountHelper::Unprobed {
+ public:
+  Unprobed(std::shared_ptr<State> state, std::string path)
+      : state_(std::move(state)), path_(std::move(path)) {
+    state_->unprobed.insert(path_);
+  }
+  ~Unprobed() { state_->unprobed.extract(path_); }
+  Unprobed(const Unprobed&) = delete;
+  Unprobed& operator=(const Unprobed&) = delete;
+
+ private:
+  std::shared_ptr<State> state_;
+  std::string path_;
+};
+
+bool MountHelper::MayProbe(const std::string& path) const { return !state_->unprobed.contains(path); }
+
+Awaitable<std::shared_ptr<MountHelper::Unprobed>> MountHelper::KeepFromProbes(std::string path,
+                                                                              TimePoint deadline) {
+  const std::shared_ptr<State> state = state_;
+  if (!state->ended.has_value()) state->ended.emplace(co_await asio::this_coro::executor);
+  const auto unprobed = std::make_shared<Unprobed>(state, path);
+  state->NotifyEnded();  // for a round that is under way
+  auto let_go = [state, path] {
+    return !state->asked.contains(path) && state->Hanging("probe " + path) == nullptr;
+  };
+  co_await state->ended->WaitUntil(std::move(let_go), deadline);
+  co_return unprobed;
 }
 
 Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
@@ -339,6 +397,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
       verdicts[i] = State::Overdue(*hanging);
       continue;
     }
+    if (state->unprobed.contains(paths[i])) continue;
     asked.push_back(paths[i]);
     places.push_back(i);
   }
@@ -378,9 +437,11 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
   State::Entry entry{.pid = helper, .what = "probe", .since = since, .began = began, .probe = true};
   const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
   state->reaper.Spawn("reap a probe", State::Reap(running));
+  // Destroyed after the rest of the round was killed.
+  const auto asking = std::make_shared<State::Asking>(state, asked);
   const State::LeaveBehind leave_behind(*running);
-  auto done = [running] { return running->exit.has_value(); };
-  const bool in_time = co_await state->ended->WaitUntil(std::move(done), deadline);
+  auto done = [running, asking] { return running->exit.has_value() || asking->Unwanted(); };
+  const bool overdue = !co_await state->ended->WaitUntil(std::move(done), deadline);
 
   std::vector<ProbeAnswer> answers = ParseProbe(ReadOutput(*output), asked);
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -391,17 +452,15 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
     }
     // Its session tells that it is this helper's child and not a stranger of the same number.
     const pid_t child = answers[i].child;
-    if (in_time || child <= 0 || getsid(child) != helper) {
-      verdict = absl::UnknownError(fmt::format("probe {}: {} did not say", asked[i], state->executable));
-      continue;
-    }
+    verdict = absl::UnknownError(fmt::format("probe {}: {} did not say", asked[i], state->executable));
+    if (running->exit.has_value() || child <= 0 || getsid(child) != helper) continue;
     State::Entry hanging{.pid = child,
                          .what = "probe " + asked[i],
                          .since = since,
                          .began = began,
                          .probe = true,
                          .left_behind = true};
-    verdict = State::Overdue(hanging);
+    if (overdue) verdict = State::Overdue(hanging);
     auto process = Process::Adopt(executor, child);
     if (!process.ok()) continue;
     const auto left = std::make_shared<State::Running>(state, *std::move(process), std::move(hanging));

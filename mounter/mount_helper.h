@@ -7,6 +7,9 @@
 // gets DEADLINE_EXCEEDED, with its pid and age, at his own deadline. At most kStuckHelpers are left behind;
 // beyond that nothing is begun: RESOURCE_EXHAUSTED, as where there is no process, memory or descriptor for
 // one.
+//
+// A probe holds the mount that it asks, so long as that does not answer. Who wants to unmount it ends the
+// probe first: KeepFromProbes.
 #pragma once
 
 #include <absl/status/status.h>
@@ -58,9 +61,17 @@ class MountHelper {
 
   // Whether the file systems at `paths` answer, each asked by a process of its own; in the order of `paths`.
   // OK: it does. UNAVAILABLE, with the errno: it is dead (ENOTCONN, ESTALE, EIO and their kin).
-  // DEADLINE_EXCEEDED: it hangs. NOT_FOUND: no such path. Anything else: it could not be asked.
+  // DEADLINE_EXCEEDED: it hangs. NOT_FOUND: no such path. Anything else: it could not be asked, or was kept
+  // from it.
   [[nodiscard]] Awaitable<std::vector<absl::Status>> Probe(std::vector<std::string> paths,
                                                            TimePoint deadline);
+
+  // While what it returns lives, `path` is not probed. Ends a probe of it that is under way, without a
+  // verdict, and waits until that has let go of the mount; at `deadline` it may hold it still: see
+  // HangingProbe.
+  class Unprobed;
+  [[nodiscard]] Awaitable<std::shared_ptr<Unprobed>> KeepFromProbes(std::string path, TimePoint deadline);
+  [[nodiscard]] bool MayProbe(const std::string& path) const;
 
   // Makes the root of what is mounted at `path`, or the block device there, look as asked; `recursive`
   // changes owner and group of everything beneath, never through a mount or a symlink. What is so already
@@ -75,8 +86,8 @@ class MountHelper {
   // Those left behind, the oldest first.
   [[nodiscard]] std::vector<StuckHelper> stuck() const;
 
-  // Whether a probe of `path` hangs still.
-  [[nodiscard]] bool ProbeHangs(const std::string& path) const;
+  // The probe of `path` that hangs still; 0: none.
+  [[nodiscard]] pid_t HangingProbe(const std::string& path) const;
 
   // Waits until one of those that are left behind now has ended, or `deadline`.
   [[nodiscard]] Awaitable<void> WaitUnstuck(TimePoint deadline);

@@ -13,7 +13,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <optional>
+#include <sstream>
 
 #include "base/process.h"
 #include "base/safe_path.h"
@@ -34,6 +37,7 @@ using ::testing::SizeIs;
 TimePoint In(Duration time) { return Clock::now() + time; }
 constexpr std::chrono::seconds kSoon{20};
 constexpr std::chrono::milliseconds kShort{400};
+constexpr std::chrono::milliseconds kTick{10};
 
 void MountTmpfs(const std::string& path) {
   ASSERT_EQ(mount("x", path.c_str(), "tmpfs", 0, "mode=0755"), 0) << path;
@@ -218,6 +222,33 @@ TEST_F(MountHelperTest, Fault24AKilledDaemonIsNotKeptByItsHelper) {
 
 // --- probing ---
 
+struct ProcessFacts {
+  char state = '?';
+  pid_t parent = 0;
+};
+ProcessFacts FactsOf(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text;
+  std::getline(file, text);
+  ProcessFacts facts;
+  const size_t name_end = text.rfind(')');
+  if (name_end != std::string::npos)
+    std::istringstream(text.substr(name_end + 1)) >> facts.state >> facts.parent;
+  return facts;
+}
+// Whether a helper's child sleeps: it waits for its file system then, and for nothing else.
+bool AProbeHangs() {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const ProcessFacts facts = FactsOf(name);
+    const bool sleeps = facts.state == 'S' || facts.state == 'D';
+    if (sleeps && FactsOf(std::to_string(facts.parent)).parent == getpid()) return true;
+  }
+  return false;
+}
+
 TEST_F(MountHelperTest, EachPathIsProbedByItself) {
   const std::string alive = NewTestDirectory();
   const std::string hung = NewTestDirectory();
@@ -240,8 +271,8 @@ TEST_F(MountHelperTest, EachPathIsProbedByItself) {
   EXPECT_EQ(verdicts[4].code(), absl::StatusCode::kNotFound) << verdicts[4];
 
   // What hangs is not asked again meanwhile, and its probe is known by name.
-  EXPECT_TRUE(helper_.ProbeHangs(hung));
-  EXPECT_FALSE(helper_.ProbeHangs(alive));
+  EXPECT_EQ(helper_.HangingProbe(hung), helper_.stuck()[0].pid);
+  EXPECT_EQ(helper_.HangingProbe(alive), 0);
   ASSERT_THAT(helper_.stuck(), SizeIs(1));
   const pid_t pid = helper_.stuck()[0].pid;
   EXPECT_EQ(Probe({hung})[0].code(), absl::StatusCode::kDeadlineExceeded);
@@ -250,8 +281,40 @@ TEST_F(MountHelperTest, EachPathIsProbedByItself) {
 
   (*hanging)->Resume();
   RunOn(loop_, helper_.WaitUnstuck(In(kSoon)));
-  EXPECT_FALSE(helper_.ProbeHangs(hung));
+  EXPECT_EQ(helper_.HangingProbe(hung), 0);
   EXPECT_EQ(Probe({hung})[0], absl::OkStatus());
+}
+
+TEST_F(MountHelperTest, WhatIsToBeUnmountedIsKeptFromProbes) {
+  const std::string path = NewTestDirectory();
+  const std::string local = NewTestDirectory();
+  auto server = FuseServer::Mount(path);
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Hang();
+  std::optional<std::vector<absl::Status>> round;
+  asio::co_spawn(loop_, helper_.Probe({path}, In(kSoon * 2)),
+                 [&round](const std::exception_ptr&, std::vector<absl::Status> verdicts) {
+                   round = std::move(verdicts);
+                 });
+  while (!AProbeHangs()) loop_.run_one_for(kTick);
+  {
+    // A round that is under way ends at once. Its probe cannot: this file system lets nobody be killed.
+    const auto unprobed = RunOn(loop_, helper_.KeepFromProbes(path, In(kShort)));
+    const TimePoint until = In(kSoon);
+    while (!round.has_value() && Clock::now() < until) loop_.run_one_until(until);
+    ASSERT_TRUE(round.has_value());
+    ASSERT_THAT(*round, SizeIs(1));
+    EXPECT_EQ((*round)[0].code(), absl::StatusCode::kUnknown) << "no verdict: " << (*round)[0];
+    EXPECT_NE(helper_.HangingProbe(path), 0);
+    EXPECT_FALSE(helper_.MayProbe(path));
+    EXPECT_EQ(Probe({path, local})[1], absl::OkStatus());
+    (*server)->Resume();
+    const auto again = RunOn(loop_, helper_.KeepFromProbes(path, In(kSoon)));
+    EXPECT_EQ(helper_.HangingProbe(path), 0) << "it was waited for";
+    EXPECT_EQ(Probe({path})[0].code(), absl::StatusCode::kUnknown);
+  }
+  EXPECT_TRUE(helper_.MayProbe(path));
+  EXPECT_EQ(Probe({path})[0], absl::OkStatus());
 }
 
 TEST_F(MountHelperTest, OnlySoManyAreLeftBehind) {

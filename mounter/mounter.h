@@ -154,7 +154,7 @@ struct UnpublishRequest {
 
 struct UnpublishResult {
   bool was_published = false;  // there was something to undo
-  bool may_live_on = false;    // a mount was detached lazily: the file system may still be in use
+  bool may_live_on = false;    // the file system may still be in use, or not be written
 };
 
 // The volume's and each publication's place in its life; drawn in volume_machine.h.

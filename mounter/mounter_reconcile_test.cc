@@ -1,5 +1,6 @@
 // What others do to our mounts, and what a restart of the node does.
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "mounter/mount_table.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/fuse_server.h"
+#include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
@@ -294,6 +296,24 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainAtTheDoctorsHandWhatev
   ASSERT_TRUE(WaitPublished());
   for (const std::string& path : {*target, *second}) EXPECT_EQ(*ReadFile(path + "/hello", 100), "hello\n");
   for (const PublicationView& publication : View().publications) EXPECT_THAT(publication.dead, IsEmpty());
+}
+
+TEST_F(MounterDeadMountTest, WhatTheKernelKeepsAfterTheLastUnmountIsNotCalledFree) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  ASSERT_TRUE(Publish(Request("v1", "db")).ok());
+  // The plugin's mounts are the only ones of it.
+  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
+  const auto first = loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Soon()));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_FALSE(first->may_live_on) << "it is staged, and in use";
+  const Holder elsewhere([] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  });
+  const auto last = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_TRUE(last->may_live_on);
+  EXPECT_THAT(LastMessage("volume.may_live_on"), HasSubstr("lives on in the kernel"));
+  EXPECT_TRUE(Gone());
 }
 
 TEST_F(MounterDeadMountTest, ADeadEphemeralVolumeIsToldAndNeverUnpublished) {

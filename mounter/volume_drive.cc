@@ -290,7 +290,7 @@ StepProgress VolumeActor::Progress(const Step& step) {
                 rpcs_.push_back(trace);
                 if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
               },
-          .detached =
+          .may_live_on =
               [this] {
                 machine_.SetMayLiveOn();
                 SaveSoon();

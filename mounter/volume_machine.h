@@ -131,7 +131,7 @@ class VolumeMachine {
   // The kernel's id of its mount.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);
   void SetPermissionsSet(const PublicationKey& key);
-  // A mount of it was detached lazily.
+  // A mount of it was detached lazily, or the kernel keeps its file system.
   void SetMayLiveOn() { record_.may_live_on = true; }
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is

@@ -40,7 +40,7 @@ struct VolumeOperation {
   absl::Status status;
   std::string target_path;     // of a publish
   bool undone = false;         // of an unpublish: there was something to undo
-  bool may_live_on = false;    // of an unpublish: a mount was detached lazily
+  bool may_live_on = false;    // of an unpublish: see UnpublishResult
   int64_t capacity_bytes = 0;  // of an expand
   Condition finished;
 

@@ -83,7 +83,8 @@ struct VolumeRecord {
   // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,
   // so nothing goes forward of itself until a publish that brings them is taken (which ends it).
   bool rebuilt = false;
-  // A mount of it was detached lazily: its file system may be in use still, whatever becomes of the record.
+  // A mount of it was detached lazily, or the kernel keeps its file system: it may be in use still, whatever
+  // becomes of the record.
   bool may_live_on = false;
   std::vector<PublicationRecord> publications;
 

@@ -55,7 +55,7 @@ struct StepProgress {
   std::function<void(std::string why)> waiting;        // for the plugin, or for its gate
   std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
-  std::function<void()> detached = {};                 // a mount was detached lazily
+  std::function<void()> may_live_on = {};              // so says the kernel of what was unmounted
 };
 
 class VolumeSteps {
@@ -113,6 +113,9 @@ class VolumeSteps {
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
+  // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path.
+  [[nodiscard]] Awaitable<StepReport> TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
+                                               StepProgress progress, TimePoint deadline);
   // Takes away what somebody mounted over it, so far as it lets itself be: a plugin may refuse to touch what
   // is not its own.
   [[nodiscard]] Awaitable<void> UncoverOurs(Reverse reverse, TimePoint deadline);
@@ -126,6 +129,9 @@ class VolumeSteps {
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                   dev_t device, TimePoint deadline);
+  // `how` follows the path in a sentence.
+  void TellMayLiveOn(const VolumeRecord& record, const Reverse& reverse, const StepProgress& progress,
+                     std::string_view how);
   // A helper's failure as a report.
   [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
 

@@ -8,6 +8,7 @@
 
 #include "mounter/holder_names.h"
 #include "mounter/mount_holders.h"
+#include "mounter/superblock.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {
@@ -25,6 +26,10 @@ constexpr int kStackedMounts = 16;
 // How long a look for holders, and the abort of a file system, may take of a step's time.
 constexpr Duration kLookForHolders = std::chrono::seconds(5);
 constexpr Duration kAbort = std::chrono::seconds(10);
+// How long our own probe, once killed, may take to let go.
+constexpr Duration kEndAProbe = std::chrono::seconds(2);
+// How long the kernel may take to end a file system that was unmounted.
+constexpr Duration kLastWrites = std::chrono::seconds(2);
 
 template <class Response>
 Awaitable<absl::Status> StatusOf(Awaitable<absl::StatusOr<Response>> call) {
@@ -95,6 +100,24 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
     const absl::Status aborted = co_await Abort(reverse, std::min(deadline, Clock::now() + kAbort));
     if (!aborted.ok()) co_return FromHelper(aborted, reverse.path);
   }
+  // From here on nothing of ours is in there, if the kernel lets go of it.
+  const auto unprobed =
+      co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
+  const auto before = reverse.look();
+  const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, deadline);
+  if (report.outcome != CallOutcome::kDone || report.detached_lazily || !before.ok() || !before->mount_root)
+    co_return report;
+  if (co_await LivesUnmounted(before->device, std::min(deadline, Clock::now() + kLastWrites))) {
+    TellMayLiveOn(
+        record, reverse, progress,
+        "is unmounted, and its file system lives on in the kernel: not all of its data may be written, "
+        "or another mount namespace has it");
+  }
+  co_return report;
+}
+
+Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
+                                            StepProgress progress, TimePoint deadline) {
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
@@ -144,14 +167,7 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
           co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
-      if (progress.detached) progress.detached();
-      context_.events.Append({.type = "volume.may_live_on",
-                              .plugin_id = record.plugin_id,
-                              .volume_id = record.volume_id,
-                              .consumer = reverse.consumer,
-                              .message = fmt::format("detached lazily from {}: its file system may be in use "
-                                                     "still, and must not be taken for free",
-                                                     reverse.path)});
+      TellMayLiveOn(record, reverse, progress, "was detached while it was used");
       // Its books are still to be told.
       continue;
     }
@@ -192,11 +208,30 @@ Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
   co_return absl::UnavailableError(fmt::format("{}: still mounted after {} unmounts", path, kStackedMounts));
 }
 
+void VolumeSteps::TellMayLiveOn(const VolumeRecord& record, const Reverse& reverse,
+                                const StepProgress& progress, std::string_view how) {
+  if (progress.may_live_on) progress.may_live_on();
+  context_.events.Append(
+      {.type = "volume.may_live_on",
+       .plugin_id = record.plugin_id,
+       .volume_id = record.volume_id,
+       .consumer = reverse.consumer,
+       .message = fmt::format("{} {}; the volume must not be taken for free", reverse.path, how)});
+}
+
 Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                dev_t device, TimePoint deadline) {
   auto holders = co_await HoldersOf(path, device, std::min(deadline, Clock::now() + kLookForHolders));
-  if (!holders.ok() || holders->empty()) co_return report;
+  if (!holders.ok()) co_return report;
   NameConsumers(record, &*holders);
+  // It is in no list of the kernel's.
+  if (const pid_t probe = context_.helper.HangingProbe(path); probe != 0) {
+    holders->push_back({.pid = probe,
+                        .command = "berth-mount-helper",
+                        .consumer = "",
+                        .how = "berthd's own question, which the file system does not answer"});
+  }
+  if (holders->empty()) co_return report;
   report.error = absl::UnavailableError(
       fmt::format("{}: kept busy by {}", MessageOf(report.error), DescribeHolders(*holders)));
   report.holders = *std::move(holders);

@@ -1,0 +1,50 @@
+#include "mounter/superblock.h"
+
+#include <fmt/format.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/blocking.h"
+#include "mounter/mountinfo.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
+
+// Where the kernel shows what it has to write back, per file system, and as long as that lives.
+std::string BooksOf(dev_t device) {
+  return fmt::format("/sys/class/bdi/{}:{}", major(device), minor(device));
+}
+
+absl::StatusOr<bool> IsMountedHere(dev_t device) {
+  bool mounted = false;
+  BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+    mounted = line.device_major == major(device) && line.device_minor == minor(device);
+    return !mounted;
+  }));
+  return mounted;
+}
+
+}  // namespace
+
+Awaitable<bool> LivesUnmounted(dev_t device, TimePoint deadline) {
+  if (device == 0 || major(device) != 0) co_return false;
+  const std::string books = BooksOf(device);
+  const auto kept = [&books] { return access(books.c_str(), F_OK) == 0; };
+  if (!kept()) co_return false;
+  auto look = [device] { return IsMountedHere(device); };
+  const auto mounted =
+      co_await RunBlocking("look whether a file system is mounted elsewhere", std::move(look), deadline);
+  if (mounted.ok() && *mounted) co_return false;
+  while (kept()) {
+    if (Clock::now() >= deadline) co_return true;
+    co_await SleepUntil(std::min(deadline, Clock::now() + kBetweenLooks));
+  }
+  co_return false;
+}
+
+}  // namespace berth
