@@ -95,15 +95,16 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
 
 Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                         StepProgress progress, TimePoint deadline) {
+  const auto before = reverse.look();
   // Before the plugin's turn and before its gate: what hangs in there may be waiting for this.
   if (input.force) {
-    const absl::Status aborted = co_await Abort(reverse, std::min(deadline, Clock::now() + kAbort));
+    const TimePoint now = Clock::now();
+    const absl::Status aborted = co_await Abort(reverse, now + std::min(kAbort, (deadline - now) / 2));
     if (!aborted.ok()) co_return FromHelper(aborted, reverse.path);
   }
   // From here on nothing of ours is in there, if the kernel lets go of it.
   const auto unprobed =
       co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
-  const auto before = reverse.look();
   const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, deadline);
   if (report.outcome != CallOutcome::kDone || report.detached_lazily || !before.ok() || !before->mount_root)
     co_return report;
@@ -181,7 +182,10 @@ Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) 
   if (!facts.ok() || !facts->mount_root) co_return absl::OkStatus();
   absl::Status status = co_await context_.helper.Unmount(reverse.path, {.force = true}, deadline);
   // Busy or not: whoever waited for its file system has got an error.
-  if (absl::IsDeadlineExceeded(status) || absl::IsResourceExhausted(status)) co_return status;
+  if (!absl::IsDeadlineExceeded(status) && !absl::IsResourceExhausted(status)) co_return absl::OkStatus();
+  // It may be gone, while the end of its file system is waited for.
+  const auto after = reverse.look();
+  if (!after.ok() || after->mount_root) co_return status;
   co_return absl::OkStatus();
 }
 
