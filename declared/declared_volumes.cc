@@ -205,7 +205,7 @@ class DeclaredVolumes::Impl {
 
   // The mounter has publications that files declared.
   [[nodiscard]] bool OwesUnnoted() const {
-    for (const VolumeView& view : mounter_.List()) {
+    for (const VolumeView& view : mounter_.ListDeclared()) {
       for (const PublicationView& publication : view.publications) {
         if (publication.origin == Origin::kDeclared) return true;
       }
@@ -222,7 +222,7 @@ class DeclaredVolumes::Impl {
       entry.state.owed = std::move(obligation);
     }
     // What was declared, and whose note was lost, is let go like any other whose file has gone.
-    for (const VolumeView& view : mounter_.List()) {
+    for (const VolumeView& view : mounter_.ListDeclared()) {
       for (const PublicationView& publication : view.publications) {
         if (publication.origin != Origin::kDeclared || Noted(view.volume_id, publication)) continue;
         Entry& entry = EntryOf({view.plugin_id, view.volume_id, publication.consumer, publication.name});

@@ -3,10 +3,12 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/openat2.h>
 #include <spdlog/spdlog.h>
 #include <sys/mount.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -20,6 +22,7 @@
 #include "base/directory_stream.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "base/unique_fd.h"
 #include "mounter/mountinfo.h"
 
 namespace berth {
@@ -63,7 +66,9 @@ class Token {
       rmdir(path.c_str());
       return ErrnoStatus(error, fmt::format("mount a tmpfs at {}", path));
     }
-    return std::unique_ptr<Token>(new Token(std::move(path), std::move(source)));
+    struct stat info{};
+    const bool known = stat(path.c_str(), &info) == 0;
+    return std::unique_ptr<Token>(new Token(std::move(path), std::move(source), known ? info.st_dev : 0));
   }
   ~Token() {
     Unmount().IgnoreError();
@@ -79,8 +84,14 @@ class Token {
     return absl::OkStatus();
   }
 
-  // Whether PID 1 sees it. By its source: the path may be another there.
-  [[nodiscard]] absl::StatusOr<bool> SeenByHost() const {
+  // Whether PID 1 sees it. Its whole table is read where it does not see it at the same path: that may be
+  // another there.
+  [[nodiscard]] absl::StatusOr<bool> SeenByHost() {
+    if (LiesThere()) {
+      at_same_path_ = true;
+      return true;
+    }
+    if (at_same_path_) return false;
     bool seen = false;
     BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/1/mountinfo", [this, &seen](const MountinfoLine& line) {
       seen = line.source == source_;
@@ -90,11 +101,27 @@ class Token {
   }
 
  private:
-  Token(std::string path, std::string source) : path_(std::move(path)), source_(std::move(source)) {}
+  Token(std::string path, std::string source, dev_t device)
+      : path_(std::move(path)), source_(std::move(source)), device_(device) {}
+
+  // By the device number, which no other file system has meanwhile. A symbolic link leads there where it
+  // leads PID 1.
+  [[nodiscard]] bool LiesThere() const {
+    const UniqueFd root(open("/proc/1/root", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    open_how how{};
+    how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+    if (!root.valid()) return false;
+    const UniqueFd there(static_cast<int>(syscall(SYS_openat2, root.get(), path_.c_str(), &how, sizeof how)));
+    struct stat info{};
+    return there.valid() && fstat(there.get(), &info) == 0 && info.st_dev == device_;
+  }
 
   std::string path_;
   std::string source_;
+  dev_t device_;
   bool mounted_ = true;
+  bool at_same_path_ = false;  // PID 1 has seen it there
 };
 
 bool InPidNamespaceOfItsOwn() {

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mounter/mount_table.h"
+#include "mounter/statmount.h"
 
 namespace berth {
 namespace {
@@ -52,21 +53,26 @@ absl::Status MountOntoItself(const std::string& directory) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> IsShared(const std::string& directory, const PathFacts& facts) {
+  BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
+  if (told.has_value()) return told->shared;
+  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
+  // The last one with this path lies on top.
+  for (const Mount& mount : mounts | std::views::reverse) {
+    if (mount.target == directory) return mount.shared;
+  }
+  return absl::FailedPreconditionError(fmt::format("{}: not in /proc/self/mountinfo", directory));
+}
+
 absl::Status Verify(const std::string& directory) {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
   if (!facts.mount_root) {
     return absl::FailedPreconditionError(fmt::format("{}: the kernel shows no mount there", directory));
   }
-  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
-  // The last one with this path lies on top.
-  for (const Mount& mount : mounts | std::views::reverse) {
-    if (mount.target != directory) continue;
-    if (mount.shared) return absl::OkStatus();
-    return absl::FailedPreconditionError(fmt::format(
-        "{}: the kernel does not show it as shared: mounts made there would not be seen elsewhere",
-        directory));
-  }
-  return absl::FailedPreconditionError(fmt::format("{}: not in /proc/self/mountinfo", directory));
+  BERTH_ASSIGN_OR_RETURN(const bool shared, IsShared(directory, facts));
+  if (shared) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format(
+      "{}: the kernel does not show it as shared: mounts made there would not be seen elsewhere", directory));
 }
 
 }  // namespace

@@ -363,6 +363,8 @@ class Mounter {
       std::map<std::string, std::string> secrets, TimePoint deadline) = 0;
 
   [[nodiscard]] virtual std::vector<VolumeView> List() const = 0;
+  // Those with a publication that a file declared.
+  [[nodiscard]] virtual std::vector<VolumeView> ListDeclared() const = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
   // A publication as its consumer's runtime needs it; nothing where it is not published.

@@ -68,6 +68,7 @@ class MounterImpl final : public Mounter {
                                                 std::map<std::string, std::string> secrets,
                                                 TimePoint deadline) override;
   std::vector<VolumeView> List() const override;
+  std::vector<VolumeView> ListDeclared() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {

@@ -58,6 +58,17 @@ std::vector<VolumeView> MounterImpl::List() const {
   return views;
 }
 
+std::vector<VolumeView> MounterImpl::ListDeclared() const {
+  std::vector<VolumeView> views;
+  for (const auto& [key, actor] : volumes_) {
+    const auto& publications = actor->machine().record().publications;
+    const bool declared = std::ranges::count(publications, Origin::kDeclared, &PublicationRecord::origin) > 0;
+    if (declared && actor->present()) views.push_back(actor->View());
+  }
+  SortByName(&views);
+  return views;
+}
+
 std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
                                             const std::string& volume_id) const {
   const auto actor = FindActor(plugin_id, volume_id);

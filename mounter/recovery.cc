@@ -7,6 +7,7 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/mount_table.h"
+#include "mounter/mountinfo.h"
 
 namespace berth {
 namespace {
@@ -139,23 +140,21 @@ void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& know
                    .message = fmt::format("{}/{}: not in the journal, left alone ({})", paths.tree(),
                                           Printable(name, 128), paths.DescribeDirectory(name))});
   }
-  // One parse of the whole table: a mount of a volume that nobody knows is worth a word, too.
-  const auto mounts = MountsBeneath(paths.tree(), kMountLimit);
-  if (!mounts.ok()) {
-    SPDLOG_WARN("{}", mounts.status().ToString());
-    return;
-  }
-  for (const Mount& mount : *mounts) {
-    if (mount.target.size() <= paths.tree().size()) continue;
-    const std::string beneath = mount.target.substr(paths.tree().size() + 1);
-    if (known.contains(beneath.substr(0, beneath.find('/')))) continue;
+  // A mount of a volume that nobody knows is worth a word, too.
+  const std::string root = paths.tree() + "/";
+  const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+    const std::string target = DecodeMountinfo(line.target);
+    if (!target.starts_with(root)) return true;
+    if (known.contains(target.substr(root.size(), target.find('/', root.size()) - root.size()))) return true;
     events.Append(
         {.type = "volume.stranger",
          .plugin_id = "",
          .volume_id = "",
          .consumer = "",
-         .message = fmt::format("{}: mounted, and not in the journal; left alone", Printable(mount.target))});
-  }
+         .message = fmt::format("{}: mounted, and not in the journal; left alone", Printable(target))});
+    return true;
+  });
+  if (!read.ok()) SPDLOG_WARN("{}", MessageOf(read));
 }
 
 bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog& events) {

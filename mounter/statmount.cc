@@ -93,6 +93,7 @@ absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id) {
   if (!subtype.empty()) facts.fs_type += "." + subtype;
   facts.readonly =
       (answer.fixed.attributes & kAttrReadonly) != 0 || (answer.fixed.superblock_flags & MS_RDONLY) != 0;
+  facts.shared = (answer.fixed.propagation & MS_SHARED) != 0;
   return facts;
 }
 

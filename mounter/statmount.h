@@ -16,6 +16,7 @@ struct MountFacts {
   std::string target;     // as this namespace's root sees it; empty where it cannot be reached from there
   std::string fs_type;    // "fuse.sshfs" where there is a subtype
   bool readonly = false;  // by its own flag or by its superblock's
+  bool shared = false;    // what is mounted beneath it is seen in other namespaces
 };
 
 // Unset where the kernel does not have the call. NOT_FOUND: there is no such mount (any more) in this mount

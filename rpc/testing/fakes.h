@@ -290,6 +290,13 @@ class FakeMounter : public Mounter {
   }
 
   [[nodiscard]] std::vector<VolumeView> List() const override { return volumes; }
+  [[nodiscard]] std::vector<VolumeView> ListDeclared() const override {
+    std::vector<VolumeView> declared;
+    std::ranges::copy_if(volumes, std::back_inserter(declared), [](const VolumeView& view) {
+      return std::ranges::count(view.publications, Origin::kDeclared, &PublicationView::origin) > 0;
+    });
+    return declared;
+  }
   [[nodiscard]] std::optional<VolumeView> Find(const std::string& plugin_id,
                                                const std::string& volume_id) const override {
     const auto it = std::find_if(volumes.begin(), volumes.end(), [&](const VolumeView& view) {

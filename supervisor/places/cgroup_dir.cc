@@ -164,6 +164,8 @@ std::optional<std::string> CgroupMount::DirectoryOf(std::string_view path) const
 std::optional<CgroupMount> FindCgroup2Mount(std::string_view mountinfo) {
   std::optional<CgroupMount> found;
   ForEachLine(mountinfo, [&](std::string_view line) {
+    // Of very many lines few are worth taking apart.
+    if (line.find(" cgroup2 ") == std::string_view::npos) return;
     std::optional<MountLine> mount = ParseMountLine(line);
     if (!mount.has_value() || mount->type != "cgroup2") return;
     // The whole hierarchy rather than a part of it that is mounted once more.
@@ -176,6 +178,7 @@ std::optional<CgroupMount> FindCgroup2Mount(std::string_view mountinfo) {
 std::vector<std::string> FindCgroup1Controllers(std::string_view mountinfo) {
   std::vector<std::string> controllers;
   ForEachLine(mountinfo, [&](std::string_view line) {
+    if (line.find(" cgroup ") == std::string_view::npos) return;
     const std::optional<MountLine> mount = ParseMountLine(line);
     if (!mount.has_value() || mount->type != "cgroup") return;
     for (const std::string_view word : Split(mount->super_options, ",")) controllers.emplace_back(word);

@@ -26,6 +26,8 @@ using place_internal::Enforceable;
 using place_internal::Scopes;
 
 constexpr size_t kProcFileLimit = size_t{4} << 20;
+// Of a node with very many mounts.
+constexpr size_t kMountinfoLimit = size_t{256} << 20;
 constexpr Duration kSystemdAnswersWithin = std::chrono::seconds(5);
 // Another berthd may take the directory away between two steps of ours.
 constexpr int kTries = 10;
@@ -323,7 +325,7 @@ std::unique_ptr<PluginPlace> NoPlace(std::string why, std::string unenforced) {
 
 Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_executor executor,
                                                               PlacerOptions options) {
-  const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", kProcFileLimit);
+  const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", kMountinfoLimit);
   auto scopes = std::make_shared<Scopes>();
   if (mountinfo.ok()) scopes->mount = FindCgroup2Mount(*mountinfo);
 
