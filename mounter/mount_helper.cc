@@ -172,6 +172,11 @@ struct MountHelper::State {
     std::optional<ExitStatus> exit;
   };
 
+  static void Kill(Running& running) {
+    if (running.process->SignalGroup(SIGKILL).ok()) return;
+    [[maybe_unused]] const absl::Status killed = running.process->Signal(SIGKILL);
+  }
+
   // Kills what still runs when whoever waits for it leaves, in whichever way.
   class LeaveBehind {
    public:
@@ -180,9 +185,7 @@ struct MountHelper::State {
       if (running_.exit.has_value()) return;
       // What a probe leaves behind is its children: it is never in the kernel's hands itself.
       running_.place->left_behind = !running_.place->probe;
-      if (!running_.process->SignalGroup(SIGKILL).ok()) {
-        [[maybe_unused]] const absl::Status killed = running_.process->Signal(SIGKILL);
-      }
+      Kill(running_);
     }
     LeaveBehind(const LeaveBehind&) = delete;
     LeaveBehind& operator=(const LeaveBehind&) = delete;
@@ -419,6 +422,8 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
     fail(output.status());
     co_return verdicts;
   }
+  // From before the launch on, so that nobody takes away a mount that is about to be asked.
+  const auto asking = std::make_shared<State::Asking>(state, asked);
   ProcessSpec spec;
   spec.executable = state->executable;
   spec.arguments = asked;
@@ -437,11 +442,12 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
   State::Entry entry{.pid = helper, .what = "probe", .since = since, .began = began, .probe = true};
   const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
   state->reaper.Spawn("reap a probe", State::Reap(running));
-  // Destroyed after the rest of the round was killed.
-  const auto asking = std::make_shared<State::Asking>(state, asked);
   const State::LeaveBehind leave_behind(*running);
   auto done = [running, asking] { return running->exit.has_value() || asking->Unwanted(); };
   const bool overdue = !co_await state->ended->WaitUntil(std::move(done), deadline);
+  const bool ended = running->exit.has_value();
+  // Each says its number before it asks: after this, those that are left have said it.
+  if (!ended) State::Kill(*running);
 
   std::vector<ProbeAnswer> answers = ParseProbe(ReadOutput(*output), asked);
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -450,10 +456,9 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
       verdict = *answers[i].verdict;
       continue;
     }
-    // Its session tells that it is this helper's child and not a stranger of the same number.
     const pid_t child = answers[i].child;
     verdict = absl::UnknownError(fmt::format("probe {}: {} did not say", asked[i], state->executable));
-    if (running->exit.has_value() || child <= 0 || getsid(child) != helper) continue;
+    if (ended || child <= 0) continue;
     State::Entry hanging{.pid = child,
                          .what = "probe " + asked[i],
                          .since = since,
@@ -461,6 +466,8 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
                          .probe = true,
                          .left_behind = true};
     if (overdue) verdict = State::Overdue(hanging);
+    // Its session tells that it is this helper's child and not a stranger of the same number.
+    if (getsid(child) != helper) continue;
     auto process = Process::Adopt(executor, child);
     if (!process.ok()) continue;
     const auto left = std::make_shared<State::Running>(state, *std::move(process), std::move(hanging));

@@ -97,6 +97,8 @@ void Tell(int number, const char* word, int value, bool with_value) {
 }
 
 [[noreturn]] void ProbeOne(int number, const char* path) {
+  // First: once it asks, it may not say anything any more.
+  Tell(number, "pid", getpid(), true);
   struct statx info{};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_FORCE_SYNC;
   if (statx(AT_FDCWD, path, kFlags, STATX_BASIC_STATS, &info) == 0) {
@@ -115,11 +117,7 @@ int Probe(int argc, char** argv) {
     const int number = i - 2;
     const pid_t child = fork();
     if (child == 0) ProbeOne(number, argv[i]);
-    if (child < 0) {
-      Tell(number, "nochild", errno, true);
-    } else {
-      Tell(number, "pid", child, true);
-    }
+    if (child < 0) Tell(number, "nochild", errno, true);
   }
   while (wait(nullptr) > 0 || errno == EINTR) {
   }

@@ -20,6 +20,9 @@ std::string BooksOf(dev_t device) {
   return fmt::format("/sys/class/bdi/{}:{}", major(device), minor(device));
 }
 
+// How long a look at the mount table may take.
+constexpr Duration kLook = std::chrono::seconds(2);
+
 absl::StatusOr<bool> IsMountedHere(dev_t device) {
   bool mounted = false;
   BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
@@ -29,6 +32,13 @@ absl::StatusOr<bool> IsMountedHere(dev_t device) {
   return mounted;
 }
 
+// Also where it cannot be known.
+Awaitable<bool> MayBeMountedHere(dev_t device, TimePoint deadline) {
+  auto look = [device] { return IsMountedHere(device); };
+  const auto mounted = co_await RunBlocking("look where a file system is mounted", std::move(look), deadline);
+  co_return !mounted.ok() || *mounted;
+}
+
 }  // namespace
 
 Awaitable<bool> LivesUnmounted(dev_t device, TimePoint deadline) {
@@ -36,12 +46,11 @@ Awaitable<bool> LivesUnmounted(dev_t device, TimePoint deadline) {
   const std::string books = BooksOf(device);
   const auto kept = [&books] { return access(books.c_str(), F_OK) == 0; };
   if (!kept()) co_return false;
-  auto look = [device] { return IsMountedHere(device); };
-  const auto mounted =
-      co_await RunBlocking("look whether a file system is mounted elsewhere", std::move(look), deadline);
-  if (mounted.ok() && *mounted) co_return false;
+  const TimePoint looked_by = std::max(deadline, Clock::now() + kLook);
+  if (co_await MayBeMountedHere(device, looked_by)) co_return false;
   while (kept()) {
-    if (Clock::now() >= deadline) co_return true;
+    // The number may be another's by now.
+    if (Clock::now() >= deadline) co_return !co_await MayBeMountedHere(device, looked_by + kLook);
     co_await SleepUntil(std::min(deadline, Clock::now() + kBetweenLooks));
   }
   co_return false;

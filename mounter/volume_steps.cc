@@ -268,6 +268,8 @@ Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, Public
   if (!readonly.ok()) co_return absl::UnavailableError(readonly.status().ToString());
   if (!readonly->has_value()) {
     const auto told = co_await context_.helper.IsReadonly(path, deadline);
+    // A helper that ends oddly has not said that it is writable.
+    if (absl::IsInternal(told.status())) co_return absl::UnavailableError(told.status().message());
     if (!told.ok()) co_return Annotate(told.status(), "is it read-only");
     *readonly = *told;
   }
