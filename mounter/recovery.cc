@@ -21,6 +21,12 @@ std::string WhyHeld(const PublicationRecord& publication, bool published) {
   return "not mounted any more: the node was restarted; publish it again, or unpublish it";
 }
 
+// Whether it is mounted again after a reboot without anybody's word. A scheduler may have given it to another
+// node.
+bool MountsUnasked(const PublicationRecord& publication) {
+  return publication.Remounts() && publication.origin != Origin::kScheduler;
+}
+
 void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,
                    Circumstances circumstances, std::vector<Reconciliation>* plan) {
   if (!facts.error.empty()) {
@@ -41,7 +47,7 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
   }
   if (!p.held.empty()) return;
   if (circumstances.rebooted) {
-    if (p.Remounts() && !record.rebuilt) {
+    if (MountsUnasked(p) && !record.rebuilt) {
       plan->push_back({ReconcileAction::kResume, p.key, "not mounted any more: the node was restarted"});
     } else {
       plan->push_back({ReconcileAction::kHold, p.key, WhyHeld(p, true)});
@@ -92,7 +98,7 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
         break;
       case PublicationState::kPublishing:
         if (after_reboot && p.held.empty()) {
-          plan.push_back(p.Remounts() && !record.rebuilt
+          plan.push_back(MountsUnasked(p) && !record.rebuilt
                              ? Reconciliation{ReconcileAction::kResume, p.key,
                                               "not finished before the node was restarted"}
                              : Reconciliation{ReconcileAction::kHold, p.key, WhyHeld(p, false)});
@@ -100,7 +106,7 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
         break;
       case PublicationState::kUnpublishing:
         // A repair's first half goes on; its second is like anything else that is to be published.
-        if (after_reboot && p.again && p.held.empty() && !p.Remounts()) {
+        if (after_reboot && p.again && p.held.empty() && !MountsUnasked(p)) {
           plan.push_back({ReconcileAction::kHold, p.key, WhyHeld(p, false)});
         }
         break;
