@@ -226,6 +226,26 @@ TEST_F(MounterReconcileTest, WhatLiesOverAnEphemeralVolumeIsNotTakenForIt) {
   EXPECT_FALSE(View().uncertain);
 }
 
+TEST_F(MounterReconcileTest, AfterALostJournalARequestIsComparedBeforeItIsBelieved) {
+  PublishRequest request = Request();
+  request.permissions.mode = 0750;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  Close();
+  std::ofstream(options_.state_dir + "/journal.db") << "no journal";
+  Open();
+  PublishRequest other = Request("v1", "db");
+  other.use.access_type = AccessType::kBlock;
+  EXPECT_EQ(Publish(other).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
+  // The identity files do not tell its permissions.
+  EXPECT_EQ(Publish(request), target);
+  PublishRequest changed = request;
+  changed.permissions.mode = 0700;
+  EXPECT_EQ(Publish(changed).status().code(), absl::StatusCode::kAlreadyExists) << "known again";
+  EXPECT_FALSE(View().uncertain);
+}
+
 class MounterDeadMountTest : public MounterReconcileTest {
  protected:
   void SetUp() override {
@@ -274,6 +294,31 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
   EXPECT_THAT(plugin_.Log(),
               ElementsAre("NodeStageVolume v1", "NodePublishVolume v1", "NodeUnpublishVolume v1",
                           "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
+}
+
+TEST_F(MounterDeadMountTest, WhatDiesWhileAnotherIsBeingPublishedIsMountedAgainAfterwards) {
+  PublishRequest request = Request();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  PublishRequest another = Request("v1", "db");
+  another.remount = true;
+  const auto second = loop_.Start(mounter_->Publish(another, Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 2; }));
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead"));
+  fuse_.reset();
+  Serve();
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "not in the middle of a step";
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return second->has_value(); }));
+  ASSERT_TRUE((*second)->ok()) << (*second)->status();
+  ASSERT_TRUE(WaitForEvent("volume.remounted", 2));
+  ASSERT_TRUE(WaitPublished());
+  for (const std::string& path : {*target, ***second}) {
+    EXPECT_EQ(*ReadFile(path + "/hello", 100), "hello\n");
+  }
 }
 
 TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainAtTheDoctorsHandWhateverItsPolicy) {

@@ -137,6 +137,23 @@ TEST_F(MounterReleaseTest, AnUnpublishWaitsForTheConsumersEnd) {
       << "nobody said what it consists of";
 }
 
+TEST_F(MounterReleaseTest, AnUnpublishWaitsForTheConsumerThatThereIsByThen) {
+  Consumer first;
+  Consumer second;
+  ASSERT_TRUE(Publish(Of(first)).ok());
+  UnpublishRequest undo = Undo(Request());
+  undo.wait_for_consumer = true;
+  const auto waiting = loop_.Start(mounter_->Unpublish(undo, Soon()));
+  ASSERT_TRUE(Publish(Of(second)).ok());
+  first.End();
+  ASSERT_TRUE(Publish(Request("v2")).ok());
+  EXPECT_FALSE(waiting->has_value());
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  second.End();
+  ASSERT_TRUE(loop_.RunUntil([&] { return waiting->has_value(); }));
+  EXPECT_TRUE((*waiting)->ok()) << (*waiting)->status();
+}
+
 TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   for (const char* volume : {"v1", "v2", "v3"}) ASSERT_TRUE(Publish(Request(volume)).ok());
   PublishRequest again = Request("v1");

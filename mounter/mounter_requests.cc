@@ -82,12 +82,18 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
 }
 
 Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {
-  const auto actor = FindActor(request.plugin_id, request.volume_id);
-  if (actor == nullptr) co_return absl::OkStatus();
-  // By value: what is awaited may change the record.
-  const std::vector<PublicationRecord> publications = actor->machine().record().publications;
-  for (const PublicationRecord& publication : publications) {
-    if (!Concerns(request, publication.key)) continue;
+  // Meanwhile others may publish for it, and it may be said anew what it consists of.
+  std::vector<ConsumerLife> ended;
+  while (true) {
+    const auto actor = FindActor(request.plugin_id, request.volume_id);
+    if (actor == nullptr) co_return absl::OkStatus();
+    const auto& publications = actor->machine().record().publications;
+    const auto next = std::ranges::find_if(publications, [&](const PublicationRecord& p) {
+      return Concerns(request, p.key) && std::ranges::find(ended, p.life) == ended.end();
+    });
+    if (next == publications.end()) co_return absl::OkStatus();
+    // By value: what is awaited may change the record.
+    const PublicationRecord publication = *next;
     if (publication.life.kind == ConsumerLife::Kind::kUnknown) {
       co_return absl::FailedPreconditionError(
           fmt::format("{}: it is not known what it consists of, so its end cannot be waited for: publish "
@@ -99,8 +105,8 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
                                                         Describe(publication.key),
                                                         DescribeLife(publication.life)));
     }
+    ended.push_back(publication.life);
   }
-  co_return absl::OkStatus();
 }
 
 Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consumer, TimePoint deadline) {

@@ -153,6 +153,7 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       self->running_since_.reset();
       self->waiting_for_.clear();
       std::exchange(self->current_, nullptr)->Finish(std::move(status));
+      self->MendStaging();
       continue;
     }
     if (!self->machine_.Unsettled() && !self->stale_row_) break;
@@ -163,7 +164,9 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       return !actor->queue_.empty() || actor->context_.stopping || Clock::now() >= actor->next_retry_;
     };
     co_await self->changed_.WaitUntil(std::move(disturbed), self->next_retry_);
-    if (self->queue_.empty() && !context.stopping) co_await self->Settle();
+    if (!self->queue_.empty() || context.stopping) continue;
+    co_await self->Settle();
+    self->MendStaging();
   }
   self->next_retry_at_.reset();
   if (context.stopping) {
@@ -264,13 +267,17 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
                        machine_.NextTeardown().kind != StepKind::kNone;
   if (undoing) {
     const absl::Status status = co_await Drive(key);
-    if (!status.ok()) co_return Annotate(status, "the volume's last use is still being undone");
-  }
-  const bool completed = machine_.record().rebuilt;
-  if (completed) {
-    machine_.Complete(request.use, request.volume_context, request.publish_context);
+    // Undone to be mounted again, it may wait for what this request brings.
+    publication = machine_.record().Find(key);
+    const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
+                       (machine_.AwaitsSecrets(*publication) || !publication->held.empty());
+    if (!status.ok() && !waits) co_return Annotate(status, "the volume's last use is still being undone");
   }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
+  const bool completed = machine_.record().rebuilt;
+  if (completed) {
+    machine_.Complete(NewPublication(request), request.use, request.volume_context, request.publish_context);
+  }
   publication = machine_.record().Find(key);
   if (publication == nullptr) co_return false;
   if (publication->state == PublicationState::kPublishing && !publication->held.empty() &&

@@ -75,7 +75,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // False where there is nothing to repair.
   bool Repair(const PublicationKey& key, const std::string& why);
   // Its consumer has ended.
-  void Release(const PublicationKey& key, const std::string& why);
+  void Release(const PublicationKey& key, const ConsumerLife& life, const std::string& why);
   // Notes an expansion durably, and begins it.
   [[nodiscard]] static Awaitable<absl::Status> Owe(std::shared_ptr<VolumeActor> self, int64_t bytes);
 
@@ -140,6 +140,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void Apply(const Reconciliation& found);
   // Everything is undone and done again, the staging first; false where that may not be.
   bool RepairStaging(const std::string& why, bool asked);
+  // What died while a step was under way is repaired after it.
+  void MendStaging();
   void Untrack(uint64_t mount_id);
   [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
   void TellConsumers();

@@ -53,6 +53,8 @@ Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> giv
 }  // namespace
 
 Awaitable<absl::Status> VolumeActor::Drive(PublicationKey key) {
+  // Of a step of another publication: who waited for it has been told.
+  [[maybe_unused]] const auto old = machine_.TakeFailure(key);
   while (true) {
     const Step step = machine_.NextFor(key);
     if (step.kind == StepKind::kNone) co_return co_await CommitOutcome(key);

@@ -131,9 +131,14 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   return news;
 }
 
-void VolumeMachine::Complete(VolumeUse use, std::map<std::string, std::string> volume_context,
+void VolumeMachine::Complete(const PublicationRecord& said, VolumeUse use,
+                             std::map<std::string, std::string> volume_context,
                              std::optional<std::map<std::string, std::string>> publish_context) {
   if (!record_.rebuilt) return;
+  if (PublicationRecord* known = record_.Find(said.key)) {
+    known->permissions = said.permissions;
+    known->had_secrets = said.had_secrets;
+  }
   record_.rebuilt = false;
   record_.use = std::move(use);
   record_.volume_context = std::move(volume_context);
@@ -208,10 +213,17 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
-    if (p.state != PublicationState::kPublished || !(asked || p.Remounts()) || !p.held.empty()) return false;
+    if (!p.held.empty()) return false;
+    // What is on its way is in nobody's use yet.
+    if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
-    if (NeedsStaging(p) && p.state == PublicationState::kPublished) Repair(p.key, error);
+    if (!NeedsStaging(p)) continue;
+    if (p.state == PublicationState::kPublished) Repair(p.key, error);
+    if (p.state != PublicationState::kPublishing || !p.sent) continue;
+    p.state = PublicationState::kUnpublishing;
+    p.again = true;
+    p.secrets_at_hand = false;
   }
   record_.stage_state = StageState::kUnstaging;
   record_.last_error = error;

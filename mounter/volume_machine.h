@@ -114,7 +114,8 @@ class VolumeMachine {
   // secrets lie, whether it is mounted again of itself. True if that is news.
   bool Adopt(const PublicationRecord& said);
   // A rebuilt record learns what only the lost journal knew.
-  void Complete(VolumeUse use, std::map<std::string, std::string> volume_context,
+  void Complete(const PublicationRecord& said, VolumeUse use,
+                std::map<std::string, std::string> volume_context,
                 std::optional<std::map<std::string, std::string>> publish_context);
   // It is not wanted any more. One of which nothing was sent is gone at once. False where there is none.
   bool Unwant(const PublicationKey& key);

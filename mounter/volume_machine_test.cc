@@ -458,6 +458,24 @@ TEST(VolumeMachineTest, ADeadStagingIsMadeAnewAtAnOperatorsWordWhateverThePolicy
   EXPECT_EQ(Show(machine), "unstaging, web unpublishing?");
 }
 
+TEST(VolumeMachineTest, ADeadStagingTakesWhatIsOnItsWayWithIt) {
+  for (const bool sent : {false, true}) {
+    VolumeMachine machine = VolumeMachine::Fresh(Record());
+    PublicationRecord web = Publication(kWeb);
+    web.remount = true;
+    machine.Want(web);
+    Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+    Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+    machine.Want(Publication(kDb));
+    if (sent) Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kDb));
+    ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
+    for (int i = 0; i < 20 && !machine.Movable().empty(); ++i) {
+      Outcome(machine, CallOutcome::kDone, machine.NextFor(machine.Movable().front()));
+    }
+    EXPECT_EQ(Show(machine), "staged, web published, db published") << sent;
+  }
+}
+
 TEST(VolumeMachineTest, ADeadStagingStaysWhileSomebodyIsNotToBeMountedAgain) {
   VolumeMachine machine = Published();
   EXPECT_FALSE(machine.RepairStaging("ENOTCONN"));

@@ -140,7 +140,13 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   Start();
 }
 
+void VolumeActor::MendStaging() {
+  if (!staging_dead_ || !machine_.present() || context_.stopping) return;
+  RepairStaging("its staging is dead", /*asked=*/false);
+}
+
 bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
+  if (trying_.kind != StepKind::kNone) return false;  // MendStaging comes afterwards
   if (!machine_.RepairStaging(why, asked)) return false;
   for (const PublicationRecord& p : machine_.record().publications) {
     if (!p.again) continue;
@@ -168,7 +174,9 @@ bool VolumeActor::Confirm(Origin origin) {
 
 bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
   // What is dead from the staging up is not mended by publishing that once more.
-  if (staging_dead_ && RepairStaging(why, /*asked=*/true)) return true;
+  const PublicationRecord* publication = machine_.record().Find(key);
+  const bool staged = machine_.record().stages && publication != nullptr && !publication->ephemeral;
+  if (staging_dead_ && staged) return RepairStaging(why, /*asked=*/true);
   if (!machine_.Repair(key, why)) return false;
   remounting_.insert(key);
   SaveSoon();
@@ -177,9 +185,10 @@ bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
   return true;
 }
 
-void VolumeActor::Release(const PublicationKey& key, const std::string& why) {
+void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, const std::string& why) {
   const PublicationRecord* publication = machine_.record().Find(key);
-  if (publication == nullptr || context_.stopping) return;
+  // Its consumer may be another by now.
+  if (publication == nullptr || publication->life != life || context_.stopping) return;
   if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
   Event("volume.released", key.consumer, why);
   UnpublishRequest request;
@@ -229,9 +238,10 @@ void VolumeActor::TellConsumers() {
       lives[id] = p.life;
       const auto known = watched_.find(id);
       if (known != watched_.end() && known->second == p.life) continue;
-      context_.consumers.Watch(id, p.life, [weak = weak_from_this(), key = p.key](const std::string& why) {
-        if (const auto self = weak.lock()) self->Release(key, why);
-      });
+      context_.consumers.Watch(id, p.life,
+                               [weak = weak_from_this(), key = p.key, life = p.life](const std::string& why) {
+                                 if (const auto self = weak.lock()) self->Release(key, life, why);
+                               });
     }
   }
   for (const auto& [id, life] : watched_) {
