@@ -7,6 +7,20 @@ readonly AT_THE_END=/var/lib/at-the-end # what the witness found
 mounted() { mountpoint -q "$1"; }
 published() { [[ $(volume_value "$1" .state) == PUBLISHED ]]; }
 create() { berthctl volume create --plugin disk --size 16MiB --parameter "kind=$2" "${@:3}" "$1"; }
+# unit NAME ORDER COMMANDS: a unit that runs the commands when it is stopped.
+unit() {
+  printf '#!/bin/sh\n%s\n' "$3" >"/var/lib/$1"
+  chmod +x "/var/lib/$1"
+  cat >"$UNIT_DIR/$1.service" <<UNIT
+[Unit]
+$2
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+ExecStop=-/var/lib/$1
+UNIT
+}
 
 if ((BOOT == 0)); then
   hostpath_file disk </dev/null
@@ -35,24 +49,11 @@ if ((BOOT == 0)); then
   expect 'the mounts after a restart of berthd' "$(grep -F /var/lib/berth/volumes/ /proc/self/mountinfo | sort)" "$before"
 
   # A unit that uses a declared volume, and still has it while it stops; and a witness that is stopped after berthd.
-  cat >"$UNIT_DIR/case-user.service" <<UNIT
-[Unit]
-After=berthd.service
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/true
-ExecStop=/bin/sh -c 'mountpoint -q $(cat /var/lib/target-img) && echo stopped >>$(cat /var/lib/target-img)/data'
-UNIT
-  cat >"$UNIT_DIR/case-witness.service" <<UNIT
-[Unit]
-Before=berthd.service
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/bin/true
-ExecStop=/bin/sh -c 'grep -F /var/lib/berth/volumes/ /proc/self/mountinfo >$AT_THE_END; losetup --list --noheadings >>$AT_THE_END; journalctl -u berthd -o cat | tail -n 15 >>$AT_THE_END.log; true'
-UNIT
+  img=$(cat /var/lib/target-img)
+  unit case-user After=berthd.service "mountpoint -q $img && echo stopped >>$img/data"
+  unit case-witness Before=berthd.service "grep -F /var/lib/berth/volumes/ /proc/self/mountinfo >$AT_THE_END
+    losetup --list --noheadings >>$AT_THE_END
+    journalctl -u berthd -o cat | tail -n 15 >>$AT_THE_END.log"
   systemctl daemon-reload
   systemctl start case-user case-witness
   boot_again
