@@ -11,6 +11,7 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/mount_helper.h"
+#include "mounter/root_permissions.h"
 #include "mounter/testing/mounter_test_base.h"
 
 namespace berth {
@@ -264,13 +265,69 @@ TEST_F(MounterTest, AnAttachIsDemandedInPlainWords) {
   EXPECT_TRUE(Publish(attached).ok());
 }
 
+TEST_F(MounterTest, AMountGroupIsRefusedBeforeAnythingIsDoneWhereThePluginHasNone) {
+  PublishRequest request = Request();
+  request.use.volume_mount_group = "100";
+  const auto refused = Publish(request);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("VOLUME_MOUNT_GROUP"));
+  EXPECT_THAT(plugin_.Log(), IsEmpty());
+  EXPECT_TRUE(Gone());
+
+  plugins_.facts.node_capabilities.insert(::csi::v1::NodeServiceCapability::RPC::VOLUME_MOUNT_GROUP);
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_EQ(plugin_.LastPublish().volume_capability().mount().volume_mount_group(), "100");
+  plugins_.facts.node_capabilities.erase(::csi::v1::NodeServiceCapability::RPC::VOLUME_MOUNT_GROUP);
+  EXPECT_EQ(Publish(request), target) << "what stands is found, whatever the plugin says now";
+}
+
+TEST_F(MounterTest, ALabelIsRefusedBeforeAnythingIsDoneWhereSelinuxIsOff) {
+  if (SelinuxIsOn()) GTEST_SKIP() << "SELinux is on here";
+  PublishRequest request = Request();
+  request.permissions.selinux_label = "system_u:object_r:container_file_t:s0";
+  const auto refused = Publish(request);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("SELinux is not on"));
+  EXPECT_THAT(plugin_.Log(), IsEmpty());
+  EXPECT_TRUE(Gone());
+}
+
 TEST_F(MounterTest, APluginsVolumeLimitIsKept) {
   plugins_.facts.max_volumes_per_node = 1;
-  ASSERT_TRUE(Publish(Request("v1")).ok());
+  const auto target = Publish(Request("v1"));
+  ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_EQ(Publish(Request("v2")).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(Publish(Request("v1", "db")).ok()) << "a second use is no second volume";
+  EXPECT_EQ(Publish(Request("v1")), target) << "a repeat is no second volume";
+  EXPECT_TRUE(Publish(Request("v1", "db")).ok()) << "a second use is none either";
   ASSERT_TRUE(Unpublish(Request("v1")).ok() && Unpublish(Request("v1", "db")).ok());
   EXPECT_TRUE(Publish(Request("v2")).ok());
+}
+
+TEST_F(MounterTest, ARepeatOfWhatIsUnderWayIsNotCountedAgainstTheLimit) {
+  plugins_.facts.max_volumes_per_node = 1;
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto first = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
+  EXPECT_EQ(Publish(Request("v2")).status().code(), absl::StatusCode::kResourceExhausted);
+  // Not identical, so it does not join; it waits its turn and finds what the first one made.
+  PublishRequest repeat = Request();
+  repeat.remount = true;
+  const auto second = loop_.Start(mounter_->Publish(repeat, Soon()));
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value() && second->has_value(); }));
+  ASSERT_TRUE((*first)->ok()) << (*first)->status();
+  ASSERT_TRUE((*second)->ok()) << (*second)->status();
+  EXPECT_EQ(***first, ***second);
+
+  // Begun and never come to its end.
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  const auto late = loop_.Run(mounter_->Publish(Request(), Clock::now() + std::chrono::milliseconds(100)));
+  EXPECT_FALSE(late.ok());
+  plugin_.ClearFaults();
+  const auto again = Publish(Request());
+  EXPECT_TRUE(again.ok()) << again.status();
 }
 
 TEST_F(MounterTest, AnUnknownPluginIsSaidAtOnce) {

@@ -23,7 +23,8 @@ namespace berth {
 // Against the plugin and this node, for a publication that is not begun yet. FAILED_PRECONDITION: it must be
 // attached first; the plugin does not know the mount group; SELinux is not on; the volume is held under
 // another node id. RESOURCE_EXHAUSTED: the plugin holds as many volumes here as it takes. `record` is null
-// where the volume is not held; `held_through` counts the volumes that are, through the plugin.
+// where the volume is not held; `held_through` counts the volumes that are, through the plugin: looked at
+// only where the plugin has a limit and `record` is null.
 [[nodiscard]] absl::Status CheckPlugin(const PublishRequest& request, const PluginFacts& facts,
                                        const VolumeRecord* record, size_t held_through);
 

@@ -233,24 +233,20 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     auto superseded = [this, publish] { return Superseded(publish); };
     auto plugin = co_await AwaitPlugin(request.plugin_id, superseded, until);
     if (!plugin.ok()) co_return plugin.status();
-    const bool begun = machine_.record().Find(key) != nullptr;
-    if (!begun && !plugin->refuses_new.empty()) co_return absl::FailedPreconditionError(plugin->refuses_new);
-    BERTH_CO_RETURN_IF_ERROR(CheckAttached(request, plugin->facts));
-    if (request.secrets_reference.kind != SecretsReference::Kind::kNone) {
+    Secrets referred;
+    const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
+    if (elsewhere) {
       // Before anything is begun: who asks learns at once that they are not there.
       auto secrets =
           co_await ReadSecretsReference(request.secrets_reference, context_.options.credentials_dir, until);
       if (!secrets.ok()) co_return Annotate(secrets.status(), "its secrets");
-      secrets_[key] = *std::move(secrets);
+      referred = *std::move(secrets);
     }
-    const int64_t limit = plugin->facts.max_volumes_per_node.value_or(0);
-    if (limit > 0 && !machine_.present() &&
-        context_.volumes_through(request.plugin_id) >= static_cast<size_t>(limit)) {
-      co_return absl::ResourceExhaustedError(fmt::format(
-          "plugin {} takes {} volumes on this node, and holds as many", request.plugin_id, limit));
-    }
+    // Nothing is awaited between this and the intent: another volume would take the last place meanwhile.
+    BERTH_CO_RETURN_IF_ERROR(MayBegin(request, *plugin));
     if (Superseded(publish))
       co_return absl::AbortedError("not begun: an unpublish of the same came after it");
+    if (elsewhere) secrets_[key] = std::move(referred);
     BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
     BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
   }
@@ -258,6 +254,18 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   if (publication == nullptr) co_return absl::InternalError("the publication vanished");
   operation->target_path = context_.paths->TargetPath(machine_.record(), *publication);
   co_return absl::OkStatus();
+}
+
+absl::Status VolumeActor::MayBegin(const PublishRequest& request,
+                                   const PluginDirectory::Entry& plugin) const {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  if (machine_.record().Find(key) != nullptr) return CheckAttached(request, plugin.facts);
+  if (!plugin.refuses_new.empty()) return absl::FailedPreconditionError(plugin.refuses_new);
+  if (machine_.present()) return CheckPlugin(request, plugin.facts, &machine_.record(), 0);
+  // Every volume is looked at, so only where it matters.
+  const bool limited = plugin.facts.max_volumes_per_node.value_or(0) > 0;
+  const size_t held = limited ? context_.volumes_through(request.plugin_id) : 0;
+  return CheckPlugin(request, plugin.facts, nullptr, held);
 }
 
 Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, TimePoint until) {

@@ -111,6 +111,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   // Before a publish: finishes what is being undone in its way, and says whether it is published already.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
+  // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
+  // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
+                                      const PluginDirectory::Entry& plugin) const;
   // Writes the intent down, with the directories that it needs; undone in memory if that fails.
   [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
   // Takes one publication to its goal, and the volume after it where it was the last; OK once that is
