@@ -372,5 +372,17 @@ TEST_F(CallsInFlightTest, AnErrorDoesNotRepeatASecret) {
   EXPECT_EQ(MessageOf(failed), "mount -o password=********* failed");
 }
 
+TEST_F(CallsInFlightTest, AnErrorDoesNotRepeatAMountFlag) {
+  plugin_->Fail("NodeStageVolume",
+                grpc::Status(grpc::StatusCode::INTERNAL, "mount -o uid=1000,password=geheimnis failed"));
+  const absl::Status failed = RunOn<absl::Status>(loop_, [](CsiClient* client) -> Awaitable<absl::Status> {
+    csi::NodeStageVolumeRequest request;
+    request.mutable_volume_capability()->mutable_mount()->add_mount_flags("uid=1000");
+    request.mutable_volume_capability()->mutable_mount()->add_mount_flags("password=geheimnis");
+    co_return (co_await client->NodeStageVolume(request, Soon())).status();
+  }(client_.get()));
+  EXPECT_EQ(MessageOf(failed), "mount -o uid=1000,password=********* failed");
+}
+
 }  // namespace
 }  // namespace berth

@@ -11,6 +11,7 @@
 #include <list>
 
 #include "csi/csi.pb.h"
+#include "csi/mount_flags.h"
 #include "csi/redact.h"
 
 namespace berth {
@@ -117,9 +118,11 @@ void Base64(std::string_view value, std::string_view alphabet, size_t skip, Scra
   }
 }
 
-// Every csi_secret value of `message`.
+enum class Sensitive { kFlag, kSecret };
+
+// Every csi_secret value of `message`, and every mount flag.
 template <class F>
-void ForEachSecret(const Message& message, bool secret, int depth, F&& each) {
+void ForEachSensitive(const Message& message, bool secret, int depth, F&& each) {
   if (depth > kMaxMessageDepth) return;
   const Reflection* reflection = message.GetReflection();
   std::vector<const FieldDescriptor*> fields;
@@ -128,15 +131,17 @@ void ForEachSecret(const Message& message, bool secret, int depth, F&& each) {
     // In a map it is the value that is secret; its key is a name, and would blacken ordinary words.
     if (message.GetDescriptor()->options().map_entry() && field->number() == 1) continue;
     const bool marked = secret || field->options().GetExtension(::csi::v1::csi_secret);
+    const bool flags = HoldsMountFlags(field);
     const int size = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
     for (int i = 0; i < size; ++i) {
       if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-        ForEachSecret(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
-                                           : reflection->GetMessage(message, field),
-                      marked, depth + 1, each);
-      } else if (marked && field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+        ForEachSensitive(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                              : reflection->GetMessage(message, field),
+                         marked, depth + 1, each);
+      } else if ((marked || flags) && field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
         std::string scratch;
-        each(field->is_repeated() ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
+        each(marked ? Sensitive::kSecret : Sensitive::kFlag,
+             field->is_repeated() ? reflection->GetRepeatedStringReference(message, field, i, &scratch)
                                   : reflection->GetStringReference(message, field, &scratch));
       }
     }
@@ -330,8 +335,14 @@ void RecentSecrets::Remember(const std::string& plugin_id, std::string_view valu
 }
 
 void RecentSecrets::RememberFrom(const std::string& plugin_id, const Message& message, TimePoint now) {
-  ForEachSecret(message, false, 0,
-                [this, &plugin_id, now](const std::string& value) { Remember(plugin_id, value, now); });
+  // The secrets last: what was used longest ago is forgotten first, and flags are many.
+  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& flag) {
+    if (kind != Sensitive::kFlag) return;
+    for (const std::string_view value : SecretsInFlag(flag)) Remember(plugin_id, value, now);
+  });
+  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& value) {
+    if (kind == Sensitive::kSecret) Remember(plugin_id, value, now);
+  });
 }
 
 void RecentSecrets::Hold(const std::string& plugin_id, const std::vector<std::string>& values) {

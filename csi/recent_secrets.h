@@ -1,5 +1,6 @@
-// Values of secrets that a plugin was given of late, so that they can be kept out of its log: some drivers
-// print their requests, or the environment they were started with.
+// Values of secrets that a plugin was given of late, in its mount flags too, so that they can be kept out of
+// its log and its errors: some drivers print their requests, or the environment they were started with, and
+// quote the options of a mount that failed.
 //
 // Owned by main. Any thread: fed on the loop (by the CSI client before a request leaves, by the launch before
 // the plugin runs), asked by the thread that reads the logs. Values live in memory that is wiped when they
@@ -90,7 +91,8 @@ class RecentSecrets {
 
   // To be called before the plugin can know the value.
   void Remember(const std::string& plugin_id, std::string_view value, TimePoint now = Clock::now());
-  // The same for every value in the message's csi_secret fields, at any depth.
+  // The same for every value in the message's csi_secret fields, at any depth, and for what may be one in its
+  // mount flags (csi/mount_flags.h).
   void RememberFrom(const std::string& plugin_id, const google::protobuf::Message& message,
                     TimePoint now = Clock::now());
   // What the plugin was launched with (files and credentials in its environment): it knows them for as long

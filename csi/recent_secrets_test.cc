@@ -116,6 +116,29 @@ TEST(RecentSecretsTest, SecretFieldsOfARequestAreRemembered) {
             "volume-1 username ************* filer.example");
 }
 
+TEST(RecentSecretsTest, WhatMayBeSecretInMountFlagsIsRemembered) {
+  ::csi::v1::CreateVolumeRequest request;
+  auto& mount = *request.add_volume_capabilities()->mutable_mount();
+  mount.set_fs_type("cifs-ntfs");
+  mount.add_mount_flags("vers=3.1.1,dir_mode=0000755,password=geheimnis");
+  RecentSecrets secrets;
+  secrets.RememberFrom("smb", request);
+  EXPECT_EQ(
+      secrets.Of("smb")->Redacted("mount -t cifs-ntfs -o vers=3.1.1,dir_mode=0000755,password=geheimnis"),
+      "mount -t cifs-ntfs -o vers=3.1.1,dir_mode=0000755,password=*********");
+}
+
+TEST(RecentSecretsTest, FlagsDoNotPushOutTheSecretsOfTheirOwnRequest) {
+  ::csi::v1::NodeStageVolumeRequest request;
+  (*request.mutable_secrets())["key"] = "geheimnis";
+  for (int i = 0; i < 9; ++i) {
+    request.mutable_volume_capability()->mutable_mount()->add_mount_flags("x=value-" + std::to_string(i));
+  }
+  RecentSecrets secrets({.values = 4, .bytes = 1000, .age = hours(1)});
+  secrets.RememberFrom("smb", request);
+  EXPECT_EQ(secrets.Of("smb")->Redacted("geheimnis"), "*********");
+}
+
 // A snapshot in use is not disturbed by what comes after it.
 TEST(RecentSecretsTest, SnapshotsStayAsTheyAre) {
   RecentSecrets secrets;

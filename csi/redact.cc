@@ -28,9 +28,7 @@ constexpr size_t kMaxSortedEntries = 256;
 
 bool IsSecret(const FieldDescriptor* field) { return field->options().GetExtension(::csi::v1::csi_secret); }
 
-// Flags such as password=… are passed to mount by some drivers, so they are not for logs. Berth's own
-// messages use CSI's name for them.
-bool IsHidden(const FieldDescriptor* field) { return IsSecret(field) || field->name() == "mount_flags"; }
+bool IsHidden(const FieldDescriptor* field) { return IsSecret(field) || HoldsMountFlags(field); }
 
 void Strip(Message* message, int depth) {
   if (depth > kMaxMessageDepth) {
@@ -213,6 +211,8 @@ class LineWriter {
 };
 
 }  // namespace
+
+bool HoldsMountFlags(const FieldDescriptor* field) { return field->name() == "mount_flags"; }
 
 void StripSecrets(Message* message) { Strip(message, 0); }
 

@@ -4,6 +4,7 @@
 // Pure; any thread.
 #pragma once
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
 #include <string>
@@ -12,6 +13,10 @@ namespace berth {
 
 // Deeper than any message of CSI's or ours lies.
 inline constexpr int kMaxMessageDepth = 32;
+
+// Whether `field` holds mount options, which are as sensitive as secrets and not marked so: drivers are given
+// password=… in them. Berth's own messages use CSI's name for them.
+[[nodiscard]] bool HoldsMountFlags(const google::protobuf::FieldDescriptor* field);
 
 // Empties every csi_secret field in `message`, at any depth (map keys too: they may tell), and every field
 // that our proto does not know (it may be a secret of a later one). What lies deeper than any message of

@@ -19,6 +19,7 @@ namespace {
 using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class FaultAnswerTest : public FaultTest {};
 
@@ -37,6 +38,35 @@ TEST_F(FaultAnswerTest, Fault10OkWithoutAMountIsAnErrorThatNamesThePlugin) {
   fault_.Play();
   Publish(volume, "job");
   Unpublish(volume, "job");
+}
+
+// A flag is as sensitive as a secret, and drivers quote what a mount was given.
+TEST_F(FaultAnswerTest, Fault12AMountFlagThatAnErrorQuotesIsToldNowhere) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string flag = fmt::format("password={}", kSecretInFlag);
+  fault_.Play(
+      {fmt::format("rpc = \"NodeStageVolume\"\naction = \"fail\"\ncode = \"UNAVAILABLE\"\n"
+                   "text = \"mount -o uid=1000,{} failed\"",
+                   flag)});
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id(fault_.id());
+  request.set_volume_id(volume);
+  request.set_consumer("job");
+  request.mutable_capability()->add_mount_flags("uid=1000");
+  request.mutable_capability()->add_mount_flags(flag);
+  v1::PublishVolumeResponse response;
+  const grpc::Status status = node_.stub().PublishVolume(Node::Context(seconds(1)).get(), request, &response);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.error_message(), Not(HasSubstr(kSecretInFlag)));
+  const std::string shown = "mount -o uid=1000,password=****************** failed";
+  const v1::Volume waits = WaitVolume(volume, "its error is told", [&](const v1::Volume& known) {
+    return known.last_error().find(shown) != std::string::npos;
+  });
+  EXPECT_THAT(waits.last_error(), Not(HasSubstr(kSecretInFlag)));
+  fault_.Play();
+  Unpublish(volume, "job");
+  WaitReleased(volume);  // TearDown looks for the flag in all that was written.
 }
 
 TEST_F(FaultAnswerTest, Fault11OkOnUnpublishWhileStillMountedIsRetried) {

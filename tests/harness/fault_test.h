@@ -31,6 +31,8 @@ class FaultTest : public testing::Test {
  protected:
   // Goes with every Publish, and must be nowhere afterwards.
   static constexpr const char* kSecret = "hunter2-0f6d1c9a55";
+  // For tests that give a mount flag: nowhere afterwards but in the journal, which keeps a volume's flags.
+  static constexpr const char* kSecretInFlag = "hunter3-77c0a4e1b2";
 
   FaultTest() : fault_(node_) {}
   void TearDown() override;
