@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <list>
 #include <map>
@@ -27,9 +30,11 @@ namespace berth {
 namespace {
 
 constexpr char kName[] = "berth-mount-helper";
-constexpr size_t kOutputLimit = size_t{64} * 1024;
-// Half of those that may be left behind, so that probes take no unmount's place.
+constexpr size_t kOutputLimit = (size_t{1} << 20) + 1024;
+// Shares of those that may be left behind, so that probes and reads take no unmount's place.
 constexpr size_t kStuckProbes = kStuckHelpers / 2;
+constexpr size_t kStuckReads = kStuckHelpers / 8;
+constexpr size_t kStuckSteps = kStuckHelpers - kStuckProbes - kStuckReads;
 // How many paths one helper probes. A round begins only where all of them may hang.
 constexpr size_t kProbesAtATime = 16;
 
@@ -55,10 +60,34 @@ absl::StatusOr<UniqueFd> OutputFile() {
 }
 
 std::string ReadOutput(const UniqueFd& fd) {
-  std::string text(kOutputLimit, '\0');
+  struct stat info{};
+  if (fstat(fd.get(), &info) != 0) return {};
+  std::string text(std::min(static_cast<size_t>(info.st_size), kOutputLimit), '\0');
   const ssize_t count = pread(fd.get(), text.data(), text.size(), 0);
   text.resize(count > 0 ? static_cast<size_t>(count) : 0);
   return text;
+}
+
+// The number after `name` in `line`.
+std::optional<uint32_t> NumberAfter(std::string_view line, std::string_view name, int base) {
+  const size_t at = line.find(name);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view digits = line.substr(at + name.size());
+  uint32_t value = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
+  return parsed.ec == std::errc() ? std::optional(value) : std::nullopt;
+}
+
+// What `read` says: "mode OCTAL owner UID", a line's end, the content; or why not.
+absl::StatusOr<FileContent> ParseRead(std::string_view output, const std::string& what) {
+  if (const int error = ErrnoIn(output); error != 0) return ErrnoStatus(error, what);
+  const size_t end = output.find('\n');
+  const std::optional<uint32_t> mode = NumberAfter(output.substr(0, end), "mode ", 8);
+  const std::optional<uint32_t> owner = NumberAfter(output.substr(0, end), " owner ", 10);
+  if (end == std::string_view::npos || !mode || !owner) {
+    return absl::InternalError(what + ": the helper did not say what it found");
+  }
+  return FileContent{.mode = *mode, .owner = *owner, .text = std::string(output.substr(end + 1))};
 }
 
 // What one line of a probe's output says, for each path.
@@ -151,7 +180,7 @@ struct MountHelper::State {
     std::string what;
     WallTime since;
     TimePoint began;
-    bool probe = false;
+    Kind kind = Kind::kStep;
     bool left_behind = false;
   };
   using Place = std::list<Entry>::iterator;
@@ -184,7 +213,7 @@ struct MountHelper::State {
     ~LeaveBehind() {
       if (running_.exit.has_value()) return;
       // What a probe leaves behind is its children: it is never in the kernel's hands itself.
-      running_.place->left_behind = !running_.place->probe;
+      running_.place->left_behind = running_.place->kind != Kind::kProbe;
       Kill(running_);
     }
     LeaveBehind(const LeaveBehind&) = delete;
@@ -199,9 +228,9 @@ struct MountHelper::State {
         entries, [what](const Entry& entry) { return entry.left_behind && entry.what == what; });
     return it == entries.end() ? nullptr : &*it;
   }
-  [[nodiscard]] size_t CountStuck(bool probes) const {
+  [[nodiscard]] size_t CountStuck(Kind kind) const {
     return static_cast<size_t>(std::ranges::count_if(
-        entries, [probes](const Entry& entry) { return entry.left_behind && entry.probe == probes; }));
+        entries, [kind](const Entry& entry) { return entry.left_behind && entry.kind == kind; }));
   }
   [[nodiscard]] static absl::Status Overdue(const Entry& entry) {
     const auto age = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - entry.began);
@@ -314,7 +343,8 @@ Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
   co_await state->ended->WaitUntil(std::move(changed), deadline);
 }
 
-Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string what, std::vector<std::string> arguments,
+Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string what,
+                                                        std::vector<std::string> arguments,
                                                         TimePoint deadline) {
   const std::shared_ptr<State> state = state_;
   const auto executor = co_await asio::this_coro::executor;
@@ -325,9 +355,9 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string what, std::v
     const State::Entry* const hanging = state->Hanging(what);
     co_return hanging != nullptr ? State::Overdue(*hanging) : absl::DeadlineExceededError(what);
   }
-  if (state->CountStuck(false) >= kStuckHelpers - kStuckProbes) {
+  if (state->CountStuck(kind) >= (kind == Kind::kRead ? kStuckReads : kStuckSteps)) {
     co_return absl::ResourceExhaustedError(
-        fmt::format("{}: {} helper processes hang already", what, state->CountStuck(false)));
+        fmt::format("{}: {} helper processes hang already", what, state->CountStuck(kind)));
   }
 
   auto output = OutputFile();
@@ -339,8 +369,11 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string what, std::v
   spec.stderr_fd = output->get();
   auto launched = co_await Process::Launch(executor, std::move(spec), deadline);
   if (!launched.ok()) co_return Annotate(launched.status(), what);
-  State::Entry entry{
-      .pid = (*launched)->pid(), .what = what, .since = WallClock::now(), .began = Clock::now()};
+  State::Entry entry{.pid = (*launched)->pid(),
+                     .what = what,
+                     .since = WallClock::now(),
+                     .began = Clock::now(),
+                     .kind = kind};
   const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
   state->reaper.Spawn("reap " + what, State::Reap(running));
   const State::LeaveBehind leave_behind(*running);
@@ -351,8 +384,10 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(std::string what, std::v
   const ExitStatus exit = *running->exit;
   if (exit.known && exit.signal == 0 && exit.code == 0) co_return said;
   if (const int error = ErrnoIn(said); error != 0) co_return ErrnoStatus(error, what);
-  co_return absl::InternalError(fmt::format("{}: {} ended with {}: {}", what, state->executable,
-                                            exit.Describe(), Printable(said, 256)));
+  const std::string shown = kind == Kind::kRead ? std::string() : ": " + Printable(said, 256);
+  explicit_bzero(said.data(), said.size());
+  co_return absl::InternalError(
+      fmt::format("{}: {} ended with {}{}", what, state->executable, exit.Describe(), shown));
 }
 
 Awaitable<absl::Status> MountHelper::Unmount(std::string path, UnmountOptions options, TimePoint deadline) {
@@ -365,7 +400,7 @@ Awaitable<absl::Status> MountHelper::Unmount(std::string path, UnmountOptions op
   if (options.force) add("--force");
   if (options.lazy) add("--lazy");
   arguments.push_back(path);
-  const auto output = co_await Run(what + path, std::move(arguments), deadline);
+  const auto output = co_await Run(Kind::kStep, what + path, std::move(arguments), deadline);
   co_return output.status();
 }
 
@@ -412,8 +447,9 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
     fail(absl::CancelledError("shutting down"));
     co_return verdicts;
   }
-  if (state->CountStuck(true) + asked.size() > kStuckProbes) {
-    fail(absl::ResourceExhaustedError(fmt::format("{} earlier probes hang", state->CountStuck(true))));
+  if (state->CountStuck(Kind::kProbe) + asked.size() > kStuckProbes) {
+    fail(
+        absl::ResourceExhaustedError(fmt::format("{} earlier probes hang", state->CountStuck(Kind::kProbe))));
     co_return verdicts;
   }
 
@@ -439,7 +475,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
   const pid_t helper = (*launched)->pid();
   const WallTime since = WallClock::now();
   const TimePoint began = Clock::now();
-  State::Entry entry{.pid = helper, .what = "probe", .since = since, .began = began, .probe = true};
+  State::Entry entry{.pid = helper, .what = "probe", .since = since, .began = began, .kind = Kind::kProbe};
   const auto running = std::make_shared<State::Running>(state, *std::move(launched), std::move(entry));
   state->reaper.Spawn("reap a probe", State::Reap(running));
   const State::LeaveBehind leave_behind(*running);
@@ -463,7 +499,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
                          .what = "probe " + asked[i],
                          .since = since,
                          .began = began,
-                         .probe = true,
+                         .kind = Kind::kProbe,
                          .left_behind = true};
     if (overdue) verdict = State::Overdue(hanging);
     // Its session tells that it is this helper's child and not a stranger of the same number.
@@ -488,17 +524,28 @@ Awaitable<absl::Status> MountHelper::SetPermissions(std::string path, RootPermis
   if (permissions.mode) add("--mode", fmt::format("{:o}", *permissions.mode));
   if (!permissions.selinux_label.empty()) add("--label", permissions.selinux_label);
   if (permissions.recursive) arguments.emplace_back("--recursive");
-  const auto output = co_await Run("set permissions of " + path, std::move(arguments), deadline);
+  const auto output = co_await Run(Kind::kStep, "set permissions of " + path, std::move(arguments), deadline);
   co_return output.status();
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::IsReadonly(std::string path, TimePoint deadline) {
-  const auto output = co_await Run("statvfs " + path, {"statvfs", path}, deadline);
+  const auto output = co_await Run(Kind::kStep, "statvfs " + path, {"statvfs", path}, deadline);
   if (!output.ok()) co_return output.status();
   if (output->starts_with("readonly 1")) co_return true;
   if (output->starts_with("readonly 0")) co_return false;
   co_return absl::InternalError(
       fmt::format("statvfs {}: {} answered {}", path, state_->executable, Printable(*output, 64)));
+}
+
+Awaitable<absl::StatusOr<FileContent>> MountHelper::ReadFile(std::string path, size_t limit,
+                                                             TimePoint deadline) {
+  const std::string what = "read " + Printable(path);
+  auto output = co_await Run(Kind::kRead, what, {"read", path, fmt::format("{}", limit)}, deadline);
+  // Of the helper, not of the file.
+  if (!output.ok()) co_return absl::Status(output.status().code(), output.status().message());
+  absl::StatusOr<FileContent> content = ParseRead(*output, what);
+  explicit_bzero(output->data(), output->size());
+  co_return content;
 }
 
 }  // namespace berth

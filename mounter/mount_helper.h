@@ -4,9 +4,9 @@
 // Owned by the Mounter; loop thread only. At its deadline a helper is killed, and is left behind if the
 // kernel does not let go of it: it holds nothing of berthd's, costs one process, and ends when its file
 // system answers. While one hangs, the same is not asked of the same path again: who asks waits for it, and
-// gets DEADLINE_EXCEEDED, with its pid and age, at his own deadline. At most kStuckHelpers are left behind;
-// beyond that nothing is begun: RESOURCE_EXHAUSTED, as where there is no process, memory or descriptor for
-// one.
+// gets DEADLINE_EXCEEDED, with its pid and age, at his own deadline. At most kStuckHelpers are left behind,
+// of each kind (probes, reads, the rest) its share; beyond that nothing is begun: RESOURCE_EXHAUSTED, as
+// where there is no process, memory or descriptor for one.
 //
 // A probe holds the mount that it asks, so long as that does not answer. Who wants to unmount it ends the
 // probe first: KeepFromProbes.
@@ -36,6 +36,12 @@ inline constexpr size_t kStuckHelpers = 64;
 struct UnmountOptions {
   bool force = false;  // MNT_FORCE: what waits for the file system gets an error
   bool lazy = false;   // MNT_DETACH: gone from sight at once, from use when nobody uses it
+};
+
+struct FileContent {
+  mode_t mode = 0;  // type and rights, as stat(2) has them
+  uid_t owner = 0;
+  std::string text;  // empty unless it is a regular file
 };
 
 // A helper that was killed and does not end.
@@ -83,6 +89,12 @@ class MountHelper {
   // Whether statvfs says that `path` is read-only.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsReadonly(std::string path, TimePoint deadline);
 
+  // What a file holds, up to `limit` bytes (at most 1 MiB), and whose it is. Not through a symlink at its
+  // end. What was read is on no disk, open to nobody but root, and in no message. ErrnoOf tells why it cannot
+  // be read (ELOOP: it is a symlink); an error without an errno says nothing of the file.
+  [[nodiscard]] Awaitable<absl::StatusOr<FileContent>> ReadFile(std::string path, size_t limit,
+                                                                TimePoint deadline);
+
   // Those left behind, the oldest first.
   [[nodiscard]] std::vector<StuckHelper> stuck() const;
 
@@ -94,8 +106,10 @@ class MountHelper {
 
  private:
   struct State;
+  enum class Kind { kProbe, kRead, kStep };
 
-  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(std::string what,
+  // What the helper said. That of a read is never a part of a message.
+  [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(Kind kind, std::string what,
                                                            std::vector<std::string> arguments,
                                                            TimePoint deadline);
   [[nodiscard]] Awaitable<std::vector<absl::Status>> ProbeSome(std::vector<std::string> paths,

@@ -6,6 +6,10 @@
 //       (MNT_FORCE), --lazy leaves it to those who still use it (MNT_DETACH)
 //   berth-mount-helper statvfs PATH
 //       prints "readonly 0" or "readonly 1"
+//   berth-mount-helper read PATH LIMIT
+//       opens a file, never through a symlink, and prints "mode OCTAL owner UID" and a line's end: its type
+//       and rights as stat(2) has them. If it is a regular file, its first LIMIT bytes follow. "errno E"
+//       where it cannot be read. Ends with 0 in each case.
 //   berth-mount-helper probe PATH...
 //       asks each file system for its root's attributes, in a child each, so that one that hangs hides no
 //       other. A line each, as they come, PATHs numbered from 0: "N pid P" (the child), then one of "N ok",
@@ -45,6 +49,7 @@ int Usage() {
   std::fputs(
       "usage: berth-mount-helper umount [--force] [--lazy] PATH\n"
       "       berth-mount-helper statvfs PATH\n"
+      "       berth-mount-helper read PATH LIMIT\n"
       "       berth-mount-helper probe PATH...\n"
       "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
       "                                           [--label TEXT] [--recursive]\n",
@@ -84,6 +89,49 @@ int Statvfs(const char* path) {
   if (statvfs(path, &info) != 0) return Answered(errno);
   std::printf("readonly %d\n", (info.f_flag & ST_RDONLY) != 0 ? 1 : 0);
   return 0;
+}
+
+// --- read ---
+
+constexpr unsigned long kReadLimit = 1UL << 20;
+
+bool Number(const char* text, int base, unsigned long limit, unsigned long* value) {
+  if (*text < '0' || *text > '9') return false;
+  char* end = nullptr;
+  errno = 0;
+  *value = std::strtoul(text, &end, base);
+  return errno == 0 && *end == '\0' && *value <= limit;
+}
+
+int CannotRead(int error) {
+  std::printf("errno %d\n", error);
+  return 0;
+}
+
+// Nothing is printed before all has been read: what is cut off by an error is no file's content.
+int ReadOpen(int fd, unsigned long limit) {
+  struct stat info{};
+  if (fstat(fd, &info) != 0) return CannotRead(errno);
+  static char content[kReadLimit];
+  size_t size = 0;
+  while (S_ISREG(info.st_mode) && size < limit) {
+    const ssize_t count = read(fd, content + size, limit - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return CannotRead(errno);
+    if (count == 0) break;
+    size += static_cast<size_t>(count);
+  }
+  std::printf("mode %o owner %u\n", info.st_mode, info.st_uid);
+  std::fwrite(content, 1, size, stdout);
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+int Read(const char* path, const char* limit) {
+  unsigned long bytes = 0;
+  if (path[0] != '/' || !Number(limit, 10, kReadLimit, &bytes)) return Usage();
+  // Not through a symlink: whoever may make one could name any file of root's. O_NONBLOCK: it may be a pipe.
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
+  return fd < 0 ? CannotRead(errno) : ReadOpen(fd, bytes);
 }
 
 // --- probe ---
@@ -232,14 +280,6 @@ int Apply(const char* path, const Permissions& want) {
   return Beneath(directory, want, 0);
 }
 
-bool Number(const char* text, int base, unsigned long limit, unsigned long* value) {
-  if (*text < '0' || *text > '9') return false;
-  char* end = nullptr;
-  errno = 0;
-  *value = std::strtoul(text, &end, base);
-  return errno == 0 && *end == '\0' && *value <= limit;
-}
-
 int SetPermissions(int argc, char** argv) {
   if (argc < 3 || argv[2][0] != '/') return Usage();
   constexpr unsigned long kIdLimit = 0xFFFFFFFEUL;
@@ -281,6 +321,7 @@ int main(int argc, char** argv) {
   const char* const operation = argv[1];
   if (std::strcmp(operation, "umount") == 0) return Umount(argc, argv);
   if (std::strcmp(operation, "statvfs") == 0) return argc == 3 ? Statvfs(argv[2]) : Usage();
+  if (std::strcmp(operation, "read") == 0) return argc == 4 ? Read(argv[2], argv[3]) : Usage();
   if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
   return Usage();

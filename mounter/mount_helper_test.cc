@@ -91,6 +91,30 @@ TEST_F(MountHelperTest, ABusyMountGoesOnlyLazily) {
   EXPECT_FALSE(LookAt(path)->mount_root);
 }
 
+TEST_F(MountHelperTest, ReadsAFileAndSaysWhoseItIs) {
+  const std::string directory = NewTestDirectory();
+  const std::string path = directory + "/file";
+  const std::string content = std::string("errno 2\n\0", 9) + std::string(300'000, 'x');
+  std::ofstream(path) << content;
+  ASSERT_EQ(chmod(path.c_str(), 0640), 0);
+  ASSERT_EQ(chown(path.c_str(), 4711, 0), 0);
+  const auto whole = RunOn(loop_, helper_.ReadFile(path, 1 << 20, In(kSoon)));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_TRUE(whole->text == content) << whole->text.size();
+  EXPECT_EQ(whole->mode, mode_t{S_IFREG | 0640});
+  EXPECT_EQ(whole->owner, 4711U);
+  EXPECT_TRUE(RunOn(loop_, helper_.ReadFile(path, 1000, In(kSoon)))->text == content.substr(0, 1000));
+  EXPECT_EQ(RunOn(loop_, helper_.ReadFile(directory, 1000, In(kSoon)))->text, "");
+
+  ASSERT_EQ(symlink("file", (directory + "/link").c_str()), 0);
+  EXPECT_EQ(ErrnoOf(RunOn(loop_, helper_.ReadFile(directory + "/link", 1, In(kSoon))).status()), ELOOP);
+  EXPECT_EQ(ErrnoOf(RunOn(loop_, helper_.ReadFile(directory + "/none", 1, In(kSoon))).status()), ENOENT);
+  MountHelper none(directory + "/no-helper", reaper_);
+  const absl::Status not_asked = RunOn(loop_, none.ReadFile(path, 1, In(kSoon))).status();
+  EXPECT_FALSE(not_asked.ok());
+  EXPECT_EQ(ErrnoOf(not_asked), std::nullopt) << "it says nothing of the file: " << not_asked;
+}
+
 TEST_F(MountHelperTest, ItsUsageIsChecked) {
   const std::vector<std::vector<std::string>> wrong{{},
                                                     {"umount"},
@@ -100,6 +124,10 @@ TEST_F(MountHelperTest, ItsUsageIsChecked) {
                                                     {"format", "/a"},
                                                     {"probe"},
                                                     {"statvfs", "/a", "/b"},
+                                                    {"read", "/a"},
+                                                    {"read", "relative", "1"},
+                                                    {"read", "/a", "many"},
+                                                    {"read", "/a", "1048577"},
                                                     {"permissions", "relative"},
                                                     {"permissions", "/a", "--owner", "-1"},
                                                     {"permissions", "/a", "--owner", "4294967295"},
@@ -118,6 +146,27 @@ TEST_F(MountHelperTest, ItsUsageIsChecked) {
 }
 
 // --- hanging ---
+
+TEST_F(MountHelperTest, ReadsThatHangHaveAShareOfTheirOwn) {
+  const std::string path = NewTestDirectory();
+  auto server = FuseServer::Mount(path);
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Hang();
+  size_t refused = 0;
+  for (size_t i = 0; i <= kStuckHelpers / 8; ++i) {
+    const std::string file = fmt::format("{}/file{}", path, i);
+    const auto read = RunOn(loop_, helper_.ReadFile(file, 1, In(kShort / 4)));
+    EXPECT_FALSE(read.ok());
+    if (absl::IsResourceExhausted(read.status())) ++refused;
+  }
+  EXPECT_EQ(refused, 1U);
+  EXPECT_THAT(helper_.stuck(), SizeIs(kStuckHelpers / 8));
+  const std::string other = NewTestDirectory();
+  MountTmpfs(other);
+  EXPECT_EQ(Unmount(other), absl::OkStatus());
+  (*server)->Resume();
+  while (!helper_.stuck().empty()) RunOn(loop_, helper_.WaitUnstuck(In(kSoon)));
+}
 
 // A mount whose mount point lies on a FUSE file system: the way to it hangs, in the unmount too.
 class HungUnmountTest : public MountHelperTest {

@@ -1,18 +1,15 @@
 #include "mounter/secrets_reference.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
-#include "base/blocking.h"
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "csi/secrets_text.h"
 
 namespace berth {
@@ -24,44 +21,37 @@ absl::Status Wrong(std::string_view what, std::string_view why) {
   return absl::FailedPreconditionError(fmt::format("{}: {}", what, why));
 }
 
-absl::StatusOr<SecretsMap> ReadFrom(const std::string& path, const std::string& what) {
-  // Not through a symlink: whoever may make one could name any file of root's. O_NONBLOCK: it may be a pipe.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK));
-  if (!fd.valid()) {
-    return Wrong(what, errno == ELOOP ? "it is a symbolic link; name the file itself" : std::strerror(errno));
-  }
-  struct stat info{};
-  if (fstat(fd.get(), &info) != 0) return Wrong(what, std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return Wrong(what, "it is not a regular file");
-  if (info.st_uid != 0) return Wrong(what, fmt::format("it belongs to user {}, not to root", info.st_uid));
-  if ((info.st_mode & 077) != 0) {
+absl::Status CheckWhose(const FileContent& file, const std::string& what) {
+  if (!S_ISREG(file.mode)) return Wrong(what, "it is not a regular file");
+  if (file.owner != 0) return Wrong(what, fmt::format("it belongs to user {}, not to root", file.owner));
+  if ((file.mode & 077) != 0) {
     return Wrong(what, fmt::format("others than root have a right to it (mode {:#o}): chmod 600 it",
-                                   info.st_mode & 07777));
+                                   file.mode & 07777));
   }
-  std::string text;
-  text.resize(kSecretsFileLimit + 1);
-  size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t count = read(fd.get(), text.data() + size, text.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Wrong(what, std::strerror(errno));
-    if (count == 0) break;
-    size += static_cast<size_t>(count);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SecretsMap> SecretsIn(const FileContent& file, const std::string& what) {
+  BERTH_RETURN_IF_ERROR(CheckWhose(file, what));
+  if (file.text.size() > kSecretsFileLimit) {
+    return Wrong(what, fmt::format("longer than {} bytes", kSecretsFileLimit));
   }
-  if (size > kSecretsFileLimit) return Wrong(what, fmt::format("longer than {} bytes", kSecretsFileLimit));
-  text.resize(size);
-  absl::StatusOr<SecretsMap> secrets = ParseSecretsText(text);
-  explicit_bzero(text.data(), text.size());
-  if (!secrets.ok()) {
-    return Wrong(what, fmt::format("{}. {}", MessageOf(secrets.status()), kSecretsTextForms));
-  }
-  return secrets;
+  absl::StatusOr<SecretsMap> secrets = ParseSecretsText(file.text);
+  if (secrets.ok()) return secrets;
+  return Wrong(what, fmt::format("{}. {}", MessageOf(secrets.status()), kSecretsTextForms));
+}
+
+absl::Status CannotRead(const absl::Status& why, const std::string& what) {
+  const std::optional<int> error = ErrnoOf(why);
+  if (!error) return Annotate(why, what);
+  return Wrong(what, *error == ELOOP ? "it is a symbolic link; name the file itself" : std::strerror(*error));
 }
 
 }  // namespace
 
 Awaitable<absl::StatusOr<SecretsMap>> ReadSecretsReference(SecretsReference reference,
-                                                           std::string credentials_dir, TimePoint deadline) {
+                                                           std::string credentials_dir, MountHelper& helper,
+                                                           TimePoint deadline) {
   std::string path = reference.name;
   std::string what = fmt::format("secrets file {}", Printable(reference.name, 256));
   switch (reference.kind) {
@@ -85,9 +75,11 @@ Awaitable<absl::StatusOr<SecretsMap>> ReadSecretsReference(SecretsReference refe
       break;
     }
   }
-  // The thread gets its own copies: it may outlive this coroutine.
-  auto read = [path, what] { return ReadFrom(path, what); };
-  co_return co_await RunBlocking(what, std::move(read), deadline);
+  auto file = co_await helper.ReadFile(path, kSecretsFileLimit + 1, deadline);
+  if (!file.ok()) co_return CannotRead(file.status(), what);
+  absl::StatusOr<SecretsMap> secrets = SecretsIn(*file, what);
+  explicit_bzero(file->text.data(), file->text.size());
+  co_return secrets;
 }
 
 }  // namespace berth

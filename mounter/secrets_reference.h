@@ -1,8 +1,8 @@
 // Secrets of a volume, read where its request said that they lie, whenever a step needs them: they are never
 // written down.
 //
-// Awaited on the loop; the file is read on a helper thread. What is read stays in memory as long as the step
-// that it is for. No message holds a part of the text.
+// Awaited on the loop; the file, which may lie on a dead file system, is read by a helper process. What is
+// read stays in memory as long as the step that it is for. No message holds a part of the text.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/task_scope.h"
+#include "mounter/mount_helper.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -21,8 +22,9 @@ inline constexpr size_t kSecretsFileLimit = 64 << 10;
 // What `reference` names: a file, or a credential in `credentials_dir` (empty: $CREDENTIALS_DIRECTORY). It
 // must be a regular file of root's, of at most kSecretsFileLimit, that nobody else may read or write, and
 // hold what csi/secrets_text.h takes. Of kNone: no secrets. FAILED_PRECONDITION, in words that say what is
-// wrong with it (it may be right later: a step that waits for it is tried again); DEADLINE_EXCEEDED.
+// wrong with it (it may be right later: a step that waits for it is tried again); DEADLINE_EXCEEDED, naming
+// the process that hangs in it; RESOURCE_EXHAUSTED, as MountHelper has it. `helper` outlives the call.
 [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecretsReference(
-    SecretsReference reference, std::string credentials_dir, TimePoint deadline);
+    SecretsReference reference, std::string credentials_dir, MountHelper& helper, TimePoint deadline);
 
 }  // namespace berth

@@ -1,15 +1,23 @@
 #include "mounter/secrets_reference.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <fstream>
 
 #include "base/status.h"
 #include "base/temp_dir.h"
+#include "base/unique_fd.h"
+#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/loop_runner.h"
+#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {
@@ -19,13 +27,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 class SecretsReferenceTest : public ::testing::Test {
  protected:
+  void TearDown() override { loop_.RunVoid(reaper_.Join()); }
+
   absl::StatusOr<std::map<std::string, std::string>> Read(SecretsReference::Kind kind,
-                                                          const std::string& name) {
-    return loop_.Run(ReadSecretsReference({.kind = kind, .name = name}, dir_.path(),
-                                          Clock::now() + std::chrono::seconds(20)));
+                                                          const std::string& name,
+                                                          Duration within = std::chrono::seconds(20)) {
+    return loop_.Run(
+        ReadSecretsReference({.kind = kind, .name = name}, dir_.path(), helper_, Clock::now() + within));
   }
   absl::StatusOr<std::map<std::string, std::string>> ReadPath(const std::string& path) {
     return Read(SecretsReference::Kind::kFile, path);
@@ -43,6 +55,8 @@ class SecretsReferenceTest : public ::testing::Test {
 
   TempDir dir_;
   LoopRunner loop_;
+  TaskScope reaper_{loop_.executor(), "reaper"};
+  MountHelper helper_{BERTH_MOUNT_HELPER, reaper_};
 };
 
 TEST_F(SecretsReferenceTest, NoneIsNoSecrets) {
@@ -88,6 +102,74 @@ TEST_F(SecretsReferenceTest, SizeAndFormAreChecked) {
   const std::string huge = "k=" + std::string(kSecretsFileLimit, 'x');
   ExpectWrong(ReadPath(Write("secrets", huge, 0600)).status(), "longer than");
   ExpectWrong(ReadPath(Write("secrets", "hunter2", 0600)).status(), "line 1 is not KEY=VALUE");
+}
+
+// --- on a file system that does not answer ---
+
+constexpr std::chrono::milliseconds kShort{400};
+
+class HungSecretsReferenceTest : public SecretsReferenceTest {
+ protected:
+  void SetUp() override {
+    const std::string mounted = NewTestDirectory();
+    auto server = FuseServer::Mount(mounted);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    path_ = mounted + "/hello";
+    ASSERT_EQ(chmod(path_.c_str(), 0600), 0);
+    ASSERT_TRUE((std::ofstream(path_) << "k=hunter2").flush().good());
+    server_->Hang();
+  }
+
+  std::unique_ptr<FuseServer> server_;
+  std::string path_;
+};
+
+TEST_F(HungSecretsReferenceTest, EndsAtItsDeadlineAndLeavesAHelperBehind) {
+  const absl::Status hung = Read(SecretsReference::Kind::kFile, path_, kShort).status();
+  EXPECT_EQ(hung.code(), absl::StatusCode::kDeadlineExceeded) << hung;
+  ASSERT_THAT(helper_.stuck(), SizeIs(1));
+  EXPECT_EQ(helper_.stuck()[0].what, "read " + path_);
+  EXPECT_THAT(std::string(MessageOf(hung)),
+              HasSubstr(fmt::format("secrets file {}: read {}: process {} hangs", path_, path_,
+                                    helper_.stuck()[0].pid)));
+  server_->Resume();
+  const auto secrets = ReadPath(path_);
+  ASSERT_TRUE(secrets.ok()) << secrets.status();
+  EXPECT_THAT(*secrets, ElementsAre(Pair("k", "hunter2")));
+  EXPECT_THAT(helper_.stuck(), IsEmpty());
+}
+
+// A thread that is in the kernel's hands would keep the whole process, and its locks, when it is killed.
+TEST_F(HungSecretsReferenceTest, AKilledDaemonIsNotKeptByIt) {
+  const std::string lock = dir_.path() + "/lock";
+  int told[2] = {-1, -1};
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t daemon = fork();
+  ASSERT_GE(daemon, 0);
+  if (daemon == 0) {
+    const int file = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0) _exit(3);
+    LoopRunner loop;
+    TaskScope reaper(loop.executor(), "reaper");
+    MountHelper helper(BERTH_MOUNT_HELPER, reaper);
+    const auto hung = loop.Run(ReadSecretsReference({.kind = SecretsReference::Kind::kFile, .name = path_},
+                                                    "", helper, Clock::now() + kShort));
+    const char overdue = absl::IsDeadlineExceeded(hung.status()) ? 'y' : 'n';
+    if (write(told[1], &overdue, 1) != 1) _exit(4);
+    pause();
+    _exit(5);
+  }
+  char overdue = '?';
+  ASSERT_EQ(read(told[0], &overdue, 1), 1);
+  EXPECT_EQ(overdue, 'y');
+  ASSERT_EQ(kill(daemon, SIGKILL), 0);
+  const auto ended = [daemon] { return waitpid(daemon, nullptr, WNOHANG) == daemon; };
+  EXPECT_TRUE(loop_.RunUntil(ended));
+  const UniqueFd file(open(lock.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(flock(file.get(), LOCK_EX | LOCK_NB), 0);
+  close(told[0]);
+  close(told[1]);
 }
 
 }  // namespace

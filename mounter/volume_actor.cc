@@ -237,8 +237,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
     if (elsewhere) {
       // Before anything is begun: who asks learns at once that they are not there.
-      auto secrets =
-          co_await ReadSecretsReference(request.secrets_reference, context_.options.credentials_dir, until);
+      auto secrets = co_await ReadSecretsReference(request.secrets_reference,
+                                                   context_.options.credentials_dir, context_.helper, until);
       if (!secrets.ok()) co_return Annotate(secrets.status(), "its secrets");
       referred = *std::move(secrets);
     }

@@ -180,7 +180,7 @@ Awaitable<absl::StatusOr<StepInput>> VolumeActor::ReadInput(Step step, TimePoint
   const PublicationRecord* publication = machine_.record().Find(step.key);
   if (publication == nullptr) co_return StepInput{};
   auto read = co_await ReadSecretsReference(publication->secrets_reference, context_.options.credentials_dir,
-                                            deadline);
+                                            context_.helper, deadline);
   if (!read.ok()) co_return Annotate(read.status(), "its secrets");
   co_return StepInput{.secrets = *std::move(read)};
 }
