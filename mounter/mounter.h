@@ -247,7 +247,7 @@ struct KernelMount {
   std::string source;
   std::string fs_type;
   std::string options;
-  uint64_t id = 0;
+  uint64_t id = 0;  // 0: not asked, for it lies inside another file system
 };
 
 // Everything about one volume, in one view.

@@ -87,6 +87,20 @@ std::string KeyBeneath(const std::string& tree, const std::string& target) {
   return beneath.substr(0, beneath.find('/'));
 }
 
+// Where a volume may be mounted: its targets, and where nothing is left of them, its staging path.
+std::vector<std::string> PlacesOf(const VolumeRecord& record, const VolumePaths& paths) {
+  std::vector<std::string> places;
+  for (const PublicationRecord& p : record.publications) places.push_back(paths.TargetPath(record, p));
+  places.push_back(paths.StagingPath(record));
+  return places;
+}
+
+// Of a place of our own: the way to a mount inside a volume leads through its file system, which may hang.
+uint64_t MountIdAt(const std::string& place) {
+  const auto facts = LookAt(place);
+  return facts.ok() && facts->mount_root ? facts->mount_id : 0;
+}
+
 // Whether the repair has come to an end, well or not.
 bool Mounted(const VolumeActor& actor, const PublicationKey& key) {
   const PublicationRecord* p = actor.machine().record().Find(key);
@@ -136,23 +150,20 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
       directory != facts_of_tree.volumes.end()) {
     explanation.identity = directory->second.says;
   }
+  const std::vector<std::string> held = PlacesOf(record, *context_.paths);
   for (const Mount& mount : facts_of_tree.mounts) {
     if (explanation.mounts.size() == kMountsShown) {
       explanation.remarks.push_back(fmt::format("more than {} mounts; the rest is not shown", kMountsShown));
       break;
     }
-    const auto facts = LookAt(mount.target);
+    const bool ours = std::ranges::find(held, mount.target) != held.end();
     explanation.mounts.push_back({.target = mount.target,
                                   .source = mount.source,
                                   .fs_type = mount.fs_type,
                                   .options = mount.options,
-                                  .id = facts.ok() && facts->mount_root ? facts->mount_id : 0});
+                                  .id = ours ? MountIdAt(mount.target) : 0});
   }
   // Who uses it where it is published; where nothing is left of that, who keeps the staging.
-  std::vector<std::string> held;
-  for (const PublicationRecord& p : record.publications)
-    held.push_back(context_.paths->TargetPath(record, p));
-  held.push_back(context_.paths->StagingPath(record));
   std::set<std::pair<int64_t, std::string>> seen;
   for (const std::string& path : held) {
     const auto facts = LookAt(path);

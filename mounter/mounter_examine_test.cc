@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <future>
+#include <thread>
 
 #include "base/safe_path.h"
 #include "base/unique_fd.h"
+#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
 
@@ -24,6 +29,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
+using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -55,6 +61,38 @@ TEST_F(MounterExamineTest, AWellVolumeIsExplainedAndHasNoFindings) {
   EXPECT_THAT(Examine(false), IsEmpty());
   EXPECT_EQ(loop_.Run(mounter_->Explain("hp", "nobody's", Soon())).status().code(),
             absl::StatusCode::kNotFound);
+}
+
+// The loop itself would wait for the file system, and so would everybody.
+TEST_F(MounterExamineTest, AMountInsideAFileSystemThatHangsDoesNotHangTheExplanation) {
+  ASSERT_EQ(mkdir(plugin_.DataPath("v1").c_str(), 0755), 0);
+  auto fuse = FuseServer::Mount(plugin_.DataPath("v1"));
+  ASSERT_TRUE(fuse.ok()) << fuse.status();
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const std::string inside = *target + "/hello";
+  std::ofstream(directory_ + "/file") << "x";
+  ASSERT_EQ(mount((directory_ + "/file").c_str(), inside.c_str(), nullptr, MS_BIND, nullptr), 0);
+  (*fuse)->Hang();
+  std::promise<void> explained_promise;
+  std::atomic<bool> hung = false;
+  std::thread watchdog([&, explained = explained_promise.get_future()] {
+    if (explained.wait_for(std::chrono::seconds(10)) == std::future_status::ready) return;
+    hung = true;
+    (*fuse)->Resume();
+  });
+  const auto explained = loop_.Run(mounter_->Explain("hp", "v1", Soon()));
+  explained_promise.set_value();
+  watchdog.join();
+  EXPECT_FALSE(hung);
+  ASSERT_TRUE(explained.ok()) << explained.status();
+  const auto at = [](const std::string& path, const auto& id) {
+    return Contains(AllOf(Field(&KernelMount::target, path), Field(&KernelMount::id, id)));
+  };
+  EXPECT_THAT(explained->mounts, at(*target, Gt(0U)));
+  EXPECT_THAT(explained->mounts, at(inside, 0U));
+  (*fuse)->Resume();
+  ASSERT_EQ(umount2(inside.c_str(), UMOUNT_NOFOLLOW), 0);
 }
 
 TEST_F(MounterExamineTest, AnEmptyStrangerIsRemovedAndOneWithDataStays) {
