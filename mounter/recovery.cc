@@ -115,6 +115,32 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
   return plan;
 }
 
+std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const ShownMount& shown) {
+  if (record.stage_state != StageState::kStaged || record.staging_mount_id == 0) return std::nullopt;
+  if (shown.error.empty() && shown.there && shown.mount_id == record.staging_mount_id) {
+    if (!record.staging_lost) return std::nullopt;
+    return Reconciliation{ReconcileAction::kStagingFound, {}, ""};
+  }
+  if (record.staging_lost) return std::nullopt;
+  constexpr std::string_view kThen = "the volume is staged again before it is published again";
+  if (!shown.error.empty()) {
+    return Reconciliation{ReconcileAction::kStagingLost, {}, fmt::format("its staging: {}", shown.error)};
+  }
+  if (!shown.there) {
+    return Reconciliation{
+        ReconcileAction::kStagingLost, {}, fmt::format("its staging is not mounted any more: {}", kThen)};
+  }
+  return Reconciliation{ReconcileAction::kStagingOvermounted,
+                        {},
+                        fmt::format("somebody mounted something over its staging: {}", kThen)};
+}
+
+ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths) {
+  const auto looked = paths.LookAtStaging(record);
+  if (!looked.ok()) return {.error = looked.status().ToString()};
+  return {.error = "", .there = looked->mount_root, .mount_id = looked->mount_root ? looked->mount_id : 0};
+}
+
 std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, const VolumePaths& paths) {
   std::map<PublicationKey, ShownMount> shown;
   for (const PublicationRecord& publication : record.publications) {

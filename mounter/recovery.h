@@ -14,6 +14,9 @@
 //                                                                     scheduler's: held until Confirm
 //                                                                     a caller's: held until its word
 //   publishing              forward (repeated)                        as above: resumed, or held
+//   staged, without its     told; staged again before the next        -
+//     mount or with another publish, what lies on top is taken away
+//     on top
 //   unpublishing, staging   goes on                                   goes on
 //   of a process            -                                         released: it ended with the boot
 //
@@ -30,6 +33,7 @@
 #include <absl/status/statusor.h>
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -46,7 +50,7 @@ namespace berth {
 [[nodiscard]] absl::StatusOr<std::map<std::string, VolumeMachine>> ReadRows(
     const std::map<std::string, std::string>& rows, const std::string& boot_id);
 
-// What the kernel shows of one publication.
+// What the kernel shows of one publication, or of the staging.
 struct ShownMount {
   std::string error;  // it could not be asked; the rest says nothing
   bool there = false;
@@ -66,6 +70,10 @@ enum class ReconcileAction {
   kResume,       // Resume: after a reboot
   kHold,         // Hold
   kRelease,      // Unwant: its consumer has ended
+  // Of the staging; they have no key.
+  kStagingFound,        // MarkStagingFound
+  kStagingLost,         // MarkStagingLost
+  kStagingOvermounted,  // MarkStagingLost: somebody mounted over it
 };
 
 struct Reconciliation {
@@ -81,6 +89,13 @@ struct Reconciliation {
 [[nodiscard]] std::vector<Reconciliation> PlanReconciliation(
     const VolumeRecord& record, const std::map<PublicationKey, ShownMount>& facts,
     Circumstances circumstances);
+
+// What follows for the staging of `record`; unset: nothing. A plugin may stage without any mount: then none
+// is missed. Also asked just before a publish is sent.
+[[nodiscard]] std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const ShownMount& shown);
+
+// What the kernel shows at the staging path: about a microsecond.
+[[nodiscard]] ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths);
 
 // What the kernel shows of the published publications: about a microsecond each.
 [[nodiscard]] std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record,

@@ -52,6 +52,12 @@ std::string Show(ReconcileAction action) {
       return "hold";
     case ReconcileAction::kRelease:
       return "release";
+    case ReconcileAction::kStagingFound:
+      return "staging found";
+    case ReconcileAction::kStagingLost:
+      return "staging lost";
+    case ReconcileAction::kStagingOvermounted:
+      return "staging overmounted";
   }
   return "";
 }
@@ -172,6 +178,48 @@ TEST(ReconciliationTest, ADeviceHasNoMountToBeCovered) {
   const auto plan = PlanReconciliation(record, {{kTheUse, kGone}}, kRunning);
   ASSERT_EQ(plan.size(), 1U);
   EXPECT_THAT(plan[0].why, ::testing::HasSubstr("removed the device"));
+}
+
+// What is planned for a staging with the mount 7.
+std::string PlanOfStaging(StageState state, bool lost, const ShownMount& shown) {
+  VolumeRecord record = RecordIn(kPublished);
+  record.stage_state = state;
+  record.staging_mount_id = 7;
+  record.staging_lost = lost;
+  record.stage_uncertain = lost;
+  const auto found = PlanStaging(record, shown);
+  if (!found) return "";
+  EXPECT_EQ(found->key, PublicationKey{});
+  EXPECT_EQ(found->why.empty(), found->action == ReconcileAction::kStagingFound);
+  return Show(found->action);
+}
+
+TEST(StagingPlanTest, WhatOthersDoToItIsToldOnceAndForgottenWhenItIsBack) {
+  constexpr auto kStaged = StageState::kStaged;
+  EXPECT_EQ(PlanOfStaging(kStaged, false, kMounted), "");
+  EXPECT_EQ(PlanOfStaging(kStaged, false, kGone), "staging lost");
+  EXPECT_EQ(PlanOfStaging(kStaged, false, kOther), "staging overmounted");
+  EXPECT_EQ(PlanOfStaging(kStaged, false, kUnknown), "staging lost");
+  EXPECT_EQ(PlanOfStaging(kStaged, true, kMounted), "staging found");
+  EXPECT_EQ(PlanOfStaging(kStaged, true, kGone), "");
+  EXPECT_EQ(PlanOfStaging(kStaged, true, kOther), "");
+  EXPECT_EQ(PlanOfStaging(kStaged, true, kUnknown), "");
+}
+
+TEST(StagingPlanTest, WhatIsNotStagedNowHasNothingToLose) {
+  for (const StageState state : {StageState::kAbsent, StageState::kStaging, StageState::kUnstaging}) {
+    for (const bool lost : {false, true}) {
+      for (const ShownMount& shown : {kMounted, kOther, kGone, kUnknown}) {
+        EXPECT_EQ(PlanOfStaging(state, lost, shown), "");
+      }
+    }
+  }
+}
+
+TEST(StagingPlanTest, APluginThatStagesWithoutAMountMissesNone) {
+  const VolumeRecord record = RecordIn(kPublished);
+  ASSERT_EQ(record.staging_mount_id, 0U);
+  for (const ShownMount& shown : {kMounted, kGone, kUnknown}) EXPECT_FALSE(PlanStaging(record, shown));
 }
 
 }  // namespace

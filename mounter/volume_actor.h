@@ -132,6 +132,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What a step takes besides the record; nothing where secrets have to be read from where they are kept.
   [[nodiscard]] std::optional<StepInput> InputAtHand(const Step& step) const;
   [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> ReadInput(Step step, TimePoint deadline);
+  // Whether what `step` would publish from has to be staged (again) first, as the kernel shows it now.
+  [[nodiscard]] bool StagingComesFirst(const Step& step);
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
   void AfterTry(const Step& step, const StepReport& report);
@@ -185,8 +187,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   bool sent_ = false;  // the try that runs has called the plugin
   Step trying_;        // the try that runs
   std::set<PublicationKey> remounting_;
-  uint64_t staging_mount_ = 0;  // tracked by the watch
-  bool staging_dead_ = false;   // its file system does not answer any more
+  bool staging_dead_ = false;  // its file system does not answer any more
   std::map<std::string, ConsumerLife> watched_;
 
   // The row on the disk is not what holds: a commit failed after the plugin had done its part.

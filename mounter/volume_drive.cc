@@ -110,6 +110,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
   absl::Status before;  // what the try before this one failed with
   for (int failures = 1;; ++failures) {
+    if (StagingComesFirst(step)) co_return FollowUp::kNext;
     StepReport report;
     sent_ = false;
     std::optional<absl::StatusOr<StepInput>> input = InputAtHand(step);
@@ -237,7 +238,7 @@ void VolumeActor::BeforeTry(const Step& step) {
       Untrack(publication->mount_id);
     }
   }
-  if (step.kind == StepKind::kUnstage) Untrack(std::exchange(staging_mount_, 0));
+  if (step.kind == StepKind::kUnstage) Untrack(machine_.record().staging_mount_id);
 }
 
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
@@ -255,8 +256,9 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (step.kind == StepKind::kStage) {
     staging_dead_ = false;
     const auto facts = context_.paths->LookAtStaging(machine_.record());
-    staging_mount_ = facts.ok() && facts->mount_root ? facts->mount_id : 0;
-    if (staging_mount_ != 0 && context_.watch != nullptr) context_.watch->Track(staging_mount_, key_);
+    const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
+    machine_.SetStagingMount(id);
+    if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
   }
 }
 
@@ -282,7 +284,10 @@ StepProgress VolumeActor::Progress(const Step& step) {
           .sending =
               [this, step](std::string_view rpc) {
                 sent_ = true;
+                // A row that keeps the old mount's id would have the new one for somebody else's.
+                const bool anew = step.kind == StepKind::kStage && machine_.record().staging_mount_id != 0;
                 machine_.OnSent(step);
+                if (anew) SaveSoon();
                 waiting_for_.clear();
                 running_ = rpc;
                 running_since_ = WallClock::now();

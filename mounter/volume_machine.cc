@@ -44,6 +44,10 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     r.stage_uncertain = true;
   }
   r.stage_sent = true;
+  if (rebooted) {
+    r.staging_mount_id = 0;
+    r.staging_lost = false;
+  }
   for (PublicationRecord& publication : r.publications) {
     publication.sent = true;
     publication.secrets_at_hand = false;
@@ -78,6 +82,13 @@ bool VolumeMachine::MayUnstage() const {
   return std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
     return !NeedsStaging(p) || (p.state == PublicationState::kPublishing && !p.sent);
   });
+}
+
+bool VolumeMachine::UnstagesFirst() const {
+  if (!record_.staging_lost || !MayUnstage()) return false;
+  // A stage whose outcome is not known may run still: it is repeated, not reversed.
+  return record_.stage_state == StageState::kStaged ||
+         (record_.stage_state == StageState::kStaging && !record_.stage_uncertain);
 }
 
 void VolumeMachine::Want(PublicationRecord publication) {
@@ -162,6 +173,20 @@ bool VolumeMachine::Unwant(const PublicationKey& key) {
 
 void VolumeMachine::DoubtStaging() {
   if (record_.stage_state == StageState::kStaged) record_.stage_uncertain = true;
+}
+
+void VolumeMachine::MarkStagingLost(std::string error) {
+  if (record_.stage_state != StageState::kStaged) return;
+  record_.staging_lost = true;
+  record_.stage_uncertain = true;
+  record_.last_error = std::move(error);
+}
+
+void VolumeMachine::MarkStagingFound() {
+  if (record_.stage_state != StageState::kStaged || !record_.staging_lost) return;
+  record_.staging_lost = false;
+  record_.stage_uncertain = false;
+  record_.last_error.clear();
 }
 
 void VolumeMachine::MarkLost(const PublicationKey& key, std::string error) {
@@ -299,17 +324,19 @@ Step VolumeMachine::NextFor(const PublicationKey& key) const {
       return {StepKind::kUnpublish, key};
     case PublicationState::kPublishing:
       if (!MayGoForward(*publication)) return {};
-      if (NeedsStaging(*publication)) {
-        if (record_.stage_state == StageState::kUnstaging) {
-          return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
-        }
-        if (!Staged()) return {StepKind::kStage, key};
-        const Step expansion = NextExpansion();
-        if (expansion.kind != StepKind::kNone) return {StepKind::kExpand, key};
-      }
-      return {StepKind::kPublish, key};
+      return NeedsStaging(*publication) ? NextOnStaging(key) : Step{StepKind::kPublish, key};
   }
   return {};
+}
+
+Step VolumeMachine::NextOnStaging(const PublicationKey& key) const {
+  if (record_.stage_state == StageState::kUnstaging) {
+    return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
+  }
+  if (UnstagesFirst()) return {StepKind::kUnstage, {}};
+  if (!Staged()) return {StepKind::kStage, key};
+  const Step expansion = NextExpansion();
+  return {expansion.kind == StepKind::kNone ? StepKind::kPublish : StepKind::kExpand, key};
 }
 
 std::vector<PublicationKey> VolumeMachine::Movable() const {
@@ -366,6 +393,8 @@ void VolumeMachine::OnSent(const Step& step) {
     case StepKind::kStage:
       record_.stage_state = StageState::kStaging;
       record_.stage_sent = true;
+      // From here on what lies there may be the plugin's, whatever it answers.
+      record_.staging_mount_id = 0;
       return;
     case StepKind::kPublish:
       if (PublicationRecord* publication = record_.Find(step.key)) publication->sent = true;
@@ -441,14 +470,16 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
     case CallOutcome::kDone:
       record_.stage_state = StageState::kStaged;
       record_.stage_uncertain = false;
+      record_.staging_lost = false;
       record_.last_error.clear();
       expansion_deferred_ = false;
       expansion_refused_ = false;
       return FollowUp::kNext;
     case CallOutcome::kFinal:
     case CallOutcome::kAbsent: {
-      // Whoever waits for the staging fails with it. Those that are published keep the volume here.
-      record_.stage_uncertain = false;
+      // Whoever waits for the staging fails with it. Those that are published keep the volume here. Where
+      // nothing was sent it is as doubtful as before.
+      if (record_.stage_state != StageState::kStaged) record_.stage_uncertain = false;
       record_.last_error = Text(error);
       std::vector<PublicationKey> waiting;
       for (const PublicationRecord& publication : record_.publications) {
@@ -558,6 +589,8 @@ FollowUp VolumeMachine::OnUnstage(CallOutcome outcome, const absl::Status& error
     case CallOutcome::kAbsent:
       record_.stage_state = StageState::kAbsent;
       record_.stage_uncertain = false;
+      record_.staging_mount_id = 0;
+      record_.staging_lost = false;
       record_.last_error.clear();
       return FollowUp::kNext;
     case CallOutcome::kFinal:

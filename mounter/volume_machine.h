@@ -26,6 +26,9 @@
 //                                               published ──► (mount lost) unpublish, then publish; of an
 //                                                             ephemeral one publish alone
 //                      and nothing else of the volume that rests on it.
+//   staging lost       the staging is uncertain since its mount was taken away or mounted over. What is
+//                      published from it stays. It is staged again before the next publish; unstaged before
+//                      that where no publication stands on it, since plugins keep books too.
 //   stuck              uncertain, and whoever was asked (the plugin's call, a helper process) has not come
 //                      back. The same steps may follow; a forced reverse does not wait for it.
 //   awaiting secrets   the step has to be repeated, and the secrets that it took were never written down:
@@ -123,6 +126,12 @@ class VolumeMachine {
   // Of a recovered volume: no publication stands on its staging, so that nothing proves that it is still
   // there.
   void DoubtStaging();
+  // The kernel does not show the mount of what is staged (any more), or another on top of it.
+  void MarkStagingLost(std::string error);
+  // It shows it again.
+  void MarkStagingFound();
+  // The kernel's id of the mount at the staging path; 0: there is none.
+  void SetStagingMount(uint64_t mount_id) { record_.staging_mount_id = mount_id; }
   // The kernel does not show the mount of a published one (any more).
   void MarkLost(const PublicationKey& key, std::string error);
   // It shows it (again).
@@ -194,6 +203,10 @@ class VolumeMachine {
   }
   [[nodiscard]] bool MayGoForward(const PublicationRecord& publication) const;
   [[nodiscard]] bool MayUnstage() const;
+  // Whether a staging that is lost is undone before it is made again.
+  [[nodiscard]] bool UnstagesFirst() const;
+  // The next step for a publication that rests on a staging, and may go forward.
+  [[nodiscard]] Step NextOnStaging(const PublicationKey& key) const;
   [[nodiscard]] Step ExpansionWhereItCan() const;
   // What failed for good: undone, or kept where it is to be mounted again of itself. True if it is kept.
   bool GiveUp(const PublicationKey& key, const absl::Status& error);

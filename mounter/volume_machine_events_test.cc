@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Kind {
   bool remount = false;
   bool secrets = false;
   bool two = false;  // another consumer of the same volume
+  // Staged with a mount, which others take away; then without what has nothing to do with that.
+  bool meddled = false;
   Origin origin = Origin::kCaller;
 };
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
@@ -34,6 +37,8 @@ void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 // What the plugin has done and not undone.
 struct Books {
   bool staged = false;
+  // Whether somebody took the staging's mount away: then its directory is bare.
+  bool bare = false;
   std::set<std::string> published;
   // Whose publish was acknowledged, and whose undoing was asked for since.
   std::set<std::string> acknowledged;
@@ -55,7 +60,9 @@ std::string Describe(const Place& place) {
                     p.sent ? "s" : "", p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H",
                     p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
   }
+  text += fmt::format("{}{}", r.staging_mount_id != 0 ? " mount" : "", r.staging_lost ? " lost" : "");
   text += place.books.staged ? " books: staged" : " books:";
+  text += place.books.bare ? " bare" : "";
   for (const std::string& consumer : place.books.published) text += " " + consumer;
   text += " acknowledged:";
   for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
@@ -118,7 +125,7 @@ class Explorer {
       to.books.acknowledged.erase(key.consumer);
       Reach(std::move(to), name, "unwant " + key.consumer);
     }
-    if (from.machine.present() && from.machine.record().owed_expansion_bytes == 0) {
+    if (from.machine.present() && from.machine.record().owed_expansion_bytes == 0 && !kind_.meddled) {
       Place to = from;
       to.machine.Owe(10);
       Reach(std::move(to), name, "owe");
@@ -164,6 +171,8 @@ class Explorer {
     to.machine.OnSent(step);
     if (effect) Effect(&to.books, step);
     to.machine.OnOutcome(step, outcome, absl::InternalError("no luck"), false, kWallNow);
+    if (step.kind == StepKind::kStage && outcome == CallOutcome::kDone && kind_.meddled)
+      to.machine.SetStagingMount(7);
     if (step.kind == StepKind::kPublish && outcome == CallOutcome::kDone) {
       to.books.acknowledged.insert(step.key.consumer);
     }
@@ -176,6 +185,7 @@ class Explorer {
     switch (step.kind) {
       case StepKind::kStage:
         books->staged = true;
+        books->bare = false;
         return;
       case StepKind::kPublish:
         books->published.insert(step.key.consumer);
@@ -185,6 +195,7 @@ class Explorer {
         return;
       case StepKind::kUnstage:
         books->staged = false;
+        books->bare = false;
         return;
       case StepKind::kExpand:
       case StepKind::kForget:
@@ -204,6 +215,7 @@ class Explorer {
           {"unsettle", [&](VolumeMachine& m) { m.Unsettle(key, "disk full"); }},
       };
       for (const auto& [what, event] : events) {
+        if (kind_.meddled && what != std::string_view("repair")) continue;
         Place to = from;
         event(to.machine);
         Reach(std::move(to), name, fmt::format("{} {}", what, key.consumer));
@@ -212,6 +224,21 @@ class Explorer {
     Place staging = from;
     staging.machine.RepairStaging("ENOTCONN");
     Reach(std::move(staging), name, "the staging is dead");
+    // Somebody takes the staging's mount away, or mounts over it, and takes that away again.
+    if (from.machine.record().stage_state == StageState::kStaged &&
+        from.machine.record().staging_mount_id != 0) {
+      Place lost = from;
+      lost.machine.MarkStagingLost("lost");
+      lost.books.bare = true;
+      Reach(std::move(lost), name, "the staging is lost");
+      // Its very mount is seen again: the plugin has not taken it back.
+      Place found = from;
+      found.books.bare = false;
+      found.machine.MarkStagingFound();
+      if (from.books.staged && from.machine.record().staging_lost) {
+        Reach(std::move(found), name, "the staging is found");
+      }
+    }
     Place confirmed = from;
     confirmed.machine.Confirm(kind_.origin);
     Reach(std::move(confirmed), name, "confirm");
@@ -220,6 +247,8 @@ class Explorer {
   void Ends(const Place& from, const std::string& name) {
     if (!from.machine.present()) return;
     for (const bool rebooted : {false, true}) {
+      // No mount, and so nobody who takes it away, outlives that.
+      if (rebooted && kind_.meddled && kind_.two) continue;
       Crash(from, rebooted, name, rebooted ? "reboot" : "killed");
     }
   }
@@ -254,6 +283,7 @@ class Explorer {
     }
     if (step.kind == StepKind::kPublish && kind_.stages && !kind_.ephemeral) {
       EXPECT_TRUE(from.books.staged) << name << ": published what is not staged";
+      EXPECT_FALSE(from.books.bare) << name << ": published from a bare directory";
     }
     if (kind_.ephemeral || !kind_.stages) {
       EXPECT_NE(step.kind, StepKind::kStage) << name;
@@ -331,12 +361,14 @@ TEST_P(VolumeMachineEvents, KeepTheRulesInEveryState) {
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, VolumeMachineEvents,
-    ::testing::Values(Kind{.name = "Staged"}, Kind{.name = "Unstaged", .stages = false},
-                      Kind{.name = "Secrets", .secrets = true}, Kind{.name = "Remount", .remount = true},
-                      Kind{.name = "Scheduler", .origin = Origin::kScheduler},
-                      Kind{.name = "Ephemeral", .ephemeral = true},
-                      Kind{.name = "EphemeralRemount", .ephemeral = true, .remount = true},
-                      Kind{.name = "TwoConsumers", .remount = true, .two = true}),
+    ::testing::Values(
+        Kind{.name = "Staged"}, Kind{.name = "Unstaged", .stages = false},
+        Kind{.name = "Secrets", .secrets = true}, Kind{.name = "Remount", .remount = true},
+        Kind{.name = "Scheduler", .origin = Origin::kScheduler}, Kind{.name = "Ephemeral", .ephemeral = true},
+        Kind{.name = "EphemeralRemount", .ephemeral = true, .remount = true},
+        Kind{.name = "TwoConsumers", .remount = true, .two = true},
+        Kind{.name = "StagingLost", .meddled = true},
+        Kind{.name = "StagingLostUnderTwoConsumers", .remount = true, .two = true, .meddled = true}),
     [](const auto& param_info) { return std::string(param_info.param.name); });
 
 }  // namespace

@@ -561,6 +561,88 @@ TEST(VolumeMachineTest, AStagingThatNothingStandsOnIsMadeAgainBeforeItIsPublishe
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
 }
 
+// Staged with a mount, and published for `kWeb`.
+VolumeMachine StagedWithAMount() {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  machine.Want(Publication(kWeb));
+  Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
+  machine.SetStagingMount(7);
+  Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
+  return machine;
+}
+
+TEST(VolumeMachineTest, AStagingThatIsLostIsMadeAgainBeforeTheNextPublishAndNothingElseMoves) {
+  VolumeMachine machine = StagedWithAMount();
+  machine.MarkStagingLost("somebody else unmounted it");
+  EXPECT_EQ(Show(machine), "staged?, web published");
+  EXPECT_FALSE(machine.Unsettled()) << "what is published from it is still fine";
+  machine.Want(Publication(kDb));
+  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage) << "another stands on it: it is not undone";
+  machine.OnSent({StepKind::kStage, kDb});
+  EXPECT_EQ(machine.record().staging_mount_id, 0U) << "what lies there now may be the plugin's";
+  machine.OnOutcome({StepKind::kStage, kDb}, CallOutcome::kDone, absl::OkStatus(), true, kNow);
+  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kPublish);
+  EXPECT_FALSE(machine.record().staging_lost);
+}
+
+TEST(VolumeMachineTest, AStagingThatIsLostIsUndoneFirstWhereNothingStandsOnIt) {
+  VolumeMachine machine = StagedWithAMount();
+  machine.MarkStagingLost("somebody else unmounted it");
+  ASSERT_TRUE(machine.Repair(kWeb, "somebody else unmounted it"));
+  for (const StepKind expected :
+       {StepKind::kUnpublish, StepKind::kUnstage, StepKind::kStage, StepKind::kPublish}) {
+    const Step step = machine.NextFor(kWeb);
+    EXPECT_EQ(Show(step.kind), Show(expected));
+    Outcome(machine, CallOutcome::kDone, step);
+  }
+  EXPECT_EQ(Show(machine), "staged, web published");
+}
+
+TEST(VolumeMachineTest, AStagingThatIsFoundAgainIsTrusted) {
+  VolumeMachine machine = StagedWithAMount();
+  machine.MarkStagingLost("somebody mounted something over it");
+  machine.MarkStagingFound();
+  EXPECT_EQ(Show(machine), "staged, web published");
+  EXPECT_EQ(machine.record().last_error, "");
+  machine.DoubtStaging();
+  machine.MarkStagingFound();
+  EXPECT_EQ(Show(machine), "staged?, web published") << "it was doubted for another reason";
+}
+
+TEST(VolumeMachineTest, AStagingStaysDoubtfulWhereNothingWasSentToMakeItAgain) {
+  VolumeMachine machine = StagedWithAMount();
+  machine.MarkStagingLost("somebody else unmounted it");
+  for (const CallOutcome outcome : {CallOutcome::kFinal, CallOutcome::kRetry}) {
+    machine.Want(Publication(kDb));
+    machine.OnOutcome({StepKind::kStage, kDb}, outcome, Failure(), false, kNow);
+    EXPECT_TRUE(machine.record().stage_uncertain);
+    EXPECT_TRUE(machine.record().staging_lost);
+  }
+}
+
+TEST(VolumeMachineTest, AStagingThatThePluginCouldNotMakeAgainIsUndoneOnceNothingStandsOnIt) {
+  VolumeMachine machine = StagedWithAMount();
+  machine.MarkStagingLost("somebody else unmounted it");
+  machine.Want(Publication(kDb));
+  Outcome(machine, CallOutcome::kFinal, {StepKind::kStage, kDb});
+  EXPECT_EQ(Show(machine), "staging, web published");
+  EXPECT_TRUE(machine.record().staging_lost) << "so that an OK without a mount is not believed";
+  machine.Want(Publication(kDb));
+  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage);
+  ASSERT_TRUE(machine.Repair(kWeb, "an operator's word"));
+  Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
+  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kUnstage);
+}
+
+TEST(VolumeMachineTest, AStagingsMountIsVoidAfterAReboot) {
+  VolumeRecord record = StagedWithAMount().record();
+  record.staging_lost = true;
+  EXPECT_EQ(VolumeMachine::Recovered(record, false).record().staging_mount_id, 7U);
+  EXPECT_TRUE(VolumeMachine::Recovered(record, false).record().staging_lost);
+  EXPECT_EQ(VolumeMachine::Recovered(record, true).record().staging_mount_id, 0U);
+  EXPECT_FALSE(VolumeMachine::Recovered(record, true).record().staging_lost);
+}
+
 TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappenedStays) {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
   machine.Want(Publication(kWeb));

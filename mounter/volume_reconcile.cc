@@ -16,7 +16,9 @@ namespace berth {
 void VolumeActor::Reconcile(Circumstances circumstances) {
   if (!machine_.present() || context_.stopping) return;
   const auto facts = LookAtMounts(machine_.record(), *context_.paths);
-  const auto plan = PlanReconciliation(machine_.record(), facts, circumstances);
+  const ShownMount staging = LookAtStagingMount(machine_.record(), *context_.paths);
+  auto plan = PlanReconciliation(machine_.record(), facts, circumstances);
+  if (auto found = PlanStaging(machine_.record(), staging)) plan.push_back(*std::move(found));
   for (const Reconciliation& found : plan) Apply(found);
   if (circumstances.start) {
     const VolumeRecord& record = machine_.record();
@@ -32,12 +34,12 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
       const bool found = shown != facts.end() && shown->second.mount_id != 0;
       if (found && !p.uncertain && p.mount_id == 0) machine_.SetMountId(p.key, shown->second.mount_id);
     }
-    const auto staging = context_.paths->LookAtStaging(machine_.record());
-    staging_mount_ = staging.ok() && staging->mount_root ? staging->mount_id : 0;
-    if (staging_mount_ != 0 && context_.watch != nullptr) context_.watch->Track(staging_mount_, key_);
+    const bool staged = record.stage_state == StageState::kStaged && !record.stage_uncertain;
+    if (staged && record.staging_mount_id == 0) machine_.SetStagingMount(staging.mount_id);
   }
   if (context_.watch != nullptr) {
     // Whosever it is: what lies on top of ours is told when it goes, too.
+    if (staging.mount_id != 0) context_.watch->Track(staging.mount_id, key_);
     for (const auto& [key, shown] : facts) {
       if (shown.mount_id != 0) context_.watch->Track(shown.mount_id, key_);
     }
@@ -47,6 +49,17 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
   TellChanges();
   TellAwaiting();
   if (!circumstances.start) Start();
+}
+
+bool VolumeActor::StagingComesFirst(const Step& step) {
+  if (step.kind != StepKind::kPublish) return false;
+  const ShownMount staging = LookAtStagingMount(machine_.record(), *context_.paths);
+  if (const auto found = PlanStaging(machine_.record(), staging)) {
+    Apply(*found);
+    SaveSoon();
+  }
+  const StepKind next = machine_.NextFor(step.key).kind;
+  return next == StepKind::kStage || next == StepKind::kUnstage;
 }
 
 void VolumeActor::Apply(const Reconciliation& found) {
@@ -83,6 +96,17 @@ void VolumeActor::Apply(const Reconciliation& found) {
     case ReconcileAction::kRelease:
       Event("volume.released", consumer, found.why);
       machine_.Unwant(found.key);
+      return;
+    case ReconcileAction::kStagingFound:
+      machine_.MarkStagingFound();
+      return;
+    case ReconcileAction::kStagingLost:
+      machine_.MarkStagingLost(found.why);
+      Event("volume.lost", "", found.why);
+      return;
+    case ReconcileAction::kStagingOvermounted:
+      machine_.MarkStagingLost(found.why);
+      Event("volume.overmounted", "", found.why);
       return;
   }
 }

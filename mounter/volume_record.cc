@@ -191,6 +191,8 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_stage_state(ToProto(record.stage_state));
   out.set_stage_uncertain(record.stage_uncertain);
   out.set_last_error(Printable(record.last_error));
+  out.set_staging_mount_id(record.staging_mount_id);
+  out.set_staging_lost(record.staging_lost);
   for (const PublicationRecord& publication : record.publications) {
     pb::Publication& p = *out.add_publications();
     p.set_consumer(publication.key.consumer);
@@ -260,6 +262,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.stage_state = *stage_state;
   record.stage_uncertain = in.stage_uncertain();
   record.last_error = in.last_error();
+  record.staging_mount_id = in.staging_mount_id();
+  record.staging_lost = in.staging_lost();
   for (const pb::Publication& p : in.publications()) {
     const auto state = FromProto(p.state());
     if (!state) {

@@ -78,6 +78,12 @@ struct VolumeRecord {
   StageState stage_state = StageState::kAbsent;
   bool stage_uncertain = false;
   std::string last_error;
+  // The kernel's id of the mount at its staging path, in the boot `boot_id`; 0: not known, or the plugin
+  // stages without one.
+  uint64_t staging_mount_id = 0;
+  // It was staged with a mount, and the kernel does not show that any more, or another on top of it. Until it
+  // is staged again, with a mount, nothing is published from there.
+  bool staging_lost = false;
   // NodeExpandVolume is owed: to this size; 0: it is not.
   int64_t owed_expansion_bytes = 0;
   // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,

@@ -27,6 +27,8 @@ VolumeRecord FullRecord() {
   record.stage_state = StageState::kStaged;
   record.stage_uncertain = true;
   record.last_error = "none";
+  record.staging_mount_id = 1ULL << 41;
+  record.staging_lost = true;
   record.owed_expansion_bytes = 1LL << 40;
   record.rebuilt = true;
   record.may_live_on = true;
@@ -71,6 +73,8 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->stage_state, StageState::kStaged);
   EXPECT_TRUE(read->stage_uncertain);
   EXPECT_EQ(read->last_error, "none");
+  EXPECT_EQ(read->staging_mount_id, 1ULL << 41);
+  EXPECT_TRUE(read->staging_lost);
   EXPECT_EQ(read->owed_expansion_bytes, 1LL << 40);
   EXPECT_TRUE(read->rebuilt);
   EXPECT_TRUE(read->may_live_on);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "mounter/mount_table.h"
+#include "mounter/recovery.h"
 #include "mounter/root_permissions.h"
 
 namespace berth {
@@ -178,11 +179,23 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   // there.
   const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
+  const StepReport bare = co_await UncoverStaging(record, deadline);
+  if (bare.outcome != CallOutcome::kDone) co_return bare;
   auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
   const auto answer = co_await Ask(kRpc, progress, std::move(call));
-  // A mount at the staging path is not demanded: some plugins only remember.
+  // A mount at the staging path is not demanded: some plugins only remember. One that had made a mount, which
+  // somebody took away, has to make it again: what is published from a bare directory is the node's own disk.
+  const auto facts = context_.paths->LookAtStaging(record);
+  if (answer.ok() && record.staging_lost && facts.ok() && !facts->mount_root) {
+    const std::string lie = fmt::format(
+        "plugin {} answered OK to {}, but the mount that was at {} is not there again; once the volume is "
+        "unpublished everywhere, the plugin is asked to unstage it",
+        record.plugin_id, RpcName(kRpc), context_.paths->StagingPath(record));
+    ReportLie(record, publication.key.consumer, lie);
+    co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
+  }
   co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 
@@ -197,6 +210,11 @@ Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecor
   const absl::Status safe = SafeToHandOut(context_.paths->LookAtTarget(record, publication),
                                           context_.paths->TargetPath(record, publication));
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = safe};
+  // It may have waited for the plugin, and a plugin binds whatever lies there.
+  const auto staging =
+      publication.ephemeral ? std::nullopt : PlanStaging(record, LookAtStagingMount(record, *context_.paths));
+  if (staging)
+    co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::UnavailableError(staging->why)};
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodePublishVolume(std::move(request), deadline);

@@ -113,12 +113,16 @@ class VolumeSteps {
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
-  // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path.
+  // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path. `device` becomes the
+  // file system's that the plugin is asked to take back, where one is mounted.
   [[nodiscard]] Awaitable<StepReport> TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
-                                               StepProgress progress, TimePoint deadline);
-  // Takes away what somebody mounted over it, so far as it lets itself be: a plugin may refuse to touch what
-  // is not its own.
-  [[nodiscard]] Awaitable<void> UncoverOurs(Reverse reverse, TimePoint deadline);
+                                               StepProgress progress, dev_t* device, TimePoint deadline);
+  // Takes away what somebody mounted over the mount `mount_id`, or where that was: a plugin may refuse to
+  // touch what is not its own, or take it for that. OK where the id is not known.
+  [[nodiscard]] Awaitable<absl::Status> Uncover(std::function<absl::StatusOr<PathFacts>()> look,
+                                                std::string path, uint64_t mount_id, TimePoint deadline);
+  // The same of the staging, before it is staged again. What is left there is told, with who keeps it busy.
+  [[nodiscard]] Awaitable<StepReport> UncoverStaging(VolumeRecord record, TimePoint deadline);
   // Takes away every mount that lies at the path, the topmost first.
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,

@@ -89,13 +89,15 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
                       [this, request](const Admission& admission, TimePoint until) {
                         return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
                       },
-                  .look = [this, record] { return context_.paths->LookAtStaging(record); }};
+                  .look = [this, record] { return context_.paths->LookAtStaging(record); },
+                  .mount_id = record.staging_mount_id};
   co_return co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
 }
 
 Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                         StepProgress progress, TimePoint deadline) {
   const auto before = reverse.look();
+  dev_t device = before.ok() && before->mount_root ? before->device : 0;
   // Before the plugin's turn and before its gate: what hangs in there may be waiting for this.
   if (input.force) {
     const TimePoint now = Clock::now();
@@ -105,10 +107,9 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   // From here on nothing of ours is in there, if the kernel lets go of it.
   const auto unprobed =
       co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
-  const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, deadline);
-  if (report.outcome != CallOutcome::kDone || report.detached_lazily || !before.ok() || !before->mount_root)
-    co_return report;
-  if (co_await LivesUnmounted(before->device, std::min(deadline, Clock::now() + kLastWrites))) {
+  const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, &device, deadline);
+  if (report.outcome != CallOutcome::kDone || report.detached_lazily) co_return report;
+  if (co_await LivesUnmounted(device, std::min(deadline, Clock::now() + kLastWrites))) {
     TellMayLiveOn(
         record, reverse, progress,
         "is unmounted, and its file system lives on in the kernel: not all of its data may be written, "
@@ -118,12 +119,14 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
 }
 
 Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
-                                            StepProgress progress, TimePoint deadline) {
+                                            StepProgress progress, dev_t* device, TimePoint deadline) {
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
-  co_await UncoverOurs(reverse, deadline);
+  // What cannot be taken away shows itself after the plugin's answer.
+  const absl::Status uncovered = co_await Uncover(reverse.look, reverse.path, reverse.mount_id, deadline);
+  if (const auto ours = reverse.look(); ours.ok() && ours->mount_root) *device = ours->device;
   bool detached = false;
   for (int call = 1;; ++call) {
     // A plugin that hangs in the file system is not waited for to the end where it may be detached.
@@ -146,17 +149,20 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
       co_return StepReport{.detached_lazily = detached};
     }
     if (IsDone(report.outcome)) {
-      const std::string lie = fmt::format("plugin {} answered {} to {}, but there is still a {} at {}",
-                                          record.plugin_id, CodeName(status.code()), RpcName(reverse.rpc),
-                                          mounted ? "mount" : "block device", reverse.path);
-      if (call == 1) ReportLie(record, reverse.consumer, lie);
+      const bool strangers = !uncovered.ok() && mounted && facts->mount_id != reverse.mount_id;
+      const std::string why =
+          strangers ? "what somebody mounted over it has to go first"
+                    : fmt::format("plugin {} answered {} to {}, but there is still a {} at {}",
+                                  record.plugin_id, CodeName(status.code()), RpcName(reverse.rpc),
+                                  mounted ? "mount" : "block device", reverse.path);
+      if (call == 1 && !strangers) ReportLie(record, reverse.consumer, why);
       if (call < kReverseCalls && report.outcome == CallOutcome::kDone) {
         co_await SleepUntil(std::min(Clock::now() + call * kBetweenReverseCalls, deadline));
         continue;
       }
       const absl::Status unmounted = co_await UnmountOurselves(reverse.path, reverse.look, {}, deadline);
       if (unmounted.ok()) co_return StepReport{.detached_lazily = detached};
-      report = FromHelper(Annotate(unmounted, lie), reverse.path);
+      report = FromHelper(Annotate(unmounted, why), reverse.path);
       report.detached_lazily = detached;
       if (!IsBusy(unmounted)) co_return report;
     } else if (!mounted) {
@@ -189,13 +195,34 @@ Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) 
   co_return absl::OkStatus();
 }
 
-Awaitable<void> VolumeSteps::UncoverOurs(Reverse reverse, TimePoint deadline) {
-  for (int i = 0; i < kStackedMounts && reverse.mount_id != 0; ++i) {
-    const auto facts = reverse.look();
-    if (!facts.ok() || !facts->mount_root || facts->mount_id == reverse.mount_id) co_return;
-    const absl::Status status = co_await context_.helper.Unmount(reverse.path, {}, deadline);
-    if (!status.ok()) co_return;
+Awaitable<absl::Status> VolumeSteps::Uncover(std::function<absl::StatusOr<PathFacts>()> look,
+                                             std::string path, uint64_t mount_id, TimePoint deadline) {
+  if (mount_id == 0) co_return absl::OkStatus();
+  for (int i = 0; i < kStackedMounts; ++i) {
+    BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, look());
+    if (!facts.mount_root || facts.mount_id == mount_id) co_return absl::OkStatus();
+    BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(path, {}, deadline));
   }
+  co_return absl::UnavailableError(fmt::format("{}: still mounted after {} unmounts", path, kStackedMounts));
+}
+
+Awaitable<StepReport> VolumeSteps::UncoverStaging(VolumeRecord record, TimePoint deadline) {
+  const std::string path = context_.paths->StagingPath(record);
+  auto look = [this, record] { return context_.paths->LookAtStaging(record); };
+  const auto facts = look();
+  if (record.staging_mount_id == 0 || !facts.ok() || !facts->mount_root ||
+      facts->mount_id == record.staging_mount_id) {
+    co_return StepReport{};
+  }
+  // Our own question is no reason for it to be busy.
+  const auto unprobed =
+      co_await context_.helper.KeepFromProbes(path, std::min(deadline, Clock::now() + kEndAProbe));
+  const absl::Status bare = co_await Uncover(look, path, record.staging_mount_id, deadline);
+  if (bare.ok()) co_return StepReport{};
+  StepReport report =
+      FromHelper(Annotate(bare, "what somebody mounted over the volume's staging has to go first"), path);
+  report.outcome = CallOutcome::kRetry;
+  co_return co_await WithHolders(record, std::move(report), path, facts->device, deadline);
 }
 
 Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,

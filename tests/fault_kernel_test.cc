@@ -344,6 +344,11 @@ TEST_F(FaultMeddlerTest, Fault26AStagingThatSomebodyUnmountsIsMendedOrLetGo) {
   ASSERT_EQ(umount2(known->staging_path().c_str(), UMOUNT_NOFOLLOW), 0);
   // The consumer's mount is another one, and is not touched for it.
   Publish(volume, "job");
+  // The next one gets the volume, not the node's own disk.
+  Publish(volume, "other");
+  EXPECT_EQ(MountsAt(known->staging_path()), 1) << "staged again";
+  ASSERT_EQ(umount2(known->staging_path().c_str(), UMOUNT_NOFOLLOW), 0);
+  Unpublish(volume, "other");
   Unpublish(volume, "job");
   WaitReleased(volume);
   EXPECT_EQ(MountsAt(known->staging_path()), 0);
