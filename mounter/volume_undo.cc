@@ -109,6 +109,9 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
       co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
   const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, &device, deadline);
   if (report.outcome != CallOutcome::kDone || report.detached_lazily) co_return report;
+  // Bound from the staging, and mounted there still: of course it lives.
+  const auto staging = context_.paths->LookAtStaging(record);
+  if (staging.ok() && staging->mount_root && staging->device == device) co_return report;
   if (co_await LivesUnmounted(device, std::min(deadline, Clock::now() + kLastWrites))) {
     TellMayLiveOn(
         record, reverse, progress,
