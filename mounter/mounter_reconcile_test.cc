@@ -263,8 +263,8 @@ class MounterStagingTest : public MounterReconcileTest {
   }
   void ExpectWell(const absl::StatusOr<std::string>& target) {
     ASSERT_TRUE(target.ok()) << target.status();
-    EXPECT_EQ(*ReadFile(*target + "/file", 100), "data") << "not the node's own disk";
-    EXPECT_EQ(*ReadFile(target_ + "/file", 100), "data") << "what was bound before stays";
+    EXPECT_EQ(ReadFile(*target + "/file", 100).value_or("nothing"), "data") << "not the node's own disk";
+    EXPECT_EQ(ReadFile(target_ + "/file", 100).value_or("nothing"), "data") << "what was bound stays";
     EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume") + plugin_.Calls("NodeUnstageVolume"), 0);
     EXPECT_FALSE(View().uncertain) << View().last_error;
     EXPECT_THAT(EventTypes(), Not(Contains("plugin.lied")));
@@ -297,6 +297,26 @@ TEST_F(MounterStagingTest, AStagingThatGoesBeforeAPublishIsRepeatedIsMadeAgainFi
   ASSERT_EQ(umount2(staging_.c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(loop_.RunUntil([&] { return second->has_value(); }));
   ExpectWell(**second);
+}
+
+TEST_F(MounterStagingTest, AStagingThatGoesWhileAPublishWaitsForItsTurnIsMadeAgainFirst) {
+  Close();
+  options_.calls_per_plugin = 1;
+  Open();
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  const auto slow = loop_.Start(mounter_->Publish(Request("v2"), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 2; }));
+  const auto waits = [&] {
+    const auto answer =
+        loop_.Run(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::milliseconds(20)));
+    return MessageOf(answer.status()).find("NodePublishVolume waits") != std::string::npos;
+  };
+  ASSERT_TRUE(loop_.RunUntil(waits));
+  ASSERT_EQ(umount2(staging_.c_str(), UMOUNT_NOFOLLOW), 0);
+  plugin_.Release();
+  ExpectWell(Publish(Request("v1", "db")));
+  ASSERT_TRUE(loop_.RunUntil([&] { return slow->has_value(); }));
+  EXPECT_TRUE((*slow)->ok());
 }
 
 TEST_F(MounterStagingTest, AMountOverTheStagingIsToldAndTakenAwayForTheNextConsumer) {
