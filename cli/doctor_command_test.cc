@@ -54,7 +54,7 @@ TEST_F(DoctorCommandTest, ANodeThatIsWellEndsWith0) {
   node_.examined.clear_findings();
   const Ended run = Doctor({});
   EXPECT_EQ(run.exit_code, 0);
-  EXPECT_EQ(run.out, "Journal, identity files, mounts and plugins fit together.\n");
+  EXPECT_EQ(run.out, "Journal, identity files, mounts and plugins fit together; no volume waits or fails.\n");
   EXPECT_THAT(run.err, IsEmpty());
 }
 

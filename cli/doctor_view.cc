@@ -82,7 +82,9 @@ std::string Step(const v1::Finding& finding, int number, bool repaired, bool col
 std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool colour) {
   const std::vector<const v1::Finding*> findings = Sorted(answer);
   if (findings.empty()) {
-    return Toned("Journal, identity files, mounts and plugins fit together.", Tone::kGood, colour) + "\n";
+    return Toned("Journal, identity files, mounts and plugins fit together; no volume waits or fails.",
+                 Tone::kGood, colour) +
+           "\n";
   }
   std::string text;
   std::string plan;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <utility>
 
+#include "base/size_text.h"
 #include "base/status.h"
 
 namespace berth {
@@ -134,11 +136,68 @@ class VolumeExamination {
           "a step has to be repeated, and its secrets were never written down: publish it again with them, "
           "or "
           "unpublish it");
-    } else if (view.uncertain) {
+    } else if (!Failing() && view.uncertain) {
       Add(Severity::kInfo, "volume.uncertain", {},
           fmt::format("a step's outcome is not known{}{}", view.last_error.empty() ? "" : ": ",
                       view.last_error));
     }
+    Owed();
+  }
+
+  [[nodiscard]] std::string NextTry() const {
+    const VolumeView& view = volume_.view;
+    if (view.running.empty() && !view.next_retry_at) {
+      return "it is not tried again of itself: repeat what failed, or unpublish it";
+    }
+    return WhatComesNext(view, volume_.at);
+  }
+
+  // What has failed and is not done yet. An error of something that has come to its end since is settled.
+  bool Failing() {
+    std::set<std::string> told;
+    for (const PublicationRecord& p : volume_.record.publications) {
+      if (p.state == PublicationState::kPublished || p.last_error.empty() || !p.held.empty()) continue;
+      Add(Severity::kWarning, "volume.failing", p.key,
+          fmt::format("{}: not {} yet: {}; {}", Describe(p.key), Aim(p), p.last_error, NextTry()));
+      told.insert(p.last_error);
+    }
+    const std::string& error = volume_.record.last_error;
+    const std::string_view aim = VolumesAim();
+    if (!error.empty() && !aim.empty() && !told.contains(error)) {
+      Add(Severity::kWarning, "volume.failing", {}, fmt::format("not {} yet: {}; {}", aim, error, NextTry()));
+      told.insert(error);
+    }
+    return !told.empty();
+  }
+  static std::string_view Aim(const PublicationRecord& p) {
+    if (p.state == PublicationState::kPublishing) return "published";
+    return p.again ? "mounted again" : "unpublished";
+  }
+  // What is under way with the volume itself; empty: nothing.
+  [[nodiscard]] std::string_view VolumesAim() const {
+    const VolumeRecord& record = volume_.record;
+    if (record.publications.empty()) return "released";
+    switch (record.stage_state) {
+      case StageState::kStaging:
+        return "staged";
+      case StageState::kUnstaging:
+        return "unstaged";
+      case StageState::kStaged:
+        return record.stage_uncertain ? "staged for certain" : "";
+      case StageState::kAbsent:
+        return "";
+    }
+    return "";
+  }
+
+  void Owed() {
+    const VolumeRecord& record = volume_.record;
+    if (record.owed_expansion_bytes == 0) return;
+    const bool at_it = !volume_.view.running.empty() && record.last_error.empty();
+    Add(at_it ? Severity::kInfo : Severity::kWarning, "volume.owed", {},
+        fmt::format("the node's part of growing it to {} is not done{}{}",
+                    FormatSize(static_cast<uint64_t>(record.owed_expansion_bytes)),
+                    record.last_error.empty() ? "" : ": ", record.last_error));
   }
 
   const VolumeEvidence& volume_;

@@ -26,6 +26,7 @@ struct VolumeEvidence {
   bool directory_there = true;
   std::map<PublicationKey, ShownMount> targets;  // of those that are published
   std::string plugin_problem;                    // why its plugin is not at hand; empty: it is
+  WallTime at;                                   // when all this was so
 };
 
 // A directory in the tree that no record accounts for.

@@ -87,6 +87,84 @@ TEST(DoctorTest, AStaleRowAndAWrongIdentityFileAreWrittenAnew) {
   EXPECT_EQ(found[1].repair, RepairKind::kWriteIdentity);
 }
 
+TEST(DoctorTest, WhatFailedAndIsNotDoneYetIsAFinding) {
+  VolumeEvidence volume = Well();
+  PublicationRecord& p = volume.record.publications[0];
+  p.last_error = "an old error";
+  EXPECT_THAT(DiagnoseVolume(volume, "/tree"), IsEmpty()) << "it is published all the same";
+
+  p.state = PublicationState::kUnpublishing;
+  p.last_error = "the plugin refuses";
+  volume.at = WallClock::now();
+  volume.view.next_retry_at = volume.at + std::chrono::seconds(12);
+  auto found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.failing"));
+  EXPECT_EQ(found[0].finding.severity, Finding::Severity::kWarning);
+  EXPECT_EQ(found[0].finding.consumer, "web");
+  EXPECT_EQ(found[0].finding.text,
+            "consumer web: not unpublished yet: the plugin refuses; it is tried again in 12 s");
+  EXPECT_EQ(found[0].repair, RepairKind::kNone);
+
+  p.last_error.clear();
+  EXPECT_THAT(DiagnoseVolume(volume, "/tree"), IsEmpty()) << "merely under way";
+  volume.view.uncertain = true;
+  found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.uncertain"));
+  EXPECT_EQ(found[0].finding.severity, Finding::Severity::kInfo);
+}
+
+TEST(DoctorTest, AVolumeThatIsNotStagedOrReleasedIsFailingAndSaysSoOnce) {
+  VolumeEvidence volume = Well();
+  volume.record.last_error = "no such device";
+  EXPECT_THAT(DiagnoseVolume(volume, "/tree"), IsEmpty()) << "of a step that is settled";
+  volume.record.stage_state = StageState::kStaging;
+  auto found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.failing"));
+  EXPECT_THAT(found[0].finding.text, HasSubstr("not staged yet: no such device; it is not tried again"));
+
+  volume.record.publications[0].state = PublicationState::kPublishing;
+  volume.record.publications[0].last_error = "no such device";
+  found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.failing"));
+  EXPECT_THAT(found[0].finding.text, HasSubstr("consumer web: not published yet"));
+
+  volume.record.publications.clear();
+  volume.record.stage_state = StageState::kStaged;
+  found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.failing"));
+  EXPECT_THAT(found[0].finding.text, HasSubstr("not released yet"));
+}
+
+TEST(DoctorTest, WhatHasAWordOfItsOwnIsNotCalledFailingToo) {
+  VolumeEvidence volume = Well();
+  PublicationRecord& p = volume.record.publications[0];
+  p.state = PublicationState::kPublishing;
+  p.last_error = "it failed";
+  volume.view.stuck = StuckView{.on = "umount /x", .pid = 7};
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("volume.stuck"));
+  volume.view.stuck.reset();
+  volume.view.awaiting_secrets = true;
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("volume.awaiting_secrets"));
+  volume.view.awaiting_secrets = false;
+  p.held = "the node was restarted";
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.held"));
+}
+
+TEST(DoctorTest, AnExpansionIsAFindingUntilItIsDone) {
+  VolumeEvidence volume = Well();
+  volume.record.owed_expansion_bytes = int64_t{2} << 30;
+  volume.view.running = "NodeExpandVolume";
+  auto found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.owed"));
+  EXPECT_EQ(found[0].finding.severity, Finding::Severity::kInfo) << "it is being done";
+  volume.view.running.clear();
+  volume.record.last_error = "no EXPAND_VOLUME on the node";
+  found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("volume.owed"));
+  EXPECT_EQ(found[0].finding.severity, Finding::Severity::kWarning);
+  EXPECT_THAT(found[0].finding.text, HasSubstr("not done: no EXPAND_VOLUME on the node"));
+}
+
 TEST(DoctorTest, StrangersAreToldAndOnlyAnEmptyDirectoryIsTakenAway) {
   Evidence evidence;
   evidence.tree = "/tree";

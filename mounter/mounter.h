@@ -269,7 +269,7 @@ struct Finding {
   enum class Severity { kInfo, kWarning, kError };
   Severity severity = Severity::kWarning;
   std::string
-      code;  // "mount.missing", "mount.dead", "mount.stranger", "directory.stranger", "row.stale", ...
+      code;  // "mount.missing", "mount.dead", "volume.failing", "volume.owed", "row.stale", ...
   std::string plugin_id;
   std::string volume_id;
   std::string consumer;

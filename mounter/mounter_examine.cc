@@ -112,6 +112,7 @@ bool Mounted(const VolumeActor& actor, const PublicationKey& key) {
 VolumeEvidence MounterImpl::EvidenceOf(const std::string& key, const VolumeActor& actor) const {
   VolumeEvidence evidence;
   evidence.key = key;
+  evidence.at = WallClock::now();
   evidence.record = actor.machine().record();
   evidence.view = actor.View();
   // While it is at work its row is behind for a moment, rightly.

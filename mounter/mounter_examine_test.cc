@@ -124,6 +124,18 @@ TEST_F(MounterExamineTest, ALostIdentityFileIsWrittenAnew) {
   EXPECT_THAT(Examine(false), IsEmpty());
 }
 
+TEST_F(MounterExamineTest, AnUnpublishThatThePluginRefusesForGoodIsAFinding) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::FAILED_PRECONDITION, Effect::kNone, 1000);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_THAT(Examine(false),
+              ElementsAre(AllOf(Field(&Finding::code, "volume.failing"), Field(&Finding::consumer, "web"),
+                                Field(&Finding::severity, Finding::Severity::kWarning))));
+  plugin_.ClearFaults();
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  EXPECT_THAT(Examine(false), IsEmpty());
+}
+
 TEST_F(MounterExamineTest, AMountThatSomebodyTookAwayIsMountedAgainWhenAsked) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();

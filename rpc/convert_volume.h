@@ -4,9 +4,11 @@
 // `show_options`, which is for peers who may change. Pure; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "mounter/mounter.h"
 #include "rpc/declared_directory.h"
 #include "rpc/node.pb.h"
@@ -29,6 +31,10 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume);
 
 // It is published, as its file says.
 [[nodiscard]] bool IsWell(const DeclaredView& file);
+// What the doctor has to say of a file, whose plugin is `plugin_id`: "declared.broken", "declared.pending";
+// nothing where all is well.
+[[nodiscard]] std::optional<Finding> DiagnoseDeclared(const DeclaredView& file, const std::string& plugin_id,
+                                                      WallTime now);
 // "volumes.d/data.toml declares it for consumer web: waiting: plugin nfs is not ready".
 [[nodiscard]] std::string DescribeDeclared(const DeclaredView& file);
 

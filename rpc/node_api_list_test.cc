@@ -227,6 +227,44 @@ TEST_F(NodeApiListTest, AVolumeThatIsOnlyDeclaredIsExplainedToo) {
             absl::StatusCode::kNotFound);
 }
 
+TEST_F(NodeApiListTest, DeclaredVolumesThatAreNotHereAndBrokenFilesAreFindings) {
+  control_.Add("p");
+  declared_.Add("p", "well", "c").state = "published";
+  DeclaredView& late = declared_.Add("driver.test", "late", "c");
+  late.state = "waiting";
+  late.last_error = "plugin p is not ready";
+  late.next_retry_at = WallClock::now() + std::chrono::minutes(10);
+  declared_.Add("p", "begun", "c").state = "publishing";
+  declared_.Add("", "", "").error_in_file = "bad.toml:3: colour: unknown key\nbad.toml:4: x\n";
+  declared_.files.back().file = "/etc/berth/volumes.d/bad.toml";
+  declared_.problems = {"volumes.d cannot be read"};
+  mounter_.findings = {{.severity = Finding::Severity::kError, .code = "mount.missing"}};
+  const auto found = Call(&NodeApi::Examine, v1::ExamineRequest(), false);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->findings_size(), 5);
+  EXPECT_EQ(found->findings(0).code(), "mount.missing") << "the worst first";
+  EXPECT_EQ(found->findings(1).code(), "node.problem");
+  EXPECT_EQ(found->findings(1).text(), "volumes.d cannot be read");
+
+  const v1::Finding& waits = found->findings(2);
+  EXPECT_EQ(waits.code(), "declared.pending");
+  EXPECT_EQ(waits.severity(), v1::WARNING);
+  EXPECT_EQ(waits.plugin_id(), "p") << "under the id of the plugin that its driver is";
+  EXPECT_EQ(waits.volume_id(), "late");
+  EXPECT_EQ(waits.path(), "/etc/berth/volumes.d/late.toml");
+  EXPECT_THAT(waits.text(), HasSubstr("waiting: plugin p is not ready; it is tried again in "));
+
+  const v1::Finding& broken = found->findings(3);
+  EXPECT_EQ(broken.code(), "declared.broken");
+  EXPECT_EQ(broken.severity(), v1::WARNING);
+  EXPECT_EQ(broken.path(), "/etc/berth/volumes.d/bad.toml");
+  EXPECT_EQ(broken.plugin_id(), "") << "it names none";
+  EXPECT_THAT(broken.text(), HasSubstr("bad.toml:3: colour: unknown key; bad.toml:4: x"));
+
+  EXPECT_EQ(found->findings(4).volume_id(), "begun");
+  EXPECT_EQ(found->findings(4).severity(), v1::INFO) << "merely under way";
+}
+
 TEST_F(NodeApiListTest, ARepairTakesTheRightToChange) {
   mounter_.findings = {{.code = "mount.missing", .repair = "publish it again"}, {.code = "mount.stranger"}};
   v1::ExamineRequest request;

@@ -62,8 +62,17 @@ NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request
   if (request.repair() && !call.rights.change) {
     co_return absl::PermissionDeniedError("to repair takes the right to change");
   }
-  BERTH_CO_ASSIGN_OR_RETURN(const std::vector<Finding> findings,
+  BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
                             co_await mounter_.Examine(request.repair(), call.deadline));
+  for (const std::string& problem : declared_.Problems()) {
+    findings.push_back({.code = "node.problem", .text = problem});
+  }
+  for (const DeclaredView& file : declared_.List()) {
+    std::string plugin = file.request.plugin_id();
+    if (const auto known = NodePlugin(plugin); !plugin.empty() && known.ok()) plugin = *known;
+    auto found = DiagnoseDeclared(file, plugin, WallClock::now());
+    if (found) findings.push_back(*std::move(found));
+  }
   co_return ToProto(findings);
 }
 
