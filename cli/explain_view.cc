@@ -79,7 +79,8 @@ Table Rpcs(const v1::ExplainVolumeResponse& answer, system_clock::time_point now
 Table KernelMounts(const v1::ExplainVolumeResponse& answer) {
   Table table({"ID", "TARGET", "TYPE", "SOURCE", "OPTIONS"});
   for (const v1::KernelMount& mount : answer.mounts()) {
-    table.Add({fmt::to_string(mount.id()), mount.target(), mount.fs_type(), mount.source(), mount.options()});
+    const std::string id = mount.id() == 0 ? "-" : fmt::to_string(mount.id());
+    table.Add({id, mount.target(), mount.fs_type(), mount.source(), mount.options()});
   }
   return table;
 }
