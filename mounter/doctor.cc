@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/size_text.h"
@@ -80,9 +81,9 @@ class VolumeExamination {
     }
     if (volume_.identity_problem.empty()) return;
     Repair(Add(Severity::kWarning, "identity.wrong", {},
-               fmt::format("its identity file would not bring it back, should the journal be lost: {}",
+               fmt::format("its identity files would not bring it back, should the journal be lost: {}",
                            volume_.identity_problem)),
-           RepairKind::kWriteIdentity, "write its identity file anew");
+           RepairKind::kWriteIdentity, "write its identity files anew");
   }
 
   void Publication(const PublicationRecord& p) {
@@ -258,6 +259,26 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
 }
 
 }  // namespace
+
+std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record) {
+  const auto of_volume = [](const VolumeRecord& r) {
+    return std::tie(r.driver_name, r.node_id, r.stages, r.sent_mode, r.use.access_mode, r.use.access_type,
+                    r.use.fs_type);
+  };
+  if (of_volume(said) != of_volume(record)) return "the volume's says something else than the journal";
+  const auto of_publication = [](const PublicationRecord& p) {
+    return std::tie(p.readonly, p.origin, p.ephemeral);
+  };
+  for (const PublicationRecord& p : record.publications) {
+    if (p.state != PublicationState::kPublished) continue;
+    const PublicationRecord* const its = said.Find(p.key);
+    if (its == nullptr) return fmt::format("that of {} is missing, or cannot be read", Describe(p.key));
+    if (of_publication(*its) != of_publication(p)) {
+      return fmt::format("that of {} says something else than the journal", Describe(p.key));
+    }
+  }
+  return {};
+}
 
 std::vector<Diagnosis> DiagnoseVolume(const VolumeEvidence& volume, const std::string& tree) {
   return VolumeExamination(volume, tree).Run();

@@ -47,7 +47,7 @@ struct Evidence {
 enum class RepairKind {
   kNone,             // only a person can
   kWriteRow,         // the record is written into the journal again
-  kWriteIdentity,    // and so is its identity file
+  kWriteIdentity,    // and so are its identity files
   kMountAgain,       // VolumeActor::Repair
   kRemoveDirectory,  // rmdir, while it is empty
 };
@@ -58,6 +58,10 @@ struct Diagnosis {
   std::string key;  // the volume's, or the directory's name
   PublicationKey publication;
 };
+
+// What identity files that say `said` would lose of `record`, should the journal be lost; empty: nothing. Of
+// its publications those that are published are compared: the others' files are being made or removed.
+[[nodiscard]] std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record);
 
 // Of one volume, without the mounts that nobody asked for.
 [[nodiscard]] std::vector<Diagnosis> DiagnoseVolume(const VolumeEvidence& volume, const std::string& tree);

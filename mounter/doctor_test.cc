@@ -165,6 +165,22 @@ TEST(DoctorTest, AnExpansionIsAFindingUntilItIsDone) {
   EXPECT_THAT(found[0].finding.text, HasSubstr("not done: no EXPAND_VOLUME on the node"));
 }
 
+TEST(DoctorTest, IdentityFilesThatSayLessOrElseThanTheJournalAreWrong) {
+  const VolumeRecord record = Well().record;
+  EXPECT_EQ(LostWithJournal(record, record), "");
+  VolumeRecord said = record;
+  said.use.fs_type = "xfs";
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("the volume's says something else"));
+  said = record;
+  said.publications[0].readonly = true;
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("that of consumer web says something else"));
+  said.publications[0].key.consumer = "unknown/4711";
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("that of consumer web is missing"));
+  VolumeRecord leaving = record;
+  leaving.publications[0].state = PublicationState::kUnpublishing;
+  EXPECT_EQ(LostWithJournal(said, leaving), "") << "its file may be gone already";
+}
+
 TEST(DoctorTest, StrangersAreToldAndOnlyAnEmptyDirectoryIsTakenAway) {
   Evidence evidence;
   evidence.tree = "/tree";

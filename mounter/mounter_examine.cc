@@ -38,7 +38,10 @@ DirectoryFacts LookAtDirectory(const VolumePaths& paths, const std::string& key,
   DirectoryFacts facts;
   const auto identity = paths.ReadIdentity(key);
   facts.there = identity.status().code() != absl::StatusCode::kNotFound;
-  if (facts.there && !identity.ok()) facts.identity_problem = std::string(MessageOf(identity.status()));
+  if (facts.there) {
+    facts.identity_problem =
+        identity.ok() ? LostWithJournal(*identity, record) : std::string(MessageOf(identity.status()));
+  }
   facts.targets = LookAtMounts(record, paths);
   facts.says = paths.DescribeDirectory(key);
   return facts;
@@ -249,10 +252,13 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       if (!here) co_return absl::OkStatus();
       auto write = [tree, key = diagnosis.key, record = actor->machine().record()]() -> absl::Status {
         BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
-        BERTH_RETURN_IF_ERROR(paths.WriteIdentity(record));
+        BERTH_RETURN_IF_ERROR(paths.WriteIdentities(record));
+        for (const PublicationRecord& p : record.publications) {
+          BERTH_RETURN_IF_ERROR(paths.Sync(key, p.component));
+        }
         return paths.Sync(key, "");
       };
-      co_return co_await RunBlocking(fmt::format("write the identity file in {}", diagnosis.finding.path),
+      co_return co_await RunBlocking(fmt::format("write the identity files in {}", diagnosis.finding.path),
                                      std::move(write), deadline);
     }
     case RepairKind::kWriteRow: {

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <thread>
 
+#include "base/file.h"
 #include "base/safe_path.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
@@ -114,14 +116,32 @@ TEST_F(MounterExamineTest, AnEmptyStrangerIsRemovedAndOneWithDataStays) {
 }
 
 TEST_F(MounterExamineTest, ALostIdentityFileIsWrittenAnew) {
-  ASSERT_TRUE(Publish(Request()).ok());
-  const std::string file =
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const std::string volumes =
       fmt::format("{}/volumes/{}/identity.json", options_.state_dir, VolumePaths::VolumeKey("hp", "v1"));
-  ASSERT_EQ(unlink(file.c_str()), 0);
-  EXPECT_THAT(Examine(true),
-              ElementsAre(AllOf(Field(&Finding::code, "identity.wrong"), Field(&Finding::repaired, true))));
-  EXPECT_EQ(access(file.c_str(), F_OK), 0);
-  EXPECT_THAT(Examine(false), IsEmpty());
+  const std::string publications = std::filesystem::path(*target).parent_path() / "identity.json";
+  const auto wrong = [](bool repaired) {
+    return ElementsAre(AllOf(Field(&Finding::code, "identity.wrong"), Field(&Finding::repaired, repaired)));
+  };
+  for (const std::string& file : {volumes, publications}) {
+    SCOPED_TRACE(file);
+    const std::string right = *ReadFile(file, 10'000);
+    ASSERT_EQ(unlink(file.c_str()), 0);
+    EXPECT_THAT(Examine(true), wrong(true));
+    EXPECT_EQ(*ReadFile(file, 10'000), right);
+
+    std::string other = right;
+    const std::string_view said = file == volumes ? "\"stages\":true" : "\"consumer\":\"web\"";
+    std::erase(other, ' ');
+    ASSERT_NE(other.find(said), std::string::npos) << other;
+    other.replace(other.find(said), said.size(), file == volumes ? "\"stages\":false" : "\"consumer\":\"x\"");
+    std::ofstream(file) << other;
+    EXPECT_THAT(Examine(false), wrong(false));
+    EXPECT_THAT(Examine(true), wrong(true));
+    EXPECT_EQ(*ReadFile(file, 10'000), right);
+    EXPECT_THAT(Examine(false), IsEmpty());
+  }
 }
 
 TEST_F(MounterExamineTest, AnUnpublishThatThePluginRefusesForGoodIsAFinding) {

@@ -95,6 +95,15 @@ absl::Status VolumePaths::WritePublicationIdentity(const VolumeRecord& record,
   return root_.WriteFile(IdentityFileIn(directory), text, 0600);
 }
 
+absl::Status VolumePaths::WriteIdentities(const VolumeRecord& record) const {
+  BERTH_RETURN_IF_ERROR(WriteIdentity(record));
+  for (const PublicationRecord& publication : record.publications) {
+    if (publication.state != PublicationState::kPublished) continue;
+    BERTH_RETURN_IF_ERROR(WritePublicationIdentity(record, publication));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<VolumeRecord> VolumePaths::ReadIdentity(const std::string& name) const {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(name));
   if (!facts.exists)

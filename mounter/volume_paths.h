@@ -79,8 +79,9 @@ class VolumePaths {
   // mounts are left as they begin. NOT_FOUND: there is no such directory. DATA_LOSS: its identity file is
   // missing, cannot be read, or belongs elsewhere. (volume_identity.cc)
   [[nodiscard]] absl::StatusOr<VolumeRecord> ReadIdentity(const std::string& name) const;
-  // Writes the volume's identity file anew; durable after Sync.
-  [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
+  // Writes the identity files of the volume and of those of its publications that are published anew; durable
+  // after Sync of each.
+  [[nodiscard]] absl::Status WriteIdentities(const VolumeRecord& record) const;
   // Removes a directory of the tree that holds nothing but empty ones of ours. FAILED_PRECONDITION: something
   // is in it; it was left.
   [[nodiscard]] absl::Status RemoveEmptyStranger(const std::string& name) const;
@@ -94,6 +95,7 @@ class VolumePaths {
   [[nodiscard]] absl::Status RemoveUnused(const std::string& publication) const;
   // Removes what a berthd that was killed has left of identity files that it was writing.
   [[nodiscard]] absl::Status RemoveUnfinished(const std::string& directory) const;
+  [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
   [[nodiscard]] absl::Status WritePublicationIdentity(const VolumeRecord& record,
                                                       const PublicationRecord& publication) const;
 
