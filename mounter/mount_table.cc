@@ -4,9 +4,11 @@
 #include <libmount.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "base/safe_path.h"
 #include "base/status.h"
@@ -60,6 +62,18 @@ absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path) {
   if (!mount.ok()) return Annotate(mount.status(), path);
   if (!mount->has_value()) return std::nullopt;
   return (*mount)->readonly;
+}
+
+absl::StatusOr<std::string> FileSystemAt(const std::string& path) {
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
+  if (!facts.mount_root) return absl::NotFoundError(fmt::format("{}: no mount lies there", path));
+  auto mount = StatMount(facts.mount_id);
+  if (!mount.ok()) return Annotate(mount.status(), path);
+  if (mount->has_value() && !(*mount)->fs_type.empty()) return std::move((*mount)->fs_type);
+  BERTH_ASSIGN_OR_RETURN(const std::vector<Mount> mounts, MountsBeneath(path, kMountLimit));
+  const auto top = std::ranges::find(mounts.rbegin(), mounts.rend(), path, &Mount::target);
+  if (top == mounts.rend()) return absl::NotFoundError(fmt::format("{}: it is in no mount table", path));
+  return top->fs_type;
 }
 
 }  // namespace berth

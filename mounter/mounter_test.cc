@@ -11,6 +11,7 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/mount_helper.h"
+#include "mounter/mount_table.h"
 #include "mounter/root_permissions.h"
 #include "mounter/testing/mounter_test_base.h"
 
@@ -328,6 +329,27 @@ TEST_F(MounterTest, ARepeatOfWhatIsUnderWayIsNotCountedAgainstTheLimit) {
   plugin_.ClearFaults();
   const auto again = Publish(Request());
   EXPECT_TRUE(again.ok()) << again.status();
+}
+
+TEST_F(MounterTest, AFileSystemThatTheRuntimeCannotUseIsUndoneAndNamed) {
+  PublishRequest request = Request();
+  request.runtime = RuntimeAbility{.name = "tiny", .fs_types = {"zonefs", "cramfs"}};
+  const auto refused = Publish(request);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("\"tiny\" cannot use, only zonefs, cramfs"));
+  EXPECT_TRUE(Gone());
+  EXPECT_THAT(plugin_.Log(), ElementsAre("NodeStageVolume v1", "NodePublishVolume v1",
+                                         "NodeUnpublishVolume v1", "NodeUnstageVolume v1"));
+
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_EQ(Publish(request).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(IsMounted(*target)) << "what somebody has is not taken away";
+  const auto shown = FileSystemAt(*target);
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("of type " + *shown));
+  request.runtime->fs_types.push_back(*shown);
+  EXPECT_EQ(Publish(request), target);
 }
 
 TEST_F(MounterTest, AnUnknownPluginIsSaidAtOnce) {

@@ -1,5 +1,6 @@
 // What is checked of a request before anything is done: its own form, what its consumer's runtime can use,
-// what the plugin can do, and what the volume is in use for already.
+// what the plugin can do, and what the volume is in use for already. And afterwards, what could not be known
+// before: the file system that the plugin chose.
 //
 // Pure, but for the question whether SELinux is on; any thread. Messages are for the person who made the
 // request and say what would be right; none shows a context's value, a secret or a mount flag.
@@ -8,6 +9,7 @@
 #include <absl/status/status.h>
 
 #include <cstddef>
+#include <string_view>
 
 #include "csi/plugin_facts.h"
 #include "mounter/mounter.h"
@@ -19,6 +21,13 @@ namespace berth {
 // mistake. FAILED_PRECONDITION: it is right, and the consumer's runtime cannot use what it asks for.
 [[nodiscard]] absl::Status CheckForm(const PublishRequest& request);
 [[nodiscard]] absl::Status CheckForm(const UnpublishRequest& request);
+
+// Whether the file system that the plugin chose can only be compared once it is mounted: the runtime has a
+// list and the request names no type.
+[[nodiscard]] bool LeavesFileSystemOpen(const PublishRequest& request);
+// That one, of type `fs_type` as the kernel shows it, against the runtime's list. A type without a subtype
+// stands for all of them ("fuse"), and "nfs" for "nfs4". FAILED_PRECONDITION.
+[[nodiscard]] absl::Status CheckFileSystem(const PublishRequest& request, std::string_view fs_type);
 
 // Against the plugin and this node, for a publication that is not begun yet. FAILED_PRECONDITION: it must be
 // attached first; the plugin does not know the mount group; SELinux is not on; the volume is held under

@@ -171,6 +171,27 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   EXPECT_THAT(Message(CheckForm(request)), HasSubstr("the consumer's runtime cannot use mounted volumes"));
 }
 
+TEST(RuntimeTest, WhatThePluginChoseIsComparedOnceItIsMounted) {
+  PublishRequest request = Request();
+  EXPECT_FALSE(LeavesFileSystemOpen(request)) << "it can use every one";
+  request.runtime = RuntimeAbility{.name = "tiny 1.0", .fs_types = {"ext4", "nfs", "fuse.sshfs", "fuseblk"}};
+  EXPECT_TRUE(LeavesFileSystemOpen(request));
+  for (const char* shown : {"ext4", "nfs", "nfs4", "fuse.sshfs", "fuse", "fuseblk.ntfs"}) {
+    EXPECT_EQ(CheckFileSystem(request, shown), absl::OkStatus()) << shown;
+  }
+  for (const char* shown : {"", "ext3", "nfs3", "fuse.ceph", "xfs"}) {
+    EXPECT_EQ(CheckFileSystem(request, shown).code(), absl::StatusCode::kFailedPrecondition) << shown;
+  }
+  EXPECT_EQ(Message(CheckFileSystem(request, "xfs")),
+            "plugin hp has mounted a file system of type xfs, which \"tiny 1.0\" cannot use, only ext4, nfs, "
+            "fuse.sshfs, fuseblk: ask for one of these (--fs), or use another runtime");
+  request.use.fs_type = "ext4";
+  EXPECT_FALSE(LeavesFileSystemOpen(request)) << "it was compared before";
+  request.use.fs_type = "";
+  request.use.access_type = AccessType::kBlock;
+  EXPECT_FALSE(LeavesFileSystemOpen(request)) << "there is none";
+}
+
 TEST(PublishFormTest, ReaderModesDemandReadonly) {
   for (const auto mode : {AccessMode::SINGLE_NODE_READER_ONLY, AccessMode::MULTI_NODE_READER_ONLY}) {
     PublishRequest request = Request();

@@ -226,12 +226,28 @@ void CheckRuntime(const RuntimeAbility& runtime, Mistakes& mistakes) {
   if (!text) mistakes.Add(fmt::format("runtime: an fs type is text of 1 to {} bytes", kFsTypeLimit));
 }
 
+std::string NameOf(const RuntimeAbility& runtime) {
+  return runtime.name.empty() ? "the consumer's runtime"
+                              : fmt::format("\"{}\"", Printable(runtime.name, 128));
+}
+
+std::string FileSystemsOf(const RuntimeAbility& runtime) {
+  return Printable(fmt::format("{}", fmt::join(runtime.fs_types, ", ")), 256);
+}
+
+// "fuse.sshfs" and "fuse" are the same as far as is told: not every kernel tells the subtype.
+bool SameFileSystem(std::string_view listed, std::string_view shown) {
+  if (listed == shown || (listed == "nfs" && shown == "nfs4")) return true;
+  const std::string_view listed_base = listed.substr(0, listed.find('.'));
+  const std::string_view shown_base = shown.substr(0, shown.find('.'));
+  return listed_base == shown_base && (listed_base == listed || shown_base == shown);
+}
+
 // In people's words, and before anything is done: what the runtime cannot use it will not get.
 absl::Status RuntimeCanUse(const PublishRequest& request) {
   if (!request.runtime) return absl::OkStatus();
   const RuntimeAbility& runtime = *request.runtime;
-  const std::string who =
-      runtime.name.empty() ? "the consumer's runtime" : fmt::format("\"{}\"", Printable(runtime.name, 128));
+  const std::string who = NameOf(runtime);
   if (request.use.access_type == AccessType::kBlock && !runtime.block) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use block devices: ask for the volume mounted, with a file system", who));
@@ -249,7 +265,7 @@ absl::Status RuntimeCanUse(const PublishRequest& request) {
       std::ranges::find(runtime.fs_types, fs_type) == runtime.fs_types.end()) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use a volume with file system {}, only with {}", who, Printable(fs_type, 64),
-                    Printable(fmt::format("{}", fmt::join(runtime.fs_types, ", ")), 256)));
+                    FileSystemsOf(runtime)));
   }
   return absl::OkStatus();
 }
@@ -269,6 +285,23 @@ absl::Status CheckForm(const PublishRequest& request) {
   if (request.runtime) CheckRuntime(*request.runtime, mistakes);
   BERTH_RETURN_IF_ERROR(mistakes.ToStatus());
   return RuntimeCanUse(request);
+}
+
+bool LeavesFileSystemOpen(const PublishRequest& request) {
+  return request.runtime && !request.runtime->fs_types.empty() && request.use.fs_type.empty() &&
+         request.use.access_type == AccessType::kMount;
+}
+
+absl::Status CheckFileSystem(const PublishRequest& request, std::string_view fs_type) {
+  if (!LeavesFileSystemOpen(request)) return absl::OkStatus();
+  const RuntimeAbility& runtime = *request.runtime;
+  const bool listed = std::ranges::any_of(
+      runtime.fs_types, [fs_type](const std::string& type) { return SameFileSystem(type, fs_type); });
+  if (listed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("plugin {} has mounted a file system of type {}, which {} cannot use, only {}: ask for one "
+                  "of these (--fs), or use another runtime",
+                  request.plugin_id, Printable(fs_type, 64), NameOf(runtime), FileSystemsOf(runtime)));
 }
 
 absl::Status CheckForm(const UnpublishRequest& request) {

@@ -8,6 +8,7 @@
 
 #include "base/process.h"
 #include "base/status.h"
+#include "mounter/mount_table.h"
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
 
@@ -227,6 +228,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     co_return absl::DeadlineExceededError("not begun: the volume was busy with other requests");
   }
   BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
+  const PublicationRecord* before = machine_.record().Find(key);
+  const bool handed_out = before != nullptr && before->published_at.has_value();
   if (!published) {
     const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
     const Step publish{StepKind::kPublish, key};
@@ -250,6 +253,9 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
     BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
     BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
   }
+  if (LeavesFileSystemOpen(request)) {
+    BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
+  }
   const PublicationRecord* publication = machine_.record().Find(key);
   if (publication == nullptr) co_return absl::InternalError("the publication vanished");
   operation->target_path = context_.paths->TargetPath(machine_.record(), *publication);
@@ -266,6 +272,22 @@ absl::Status VolumeActor::MayBegin(const PublishRequest& request,
   const bool limited = plugin.facts.max_volumes_per_node.value_or(0) > 0;
   const size_t held = limited ? context_.volumes_through(request.plugin_id) : 0;
   return CheckPlugin(request, plugin.facts, nullptr, held);
+}
+
+Awaitable<absl::Status> VolumeActor::CheckWhatIsMounted(PublishRequest request, bool handed_out) {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr) co_return absl::InternalError("the publication vanished");
+  const auto shown = FileSystemAt(context_.paths->TargetPath(machine_.record(), *publication));
+  if (!shown.ok()) co_return absl::UnavailableError(shown.status().ToString());
+  const absl::Status usable = CheckFileSystem(request, *shown);
+  if (usable.ok()) co_return usable;
+  if (handed_out) co_return Annotate(usable, "published as it is, and left so until it is unpublished");
+  machine_.Unwant(key);
+  SaveSoon();
+  const absl::Status undone = co_await Drive(key);
+  if (undone.ok()) co_return usable;
+  co_return Annotate(usable, fmt::format("still to be undone ({})", MessageOf(undone)));
 }
 
 Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, TimePoint until) {

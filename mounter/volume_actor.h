@@ -115,6 +115,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
                                       const PluginDirectory::Entry& plugin) const;
+  // Once published: whether the file system that the plugin chose is one that the consumer's runtime can use.
+  // If not, a publication that nobody was ever told of (`handed_out` false) is undone. FAILED_PRECONDITION.
+  [[nodiscard]] Awaitable<absl::Status> CheckWhatIsMounted(PublishRequest request, bool handed_out);
   // Writes the intent down, with the directories that it needs; undone in memory if that fails.
   [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
   // Takes one publication to its goal, and the volume after it where it was the last; OK once that is
