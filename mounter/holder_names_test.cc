@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+
 namespace berth {
 namespace {
 
@@ -49,6 +52,31 @@ TEST(HolderNamesTest, AProcessInAConsumersCgroupIsKnown) {
   record.publications[0].life.name = "/sys/fs/cgroup/no-such-group-here";
   NameConsumers(record, &holders);
   EXPECT_EQ(holders[0].consumer, "");
+}
+
+// systemd's own name for the group of a unit is the unit's, so any group of ours serves.
+TEST(HolderNamesTest, AProcessInAConsumersUnitIsKnown) {
+  std::ifstream groups("/proc/self/cgroup");
+  std::string unit;
+  for (std::string line; unit.empty() && std::getline(groups, line);) {
+    const std::string path = line.substr(line.find('/') + 1);
+    unit = path.substr(0, path.find('/'));
+  }
+  if (unit.empty()) GTEST_SKIP() << "this process is in no group but the root";
+  VolumeRecord record;
+  PublicationRecord publication;
+  publication.key.consumer = "web";
+  publication.life = {.kind = ConsumerLife::Kind::kUnit, .name = unit};
+  record.publications.push_back(publication);
+  std::vector<MountHolder> holders = {{.pid = getpid(), .command = "", .consumer = "", .how = ""}};
+  NameConsumers(record, &holders);
+  EXPECT_EQ(holders[0].consumer, "web");
+  for (const std::string& other : {unit + "x", unit.substr(1)}) {
+    holders[0].consumer.clear();
+    record.publications[0].life.name = other;
+    NameConsumers(record, &holders);
+    EXPECT_EQ(holders[0].consumer, "") << other;
+  }
 }
 
 }  // namespace

@@ -126,5 +126,49 @@ TEST(VolumeRecordTest, RefusesStatesThatItDoesNotKnow) {
   EXPECT_EQ(DecodeRecord(volume.SerializeAsString()).status().code(), absl::StatusCode::kDataLoss);
 }
 
+// A record that does not fit together is read the way that leaves nothing behind.
+TEST(VolumeRecordTest, OfTwoPublicationsWithOneKeyTheFirstIsRead) {
+  VolumeRecord record = FullRecord();
+  record.publications.push_back(record.publications[0]);
+  record.publications[1].component = "4567";
+  record.publications.push_back(record.publications[0]);
+  record.publications[2].key.name = "other";
+  const auto read = DecodeRecord(EncodeRecord(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->publications.size(), 2U);
+  EXPECT_EQ(read->publications[0].component, "0123");
+  EXPECT_EQ(read->publications[1].key.name, "other");
+}
+
+TEST(VolumeRecordTest, WhatIsPublishedOnAStagingIsReadAsStaged) {
+  VolumeRecord record = FullRecord();
+  record.stage_state = StageState::kAbsent;
+  record.publications[0].ephemeral = false;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->stage_state, StageState::kStaged) << "so it is unstaged";
+  record.publications[0].state = PublicationState::kUnpublishing;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->stage_state, StageState::kAbsent);
+  record.publications[0].state = PublicationState::kPublished;
+  record.publications[0].ephemeral = true;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->stage_state, StageState::kAbsent) << "it is never staged";
+  record.publications[0].ephemeral = false;
+  record.stages = false;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->stage_state, StageState::kAbsent) << "nor is any through it";
+}
+
+TEST(VolumeRecordTest, WhatIsStagedIsOfAPluginThatStages) {
+  for (const StageState state : {StageState::kStaging, StageState::kStaged, StageState::kUnstaging}) {
+    VolumeRecord record = FullRecord();
+    record.stages = false;
+    record.stage_state = state;
+    EXPECT_TRUE(DecodeRecord(EncodeRecord(record))->stages);
+  }
+}
+
+TEST(VolumeRecordTest, NothingNegativeIsOwed) {
+  VolumeRecord record = FullRecord();
+  record.owed_expansion_bytes = -1;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->owed_expansion_bytes, 0);
+}
+
 }  // namespace
 }  // namespace berth
