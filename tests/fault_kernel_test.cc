@@ -170,8 +170,10 @@ TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsMountedAgainWhereThatIsAskedFor) {
 
 class FaultBusyTest : public FaultKernelTest {
  protected:
-  // It is asked for, is not had, and nothing is detached; the holder is named in the answer and on request.
-  void ExpectBusy(const std::string& volume, const std::string& target, pid_t holder) {
+  // It is asked for, is not had, and nothing is detached; the holder is named in the answer and on request,
+  // with the consumer that it is a process of, if any.
+  void ExpectBusy(const std::string& volume, const std::string& target, pid_t holder,
+                  const std::string& consumer = "") {
     Forget(volume, "job");
     const grpc::Status busy = TryUndo(volume, {}, seconds(4));
     EXPECT_FALSE(busy.ok());
@@ -187,7 +189,8 @@ class FaultBusyTest : public FaultKernelTest {
     ASSERT_TRUE(status.ok()) << status.error_message();
     const auto& holders = explained.holders();
     EXPECT_TRUE(std::any_of(holders.begin(), holders.end(), [&](const v1::MountHolder& one) {
-      return one.pid() == holder && !one.command().empty() && !one.how().empty();
+      return one.pid() == holder && one.consumer() == consumer && !one.command().empty() &&
+             !one.how().empty();
     })) << explained.DebugString();
     ExpectWorks("other");
     EXPECT_EQ(MountsAt(target), 1);
@@ -201,6 +204,20 @@ TEST_F(FaultBusyTest, Fault25ATargetThatIsBusyByAFileNamesItsHolder) {
   UniqueFd held(open((target + "/marker").c_str(), O_RDONLY | O_CLOEXEC));
   ASSERT_TRUE(held.valid());
   ExpectBusy(volume, target, getpid());
+  held = UniqueFd();
+  WaitReleased(volume);
+}
+
+TEST_F(FaultBusyTest, Fault25AHolderThatIsTheConsumerItselfIsCalledSo) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  v1::PublishVolumeRequest anew = UseOf(volume);
+  anew.mutable_life()->set_pid(getpid());
+  ASSERT_EQ(node_.Publish(anew), target);
+  UniqueFd held(open((target + "/marker").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(held.valid());
+  ExpectBusy(volume, target, getpid(), "job");
   held = UniqueFd();
   WaitReleased(volume);
 }
