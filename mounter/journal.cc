@@ -27,6 +27,28 @@ JournalChange DeleteRow(std::string key) {
   return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = {}};
 }
 
+std::vector<JournalChange> PutRemainderRows(const Remainders::Rows& rows) {
+  std::vector<JournalChange> changes;
+  for (const auto& [key, bytes] : rows) {
+    changes.push_back(
+        {.table = JournalChange::Table::kMeta, .key = std::string(kRemainder) + key, .value = bytes});
+  }
+  return changes;
+}
+Remainders::Rows RemainderRows(const JournalContents& contents) {
+  Remainders::Rows rows;
+  for (const auto& [key, value] : contents.meta) {
+    if (key.starts_with(kRemainder)) rows[key.substr(kRemainder.size())] = value;
+  }
+  return rows;
+}
+
+std::vector<JournalChange> With(JournalChange change, const Remainders::Rows& remainders) {
+  std::vector<JournalChange> changes = {std::move(change)};
+  for (JournalChange& other : PutRemainderRows(remainders)) changes.push_back(std::move(other));
+  return changes;
+}
+
 // The next number for events. Where the file that knew it is lost: one above all that it can have been.
 uint64_t NextEventNumber(const JournalContents& contents, bool lost) {
   const auto it = contents.meta.find(kNextEventNumber);
@@ -55,6 +77,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   bool begun_anew = false;
   std::string set_aside;
   std::map<std::string, std::string> loaded;
+  Remainders::Rows remainders;
   std::map<std::string, std::string> damaged;
   uint64_t next_event_number = 1;
 
@@ -75,13 +98,14 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   Condition done;
   asio::thread_pool writer{1};
 
-  absl::StatusOr<std::shared_ptr<JournalWrite>> Enqueue(JournalChange change, Prepare prepare, bool awaited) {
+  absl::StatusOr<std::shared_ptr<JournalWrite>> Enqueue(std::vector<JournalChange> changes, Prepare prepare,
+                                                        bool awaited) {
     if (queue.size() >= options.queue_limit) {
       return absl::ResourceExhaustedError(
           fmt::format("journal {}: {} writes wait for the disk already", options.path, queue.size()));
     }
     auto write = std::make_shared<JournalWrite>();
-    write->change = std::move(change);
+    write->changes = std::move(changes);
     write->prepare = std::move(prepare);
     write->awaited = awaited;
     queue.push_back(write);
@@ -89,8 +113,8 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     return write;
   }
 
-  void EnqueueSoon(JournalChange change) {
-    const auto write = Enqueue(std::move(change), {}, false);
+  void EnqueueSoon(std::vector<JournalChange> changes) {
+    const auto write = Enqueue(std::move(changes), {}, false);
     if (!write.ok()) SPDLOG_WARN("{}", MessageOf(write.status()));
   }
 
@@ -118,7 +142,9 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     bool logged = false;
     for (const auto& write : batch) {
       write->done = true;
-      if (write->result.ok()) Remember(write->change);
+      if (write->result.ok()) {
+        for (const JournalChange& change : write->changes) Remember(change);
+      }
       if (write->result.ok() || write->awaited || logged) continue;
       SPDLOG_ERROR("{}", MessageOf(write->result));
       logged = true;
@@ -195,6 +221,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
   core->begun_anew = contents.meta.contains(kBegunAnew);
   core->set_aside = core->file->set_aside();
   core->loaded = contents.volumes;
+  core->remainders = RemainderRows(contents);
   core->next_event_number = NextEventNumber(contents, !core->set_aside.empty());
   core->damaged = core->file->TakeUnreadable();
   for (const auto& [key, record] : core->loaded) core->Remember(PutRow(key, record));
@@ -226,6 +253,8 @@ const std::string& Journal::set_aside() const { return core_->set_aside; }
 
 std::map<std::string, std::string> Journal::TakeLoaded() { return std::exchange(core_->loaded, {}); }
 
+Remainders::Rows Journal::TakeRemainders() { return std::exchange(core_->remainders, {}); }
+
 std::map<std::string, std::string> Journal::TakeDamaged() { return std::exchange(core_->damaged, {}); }
 
 absl::Status Journal::Restore(const std::map<std::string, std::string>& rows,
@@ -251,20 +280,31 @@ void Journal::Note(std::string sentence) {
 
 std::vector<std::string> Journal::TakeNotes() { return std::exchange(core_->notes, {}); }
 
-Awaitable<absl::Status> Journal::Put(std::string key, std::string record, Prepare prepare) {
-  return Core::Await(core_,
-                     core_->Enqueue(PutRow(std::move(key), std::move(record)), std::move(prepare), true));
+Awaitable<absl::Status> Journal::Put(std::string key, std::string record, Prepare prepare,
+                                     Remainders::Rows remainders) {
+  auto changes = With(PutRow(std::move(key), std::move(record)), remainders);
+  return Core::Await(core_, core_->Enqueue(std::move(changes), std::move(prepare), true));
 }
 
-Awaitable<absl::Status> Journal::Delete(std::string key) {
-  return Core::Await(core_, core_->Enqueue(DeleteRow(std::move(key)), {}, true));
+Awaitable<absl::Status> Journal::Delete(std::string key, Remainders::Rows remainders) {
+  return Core::Await(core_, core_->Enqueue(With(DeleteRow(std::move(key)), remainders), {}, true));
+}
+
+Awaitable<absl::Status> Journal::PutRemainders(Remainders::Rows remainders, Prepare prepare) {
+  return Core::Await(core_, core_->Enqueue(PutRemainderRows(remainders), std::move(prepare), true));
 }
 
 void Journal::PutSoon(std::string key, std::string record) {
-  core_->EnqueueSoon(PutRow(std::move(key), std::move(record)));
+  core_->EnqueueSoon({PutRow(std::move(key), std::move(record))});
 }
 
-void Journal::DeleteSoon(std::string key) { core_->EnqueueSoon(DeleteRow(std::move(key))); }
+void Journal::DeleteSoon(std::string key, Remainders::Rows remainders) {
+  core_->EnqueueSoon(With(DeleteRow(std::move(key)), remainders));
+}
+
+void Journal::PutRemaindersSoon(Remainders::Rows remainders) {
+  if (!remainders.empty()) core_->EnqueueSoon(PutRemainderRows(remainders));
+}
 
 void Journal::WhenIdle(std::function<void()> work) {
   if (core_->idle_work.size() >= core_->options.queue_limit) {
@@ -283,7 +323,7 @@ Awaitable<absl::StatusOr<uint64_t>> Journal::ReserveEventNumbers(uint64_t count)
   JournalChange change{.table = JournalChange::Table::kMeta,
                        .key = kNextEventNumber,
                        .value = std::to_string(core->next_event_number)};
-  auto write = core->Enqueue(std::move(change), {}, true);
+  auto write = core->Enqueue({std::move(change)}, {}, true);
   const absl::Status status = co_await Core::Await(core, std::move(write));
   if (!status.ok()) co_return status;
   co_return first;

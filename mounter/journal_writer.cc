@@ -57,7 +57,8 @@ void JournalWriter::Commit(const JournalBatch& batch) {
   auto write = [this, &batch](auto taken) {
     std::vector<JournalChange> changes;
     for (const auto& one : batch) {
-      if (one->result.ok() && taken(*one)) changes.push_back(one->change);
+      if (!one->result.ok() || !taken(*one)) continue;
+      changes.insert(changes.end(), one->changes.begin(), one->changes.end());
     }
     return Apply(changes);
   };

@@ -20,7 +20,7 @@ namespace berth {
 
 // One queued write. While its batch is with the writer thread, nobody else looks at it.
 struct JournalWrite {
-  JournalChange change;
+  std::vector<JournalChange> changes;     // all or none
   std::function<absl::Status()> prepare;  // set: it is new work
   bool awaited = false;
   bool done = false;

@@ -18,7 +18,6 @@ namespace {
 
 // The least that every plugin has to accept for a path.
 constexpr size_t kPathPromise = 128;
-constexpr size_t kMayLiveOnKept = 1024;
 constexpr size_t kTargetLength =
     sizeof("/0123456789abcdef0123456789abcdef/publish/0123456789abcdef0123456789abcdef/target") - 1;
 
@@ -27,12 +26,7 @@ constexpr size_t kTargetLength =
 std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, VolumeMachine machine) {
   auto on_gone = [this, key] {
     const auto it = volumes_.find(key);
-    if (it == volumes_.end()) return;
-    if (it->second->machine().record().may_live_on) {
-      if (may_live_on_.size() >= kMayLiveOnKept) may_live_on_.erase(may_live_on_.begin());
-      may_live_on_.insert(key);
-    }
-    volumes_.erase(it);
+    if (it != volumes_.end()) volumes_.erase(it);
   };
   auto actor = std::make_shared<VolumeActor>(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
@@ -49,6 +43,23 @@ void MounterImpl::Uses(const std::string& consumer, const std::string& key, bool
   if (it == by_consumer_.end()) return;
   it->second.erase(key);
   if (it->second.empty()) by_consumer_.erase(it);
+}
+
+void MounterImpl::TellForgotten(const Remainder& forgotten) {
+  std::string what;
+  if (forgotten.may_live_on) what = "that its file system may live on";
+  if (forgotten.owed_expansion_bytes > 0) {
+    what += fmt::format("{}that the node owes it an expansion to {} bytes", what.empty() ? "" : ", and ",
+                        forgotten.owed_expansion_bytes);
+  }
+  context_.events.Append(
+      {.type = "volume.forgotten",
+       .plugin_id = forgotten.plugin_id,
+       .volume_id = forgotten.volume_id,
+       .consumer = "",
+       .message = fmt::format("too much is remembered of volumes that are not here; of this one it is "
+                              "forgotten {}",
+                              what)});
 }
 
 std::vector<std::shared_ptr<VolumeActor>> MounterImpl::ActorsOf(const std::string& consumer) const {

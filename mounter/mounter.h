@@ -354,9 +354,13 @@ class Mounter {
   [[nodiscard]] virtual Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
       std::string plugin_id, std::string volume_id, TimePoint deadline) = 0;
   // The node must expand the volume to this size: durably noted, and done as soon as it is staged or
-  // published here. OK also where the volume is not here now but is known; NOT_FOUND where it is unknown.
+  // published here, also where it is not here now. RESOURCE_EXHAUSTED: it is not here, and the disk is full.
   [[nodiscard]] virtual Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                                              int64_t required_bytes) = 0;
+  // A volume that is not here has been deleted: no expansion is owed to it any more, durably. OK where none
+  // was. An error: it is owed still.
+  [[nodiscard]] virtual Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id,
+                                                                    std::string volume_id) = 0;
   // NOT_FOUND where the volume is not published here.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<int64_t>> NodeExpand(
       std::string plugin_id, std::string volume_id, ::csi::v1::CapacityRange range,

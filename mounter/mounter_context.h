@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/event_log.h"
+#include "base/process.h"
 #include "base/task_scope.h"
 #include "mounter/consumer_watch.h"
 #include "mounter/journal.h"
@@ -16,6 +17,7 @@
 #include "mounter/mount_watch.h"
 #include "mounter/mounter.h"
 #include "mounter/plugin_gates.h"
+#include "mounter/remainders.h"
 #include "mounter/volume_paths.h"
 
 namespace berth {
@@ -29,6 +31,7 @@ struct MounterContext {
         events(log),
         paths(std::move(opened_paths)),
         journal(std::move(opened_journal)),
+        remainders(BootId()),
         scope(loop, "mounter"),
         helper(options.helper_path, scope),
         consumers(loop),
@@ -42,6 +45,8 @@ struct MounterContext {
   // Let go of at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
   std::optional<VolumePaths> paths;
   std::unique_ptr<Journal> journal;
+  // Of volumes that are gone: beside the journal's rows.
+  Remainders remainders;
   TaskScope scope;
   MountHelper helper;
   ConsumerWatch consumers;

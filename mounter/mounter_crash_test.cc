@@ -32,6 +32,7 @@ using ::testing::IsEmpty;
 //   expand   and an expansion is owed
 //   remount  and somebody unmounts one, which is mounted again
 //   forced   and both are unpublished by force
+//   owed     as round, of a volume that an expansion is owed to, which fails
 PublishRequest ChildRequest(const std::string& consumer, const std::string& scenario) {
   PublishRequest request;
   request.plugin_id = "hp";
@@ -61,6 +62,10 @@ bool AllPublished(const Mounter& mounter) {
          });
 }
 
+bool Ends(const std::string& scenario) {
+  return scenario == "round" || scenario == "forced" || scenario == "owed";
+}
+
 bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario) {
   const TimePoint soon = Clock::now() + std::chrono::seconds(15);
   bool ok = true;
@@ -76,7 +81,7 @@ bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario)
     ok = umount2(target.c_str(), UMOUNT_NOFOLLOW) == 0 && ok;
     ok = loop.RunUntil([&] { return AllPublished(mounter); }) && ok;
   }
-  if (scenario == "round" || scenario == "forced") {
+  if (Ends(scenario)) {
     for (const char* consumer : {"web", "db"}) {
       ok = loop.Run(mounter.Unpublish(ChildUndo(consumer, scenario), soon)).ok() && ok;
     }
@@ -90,6 +95,14 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
     options_.credentials_dir = directory_;
     std::ofstream(directory_ + "/token") << "k=hunter2\n";
     ASSERT_EQ(chmod((directory_ + "/token").c_str(), 0400), 0);
+  }
+
+  // Before the volume is here; until the faults are cleared the plugin refuses it.
+  void OweAndClose() {
+    Open();
+    ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+    Close();
+    plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
   }
 
   // Runs the child; true if it was killed at the boundary, false if there are fewer.
@@ -129,12 +142,18 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
   int boundary = 1;
   for (bool killed = true; killed; ++boundary) {
     SCOPED_TRACE(fmt::format("boundary {}", boundary));
+    if (scenario == "owed") OweAndClose();
     killed = KillAt(boundary);
+    const int expansions = plugin_.Calls("NodeExpandVolume");
+    plugin_.ClearFaults();
     Open();
     ASSERT_TRUE(loop_.RunUntil([&] { return Settled(); })) << View().last_error;
     // Whoever asked got no answer, and asks again.
     ASSERT_TRUE(DoScenario(loop_, *mounter_, scenario));
-    if (scenario != "round" && scenario != "forced") {
+    if (scenario == "owed") {
+      EXPECT_GT(plugin_.Calls("NodeExpandVolume"), expansions) << "it was forgotten";
+    }
+    if (!Ends(scenario)) {
       EXPECT_EQ(View().publications.size(), 2U);
       EXPECT_FALSE(View().uncertain);
       for (const PublicationView& publication : View().publications) {
@@ -158,7 +177,8 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest,
-                         ::testing::Values("publish", "round", "secrets", "expand", "remount", "forced"),
+                         ::testing::Values("publish", "round", "secrets", "expand", "remount", "forced",
+                                           "owed"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

@@ -104,6 +104,18 @@ uint64_t MountIdAt(const std::string& place) {
   return facts.ok() && facts->mount_root ? facts->mount_id : 0;
 }
 
+// Of a volume that is not here.
+std::string DescribeAbsent(const Remainder& left) {
+  const std::string plugin = Printable(left.plugin_id, 128);
+  std::string text = fmt::format("nothing is known of it through plugin {}", plugin);
+  if (!left.Nothing()) text = fmt::format("it is not here through plugin {}", plugin);
+  if (left.may_live_on) text += "; since its last use here its file system may live on";
+  if (left.owed_expansion_bytes > 0) {
+    text += fmt::format("; an expansion to {} bytes is owed once it is here", left.owed_expansion_bytes);
+  }
+  return text;
+}
+
 // Whether the repair has come to an end, well or not.
 bool Mounted(const VolumeActor& actor, const PublicationKey& key) {
   const PublicationRecord* p = actor.machine().record().Find(key);
@@ -132,7 +144,7 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor == nullptr || !actor->present()) {
     co_return absl::NotFoundError(
-        fmt::format("{}: nothing is known of it through plugin {}", context, Printable(plugin_id, 128)));
+        fmt::format("{}: {}", context, DescribeAbsent(context_.remainders.Of(plugin_id, volume_id))));
   }
   VolumeExplanation explanation;
   explanation.journal_key = VolumePaths::VolumeKey(plugin_id, volume_id);

@@ -297,6 +297,7 @@ TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
   ASSERT_EQ(mount("small", options_.state_dir.c_str(), "tmpfs", 0, "size=16m"), 0);
   Open();
   ASSERT_TRUE(Publish(Request()).ok());
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v2", 1 << 20)), absl::OkStatus());
   std::ofstream fill(options_.state_dir + "/fill");
   while (fill.write(std::string(4096, 'x').data(), 4096).flush()) {
   }
@@ -305,8 +306,11 @@ TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
   EXPECT_FALSE(refused.ok());
   EXPECT_FALSE(mounter_->Find("hp", "v2").has_value());
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "nothing is asked of the plugin without a durable intent";
+  EXPECT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v3", 1 << 20)).code(),
+            absl::StatusCode::kResourceExhausted);
   ASSERT_EQ(unlink((options_.state_dir + "/fill").c_str()), 0);
   EXPECT_TRUE(Publish(Request("v2")).ok());
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 1) << "what was refused took nothing away";
   EXPECT_TRUE(Unpublish(Request("v1")).ok() && Unpublish(Request("v2")).ok());
   Close();
   ASSERT_EQ(umount2(options_.state_dir.c_str(), MNT_DETACH), 0);

@@ -148,12 +148,18 @@ TEST_F(MounterForceTest, WhatWasDetachedLazilyIsToldByEachLaterTry) {
   Close();
   Open();
   plugin_.ClearFaults();
-  for (const char* time : {"second", "third"}) {
+  for (const char* time : {"second", "third", "fourth"}) {
     const auto later = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
     ASSERT_TRUE(later.ok()) << later.status();
     EXPECT_TRUE(later->may_live_on) << time;
+    EXPECT_TRUE(Gone());
+    Close();
+    Open();
   }
-  EXPECT_TRUE(Gone());
+  // Nor does a use of it that comes to nothing.
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
+  EXPECT_FALSE(Publish(Request()).ok());
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->may_live_on);
   ASSERT_TRUE(Publish(Request()).ok());
   const auto other = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
   ASSERT_TRUE(other.ok()) << other.status();

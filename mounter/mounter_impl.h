@@ -35,12 +35,14 @@ class MounterImpl final : public Mounter {
     context_.uses = [this](const std::string& consumer, const std::string& key, bool used) {
       Uses(consumer, key, used);
     };
+    context_.remainders.on_forgotten = [this](const Remainder& forgotten) { TellForgotten(forgotten); };
   }
 
   [[nodiscard]] absl::Status Load() {
     BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
     BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
     for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
+    context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
     return absl::OkStatus();
   }
 
@@ -52,6 +54,7 @@ class MounterImpl final : public Mounter {
   void Confirm(Origin origin) override;
   Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                        int64_t required_bytes) override;
+  Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id, std::string volume_id) override;
   std::optional<ConsumerMount> MountOf(const std::string& plugin_id, const std::string& volume_id,
                                        const std::string& consumer, const std::string& name) const override;
   std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override;
@@ -93,6 +96,7 @@ class MounterImpl final : public Mounter {
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
+  void TellForgotten(const Remainder& forgotten);
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);
@@ -105,8 +109,6 @@ class MounterImpl final : public Mounter {
   MounterContext context_;
   std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
-  // Volumes that are gone, and whose file systems may live on: so who asks once more is told the same.
-  std::set<std::string> may_live_on_;
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
   std::string not_watching_;              // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;

@@ -628,7 +628,6 @@ TEST_F(MounterRebootTest, WhatIsMountedAgainSurvivesAPluginThatRefusesFirst) {
 }
 
 TEST_F(MounterReconcileTest, AnExpansionIsOwedUntilItIsDone) {
-  EXPECT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)).code(), absl::StatusCode::kNotFound);
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 2);
@@ -649,6 +648,67 @@ TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesBerthd) {
   EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
   plugins_.SetUsable(true);
   EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+}
+
+TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesTheVolumesStay) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Gone());
+  Close();
+  plugin_.ClearFaults();
+  Open();
+  const size_t before = plugin_.Log().size();
+  ASSERT_TRUE(Publish(Request()).ok());
+  auto calls = plugin_.Log();
+  calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
+  EXPECT_THAT(calls, ElementsAre("NodeStageVolume v1", "NodeExpandVolume v1", "NodePublishVolume v1"));
+  EXPECT_EQ(View().owed_expansion_bytes, 0);
+  // Done is done.
+  const int expansions = plugin_.Calls("NodeExpandVolume");
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  Close();
+  Open();
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), expansions);
+}
+
+TEST_F(MounterReconcileTest, AnExpansionIsOwedToAVolumeThatIsNotHere) {
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 10)), absl::OkStatus()) << "of long ago";
+  EXPECT_TRUE(Gone()) << "it is not here by that";
+  Close();
+  Open();
+  EXPECT_THAT(MessageOf(loop_.Run(mounter_->Explain("hp", "v1", Soon())).status()),
+              HasSubstr("an expansion to 1048576 bytes is owed"));
+  // A use of it that fails takes nothing away.
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
+  EXPECT_FALSE(Publish(Request()).ok());
+  EXPECT_TRUE(Gone());
+  plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  plugin_.ClearFaults();
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+}
+
+TEST_F(MounterReconcileTest, AnExpansionThatIsRefusedWhereItIsStagedIsTriedWhereItIsPublished) {
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(View().owed_expansion_bytes, 0);
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 2);
+}
+
+TEST_F(MounterReconcileTest, NothingIsOwedToAVolumeThatWasDeleted) {
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v1")), absl::OkStatus());
+  EXPECT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v2")), absl::OkStatus()) << "nothing was";
+  Close();
+  Open();
+  ASSERT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 0);
 }
 
 }  // namespace

@@ -47,10 +47,8 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   }
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
-  const std::string key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
   const auto done = co_await Run(actor, std::move(request), deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
-  may_live_on_.erase(key);
   co_return (*done)->target_path;
 }
 
@@ -61,8 +59,8 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(request.plugin_id, request.volume_id);
   if (actor == nullptr) {
-    const std::string key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
-    co_return UnpublishResult{.was_published = false, .may_live_on = may_live_on_.contains(key)};
+    const Remainder left = context_.remainders.Of(request.plugin_id, request.volume_id);
+    co_return UnpublishResult{.was_published = false, .may_live_on = left.may_live_on};
   }
   if (request.wait_for_consumer) {
     const bool there =
@@ -162,10 +160,30 @@ Awaitable<absl::Status> MounterImpl::OweExpansion(std::string plugin_id, std::st
   if (required_bytes <= 0) co_return absl::InvalidArgumentError(context + ": to no size");
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(plugin_id, volume_id);
-  if (actor == nullptr || !actor->present()) {
-    co_return absl::NotFoundError(context + ": nothing is known of it on this node");
+  if (actor != nullptr && actor->present() && !actor->Leaving()) {
+    co_return Annotate(co_await VolumeActor::Owe(actor, required_bytes), context);
   }
-  co_return Annotate(co_await VolumeActor::Owe(actor, required_bytes), context);
+  Remainder left = context_.remainders.Of(plugin_id, volume_id);
+  left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, required_bytes);
+  Remainders::Rows rows = context_.remainders.Set(left);
+  // Nothing has to be prepared, but a full disk refuses it: what is left there is for letting volumes go.
+  auto new_work = [] { return absl::OkStatus(); };
+  co_return Annotate(co_await context_.journal->PutRemainders(std::move(rows), std::move(new_work)), context);
+}
+
+Awaitable<absl::Status> MounterImpl::CancelOwedExpansion(std::string plugin_id, std::string volume_id) {
+  const std::string context = Context("owe nothing to", volume_id);
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  const Remainder before = context_.remainders.Of(plugin_id, volume_id);
+  if (before.owed_expansion_bytes == 0) co_return absl::OkStatus();
+  Remainder after = before;
+  after.owed_expansion_bytes = 0;
+  Remainders::Rows rows = context_.remainders.Set(after);
+  const absl::Status status = co_await context_.journal->PutRemainders(std::move(rows));
+  // Remembered still, so that a repeat writes it.
+  if (status.ok()) co_return status;
+  [[maybe_unused]] const Remainders::Rows on_disk = context_.remainders.Set(before);
+  co_return Annotate(status, context);
 }
 
 Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> MounterImpl::Stats(std::string plugin_id,

@@ -371,7 +371,11 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
 
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
   const VolumeMachine before = machine_;
-  if (!machine_.present()) machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
+  Remainders::Rows remainders;
+  if (!machine_.present()) {
+    machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
+    remainders = TakeOverOwed();
+  }
   const PublicationRecord publication = NewPublication(request);
   const PublicationKey key = publication.key;
   machine_.SetBootId(BootId());
@@ -381,7 +385,8 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: writing");
   const VolumeRecord record = machine_.record();
   auto prepare = [&paths = *context_.paths, record, publication] { return paths.Make(record, publication); };
-  const absl::Status status = co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare));
+  const absl::Status status =
+      co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare), std::move(remainders));
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
@@ -403,9 +408,28 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   if (before.present()) {
     SaveSoon();
   } else {
-    context_.journal->DeleteSoon(key_);
+    context_.journal->DeleteSoon(key_, GiveBackOwed());
   }
   co_return status;
+}
+
+Remainders::Rows VolumeActor::TakeOverOwed() {
+  Remainder left = context_.remainders.Of(machine_.record().plugin_id, machine_.record().volume_id);
+  machine_.Owe(std::exchange(left.owed_expansion_bytes, 0));
+  return context_.remainders.Set(left);
+}
+
+Remainders::Rows VolumeActor::GiveBackOwed() {
+  const VolumeRecord& record = machine_.record();
+  Remainder left = context_.remainders.Of(record.plugin_id, record.volume_id);
+  left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, record.owed_expansion_bytes);
+  return context_.remainders.Set(left);
+}
+
+Remainders::Rows VolumeActor::EndLastUse() {
+  Remainder left = context_.remainders.Of(machine_.record().plugin_id, machine_.record().volume_id);
+  left.may_live_on = false;
+  return context_.remainders.Set(left);
 }
 
 Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
@@ -441,7 +465,9 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
   // Also what an earlier try detached.
-  operation->may_live_on = machine_.record().may_live_on;
+  const VolumeRecord& after = machine_.record();
+  operation->may_live_on =
+      after.may_live_on || context_.remainders.Of(after.plugin_id, after.volume_id).may_live_on;
   co_return first_error;
 }
 

@@ -85,6 +85,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   [[nodiscard]] const VolumeMachine& machine() const { return machine_; }
   [[nodiscard]] bool present() const { return machine_.present(); }
+  // Its row is being deleted: what is noted of it now would go with it.
+  [[nodiscard]] bool Leaving() const { return trying_.kind == StepKind::kForget; }
   // Whether a step runs that a stopping mounter waits for: not one that itself waits for a plugin.
   [[nodiscard]] bool busy() const { return working_ && waiting_for_.empty(); }
   [[nodiscard]] VolumeView View() const;
@@ -140,8 +142,15 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
   void AfterTry(const Step& step, const StepReport& report);
-  [[nodiscard]] Awaitable<absl::Status> Commit();
+  // `remainders` are written with it.
+  [[nodiscard]] Awaitable<absl::Status> Commit(Remainders::Rows remainders = {});
   void SaveSoon();
+  // What was owed to the volume while it was not here is its new record's from now on.
+  [[nodiscard]] Remainders::Rows TakeOverOwed();
+  // The same back, of a record that was not written.
+  [[nodiscard]] Remainders::Rows GiveBackOwed();
+  // A use of it that succeeds ends what was to be said of the last one.
+  [[nodiscard]] Remainders::Rows EndLastUse();
   [[nodiscard]] size_t Holders() const {
     return machine_.present() ? machine_.record().publications.size() + 1 : 0;
   }

@@ -80,7 +80,10 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
     co_return absl::UnavailableError("the volume's staging is being repaired first");
   }
   if (machine_.present()) {
-    const absl::Status status = co_await Commit();
+    const bool published = publication != nullptr && publication->state == PublicationState::kPublished;
+    Remainders::Rows ended;
+    if (published) ended = EndLastUse();
+    const absl::Status status = co_await Commit(std::move(ended));
     if (!status.ok()) {
       machine_.Unsettle(key, std::string(MessageOf(status)));
       co_return status;
@@ -262,9 +265,10 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   }
 }
 
-Awaitable<absl::Status> VolumeActor::Commit() {
+Awaitable<absl::Status> VolumeActor::Commit(Remainders::Rows remainders) {
   context_.Boundary("outcome: writing");
-  const absl::Status status = co_await context_.journal->Put(key_, EncodeRecord(machine_.record()));
+  const absl::Status status =
+      co_await context_.journal->Put(key_, EncodeRecord(machine_.record()), {}, std::move(remainders));
   stale_row_ = !status.ok();
   context_.Boundary("outcome: written");
   co_return status;

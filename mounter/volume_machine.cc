@@ -34,6 +34,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   machine.record_ = std::move(record);
   machine.present_ = true;
   VolumeRecord& r = machine.record_;
+  if (rebooted) r.may_live_on = false;
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
   // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
   // since the row was written.
@@ -513,10 +514,9 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       publication.dead.clear();
       publication.secrets_at_hand = false;
       publication.published_at = now;
-      if (!NeedsStaging(publication)) {
-        expansion_deferred_ = false;
-        expansion_refused_ = false;
-      }
+      if (!NeedsStaging(publication)) expansion_deferred_ = false;
+      // Of a block volume a plugin may find the device only where it is published.
+      expansion_refused_ = false;
       return FollowUp::kNext;
     case CallOutcome::kFinal:
     case CallOutcome::kAbsent: {

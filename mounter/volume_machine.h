@@ -224,7 +224,7 @@ class VolumeMachine {
   bool present_ = false;
   int64_t expanding_ = 0;            // to which size it was asked last
   bool expansion_deferred_ = false;  // it failed: later
-  bool expansion_refused_ = false;   // for good: not before the next stage, or Owe
+  bool expansion_refused_ = false;   // for good: not before the next stage, publish, or Owe
   std::optional<StuckView> stuck_;
   std::map<PublicationKey, absl::Status> failures_;
 };

@@ -101,6 +101,8 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepInput input, StepProgress progress,
                                               TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record);
+  // What outlives its row.
+  [[nodiscard]] Remainder WhatRemains(const VolumeRecord& record) const;
 
   // What Unpublish and Unstage have in common.
   struct Reverse {

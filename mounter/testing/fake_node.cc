@@ -315,9 +315,11 @@ grpc::Status FakeNode::NodeExpandVolume(grpc::ServerContext* context,
                                         ::csi::v1::NodeExpandVolumeResponse* response) {
   return Run(context, "NodeExpandVolume", request->volume_id(), [&] {
     response->set_capacity_bytes(request->capacity_range().required_bytes());
-    return published_.contains(request->volume_path())
-               ? grpc::Status::OK
-               : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");
+    const auto staged = staged_.find(request->volume_id());
+    const bool there =
+        published_.contains(request->volume_path()) ||
+        (staged != staged_.end() && staged->second.staging_target_path() == request->volume_path());
+    return there ? grpc::Status::OK : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");
   });
 }
 

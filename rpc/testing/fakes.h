@@ -151,6 +151,8 @@ class FakeMounter : public Mounter {
   std::vector<std::string> problems;
   std::vector<Origin> confirmed;
   std::vector<std::string> steps;  // "owe V", "expand V", in order
+  // To volumes that are not here, by plugin and volume.
+  std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
 
   VolumeView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
     VolumeView view;
@@ -210,10 +212,17 @@ class FakeMounter : public Mounter {
   void Confirm(Origin origin) override { confirmed.push_back(origin); }
   [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                                      int64_t required_bytes) override {
-    VolumeView* view = Known(plugin_id, volume_id);
-    if (view == nullptr) co_return absl::NotFoundError("not known here");
-    view->owed_expansion_bytes = required_bytes;
     steps.push_back("owe " + volume_id);
+    if (VolumeView* view = Known(plugin_id, volume_id)) {
+      view->owed_expansion_bytes = required_bytes;
+    } else {
+      owed_elsewhere[{plugin_id, volume_id}] = required_bytes;
+    }
+    co_return absl::OkStatus();
+  }
+  [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id,
+                                                            std::string volume_id) override {
+    owed_elsewhere.erase({plugin_id, volume_id});
     co_return absl::OkStatus();
   }
   [[nodiscard]] std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
