@@ -215,6 +215,13 @@ TEST_F(BerthctlTest, ExpandDeleteAndStats) {
   const Ended expand = Ctl({"volume", "expand", "--plugin", "p", "--volume", "v", "--size", "128M"});
   EXPECT_EQ(expand.out, "v: 128 MiB, on the node too\n");
   EXPECT_EQ(node_.expand_request.required_bytes(), 128 << 20);
+  node_.expanded.set_node_expanded(false);
+  node_.expanded.set_node_expansion_pending(true);
+  const std::vector<std::string> again = {"volume",   "expand", "--plugin", "p",
+                                          "--volume", "v",      "--size",   "128M"};
+  EXPECT_THAT(Ctl(again).out, HasSubstr("still to be done: repeat this where it is published"));
+  node_.expanded.set_node_expansion_noted(true);
+  EXPECT_THAT(Ctl(again).out, HasSubstr("done once it is published here"));
 
   EXPECT_EQ(Ctl({"volume", "delete", "--plugin", "p", "--volume", "v"}).out, "deleted v\n");
   EXPECT_EQ(node_.delete_request.volume_id(), "v");

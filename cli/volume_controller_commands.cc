@@ -166,8 +166,12 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
   }
   std::string line = fmt::format("{}: {}", Shown(options.volume), FormatSize(expanded->capacity_bytes()));
   if (expanded->node_expanded()) line += ", on the node too";
-  if (expanded->node_expansion_pending())
-    line += "; the node's part is still to be done: repeat this once it is published";
+  if (expanded->node_expansion_noted()) {
+    line +=
+        "; the node's part is done once it is published here; where it is on another node, repeat this there";
+  } else if (expanded->node_expansion_pending()) {
+    line += "; the node's part is still to be done: repeat this where it is published";
+  }
   session.output.Text(line + "\n");
   return absl::OkStatus();
 }

@@ -57,6 +57,15 @@ std::map<std::string, std::string> TopologyHere(const PluginMap& plugins, const 
   return {};
 }
 
+// Those of `ids` through which volumes are published here.
+std::vector<std::string> ServingNode(const PluginMap& plugins, std::vector<std::string> ids) {
+  std::erase_if(ids, [&plugins](const std::string& id) {
+    const auto plugin = plugins.find(id);
+    return plugin == plugins.end() || !plugin->second.facts || !plugin->second.facts->has_node_service;
+  });
+  return ids;
+}
+
 }  // namespace
 
 NodeApi::Answer<NodeApi::Controller> NodeApi::FindController(std::string name, ControllerWork work,
@@ -149,6 +158,10 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
     co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume,
                         ToStdMap(deletion.secrets()));
   }
+  for (const std::string& id : SameDriver(control_.plugins(), controller.plugin_id)) {
+    const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, request.volume_id());
+    if (!struck.ok()) co_return Annotate(struck, "it is deleted; repeat the request for what is noted of it");
+  }
   co_return v1::DeleteVolumeResponse();
 }
 
@@ -196,20 +209,22 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
 
   // Looked up again: it may have been published or released meanwhile.
   const std::optional<VolumeView> now = FindHeld(request.plugin_id(), request.volume_id());
+  const std::vector<std::string> ids =
+      now ? std::vector<std::string>{now->plugin_id}
+          : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller->plugin_id));
+  // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
+  for (const std::string& id : ids) {
+    const absl::Status noted = co_await mounter_.OweExpansion(id, request.volume_id(), capacity);
+    if (!noted.ok()) {
+      co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could "
+                                            "not be noted; repeat the request",
+                                            capacity));
+    }
+  }
   if (!now) {
     answer.set_node_expansion_pending(true);
+    answer.set_node_expansion_noted(!ids.empty());
     co_return answer;
-  }
-  // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
-  const absl::Status noted = co_await mounter_.OweExpansion(now->plugin_id, now->volume_id, capacity);
-  if (absl::IsNotFound(noted)) {
-    answer.set_node_expansion_pending(true);
-    co_return answer;
-  }
-  if (!noted.ok()) {
-    co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could not "
-                                          "be noted; repeat the request",
-                                          capacity));
   }
   co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);
 }
@@ -228,6 +243,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
     if (!owed || absl::IsNotFound(capacity.status())) {
       so_far.set_node_expanded(!owed);
       so_far.set_node_expansion_pending(owed);
+      so_far.set_node_expansion_noted(owed);
       co_return so_far;
     }
   }

@@ -10,6 +10,9 @@ namespace csi = ::csi::v1;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Pair;
+using testing::SizeIs;
 using ControllerRpc = csi::ControllerServiceCapability::RPC;
 using NodeRpc = csi::NodeServiceCapability::RPC;
 using Service = csi::PluginCapability::Service;
@@ -290,7 +293,10 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   auto answer = Call(&NodeApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
+  EXPECT_TRUE(answer->node_expansion_noted());
   EXPECT_FALSE(answer->node_expanded());
+  EXPECT_THAT(mounter_.steps, ElementsAre("owe v")) << "and nothing is tried";
+  EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("p", "v"), 2048)));
 
   mounter_.Add("p", "v", "c");
   mounter_.next_error = absl::NotFoundError("staged, but not published");
@@ -298,6 +304,42 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
+}
+
+TEST_F(NodeApiTest, ExpandIsNotedWhereThePluginServesThisNode) {
+  AddPlugin({ControllerRpc::EXPAND_VOLUME});
+  control_.plugins_by_id["p"].facts->has_node_service = false;
+  fake_->Answer("ControllerExpandVolume", Expanded(true));
+  auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(answer->node_expansion_pending());
+  EXPECT_FALSE(answer->node_expansion_noted()) << "nothing here would ever do it";
+  EXPECT_THAT(mounter_.owed_elsewhere, IsEmpty());
+
+  control_.Add("half");
+  control_.plugins_by_id["half"].facts->name = control_.plugins_by_id["p"].facts->name;
+  answer = Call(&NodeApi::ExpandVolume, Expand());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(answer->node_expansion_noted());
+  EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("half", "v"), 2048)))
+      << "under the id through which it will be published";
+}
+
+TEST_F(NodeApiTest, NothingIsOwedToAVolumeThatWasDeleted) {
+  AddPlugin({ControllerRpc::EXPAND_VOLUME, ControllerRpc::CREATE_DELETE_VOLUME});
+  fake_->Answer("ControllerExpandVolume", Expanded(true));
+  ASSERT_TRUE(Call(&NodeApi::ExpandVolume, Expand()).ok());
+  ASSERT_THAT(mounter_.owed_elsewhere, SizeIs(1));
+  v1::DeleteVolumeRequest deletion;
+  deletion.set_plugin_id("p");
+  deletion.set_volume_id("v");
+  fake_->Fail("DeleteVolume", grpc::Status(grpc::StatusCode::UNAVAILABLE, "away"));
+  EXPECT_FALSE(Call(&NodeApi::DeleteVolume, deletion).ok());
+  EXPECT_THAT(mounter_.owed_elsewhere, SizeIs(1)) << "it is there still, perhaps";
+  fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
+  const auto deleted = Call(&NodeApi::DeleteVolume, deletion);
+  ASSERT_TRUE(deleted.ok()) << deleted.status();
+  EXPECT_THAT(mounter_.owed_elsewhere, IsEmpty());
 }
 
 TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
