@@ -5,7 +5,9 @@
 
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/multiple_exceptions.hpp>
+#include <cerrno>
 #include <exception>
+#include <optional>
 
 #include "base/blocking.h"
 #include "base/status.h"
@@ -17,6 +19,11 @@ namespace {
 constexpr Duration kNoteWithin = std::chrono::seconds(30);
 // One try; a step that takes longer goes on in the mounter, and the next try joins it.
 constexpr Duration kTryWithin = std::chrono::minutes(2);
+
+bool DiskIsFull(const absl::Status& status) {
+  const std::optional<int> error = ErrnoOf(status);
+  return error == ENOSPC || error == EDQUOT;
+}
 
 // All uses of a volume share one attachment, so it cannot be read-only because one of them is.
 bool OnlyForReading(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
@@ -171,7 +178,14 @@ Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> 
   BERTH_CO_RETURN_IF_ERROR(co_await attacher_.Detach(std::move(call), Clock::now() + kTryWithin));
   owed.attach_sent = false;
   owed.publish_context.reset();
-  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  const absl::Status noted = co_await Write(owed);
+  // On a full disk it is let go all the same, and its note removed, which takes no room. A berthd that finds
+  // the old note after a crash detaches once more, which changes nothing.
+  if (!noted.ok() && !DiskIsFull(noted)) co_return noted;
+  if (!noted.ok()) {
+    SPDLOG_WARN("declared volume {}: detached, but that is not noted: {}", Printable(owed.key.volume_id, 256),
+                MessageOf(noted));
+  }
   const std::string node_id = std::exchange(owed.node_id, "");
   entry->state.owed = std::move(owed);
   Tell(*entry, "volume.detached", fmt::format("detached from node {}", Printable(node_id, 256)));

@@ -203,8 +203,9 @@ class FaultFullDiskTest : public FaultStateTest {
       throw std::runtime_error("mount a small file system");
     }
   }
-  void Fill() {
-    const UniqueFd filler(open(Filler().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  void Fill() { FillUp(Filler()); }
+  static void FillUp(const std::string& path) {
+    const UniqueFd filler(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
     const std::string block(4096, 'x');
     while (write(filler.get(), block.data(), block.size()) > 0) {
     }
@@ -235,6 +236,37 @@ TEST_F(FaultFullDiskTest, Fault22NewWorkIsRefusedAndReleaseStillWorks) {
   ASSERT_EQ(unlink(Filler().c_str()), 0);
   WaitFor("there is room again", [&] { return TryPublish(other, "job", nullptr, seconds(10)).ok(); });
   Unpublish(other, "job");
+}
+
+TEST_F(FaultFullDiskTest, Fault22ADeclaredVolumeThatIsAttachedLeaves) {
+  // On a file system of its own: what the volume's directories give back would be room enough.
+  const std::string notes = node_.state_dir() + "/declared";
+  ASSERT_EQ(mkdir(notes.c_str(), 0700), 0);
+  ASSERT_EQ(mount("notes", notes.c_str(), "tmpfs", 0, "size=64k,mode=0700"), 0);
+  node_.WriteHostpath({"--attach"});
+  node_.Start();
+  node_.WaitReady("hostpath");
+  v1::CreateVolumeRequest request;
+  request.set_plugin_id("hostpath");
+  request.set_name("v");
+  (*request.mutable_parameters())["kind"] = "directory";
+  const std::string volume = node_.CreateVolume(request);
+  const std::string declaration = node_.dir() + "/etc/volumes.d/data.toml";
+  ASSERT_TRUE(std::filesystem::create_directories(node_.dir() + "/etc/volumes.d"));
+  std::ofstream(declaration) << fmt::format("plugin = \"hostpath\"\nvolume = \"{}\"\n", volume);
+  node_.Reload();
+  WaitVolume(volume, "published", [](const v1::Volume& each) {
+    return each.publications_size() == 1 && each.publications(0).state() == v1::PUBLISHED;
+  });
+  ASSERT_EQ(Node::Tree(notes).size(), 1U);
+
+  FillUp(notes + "/filler");
+  ASSERT_EQ(unlink(declaration.c_str()), 0);
+  node_.Reload();
+  WaitFor("nothing to be owed any more", [&] { return Node::Tree(notes).size() == 1; });
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+  // Only one that is attached nowhere may be deleted.
+  node_.DeleteVolume(volume);
 }
 
 }  // namespace
