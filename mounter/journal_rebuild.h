@@ -3,8 +3,8 @@
 //
 // What is mounted counts as published. What is not was wanted once, and perhaps not any more: it counts as
 // lost, and waits for somebody's word. What only a journal knows (contexts, mount flags) stays unknown:
-// VolumeRecord::rebuilt. An expansion that was owed, and what remains of volumes that have left (remainders.h),
-// are lost with the journal.
+// VolumeRecord::rebuilt. An expansion that was owed, and what remains of volumes that have left
+// (remainders.h), are lost with the journal.
 //
 // Reads the local disk and the mount table; at start, on the loop thread, before the journal's first write.
 #pragma once

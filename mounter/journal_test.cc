@@ -68,6 +68,21 @@ TEST_F(JournalTest, RemembersWhatWasPutAndForgetsWhatWasDeleted) {
   EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", std::string("t\0wo", 4))));
 }
 
+TEST_F(JournalTest, WhatRemainsIsWrittenWithTheRowOrNotAtAll) {
+  {
+    const auto journal = Open();
+    EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Delete("a", {{"a", "left of a"}})), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->PutRemainders({{"b", "left of b"}, {"c", "left of c"}})), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Put("b", "two", {}, {{"b", ""}})), absl::OkStatus());
+    auto fails = [] { return absl::InternalError("no directory"); };
+    EXPECT_FALSE(loop_.Run(journal->Put("c", "three", fails, {{"c", ""}})).ok());
+  }
+  const auto journal = Open();
+  EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("b", "two")));
+  EXPECT_THAT(journal->TakeRemainders(), ElementsAre(Pair("a", "left of a"), Pair("c", "left of c")));
+}
+
 TEST_F(JournalTest, IsReadableByRootAlone) {
   const auto journal = Open();
   EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
