@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "csi/errors.h"
 #include "csi/plugin_facts.h"
-#include "mounter/secrets_reference.h"
 #include "rpc/convert.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
@@ -60,8 +59,8 @@ absl::Status Attacher::Ready(const std::string& plugin_id) const { return Find(p
 Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attacher::Attach(AttachCall call,
                                                                                TimePoint deadline) {
   using Secrets = std::map<std::string, std::string>;
-  BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets, co_await ReadSecretsReference(call.secrets_reference,
-                                                                                 credentials_dir_, deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets,
+                            co_await mounter_.ReadSecrets(call.secrets_reference, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, Find(call.plugin_id));
   ::csi::v1::ControllerPublishVolumeRequest request;
   request.set_volume_id(call.volume_id);
@@ -91,8 +90,8 @@ Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attacher::Attach(A
 
 Awaitable<absl::Status> Attacher::Detach(AttachCall call, TimePoint deadline) {
   using Secrets = std::map<std::string, std::string>;
-  BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets, co_await ReadSecretsReference(call.secrets_reference,
-                                                                                 credentials_dir_, deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets,
+                            co_await mounter_.ReadSecrets(call.secrets_reference, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const Controller controller, Find(call.plugin_id));
   ::csi::v1::ControllerUnpublishVolumeRequest request;
   request.set_volume_id(call.volume_id);

@@ -31,8 +31,8 @@ struct AttachCall {
 class Attacher {
  public:
   // What is given outlives this, and its calls.
-  Attacher(PluginControl& plugins, ControllerDirectory& controllers, std::string credentials_dir)
-      : plugins_(plugins), controllers_(controllers), credentials_dir_(std::move(credentials_dir)) {}
+  Attacher(PluginControl& plugins, ControllerDirectory& controllers, Mounter& mounter)
+      : plugins_(plugins), controllers_(controllers), mounter_(mounter) {}
 
   // OK where a controller can be called now.
   [[nodiscard]] absl::Status Ready(const std::string& plugin_id) const;
@@ -47,7 +47,7 @@ class Attacher {
 
   PluginControl& plugins_;
   ControllerDirectory& controllers_;
-  std::string credentials_dir_;
+  Mounter& mounter_;
 };
 
 }  // namespace berth

@@ -48,12 +48,12 @@ class DeclaredSteps {
  public:
   // What is given outlives this.
   DeclaredSteps(Obligations obligations, Mounter& mounter, PluginControl& plugins,
-                ControllerDirectory& controllers, EventLog& events, std::string credentials_dir)
+                ControllerDirectory& controllers, EventLog& events)
       : obligations_(std::move(obligations)),
         mounter_(mounter),
         plugins_(plugins),
         events_(events),
-        attacher_(plugins, controllers, std::move(credentials_dir)) {}
+        attacher_(plugins, controllers, mounter) {}
 
   // What is known of the plugin, its controller and the mounter's books; not of other entries.
   [[nodiscard]] DeclaredFacts Gather(const DeclaredUseState& entry) const;

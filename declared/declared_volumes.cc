@@ -58,7 +58,7 @@ class DeclaredVolumes::Impl {
         mounter_(mounter),
         controllers_(controllers),
         events_(events),
-        steps_(obligations_, mounter, plugins, controllers, events, std::move(options.credentials_dir)),
+        steps_(obligations_, mounter, plugins, controllers, events),
         changed_(executor),
         tasks_(executor, "declared volumes") {}
 

@@ -33,9 +33,8 @@
 namespace berth {
 
 struct DeclaredOptions {
-  std::string config_dir;       // the files lie in its volumes.d, which may be missing
-  std::string state_dir;        // what is owed is noted in its declared/
-  std::string credentials_dir;  // as MounterOptions
+  std::string config_dir;  // the files lie in its volumes.d, which may be missing
+  std::string state_dir;   // what is owed is noted in its declared/
 };
 
 class DeclaredVolumes final : public DeclaredDirectory {

@@ -144,9 +144,7 @@ class DeclaredVolumesTest : public testing::Test {
   // As berthd's start and its end, orderly or not: nothing is released by either.
   void Begin() {
     declared_ = std::make_unique<DeclaredVolumes>(
-        loop_.executor(),
-        DeclaredOptions{
-            .config_dir = dir_.Path("etc"), .state_dir = dir_.Path("state"), .credentials_dir = ""},
+        loop_.executor(), DeclaredOptions{.config_dir = dir_.Path("etc"), .state_dir = dir_.Path("state")},
         books_, control_, controllers_, events_);
     EXPECT_EQ(loop_.Run(declared_->Start()), absl::OkStatus());
   }

@@ -268,8 +268,7 @@ struct VolumeExplanation {
 struct Finding {
   enum class Severity { kInfo, kWarning, kError };
   Severity severity = Severity::kWarning;
-  std::string
-      code;  // "mount.missing", "mount.dead", "volume.failing", "volume.owed", "row.stale", ...
+  std::string code;  // "mount.missing", "mount.dead", "volume.failing", "volume.owed", "row.stale", ...
   std::string plugin_id;
   std::string volume_id;
   std::string consumer;
@@ -392,6 +391,10 @@ class Mounter {
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
+
+  // What `reference` names, read anew by a helper process (secrets_reference.h, with its errors).
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
+      SecretsReference reference, TimePoint deadline) = 0;
 
   // Durably reserves `count` event numbers above all reserved before, and returns the first.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) = 0;

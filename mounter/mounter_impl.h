@@ -22,6 +22,7 @@
 #include "mounter/mounter.h"
 #include "mounter/mounter_context.h"
 #include "mounter/recovery.h"
+#include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
 
 namespace berth {
@@ -74,6 +75,11 @@ class MounterImpl final : public Mounter {
   std::vector<VolumeView> ListDeclared() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
+  Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(SecretsReference reference,
+                                                                            TimePoint deadline) override {
+    return ReadSecretsReference(std::move(reference), context_.options.credentials_dir, context_.helper,
+                                deadline);
+  }
   Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {
     return context_.journal->ReserveEventNumbers(count);
   }

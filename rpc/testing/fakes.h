@@ -209,6 +209,11 @@ class FakeMounter : public Mounter {
       return !view.publications.empty() && view.publications[0].consumer == consumer;
     });
   }
+  [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
+      SecretsReference reference, TimePoint /*deadline*/) override {
+    if (reference.kind == SecretsReference::Kind::kNone) co_return std::map<std::string, std::string>{};
+    co_return absl::FailedPreconditionError(reference.name + ": there is none in this test");
+  }
   void Confirm(Origin origin) override { confirmed.push_back(origin); }
   [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                                      int64_t required_bytes) override {
