@@ -230,29 +230,7 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
   const PublicationRecord* before = machine_.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
-  if (!published) {
-    const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
-    const Step publish{StepKind::kPublish, key};
-    auto superseded = [this, publish] { return Superseded(publish); };
-    auto plugin = co_await AwaitPlugin(request.plugin_id, superseded, until);
-    if (!plugin.ok()) co_return plugin.status();
-    Secrets referred;
-    const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
-    if (elsewhere) {
-      // Before anything is begun: who asks learns at once that they are not there.
-      auto secrets = co_await ReadSecretsReference(request.secrets_reference,
-                                                   context_.options.credentials_dir, context_.helper, until);
-      if (!secrets.ok()) co_return Annotate(secrets.status(), "its secrets");
-      referred = *std::move(secrets);
-    }
-    // Nothing is awaited between this and the intent: another volume would take the last place meanwhile.
-    BERTH_CO_RETURN_IF_ERROR(MayBegin(request, *plugin));
-    if (Superseded(publish))
-      co_return absl::AbortedError("not begun: an unpublish of the same came after it");
-    if (elsewhere) secrets_[key] = std::move(referred);
-    BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
-    BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
-  }
+  if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(request, operation->wanted_until));
   if (LeavesFileSystemOpen(request)) {
     BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
   }
@@ -260,6 +238,30 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   if (publication == nullptr) co_return absl::InternalError("the publication vanished");
   operation->target_path = context_.paths->TargetPath(machine_.record(), *publication);
   co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> VolumeActor::GoForward(PublishRequest request, TimePoint wanted_until) {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  const TimePoint until = std::min(wanted_until, Clock::now() + context_.options.rpc_timeout);
+  const Step publish{StepKind::kPublish, key};
+  auto superseded = [this, publish] { return Superseded(publish); };
+  auto plugin = co_await AwaitPlugin(request.plugin_id, superseded, until);
+  if (!plugin.ok()) co_return plugin.status();
+  Secrets referred;
+  const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
+  if (elsewhere) {
+    // Before anything is begun: who asks learns at once that they are not there.
+    auto secrets = co_await ReadSecretsReference(request.secrets_reference, context_.options.credentials_dir,
+                                                 context_.helper, until);
+    if (!secrets.ok()) co_return Annotate(secrets.status(), "its secrets");
+    referred = *std::move(secrets);
+  }
+  // Nothing is awaited between this and the intent: another volume would take the last place meanwhile.
+  BERTH_CO_RETURN_IF_ERROR(MayBegin(request, *plugin));
+  if (Superseded(publish)) co_return absl::AbortedError("not begun: an unpublish of the same came after it");
+  if (elsewhere) secrets_[key] = std::move(referred);
+  BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
+  co_return co_await Drive(key);
 }
 
 absl::Status VolumeActor::MayBegin(const PublishRequest& request,

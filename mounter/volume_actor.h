@@ -113,6 +113,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   // Before a publish: finishes what is being undone in its way, and says whether it is published already.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
+  // Takes a publish to its end that MakeWay has not found published: plugin and secrets, whether it may
+  // begin, the intent, the steps.
+  [[nodiscard]] Awaitable<absl::Status> GoForward(PublishRequest request, TimePoint wanted_until);
   // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
   // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
