@@ -731,6 +731,13 @@ TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
   EXPECT_FALSE(machine.AwaitingSecrets());
 }
 
+TEST(VolumeMachineTest, NothingLivesOnAfterAReboot) {
+  VolumeMachine detached = Published();
+  detached.SetMayLiveOn();
+  EXPECT_TRUE(VolumeMachine::Recovered(detached.record(), false).record().may_live_on);
+  EXPECT_FALSE(VolumeMachine::Recovered(detached.record(), true).record().may_live_on);
+}
+
 TEST(RetryDelayTest, DoublesUpToTheLimitWithJitterOfAHalf) {
   using std::chrono::milliseconds;
   using std::chrono::seconds;
