@@ -5,6 +5,8 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/systemd_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -224,14 +226,19 @@ absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>&
   return absl::OkStatus();
 }
 
+bool StderrIsTheJournal() {
+  const char* const stream = std::getenv("JOURNAL_STREAM");
+  struct stat info{};
+  if (stream == nullptr || fstat(STDERR_FILENO, &info) != 0) return false;
+  return stream == fmt::format("{}:{}", info.st_dev, info.st_ino);
+}
+
 absl::Status InitLog(const std::string& program, std::string_view level,
                      const std::shared_ptr<LogFeed>& feed) {
   BERTH_ASSIGN_OR_RETURN(const spdlog::level::level_enum parsed, OwnLevel(level));
-  // systemd sets JOURNAL_STREAM where stderr goes to the journal: then each entry carries its level and
-  // place as fields of its own.
-  const bool journal = std::getenv("JOURNAL_STREAM") != nullptr;
   spdlog::sink_ptr own;
-  if (journal) {
+  // Each entry carries its level and place as fields of its own there.
+  if (StderrIsTheJournal()) {
     own = std::make_shared<spdlog::sinks::systemd_sink_mt>(program);
     own->set_pattern("%v");
   } else {

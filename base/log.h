@@ -22,6 +22,10 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kCritical };
 
 class LogFeed;
 
+// Whether what is written to stderr goes to systemd's journal: it says so in JOURNAL_STREAM, by device and
+// inode, which whoever sends stderr elsewhere leaves in the environment (systemd.exec(5)).
+[[nodiscard]] bool StderrIsTheJournal();
+
 // `level` is one of trace, debug, info, warning, error, critical, off; anything else is INVALID_ARGUMENT. It
 // is that of stderr or the journal; subscribers of `feed` (null: none) have their own.
 [[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level,

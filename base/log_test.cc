@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +55,23 @@ TEST_F(LogTest, EveryLevelIsFoundByItsName) {
   }
   EXPECT_EQ(ParseLogLevel("loud").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ParseLogLevel("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(LogTest, TheJournalIsUsedOnlyWhereStderrLeadsThere) {
+  const char* const before = getenv("JOURNAL_STREAM");
+  const std::optional<std::string> kept =
+      before == nullptr ? std::nullopt : std::optional<std::string>(before);
+  struct stat info{};
+  ASSERT_EQ(fstat(STDERR_FILENO, &info), 0);
+  ASSERT_EQ(setenv("JOURNAL_STREAM", fmt::format("{}:{}", info.st_dev, info.st_ino).c_str(), 1), 0);
+  EXPECT_TRUE(StderrIsTheJournal());
+  for (const char* other : {"1:2", "", "none"}) {
+    ASSERT_EQ(setenv("JOURNAL_STREAM", other, 1), 0);
+    EXPECT_FALSE(StderrIsTheJournal()) << other;
+  }
+  ASSERT_EQ(unsetenv("JOURNAL_STREAM"), 0);
+  EXPECT_FALSE(StderrIsTheJournal());
+  if (kept.has_value()) setenv("JOURNAL_STREAM", kept->c_str(), 1);
 }
 
 TEST_F(LogTest, AnUnknownLevelChangesNothing) {
