@@ -136,6 +136,7 @@ std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const Show
 }
 
 ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths) {
+  if (!record.stages) return {};
   const auto looked = paths.LookAtStaging(record);
   if (!looked.ok()) return {.error = looked.status().ToString()};
   return {.error = "", .there = looked->mount_root, .mount_id = looked->mount_root ? looked->mount_id : 0};
