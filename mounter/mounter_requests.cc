@@ -85,13 +85,13 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
   while (true) {
     const auto actor = FindActor(request.plugin_id, request.volume_id);
     if (actor == nullptr) co_return absl::OkStatus();
-    const auto& publications = actor->machine().record().publications;
+    // By value: what is awaited may change the record.
+    const std::vector<PublicationRecord> publications = actor->machine().record().publications;
     const auto next = std::ranges::find_if(publications, [&](const PublicationRecord& p) {
       return Concerns(request, p.key) && std::ranges::find(ended, p.life) == ended.end();
     });
     if (next == publications.end()) co_return absl::OkStatus();
-    // By value: what is awaited may change the record.
-    const PublicationRecord publication = *next;
+    const PublicationRecord& publication = *next;
     if (publication.life.kind == ConsumerLife::Kind::kUnknown) {
       co_return absl::FailedPreconditionError(
           fmt::format("{}: it is not known what it consists of, so its end cannot be waited for: publish "
