@@ -159,8 +159,12 @@ TEST_F(MounterFaultTest, AnUncertainPublishGoesForwardInTheBackground) {
   const auto uncertain = Publish(Request());
   EXPECT_EQ(uncertain.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(View().uncertain);
-  EXPECT_TRUE(loop_.RunUntil([&] { return !View().publications.empty() && !View().uncertain; }));
-  EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
+  // On a slow machine it may have been the stage that was not answered in time.
+  EXPECT_TRUE(loop_.RunUntil([&] {
+    const VolumeView view = View();
+    return !view.uncertain && !view.publications.empty() &&
+           view.publications[0].state == PublicationState::kPublished;
+  }));
   EXPECT_TRUE(Publish(Request()).ok());
 }
 

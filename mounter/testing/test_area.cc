@@ -35,7 +35,7 @@ void EnterTestArea() {
   char name[] = "/tmp/bmt.XXXXXX";
   Require(mkdtemp(name) != nullptr, "mkdtemp");
   Area() = name;
-  Require(mount("berth-test", name, "tmpfs", 0, "size=64m,mode=0755") == 0, "mount a tmpfs");
+  Require(mount("berth-test", name, "tmpfs", 0, "size=192m,mode=0755") == 0, "mount a tmpfs");
   // As on a real host.
   Require(mount(nullptr, name, nullptr, MS_SHARED, nullptr) == 0, "make the tmpfs shared");
 }
