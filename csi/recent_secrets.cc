@@ -335,14 +335,19 @@ void RecentSecrets::Remember(const std::string& plugin_id, std::string_view valu
 }
 
 void RecentSecrets::RememberFrom(const std::string& plugin_id, const Message& message, TimePoint now) {
-  // The secrets last: what was used longest ago is forgotten first, and flags are many.
-  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& flag) {
-    if (kind != Sensitive::kFlag) return;
-    for (const std::string_view value : SecretsInFlag(flag)) Remember(plugin_id, value, now);
+  std::vector<std::string> secrets;
+  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& text) {
+    if (kind == Sensitive::kSecret) {
+      secrets.push_back(text);
+      return;
+    }
+    for (const std::string_view value : SecretsInFlag(text)) Remember(plugin_id, value, now);
   });
-  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& value) {
-    if (kind == Sensitive::kSecret) Remember(plugin_id, value, now);
-  });
+  // Last: what was used longest ago is forgotten first, and flags are many.
+  for (std::string& secret : secrets) {
+    Remember(plugin_id, secret, now);
+    explicit_bzero(secret.data(), secret.size());
+  }
 }
 
 void RecentSecrets::Hold(const std::string& plugin_id, const std::vector<std::string>& values) {

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -25,6 +24,7 @@
 #include "base/testing.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
+#include "mounter/testing/killed_daemon.h"
 #include "mounter/testing/test_area.h"
 
 namespace berth {
@@ -240,33 +240,16 @@ TEST_F(MountHelperTest, Fault24AKilledDaemonIsNotKeptByItsHelper) {
   auto server = FuseServer::Mount(path);
   ASSERT_TRUE(server.ok()) << server.status();
   (*server)->Hang();
-  int told[2] = {-1, -1};
-  ASSERT_EQ(pipe(told), 0);
-  const pid_t daemon = fork();
-  ASSERT_GE(daemon, 0);
-  if (daemon == 0) {
-    const int file = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0) _exit(3);
+  const pid_t stuck = KillADaemon(lock, [&path](const Tell& tell) {
     asio::io_context loop;
     TaskScope reaper(loop.get_executor(), "reaper");
     MountHelper helper(BERTH_MOUNT_HELPER, reaper);
     const auto readonly = RunOn(loop, helper.IsReadonly(path, In(kShort)));
-    const auto stuck = helper.stuck();
-    const pid_t pid = stuck.size() == 1 ? stuck[0].pid : -1;
-    if (write(told[1], &pid, sizeof pid) != sizeof pid) _exit(4);
-    pause();
-    _exit(5);
-  }
-  pid_t stuck = -1;
-  ASSERT_EQ(read(told[0], &stuck, sizeof stuck), static_cast<ssize_t>(sizeof stuck));
+    const auto left = helper.stuck();
+    tell(left.size() == 1 ? left[0].pid : -1);
+  });
   ASSERT_GT(stuck, 0);
-  ASSERT_EQ(kill(daemon, SIGKILL), 0);
-  ASSERT_EQ(waitpid(daemon, nullptr, 0), daemon);
-  EXPECT_EQ(kill(stuck, 0), 0) << "the helper hangs still";
-  const UniqueFd file(open(lock.c_str(), O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(flock(file.get(), LOCK_EX | LOCK_NB), 0) << "and has nothing of the daemon's";
-  close(told[0]);
-  close(told[1]);
+  EXPECT_EQ(kill(stuck, 0), 0) << "the helper hangs still, and has nothing of the daemon's";
 }
 
 // --- probing ---

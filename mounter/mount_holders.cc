@@ -150,10 +150,12 @@ class Scan {
   absl::Status LookAtOwnTable() {
     own_namespace_ = ReadLink("/proc/self/ns/mnt");
     std::set<uint64_t> parents;
-    std::set<Device> above;  // what lies beneath the mount point, and so is not the volume's own
+    std::map<uint64_t, uint64_t> groups;  // by mount
+    std::set<Device> above;               // what lies beneath the mount point, and so is not the volume's own
     BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
       const std::string target = DecodeMountinfo(line.target);
       const Device device{line.device_major, line.device_minor};
+      if (line.peer_group != 0) groups.emplace(line.id, line.peer_group);
       if (target == path_) {
         devices_.insert(device);
         roots_.emplace(line.root);
@@ -164,10 +166,9 @@ class Scan {
       }
       return true;
     }));
-    BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
-      if (parents.contains(line.id) && line.peer_group != 0) groups_.insert(line.peer_group);
-      return true;
-    }));
+    for (const uint64_t parent : parents) {
+      if (const auto group = groups.find(parent); group != groups.end()) groups_.insert(group->second);
+    }
     // Of a directory of our own disk that is not mounted any more, the disk says nothing.
     if (ids_.empty())
       std::erase_if(devices_, [&above](const Device& device) { return above.contains(device); });

@@ -64,16 +64,22 @@ absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path) {
   return (*mount)->readonly;
 }
 
+absl::StatusOr<Mount> TopMountAt(const std::string& path) {
+  BERTH_ASSIGN_OR_RETURN(std::vector<Mount> mounts, MountsBeneath(path, kMountLimit));
+  // The last one with this path lies on top.
+  const auto top = std::ranges::find(mounts.rbegin(), mounts.rend(), path, &Mount::target);
+  if (top == mounts.rend()) return absl::NotFoundError(fmt::format("{}: it is in no mount table", path));
+  return std::move(*top);
+}
+
 absl::StatusOr<std::string> FileSystemAt(const std::string& path) {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
   if (!facts.mount_root) return absl::NotFoundError(fmt::format("{}: no mount lies there", path));
   auto mount = StatMount(facts.mount_id);
   if (!mount.ok()) return Annotate(mount.status(), path);
   if (mount->has_value() && !(*mount)->fs_type.empty()) return std::move((*mount)->fs_type);
-  BERTH_ASSIGN_OR_RETURN(const std::vector<Mount> mounts, MountsBeneath(path, kMountLimit));
-  const auto top = std::ranges::find(mounts.rbegin(), mounts.rend(), path, &Mount::target);
-  if (top == mounts.rend()) return absl::NotFoundError(fmt::format("{}: it is in no mount table", path));
-  return top->fs_type;
+  BERTH_ASSIGN_OR_RETURN(Mount top, TopMountAt(path));
+  return std::move(top.fs_type);
 }
 
 }  // namespace berth

@@ -37,6 +37,10 @@ struct Mount {
 // NOT_FOUND: no mount lies there.
 [[nodiscard]] absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path);
 
+// What is mounted on top at `path`, from the whole mount table: for kernels without statmount(2). NOT_FOUND:
+// no mount lies there.
+[[nodiscard]] absl::StatusOr<Mount> TopMountAt(const std::string& path);
+
 // The type of the file system mounted on top at `path` ("ext4", "fuse.sshfs"), asked of statmount(2), or of
 // the mount table where the kernel has no statmount. NOT_FOUND: no mount lies there.
 [[nodiscard]] absl::StatusOr<std::string> FileSystemAt(const std::string& path);

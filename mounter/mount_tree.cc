@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <ranges>
 
 #include "base/file.h"
 #include "base/safe_path.h"
@@ -56,12 +55,8 @@ absl::Status MountOntoItself(const std::string& directory) {
 absl::StatusOr<bool> IsShared(const std::string& directory, const PathFacts& facts) {
   BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
   if (told.has_value()) return told->shared;
-  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
-  // The last one with this path lies on top.
-  for (const Mount& mount : mounts | std::views::reverse) {
-    if (mount.target == directory) return mount.shared;
-  }
-  return absl::FailedPreconditionError(fmt::format("{}: not in /proc/self/mountinfo", directory));
+  BERTH_ASSIGN_OR_RETURN(const Mount top, TopMountAt(directory));
+  return top.shared;
 }
 
 absl::Status Verify(const std::string& directory) {

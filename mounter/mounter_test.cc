@@ -24,7 +24,17 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
-class MounterTest : public MounterTestBase {};
+class MounterTest : public MounterTestBase {
+ protected:
+  // With this in its words, and nothing done.
+  void ExpectRefused(const PublishRequest& request, const std::string& words) {
+    const auto refused = Publish(request);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(MessageOf(refused.status()), HasSubstr(words));
+    EXPECT_THAT(plugin_.Log(), IsEmpty());
+    EXPECT_TRUE(Gone());
+  }
+};
 
 TEST_F(MounterTest, PublishesAndUnpublishesLeavingNothing) {
   const auto target = Publish(Request());
@@ -256,11 +266,7 @@ TEST_F(MounterTest, AnAttachIsDemandedInPlainWords) {
   plugins_.facts.plugin_services = {::csi::v1::PluginCapability::Service::CONTROLLER_SERVICE};
   plugins_.facts.controller_capabilities = {
       ::csi::v1::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME};
-  const auto refused = Publish(Request());
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("--publish-context"));
-  EXPECT_THAT(plugin_.Log(), IsEmpty());
-  EXPECT_TRUE(Gone());
+  ExpectRefused(Request(), "--publish-context");
   PublishRequest attached = Request();
   attached.publish_context.emplace();
   EXPECT_TRUE(Publish(attached).ok());
@@ -269,11 +275,7 @@ TEST_F(MounterTest, AnAttachIsDemandedInPlainWords) {
 TEST_F(MounterTest, AMountGroupIsRefusedBeforeAnythingIsDoneWhereThePluginHasNone) {
   PublishRequest request = Request();
   request.use.volume_mount_group = "100";
-  const auto refused = Publish(request);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("VOLUME_MOUNT_GROUP"));
-  EXPECT_THAT(plugin_.Log(), IsEmpty());
-  EXPECT_TRUE(Gone());
+  ExpectRefused(request, "VOLUME_MOUNT_GROUP");
 
   plugins_.facts.node_capabilities.insert(::csi::v1::NodeServiceCapability::RPC::VOLUME_MOUNT_GROUP);
   const auto target = Publish(request);
@@ -287,11 +289,7 @@ TEST_F(MounterTest, ALabelIsRefusedBeforeAnythingIsDoneWhereSelinuxIsOff) {
   if (SelinuxIsOn()) GTEST_SKIP() << "SELinux is on here";
   PublishRequest request = Request();
   request.permissions.selinux_label = "system_u:object_r:container_file_t:s0";
-  const auto refused = Publish(request);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(MessageOf(refused.status()), HasSubstr("SELinux is not on"));
-  EXPECT_THAT(plugin_.Log(), IsEmpty());
-  EXPECT_TRUE(Gone());
+  ExpectRefused(request, "SELinux is not on");
 }
 
 TEST_F(MounterTest, APluginsVolumeLimitIsKept) {

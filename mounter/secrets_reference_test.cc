@@ -1,14 +1,10 @@
 #include "mounter/secrets_reference.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdlib>
 #include <fstream>
 
@@ -16,6 +12,7 @@
 #include "base/temp_dir.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
+#include "mounter/testing/killed_daemon.h"
 #include "mounter/testing/loop_runner.h"
 #include "mounter/testing/test_area.h"
 
@@ -140,36 +137,17 @@ TEST_F(HungSecretsReferenceTest, EndsAtItsDeadlineAndLeavesAHelperBehind) {
   EXPECT_THAT(helper_.stuck(), IsEmpty());
 }
 
-// A thread that is in the kernel's hands would keep the whole process, and its locks, when it is killed.
 TEST_F(HungSecretsReferenceTest, AKilledDaemonIsNotKeptByIt) {
-  const std::string lock = dir_.path() + "/lock";
-  int told[2] = {-1, -1};
-  ASSERT_EQ(pipe(told), 0);
-  const pid_t daemon = fork();
-  ASSERT_GE(daemon, 0);
-  if (daemon == 0) {
-    const int file = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0) _exit(3);
+  const pid_t stuck = KillADaemon(dir_.path() + "/lock", [this](const Tell& tell) {
     LoopRunner loop;
     TaskScope reaper(loop.executor(), "reaper");
     MountHelper helper(BERTH_MOUNT_HELPER, reaper);
     const auto hung = loop.Run(ReadSecretsReference({.kind = SecretsReference::Kind::kFile, .name = path_},
                                                     "", helper, Clock::now() + kShort));
-    const char overdue = absl::IsDeadlineExceeded(hung.status()) ? 'y' : 'n';
-    if (write(told[1], &overdue, 1) != 1) _exit(4);
-    pause();
-    _exit(5);
-  }
-  char overdue = '?';
-  ASSERT_EQ(read(told[0], &overdue, 1), 1);
-  EXPECT_EQ(overdue, 'y');
-  ASSERT_EQ(kill(daemon, SIGKILL), 0);
-  const auto ended = [daemon] { return waitpid(daemon, nullptr, WNOHANG) == daemon; };
-  EXPECT_TRUE(loop_.RunUntil(ended));
-  const UniqueFd file(open(lock.c_str(), O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(flock(file.get(), LOCK_EX | LOCK_NB), 0);
-  close(told[0]);
-  close(told[1]);
+    const auto left = helper.stuck();
+    tell(absl::IsDeadlineExceeded(hung.status()) && left.size() == 1 ? left[0].pid : -1);
+  });
+  EXPECT_GT(stuck, 0);
 }
 
 }  // namespace

@@ -14,14 +14,13 @@ namespace berth {
 namespace {
 
 constexpr Duration kBetweenLooks = std::chrono::milliseconds(50);
+// How long a look at the mount table may take.
+constexpr Duration kLook = std::chrono::seconds(2);
 
 // Where the kernel shows what it has to write back, per file system, and as long as that lives.
 std::string BooksOf(dev_t device) {
   return fmt::format("/sys/class/bdi/{}:{}", major(device), minor(device));
 }
-
-// How long a look at the mount table may take.
-constexpr Duration kLook = std::chrono::seconds(2);
 
 absl::StatusOr<bool> IsMountedHere(dev_t device) {
   bool mounted = false;
@@ -33,9 +32,10 @@ absl::StatusOr<bool> IsMountedHere(dev_t device) {
 }
 
 // Also where it cannot be known.
-Awaitable<bool> MayBeMountedHere(dev_t device, TimePoint deadline) {
+Awaitable<bool> MayBeMountedHere(dev_t device) {
   auto look = [device] { return IsMountedHere(device); };
-  const auto mounted = co_await RunBlocking("look where a file system is mounted", std::move(look), deadline);
+  const auto mounted =
+      co_await RunBlocking("look where a file system is mounted", std::move(look), Clock::now() + kLook);
   co_return !mounted.ok() || *mounted;
 }
 
@@ -46,11 +46,10 @@ Awaitable<bool> LivesUnmounted(dev_t device, TimePoint deadline) {
   const std::string books = BooksOf(device);
   const auto kept = [&books] { return access(books.c_str(), F_OK) == 0; };
   if (!kept()) co_return false;
-  const TimePoint looked_by = std::max(deadline, Clock::now() + kLook);
-  if (co_await MayBeMountedHere(device, looked_by)) co_return false;
+  if (co_await MayBeMountedHere(device)) co_return false;
   while (kept()) {
     // The number may be another's by now.
-    if (Clock::now() >= deadline) co_return !co_await MayBeMountedHere(device, looked_by + kLook);
+    if (Clock::now() >= deadline) co_return !co_await MayBeMountedHere(device);
     co_await SleepUntil(std::min(deadline, Clock::now() + kBetweenLooks));
   }
   co_return false;
