@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth::cli {
 

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <string>
 
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth::cli {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth::cli {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "berth/v1/node.grpc.pb.h"
 #include "cli/connection.h"
-#include "rpc/node.grpc.pb.h"
 
 namespace berth::cli {
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "berth/v1/node.pb.h"
 #include "cli/table.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 

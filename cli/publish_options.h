@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "berth/v1/node.pb.h"
 #include "cli/capability_options.h"
 #include "cli/volume_options.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 

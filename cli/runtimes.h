@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth::cli {
 

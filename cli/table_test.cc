@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "berth/v1/node.pb.h"
 #include "cli/output.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <limits>
 
+#include "berth/v1/node.pb.h"
 #include "cli/capability_options.h"
 #include "cli/failure.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
+#include "berth/v1/node.pb.h"
 #include "cli/session.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 

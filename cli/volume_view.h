@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "berth/v1/node.pb.h"
 #include "cli/table.h"
-#include "rpc/node.pb.h"
 
 namespace berth::cli {
 

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "berth/v1/node.pb.h"
 #include "declared/declared.h"
 #include "rpc/declared_directory.h"
-#include "rpc/node.pb.h"
 
 namespace berth {
 

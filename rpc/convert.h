@@ -14,9 +14,9 @@
 
 #include "base/event_log.h"
 #include "base/log.h"
+#include "berth/v1/node.pb.h"
 #include "csi/csi.pb.h"
 #include "rpc/controller_directory.h"
-#include "rpc/node.pb.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "berth/v1/node.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/declared_directory.h"
-#include "rpc/node.pb.h"
 
 namespace berth {
 

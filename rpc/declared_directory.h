@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth {
 

@@ -17,11 +17,11 @@
 
 #include "base/event_log.h"
 #include "base/log.h"
+#include "berth/v1/node.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
-#include "rpc/node.pb.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/reactor.h"
 

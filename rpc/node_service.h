@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
+#include "berth/v1/node.grpc.pb.h"
 #include "rpc/access.h"
 #include "rpc/call_scope.h"
-#include "rpc/node.grpc.pb.h"
 #include "rpc/node_api.h"
 
 namespace berth {

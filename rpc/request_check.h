@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
+#include "berth/v1/node.pb.h"
 #include "csi/csi.pb.h"
 #include "mounter/mounter.h"
-#include "rpc/node.pb.h"
 
 namespace berth {
 

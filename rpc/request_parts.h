@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "berth/v1/node.pb.h"
 #include "mounter/mounter.h"
-#include "rpc/node.pb.h"
 
 namespace berth {
 

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "rpc/node.pb.h"
+#include "berth/v1/node.pb.h"
 
 namespace berth {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "berth/v1/node.grpc.pb.h"
 #include "cli/testing/temp_dir.h"
-#include "rpc/node.grpc.pb.h"
 
 namespace berth::cli {
 

@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "rpc/node.grpc.pb.h"
+#include "berth/v1/node.grpc.pb.h"
 #include "rpc/node_server.h"
 #include "rpc/testing/fakes.h"
 #include "rpc/testing/unix_client.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "rpc/node.grpc.pb.h"
+#include "berth/v1/node.grpc.pb.h"
 
 namespace berth {
 
