@@ -228,9 +228,8 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
   std::unique_ptr<Journal> journal(new Journal(std::move(core)));
   if (!journal->set_aside().empty()) {
     journal->Note(
-        fmt::format("the journal was damaged and has been set aside as {}; its rows are made anew "
-                    "from the identity files and the kernel's mounts",
-                    journal->set_aside()));
+        fmt::format("the journal was damaged and has been set aside as {}; {}", journal->set_aside(),
+                    journal->core_->options.lost));
   }
   return journal;
 }

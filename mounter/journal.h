@@ -1,4 +1,5 @@
-// The mounter's memory: what was decided about each volume, durable before it is acted upon.
+// The mounter's memory: what was decided about each volume, durable before it is acted upon. (The link to a
+// scheduler keeps its rows in another one: rpc/uplink/link_store.h.)
 //
 // Owned by the Mounter; loop thread only. A writer thread of its own talks to SQLite (journal_writer.h):
 // an fsync may take seconds, and the loop does not wait for it. Whatever has queued up while one
@@ -34,6 +35,8 @@ struct JournalOptions {
   size_t queue_limit = 8192;  // writes that may wait; beyond: RESOURCE_EXHAUSTED
   JournalReserve reserve = {};
   std::string vfs = {};  // SQLite's name of another VFS, for tests of power cuts
+  // What becomes of the rows of a file that was damaged, for people.
+  std::string lost = "its rows are made anew from the identity files and the kernel's mounts";
 };
 
 class Journal {

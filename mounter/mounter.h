@@ -309,6 +309,10 @@ struct MounterOptions {
   Duration retry_limit = std::chrono::minutes(1);  // the longest pause between tries in the background
   // Called when HeldThrough(plugin_id) says something else than before.
   std::function<void(const std::string& plugin_id)> on_holders_changed;
+  // Called when Find(plugin_id, volume_id) may say something else than before; `here`: it says something.
+  // Must not call the Mounter.
+  std::function<void(const std::string& plugin_id, const std::string& volume_id, bool here)>
+      on_volume_changed;
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
   std::function<void(std::string_view point)> at_boundary;

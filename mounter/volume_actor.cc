@@ -155,6 +155,7 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       self->waiting_for_.clear();
       std::exchange(self->current_, nullptr)->Finish(std::move(status));
       self->MendStaging();
+      self->TellView();
       continue;
     }
     if (!self->machine_.Unsettled() && !self->stale_row_) break;
@@ -168,8 +169,10 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
     if (!self->queue_.empty() || context.stopping) continue;
     co_await self->Settle();
     self->MendStaging();
+    self->TellView();
   }
   self->next_retry_at_.reset();
+  self->TellView();
   if (context.stopping) {
     self->FailAll(absl::UnavailableError("berthd is stopping; the request may be repeated once it is back"));
     co_return;

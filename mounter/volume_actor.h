@@ -97,6 +97,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // by one publication at a time, and a volume without any is an entry of its own), its consumers, and what
   // they consist of, which is watched.
   void TellChanges();
+  // View() may say something else than before.
+  void TellView() const;
 
  private:
   struct SharedStats;

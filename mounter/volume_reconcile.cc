@@ -243,8 +243,15 @@ std::string VolumeActor::WatchId(const PublicationRecord& publication) const {
   return fmt::format("{}/{}", key_, publication.component);
 }
 
+void VolumeActor::TellView() const {
+  if (!context_.options.on_volume_changed) return;
+  const VolumeRecord& record = machine_.record();
+  context_.options.on_volume_changed(record.plugin_id, record.volume_id, machine_.present());
+}
+
 void VolumeActor::TellChanges() {
   TellConsumers();
+  TellView();
   const size_t holders = Holders();
   if (holders == std::exchange(told_holders_, holders) || !context_.options.on_holders_changed) return;
   context_.options.on_holders_changed(machine_.record().plugin_id);

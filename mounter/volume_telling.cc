@@ -23,6 +23,7 @@ void VolumeActor::Event(std::string type, const std::string& consumer, std::stri
                           .volume_id = machine_.record().volume_id,
                           .consumer = consumer,
                           .message = std::move(message)});
+  TellView();
 }
 
 void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {

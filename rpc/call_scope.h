@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "mounter/mounter.h"
 #include "rpc/access.h"
 
 namespace berth {
@@ -27,6 +28,8 @@ struct CallInfo {
   TimePoint deadline;
   // gRPC's name of the connection, "fd:N".
   std::string peer;
+  // Who asks, and so whose word counts for what is published.
+  Origin origin = Origin::kCaller;
 };
 
 class CallScope {

@@ -18,6 +18,7 @@
 #include "base/event_log.h"
 #include "base/log.h"
 #include "berth/v1/node.pb.h"
+#include "berth/v1/scheduler.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
@@ -70,6 +71,11 @@ class NodeApi {
   Answer<v1::UnpublishVolumeResponse> UnpublishVolume(v1::UnpublishVolumeRequest request, CallInfo call);
   Answer<v1::EndConsumerResponse> EndConsumer(v1::EndConsumerRequest request, CallInfo call);
   Answer<v1::ExamineResponse> Examine(v1::ExamineRequest request, CallInfo call);
+
+  // For the uplink to a scheduler. Whether the node has such a publication, in whatever state.
+  [[nodiscard]] bool MayBePublished(const v1::PublishVolumeRequest& request) const;
+  // The node's part of an expansion: done now, or noted and done when the volume is published here.
+  Answer<v1::ExpandResult> ExpandHere(v1::ExpandOperation request, TimePoint deadline);
 
   // How full they are: node_api_stats.cc.
   Answer<v1::GetVolumeStatsResponse> GetVolumeStats(v1::GetVolumeStatsRequest request, CallInfo call);

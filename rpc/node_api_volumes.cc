@@ -1,6 +1,8 @@
 // The part of NodeApi that publishes volumes and lets them go.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
@@ -9,11 +11,16 @@
 #include "rpc/shown.h"
 
 namespace berth {
-namespace {}  // namespace
+namespace {
+
+using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
+
+}  // namespace
 
 NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
                                                                   CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
+  checked.origin = call.origin;
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
   VolumeKey key = KeyOf(checked.plugin_id, checked.volume_id);
   if (deleting_.contains(key)) {
@@ -54,6 +61,42 @@ NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerReq
                             co_await mounter_.ConsumerEnded(request.consumer(), call.deadline));
   v1::EndConsumerResponse answer;
   answer.set_released(static_cast<int32_t>(released));
+  co_return answer;
+}
+
+bool NodeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
+  const auto plugin_id = NodePlugin(request.plugin_id());
+  if (!plugin_id.ok()) return false;
+  const auto volume = mounter_.Find(*plugin_id, request.volume_id());
+  return volume && std::ranges::any_of(volume->publications, [&](const PublicationView& use) {
+           return use.consumer == request.consumer() && use.name == request.name();
+         });
+}
+
+NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation request, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
+  const auto plugin = control_.plugins().find(plugin_id);
+  if (plugin != control_.plugins().end() && plugin->second.facts &&
+      !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} cannot expand volumes on a node (no EXPAND_VOLUME)", Shown(plugin_id)));
+  }
+  // Noted first: from here on it is done sooner or later, whatever becomes of this call.
+  BERTH_CO_RETURN_IF_ERROR(
+      co_await mounter_.OweExpansion(plugin_id, request.volume_id(), request.required_bytes()));
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(request.required_bytes());
+  range.set_limit_bytes(request.limit_bytes());
+  const std::map<std::string, std::string> secrets(request.secrets().begin(), request.secrets().end());
+  const auto capacity =
+      co_await mounter_.NodeExpand(plugin_id, request.volume_id(), range, secrets, deadline);
+  v1::ExpandResult answer;
+  if (absl::IsNotFound(capacity.status())) {
+    answer.set_noted(true);
+    co_return answer;
+  }
+  if (!capacity.ok()) co_return HideSecrets(capacity.status(), secrets);
+  answer.set_capacity_bytes(*capacity);
   co_return answer;
 }
 

@@ -29,6 +29,14 @@ void Outbox::Removed(const ObjectKey& key) {
   if (forgotten_ > std::max(sent_, full_until_)) BeginWithEverything();
 }
 
+void Outbox::Forget(const ObjectKey& key) {
+  const auto known = objects_.find(key);
+  if (known == objects_.end()) return;
+  changes_.erase(known->second);
+  tombstones_.erase(known->second);
+  objects_.erase(known);
+}
+
 void Outbox::Begin(std::optional<uint64_t> have) {
   // What a scheduler says that we never told it is not of this run, whatever it says.
   if (!have || *have < forgotten_ || *have > last_) return BeginWithEverything();

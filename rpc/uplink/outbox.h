@@ -43,6 +43,8 @@ class Outbox {
   void Changed(const ObjectKey& key);
   // There is none any more. Nothing happens where there was none.
   void Removed(const ObjectKey& key);
+  // The same for one whose end the scheduler knows, since it brought it about.
+  void Forget(const ObjectKey& key);
 
   // A stream begins, with a scheduler that has everything up to `have` (a revision of this run; unset:
   // nothing).

@@ -1,0 +1,63 @@
+// What this node asks the scheduler for (scheduler.proto, Ask), until it is answered or withdrawn: claims of
+// local workloads, tokens for plugins.
+//
+//   Add ──▶ open ── Answer ──▶ answered, and taken by all who waited
+//             │ the last who waited leaves
+//             ▼
+//          withdrawn, which the scheduler is told if it was asked on this stream
+//
+// Asks that are equal are one, however many wait for its answer. Pure; loop thread only.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "berth/v1/scheduler.pb.h"
+
+namespace berth {
+
+class AskTable {
+ public:
+  static constexpr size_t kOpen = 256;
+
+  // The number of the ask, new or an equal one's that is open. Whoever calls this calls Leave once. `ask` has
+  // no number yet. RESOURCE_EXHAUSTED: kOpen are open.
+  [[nodiscard]] absl::StatusOr<uint64_t> Add(v1::Ask ask);
+  // One who waited does not any more.
+  void Leave(uint64_t number);
+
+  // False: nobody waits for it.
+  bool Answer(v1::Answer answer);
+  // Null: not answered yet. Good until Leave.
+  [[nodiscard]] const v1::Answer* AnswerOf(uint64_t number) const;
+
+  void BeginStream();
+  // The next to be told, which counts as told from now on.
+  [[nodiscard]] std::optional<std::variant<v1::Ask, v1::AskWithdrawn>> NextToSend();
+  [[nodiscard]] bool anything_to_send() const { return !to_ask_.empty() || !to_withdraw_.empty(); }
+
+  [[nodiscard]] size_t open() const { return asks_.size(); }
+
+ private:
+  struct Entry {
+    v1::Ask ask;
+    std::string text;  // serialized without its number: what makes two equal
+    size_t waiting = 0;
+    std::optional<v1::Answer> answer;
+  };
+
+  std::map<uint64_t, Entry> asks_;
+  std::map<std::string, uint64_t> open_;  // by their texts: those that are not answered
+  std::set<uint64_t> to_ask_;
+  std::set<uint64_t> to_withdraw_;
+  uint64_t next_ = 1;
+};
+
+}  // namespace berth

@@ -1,0 +1,37 @@
+// The lease, as the uplink needs it: told of heartbeats and answers, asked whether an operation may be run.
+// The lease keeper implements it (lease_keeper.h). Loop thread only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "berth/v1/scheduler.pb.h"
+
+namespace berth {
+
+class LinkLease {
+ public:
+  virtual ~LinkLease() = default;
+
+  // A new stream begins: its heartbeats are numbered anew.
+  virtual void OnStream() = 0;
+  // Just before the heartbeat is sent.
+  virtual void OnHeartbeat(uint64_t number) = 0;
+  virtual void OnAnswer(const v1::HeartbeatAnswer& answer) = 0;
+
+  // LEASE_EPOCH, LEASE_NOT_VALID, or REFUSAL_NONE: it may be run. `forward`: it needs a valid lease.
+  [[nodiscard]] virtual v1::Refusal Judge(uint64_t epoch, bool forward) const = 0;
+
+  [[nodiscard]] virtual v1::LeaseState state() const = 0;
+  [[nodiscard]] virtual uint64_t epoch() const = 0;  // the highest ever seen; 0: none
+  // Of a valid one.
+  [[nodiscard]] virtual std::optional<Duration> left() const = 0;
+
+  // What was given up, and is not acknowledged.
+  [[nodiscard]] virtual std::vector<v1::GivenUp> given_up() const = 0;
+  virtual void AcknowledgeGivenUp(uint64_t number) = 0;
+};
+
+}  // namespace berth

@@ -1,0 +1,59 @@
+// The logs that a scheduler follows over one stream.
+//
+// Each has one message at hand at most, and a credit that the scheduler gives: without credit its reader
+// waits, and what the log drops meanwhile is counted as for any slow reader. So a scheduler that does not
+// take one log holds up neither another one nor the stream.
+//
+// Loop thread only; lives as long as its stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/task_scope.h"
+#include "berth/v1/scheduler.pb.h"
+#include "rpc/node_api.h"
+
+namespace berth {
+
+class LinkLogs {
+ public:
+  static constexpr size_t kFollowed = 16;
+
+  // `ready` is called when NextToSend has something new.
+  LinkLogs(asio::any_io_executor executor, NodeApi& api, std::function<void()> ready);
+
+  // A log that is asked for, or not any more. What is wrong with it is told in a LogEnd.
+  void Request(const v1::LogRequest& request);
+  void Credit(const v1::LogCredit& credit);
+
+  // The next message, of each log in turn.
+  [[nodiscard]] std::optional<v1::LogLines> NextToSend();
+  [[nodiscard]] bool anything_to_send() const;
+
+  // Ends all of them. Before the destructor.
+  [[nodiscard]] Awaitable<void> Shutdown() { return tasks_.Join(); }
+
+ private:
+  struct Followed;
+  template <class Response>
+  class Writer;
+
+  static Awaitable<void> Follow(LinkLogs* self, std::shared_ptr<Followed> log);
+  [[nodiscard]] Awaitable<absl::Status> Read(std::shared_ptr<Followed> log);
+  void End(uint64_t number, const absl::Status& why);
+
+  NodeApi& api_;
+  std::function<void()> ready_;
+  std::map<uint64_t, std::shared_ptr<Followed>> followed_;
+  std::map<uint64_t, v1::LogEnd> ended_;  // to be told; as many as were asked for at once
+  uint64_t last_sent_ = 0;                // whose turn it was
+  Condition changed_;
+  TaskScope tasks_;
+};
+
+}  // namespace berth

@@ -1,0 +1,52 @@
+// The rows of the link on disk: <state_dir>/link.db, which is a journal of its own (mounter/journal.h, with
+// its writer thread, and what it does about a full disk, a failed fsync and a damaged file).
+//
+//   result/ID          StoredResult: what an operation came to, until it is acknowledged
+//   acknowledged/ID    its result was taken, and its id is not to be run again
+//   settled            every id below this
+//   ended/NUMBER       v1.EndedConsumer, until it is acknowledged
+//   given_up/NUMBER    v1.GivenUp, until it is acknowledged
+//   instance           this node's, made with the file
+//   cluster            whom the node belongs to
+//
+// A file that is lost costs repeats, never a volume: results are made anew by asking again.
+//
+// Owned by whoever owns the uplink; loop thread only.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "mounter/journal.h"
+#include "rpc/uplink/link_rows.h"
+
+namespace berth {
+
+class LinkStore final : public LinkRows {
+ public:
+  // Blocks; at start. Errors: Journal::Open's.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<LinkStore>> Open(const asio::any_io_executor& executor,
+                                                                       const std::string& state_dir);
+
+  // All rows, by key. Once.
+  [[nodiscard]] std::map<std::string, std::string> TakeRows() { return std::move(rows_); }
+  // What an operator should know: that the disk is full, that the file was set aside. Empty: all is well.
+  [[nodiscard]] std::string problem() const { return journal_->problem(); }
+
+  [[nodiscard]] Awaitable<absl::Status> Put(std::string key, std::string value) override;
+  void PutSoon(std::string key, std::string value) override;
+  void DeleteSoon(std::string key) override;
+  // Waits until what was written without waiting is durable, or `deadline`.
+  [[nodiscard]] Awaitable<void> Flush(TimePoint deadline) { return journal_->Flush(deadline); }
+
+ private:
+  explicit LinkStore(std::unique_ptr<Journal> journal) : journal_(std::move(journal)) {}
+
+  std::unique_ptr<Journal> journal_;
+  std::map<std::string, std::string> rows_;
+};
+
+}  // namespace berth

@@ -1,0 +1,299 @@
+#include "rpc/uplink/operation_check.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/status.h"
+#include "rpc/request_check.h"
+#include "rpc/request_parts.h"
+#include "rpc/shown.h"
+
+namespace berth {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+constexpr Duration kDefaultTimeout = std::chrono::minutes(10);
+constexpr Duration kLongestTimeout = std::chrono::hours(24);
+
+// The field of `message` that is set of the oneof `name`; null: none.
+const FieldDescriptor* SetField(const Message& message, const char* name) {
+  return message.GetReflection()->GetOneofFieldDescriptor(message,
+                                                          message.GetDescriptor()->FindOneofByName(name));
+}
+
+std::string Volume(const std::string& plugin_id, const std::string& volume_id) {
+  return fmt::format("{}/{}", Shown(plugin_id), Shown(volume_id));
+}
+
+std::string For(const std::string& name_space, const std::string& consumer, const std::string& name) {
+  return fmt::format(" for {}{}{}", Shown(QualifiedConsumer(name_space, consumer)),
+                     name.empty() ? "" : " as ", Shown(name));
+}
+
+// "create ceph pvc-1": the kind, the plugin, and whatever names the object.
+std::string ControllerSubject(const v1::ControllerCall& call) {
+  const FieldDescriptor* kind = SetField(call, "request");
+  if (kind == nullptr) return "";
+  std::string subject = fmt::format("{} {}", kind->name(), Shown(call.plugin_id()));
+  const Message& request = call.GetReflection()->GetMessage(call, kind);
+  for (const char* name : {"volume_id", "name", "snapshot_id", "group_snapshot_id", "source_volume_id",
+                           "node_id", "starting_token"}) {
+    const FieldDescriptor* field = request.GetDescriptor()->FindFieldByName(name);
+    if (field == nullptr || field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING)
+      continue;
+    const std::string value = request.GetReflection()->GetString(request, field);
+    if (!value.empty()) subject += fmt::format(" {} {}", name, Shown(value));
+  }
+  return subject;
+}
+
+bool ControllerChanges(const v1::ControllerCall& call) {
+  switch (call.request_case()) {
+    case v1::ControllerCall::kAttach:
+    case v1::ControllerCall::kDetach:
+    case v1::ControllerCall::kCreate:
+    case v1::ControllerCall::kDelete:
+    case v1::ControllerCall::kExpand:
+    case v1::ControllerCall::kModify:
+    case v1::ControllerCall::kCreateSnapshot:
+    case v1::ControllerCall::kDeleteSnapshot:
+    case v1::ControllerCall::kCreateGroupSnapshot:
+    case v1::ControllerCall::kDeleteGroupSnapshot:
+      return true;
+    case v1::ControllerCall::kValidate:
+    case v1::ControllerCall::kList:
+    case v1::ControllerCall::kGet:
+    case v1::ControllerCall::kGetCapacity:
+    case v1::ControllerCall::kListSnapshots:
+    case v1::ControllerCall::kGetSnapshot:
+    case v1::ControllerCall::kGetGroupSnapshot:
+    case v1::ControllerCall::REQUEST_NOT_SET:
+      return false;
+  }
+  return false;
+}
+
+Duration TimeoutOf(const v1::Operation& operation) {
+  if (!operation.has_timeout()) return kDefaultTimeout;
+  const int64_t seconds = std::clamp<int64_t>(operation.timeout().seconds(), 0, 1'000'000);
+  return std::min(kLongestTimeout, Duration(std::chrono::seconds(seconds) +
+                                            std::chrono::nanoseconds(operation.timeout().nanos())));
+}
+
+// --- Checks ------------------------------------------------------------------------------------------------
+
+// What one of the node's own checks found, each mistake with where it lies in the operation.
+void AddAll(const std::string& prefix, const absl::Status& found, Mistakes& mistakes) {
+  if (found.ok()) return;
+  std::string_view rest = MessageOf(found);
+  while (!rest.empty()) {
+    const size_t end = std::min(rest.find("; "), rest.size());
+    const std::string_view mistake = rest.substr(0, end);
+    const size_t colon = std::min(mistake.find(": "), mistake.size());
+    mistakes.Add(prefix + std::string(mistake.substr(0, colon)),
+                 colon == mistake.size() ? "" : mistake.substr(colon + 2));
+    rest.remove_prefix(std::min(end + 2, rest.size()));
+  }
+}
+
+void CheckNames(const std::string& field, const std::string& name_space, const std::string& consumer,
+                Mistakes& mistakes) {
+  mistakes.Required(field + ".namespace", name_space, RequestLimits::kConsumer);
+  mistakes.PlainText(field + ".namespace", name_space);
+  if (name_space.find('/') != std::string::npos) mistakes.Add(field + ".namespace", "must not hold a slash");
+  if (consumer.empty()) mistakes.Add(field + ".request.consumer", "must not be empty");
+}
+
+void PreparePublish(const std::vector<v1::RuntimeAbility>& runtimes, v1::PublishOperation* publish,
+                    Mistakes& mistakes) {
+  v1::PublishVolumeRequest& request = *publish->mutable_request();
+  CheckNames("publish", publish->namespace_(), request.consumer(), mistakes);
+  if (!publish->runtime().empty()) {
+    const auto named = std::ranges::find(runtimes, publish->runtime(), &v1::RuntimeAbility::name);
+    if (request.has_runtime()) mistakes.Add("publish.runtime", "not with request.runtime");
+    if (named == runtimes.end()) {
+      mistakes.Add("publish.runtime",
+                   fmt::format("no runtime of this node is called {}", Shown(publish->runtime())));
+    } else {
+      *request.mutable_runtime() = *named;
+    }
+  }
+  const bool named = !request.consumer().empty();
+  if (named) request.set_consumer(QualifiedConsumer(publish->namespace_(), request.consumer()));
+  // One that is missing has been told of already.
+  v1::PublishVolumeRequest checked = request;
+  if (!named) checked.set_consumer("-");
+  AddAll("publish.request.", CheckPublish(checked).status(), mistakes);
+}
+
+void PrepareUnpublish(v1::UnpublishOperation* unpublish, Mistakes& mistakes) {
+  v1::UnpublishVolumeRequest& request = *unpublish->mutable_request();
+  CheckNames("unpublish", unpublish->namespace_(), request.consumer(), mistakes);
+  const bool named = !request.consumer().empty();
+  if (named) request.set_consumer(QualifiedConsumer(unpublish->namespace_(), request.consumer()));
+  v1::UnpublishVolumeRequest checked = request;
+  if (!named) checked.set_consumer("-");
+  AddAll("unpublish.request.", CheckUnpublish(checked).status(), mistakes);
+}
+
+void PrepareEndConsumer(v1::EndConsumerOperation* end, Mistakes& mistakes) {
+  v1::EndConsumerRequest& request = *end->mutable_request();
+  CheckNames("end_consumer", end->namespace_(), request.consumer(), mistakes);
+  if (request.consumer().empty()) return;
+  request.set_consumer(QualifiedConsumer(end->namespace_(), request.consumer()));
+  AddAll("end_consumer.request.", CheckConsumer(request.consumer()), mistakes);
+}
+
+void CheckExpansion(const v1::ExpandOperation& expand, Mistakes& mistakes) {
+  v1::ExpandVolumeRequest request;
+  request.set_plugin_id(expand.plugin_id());
+  request.set_volume_id(expand.volume_id());
+  request.set_required_bytes(expand.required_bytes());
+  request.set_limit_bytes(expand.limit_bytes());
+  *request.mutable_secrets() = expand.secrets();
+  AddAll("expand.", CheckExpand(request).status(), mistakes);
+  if (expand.required_bytes() == 0)
+    mistakes.Add("expand.required_bytes", "must be what the controller answered");
+}
+
+void CheckTimeout(const v1::Operation& operation, Mistakes& mistakes) {
+  if (!operation.has_timeout()) return;
+  const auto& timeout = operation.timeout();
+  const bool positive =
+      timeout.seconds() >= 0 && timeout.nanos() >= 0 && (timeout.seconds() > 0 || timeout.nanos() > 0);
+  if (!positive ||
+      timeout.seconds() > std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count()) {
+    mistakes.Add("timeout", "must be above zero, and 24 h at most");
+  }
+}
+
+}  // namespace
+
+std::string QualifiedConsumer(const std::string& name_space, const std::string& consumer) {
+  return fmt::format("{}/{}", name_space, consumer);
+}
+
+ConsumerName SplitConsumer(const std::string& qualified) {
+  const size_t slash = qualified.find('/');
+  if (slash == std::string::npos) return {.consumer = qualified};
+  return {.name_space = qualified.substr(0, slash), .consumer = qualified.substr(slash + 1)};
+}
+
+OperationFacts FactsOf(const v1::Operation& operation) {
+  OperationFacts facts{.timeout = TimeoutOf(operation)};
+  switch (operation.kind_case()) {
+    case v1::Operation::kPublish: {
+      const v1::PublishVolumeRequest& request = operation.publish().request();
+      facts.subject = "publish " + Volume(request.plugin_id(), request.volume_id()) +
+                      For(operation.publish().namespace_(), request.consumer(), request.name());
+      facts.forward = true;
+      facts.changes = true;
+      return facts;
+    }
+    case v1::Operation::kUnpublish: {
+      const v1::UnpublishVolumeRequest& request = operation.unpublish().request();
+      facts.subject = "unpublish " + Volume(request.plugin_id(), request.volume_id()) +
+                      For(operation.unpublish().namespace_(), request.consumer(), request.name());
+      facts.changes = true;
+      return facts;
+    }
+    case v1::Operation::kStats:
+      facts.subject = "stats " + Volume(operation.stats().plugin_id(), operation.stats().volume_id());
+      return facts;
+    case v1::Operation::kExpand:
+      facts.subject = fmt::format("expand {} to {}",
+                                  Volume(operation.expand().plugin_id(), operation.expand().volume_id()),
+                                  operation.expand().required_bytes());
+      facts.forward = true;
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kExplain:
+      facts.subject = "explain " + Volume(operation.explain().plugin_id(), operation.explain().volume_id());
+      return facts;
+    case v1::Operation::kEndConsumer:
+      facts.subject = "end consumer" + For(operation.end_consumer().namespace_(),
+                                           operation.end_consumer().request().consumer(), "");
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kRestartPlugin:
+      facts.subject = "restart plugin " + Shown(operation.restart_plugin().id());
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kDrainPlugin:
+      facts.subject = "drain plugin " + Shown(operation.drain_plugin().id());
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kSwapPlugin:
+      facts.subject = "swap plugin " + Shown(operation.swap_plugin().id());
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kStartPlugin:
+      facts.subject = "start plugin " + Shown(operation.start_plugin().id());
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kController:
+      facts.subject = ControllerSubject(operation.controller());
+      facts.changes = ControllerChanges(operation.controller());
+      return facts;
+    case v1::Operation::KIND_NOT_SET:
+      return facts;
+  }
+  return facts;
+}
+
+absl::Status PrepareOperation(const std::vector<v1::RuntimeAbility>& runtimes, v1::Operation* operation) {
+  Mistakes mistakes;
+  if (operation->id() == 0) mistakes.Add("id", "must be above zero");
+  CheckTimeout(*operation, mistakes);
+  switch (operation->kind_case()) {
+    case v1::Operation::kPublish:
+      PreparePublish(runtimes, operation->mutable_publish(), mistakes);
+      break;
+    case v1::Operation::kUnpublish:
+      PrepareUnpublish(operation->mutable_unpublish(), mistakes);
+      break;
+    case v1::Operation::kEndConsumer:
+      PrepareEndConsumer(operation->mutable_end_consumer(), mistakes);
+      break;
+    case v1::Operation::kExpand:
+      CheckExpansion(operation->expand(), mistakes);
+      break;
+    case v1::Operation::kStats:
+      AddAll("stats.", CheckVolumeName(operation->stats().plugin_id(), operation->stats().volume_id()),
+             mistakes);
+      break;
+    case v1::Operation::kExplain:
+      AddAll("explain.", CheckVolumeName(operation->explain().plugin_id(), operation->explain().volume_id()),
+             mistakes);
+      break;
+    case v1::Operation::kRestartPlugin:
+      AddAll("restart_plugin.", CheckPluginName(operation->restart_plugin().id()), mistakes);
+      break;
+    case v1::Operation::kDrainPlugin:
+      AddAll("drain_plugin.", CheckPluginName(operation->drain_plugin().id()), mistakes);
+      break;
+    case v1::Operation::kSwapPlugin:
+      AddAll("swap_plugin.", CheckSwap(operation->swap_plugin()), mistakes);
+      break;
+    case v1::Operation::kStartPlugin:
+      AddAll("start_plugin.", CheckPluginName(operation->start_plugin().id()), mistakes);
+      break;
+    case v1::Operation::kController:
+      if (operation->controller().request_case() == v1::ControllerCall::REQUEST_NOT_SET) {
+        return absl::UnimplementedError(
+            "controller.request: not set, or of a kind that this node does not know");
+      }
+      break;
+    case v1::Operation::KIND_NOT_SET:
+      return absl::UnimplementedError("kind: not set, or one that this node does not know");
+  }
+  return mistakes.ToStatus();
+}
+
+}  // namespace berth

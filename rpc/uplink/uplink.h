@@ -1,0 +1,156 @@
+// The link to a central scheduler (berth.v1.SchedulerLink), for as long as berthd runs: dials, keeps one
+// stream up, and joins what it carries to the parts of this node.
+//
+//   Run:  DialSchedule ──▶ LinkDialer ──▶ LinkSession ──▶ its end ──▶ DialSchedule ──▶ …
+//                                            │
+//        what changes here ──▶ Outbox ───────┤ State
+//        mounter: consumers that ended ──────┤ EndedConsumer
+//        berthctl volume claim ──▶ AskTable ─┤ Ask ◀─▶ Answer
+//        OperationRunner ◀── OperationTable ◀┤ Operation ──▶ OperationResult ──▶ rows ──▶ stream
+//        LinkLease ◀─────────────────────────┘ HeartbeatAnswer
+//
+// The node works on whether there is a stream or not. What is to be told while there is none is bounded by
+// what there is: see outbox.h; results, ended consumers and asks have limits of their own.
+//
+// Owned by main, made after the mounter has recovered; loop thread only. What it is given outlives it.
+//
+// Events: scheduler.connected, scheduler.lost (once, with why, however many attempts fail after it),
+// scheduler.refused (it is not ours, or refuses us: once for each reason).
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "berth/v1/scheduler.pb.h"
+#include "mounter/mounter.h"
+#include "rpc/controller_directory.h"
+#include "rpc/node_api.h"
+#include "rpc/scheduler_directory.h"
+#include "rpc/uplink/dial_schedule.h"
+#include "rpc/uplink/link_lease.h"
+#include "rpc/uplink/link_rows.h"
+#include "rpc/uplink/link_session.h"
+#include "rpc/uplink/link_stream.h"
+#include "rpc/uplink/operation_check.h"
+#include "rpc/uplink/operation_runner.h"
+
+namespace berth {
+
+struct UplinkOptions {
+  std::vector<std::string> addresses;  // at least one
+  std::string node_id;
+  std::string version;
+  v1::LeasePolicy on_lease_expiry = v1::KEEP;
+  std::vector<v1::RuntimeAbility> runtimes;
+  DialLimits dial = {};
+  LinkTimes times = {};
+  Duration dial_within = std::chrono::seconds(20);
+  Duration node_state_every = std::chrono::seconds(5);
+};
+
+// What it joins.
+struct UplinkParts {
+  LinkDialer& dialer;
+  LinkLease& lease;
+  LinkRows& rows;
+  NodeApi& api;
+  PluginControl& plugins;
+  ControllerDirectory& controllers;
+  Mounter& mounter;
+  EventLog& events;
+  CallController controller;
+};
+
+class Uplink final : public SchedulerDirectory, private LinkHost {
+ public:
+  // `rows`: all that was kept (LinkStore::TakeRows).
+  Uplink(asio::any_io_executor executor, UplinkOptions options, UplinkParts parts,
+         std::map<std::string, std::string> rows);
+  ~Uplink() override;
+
+  void Start();
+  // Ends the stream and what runs for it; results that are being written down are waited for until
+  // `deadline`. Before the destructor.
+  [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline);
+
+  // To be told: of each volume that may look different (MounterOptions::on_volume_changed), of the node
+  // itself (its drain, its lease), of what was given up, and of each consumer that has ended.
+  void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
+  void OnNodeChanged();
+  void OnGivenUpChanged(uint64_t number);
+  void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
+
+  // SchedulerDirectory.
+  [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
+                                                                 TimePoint deadline) override;
+  // Tokens that speak for a consumer. Errors as Claim's.
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> Tokens(v1::TokenAsk ask, TimePoint deadline);
+
+ private:
+  struct Running;
+
+  // LinkHost.
+  [[nodiscard]] v1::Hello MakeHello() override;
+  [[nodiscard]] absl::Status OnWelcome(const v1::Welcome& welcome) override;
+  [[nodiscard]] Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) override;
+  void OnHeartbeat(uint64_t number) override { parts_.lease.OnHeartbeat(number); }
+  void OnHeartbeatAnswer(const v1::HeartbeatAnswer& answer) override { parts_.lease.OnAnswer(answer); }
+  [[nodiscard]] std::optional<v1::OperationResult> OnOperation(v1::Operation operation) override;
+  void OnCancel(uint64_t operation_id) override;
+  void OnAcknowledge(const v1::Acknowledge& acknowledge) override;
+  void OnAnswer(v1::Answer answer) override;
+  void OnSynced() override;
+
+  void Restore(std::map<std::string, std::string> rows);
+  [[nodiscard]] Awaitable<void> Run();
+  // One attempt, and the stream that comes of it, to its end.
+  struct Ended {
+    absl::Status why;
+    std::optional<TimePoint> welcomed;
+  };
+  [[nodiscard]] Awaitable<Ended> RunOnce(std::string address);
+  void TellEnd(const std::string& address, const Ended& ended);
+  [[nodiscard]] Awaitable<void> FollowPlugins();
+  [[nodiscard]] Awaitable<void> FollowNode();
+  [[nodiscard]] Awaitable<void> Execute(v1::Operation operation, OperationFacts facts);
+  [[nodiscard]] Awaitable<void> KeepResult(v1::OperationResult result, std::string subject);
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, TimePoint deadline);
+  void DropEndedConsumer(uint64_t number);
+  void SetState(v1::LinkStatus::State state);
+  void Wake();
+
+  asio::any_io_executor executor_;
+  UplinkOptions options_;
+  UplinkParts parts_;
+  OperationRunner runner_;
+  std::string instance_id_;
+  std::string run_id_;
+  std::string cluster_id_;
+  bool has_cluster_ = false;
+
+  LinkState state_;
+  LinkSession* session_ = nullptr;  // of the stream that is up
+  std::optional<TimePoint> welcomed_;
+  std::map<uint64_t, std::shared_ptr<Running>> running_;
+  std::map<uint64_t, v1::EndedConsumer> ended_consumers_;
+  uint64_t next_ended_ = 1;
+  std::map<std::string, size_t> known_plugins_;  // their hashes
+  bool node_changed_ = false;
+
+  v1::LinkStatus status_;  // what does not follow from the rest
+  bool told_lost_ = false;
+  std::string told_refusal_;
+  Condition changed_;  // answers, the node
+  TaskScope tasks_;
+  TaskScope operations_;
+};
+
+}  // namespace berth
