@@ -1,0 +1,151 @@
+#include "rpc/uplink/dial_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+namespace berth {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+using End = DialSchedule::End;
+
+constexpr DialLimits kLimits{
+    .initial_backoff = seconds(1), .max_backoff = seconds(10), .stable_after = seconds(30)};
+constexpr double kMiddle = 0.5;
+
+class DialScheduleTest : public testing::Test {
+ protected:
+  void ExpectNext(const DialSchedule& schedule, size_t address, Duration after) const {
+    EXPECT_EQ(schedule.next().address, address);
+    EXPECT_EQ(schedule.next().at - now_, after);
+  }
+
+  TimePoint now_{std::chrono::hours(1)};
+};
+
+TEST_F(DialScheduleTest, TheFirstAttemptIsAtOnce) {
+  ExpectNext(DialSchedule(3, kLimits, now_), 0, seconds(0));
+}
+
+TEST_F(DialScheduleTest, ARoundTriesEachAddressOnceAndThenPauses) {
+  DialSchedule schedule(3, kLimits, now_);
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 1, seconds(0));
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 2, seconds(0));
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 0, milliseconds(750));
+}
+
+TEST_F(DialScheduleTest, PausesDoubleUpToTheLimit) {
+  DialSchedule schedule(1, kLimits, now_);
+  for (const auto pause : {750, 1500, 3000, 6000, 7500, 7500}) {
+    schedule.OnFailed(now_, kMiddle);
+    ExpectNext(schedule, 0, milliseconds(pause));
+  }
+  // Years of failures overflow nothing.
+  for (int i = 0; i < 100'000; ++i) schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 0, milliseconds(7500));
+}
+
+TEST_F(DialScheduleTest, ChanceTakesAPauseFromHalfToItsFullLength) {
+  DialSchedule shortest(1, kLimits, now_);
+  shortest.OnFailed(now_, 0.0);
+  ExpectNext(shortest, 0, milliseconds(500));
+  DialSchedule longest(1, kLimits, now_);
+  longest.OnFailed(now_, 0.999'999);
+  EXPECT_GT(longest.next().at - now_, milliseconds(999));
+  EXPECT_LT(longest.next().at - now_, seconds(1));
+}
+
+TEST_F(DialScheduleTest, AStableLinkThatBreaksIsDialledAgainAfterAShortPause) {
+  DialSchedule schedule(2, kLimits, now_);
+  for (int i = 0; i < 9; ++i) schedule.OnFailed(now_, kMiddle);
+  ASSERT_EQ(schedule.next().address, 1U);
+  schedule.OnLinkEnded(End::kBroken, seconds(30), now_, kMiddle);
+  ExpectNext(schedule, 1, milliseconds(750));
+  // It is a round's first attempt.
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 0, seconds(0));
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 1, milliseconds(750));
+}
+
+TEST_F(DialScheduleTest, ALinkThatIsNotStableCountsAsAFailure) {
+  for (const End end : {End::kBroken, End::kUnavailable}) {
+    DialSchedule schedule(2, kLimits, now_);
+    schedule.OnLinkEnded(end, milliseconds(29'999), now_, kMiddle);
+    ExpectNext(schedule, 1, seconds(0));
+    schedule.OnLinkEnded(end, seconds(0), now_, kMiddle);
+    ExpectNext(schedule, 0, milliseconds(750));
+    schedule.OnLinkEnded(end, seconds(1), now_, kMiddle);
+    schedule.OnFailed(now_, kMiddle);
+    ExpectNext(schedule, 0, milliseconds(1500));
+  }
+}
+
+TEST_F(DialScheduleTest, UnavailableAfterAStableLinkMeansTheNextAddressAtOnce) {
+  DialSchedule schedule(2, kLimits, now_);
+  schedule.OnLinkEnded(End::kUnavailable, minutes(5), now_, kMiddle);
+  ExpectNext(schedule, 1, seconds(0));
+  // Once in a round: the address that said so is not tried again without a pause.
+  schedule.OnFailed(now_, kMiddle);
+  ExpectNext(schedule, 0, milliseconds(750));
+}
+
+TEST_F(DialScheduleTest, UnavailableWithOneAddressPauses) {
+  DialSchedule schedule(1, kLimits, now_);
+  schedule.OnLinkEnded(End::kUnavailable, minutes(5), now_, kMiddle);
+  ExpectNext(schedule, 0, milliseconds(750));
+}
+
+// Whatever happens in whatever order, an address is not dialled twice without a pause between, unless it
+// held for the stable period; and the address is one of those there are.
+TEST_F(DialScheduleTest, NoOrderOfEventsMakesAHotLoop) {
+  constexpr size_t kAddresses = 3;
+  constexpr int kEvents = 5;
+  constexpr int kLength = 7;
+  int orders = 1;
+  for (int i = 0; i < kLength; ++i) orders *= kEvents;
+  for (int order = 0; order < orders; ++order) {
+    DialSchedule schedule(kAddresses, kLimits, now_);
+    std::array<int, kAddresses> tried_since_pause{};
+    TimePoint now = now_;
+    for (int step = 0, rest = order; step < kLength; ++step, rest /= kEvents) {
+      const auto attempt = schedule.next();
+      ASSERT_LT(attempt.address, kAddresses);
+      ASSERT_GE(attempt.at, now);
+      if (attempt.at - now >= kLimits.initial_backoff / 2) tried_since_pause = {};
+      ASSERT_EQ(tried_since_pause.at(attempt.address)++, 0) << "order " << order << ", step " << step;
+      now = attempt.at;
+      const auto held = [&](End end, Duration uptime) {
+        now += uptime;
+        if (uptime >= kLimits.stable_after) tried_since_pause = {};
+        schedule.OnLinkEnded(end, uptime, now, 0.0);
+      };
+      switch (rest % kEvents) {
+        case 0:
+          schedule.OnFailed(now, 0.0);
+          break;
+        case 1:
+          held(End::kBroken, seconds(0));
+          break;
+        case 2:
+          held(End::kUnavailable, seconds(0));
+          break;
+        case 3:
+          held(End::kBroken, minutes(1));
+          break;
+        default:
+          held(End::kUnavailable, minutes(1));
+          break;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace berth
