@@ -4,6 +4,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "supervisor/duration_text.h"
 #include "supervisor/value_reader.h"
@@ -35,6 +37,95 @@ void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* 
     check("health_interval", volumes->health_interval, "must be at least 1s, or 0s for never");
   }
   check("rpc_timeout", volumes->rpc_timeout, "must be at least 1s");
+}
+
+// Each text of the array `key`; a mistake where there are more than `limit`.
+template <class Take>
+void ReadTexts(const toml::table& table, ValueReader& reader, std::string_view key, size_t limit, Take take) {
+  constexpr std::string_view kPrefix = "scheduler.";
+  const auto texts = reader.Strings(table, kPrefix, key);
+  if (!texts.has_value()) return;
+  const toml::array& array = *table.get_as<toml::array>(key);
+  const std::string full = std::string(kPrefix).append(key);
+  if (texts->size() > limit) reader.Mistake(array, full, fmt::format("has more than {} entries", limit));
+  for (size_t i = 0; i < texts->size(); ++i) {
+    const std::string mistake = take(texts->at(i));
+    if (!mistake.empty()) reader.Mistake(array[i], full, mistake);
+  }
+}
+
+// What is wrong with a name that a certificate is to hold; empty: nothing.
+std::string MistakeInIdentity(const std::string& identity) {
+  constexpr size_t kLimit = 2048;  // what a SPIFFE id may have at most
+  if (identity.empty() || identity.size() > kLimit) return fmt::format("must have 1 to {} bytes", kLimit);
+  const auto plain = [](unsigned char c) { return c > ' ' && c < 0x7f; };
+  if (!std::ranges::all_of(identity, plain)) {
+    return fmt::format("\"{}\" must be plain ASCII without spaces", Printable(identity, 256));
+  }
+  if (identity.find('*') != std::string::npos) {
+    return fmt::format("\"{}\" must be one name: there are no wildcards", identity);
+  }
+  return "";
+}
+
+void ReadTlsFiles(const toml::table& table, ValueReader& reader, TlsFiles* files) {
+  const auto read = [&](std::string_view key, std::string* file) {
+    const toml::node* node = table.get(key);
+    if (node == nullptr) return;
+    const std::string full = std::string("scheduler.").append(key);
+    const auto path = reader.Text(*node, full);
+    if (!path.has_value()) return;
+    if (!path->starts_with('/')) reader.Mistake(*node, full, "must be an absolute path");
+    *file = *path;
+  };
+  read("ca", &files->ca);
+  read("certificate", &files->certificate);
+  read("key", &files->key);
+  read("crl", &files->crl);
+}
+
+// What TLS needs must be there where TLS is spoken, and nowhere else.
+void CheckScheduler(const toml::table& table, ValueReader& reader, const UplinkConfig& scheduler) {
+  const auto is_unix = [](const UplinkAddress& address) { return address.is_unix(); };
+  const toml::array* addresses = table.get_as<toml::array>("addresses");
+  const bool none = !table.contains("addresses") || (addresses != nullptr && addresses->empty());
+  // What is wrong with one of them has been said.
+  if (!none && (addresses == nullptr || addresses->size() != scheduler.addresses.size())) return;
+  if (none) {
+    reader.Mistake(table, "scheduler.addresses", "must name at least one address of the scheduler");
+    return;
+  }
+  const bool tls = !std::ranges::all_of(scheduler.addresses, is_unix);
+  for (const std::string_view key : {"identities", "ca", "certificate", "key"}) {
+    if (tls && !table.contains(key)) {
+      reader.Mistake(table, std::string("scheduler.").append(key),
+                     "is missing, and an address that is not a Unix socket needs it");
+    }
+  }
+  if (table.contains("identities") && scheduler.identities.empty()) {
+    reader.Mistake(*table.get("identities"), "scheduler.identities", "must name at least one");
+  }
+}
+
+void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* scheduler) {
+  constexpr std::string_view kPrefix = "scheduler.";
+  reader.CheckKeys(table, kPrefix,
+                   {"addresses", "identities", "ca", "certificate", "key", "crl", "on_lease_expiry"});
+  ReadTexts(table, reader, "addresses", kUplinkAddresses, [&](const std::string& text) -> std::string {
+    auto address = ParseUplinkAddress(text);
+    if (!address.ok()) return std::string(MessageOf(address.status()));
+    scheduler->addresses.push_back(*std::move(address));
+    return "";
+  });
+  ReadTexts(table, reader, "identities", kUplinkIdentities, [&](const std::string& identity) {
+    scheduler->identities.push_back(identity);
+    return MistakeInIdentity(identity);
+  });
+  ReadTlsFiles(table, reader, &scheduler->files);
+  reader.ReadChoice<LeaseExpiry>(table, kPrefix, "on_lease_expiry",
+                                 {{"keep", LeaseExpiry::kKeep}, {"release", LeaseExpiry::kRelease}},
+                                 &scheduler->on_lease_expiry);
+  CheckScheduler(table, reader, *scheduler);
 }
 
 absl::Status CheckDirectory(std::string_view name, const std::string& path) {
@@ -73,7 +164,8 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
   ValueReader reader(path);
   BerthdConfig config;
-  reader.CheckKeys(table, "", {"node_id", "state_dir", "runtime_dir", "log_level", "access", "volumes"});
+  reader.CheckKeys(table, "",
+                   {"node_id", "state_dir", "runtime_dir", "log_level", "access", "volumes", "scheduler"});
   Take(reader.String(table, "node_id"), &config.node_id);
   Take(reader.String(table, "state_dir"), &config.state_dir);
   Take(reader.String(table, "runtime_dir"), &config.runtime_dir);
@@ -85,6 +177,9 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   }
   if (const toml::table* volumes = reader.Table(table, "volumes")) {
     ReadVolumes(*volumes, reader, &config.volumes);
+  }
+  if (const toml::table* scheduler = reader.Table(table, "scheduler")) {
+    ReadScheduler(*scheduler, reader, &config.scheduler);
   }
   BERTH_RETURN_IF_ERROR(reader.status());
   return config;
@@ -128,6 +223,10 @@ std::vector<std::string> NeedsRestart(const BerthdConfig& now, const BerthdConfi
           FormatDuration(wanted.volumes.rpc_timeout));
   compare("volumes.calls_per_plugin", std::to_string(now.volumes.calls_per_plugin),
           std::to_string(wanted.volumes.calls_per_plugin));
+  if (now.scheduler != wanted.scheduler) {
+    lines.push_back(fmt::format("{}/berthd.toml: scheduler: what has changed there takes a restart of berthd",
+                                now.config_dir));
+  }
   return lines;
 }
 

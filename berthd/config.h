@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "rpc/access.h"
+#include "rpc/uplink/uplink_config.h"
 
 namespace berth {
 
@@ -37,6 +38,7 @@ struct BerthdConfig {
   std::string log_level = "info";
   AccessConfig access;
   VolumeSettings volumes;
+  UplinkConfig scheduler;
   // Of the command line alone: start also where the host does not see what is mounted here.
   bool allow_private_mounts = false;
 };

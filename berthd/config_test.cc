@@ -61,6 +61,66 @@ TEST(BerthdConfigTest, VolumesSettingsAreChecked) {
       HasSubstr("b.toml:2: volumes.rpc_timeout: must be at least 1s"));
 }
 
+TEST(BerthdConfigTest, TheSchedulerIsRead) {
+  const auto config = ParseBerthdConfig("berthd.toml", R"(
+[scheduler]
+addresses = ["s1.example:7443", "[2001:db8::1]:7443"]
+identities = ["s1.example", "spiffe://example/scheduler"]
+ca = "/etc/berth/tls/ca.pem"
+certificate = "/etc/berth/tls/node.pem"
+key = "/etc/berth/tls/node.key"
+crl = "/etc/berth/tls/crl.pem"
+on_lease_expiry = "release"
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->scheduler.addresses,
+              ElementsAre(*ParseUplinkAddress("s1.example:7443"), *ParseUplinkAddress("[2001:db8::1]:7443")));
+  EXPECT_THAT(config->scheduler.identities, ElementsAre("s1.example", "spiffe://example/scheduler"));
+  EXPECT_EQ(config->scheduler.files, (TlsFiles{.ca = "/etc/berth/tls/ca.pem",
+                                               .certificate = "/etc/berth/tls/node.pem",
+                                               .key = "/etc/berth/tls/node.key",
+                                               .crl = "/etc/berth/tls/crl.pem"}));
+  EXPECT_EQ(config->scheduler.on_lease_expiry, LeaseExpiry::kRelease);
+}
+
+TEST(BerthdConfigTest, WithoutASchedulerNoneIsDialledAndLeasesKeep) {
+  const auto config = ParseBerthdConfig("berthd.toml", "");
+  ASSERT_TRUE(config.ok());
+  EXPECT_FALSE(config->scheduler.wanted());
+  EXPECT_EQ(config->scheduler.on_lease_expiry, LeaseExpiry::kKeep);
+}
+
+TEST(BerthdConfigTest, ASchedulerOnAUnixSocketNeedsNoCertificates) {
+  const auto config = ParseBerthdConfig("b.toml", "[scheduler]\naddresses = [\"unix:/run/s.sock\"]\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_TRUE(config->scheduler.addresses.at(0).is_unix());
+}
+
+TEST(BerthdConfigTest, EveryMistakeInTheSchedulerIsNamed) {
+  const auto mistakes = [](const std::string& content) {
+    return std::string(ParseBerthdConfig("b.toml", "[scheduler]\n" + content).status().message());
+  };
+  EXPECT_THAT(mistakes("addresses = [\"unix:/s\",\n\"s1\"]\nidentities = [\"*.example\"]\nca = \"ca.pem\"\n"
+                       "on_lease_expiry = \"wait\"\ncolour = 1\n"),
+              AllOf(HasSubstr("b.toml:3: scheduler.addresses: \"s1\" has no port"),
+                    HasSubstr("b.toml:4: scheduler.identities: \"*.example\" must be one name"),
+                    HasSubstr("b.toml:5: scheduler.ca: must be an absolute path"),
+                    HasSubstr("b.toml:6: scheduler.on_lease_expiry"),
+                    HasSubstr("b.toml:7: scheduler.colour: unknown key")));
+  EXPECT_THAT(mistakes("addresses = [\"s1:1\"]\n"),
+              AllOf(HasSubstr("scheduler.identities: is missing"), HasSubstr("scheduler.ca: is missing"),
+                    HasSubstr("scheduler.certificate: is missing"), HasSubstr("scheduler.key: is missing")));
+  EXPECT_THAT(mistakes("addresses = [\"unix:/s\"]\nidentities = []\n"),
+              HasSubstr("b.toml:3: scheduler.identities: must name at least one"));
+  EXPECT_THAT(mistakes("identities = [\"a b\", \"\"]\n"),
+              AllOf(HasSubstr("scheduler.addresses: must name at least one address"),
+                    HasSubstr("\"a b\" must be plain ASCII"), HasSubstr("must have 1 to 2048 bytes")));
+  EXPECT_THAT(mistakes("addresses = []\n"), HasSubstr("must name at least one address"));
+  std::string many = "addresses = [";
+  for (int i = 0; i < 17; ++i) many += "\"unix:/s\",";
+  EXPECT_THAT(mistakes(many + "]\n"), HasSubstr("scheduler.addresses: has more than 16 entries"));
+}
+
 TEST(BerthdConfigTest, OnlyTheCommandLineAllowsPrivateMounts) {
   EXPECT_FALSE(LoadBerthdConfig({.config_dir = "/nonexistent"})->allow_private_mounts);
   EXPECT_TRUE(
@@ -114,13 +174,15 @@ TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
   wanted.volumes.health_interval = std::chrono::minutes(1);
   wanted.volumes.rpc_timeout = std::chrono::minutes(5);
   wanted.volumes.calls_per_plugin = 1;
+  wanted.scheduler.on_lease_expiry = LeaseExpiry::kRelease;
   EXPECT_THAT(
       NeedsRestart(now, wanted),
       ElementsAre(
           "/etc/berth/berthd.toml: node_id: \"n2\" takes a restart of berthd; it runs with \"n1\"",
           HasSubstr("state_dir: \"/s\""), HasSubstr("runtime_dir: \"/r\""),
           HasSubstr("volumes.health_interval: \"1m\" takes a restart of berthd; it runs with \"30s\""),
-          HasSubstr("volumes.rpc_timeout: \"5m\""), HasSubstr("volumes.calls_per_plugin: \"1\"")));
+          HasSubstr("volumes.rpc_timeout: \"5m\""), HasSubstr("volumes.calls_per_plugin: \"1\""),
+          HasSubstr("scheduler: what has changed there takes a restart")));
 }
 
 }  // namespace

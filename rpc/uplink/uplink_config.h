@@ -1,0 +1,57 @@
+// Which scheduler a node belongs to, and how each proves to the other who it is: berthd.toml's [scheduler].
+//
+// Plain values; any thread.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace berth {
+
+// Where a scheduler listens: a host and a port, or a Unix socket of this machine.
+struct UplinkAddress {
+  std::string text;  // as it was written, for people
+  std::string host;  // a name, or an address of IPv4 or IPv6 without brackets
+  std::string port;  // 1 to 65535
+  std::string unix_path;
+
+  [[nodiscard]] bool is_unix() const { return !unix_path.empty(); }
+  bool operator==(const UplinkAddress&) const = default;
+};
+
+// Reads "host:port", "192.0.2.1:port", "[2001:db8::1]:port" or "unix:/path". INVALID_ARGUMENT says what is
+// wrong with it.
+[[nodiscard]] absl::StatusOr<UplinkAddress> ParseUplinkAddress(std::string_view text);
+
+// What becomes of the scheduler's volumes when its lease has run out (scheduler.proto, LeasePolicy).
+enum class LeaseExpiry { kKeep, kRelease };
+
+// Who this node is and whom it believes. All but `crl` are needed where an address is not a Unix socket.
+struct TlsFiles {
+  std::string ca;           // PEM: certificates of whom the scheduler's must come from
+  std::string certificate;  // PEM: this node's, then those between it and its CA
+  std::string key;          // PEM, without a passphrase
+  std::string crl;          // PEM: what is revoked, by each CA; empty: nothing is
+
+  bool operator==(const TlsFiles&) const = default;
+};
+
+struct UplinkConfig {
+  std::vector<UplinkAddress> addresses;  // empty: no scheduler
+  // Of the names (DNS or URI) in the certificate of a scheduler one must be among these.
+  std::vector<std::string> identities;
+  TlsFiles files;
+  LeaseExpiry on_lease_expiry = LeaseExpiry::kKeep;
+
+  [[nodiscard]] bool wanted() const { return !addresses.empty(); }
+  bool operator==(const UplinkConfig&) const = default;
+};
+
+// How many addresses and identities there may be.
+inline constexpr size_t kUplinkAddresses = 16;
+inline constexpr size_t kUplinkIdentities = 64;
+
+}  // namespace berth
