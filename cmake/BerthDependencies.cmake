@@ -4,7 +4,7 @@ find_package(Threads REQUIRED)
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
 find_package(Protobuf 3.21 REQUIRED) # CMake's own module: Debian ships no config file.
 find_package(SQLite3 REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(GTest REQUIRED)
