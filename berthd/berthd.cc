@@ -71,6 +71,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   };
   mounter_options.on_holders_changed = [this](const std::string& id) {
     if (supervisor_) supervisor_->OnHoldersChanged(id);
+    if (drainer_) drainer_->OnHoldersChanged();
   };
   BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
@@ -93,6 +94,10 @@ Awaitable<absl::Status> Berthd::RestoreState() {
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
   BERTH_CO_RETURN_IF_ERROR(co_await mounter_->Recover());
+
+  drainer_ =
+      std::make_unique<NodeDrainer>(executor_, config_.state_dir + "/node-drain.json", *mounter_, events_);
+  co_await drainer_->Restore();
 
   DeclaredOptions declared_options{.config_dir = config_.config_dir, .state_dir = config_.state_dir};
   declared_ = std::make_unique<DeclaredVolumes>(executor_, std::move(declared_options), *mounter_, bridge_,
@@ -131,7 +136,16 @@ Awaitable<absl::Status> Berthd::Serve() {
       .state_dir = config_.state_dir,
       .runtime_dir = config_.runtime_dir,
   };
-  api_ = std::make_unique<NodeApi>(std::move(info), bridge_, bridge_, *mounter_, *declared_, events_, log_);
+  const NodeParts parts{
+      .control = bridge_,
+      .controllers = bridge_,
+      .mounter = *mounter_,
+      .declared = *declared_,
+      .drainer = *drainer_,
+      .scheduler = scheduler_,
+      .events = events_,
+  };
+  api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
   NodeServerOptions options{.socket_path = config_.runtime_dir + "/berthd.sock",
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,
@@ -191,12 +205,14 @@ Awaitable<void> Berthd::Stop() {
     if (server_) co_await LeaveDeclared();
     co_await declared_->Shutdown();
   }
+  if (drainer_) co_await drainer_->Shutdown();
   co_await background_.Join();
   co_await bridge_.Shutdown();
   if (supervisor_) co_await supervisor_->Shutdown();
   if (mounter_) co_await mounter_->Shutdown(Clock::now() + kStepsEndWithin);
   server_.reset();
   api_.reset();
+  drainer_.reset();
   declared_.reset();
 }
 

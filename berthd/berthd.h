@@ -68,6 +68,8 @@ class Berthd {
   std::unique_ptr<Mounter> mounter_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<DeclaredVolumes> declared_;
+  std::unique_ptr<NodeDrainer> drainer_;
+  NoScheduler scheduler_;
   std::unique_ptr<NodeApi> api_;
   std::unique_ptr<NodeServer> server_;
 };

@@ -171,9 +171,10 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   Take(reader.String(table, "runtime_dir"), &config.runtime_dir);
   Take(reader.String(table, "log_level"), &config.log_level);
   if (const toml::table* access = reader.Table(table, "access")) {
-    reader.CheckKeys(*access, "access.", {"readers", "changers"});
+    reader.CheckKeys(*access, "access.", {"readers", "changers", "claimers"});
     config.access.readers = reader.Strings(*access, "access.", "readers");
     config.access.changers = reader.Strings(*access, "access.", "changers");
+    config.access.claimers = reader.Strings(*access, "access.", "claimers");
   }
   if (const toml::table* volumes = reader.Table(table, "volumes")) {
     ReadVolumes(*volumes, reader, &config.volumes);

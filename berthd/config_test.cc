@@ -27,6 +27,7 @@ log_level = "debug"
 [access]
 readers = ["group:staff", "*"]
 changers = ["user:ops"]
+claimers = ["group:jobs"]
 [volumes]
 health_interval = "0s"
 rpc_timeout = "10m"
@@ -39,6 +40,7 @@ calls_per_plugin = 4
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_THAT(config->access.readers, Optional(ElementsAre("group:staff", "*")));
   EXPECT_THAT(config->access.changers, Optional(ElementsAre("user:ops")));
+  EXPECT_THAT(config->access.claimers, Optional(ElementsAre("group:jobs")));
   EXPECT_EQ(config->volumes, (VolumeSettings{.health_interval = Duration::zero(),
                                              .rpc_timeout = std::chrono::minutes(10),
                                              .calls_per_plugin = 4}));

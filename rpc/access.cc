@@ -52,6 +52,18 @@ absl::StatusOr<Id> LookUp(const std::string& name, std::string_view kind, Id Rec
 
 }  // namespace
 
+bool Rights::Have(Right right) const {
+  switch (right) {
+    case Right::kRead:
+      return read;
+    case Right::kChange:
+      return change;
+    case Right::kClaim:
+      return claim;
+  }
+  return false;
+}
+
 std::string PeerCredentials::Describe() const { return fmt::format("uid {}, pid {}", uid, pid); }
 
 absl::StatusOr<PeerCredentials> ReadPeerCredentials(int fd) {
@@ -129,6 +141,8 @@ absl::StatusOr<AccessPolicy> AccessPolicy::Make(const AccessConfig& config, uid_
   policy.changers_ =
       ReadList("changers", config.changers.value_or(std::vector<std::string>{}), names, mistakes);
   policy.changers_.users.insert({0, own_uid});
+  policy.claimers_ =
+      ReadList("claimers", config.claimers.value_or(std::vector<std::string>{}), names, mistakes);
   if (config.readers) {
     policy.readers_ = ReadList("readers", *config.readers, names, mistakes);
   } else if (const auto group = names.group(std::string(kReaderGroup)); group.ok()) {
@@ -144,7 +158,9 @@ absl::StatusOr<AccessPolicy> AccessPolicy::Make(const AccessConfig& config, uid_
 
 Rights AccessPolicy::RightsOf(const PeerCredentials& peer) const {
   const bool change = changers_.Contains(peer);
-  return {.read = change || readers_.Contains(peer), .change = change};
+  return {.read = change || readers_.Contains(peer),
+          .change = change,
+          .claim = change || claimers_.Contains(peer)};
 }
 
 }  // namespace berth

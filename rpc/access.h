@@ -1,4 +1,4 @@
-// Who may read and who may change, decided from what the kernel says of a peer.
+// Who may read, change and claim, decided from what the kernel says of a peer.
 //
 // Pure: values and functions, any thread. Names are resolved once, when the policy is made; a group that
 // gets new members later shows that in the credentials of their next connection.
@@ -32,13 +32,15 @@ struct PeerCredentials {
 // Asks the kernel who is at the other end of a connected Unix socket.
 [[nodiscard]] absl::StatusOr<PeerCredentials> ReadPeerCredentials(int fd);
 
-enum class Right { kRead, kChange };
+// What a method takes. kClaim: to ask the central scheduler for a volume.
+enum class Right { kRead, kChange, kClaim };
 
 struct Rights {
   bool read = false;
   bool change = false;
+  bool claim = false;
 
-  [[nodiscard]] bool Have(Right right) const { return right == Right::kRead ? read : change; }
+  [[nodiscard]] bool Have(Right right) const;
   bool operator==(const Rights&) const = default;
 };
 
@@ -47,6 +49,7 @@ struct Rights {
 struct AccessConfig {
   std::optional<std::vector<std::string>> readers;
   std::optional<std::vector<std::string>> changers;
+  std::optional<std::vector<std::string>> claimers;
 };
 
 // Looks names up. The real ones are getpwnam and getgrnam (SystemNames).
@@ -58,7 +61,8 @@ struct NameLookup {
 [[nodiscard]] NameLookup SystemNames();
 
 // root and berthd's own user always may change: they could take the right anyway. Whoever may change may
-// read. By default nobody else changes, and the members of the group "berth", where there is one, read.
+// read and claim. By default nobody else changes or claims, and the members of the group "berth", where there
+// is one, read.
 class AccessPolicy {
  public:
   // INVALID_ARGUMENT names every wrong entry, with its list, at once: "changers: user:jon: no such user".
@@ -81,6 +85,7 @@ class AccessPolicy {
 
   Circle readers_;
   Circle changers_;
+  Circle claimers_;
 };
 
 }  // namespace berth

@@ -43,8 +43,8 @@ AccessPolicy MakePolicy(const AccessConfig& config, bool with_berth_group = true
 }
 
 constexpr Rights kNone{};
-constexpr Rights kReads{.read = true, .change = false};
-constexpr Rights kBoth{.read = true, .change = true};
+constexpr Rights kReads{.read = true, .change = false, .claim = false};
+constexpr Rights kBoth{.read = true, .change = true, .claim = true};
 
 TEST(AccessPolicyTest, ByDefaultRootAndBerthdChangeAndTheGroupReads) {
   const AccessPolicy policy = MakePolicy({});
@@ -54,6 +54,15 @@ TEST(AccessPolicyTest, ByDefaultRootAndBerthdChangeAndTheGroupReads) {
   EXPECT_EQ(policy.RightsOf(Peer(1000, 1000, {7, kBerthGid})), kReads);
   EXPECT_EQ(policy.RightsOf(Peer(1000, 1000, {7})), kNone);
   EXPECT_EQ(policy.RightsOf(Peer(1000, 0)), kNone) << "root's group is not root";
+}
+
+TEST(AccessPolicyTest, ClaimersClaimAndWhoeverChangesMayClaim) {
+  const AccessPolicy policy = MakePolicy({.changers = {{"user:anna"}}, .claimers = {{"group:storage"}}});
+  EXPECT_EQ(policy.RightsOf(Peer(1000, 1)), kBoth);
+  EXPECT_EQ(policy.RightsOf(Peer(1001, 2000)), (Rights{.read = false, .change = false, .claim = true}));
+  EXPECT_EQ(policy.RightsOf(Peer(1001, kBerthGid, {2000})),
+            (Rights{.read = true, .change = false, .claim = true}));
+  EXPECT_EQ(policy.RightsOf(Peer(1001, 1)), kNone);
 }
 
 TEST(AccessPolicyTest, WithoutTheGroupOnlyRootAndBerthdMayAnything) {

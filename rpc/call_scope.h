@@ -9,6 +9,7 @@
 #include <grpc/support/time.h>
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,8 +27,8 @@ struct CallInfo {
   // A little before the caller's deadline, so that it still hears what came of it; at most the scope's
   // longest wait from now.
   TimePoint deadline;
-  // gRPC's name of the connection, "fd:N".
-  std::string peer;
+  // Whose call it is, as the kernel says; unset where the connection has ended meanwhile.
+  std::optional<PeerCredentials> peer = {};
   // Who asks, and so whose word counts for what is published.
   Origin origin = Origin::kCaller;
 };

@@ -75,14 +75,15 @@ void Connections::Forget(uint64_t id) {
   open_.erase(it);
 }
 
-std::string Connections::NameOf(const std::string& grpc_peer) const {
+std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer) const {
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
   if (grpc_peer.starts_with(kPrefix)) {
     std::from_chars(grpc_peer.data() + kPrefix.size(), grpc_peer.data() + grpc_peer.size(), fd);
   }
   const auto named = by_grpc_fd_.find(fd);
-  return named == by_grpc_fd_.end() ? "an unknown peer" : open_.at(named->second).peer.Describe();
+  if (named == by_grpc_fd_.end()) return std::nullopt;
+  return open_.at(named->second).peer;
 }
 
 void Connections::ShutdownAll() {

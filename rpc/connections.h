@@ -12,6 +12,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/task_scope.h"
@@ -43,10 +44,10 @@ class Connections {
   // Notices connections that end. Runs until it is cancelled.
   [[nodiscard]] Awaitable<void> Watch();
 
-  // "uid 0, pid 12", for gRPC's name of a connection; "an unknown peer" once it has ended. gRPC keeps the
-  // descriptor open while a call on it exists, so within a call the number is not somebody else's; still, use
-  // it for texts only.
-  [[nodiscard]] std::string NameOf(const std::string& grpc_peer) const;
+  // Who is behind gRPC's name of a connection; nullopt once it has ended. Only within a call on it: gRPC
+  // keeps its descriptor open as long as a call on it exists, so until then the number cannot be somebody
+  // else's.
+  [[nodiscard]] std::optional<PeerCredentials> PeerOf(const std::string& grpc_peer) const;
 
   // Breaks every connection off.
   void ShutdownAll();

@@ -22,6 +22,28 @@ std::string NameOf(const VolumeView& volume) {
 
 std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason, 512); }
 
+std::string DrainProblem(const v1::NodeDrain& drain) {
+  const int left = drain.publications_left();
+  const std::string far = left == 0 ? "nothing that counts is published here any more"
+                                    : fmt::format("{} publication{} left", left, left == 1 ? " is" : "s are");
+  return fmt::format("this node is being drained, {}{}", far, Because(drain.reason()));
+}
+
+// What an operator should look at, of the link to the scheduler. It may come and go; that it is away for long
+// is what matters.
+void AddProblems(const v1::LinkStatus& link, std::vector<std::string>* problems) {
+  constexpr int64_t kAwayForLong = 60;  // seconds
+  const int64_t seconds = ToProto(WallClock::now()).seconds() - link.since().seconds();
+  const bool up = link.state() == v1::LinkStatus::SYNCING || link.state() == v1::LinkStatus::SYNCED;
+  if (!up && seconds > kAwayForLong) {
+    problems->push_back(fmt::format("the scheduler has not been reached for {} minute{}{}", seconds / 60,
+                                    seconds < 120 ? "" : "s", Because(link.last_error())));
+  }
+  if (link.lease() == v1::LEASE_EXPIRED) {
+    problems->push_back("the scheduler's lease has run out: nothing new of the scheduler's is begun");
+  }
+}
+
 // What an operator should look at, of one volume.
 void AddProblems(const VolumeView& volume, std::vector<std::string>* problems) {
   if (volume.stuck) {
@@ -51,14 +73,15 @@ void AddProblems(const VolumeView& volume, std::vector<std::string>* problems) {
 
 }  // namespace
 
-NodeApi::NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-                 const DeclaredDirectory& declared, EventLog& events, std::shared_ptr<LogFeed> log)
+NodeApi::NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log)
     : info_(std::move(info)),
-      control_(control),
-      controllers_(controllers),
-      mounter_(mounter),
-      declared_(declared),
-      events_(events),
+      control_(parts.control),
+      controllers_(parts.controllers),
+      mounter_(parts.mounter),
+      declared_(parts.declared),
+      drainer_(parts.drainer),
+      scheduler_(parts.scheduler),
+      events_(parts.events),
       log_(std::move(log)) {}
 
 NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, CallInfo) {
@@ -82,11 +105,15 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
   for (std::string& problem : Problems()) answer.add_problems(std::move(problem));
   answer.set_placement(Printable(control_.Placement(), 512));
   answer.set_last_event_sequence(events_.next_sequence() - 1);
+  if (auto drain = drainer_.Describe()) *answer.mutable_drain() = *std::move(drain);
+  if (auto link = scheduler_.Status()) *answer.mutable_scheduler() = *std::move(link);
   co_return answer;
 }
 
 std::vector<std::string> NodeApi::Problems() const {
   std::vector<std::string> problems;
+  if (const auto drain = drainer_.Describe()) problems.push_back(DrainProblem(*drain));
+  if (const auto link = scheduler_.Status()) AddProblems(*link, &problems);
   for (const std::string& problem : mounter_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const std::string& problem : control_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const auto& [id, plugin] : control_.plugins()) {

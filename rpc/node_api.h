@@ -23,8 +23,10 @@
 #include "rpc/call_scope.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
+#include "rpc/node_drainer.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/reactor.h"
+#include "rpc/scheduler_directory.h"
 
 namespace berth {
 
@@ -38,11 +40,21 @@ struct NodeInfo {
   std::string runtime_dir;
 };
 
+// What NodeApi stands on.
+struct NodeParts {
+  PluginControl& control;
+  ControllerDirectory& controllers;
+  Mounter& mounter;
+  const DeclaredDirectory& declared;
+  NodeDrainer& drainer;
+  SchedulerDirectory& scheduler;
+  EventLog& events;
+};
+
 class NodeApi {
  public:
   // `log`: berthd's own, for those who follow it; null: there is none to follow.
-  NodeApi(NodeInfo info, PluginControl& control, ControllerDirectory& controllers, Mounter& mounter,
-          const DeclaredDirectory& declared, EventLog& events, std::shared_ptr<LogFeed> log = nullptr);
+  NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log = nullptr);
 
   template <class T>
   using Answer = Awaitable<absl::StatusOr<T>>;
@@ -71,6 +83,10 @@ class NodeApi {
   Answer<v1::UnpublishVolumeResponse> UnpublishVolume(v1::UnpublishVolumeRequest request, CallInfo call);
   Answer<v1::EndConsumerResponse> EndConsumer(v1::EndConsumerRequest request, CallInfo call);
   Answer<v1::ExamineResponse> Examine(v1::ExamineRequest request, CallInfo call);
+
+  // The node as one of a cluster: node_api_cluster.cc.
+  Answer<v1::DrainNodeResponse> DrainNode(v1::DrainNodeRequest request, CallInfo call);
+  Answer<v1::ClaimVolumeResponse> ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call);
 
   // For the uplink to a scheduler. Whether the node has such a publication, in whatever state.
   [[nodiscard]] bool MayBePublished(const v1::PublishVolumeRequest& request) const;
@@ -138,6 +154,8 @@ class NodeApi {
   ControllerDirectory& controllers_;
   Mounter& mounter_;
   const DeclaredDirectory& declared_;
+  NodeDrainer& drainer_;
+  SchedulerDirectory& scheduler_;
   EventLog& events_;
   std::shared_ptr<LogFeed> log_;
   std::map<VolumeKey, int> publishing_;

@@ -249,7 +249,7 @@ TEST_F(NodeApiStreamTest, BerthdsLogIsWatchedAtTheReadersLevel) {
   const auto before = spdlog::default_logger();
   const auto feed = std::make_shared<LogFeed>();
   ASSERT_TRUE(InitLog("test", "off", feed).ok());
-  NodeApi api({}, control_, controllers_, mounter_, declared_, events_, feed);
+  NodeApi api({}, parts_, feed);
   v1::WatchLogRequest request;
   request.set_level("warning");
   FakeStream<v1::WatchLogResponse> out;

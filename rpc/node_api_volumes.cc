@@ -26,6 +26,7 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   if (deleting_.contains(key)) {
     co_return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(checked.volume_id)));
   }
+  BERTH_CO_ASSIGN_OR_RETURN(const NodeDrainer::Admission admitted, drainer_.Admit(checked));
   const Hold hold(publishing_, std::move(key));
   const std::string plugin_id = checked.plugin_id;
   const std::string volume_id = checked.volume_id;

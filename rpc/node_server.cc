@@ -28,6 +28,15 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 // For what takes no time once every call has been answered.
 constexpr auto kEndTime = std::chrono::seconds(5);
 
+// Every set of rights that AccessPolicy gives; the last is that of strangers.
+constexpr std::array<Rights, 5> kEveryRights = {{
+    {.read = true, .change = true, .claim = true},
+    {.read = true, .change = false, .claim = true},
+    {.read = true, .change = false, .claim = false},
+    {.read = false, .change = false, .claim = true},
+    {},
+}};
+
 int Millis(Duration duration) {
   const auto count = std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
   return static_cast<int>(std::clamp<int64_t>(count, 1, INT_MAX));
@@ -36,9 +45,9 @@ int Millis(Duration duration) {
 }  // namespace
 
 struct NodeServer::Backend {
-  Backend(asio::any_io_executor executor, NodeApi& api, Rights its_rights, NodeService::PeerNames names,
+  Backend(asio::any_io_executor executor, NodeApi& api, Rights its_rights, NodeService::PeerLookup peers,
           ServiceLimits limits)
-      : rights(its_rights), service(std::move(executor), api, its_rights, std::move(names), limits) {}
+      : rights(its_rights), service(std::move(executor), api, its_rights, std::move(peers), limits) {}
 
   Rights rights;
   NodeService service;
@@ -82,10 +91,9 @@ NodeServer::~NodeServer() = default;
 absl::Status NodeServer::StartBackends(const NodeServerOptions& options, NodeApi& api) {
   grpc::ResourceQuota quota("berth.v1.Node");
   quota.Resize(options.memory);
-  const auto names = [this](const std::string& peer) { return connections_->NameOf(peer); };
-  for (const Rights rights :
-       {Rights{.read = true, .change = true}, Rights{.read = true, .change = false}, Rights{}}) {
-    auto backend = std::make_shared<Backend>(executor_, api, rights, names, options.calls);
+  const auto peers = [this](const std::string& peer) { return connections_->PeerOf(peer); };
+  for (const Rights rights : kEveryRights) {
+    auto backend = std::make_shared<Backend>(executor_, api, rights, peers, options.calls);
     grpc::ServerBuilder builder;
     builder.RegisterService(&backend->service);
     builder.SetResourceQuota(quota);

@@ -1,9 +1,9 @@
 // Serves berth.v1.Node on a Unix socket, to peers that the kernel names.
 //
 // Connections are accepted on the loop, where the peer's credentials are read; the descriptor is then handed
-// to one of three gRPC servers, by the peer's rights: change, read, none (which answers every method with
-// PERMISSION_DENIED and what would be needed). A connection cannot leave its server, so rights need no
-// look-up per call and no race can mix them up.
+// to the gRPC server of the peer's rights: one for each set of them that there can be, down to none (which
+// answers every method with PERMISSION_DENIED and what would be needed). A connection cannot leave its
+// server, so rights need no look-up per call and no race can mix them up.
 //
 //   peer ── connect ──▶ ListenSocket ──▶ credentials ──▶ Connections (limits) ──▶ gRPC server of its rights
 //                                             │                                        │ NodeService
@@ -40,7 +40,7 @@ struct NodeServerOptions {
   UniqueFd listening;
 
   ConnectionLimits connections;
-  ServiceLimits calls;        // of each of the three servers
+  ServiceLimits calls;        // of each server
   size_t memory = 64U << 20;  // gRPC's buffers, all connections together
   int message = 4 << 20;      // the longest request
   // A connection that carries no call is closed after `idle`; one that does not answer a ping, sent when

@@ -72,6 +72,8 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
   denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
   denied(&Stub::GetConsumerStats, v1::GetConsumerStatsRequest(), v1::GetConsumerStatsResponse());
+  denied(&Stub::DrainNode, v1::DrainNodeRequest(), v1::DrainNodeResponse());
+  denied(&Stub::ClaimVolume, v1::ClaimVolumeRequest(), v1::ClaimVolumeResponse());
   const auto stream_denied = [&](auto method, const auto& request, auto response) {
     Call call;
     const auto stream = (stub.get()->*method)(&call.context, request);
@@ -83,6 +85,85 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   stream_denied(&Stub::ReadPluginLog, v1::ReadPluginLogRequest(), v1::ReadPluginLogResponse());
   stream_denied(&Stub::WatchLog, v1::WatchLogRequest(), v1::WatchLogResponse());
   EXPECT_EQ(tried, service->method_count()) << "a method was added: try it here";
+}
+
+TEST_F(NodeServerTest, AReaderDoesNotDrainTheNode) {
+  Start();
+  const auto drain = [](v1::Node::Stub& stub, v1::DrainNodeResponse* response) {
+    Call call;
+    v1::DrainNodeRequest request;
+    request.set_reason("why");
+    return stub.DrainNode(&call.context, request, response);
+  };
+  v1::DrainNodeResponse response;
+  EXPECT_EQ(drain(*node_.Reader(), &response).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(drain(*node_.Root(), &response).ok());
+  EXPECT_EQ(response.drain().reason(), "why");
+  EXPECT_EQ(Publish(*node_.Root(), "v").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(NodeServerTest, AClaimerClaimsAndNothingElseAndTheSchedulerIsToldWhoItIs) {
+  Start();
+  node_.OnLoop([this] {
+    node_.mounter().mounts.push_back(
+        {.plugin_id = "p", .volume_id = "v", .consumer = "ns/job", .source_path = "/volumes/v"});
+    node_.scheduler().answer.set_plugin_id("p");
+    node_.scheduler().answer.set_volume_id("v");
+    return true;
+  });
+  const auto claim = [](v1::Node::Stub& stub, v1::ClaimVolumeResponse* response) {
+    Call call;
+    v1::ClaimVolumeRequest request;
+    request.set_namespace_("ns");
+    request.set_volume("db");
+    request.set_consumer("job");
+    return stub.ClaimVolume(&call.context, request, response);
+  };
+  v1::ClaimVolumeResponse response;
+  const grpc::Status denied = claim(*node_.Reader(), &response);
+  EXPECT_EQ(denied.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(),
+              AllOf(HasSubstr("ClaimVolume needs the right to claim"), HasSubstr("`claimers`")));
+  EXPECT_EQ(node_.OnLoop([this] { return node_.scheduler().asks.size(); }), 0U);
+
+  const auto claimer = ServedNode::Client(ConnectAs(node_.path(), kNobody, ServedNode::kClaimers));
+  EXPECT_TRUE(claim(*claimer, &response).ok());
+  EXPECT_EQ(response.mount().source_path(), "/volumes/v");
+  EXPECT_EQ(GetStatus(*claimer).error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(Publish(*claimer, "v").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+
+  const auto both =
+      ServedNode::Client(ConnectAs(node_.path(), kNobody, ServedNode::kReaders, {ServedNode::kClaimers}));
+  EXPECT_TRUE(claim(*both, &response).ok());
+  EXPECT_TRUE(GetStatus(*both).ok());
+  EXPECT_EQ(Publish(*both, "v").error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_TRUE(claim(*node_.Root(), &response).ok());
+
+  const auto asks = node_.OnLoop([this] { return node_.scheduler().asks; });
+  ASSERT_EQ(asks.size(), 3U);
+  EXPECT_EQ(asks[0].uid(), kNobody);
+  EXPECT_EQ(asks[0].gid(), ServedNode::kClaimers);
+  EXPECT_EQ(asks[1].gid(), ServedNode::kReaders);
+  EXPECT_EQ(asks[2].uid(), 0U);
+}
+
+TEST_F(NodeServerTest, AClaimIsWithdrawnWhenItsCallerGoes) {
+  Start();
+  node_.OnLoop([this] { return node_.scheduler().hang = true; });
+  const auto claimer = ServedNode::Client(ConnectAs(node_.path(), kNobody, ServedNode::kClaimers));
+  grpc::ClientContext context;
+  auto status = std::async(std::launch::async, [&] {
+    v1::ClaimVolumeRequest request;
+    request.set_namespace_("ns");
+    request.set_volume("db");
+    request.set_consumer("job");
+    v1::ClaimVolumeResponse response;
+    return claimer->ClaimVolume(&context, request, &response);
+  });
+  EXPECT_TRUE(node_.Eventually([this] { return node_.scheduler().waiting == 1; }));
+  context.TryCancel();
+  EXPECT_EQ(status.get().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(node_.Eventually([this] { return node_.scheduler().withdrawn == 1; }));
 }
 
 TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {

@@ -328,8 +328,10 @@ TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
     FakePluginControl control;
     FakeControllerDirectory controllers;
     const FakeDeclared declared;
-    NodeApi api({}, control, controllers, node_.mounter(), declared, node_.events());
     asio::io_context unused;
+    NoScheduler scheduler;
+    NodeDrainer drainer(unused.get_executor(), "/nonexistent", node_.mounter(), node_.events());
+    NodeApi api({}, {control, controllers, node_.mounter(), declared, drainer, scheduler, node_.events()});
     NodeServerOptions options;
     options.socket_path = node_.path();
     return NodeServer::Start(unused.get_executor(), std::move(options), *policy, api).status();

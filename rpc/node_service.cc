@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <optional>
+#include <utility>
 
 #include "base/status.h"
 #include "rpc/shown.h"
@@ -51,6 +52,13 @@ std::string Subject(const v1::EndConsumerRequest& request) {
   return fmt::format("consumer={}", Shown(request.consumer()));
 }
 std::string Subject(const v1::ExamineRequest& /*request*/) { return "repair"; }
+std::string Subject(const v1::DrainNodeRequest& request) {
+  return request.end() ? "end" : fmt::format("reason={}", Shown(request.reason()));
+}
+std::string Subject(const v1::ClaimVolumeRequest& request) {
+  return fmt::format("namespace={} volume={} consumer={}", Shown(request.namespace_()),
+                     Shown(request.volume()), Shown(request.consumer()));
+}
 // Methods that only read are not logged.
 template <class Request>
 std::string Subject(const Request&) {
@@ -58,6 +66,23 @@ std::string Subject(const Request&) {
 }
 
 Awaitable<absl::Status> Refuse(absl::Status status) { co_return status; }
+
+std::string Describe(const std::optional<PeerCredentials>& peer) {
+  return peer ? peer->Describe() : "an unknown peer";
+}
+
+// A right as a verb, and the setting that gives it.
+std::pair<std::string_view, std::string_view> WordsOf(Right right) {
+  switch (right) {
+    case Right::kRead:
+      return {"read", "readers"};
+    case Right::kChange:
+      return {"change", "changers"};
+    case Right::kClaim:
+      return {"claim", "claimers"};
+  }
+  return {};
+}
 
 // Tells the log of one change, once, however the call ends.
 class ChangeRecord {
@@ -85,50 +110,56 @@ class ChangeRecord {
 
 }  // namespace
 
-NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerNames peer_names,
+NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
                          ServiceLimits limits)
     : api_(api),
       rights_(rights),
-      peer_names_(std::move(peer_names)),
+      peers_(std::move(peers)),
       calls_(executor, "calls", limits.calls, limits.longest_call),
+      claims_(executor, "claims", limits.claims, limits.longest_claim),
       watches_(std::move(executor), "watches", limits.watches, limits.longest_call) {}
 
 void NodeService::StopAdmitting() {
   watches_.StopAdmitting();
+  claims_.StopAdmitting();
   calls_.StopAdmitting();
 }
 
 Awaitable<void> NodeService::Stop(TimePoint grace) {
   co_await watches_.Stop(Clock::now());
+  co_await claims_.Stop(Clock::now());
   co_await calls_.Stop(grace);
 }
 
 Awaitable<bool> NodeService::WaitGone(TimePoint deadline) {
   const bool calls_gone = co_await calls_.WaitReactorsGone(deadline);
+  const bool claims_gone = co_await claims_.WaitReactorsGone(deadline);
   const bool watches_gone = co_await watches_.WaitReactorsGone(deadline);
-  co_return calls_gone&& watches_gone;
+  co_return calls_gone&& claims_gone&& watches_gone;
 }
 
 absl::Status NodeService::CheckRight(Right right, const CallInfo& call) const {
   if (rights_.Have(right)) return absl::OkStatus();
-  const bool read = right == Right::kRead;
+  const auto [verb, setting] = WordsOf(right);
   return absl::PermissionDeniedError(fmt::format(
       "{} needs the right to {}, which {} does not have: `{}` under [access] in berthd.toml gives it",
-      call.method, read ? "read" : "change", peer_names_(call.peer), read ? "readers" : "changers"));
+      call.method, verb, Describe(call.peer), setting));
 }
 
 template <class Request, class Response>
 grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view method,
                                              Handler<Request, Response> handler, Context* context,
                                              const Request* request, Response* response) {
-  CallInfo call{
+  CallScope& scope = right == Right::kClaim ? claims_ : calls_;
+  const CallInfo call{
       .method = method,
       .rights = rights_,
-      .deadline = calls_.DeadlineOf(context->raw_deadline()),
-      .peer = context->peer(),
+      .deadline = scope.DeadlineOf(context->raw_deadline()),
   };
   return UnaryReactor<Request, Response>::Start(
-      calls_, std::move(call), request, response, [this, right, handler](Request copy, CallInfo info) {
+      scope, call, request, response,
+      [this, right, handler, connection = context->peer()](Request copy, CallInfo info) {
+        info.peer = peers_(connection);
         return Handle(right, handler, std::move(copy), std::move(info));
       });
 }
@@ -140,7 +171,7 @@ Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Req
   if (!allowed.ok()) co_return allowed;
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
 
-  ChangeRecord record(fmt::format("{} by {}, {}", call.method, peer_names_(call.peer), Subject(request)));
+  ChangeRecord record(fmt::format("{} by {}, {}", call.method, Describe(call.peer), Subject(request)));
   auto answer = co_await (api_.*handler)(std::move(request), std::move(call));
   record.End(answer.status());
   co_return answer;
@@ -150,16 +181,16 @@ template <class Request, class Response>
 grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string_view method,
                                                         StreamHandler<Request, Response> handler,
                                                         Context* context, const Request* request) {
-  CallInfo call{
+  const CallInfo call{
       .method = method,
       .rights = rights_,
       .deadline = watches_.DeadlineOf(context->raw_deadline()),
-      .peer = context->peer(),
   };
   return StreamReactor<Request, Response>::Start(
-      watches_, std::move(call), context, request,
-      [this, right, handler](Request copy, CallInfo info,
-                             StreamWriter<Response>& out) -> Awaitable<absl::Status> {
+      watches_, call, context, request,
+      [this, right, handler, connection = context->peer()](
+          Request copy, CallInfo info, StreamWriter<Response>& out) -> Awaitable<absl::Status> {
+        info.peer = peers_(connection);
         if (absl::Status status = CheckRight(right, info); !status.ok()) return Refuse(std::move(status));
         return (api_.*handler)(std::move(copy), std::move(info), out);
       });
@@ -282,6 +313,16 @@ NodeService::Reactor* NodeService::GetConsumerStats(Context* context,
                                                     const v1::GetConsumerStatsRequest* request,
                                                     v1::GetConsumerStatsResponse* response) {
   return Serve(Right::kRead, "GetConsumerStats", &NodeApi::GetConsumerStats, context, request, response);
+}
+
+NodeService::Reactor* NodeService::DrainNode(Context* context, const v1::DrainNodeRequest* request,
+                                             v1::DrainNodeResponse* response) {
+  return Serve(Right::kChange, "DrainNode", &NodeApi::DrainNode, context, request, response);
+}
+
+NodeService::Reactor* NodeService::ClaimVolume(Context* context, const v1::ClaimVolumeRequest* request,
+                                               v1::ClaimVolumeResponse* response) {
+  return Serve(Right::kClaim, "ClaimVolume", &NodeApi::ClaimVolume, context, request, response);
 }
 
 NodeService::Writer<v1::WatchEventsResponse>* NodeService::WatchEvents(

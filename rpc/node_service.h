@@ -7,6 +7,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,17 +21,19 @@ namespace berth {
 struct ServiceLimits {
   size_t calls = 256;   // unary ones, at once
   size_t watches = 64;  // streams of events and logs, at once
-  // A call takes no longer than this, whatever deadline its caller gives or leaves out.
+  size_t claims = 64;   // that wait for the scheduler, at once
+  // A call takes no longer than this, whatever deadline its caller gives or leaves out; a claim may take
+  // longer, since it waits for others.
   Duration longest_call = std::chrono::minutes(10);
+  Duration longest_claim = std::chrono::hours(24);
 };
 
 class NodeService final : public v1::Node::CallbackService {
  public:
-  // Who is behind gRPC's name of a connection ("fd:N"), for people: "uid 0, pid 12". Called on the loop
-  // thread. For texts only: nothing is decided by it.
-  using PeerNames = std::function<std::string(const std::string& peer)>;
+  // Who is behind gRPC's name of a connection ("fd:N"), on which a call runs. Called on the loop thread.
+  using PeerLookup = std::function<std::optional<PeerCredentials>(const std::string& peer)>;
 
-  NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerNames peer_names,
+  NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
               ServiceLimits limits);
 
   // Answers new calls with UNAVAILABLE.
@@ -86,6 +89,10 @@ class NodeService final : public v1::Node::CallbackService {
                           v1::GetVolumeStatsResponse* response) override;
   Reactor* GetConsumerStats(Context* context, const v1::GetConsumerStatsRequest* request,
                             v1::GetConsumerStatsResponse* response) override;
+  Reactor* DrainNode(Context* context, const v1::DrainNodeRequest* request,
+                     v1::DrainNodeResponse* response) override;
+  Reactor* ClaimVolume(Context* context, const v1::ClaimVolumeRequest* request,
+                       v1::ClaimVolumeResponse* response) override;
   Writer<v1::WatchEventsResponse>* WatchEvents(Context* context,
                                                const v1::WatchEventsRequest* request) override;
   Writer<v1::WatchLogResponse>* WatchLog(Context* context, const v1::WatchLogRequest* request) override;
@@ -112,8 +119,9 @@ class NodeService final : public v1::Node::CallbackService {
 
   NodeApi& api_;
   Rights rights_;
-  PeerNames peer_names_;
+  PeerLookup peers_;
   CallScope calls_;
+  CallScope claims_;
   CallScope watches_;
 };
 

@@ -159,4 +159,12 @@ absl::Status CheckWatch(const v1::WatchEventsRequest& request) {
   return mistakes.ToStatus();
 }
 
+absl::Status CheckDrain(const v1::DrainNodeRequest& request) {
+  Mistakes mistakes;
+  mistakes.Length("reason", request.reason(), RequestLimits::kReason);
+  mistakes.PlainText("reason", request.reason());
+  if (request.end() && !request.reason().empty()) mistakes.Add("reason", "not with end");
+  return mistakes.ToStatus();
+}
+
 }  // namespace berth

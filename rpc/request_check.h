@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "berth/v1/node.pb.h"
+#include "berth/v1/scheduler.pb.h"
 #include "csi/csi.pb.h"
 #include "mounter/mounter.h"
 
@@ -31,6 +32,7 @@ struct RequestLimits {
   static constexpr size_t kLabel = 4096;       // of SELinux
   static constexpr size_t kUnit = 255;         // UNIT_NAME_MAX without its zero
   static constexpr size_t kFileName = 255;
+  static constexpr size_t kReason = 1024;  // of a drain
   static constexpr size_t kRuntimeName = 256;
   static constexpr size_t kFsTypes = 64;
   static constexpr size_t kMapEntries = 1024;
@@ -44,6 +46,8 @@ struct RequestLimits {
 
 [[nodiscard]] absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request);
 [[nodiscard]] absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request);
+// As the scheduler is asked it, but for who asks.
+[[nodiscard]] absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request);
 
 // The plugin's own requests, but for what only the plugin's facts tell (CreateVolume's topology,
 // ControllerExpandVolume's volume capability, access modes that an older plugin does not know).
@@ -66,6 +70,7 @@ struct RequestLimits {
 [[nodiscard]] absl::Status CheckSwap(const v1::SwapPluginRequest& request);
 [[nodiscard]] absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request);
 [[nodiscard]] absl::Status CheckWatch(const v1::WatchEventsRequest& request);
+[[nodiscard]] absl::Status CheckDrain(const v1::DrainNodeRequest& request);
 
 // `use` as CSI writes it.
 [[nodiscard]] ::csi::v1::VolumeCapability ToCsi(const VolumeUse& use);

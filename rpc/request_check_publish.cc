@@ -223,4 +223,32 @@ absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest
   };
 }
 
+absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
+  Mistakes mistakes;
+  const size_t qualified = request.namespace_().size() + 1 + request.consumer().size();
+  mistakes.Required("namespace", request.namespace_(), RequestLimits::kConsumer);
+  mistakes.PlainText("namespace", request.namespace_());
+  if (request.namespace_().find('/') != std::string::npos) mistakes.Add("namespace", "must not hold a slash");
+  mistakes.Required("volume", request.volume(), RequestLimits::kVolumeName);
+  mistakes.PlainText("volume", request.volume());
+  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
+  mistakes.PlainText("consumer", request.consumer());
+  if (qualified > RequestLimits::kConsumer) {
+    mistakes.Add("consumer", fmt::format("{} bytes long with its namespace, at most {} are taken", qualified,
+                                         RequestLimits::kConsumer));
+  }
+  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
+  mistakes.PlainText("name", request.name());
+  if (request.has_life()) (void)CheckLife(request.life(), mistakes);
+  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
+  v1::ClaimAsk ask;
+  ask.set_namespace_(request.namespace_());
+  ask.set_volume(request.volume());
+  ask.set_consumer(request.consumer());
+  ask.set_name(request.name());
+  ask.set_readonly(request.readonly());
+  if (request.has_life()) *ask.mutable_life() = request.life();
+  return ask;
+}
+
 }  // namespace berth

@@ -17,6 +17,7 @@
 #include "mounter/mounter.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
+#include "rpc/scheduler_directory.h"
 
 namespace berth {
 
@@ -122,6 +123,50 @@ class FakeDeclared final : public DeclaredDirectory {
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
     co_return DeclaredReload{};
   }
+};
+
+// Grants every ask, at once or once the test says so.
+class FakeScheduler final : public SchedulerDirectory {
+ public:
+  explicit FakeScheduler(asio::any_io_executor executor) : granted_(std::move(executor)) {}
+
+  std::optional<v1::LinkStatus> link;
+  v1::ClaimAnswer answer;
+  absl::Status next_error;  // of the next Claim
+  bool hang = false;        // Claim waits for Grant, its deadline or its cancellation
+  std::vector<v1::ClaimAsk> asks;
+  bool last_wait = false;
+  int waiting = 0;    // how many wait
+  int withdrawn = 0;  // how many were cancelled while they waited
+
+  void Grant() {
+    hang = false;
+    granted_.NotifyAll();
+  }
+
+  [[nodiscard]] std::optional<v1::LinkStatus> Status() const override { return link; }
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
+                                                                 TimePoint deadline) override {
+    struct Waiting {
+      FakeScheduler* scheduler;
+      bool ended = false;
+      explicit Waiting(FakeScheduler* its) : scheduler(its) { ++scheduler->waiting; }
+      ~Waiting() {
+        --scheduler->waiting;
+        if (!ended) ++scheduler->withdrawn;
+      }
+    } waits(this);
+    asks.push_back(std::move(ask));
+    last_wait = wait;
+    const bool go = co_await granted_.WaitUntil([this] { return !hang; }, deadline);
+    waits.ended = true;
+    if (!go) co_return absl::DeadlineExceededError("the fake hangs");
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    co_return answer;
+  }
+
+ private:
+  Condition granted_;
 };
 
 // Keeps volumes in memory; a publish can be made to hang, fail, or throw.

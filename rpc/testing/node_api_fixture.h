@@ -40,8 +40,6 @@ class FakeStream final : public StreamWriter<Response> {
 class NodeApiTest : public testing::Test {
  protected:
   NodeApiTest() {
-    char name[] = "/tmp/berth-rpc-XXXXXX";
-    directory_ = mkdtemp(name);
     fake_ = std::make_unique<FakePlugin>(directory_ + "/csi.sock");
     fake_->Start();
     controllers_.clients["p"] = CsiClient::Connect(fake_->socket_path());
@@ -49,6 +47,8 @@ class NodeApiTest : public testing::Test {
   ~NodeApiTest() override {
     controllers_.clients.clear();
     fake_.reset();
+    RunOn(loop_, drainer_.Shutdown());
+    unlink((directory_ + "/node-drain.json").c_str());
     EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
   }
 
@@ -65,30 +65,42 @@ class NodeApiTest : public testing::Test {
   absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (NodeApi::*method)(Request, CallInfo),
                                 const Request& request, bool may_change = true) {
     const CallInfo call{.method = "Test",
-                        .rights = {.read = true, .change = may_change},
-                        .deadline = Clock::now() + std::chrono::seconds(20)};
+                        .rights = {.read = true, .change = may_change, .claim = true},
+                        .deadline = Clock::now() + std::chrono::seconds(20),
+                        .peer = peer_};
     return RunOn(loop_, (api_.*method)(request, call));
   }
 
+  static std::string MakeDirectory() {
+    char name[] = "/tmp/berth-rpc-XXXXXX";
+    return mkdtemp(name);
+  }
+
   asio::io_context loop_;
-  std::string directory_;
+  std::string directory_ = MakeDirectory();
+  std::optional<PeerCredentials> peer_ = PeerCredentials{.pid = getpid(), .uid = getuid(), .gid = getgid()};
   std::unique_ptr<FakePlugin> fake_;
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
   FakeDeclared declared_;
+  FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 10};
+  NodeDrainer drainer_{loop_.get_executor(), directory_ + "/node-drain.json", mounter_, events_};
+  NodeParts parts_{.control = control_,
+                   .controllers = controllers_,
+                   .mounter = mounter_,
+                   .declared = declared_,
+                   .drainer = drainer_,
+                   .scheduler = scheduler_,
+                   .events = events_};
   NodeApi api_{{.node_id = "n1",
                 .version = "0.1.0",
                 .started_at = WallTime(std::chrono::seconds(5)),
                 .config_dir = "/etc/b",
                 .state_dir = "/var/b",
                 .runtime_dir = "/run/b"},
-               control_,
-               controllers_,
-               mounter_,
-               declared_,
-               events_};
+               parts_};
 };
 
 template <class Request>

@@ -32,27 +32,30 @@ namespace berth {
 class ServedNode {
  public:
   static constexpr gid_t kReaders = 4242;
+  static constexpr gid_t kClaimers = 4243;
   static constexpr auto kBound = std::chrono::seconds(30);
 
   ServedNode() {
-    char name[] = "/tmp/berth-rpc-XXXXXX";
-    directory_ = mkdtemp(name);
     chmod(directory_.c_str(), 0755);
     thread_ = std::thread([this] { loop_.run(); });
   }
   ~ServedNode() {
     if (server_) Shutdown(Clock::now());
+    Await(drainer_.Shutdown());
     work_.reset();
     thread_.join();
+    unlink((directory_ + "/node-drain.json").c_str());
     EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
   }
   ServedNode(const ServedNode&) = delete;
   ServedNode& operator=(const ServedNode&) = delete;
 
-  // root changes, the group kReaders reads.
+  // root changes, the group kReaders reads, the group kClaimers claims.
   absl::Status Start(NodeServerOptions options = {}) {
-    const auto policy = AccessPolicy::Make(
-        {.readers = {{"group:" + std::to_string(kReaders)}}, .changers = {}}, getuid(), SystemNames());
+    const auto policy = AccessPolicy::Make({.readers = {{"group:" + std::to_string(kReaders)}},
+                                            .changers = {},
+                                            .claimers = {{"group:" + std::to_string(kClaimers)}}},
+                                           getuid(), SystemNames());
     if (!policy.ok()) return policy.status();
     options.socket_path = path();
     return OnLoop([&]() -> absl::Status {
@@ -112,6 +115,7 @@ class ServedNode {
   // For OnLoop and Eventually only.
   FakePluginControl& control() { return control_; }
   FakeMounter& mounter() { return mounter_; }
+  FakeScheduler& scheduler() { return scheduler_; }
   EventLog& events() { return events_; }
 
   // What WatchLog serves: for InitLog, before Start.
@@ -130,15 +134,30 @@ class ServedNode {
     std::abort();
   }
 
-  std::string directory_;
+  static std::string MakeDirectory() {
+    char name[] = "/tmp/berth-rpc-XXXXXX";
+    return mkdtemp(name);
+  }
+
+  std::string directory_ = MakeDirectory();
   asio::io_context loop_;
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
   FakeDeclared declared_;
+  FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 100};
+  NodeDrainer drainer_{loop_.get_executor(), directory_ + "/node-drain.json", mounter_, events_};
   std::shared_ptr<LogFeed> log_ = std::make_shared<LogFeed>();
-  NodeApi api_{{.node_id = "n1"}, control_, controllers_, mounter_, declared_, events_, log_};
+  NodeApi api_{{.node_id = "n1"},
+               {.control = control_,
+                .controllers = controllers_,
+                .mounter = mounter_,
+                .declared = declared_,
+                .drainer = drainer_,
+                .scheduler = scheduler_,
+                .events = events_},
+               log_};
   std::unique_ptr<NodeServer> server_;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{loop_.get_executor()};
   std::thread thread_;

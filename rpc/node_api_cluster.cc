@@ -1,0 +1,73 @@
+// The part of NodeApi that concerns the node as one of a cluster: out of use and back, and volumes that a
+// local program asks the central scheduler for.
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "base/status.h"
+#include "rpc/convert_volume.h"
+#include "rpc/node_api.h"
+#include "rpc/request_check.h"
+#include "rpc/shown.h"
+
+namespace berth {
+namespace {
+
+// Whom /proc gives a process to: its effective user, or root where its memory is not to be looked into.
+absl::StatusOr<uid_t> OwnerOf(int64_t pid) {
+  struct stat owner{};
+  if (stat(fmt::format("/proc/{}", pid).c_str(), &owner) == 0) return owner.st_uid;
+  if (errno == ENOENT)
+    return absl::FailedPreconditionError(fmt::format("life.pid: there is no process {}", pid));
+  return ErrnoStatus(errno, fmt::format("life.pid: look at process {}", pid));
+}
+
+// Who may change names any life. Others name only what they could end anyway: their own process, or one of
+// the same user. A cgroup or a unit may hold other users' processes, and neither says whose it is.
+absl::Status CheckLifeIsTheirs(const v1::ConsumerLife& life, const PeerCredentials& peer, Rights rights) {
+  if (rights.change || life.kind_case() == v1::ConsumerLife::KIND_NOT_SET) return absl::OkStatus();
+  if (life.kind_case() != v1::ConsumerLife::kPid) {
+    return absl::PermissionDeniedError(
+        "life: to name a cgroup or a unit takes the right to change; without it, name a process of your own");
+  }
+  if (life.pid() == peer.pid) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const uid_t owner, OwnerOf(life.pid()));
+  if (owner == peer.uid) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      fmt::format("life.pid: process {} is not one of uid {}; to name another's takes the right to change",
+                  life.pid(), peer.uid));
+}
+
+}  // namespace
+
+NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckDrain(request));
+  BERTH_CO_RETURN_IF_ERROR(request.end() ? co_await drainer_.End(call.deadline)
+                                         : co_await drainer_.Begin(request.reason(), call.deadline));
+  v1::DrainNodeResponse answer;
+  if (auto drain = drainer_.Describe()) *answer.mutable_drain() = *std::move(drain);
+  co_return answer;
+}
+
+NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(v1::ClaimAsk ask, CheckClaim(request));
+  if (!call.peer) co_return absl::CancelledError("the caller has gone");
+  BERTH_CO_RETURN_IF_ERROR(CheckLifeIsTheirs(ask.life(), *call.peer, call.rights));
+  ask.set_uid(call.peer->uid);
+  ask.set_gid(call.peer->gid);
+  BERTH_CO_ASSIGN_OR_RETURN(const v1::ClaimAnswer granted,
+                            co_await scheduler_.Claim(ask, request.wait(), call.deadline));
+  const std::string consumer = fmt::format("{}/{}", ask.namespace_(), ask.consumer());
+  const auto mount = mounter_.MountOf(granted.plugin_id(), granted.volume_id(), consumer, ask.name());
+  if (!mount) {
+    co_return absl::AbortedError(
+        fmt::format("volume {} was granted to {}, and is not published here: ask again", Shown(ask.volume()),
+                    Shown(consumer)));
+  }
+  v1::ClaimVolumeResponse answer;
+  *answer.mutable_mount() = ToProto(*mount, call.rights.change);
+  co_return answer;
+}
+
+}  // namespace berth

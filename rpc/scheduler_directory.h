@@ -1,0 +1,42 @@
+// The central scheduler, as the node's API asks it and shows the link to it.
+//
+// A narrow interface of this folder's own: the uplink implements it, and a node whose berthd.toml names no
+// scheduler has NoScheduler. Loop thread only. It outlives the NodeApi that is given it.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <optional>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "berth/v1/node.pb.h"
+#include "berth/v1/scheduler.pb.h"
+
+namespace berth {
+
+class SchedulerDirectory {
+ public:
+  virtual ~SchedulerDirectory() = default;
+
+  // nullopt: berthd.toml names no scheduler.
+  [[nodiscard]] virtual std::optional<v1::LinkStatus> Status() const = 0;
+
+  // The scheduler's answer to `ask`. Cancelling it withdraws the ask; the same ask may be made by several at
+  // a time, and each of them gets the answer. Errors: UNAVAILABLE, it is not connected and `wait` is false;
+  // RESOURCE_EXHAUSTED, too many asks wait; DEADLINE_EXCEEDED; its own status where it refuses.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
+                                                                         TimePoint deadline) = 0;
+};
+
+class NoScheduler final : public SchedulerDirectory {
+ public:
+  [[nodiscard]] std::optional<v1::LinkStatus> Status() const override { return std::nullopt; }
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk /*ask*/, bool /*wait*/,
+                                                                 TimePoint /*deadline*/) override {
+    co_return absl::FailedPreconditionError(
+        "this node has no scheduler: berthd.toml names none under [scheduler]");
+  }
+};
+
+}  // namespace berth
