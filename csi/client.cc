@@ -185,6 +185,8 @@ std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
 
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
+  // Some that change nothing carry secrets all the same.
+  if (options_.secrets != nullptr) options_.secrets->RememberFrom(options_.plugin_id, request);
   Callee callee{.socket_path = socket_path_, .secrets = options_.secrets, .plugin_id = options_.plugin_id};
   return Call<Response>(FreshChannel(), nullptr, std::move(callee), name, std::move(request), deadline);
 }
@@ -234,16 +236,91 @@ Awaitable<absl::StatusOr<csi::ControllerUnpublishVolumeResponse>> CsiClient::Con
                                                         std::move(request), deadline);
 }
 
+Awaitable<absl::StatusOr<csi::ValidateVolumeCapabilitiesResponse>> CsiClient::ValidateVolumeCapabilities(
+    csi::ValidateVolumeCapabilitiesRequest request, TimePoint deadline) {
+  return Read<csi::ValidateVolumeCapabilitiesResponse>("/csi.v1.Controller/ValidateVolumeCapabilities",
+                                                       std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ListVolumesResponse>> CsiClient::ListVolumes(csi::ListVolumesRequest request,
+                                                                           TimePoint deadline) {
+  return Read<csi::ListVolumesResponse>("/csi.v1.Controller/ListVolumes", std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::GetCapacityResponse>> CsiClient::GetCapacity(csi::GetCapacityRequest request,
+                                                                           TimePoint deadline) {
+  return Read<csi::GetCapacityResponse>("/csi.v1.Controller/GetCapacity", std::move(request), deadline);
+}
+
 Awaitable<absl::StatusOr<csi::ControllerGetCapabilitiesResponse>> CsiClient::ControllerGetCapabilities(
     csi::ControllerGetCapabilitiesRequest request, TimePoint deadline) {
   return Read<csi::ControllerGetCapabilitiesResponse>("/csi.v1.Controller/ControllerGetCapabilities",
                                                       std::move(request), deadline);
 }
 
+Awaitable<absl::StatusOr<csi::CreateSnapshotResponse>> CsiClient::CreateSnapshot(
+    csi::CreateSnapshotRequest request, TimePoint deadline) {
+  return Change<csi::CreateSnapshotResponse>("/csi.v1.Controller/CreateSnapshot", std::move(request),
+                                             deadline);
+}
+
+Awaitable<absl::StatusOr<csi::DeleteSnapshotResponse>> CsiClient::DeleteSnapshot(
+    csi::DeleteSnapshotRequest request, TimePoint deadline) {
+  return Change<csi::DeleteSnapshotResponse>("/csi.v1.Controller/DeleteSnapshot", std::move(request),
+                                             deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ListSnapshotsResponse>> CsiClient::ListSnapshots(
+    csi::ListSnapshotsRequest request, TimePoint deadline) {
+  return Read<csi::ListSnapshotsResponse>("/csi.v1.Controller/ListSnapshots", std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::GetSnapshotResponse>> CsiClient::GetSnapshot(csi::GetSnapshotRequest request,
+                                                                           TimePoint deadline) {
+  return Read<csi::GetSnapshotResponse>("/csi.v1.Controller/GetSnapshot", std::move(request), deadline);
+}
+
 Awaitable<absl::StatusOr<csi::ControllerExpandVolumeResponse>> CsiClient::ControllerExpandVolume(
     csi::ControllerExpandVolumeRequest request, TimePoint deadline) {
   return Change<csi::ControllerExpandVolumeResponse>("/csi.v1.Controller/ControllerExpandVolume",
                                                      std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ControllerGetVolumeResponse>> CsiClient::ControllerGetVolume(
+    csi::ControllerGetVolumeRequest request, TimePoint deadline) {
+  return Read<csi::ControllerGetVolumeResponse>("/csi.v1.Controller/ControllerGetVolume", std::move(request),
+                                                deadline);
+}
+
+Awaitable<absl::StatusOr<csi::ControllerModifyVolumeResponse>> CsiClient::ControllerModifyVolume(
+    csi::ControllerModifyVolumeRequest request, TimePoint deadline) {
+  return Change<csi::ControllerModifyVolumeResponse>("/csi.v1.Controller/ControllerModifyVolume",
+                                                     std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::GroupControllerGetCapabilitiesResponse>>
+CsiClient::GroupControllerGetCapabilities(csi::GroupControllerGetCapabilitiesRequest request,
+                                          TimePoint deadline) {
+  return Read<csi::GroupControllerGetCapabilitiesResponse>(
+      "/csi.v1.GroupController/GroupControllerGetCapabilities", std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::CreateVolumeGroupSnapshotResponse>> CsiClient::CreateVolumeGroupSnapshot(
+    csi::CreateVolumeGroupSnapshotRequest request, TimePoint deadline) {
+  return Change<csi::CreateVolumeGroupSnapshotResponse>("/csi.v1.GroupController/CreateVolumeGroupSnapshot",
+                                                        std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::DeleteVolumeGroupSnapshotResponse>> CsiClient::DeleteVolumeGroupSnapshot(
+    csi::DeleteVolumeGroupSnapshotRequest request, TimePoint deadline) {
+  return Change<csi::DeleteVolumeGroupSnapshotResponse>("/csi.v1.GroupController/DeleteVolumeGroupSnapshot",
+                                                        std::move(request), deadline);
+}
+
+Awaitable<absl::StatusOr<csi::GetVolumeGroupSnapshotResponse>> CsiClient::GetVolumeGroupSnapshot(
+    csi::GetVolumeGroupSnapshotRequest request, TimePoint deadline) {
+  return Read<csi::GetVolumeGroupSnapshotResponse>("/csi.v1.GroupController/GetVolumeGroupSnapshot",
+                                                   std::move(request), deadline);
 }
 
 Awaitable<absl::StatusOr<csi::NodeStageVolumeResponse>> CsiClient::NodeStageVolume(

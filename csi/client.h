@@ -46,12 +46,13 @@ class CsiClient {
 
   [[nodiscard]] const std::string& socket_path() const { return socket_path_; }
 
-  // The calls in flight that change something (all but Identity's, the capabilities', NodeGetInfo and
-  // NodeGetVolumeStats): their latest deadline, none where there are none; and their names.
+  // The calls in flight that change something (csi/errors.h, ChangesSomething): their latest deadline, none
+  // where there are none; and their names.
   [[nodiscard]] std::optional<TimePoint> busy_until() const { return calls_->busy_until(); }
   [[nodiscard]] std::vector<std::string> in_flight() const { return calls_->names(); }
 
-  // One method per RPC of Identity, Controller and Node that berthd calls, in the order of the services.
+  // One method per RPC of Identity, Controller, GroupController and Node that berthd calls, in the order of
+  // the services.
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetPluginInfoResponse>> GetPluginInfo(
       ::csi::v1::GetPluginInfoRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetPluginCapabilitiesResponse>> GetPluginCapabilities(
@@ -67,10 +68,38 @@ class CsiClient {
       ::csi::v1::ControllerPublishVolumeRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerUnpublishVolumeResponse>>
   ControllerUnpublishVolume(::csi::v1::ControllerUnpublishVolumeRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ValidateVolumeCapabilitiesResponse>>
+  ValidateVolumeCapabilities(::csi::v1::ValidateVolumeCapabilitiesRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ListVolumesResponse>> ListVolumes(
+      ::csi::v1::ListVolumesRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetCapacityResponse>> GetCapacity(
+      ::csi::v1::GetCapacityRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerGetCapabilitiesResponse>>
   ControllerGetCapabilities(::csi::v1::ControllerGetCapabilitiesRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::CreateSnapshotResponse>> CreateSnapshot(
+      ::csi::v1::CreateSnapshotRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::DeleteSnapshotResponse>> DeleteSnapshot(
+      ::csi::v1::DeleteSnapshotRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ListSnapshotsResponse>> ListSnapshots(
+      ::csi::v1::ListSnapshotsRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetSnapshotResponse>> GetSnapshot(
+      ::csi::v1::GetSnapshotRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerExpandVolumeResponse>> ControllerExpandVolume(
       ::csi::v1::ControllerExpandVolumeRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerGetVolumeResponse>> ControllerGetVolume(
+      ::csi::v1::ControllerGetVolumeRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::ControllerModifyVolumeResponse>> ControllerModifyVolume(
+      ::csi::v1::ControllerModifyVolumeRequest request, TimePoint deadline);
+
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GroupControllerGetCapabilitiesResponse>>
+  GroupControllerGetCapabilities(::csi::v1::GroupControllerGetCapabilitiesRequest request,
+                                 TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::CreateVolumeGroupSnapshotResponse>>
+  CreateVolumeGroupSnapshot(::csi::v1::CreateVolumeGroupSnapshotRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::DeleteVolumeGroupSnapshotResponse>>
+  DeleteVolumeGroupSnapshot(::csi::v1::DeleteVolumeGroupSnapshotRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::GetVolumeGroupSnapshotResponse>> GetVolumeGroupSnapshot(
+      ::csi::v1::GetVolumeGroupSnapshotRequest request, TimePoint deadline);
 
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeStageVolumeResponse>> NodeStageVolume(
       ::csi::v1::NodeStageVolumeRequest request, TimePoint deadline);

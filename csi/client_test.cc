@@ -87,6 +87,30 @@ TEST_F(CsiClientTest, EveryRpcReachesItsOwnMethod) {
   EXPECT_EQ(asked(&CsiClient::Probe, csi::ProbeRequest()), "unknown method Probe");
   EXPECT_EQ(asked(&CsiClient::CreateVolume, csi::CreateVolumeRequest()), "unknown method CreateVolume");
   EXPECT_EQ(asked(&CsiClient::DeleteVolume, csi::DeleteVolumeRequest()), "unknown method DeleteVolume");
+  EXPECT_EQ(asked(&CsiClient::ControllerPublishVolume, csi::ControllerPublishVolumeRequest()),
+            "unknown method ControllerPublishVolume");
+  EXPECT_EQ(asked(&CsiClient::ControllerUnpublishVolume, csi::ControllerUnpublishVolumeRequest()),
+            "unknown method ControllerUnpublishVolume");
+  EXPECT_EQ(asked(&CsiClient::ValidateVolumeCapabilities, csi::ValidateVolumeCapabilitiesRequest()),
+            "unknown method ValidateVolumeCapabilities");
+  EXPECT_EQ(asked(&CsiClient::ListVolumes, csi::ListVolumesRequest()), "unknown method ListVolumes");
+  EXPECT_EQ(asked(&CsiClient::GetCapacity, csi::GetCapacityRequest()), "unknown method GetCapacity");
+  EXPECT_EQ(asked(&CsiClient::CreateSnapshot, csi::CreateSnapshotRequest()), "unknown method CreateSnapshot");
+  EXPECT_EQ(asked(&CsiClient::DeleteSnapshot, csi::DeleteSnapshotRequest()), "unknown method DeleteSnapshot");
+  EXPECT_EQ(asked(&CsiClient::ListSnapshots, csi::ListSnapshotsRequest()), "unknown method ListSnapshots");
+  EXPECT_EQ(asked(&CsiClient::GetSnapshot, csi::GetSnapshotRequest()), "unknown method GetSnapshot");
+  EXPECT_EQ(asked(&CsiClient::ControllerGetVolume, csi::ControllerGetVolumeRequest()),
+            "unknown method ControllerGetVolume");
+  EXPECT_EQ(asked(&CsiClient::ControllerModifyVolume, csi::ControllerModifyVolumeRequest()),
+            "unknown method ControllerModifyVolume");
+  EXPECT_EQ(asked(&CsiClient::GroupControllerGetCapabilities, csi::GroupControllerGetCapabilitiesRequest()),
+            "unknown method GroupControllerGetCapabilities");
+  EXPECT_EQ(asked(&CsiClient::CreateVolumeGroupSnapshot, csi::CreateVolumeGroupSnapshotRequest()),
+            "unknown method CreateVolumeGroupSnapshot");
+  EXPECT_EQ(asked(&CsiClient::DeleteVolumeGroupSnapshot, csi::DeleteVolumeGroupSnapshotRequest()),
+            "unknown method DeleteVolumeGroupSnapshot");
+  EXPECT_EQ(asked(&CsiClient::GetVolumeGroupSnapshot, csi::GetVolumeGroupSnapshotRequest()),
+            "unknown method GetVolumeGroupSnapshot");
   EXPECT_EQ(asked(&CsiClient::ControllerGetCapabilities, csi::ControllerGetCapabilitiesRequest()),
             "unknown method ControllerGetCapabilities");
   EXPECT_EQ(asked(&CsiClient::ControllerExpandVolume, csi::ControllerExpandVolumeRequest()),

@@ -17,20 +17,33 @@ Kind KindOf(CsiRpc rpc) {
     case CsiRpc::kGetPluginInfo:
     case CsiRpc::kGetPluginCapabilities:
     case CsiRpc::kProbe:
+    case CsiRpc::kValidateVolumeCapabilities:
+    case CsiRpc::kListVolumes:
+    case CsiRpc::kGetCapacity:
     case CsiRpc::kControllerGetCapabilities:
+    case CsiRpc::kListSnapshots:
+    case CsiRpc::kGetSnapshot:
+    case CsiRpc::kControllerGetVolume:
+    case CsiRpc::kGroupControllerGetCapabilities:
+    case CsiRpc::kGetVolumeGroupSnapshot:
     case CsiRpc::kNodeGetVolumeStats:
     case CsiRpc::kNodeGetCapabilities:
     case CsiRpc::kNodeGetInfo:
       return Kind::kRead;
     case CsiRpc::kCreateVolume:
     case CsiRpc::kControllerPublishVolume:
+    case CsiRpc::kCreateSnapshot:
     case CsiRpc::kControllerExpandVolume:
+    case CsiRpc::kControllerModifyVolume:
+    case CsiRpc::kCreateVolumeGroupSnapshot:
     case CsiRpc::kNodeStageVolume:
     case CsiRpc::kNodePublishVolume:
     case CsiRpc::kNodeExpandVolume:
       return Kind::kForward;
     case CsiRpc::kDeleteVolume:
     case CsiRpc::kControllerUnpublishVolume:
+    case CsiRpc::kDeleteSnapshot:
+    case CsiRpc::kDeleteVolumeGroupSnapshot:
     case CsiRpc::kNodeUnstageVolume:
     case CsiRpc::kNodeUnpublishVolume:
       return Kind::kReverse;
@@ -53,8 +66,8 @@ CallOutcome ClassifyRead(StatusCode code) {
     case StatusCode::kUnavailable:
     case StatusCode::kDataLoss:
       return CallOutcome::kRetry;
-    // The same question will be answered in the same way. NOT_FOUND is NodeGetVolumeStats': the volume is
-    // not where we asked, which is news for whoever asked.
+    // The same question will be answered in the same way. NOT_FOUND: there is no such volume or snapshot, or
+    // (NodeGetVolumeStats) it is not where we asked, which is news for whoever asked.
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:
     case StatusCode::kAlreadyExists:
@@ -78,6 +91,15 @@ CallOutcome ClassifyRead(StatusCode code) {
 // the mount goes on in the background". RESOURCE_EXHAUSTED is gRPC's word for an answer that was too large,
 // and such an answer comes after the effect.
 
+// Whether RESOURCE_EXHAUSTED has a meaning of its own, as the specification gives it: of those that create,
+// the pool is full, of ControllerPublishVolume, the node is. The caller is told at once; it may ask again
+// elsewhere. What was made after all is found again by its name, what was attached after all is still to be
+// detached: final says no more.
+bool SaysFull(CsiRpc rpc) {
+  return rpc == CsiRpc::kCreateVolume || rpc == CsiRpc::kControllerPublishVolume ||
+         rpc == CsiRpc::kCreateSnapshot || rpc == CsiRpc::kCreateVolumeGroupSnapshot;
+}
+
 CallOutcome ClassifyForward(CsiRpc rpc, StatusCode code) {
   switch (code) {
     case StatusCode::kOk:
@@ -90,12 +112,7 @@ CallOutcome ClassifyForward(CsiRpc rpc, StatusCode code) {
     case StatusCode::kDataLoss:
       return CallOutcome::kUncertain;
     case StatusCode::kResourceExhausted:
-      // CreateVolume: the pool is full, ControllerPublishVolume: the node is, as the specification has it.
-      // The caller is told at once; it may ask again elsewhere. A volume that was made after all is found
-      // again by its name, one that was attached after all is still to be detached: final says no more.
-      return rpc == CsiRpc::kCreateVolume || rpc == CsiRpc::kControllerPublishVolume
-                 ? CallOutcome::kFinal
-                 : CallOutcome::kUncertain;
+      return SaysFull(rpc) ? CallOutcome::kFinal : CallOutcome::kUncertain;
     // An operation on this volume is still pending in the plugin: ours, from before, or another's.
     case StatusCode::kAborted:
       return CallOutcome::kRetry;
@@ -170,10 +187,36 @@ std::string_view RpcName(CsiRpc rpc) {
       return "ControllerPublishVolume";
     case CsiRpc::kControllerUnpublishVolume:
       return "ControllerUnpublishVolume";
+    case CsiRpc::kValidateVolumeCapabilities:
+      return "ValidateVolumeCapabilities";
+    case CsiRpc::kListVolumes:
+      return "ListVolumes";
+    case CsiRpc::kGetCapacity:
+      return "GetCapacity";
     case CsiRpc::kControllerGetCapabilities:
       return "ControllerGetCapabilities";
+    case CsiRpc::kCreateSnapshot:
+      return "CreateSnapshot";
+    case CsiRpc::kDeleteSnapshot:
+      return "DeleteSnapshot";
+    case CsiRpc::kListSnapshots:
+      return "ListSnapshots";
+    case CsiRpc::kGetSnapshot:
+      return "GetSnapshot";
     case CsiRpc::kControllerExpandVolume:
       return "ControllerExpandVolume";
+    case CsiRpc::kControllerGetVolume:
+      return "ControllerGetVolume";
+    case CsiRpc::kControllerModifyVolume:
+      return "ControllerModifyVolume";
+    case CsiRpc::kGroupControllerGetCapabilities:
+      return "GroupControllerGetCapabilities";
+    case CsiRpc::kCreateVolumeGroupSnapshot:
+      return "CreateVolumeGroupSnapshot";
+    case CsiRpc::kDeleteVolumeGroupSnapshot:
+      return "DeleteVolumeGroupSnapshot";
+    case CsiRpc::kGetVolumeGroupSnapshot:
+      return "GetVolumeGroupSnapshot";
     case CsiRpc::kNodeStageVolume:
       return "NodeStageVolume";
     case CsiRpc::kNodeUnstageVolume:
@@ -193,6 +236,8 @@ std::string_view RpcName(CsiRpc rpc) {
   }
   return "an unknown RPC";  // Not reached by a value of the enum.
 }
+
+bool ChangesSomething(CsiRpc rpc) { return KindOf(rpc) != Kind::kRead; }
 
 CallOutcome Classify(CsiRpc rpc, absl::StatusCode code) {
   switch (KindOf(rpc)) {

@@ -18,8 +18,21 @@ enum class CsiRpc {
   kDeleteVolume,
   kControllerPublishVolume,
   kControllerUnpublishVolume,
+  kValidateVolumeCapabilities,
+  kListVolumes,
+  kGetCapacity,
   kControllerGetCapabilities,
+  kCreateSnapshot,
+  kDeleteSnapshot,
+  kListSnapshots,
+  kGetSnapshot,
   kControllerExpandVolume,
+  kControllerGetVolume,
+  kControllerModifyVolume,
+  kGroupControllerGetCapabilities,
+  kCreateVolumeGroupSnapshot,
+  kDeleteVolumeGroupSnapshot,
+  kGetVolumeGroupSnapshot,
   kNodeStageVolume,
   kNodeUnstageVolume,
   kNodePublishVolume,
@@ -32,6 +45,9 @@ enum class CsiRpc {
 
 // "NodeStageVolume".
 [[nodiscard]] std::string_view RpcName(CsiRpc rpc);
+
+// Whether it brings something about or undoes it; else it only asks.
+[[nodiscard]] bool ChangesSomething(CsiRpc rpc);
 
 enum class CallOutcome {
   // It is done.

@@ -22,34 +22,47 @@ constexpr std::string_view kCodes[] = {
 
 // clang-format off
 constexpr std::pair<CsiRpc, std::string_view> kOutcomes[] = {
-    // OK, CANCELLED, UNKNOWN ────────────┐
-    // INVALID_ARGUMENT ──────────────────┼──┐
-    // DEADLINE_EXCEEDED ─────────────────┼──┼─┐
-    // NOT_FOUND ─────────────────────────┼──┼─┼─┐
-    // ALREADY_EXISTS, PERMISSION_DENIED ─┼──┼─┼─┼─┐
-    // RESOURCE_EXHAUSTED ────────────────┼──┼─┼─┼─┼──┐
-    // FAILED_PRECONDITION ───────────────┼──┼─┼─┼─┼──┼─┐
-    // ABORTED ───────────────────────────┼──┼─┼─┼─┼──┼─┼─┐
-    // OUT_OF_RANGE, UNIMPLEMENTED ───────┼──┼─┼─┼─┼──┼─┼─┼─┐
-    // INTERNAL, UNAVAILABLE, DATA_LOSS ──┼──┼─┼─┼─┼──┼─┼─┼─┼──┐
-    // UNAUTHENTICATED ───────────────────┼──┼─┼─┼─┼──┼─┼─┼─┼──┼───┐
-    {CsiRpc::kGetPluginInfo,             "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kGetPluginCapabilities,     "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kProbe,                     "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kControllerGetCapabilities, "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kNodeGetCapabilities,       "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kNodeGetInfo,               "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kNodeGetVolumeStats,        "DRR F R F FF R R R FF RRR F"},
-    {CsiRpc::kCreateVolume,              "DUU F U F FF F F R FF UUU F"},
-    {CsiRpc::kControllerPublishVolume,   "DUU F U F FF F F R FF UUU F"},
-    {CsiRpc::kControllerExpandVolume,    "DUU F U F FF U F R FF UUU F"},
-    {CsiRpc::kNodeStageVolume,           "DUU F U F FF U F R FF UUU F"},
-    {CsiRpc::kNodePublishVolume,         "DUU F U F FF U F R FF UUU F"},
-    {CsiRpc::kNodeExpandVolume,          "DUU F U F FF U F R FF UUU F"},
-    {CsiRpc::kDeleteVolume,              "DUU F U A FF U F R FF UUU F"},
-    {CsiRpc::kControllerUnpublishVolume, "DUU F U R FF U F R FF UUU F"},
-    {CsiRpc::kNodeUnstageVolume,         "DUU F U A FF U F R FF UUU F"},
-    {CsiRpc::kNodeUnpublishVolume,       "DUU F U A FF U F R FF UUU F"},
+    // OK, CANCELLED, UNKNOWN ─────────────────┐
+    // INVALID_ARGUMENT ───────────────────────┼──┐
+    // DEADLINE_EXCEEDED ──────────────────────┼──┼─┐
+    // NOT_FOUND ──────────────────────────────┼──┼─┼─┐
+    // ALREADY_EXISTS, PERMISSION_DENIED ──────┼──┼─┼─┼─┐
+    // RESOURCE_EXHAUSTED ─────────────────────┼──┼─┼─┼─┼──┐
+    // FAILED_PRECONDITION ────────────────────┼──┼─┼─┼─┼──┼─┐
+    // ABORTED ────────────────────────────────┼──┼─┼─┼─┼──┼─┼─┐
+    // OUT_OF_RANGE, UNIMPLEMENTED ────────────┼──┼─┼─┼─┼──┼─┼─┼─┐
+    // INTERNAL, UNAVAILABLE, DATA_LOSS ───────┼──┼─┼─┼─┼──┼─┼─┼─┼──┐
+    // UNAUTHENTICATED ────────────────────────┼──┼─┼─┼─┼──┼─┼─┼─┼──┼───┐
+    {CsiRpc::kGetPluginInfo,                  "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kGetPluginCapabilities,          "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kProbe,                          "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kControllerGetCapabilities,      "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kValidateVolumeCapabilities,     "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kListVolumes,                    "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kGetCapacity,                    "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kListSnapshots,                  "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kGetSnapshot,                    "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kControllerGetVolume,            "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kGroupControllerGetCapabilities, "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kGetVolumeGroupSnapshot,         "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kNodeGetCapabilities,            "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kNodeGetInfo,                    "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kNodeGetVolumeStats,             "DRR F R F FF R R R FF RRR F"},
+    {CsiRpc::kCreateVolume,                   "DUU F U F FF F F R FF UUU F"},
+    {CsiRpc::kControllerPublishVolume,        "DUU F U F FF F F R FF UUU F"},
+    {CsiRpc::kCreateSnapshot,                 "DUU F U F FF F F R FF UUU F"},
+    {CsiRpc::kCreateVolumeGroupSnapshot,      "DUU F U F FF F F R FF UUU F"},
+    {CsiRpc::kControllerExpandVolume,         "DUU F U F FF U F R FF UUU F"},
+    {CsiRpc::kControllerModifyVolume,         "DUU F U F FF U F R FF UUU F"},
+    {CsiRpc::kNodeStageVolume,                "DUU F U F FF U F R FF UUU F"},
+    {CsiRpc::kNodePublishVolume,              "DUU F U F FF U F R FF UUU F"},
+    {CsiRpc::kNodeExpandVolume,               "DUU F U F FF U F R FF UUU F"},
+    {CsiRpc::kDeleteVolume,                   "DUU F U A FF U F R FF UUU F"},
+    {CsiRpc::kControllerUnpublishVolume,      "DUU F U R FF U F R FF UUU F"},
+    {CsiRpc::kDeleteSnapshot,                 "DUU F U A FF U F R FF UUU F"},
+    {CsiRpc::kDeleteVolumeGroupSnapshot,      "DUU F U A FF U F R FF UUU F"},
+    {CsiRpc::kNodeUnstageVolume,              "DUU F U A FF U F R FF UUU F"},
+    {CsiRpc::kNodeUnpublishVolume,            "DUU F U A FF U F R FF UUU F"},
 };
 // clang-format on
 
@@ -93,6 +106,12 @@ TEST(ClassifyTest, TheTableHasEveryRpcOnce) {
   EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
   // The enum's values are consecutive and this is the last one.
   EXPECT_EQ(names.size(), static_cast<size_t>(CsiRpc::kNodeGetInfo) + 1);
+}
+
+TEST(ClassifyTest, OnlyWhatChangesNothingIsNeverUncertain) {
+  for (const auto& [rpc, row] : kOutcomes) {
+    EXPECT_EQ(ChangesSomething(rpc), row.find('U') != std::string_view::npos) << RpcName(rpc);
+  }
 }
 
 TEST(ClassifyTest, ACodeThatNobodyKnowsIsLikeUnknown) {

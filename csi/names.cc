@@ -28,6 +28,10 @@ std::string ControllerCapabilityName(int number) {
   return NameIn(::csi::v1::ControllerServiceCapability::RPC::Type_descriptor(), number);
 }
 
+std::string GroupControllerCapabilityName(int number) {
+  return NameIn(::csi::v1::GroupControllerServiceCapability::RPC::Type_descriptor(), number);
+}
+
 std::string NodeCapabilityName(int number) {
   return NameIn(::csi::v1::NodeServiceCapability::RPC::Type_descriptor(), number);
 }

@@ -13,6 +13,7 @@ namespace berth {
 [[nodiscard]] std::string PluginServiceName(int number);
 [[nodiscard]] std::string VolumeExpansionName(int number);
 [[nodiscard]] std::string ControllerCapabilityName(int number);
+[[nodiscard]] std::string GroupControllerCapabilityName(int number);
 [[nodiscard]] std::string NodeCapabilityName(int number);
 
 // The names of `numbers`, sorted: Names(facts.node_capabilities, NodeCapabilityName).

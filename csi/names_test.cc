@@ -19,6 +19,7 @@ TEST(NamesTest, GivesTheNamesThatCsiGives) {
   EXPECT_EQ(VolumeExpansionName(::csi::v1::PluginCapability::VolumeExpansion::OFFLINE), "OFFLINE");
   EXPECT_EQ(ControllerCapabilityName(::csi::v1::ControllerServiceCapability::RPC::GET_SNAPSHOT),
             "GET_SNAPSHOT");
+  EXPECT_EQ(GroupControllerCapabilityName(1), "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT");
   EXPECT_EQ(NodeCapabilityName(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME),
             "STAGE_UNSTAGE_VOLUME");
 }

@@ -1,5 +1,6 @@
 // What a CSI plugin says of itself: the sum of Identity.GetPluginInfo, GetPluginCapabilities,
-// Controller.ControllerGetCapabilities, Node.NodeGetCapabilities and Node.NodeGetInfo.
+// Controller.ControllerGetCapabilities, GroupController.GroupControllerGetCapabilities,
+// Node.NodeGetCapabilities and Node.NodeGetInfo.
 //
 // A plain value. fingerprint/ reads it from the plugin, everybody else reads it from here.
 #pragma once
@@ -20,11 +21,12 @@ struct PluginFacts {
   std::string vendor_version;
   std::map<std::string, std::string> manifest;
 
-  // GetPluginCapabilities, ControllerGetCapabilities, NodeGetCapabilities. Sets of the enums' numbers, so
-  // that a value newer than our proto is kept and shown, not lost.
+  // GetPluginCapabilities and those of the services. Sets of the enums' numbers, so that a value newer than
+  // our proto is kept and shown, not lost.
   std::set<int> plugin_services;          // ::csi::v1::PluginCapability::Service::Type
   std::set<int> volume_expansion;         // ::csi::v1::PluginCapability::VolumeExpansion::Type
   std::set<int> controller_capabilities;  // ::csi::v1::ControllerServiceCapability::RPC::Type
+  std::set<int> group_capabilities;       // ::csi::v1::GroupControllerServiceCapability::RPC::Type
   std::set<int> node_capabilities;        // ::csi::v1::NodeServiceCapability::RPC::Type
 
   // NodeGetInfo, where the plugin serves Node.
@@ -38,6 +40,9 @@ struct PluginFacts {
   }
   [[nodiscard]] bool ControllerCan(::csi::v1::ControllerServiceCapability::RPC::Type type) const {
     return controller_capabilities.contains(type);
+  }
+  [[nodiscard]] bool GroupControllerCan(::csi::v1::GroupControllerServiceCapability::RPC::Type type) const {
+    return group_capabilities.contains(type);
   }
   [[nodiscard]] bool NodeCan(::csi::v1::NodeServiceCapability::RPC::Type type) const {
     return node_capabilities.contains(type);
