@@ -1,0 +1,94 @@
+#include "rpc/uplink/lease.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace berth {
+namespace {
+
+// A link is dead after a few that were not answered; so many are never awaited at once.
+constexpr size_t kMostUnanswered = 64;
+
+std::string WhyRefused(const LeaseGrant& grant, uint64_t seen) {
+  if (grant.epoch == 0) return "a lease without an epoch";
+  if (grant.epoch < seen) {
+    return fmt::format("a lease of epoch {}, and {} was seen before", grant.epoch, seen);
+  }
+  if (grant.duration < kShortestLease) {
+    return fmt::format("a lease of {} ms; the shortest is 1 s",
+                       std::chrono::duration_cast<std::chrono::milliseconds>(grant.duration).count());
+  }
+  return "";
+}
+
+}  // namespace
+
+void Lease::Restore(uint64_t epoch, BootTime ends) {
+  if (epoch == 0 || epoch != seen_) return;
+  term_ = Term{.epoch = epoch, .ends = ends};
+  granted_ = false;
+  ran_out_ = false;
+}
+
+void Lease::OnStream() { sent_.clear(); }
+
+void Lease::OnSent(uint64_t number, BootTime sent) {
+  // Of two of one number the earlier counts: a lease that ends too soon is the harmless mistake.
+  sent_.emplace(number, sent);
+  if (sent_.size() > kMostUnanswered) sent_.erase(sent_.begin());
+}
+
+AnswerVerdict Lease::OnAnswer(uint64_t number, const std::optional<LeaseGrant>& grant, BootTime now) {
+  const auto answered = sent_.find(number);
+  if (answered == sent_.end()) {
+    return {.why = fmt::format("an answer to heartbeat {}, which is not awaited", number)};
+  }
+  const BootTime sent = answered->second;
+  // Those before it are not answered any more: what was sent later is the scheduler's newer word.
+  sent_.erase(sent_.begin(), std::next(answered));
+  if (!grant) return {.kind = AnswerVerdict::Kind::kHeard, .why = "no lease was granted"};
+  if (std::string why = WhyRefused(*grant, seen_); !why.empty()) return {.why = std::move(why)};
+
+  seen_ = grant->epoch;
+  const uint64_t epoch_to_write = written_ < seen_ ? seen_ : 0;
+  const BootTime ends = sent + std::min(grant->duration, kLongestLease);
+  if (ends <= now) {
+    return {.kind = AnswerVerdict::Kind::kHeard,
+            .why = "a lease that was over when its answer came",
+            .epoch_to_write = epoch_to_write};
+  }
+  term_ = Term{.epoch = grant->epoch, .ends = ends};
+  granted_ = true;
+  ran_out_ = false;
+  return {.kind = AnswerVerdict::Kind::kGranted, .why = "", .epoch_to_write = epoch_to_write};
+}
+
+void Lease::OnEpochWritten(uint64_t epoch) { written_ = std::max(written_, epoch); }
+
+bool Lease::OnTime(BootTime now) {
+  if (!term_ || ran_out_ || now < term_->ends) return false;
+  ran_out_ = true;
+  return true;
+}
+
+BootTime Lease::NextLook() const { return term_ && !ran_out_ ? term_->ends : BootTime::max(); }
+
+bool Lease::Valid(BootTime now) const {
+  return term_ && granted_ && term_->epoch == seen_ && written_ == seen_ && now < term_->ends;
+}
+
+LeaseStanding Lease::Standing(BootTime now) const {
+  if (Valid(now)) return LeaseStanding::kValid;
+  return term_ && now >= term_->ends ? LeaseStanding::kExpired : LeaseStanding::kNone;
+}
+
+LeaseVerdict Lease::Judge(OperationKind kind, uint64_t epoch, BootTime now) const {
+  if (epoch != seen_) return LeaseVerdict::kEpoch;
+  // What was not written down would be forgotten by a crash, and a lower epoch obeyed after it.
+  if (written_ < seen_) return LeaseVerdict::kNotValid;
+  if (kind == OperationKind::kForward && !Valid(now)) return LeaseVerdict::kNotValid;
+  return LeaseVerdict::kAllow;
+}
+
+}  // namespace berth

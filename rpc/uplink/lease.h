@@ -1,0 +1,136 @@
+// The scheduler's lease on this node, as the node knows it: who may ask for what, and until when.
+//
+//            an answer with a lease                     its time is over (OnTime)
+//   none ─────────────────────────────► valid ────────────────────────────────────► expired
+//    ▲  ▲                               │  ▲                                           │
+//    │  └─ a higher epoch, of which ────┘  └──────────── an answer with a lease ───────┘
+//    │     nothing was granted yet
+//    └─ berthd begins, whatever it remembers: a lease that still runs is one that may run out, and gives
+//       nobody a right before the scheduler was heard again
+//
+// The rules that make it safe:
+//   * A lease counts from the *sending* of the heartbeat that is answered, on the clock that goes on while
+//   the
+//     machine sleeps. The scheduler counts from the sending of its answer, which is later. So the node finds
+//     the lease run out first.
+//   * Only the answer to the newest heartbeat that was answered counts. Each is answered once.
+//   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was heard
+//     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
+//   * One of a lower epoch is ignored. One that is over when it is heard grants nothing, but its epoch
+//   counts.
+//   * A lease that has run out says that nobody was heard. That a volume was let go is said by nobody here.
+//
+// Pure: no clock, no I/O. The caller passes the time in and carries out what is decided. Confined to the
+// loop.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace berth {
+
+// What the node does with the scheduler's volumes when its lease runs out (berth.v1.LeasePolicy).
+enum class LeasePolicy {
+  kKeep,     // consumers run on; nothing new is begun
+  kRelease,  // volumes that only one writer may have are given up (lease_keeper.h)
+};
+
+// berth.v1.LeaseState.
+enum class LeaseStanding {
+  kNone,  // none since berthd began, or a scheduler of a higher epoch was heard and has granted none yet
+  kValid,
+  kExpired,  // it ran out, and none has come since
+};
+
+// As a HeartbeatAnswer grants it.
+struct LeaseGrant {
+  uint64_t epoch = 0;
+  Duration duration{};
+};
+
+// A grant with a shorter one is refused, since it could only be made longer than was meant; one with a longer
+// one is cut, which only makes the node more careful.
+inline constexpr Duration kShortestLease = std::chrono::seconds(1);
+inline constexpr Duration kLongestLease = std::chrono::hours(24);
+
+// What kind of thing an operation does.
+enum class OperationKind {
+  kForward,  // it begins or enlarges a use: it needs a valid lease
+  kReverse,  // it ends or only looks at one: it needs the present epoch alone
+};
+
+enum class LeaseVerdict {
+  kAllow,
+  kEpoch,     // it was asked for under an epoch that is not the present one
+  kNotValid,  // it needs a valid lease
+};
+
+struct AnswerVerdict {
+  enum class Kind {
+    kIgnored,  // nothing has changed; `why` says why
+    kHeard,    // no lease was granted, or it was over already; the one there is runs on
+    kGranted,  // the lease is another from now on
+  };
+  Kind kind = Kind::kIgnored;
+  std::string why;
+  // Not 0: this epoch is to be written down, durably, and then told with OnEpochWritten. Until then nothing
+  // of it is valid.
+  uint64_t epoch_to_write = 0;
+};
+
+class Lease {
+ public:
+  // `highest_epoch`: the highest that was ever written down. 0: none.
+  explicit Lease(uint64_t highest_epoch = 0) : seen_(highest_epoch), written_(highest_epoch) {}
+
+  // The lease of an earlier run of berthd, in this boot: it can only run out. Ignored unless it is of the
+  // highest epoch. Before anything else.
+  void Restore(uint64_t epoch, BootTime ends);
+
+  // A new stream: its heartbeats count from the beginning, and those of the last one are not answered any
+  // more.
+  void OnStream();
+  // The heartbeat `number`, greater than all of this stream before it, leaves at `sent`; called before it
+  // does.
+  void OnSent(uint64_t number, BootTime sent);
+  // It is answered. A grant unset: heard, and nothing is granted.
+  [[nodiscard]] AnswerVerdict OnAnswer(uint64_t number, const std::optional<LeaseGrant>& grant, BootTime now);
+  // `epoch` is on the disk.
+  void OnEpochWritten(uint64_t epoch);
+  // True once for each lease that has run out: when it is first found so. To be asked at NextLook, after a
+  // start, and before OnAnswer.
+  [[nodiscard]] bool OnTime(BootTime now);
+  // When OnTime is to be asked; BootTime::max(): there is nothing to run out.
+  [[nodiscard]] BootTime NextLook() const;
+
+  [[nodiscard]] LeaseStanding Standing(BootTime now) const;
+  [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch, BootTime now) const;
+
+  // Whom the node obeys: the highest epoch that it has heard of. 0: none ever.
+  [[nodiscard]] uint64_t epoch() const { return seen_; }
+  // Of the last lease: its epoch and end. Unset: none is known.
+  struct Term {
+    uint64_t epoch = 0;
+    BootTime ends;
+
+    bool operator==(const Term&) const = default;
+  };
+  [[nodiscard]] const std::optional<Term>& last() const { return term_; }
+
+ private:
+  [[nodiscard]] bool Valid(BootTime now) const;
+
+  uint64_t seen_;     // the highest epoch heard of
+  uint64_t written_;  // the highest that is on the disk
+  std::optional<Term> term_;
+  bool granted_ = false;  // the term was granted in this run of berthd, so that it may be valid
+  bool ran_out_ = false;  // the term has run out, and OnTime has said so
+  // When each heartbeat left that may be answered yet.
+  std::map<uint64_t, BootTime> sent_;
+};
+
+}  // namespace berth

@@ -1,0 +1,361 @@
+#include "rpc/uplink/lease.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace berth {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = AnswerVerdict::Kind;
+
+BootTime At(Duration since) { return BootTime(hours(1)) + since; }
+
+// A lease of `epoch`, granted for 10 s from At(0), that is on the disk.
+Lease Granted(uint64_t epoch = 3) {
+  Lease lease(epoch);
+  lease.OnSent(1, At(seconds(0)));
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{epoch, seconds(10)}, At(seconds(1))).kind, Kind::kGranted);
+  return lease;
+}
+
+TEST(LeaseTest, CountsFromTheSendingOfTheHeartbeat) {
+  Lease lease;
+  EXPECT_EQ(lease.Standing(At(seconds(0))), LeaseStanding::kNone);
+  EXPECT_EQ(lease.NextLook(), BootTime::max());
+  lease.OnSent(1, At(seconds(0)));
+  const AnswerVerdict verdict = lease.OnAnswer(1, LeaseGrant{7, seconds(10)}, At(seconds(4)));
+  EXPECT_EQ(verdict.kind, Kind::kGranted);
+  EXPECT_EQ(verdict.epoch_to_write, 7U);
+  lease.OnEpochWritten(7);
+  EXPECT_EQ(lease.Standing(At(milliseconds(9'999))), LeaseStanding::kValid);
+  EXPECT_EQ(lease.Standing(At(seconds(10))), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.NextLook(), At(seconds(10)));
+}
+
+TEST(LeaseTest, NothingIsValidBeforeItsEpochIsOnTheDisk) {
+  Lease lease(3);
+  lease.OnSent(1, At(seconds(0)));
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{4, seconds(10)}, At(seconds(0))).epoch_to_write, 4U);
+  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kNone);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kNotValid);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kNotValid);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 3, At(seconds(1))), LeaseVerdict::kEpoch) << "it was heard";
+  // It could not be written: the next answer asks again.
+  lease.OnSent(2, At(seconds(1)));
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{4, seconds(10)}, At(seconds(1))).epoch_to_write, 4U);
+  lease.OnEpochWritten(4);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kAllow);
+  lease.OnSent(3, At(seconds(2)));
+  EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{4, seconds(10)}, At(seconds(2))).epoch_to_write, 0U);
+}
+
+TEST(LeaseTest, AnAnswerCountsOnceAndOnlyTheNewest) {
+  Lease lease(1);
+  for (uint64_t number = 1; number <= 3; ++number) lease.OnSent(number, At(seconds(number)));
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{1, seconds(10)}, At(seconds(4))).kind, Kind::kGranted);
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{1, hours(1)}, At(seconds(4))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{1, hours(1)}, At(seconds(4))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.OnAnswer(9, LeaseGrant{1, hours(1)}, At(seconds(4))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.NextLook(), At(seconds(12)));
+  // A shorter one is the scheduler's newer word.
+  EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{1, seconds(2)}, At(seconds(4))).kind, Kind::kGranted);
+  EXPECT_EQ(lease.NextLook(), At(seconds(5)));
+}
+
+TEST(LeaseTest, AnotherStreamsHeartbeatsAreNotAwaitedAnyMore) {
+  Lease lease(1);
+  lease.OnSent(1, At(seconds(0)));
+  lease.OnSent(2, At(seconds(1)));
+  lease.OnStream();
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{1, seconds(10)}, At(seconds(2))).kind, Kind::kIgnored);
+  // It counts from the beginning again.
+  lease.OnSent(1, At(seconds(3)));
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{1, seconds(10)}, At(seconds(3))).kind, Kind::kGranted);
+  EXPECT_EQ(lease.NextLook(), At(seconds(13)));
+}
+
+TEST(LeaseTest, OneThatIsOverWhenItIsHeardGrantsNothingAndItsEpochCounts) {
+  Lease lease = Granted(3);
+  lease.OnSent(2, At(seconds(2)));
+  const AnswerVerdict same = lease.OnAnswer(2, LeaseGrant{3, seconds(1)}, At(seconds(3)));
+  EXPECT_EQ(same.kind, Kind::kHeard);
+  EXPECT_EQ(lease.Standing(At(seconds(3))), LeaseStanding::kValid) << "the one before runs on";
+  lease.OnSent(3, At(seconds(3)));
+  const AnswerVerdict raised = lease.OnAnswer(3, LeaseGrant{4, seconds(1)}, At(seconds(4)));
+  EXPECT_EQ(raised.kind, Kind::kHeard);
+  EXPECT_EQ(raised.epoch_to_write, 4U);
+  lease.OnEpochWritten(4);
+  EXPECT_EQ(lease.Standing(At(seconds(4))), LeaseStanding::kNone);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 3, At(seconds(4))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(4))), LeaseVerdict::kNotValid);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(4))), LeaseVerdict::kAllow);
+}
+
+TEST(LeaseTest, ALowerEpochIsIgnoredForEver) {
+  Lease lease = Granted(3);
+  lease.OnSent(2, At(seconds(2)));
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{2, hours(1)}, At(seconds(3))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.NextLook(), At(seconds(10)));
+  EXPECT_TRUE(lease.OnTime(At(seconds(10))));
+  lease.OnSent(3, At(seconds(11)));
+  EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{2, hours(1)}, At(seconds(11))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.Standing(At(seconds(11))), LeaseStanding::kExpired);
+}
+
+TEST(LeaseTest, DurationsHaveLimits) {
+  for (const Duration refused : {Duration(-1), Duration(0), Duration(milliseconds(999)), Duration::min()}) {
+    Lease lease(1);
+    lease.OnSent(1, At(seconds(0)));
+    EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{1, refused}, At(seconds(0))).kind, Kind::kIgnored);
+  }
+  for (const Duration cut : {Duration(hours(24)), Duration(hours(25)), Duration::max()}) {
+    Lease lease(1);
+    lease.OnSent(1, At(seconds(0)));
+    EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{1, cut}, At(seconds(0))).kind, Kind::kGranted);
+    EXPECT_EQ(lease.NextLook(), At(hours(24)));
+  }
+  Lease lease(1);
+  lease.OnSent(1, At(seconds(0)));
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{0, seconds(10)}, At(seconds(0))).kind, Kind::kIgnored);
+}
+
+TEST(LeaseTest, ThatItRanOutIsSaidOnce) {
+  Lease lease = Granted();
+  EXPECT_FALSE(lease.OnTime(At(milliseconds(9'999))));
+  EXPECT_TRUE(lease.OnTime(At(seconds(10))));
+  EXPECT_FALSE(lease.OnTime(At(seconds(11))));
+  EXPECT_EQ(lease.NextLook(), BootTime::max());
+  lease.OnSent(2, At(seconds(12)));
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{3, seconds(10)}, At(seconds(12))).kind, Kind::kGranted);
+  EXPECT_EQ(lease.Standing(At(seconds(12))), LeaseStanding::kValid);
+  EXPECT_TRUE(lease.OnTime(At(seconds(30)))) << "also after a long sleep";
+}
+
+TEST(LeaseTest, OneOfAnEarlierRunCanOnlyRunOut) {
+  Lease lease(5);
+  lease.Restore(5, At(seconds(10)));
+  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kNone) << "nobody was heard yet";
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(1))), LeaseVerdict::kNotValid);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(1))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.NextLook(), At(seconds(10)));
+  EXPECT_TRUE(lease.OnTime(At(seconds(10))));
+  EXPECT_EQ(lease.Standing(At(seconds(10))), LeaseStanding::kExpired);
+
+  Lease other(5);
+  other.Restore(4, At(seconds(10)));
+  other.Restore(6, At(seconds(10)));
+  EXPECT_FALSE(other.last().has_value()) << "it contradicts what is on the disk";
+  Lease none;
+  none.Restore(0, At(seconds(10)));
+  EXPECT_FALSE(none.last().has_value());
+}
+
+TEST(LeaseTest, HeartbeatsThatNobodyAnswersAreNotAllRemembered) {
+  Lease lease(1);
+  for (uint64_t number = 1; number <= 100'000; ++number) lease.OnSent(number, At(milliseconds(number)));
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{1, hours(24)}, At(hours(1))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.OnAnswer(100'000, LeaseGrant{1, hours(24)}, At(hours(1))).kind, Kind::kGranted);
+}
+
+// Every event in every state: what each makes of each is written down here once.
+struct Situation {
+  const char* name;
+  std::function<Lease()> make;
+};
+struct Happening {
+  const char* name;
+  std::function<void(Lease&)> happen;
+};
+
+// n: none; v: valid; x: expired; then the epoch that is obeyed. At(5 s).
+std::string Shown(const Lease& lease) {
+  const BootTime now = At(seconds(5));
+  const LeaseStanding standing = lease.Standing(now);
+  std::string text = standing == LeaseStanding::kValid ? "v" : standing == LeaseStanding::kNone ? "n" : "x";
+  text += std::to_string(lease.epoch());
+  const bool forward = lease.Judge(OperationKind::kForward, lease.epoch(), now) == LeaseVerdict::kAllow;
+  EXPECT_EQ(forward, standing == LeaseStanding::kValid) << "forward only under a valid lease";
+  for (uint64_t epoch = 0; epoch < 6; ++epoch) {
+    if (epoch == lease.epoch()) continue;
+    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch, now), LeaseVerdict::kEpoch);
+    EXPECT_EQ(lease.Judge(OperationKind::kForward, epoch, now), LeaseVerdict::kEpoch);
+  }
+  return text;
+}
+
+Lease With(uint64_t epoch, Duration sent, Duration lasts, bool written = true) {
+  Lease lease(written ? epoch : epoch - 1);
+  lease.OnSent(1, At(sent));
+  (void)lease.OnAnswer(1, LeaseGrant{epoch, lasts}, At(sent));
+  return lease;
+}
+
+Happening Answer(const char* name, Duration sent, std::optional<LeaseGrant> grant, bool written = true) {
+  return {name, [sent, grant, written](Lease& lease) {
+            lease.OnStream();
+            lease.OnSent(1, At(sent));
+            const AnswerVerdict verdict = lease.OnAnswer(1, grant, At(seconds(5)));
+            if (written && verdict.epoch_to_write != 0) lease.OnEpochWritten(verdict.epoch_to_write);
+          }};
+}
+
+TEST(LeaseTest, EveryEventInEveryState) {
+  const std::vector<Situation> situations = {
+      {"fresh", [] { return Lease(); }},
+      {"restarted", [] { return Lease(3); }},
+      {"restored",
+       [] {
+         Lease lease(3);
+         lease.Restore(3, At(seconds(9)));
+         return lease;
+       }},
+      {"restored, run out",
+       [] {
+         Lease lease(3);
+         lease.Restore(3, At(seconds(4)));
+         return lease;
+       }},
+      {"valid", [] { return With(3, seconds(0), seconds(9)); }},
+      {"not written", [] { return With(3, seconds(0), seconds(9), false); }},
+      {"run out", [] { return With(3, seconds(0), seconds(4)); }},
+  };
+  const std::vector<Happening> happenings = {
+      Answer("granted", seconds(4), LeaseGrant{3, seconds(5)}),
+      Answer("granted higher", seconds(4), LeaseGrant{4, seconds(5)}),
+      Answer("granted higher, not written", seconds(4), LeaseGrant{4, seconds(5)}, false),
+      Answer("granted lower", seconds(4), LeaseGrant{2, seconds(5)}),
+      Answer("granted too late", seconds(0), LeaseGrant{3, seconds(5)}),
+      Answer("heard", seconds(4), std::nullopt),
+      Answer("granted too short", seconds(5), LeaseGrant{4, milliseconds(1)}),
+      {"unknown", [](Lease& l) { (void)l.OnAnswer(77, LeaseGrant{5, seconds(9)}, At(seconds(5))); }},
+      {"new stream", [](Lease& l) { l.OnStream(); }},
+      {"looked at", [](Lease& l) { (void)l.OnTime(At(seconds(5))); }},
+      {"written", [](Lease& l) { l.OnEpochWritten(l.epoch()); }},
+  };
+  // A column for each happening.
+  const std::vector<std::vector<std::string>> expected = {
+      {"v3", "v4", "n4", "v2", "n3", "n0", "n0", "n0", "n0", "n0", "n0"},
+      {"v3", "v4", "n4", "n3", "n3", "n3", "n3", "n3", "n3", "n3", "n3"},
+      {"v3", "v4", "n4", "n3", "n3", "n3", "n3", "n3", "n3", "n3", "n3"},
+      {"v3", "v4", "n4", "x3", "x3", "x3", "x3", "x3", "x3", "x3", "x3"},
+      {"v3", "v4", "n4", "v3", "v3", "v3", "v3", "v3", "v3", "v3", "v3"},
+      {"v3", "v4", "n4", "n3", "v3", "n3", "n3", "n3", "n3", "n3", "v3"},
+      {"v3", "v4", "n4", "x3", "x3", "x3", "x3", "x3", "x3", "x3", "x3"},
+  };
+  for (size_t s = 0; s < situations.size(); ++s) {
+    for (size_t h = 0; h < happenings.size(); ++h) {
+      SCOPED_TRACE(std::string(situations[s].name) + ", then " + happenings[h].name);
+      Lease lease = situations[s].make();
+      happenings[h].happen(lease);
+      EXPECT_EQ(Shown(lease), expected[s][h]);
+    }
+  }
+}
+
+// A node and schedulers that come one after another, with a link between them that delays, reorders, repeats
+// and loses, and a machine that sleeps: whatever happens, the node never holds a lease for valid when the
+// scheduler who granted it finds it run out, nor after a higher epoch was heard.
+class LeaseProperty : public testing::TestWithParam<unsigned> {};
+
+TEST_P(LeaseProperty, TheNodeNeverBelievesLongerThanTheScheduler) {
+  std::minstd_rand random(GetParam());
+  const auto upto = [&random](int most) {
+    return static_cast<int>(random() % static_cast<unsigned>(most + 1));
+  };
+  struct Flying {
+    BootTime due;
+    uint64_t number = 0;
+    std::optional<LeaseGrant> grant;
+  };
+  Lease lease;
+  uint64_t disk = 0;  // the highest epoch that was written
+  uint64_t number = 0;
+  uint64_t epoch = 1;
+  uint64_t heard = 0;
+  BootTime now = At(seconds(0));
+  std::map<uint64_t, BootTime> believed;  // by epoch: until when the scheduler counts on the node
+  std::vector<Flying> up;
+  std::vector<Flying> down;
+  int valid = 0;
+  for (int step = 0; step < 5000; ++step) {
+    // Now and then the machine sleeps, or time stands still.
+    now += upto(40) == 0 ? Duration(seconds(upto(40))) : Duration(milliseconds(upto(300)));
+    const int what = upto(99);
+    if (what < 40) {
+      lease.OnSent(++number, now);
+      up.push_back({.due = now + milliseconds(upto(3000)), .number = number});
+    } else if (what < 43) {
+      ++epoch;
+    } else if (what < 46) {
+      lease.OnStream();
+      up.clear();  // what comes back of it may come all the same
+    } else if (what < 48) {
+      // berthd is restarted: only what is on the disk is known.
+      const auto last = lease.last();
+      lease = Lease(disk);
+      if (last) lease.Restore(last->epoch, last->ends);
+      heard = disk;
+      number = 0;
+      down.clear();  // a new stream is a new connection
+      up.clear();
+    } else if (what < 55) {
+      (void)lease.OnTime(now);
+    }
+    for (size_t i = 0; i < up.size();) {
+      if (up[i].due > now) {
+        ++i;
+        continue;
+      }
+      Flying answer = up[i];
+      if (upto(9) != 0) {
+        // An old scheduler may be alive still.
+        const uint64_t by = upto(4) == 0 && epoch > 1 ? epoch - 1 : epoch;
+        answer.grant = LeaseGrant{by, milliseconds(500 + upto(8000))};
+        if (answer.grant->duration >= kShortestLease) {
+          believed[by] = std::max(believed[by], now + answer.grant->duration);
+        }
+      }
+      answer.due = now + milliseconds(upto(3000));
+      down.push_back(answer);
+      if (upto(9) == 0) down.push_back(answer);
+      up.erase(up.begin() + static_cast<ptrdiff_t>(i));
+    }
+    for (size_t i = 0; i < down.size();) {
+      if (down[i].due > now) {
+        ++i;
+        continue;
+      }
+      if (upto(9) != 0) {
+        const AnswerVerdict verdict = lease.OnAnswer(down[i].number, down[i].grant, now);
+        ASSERT_GE(lease.epoch(), heard);
+        heard = lease.epoch();
+        if (verdict.epoch_to_write != 0 && upto(3) != 0) {
+          disk = verdict.epoch_to_write;
+          lease.OnEpochWritten(disk);
+        }
+      }
+      down.erase(down.begin() + static_cast<ptrdiff_t>(i));
+    }
+    for (uint64_t asked = 1; asked <= epoch; ++asked) {
+      if (lease.Judge(OperationKind::kForward, asked, now) != LeaseVerdict::kAllow) continue;
+      ++valid;
+      ASSERT_LT(now, believed[asked]) << "step " << step << ", epoch " << asked;
+      ASSERT_EQ(asked, heard) << "of a lower epoch than was heard";
+      ASSERT_EQ(asked, disk) << "before it was on the disk";
+    }
+  }
+  EXPECT_GT(valid, 100) << "nothing was tried";
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, LeaseProperty, testing::Range(1U, 41U));
+
+}  // namespace
+}  // namespace berth
