@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/task_scope.h"
 #include "berth/v1/scheduler.pb.h"
 
 namespace berth {
@@ -19,7 +20,8 @@ class LinkLease {
   virtual void OnStream() = 0;
   // Just before the heartbeat is sent.
   virtual void OnHeartbeat(uint64_t number) = 0;
-  virtual void OnAnswer(const v1::HeartbeatAnswer& answer) = 0;
+  // Returns once what the answer says holds.
+  [[nodiscard]] virtual Awaitable<void> OnAnswer(v1::HeartbeatAnswer answer) = 0;
 
   // LEASE_EPOCH, LEASE_NOT_VALID, or REFUSAL_NONE: it may be run. `forward`: it needs a valid lease.
   [[nodiscard]] virtual v1::Refusal Judge(uint64_t epoch, bool forward) const = 0;

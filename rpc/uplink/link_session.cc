@@ -80,10 +80,10 @@ Awaitable<absl::Status> LinkSession::Run() {
     End(absl::CancelledError("berthd ends the link"));
   }
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  co_await stream_.Close();
   co_await tasks_.Join();
   co_await logs_.Shutdown();
-  co_return *ended_;
+  absl::Status closed = co_await stream_.Close();
+  co_return broken_ && !closed.ok() ? std::move(closed) : *ended_;
 }
 
 void LinkSession::End(absl::Status why) {
@@ -101,20 +101,24 @@ Duration LinkSession::LongestSilence() const {
 Awaitable<void> LinkSession::Read() {
   while (!ended_) {
     absl::StatusOr<v1::SchedulerMessage> message = co_await stream_.Receive();
-    if (!message.ok()) co_return End(message.status());
+    if (!message.ok()) {
+      broken_ = !ended_;
+      co_return End(message.status());
+    }
     last_heard_ = Clock::now();
-    if (const absl::Status handled = Handle(*std::move(message)); !handled.ok()) co_return End(handled);
+    const absl::Status handled = co_await Handle(*std::move(message));
+    if (!handled.ok()) co_return End(handled);
     co_await changed_.WaitUntil([this] { return refusals_.size() < kRefusals || ended_; }, TimePoint::max());
   }
 }
 
-absl::Status LinkSession::Handle(v1::SchedulerMessage message) {
+Awaitable<absl::Status> LinkSession::Handle(v1::SchedulerMessage message) {
   using Message = v1::SchedulerMessage;
-  if (message.message_case() == Message::kWelcome) return HandleWelcome(message.welcome());
-  if (!welcome_) return absl::InvalidArgumentError("the scheduler's first message is not Welcome");
+  if (message.message_case() == Message::kWelcome) co_return HandleWelcome(message.welcome());
+  if (!welcome_) co_return absl::InvalidArgumentError("the scheduler's first message is not Welcome");
   switch (message.message_case()) {
     case Message::kHeartbeatAnswer:
-      host_.OnHeartbeatAnswer(message.heartbeat_answer());
+      co_await host_.OnHeartbeatAnswer(message.heartbeat_answer());
       break;
     case Message::kOperation:
       if (auto refused = host_.OnOperation(std::move(*message.mutable_operation()))) {
@@ -141,7 +145,7 @@ absl::Status LinkSession::Handle(v1::SchedulerMessage message) {
       break;  // A newer scheduler's: it does without.
   }
   Wake();
-  return absl::OkStatus();
+  co_return absl::OkStatus();
 }
 
 absl::Status LinkSession::HandleWelcome(const v1::Welcome& welcome) {
@@ -205,7 +209,11 @@ Awaitable<void> LinkSession::Write() {
 Awaitable<bool> LinkSession::Send(v1::NodeMessage message) {
   const Duration patience = std::max(LongestSilence(), times_.greet_within);
   absl::Status sent = co_await stream_.Send(std::move(message), Clock::now() + patience);
-  if (!sent.ok()) End(std::move(sent));
+  if (!sent.ok()) {
+    // One that takes nothing is dead, whatever it says of itself.
+    broken_ = !ended_ && !absl::IsDeadlineExceeded(sent);
+    End(std::move(sent));
+  }
   co_return !ended_;
 }
 

@@ -44,7 +44,8 @@ class LinkHost {
 
   // Just before it is sent.
   virtual void OnHeartbeat(uint64_t number) = 0;
-  virtual void OnHeartbeatAnswer(const v1::HeartbeatAnswer& answer) = 0;
+  // Nothing else that arrived after it is handed over before this returns: it may need the lease.
+  [[nodiscard]] virtual Awaitable<void> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) = 0;
   // What is to be answered at once, without being remembered: a refusal.
   [[nodiscard]] virtual std::optional<v1::OperationResult> OnOperation(v1::Operation operation) = 0;
   virtual void OnCancel(uint64_t operation_id) = 0;
@@ -76,7 +77,8 @@ class LinkSession {
               NodeApi& api, LinkHost& host, LinkTimes times = {});
 
   // From Hello until the stream ends, or is ended; says why. Nothing of it runs any more then, and the stream
-  // is closed, also where the caller is cancelled (CANCELLED).
+  // is closed, also where the caller is cancelled (CANCELLED). Cancellation is off for the caller
+  // afterwards.
   [[nodiscard]] Awaitable<absl::Status> Run();
 
   // There may be something to send.
@@ -92,7 +94,7 @@ class LinkSession {
   [[nodiscard]] Awaitable<void> FollowEvents();
   [[nodiscard]] Awaitable<void> RecheckPeer();
 
-  [[nodiscard]] absl::Status Handle(v1::SchedulerMessage message);
+  [[nodiscard]] Awaitable<absl::Status> Handle(v1::SchedulerMessage message);
   [[nodiscard]] absl::Status HandleWelcome(const v1::Welcome& welcome);
   // False: the stream is dead, and the session ended.
   [[nodiscard]] Awaitable<bool> Send(v1::NodeMessage message);
@@ -116,6 +118,7 @@ class LinkSession {
   Phase phase_ = Phase::kGreeting;
   std::optional<v1::Welcome> welcome_;
   std::optional<absl::Status> ended_;
+  bool broken_ = false;  // by the stream itself, which knows why
   TimePoint last_heard_;
   Duration heartbeat_interval_{};
   TimePoint next_heartbeat_{};

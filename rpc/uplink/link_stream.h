@@ -20,17 +20,17 @@ class LinkStream {
   // Returns once the transport has taken the message, flow control included. Any error: the stream is dead.
   // DEADLINE_EXCEEDED: it was not taken in time. One at a time.
   [[nodiscard]] virtual Awaitable<absl::Status> Send(v1::NodeMessage message, TimePoint deadline) = 0;
-  // The next message, whenever it comes; the stream's own status once it has ended (OK becomes UNAVAILABLE:
-  // the scheduler ended it). One at a time.
+  // The next message, whenever it comes. Any error: the stream has ended, and Close says why. One at a time.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<v1::SchedulerMessage>> Receive() = 0;
   // OK as long as the peer would be accepted if it came now; else why not (a certificate that has expired or
   // was revoked).
   [[nodiscard]] virtual Awaitable<absl::Status> Recheck() = 0;
   // The name under which the scheduler was accepted.
   [[nodiscard]] virtual std::string peer() const = 0;
-  // Ends it; nothing of it runs any more when this returns. Bounded. Before the destructor; neither Send nor
-  // Receive is waited for.
-  [[nodiscard]] virtual Awaitable<void> Close() = 0;
+  // Ends it, where it has not ended, and says how it ended: the scheduler's status, or what broke it; OK: it
+  // was ended in order. Nothing of it runs any more when this returns. Bounded. Before the destructor, and
+  // once nobody sends or receives any more.
+  [[nodiscard]] virtual Awaitable<absl::Status> Close() = 0;
 };
 
 class LinkDialer {

@@ -102,7 +102,9 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   [[nodiscard]] absl::Status OnWelcome(const v1::Welcome& welcome) override;
   [[nodiscard]] Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) override;
   void OnHeartbeat(uint64_t number) override { parts_.lease.OnHeartbeat(number); }
-  void OnHeartbeatAnswer(const v1::HeartbeatAnswer& answer) override { parts_.lease.OnAnswer(answer); }
+  [[nodiscard]] Awaitable<void> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) override {
+    return parts_.lease.OnAnswer(std::move(answer));
+  }
   [[nodiscard]] std::optional<v1::OperationResult> OnOperation(v1::Operation operation) override;
   void OnCancel(uint64_t operation_id) override;
   void OnAcknowledge(const v1::Acknowledge& acknowledge) override;

@@ -1,0 +1,564 @@
+#include "rpc/uplink/uplink.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rpc/testing/node_api_fixture.h"
+#include "rpc/uplink/link.pb.h"
+#include "rpc/uplink/testing/fake_link.h"
+
+namespace berth {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::SizeIs;
+using Message = v1::NodeMessage;
+
+// A node, and the test for its scheduler.
+class UplinkTest : public NodeApiTest {
+ protected:
+  ~UplinkTest() override { Stop(); }
+
+  UplinkOptions Options() {
+    UplinkOptions options{.addresses = {"one:1", "two:2"}, .node_id = "n1", .version = "0.1.0"};
+    options.dial = {.initial_backoff = std::chrono::milliseconds(1),
+                    .max_backoff = std::chrono::milliseconds(5)};
+    options.times.state_every = std::chrono::milliseconds(1);
+    options.node_state_every = std::chrono::milliseconds(1);
+    return options;
+  }
+
+  void Start(UplinkOptions options) {
+    // Nothing of the plugins changes but what the test changes.
+    controllers_.on_wait = nullptr;
+    UplinkParts parts{
+        .dialer = dialer_,
+        .lease = lease_,
+        .rows = rows_,
+        .api = api_,
+        .plugins = control_,
+        .controllers = controllers_,
+        .mounter = mounter_,
+        .events = events_,
+        .controller = [this](v1::ControllerCall call, TimePoint) { return Controller(std::move(call)); }};
+    uplink_ =
+        std::make_unique<Uplink>(loop_.get_executor(), std::move(options), std::move(parts), rows_.rows);
+    uplink_->Start();
+  }
+  void Start() { Start(Options()); }
+  void Stop() {
+    if (!uplink_) return;
+    RunOn(loop_, uplink_->Shutdown(Clock::now() + std::chrono::seconds(5)));
+    uplink_.reset();
+  }
+
+  Awaitable<ControllerResult> Controller(v1::ControllerCall call) {
+    controller_calls_.push_back(std::move(call));
+    co_return controller_result_;
+  }
+
+  // Runs the loop until `there` says so.
+  template <class Predicate>
+  void Until(Predicate there, const std::string& what) {
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+    loop_.restart();
+    while (!there() && Clock::now() < deadline) loop_.run_one_until(deadline);
+    ASSERT_TRUE(there()) << "waited for " << what;
+  }
+
+  FakeWire& wire() { return *dialer_.wires.back(); }
+
+  // The `n`-th wire is there (from 1), and the node has said Hello on it.
+  void AwaitHello(size_t n = 1) {
+    Until([&] { return dialer_.wires.size() >= n && !dialer_.wires[n - 1]->sent.empty(); }, "Hello");
+    ASSERT_EQ(wire().sent.front().message_case(), Message::kHello);
+  }
+  static v1::Welcome MakeWelcome() {
+    v1::Welcome welcome;
+    welcome.mutable_protocol()->set_major(1);
+    welcome.set_cluster_id("c");
+    welcome.mutable_heartbeat_interval()->set_seconds(1);
+    return welcome;
+  }
+  void Say(const v1::Welcome& welcome) {
+    v1::SchedulerMessage message;
+    *message.mutable_welcome() = welcome;
+    wire().Say(std::move(message));
+  }
+  void Say(const v1::Operation& operation) {
+    v1::SchedulerMessage message;
+    *message.mutable_operation() = operation;
+    wire().Say(std::move(message));
+  }
+  void SayAcknowledged(const std::vector<uint64_t>& ids, uint64_t settled_below = 0) {
+    v1::SchedulerMessage message;
+    for (const uint64_t id : ids) message.mutable_acknowledge()->add_operation_ids(id);
+    message.mutable_acknowledge()->set_settled_below(settled_below);
+    wire().Say(std::move(message));
+  }
+  // Greets the node and waits until it has told everything.
+  void Greet(size_t n = 1, const v1::Welcome& welcome = MakeWelcome()) {
+    AwaitHello(n);
+    Say(welcome);
+    Until([this] { return Last(Message::kState) != nullptr && Last(Message::kState)->state().synced(); },
+          "state");
+  }
+
+  // The last message of a kind on the present wire; null: there was none.
+  const Message* Last(Message::MessageCase kind) {
+    const auto& sent = wire().sent;
+    const auto found =
+        std::find_if(sent.rbegin(), sent.rend(), [&](const Message& m) { return m.message_case() == kind; });
+    return found == sent.rend() ? nullptr : &*found;
+  }
+  size_t Count(Message::MessageCase kind) {
+    return std::ranges::count_if(wire().sent, [&](const Message& m) { return m.message_case() == kind; });
+  }
+  const v1::OperationResult* ResultOf(uint64_t id) {
+    const v1::OperationResult* result = nullptr;
+    for (const Message& message : wire().sent) {
+      if (message.has_result() && message.result().id() == id) result = &message.result();
+    }
+    return result;
+  }
+  v1::OperationResult AwaitResult(uint64_t id) {
+    Until([&] { return ResultOf(id) != nullptr; }, "a result");
+    return *ResultOf(id);
+  }
+  // Every object of all State messages of the present wire, in order.
+  std::vector<v1::Object> Objects() {
+    std::vector<v1::Object> objects;
+    for (const Message& message : wire().sent) {
+      objects.insert(objects.end(), message.state().objects().begin(), message.state().objects().end());
+    }
+    return objects;
+  }
+  size_t ObjectsOf(v1::Object::ObjectCase kind) {
+    return std::ranges::count_if(Objects(), [&](const v1::Object& o) { return o.object_case() == kind; });
+  }
+
+  static v1::Operation Publish(uint64_t id, const std::string& volume = "v") {
+    v1::Operation operation;
+    operation.set_id(id);
+    operation.set_lease_epoch(1);
+    operation.mutable_publish()->set_namespace_("jobs");
+    v1::PublishVolumeRequest& request = *operation.mutable_publish()->mutable_request();
+    request.set_plugin_id("p");
+    request.set_volume_id(volume);
+    request.set_consumer("web");
+    (*request.mutable_secrets())["password"] = "hunter22";
+    return operation;
+  }
+
+  std::vector<std::string> EventTypes() {
+    std::vector<std::string> types;
+    for (const Event& event : events_.After(0, 100).events) types.push_back(event.type);
+    return types;
+  }
+
+  FakeLinkDialer dialer_{loop_.get_executor()};
+  FakeLinkLease lease_;
+  FakeLinkRows rows_;
+  std::vector<v1::ControllerCall> controller_calls_;
+  ControllerResult controller_result_{.status = absl::OkStatus(), .outcome = v1::OUTCOME_DONE, .answer = {}};
+  std::unique_ptr<Uplink> uplink_;
+};
+
+TEST_F(UplinkTest, ANodeSaysWhoItIsAndHowEverythingOnItStands) {
+  control_.Add("p");
+  mounter_.Add("p", "v", "jobs/web");
+  Start();
+  AwaitHello();
+  const v1::Hello hello = wire().sent.front().hello();
+  EXPECT_EQ(hello.node_id(), "n1");
+  EXPECT_EQ(hello.protocol().major(), 1U);
+  EXPECT_THAT(hello.instance_id(), SizeIs(32));
+  EXPECT_EQ(hello.lease_epoch(), 1U);
+  Greet();
+  EXPECT_TRUE(wire().sent[1].state().full() || wire().sent[2].state().full());
+  EXPECT_EQ(ObjectsOf(v1::Object::kNode), 1U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kPlugin), 1U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 1U);
+  EXPECT_EQ(uplink_->Status()->state(), v1::LinkStatus::SYNCED);
+  EXPECT_EQ(uplink_->Status()->peer(), "scheduler.test");
+  EXPECT_THAT(EventTypes(), Contains("scheduler.connected"));
+}
+
+TEST_F(UplinkTest, WhatChangesIsToldOnceItLooksDifferent) {
+  mounter_.Add("p", "v", "jobs/web");
+  Start();
+  Greet();
+  const size_t before = Count(Message::kState);
+  uplink_->OnVolumeChanged("p", "v", true);  // as it was
+  mounter_.Add("p", "w", "jobs/db");
+  uplink_->OnVolumeChanged("p", "w", true);
+  Until([this] { return ObjectsOf(v1::Object::kVolume) == 2; }, "the new volume");
+  mounter_.volumes.erase(mounter_.volumes.begin());
+  uplink_->OnVolumeChanged("p", "v", false);
+  Until([this] { return ObjectsOf(v1::Object::kRemoved) == 1; }, "the removal");
+  EXPECT_GT(Count(Message::kState), before);
+  EXPECT_EQ(Objects().back().removed().volume().volume_id(), "v");
+  EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 2U);
+}
+
+TEST_F(UplinkTest, AfterABreakOnlyWhatChangedIsToldAgain) {
+  mounter_.Add("p", "v", "jobs/web");
+  mounter_.Add("p", "w", "jobs/db");
+  Start();
+  Greet();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
+  welcome.mutable_have()->set_revision(Last(Message::kState)->state().revision());
+  wire().Break(absl::UnavailableError("cut"));
+  AwaitHello(2);
+  for (int i = 0; i < 100; ++i) uplink_->OnVolumeChanged("p", "w", true);
+  Greet(2, welcome);
+  EXPECT_FALSE(Last(Message::kState)->state().full());
+  EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 1U);
+  EXPECT_THAT(EventTypes(), Contains("scheduler.lost"));
+}
+
+TEST_F(UplinkTest, APublishIsDoneForTheSchedulerAndItsResultIsWrittenDownBeforeItIsTold) {
+  control_.Add("p");
+  Start();
+  Greet();
+  rows_.fails = absl::UnavailableError("the disk");
+  Say(Publish(7));
+  Until([this] { return rows_.failed > 0; }, "an attempt to write it down");
+  EXPECT_EQ(ResultOf(7), nullptr);
+  EXPECT_EQ(uplink_->Status()->operations_running(), 1);
+  rows_.fails = absl::OkStatus();
+  const v1::OperationResult result = AwaitResult(7);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  EXPECT_EQ(result.publish().target_path(), "/volumes/v");
+  EXPECT_EQ(mounter_.volumes.back().publications[0].consumer, "jobs/web");
+  ASSERT_THAT(rows_.rows, Contains(Key("result/7")));
+  for (const auto& [key, row] : rows_.rows) EXPECT_THAT(row, Not(HasSubstr("hunter22"))) << key;
+}
+
+TEST_F(UplinkTest, ARepeatedOperationHasItsFirstResultAlsoAfterARestart) {
+  control_.Add("p");
+  Start();
+  Greet();
+  Say(Publish(7));
+  AwaitResult(7);
+  Say(Publish(7));
+  Until([this] { return Count(Message::kResult) == 2; }, "the result again");
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
+  Stop();
+  Start();
+  Greet(2);
+  EXPECT_EQ(AwaitResult(7).publish().target_path(), "/volumes/v");
+  Say(Publish(7));
+  Until([this] { return Count(Message::kResult) == 2; }, "the result once more");
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
+}
+
+TEST_F(UplinkTest, AnAcknowledgedOperationIsNotRunAgainNotEvenAfterARestart) {
+  control_.Add("p");
+  Start();
+  Greet();
+  Say(Publish(7));
+  AwaitResult(7);
+  SayAcknowledged({7});
+  Until([this] { return !rows_.rows.contains("result/7"); }, "the row to go");
+  Stop();
+  Start();
+  Greet(2);
+  Say(Publish(7));
+  const v1::OperationResult result = AwaitResult(7);
+  EXPECT_EQ(result.refusal(), v1::SETTLED);
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
+  SayAcknowledged({}, 8);
+  Until([this] { return rows_.rows.contains("settled"); }, "the row");
+  EXPECT_THAT(rows_.rows, Not(Contains(Key("acknowledged/7"))));
+}
+
+TEST_F(UplinkTest, AnOperationOfAnOlderEpochIsRefusedAndMayComeAgain) {
+  control_.Add("p");
+  lease_.current_epoch = 2;
+  Start();
+  Greet();
+  Say(Publish(7));
+  const v1::OperationResult refused = AwaitResult(7);
+  EXPECT_EQ(refused.refusal(), v1::LEASE_EPOCH);
+  EXPECT_THAT(refused.message(), HasSubstr("epoch 1, and the node's is 2"));
+  EXPECT_THAT(mounter_.volumes, IsEmpty());
+  v1::Operation again = Publish(7);
+  again.set_lease_epoch(2);
+  Say(again);
+  Until([this] { return ResultOf(7)->outcome() == v1::OUTCOME_DONE; }, "the result");
+}
+
+TEST_F(UplinkTest, WithoutAValidLeaseNothingIsPublishedAndWhatIsHereMayLeave) {
+  control_.Add("p");
+  mounter_.Add("p", "v", "jobs/web");
+  lease_.now = v1::LEASE_EXPIRED;
+  Start();
+  Greet();
+  Say(Publish(1, "w"));
+  EXPECT_EQ(AwaitResult(1).refusal(), v1::LEASE_NOT_VALID);
+  v1::Operation unpublish;
+  unpublish.set_id(2);
+  unpublish.set_lease_epoch(1);
+  unpublish.mutable_unpublish()->set_namespace_("jobs");
+  unpublish.mutable_unpublish()->mutable_request()->set_plugin_id("p");
+  unpublish.mutable_unpublish()->mutable_request()->set_volume_id("v");
+  unpublish.mutable_unpublish()->mutable_request()->set_consumer("web");
+  Say(unpublish);
+  EXPECT_TRUE(AwaitResult(2).unpublish().was_published());
+}
+
+TEST_F(UplinkTest, EveryMistakeOfARequestIsNamed) {
+  control_.Add("p");
+  Start();
+  Greet();
+  v1::Operation operation = Publish(1);
+  operation.mutable_publish()->set_namespace_("a/b");
+  operation.mutable_publish()->mutable_request()->clear_volume_id();
+  operation.mutable_publish()->set_runtime("podman");
+  operation.mutable_timeout()->set_seconds(-1);
+  Say(operation);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_REFUSED);
+  EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  for (const char* mistake :
+       {"publish.namespace: must not hold a slash", "publish.request.volume_id: must not be empty",
+        "publish.runtime: no runtime", "timeout: "}) {
+    EXPECT_THAT(result.message(), HasSubstr(mistake));
+  }
+}
+
+TEST_F(UplinkTest, AnOperationThatIsCancelledIsUncertain) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(1));
+  Until([this] { return mounter_.publishing == 1; }, "the publish");
+  v1::SchedulerMessage cancel;
+  cancel.mutable_cancel()->set_operation_id(1);
+  wire().Say(cancel);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kCancelled));
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_UNCERTAIN);
+}
+
+TEST_F(UplinkTest, AnOperationGoesOnWhileTheLinkIsDown) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(1));
+  Until([this] { return mounter_.publishing == 1; }, "the publish");
+  wire().Break(absl::UnavailableError("cut"));
+  AwaitHello(2);
+  mounter_.Release();
+  Greet(2);
+  EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_DONE);
+}
+
+TEST_F(UplinkTest, AControllersCallIsHandedOnWithItsSecrets) {
+  Start();
+  Greet();
+  controller_result_.answer.mutable_attach();
+  v1::Operation operation;
+  operation.set_id(3);
+  operation.set_lease_epoch(1);
+  operation.mutable_controller()->set_plugin_id("p");
+  auto& attach = *operation.mutable_controller()->mutable_attach();
+  attach.set_volume_id("v");
+  (*attach.mutable_secrets())["password"] = "hunter22";
+  Say(operation);
+  EXPECT_TRUE(AwaitResult(3).controller().has_attach());
+  ASSERT_THAT(controller_calls_, SizeIs(1));
+  EXPECT_EQ(controller_calls_[0].attach().secrets().at("password"), "hunter22");
+  for (const auto& [key, row] : rows_.rows) EXPECT_THAT(row, Not(HasSubstr("hunter22"))) << key;
+}
+
+TEST_F(UplinkTest, AnOperationOfAnUnknownKindIsUnimplemented) {
+  Start();
+  Greet();
+  v1::Operation operation;
+  operation.set_id(3);
+  operation.set_lease_epoch(1);
+  Say(operation);
+  EXPECT_EQ(AwaitResult(3).code(), static_cast<int>(absl::StatusCode::kUnimplemented));
+}
+
+TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
+  Start();
+  Greet();
+  uplink_->OnConsumerEnded("somebody else's", "its process has ended", Origin::kCaller);
+  uplink_->OnConsumerEnded("jobs/web", "its process has ended", Origin::kScheduler);
+  Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) == 1; }, "the consumer");
+  Stop();
+  Start();
+  Greet(2);
+  ASSERT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 1U);
+  const auto objects = Objects();
+  const v1::EndedConsumer ended = std::ranges::find_if(objects, [](const v1::Object& o) {
+                                    return o.has_ended_consumer();
+                                  })->ended_consumer();
+  EXPECT_EQ(ended.namespace_(), "jobs");
+  EXPECT_EQ(ended.consumer(), "web");
+  EXPECT_EQ(ended.cause(), "its process has ended");
+  v1::SchedulerMessage acknowledge;
+  acknowledge.mutable_acknowledge()->add_ended_consumers(ended.number());
+  wire().Say(acknowledge);
+  Until([this] { return !rows_.rows.contains("ended/1"); }, "the row to go");
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(3);
+  EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
+}
+
+TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {
+  Start();
+  Greet();
+  std::optional<absl::StatusOr<v1::ClaimAnswer>> answer;
+  v1::ClaimAsk ask;
+  ask.set_namespace_("jobs");
+  ask.set_volume("data");
+  asio::co_spawn(loop_, uplink_->Claim(ask, true, Clock::now() + std::chrono::seconds(20)),
+                 [&](std::exception_ptr, absl::StatusOr<v1::ClaimAnswer> came) { answer = std::move(came); });
+  Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2);
+  Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask again");
+  v1::SchedulerMessage message;
+  message.mutable_answer()->set_number(Last(Message::kAsk)->ask().number());
+  message.mutable_answer()->mutable_claim()->set_volume_id("vol-1");
+  wire().Say(message);
+  Until([&] { return answer.has_value(); }, "the answer");
+  ASSERT_TRUE(answer->ok()) << answer->status();
+  EXPECT_EQ((*answer)->volume_id(), "vol-1");
+}
+
+TEST_F(UplinkTest, AClaimIsRefusedInTheSchedulersWords) {
+  Start();
+  Greet();
+  std::optional<absl::StatusOr<v1::ClaimAnswer>> answer;
+  asio::co_spawn(loop_, uplink_->Claim({}, false, Clock::now() + std::chrono::seconds(20)),
+                 [&](std::exception_ptr, absl::StatusOr<v1::ClaimAnswer> came) { answer = std::move(came); });
+  Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
+  v1::SchedulerMessage message;
+  message.mutable_answer()->set_number(1);
+  message.mutable_answer()->set_code(static_cast<int>(absl::StatusCode::kPermissionDenied));
+  message.mutable_answer()->set_message("not for you");
+  wire().Say(message);
+  Until([&] { return answer.has_value(); }, "the answer");
+  EXPECT_EQ(answer->status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(berth::Message(answer->status()), HasSubstr("not for you"));
+}
+
+TEST_F(UplinkTest, AClaimIsRefusedAtOnceWhereNobodyIsConnectedAndNobodyWaits) {
+  dialer_.next = {absl::UnavailableError("nobody there"), absl::UnavailableError("nobody there")};
+  Start();
+  const auto answer = RunOn(loop_, uplink_->Claim({}, false, Clock::now() + std::chrono::seconds(20)));
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(UplinkTest, ASilentSchedulerIsTakenForDead) {
+  UplinkOptions options = Options();
+  options.times.least_silence = std::chrono::milliseconds(50);
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_heartbeat_interval()->set_seconds(0);
+  welcome.mutable_heartbeat_interval()->set_nanos(100'000'000);
+  Start(options);
+  AwaitHello();
+  Say(welcome);
+  AwaitHello(2);
+  EXPECT_TRUE(dialer_.wires[0]->closed);
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("has not been heard"));
+  EXPECT_GE(lease_.heartbeats.size(), 2U);
+}
+
+TEST_F(UplinkTest, ASchedulerThatDoesNotGreetIsLeft) {
+  UplinkOptions options = Options();
+  options.times.greet_within = std::chrono::milliseconds(20);
+  Start(options);
+  AwaitHello(3);
+  EXPECT_THAT(dialer_.dialled, ElementsAre("one:1", "two:2", "one:1"));
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("did not say Welcome"));
+}
+
+TEST_F(UplinkTest, ASchedulerOfAnotherClusterIsRefusedAndToldOnce) {
+  Start();
+  Greet();
+  wire().Break(absl::UnavailableError("cut"));
+  for (size_t n = 2; n <= 4; ++n) {
+    AwaitHello(n);
+    v1::Welcome other = MakeWelcome();
+    other.set_cluster_id("other");
+    Say(other);
+    Until([&] { return dialer_.wires.size() > n; }, "another attempt");
+  }
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("belongs to cluster \"c\""));
+  EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.lost"), 1);
+  EXPECT_LE(std::ranges::count(EventTypes(), "scheduler.refused"), 2);  // of each address
+}
+
+TEST_F(UplinkTest, ASchedulerOfAnotherProtocolIsRefused) {
+  Start();
+  AwaitHello();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_protocol()->set_major(2);
+  Say(welcome);
+  AwaitHello(2);
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("version 2.0"));
+}
+
+TEST_F(UplinkTest, APeerThatIsNotAcceptedAnyMoreIsLeft) {
+  UplinkOptions options = Options();
+  options.times.recheck_every = std::chrono::milliseconds(10);
+  Start(options);
+  Greet();
+  wire().recheck = absl::UnauthenticatedError("its certificate is revoked");
+  AwaitHello(2);
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("revoked"));
+}
+
+TEST_F(UplinkTest, EventsAreToldFromWhereTheSchedulerStands) {
+  events_.Append({.type = "one"});
+  events_.Append({.type = "two"});
+  Start();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_events()->set_after_sequence(1);
+  Greet(1, welcome);
+  Until([this] { return Last(Message::kEvents) != nullptr; }, "events");
+  EXPECT_EQ(Last(Message::kEvents)->events().events(0).type(), "two");
+  events_.Append({.type = "three"});
+  Until(
+      [this] {
+        const auto& told = Last(Message::kEvents)->events().events();
+        return told.rbegin()->type() == "three";
+      },
+      "the new event");
+}
+
+TEST_F(UplinkTest, AStreamThatTakesNothingIsLeft) {
+  UplinkOptions options = Options();
+  options.times.least_silence = std::chrono::milliseconds(50);
+  options.times.greet_within = std::chrono::milliseconds(50);
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_heartbeat_interval()->set_seconds(0);
+  welcome.mutable_heartbeat_interval()->set_nanos(100'000'000);
+  Start(options);
+  Greet(1, welcome);
+  wire().takes = false;
+  AwaitHello(2);
+}
+
+}  // namespace
+}  // namespace berth
