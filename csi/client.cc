@@ -16,36 +16,9 @@
 #include <utility>
 
 #include "base/grpc_call.h"
+#include "base/grpc_parsed.h"
 #include "csi/csi.grpc.pb.h"  // how gRPC reads and writes these messages
 #include "csi/redact.h"
-
-namespace berth {
-namespace {
-
-// An answer that knows whether it was understood. gRPC's callback API does not tell: a plugin's OK with
-// bytes that are no message, or with none at all, would reach us as OK with half a message.
-template <class Message>
-struct Parsed {
-  Message message;
-  bool ok = false;
-};
-
-}  // namespace
-}  // namespace berth
-
-namespace grpc {
-
-template <class Message>
-class SerializationTraits<berth::Parsed<Message>> {
- public:
-  static Status Deserialize(ByteBuffer* bytes, berth::Parsed<Message>* parsed) {
-    const Status status = SerializationTraits<Message>::Deserialize(bytes, &parsed->message);
-    parsed->ok = status.ok();
-    return status;
-  }
-};
-
-}  // namespace grpc
 
 namespace berth {
 namespace {
