@@ -41,11 +41,11 @@ class TestCa {
   [[nodiscard]] long serial() const { return serial_; }
 
  private:
+  long serial_ = 0;
   std::shared_ptr<evp_pkey_st> key_;
   std::shared_ptr<x509_st> certificate_;
   std::string pem_;
   std::string chain_;  // what goes with its certificates
-  long serial_ = 0;
 };
 
 // A private key that nobody can read without the passphrase "secret".
