@@ -87,18 +87,18 @@ bool RefusesCertificate(const boost::system::error_code& error) {
   }
 }
 
-absl::Status LinkError(std::string_view what, const boost::system::error_code& error) {
+absl::Status LinkError(const boost::system::error_code& error) {
   if (RefusesCertificate(error)) {
     return absl::UnauthenticatedError(fmt::format("the scheduler does not take this node's certificate: {}",
                                                   Printable(error.message(), 256)));
   }
-  return Unavailable(what, error);
+  return Unavailable("the link to the scheduler", error);
 }
 
 absl::StatusOr<size_t> ReadResult(const boost::system::error_code& error, size_t size) {
   // With or without TLS's own end: HTTP/2 says by itself what is whole.
   if (error == asio::error::eof || error == asio::ssl::error::stream_truncated) return 0;
-  if (error) return LinkError("the link to the scheduler", error);
+  if (error) return LinkError(error);
   return size;
 }
 
@@ -118,7 +118,7 @@ class TlsWire final : public LinkWire {
   }
   Awaitable<absl::Status> WriteAll(const char* data, size_t size) override {
     const auto [error, sent] = co_await asio::async_write(stream_, asio::buffer(data, size), kTuple);
-    if (error) co_return LinkError("the link to the scheduler", error);
+    if (error) co_return LinkError(error);
     co_return absl::OkStatus();
   }
   // Without TLS's own end, as gRPC does it: HTTP/2 says by itself what is whole.
@@ -232,10 +232,11 @@ Awaitable<absl::StatusOr<Tcp::socket>> ConnectTcp(Tcp::endpoint endpoint, TimePo
   co_return *std::move(socket);
 }
 
-// Why a handshake has failed, in the order of what is worth knowing.
+// Why a handshake has failed: first what this side thought of the other. What the other thinks of this side's
+// certificate is known only after the handshake.
 absl::Status HandshakeError(const PeerCheck& check, const boost::system::error_code& error) {
   if (check.result().has_value() && !check.result()->ok()) return check.result()->status();
-  return LinkError("TLS", error);
+  return Unavailable("TLS", error);
 }
 
 Awaitable<absl::StatusOr<std::unique_ptr<LinkConnection>>> SpeakTls(

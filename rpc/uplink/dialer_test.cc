@@ -17,6 +17,7 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/write.hpp>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
@@ -513,6 +514,35 @@ TEST_F(DialerTest, RecheckAsksAgainWhetherThePeerIsBelieved) {
   UseNode(node);
   EXPECT_EQ(link_->Recheck(*identity_, now + std::chrono::minutes(90)).code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+size_t OpenDescriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(DialerTest, LinksLeaveNoDescriptorBehind) {
+  ServeNamed({"DNS:s1.example"});
+  const auto once = [this](bool speak) {
+    ASSERT_TRUE(DialServer().ok());
+    if (speak) {
+      const auto stream = OpenStream();
+      ASSERT_TRUE(Beat(*stream, 1).ok());
+      link_->Cut(absl::CancelledError("enough"));
+      EXPECT_FALSE(RunOn(loop_, stream->Finish(Soon())).ok());
+    }
+    RunOn(loop_, link_->Close());
+    link_.reset();
+  };
+  // What gRPC makes once.
+  once(true);
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) once(i % 2 == 0);
+  // gRPC closes the server's ends when it comes to it.
+  const TimePoint deadline = Soon();
+  loop_.restart();
+  while (OpenDescriptors() > before && Clock::now() < deadline) loop_.run_for(milliseconds(10));
+  EXPECT_LE(OpenDescriptors(), before);
 }
 
 // --- A peer that floods, or does not read -----------------------------------------------------------------

@@ -23,6 +23,9 @@ namespace {
 // What a pump holds at most; the kernel's buffers come on top.
 constexpr size_t kBufferBytes = 32 << 10;
 constexpr int kMessageBytes = 4 << 20;  // scheduler.proto, "Limits"
+// A scheduler's words about why it ends the stream travel so; with less gRPC would put its own in their
+// place.
+constexpr int kMetadataBytes = 64 << 10;
 // For the peer to say its last words once this side has said its own.
 constexpr auto kPeerFinishes = std::chrono::milliseconds(500);
 
@@ -38,6 +41,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   arguments.SetMaxReceiveMessageSize(kMessageBytes);
   arguments.SetMaxSendMessageSize(kMessageBytes);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytes);
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   return grpc::CreateCustomInsecureChannelFromFd("scheduler", fd.Release(), arguments);
 }
