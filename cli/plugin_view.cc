@@ -70,6 +70,10 @@ void AddFingerprint(Table& table, const v1::Fingerprint& facts, system_clock::ti
   if (!facts.manifest().empty()) table.Add({"manifest", JoinPairs(facts.manifest())});
   table.Add({"plugin can", fmt::format("{}", fmt::join(facts.plugin_capabilities(), ", "))});
   table.Add({"controller can", fmt::format("{}", fmt::join(facts.controller_capabilities(), ", "))});
+  if (!facts.group_controller_capabilities().empty()) {
+    table.Add(
+        {"group controller can", fmt::format("{}", fmt::join(facts.group_controller_capabilities(), ", "))});
+  }
   table.Add({"node can", fmt::format("{}", fmt::join(facts.node_capabilities(), ", "))});
   table.Add({"node id", facts.node_id()});
   table.Add({"volume limit", facts.max_volumes() == 0 ? "none" : fmt::to_string(facts.max_volumes())});

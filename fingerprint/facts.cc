@@ -136,6 +136,24 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // A plugin that promises groups and has none at its socket can do the rest of its work.
+  absl::Status GroupCapabilities(const std::optional<csi::GroupControllerGetCapabilitiesResponse>& answer,
+                                 ExpectedServices expected) {
+    if (!answer) {
+      if (expected.controller && facts_.HasService(PluginService::GROUP_CONTROLLER_SERVICE)) {
+        Warn("GroupControllerGetCapabilities is not implemented: taken as none");
+      }
+      return absl::OkStatus();
+    }
+    BERTH_RETURN_IF_ERROR(CheckCount("GroupControllerGetCapabilities", answer->capabilities_size()));
+    for (const auto& capability : answer->capabilities()) {
+      if (capability.has_rpc()) {
+        Insert("GroupControllerGetCapabilities", capability.rpc().type(), &facts_.group_capabilities);
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Node(const PluginAnswers& answers, ExpectedServices expected) {
     facts_.has_node_service =
         expected.node && (answers.node_capabilities.has_value() || answers.node_info.has_value());
@@ -320,11 +338,10 @@ void AppendNumbers(std::string* out, const std::set<int>& numbers) {
 
 }  // namespace
 
-bool PromisesController(const std::optional<csi::GetPluginCapabilitiesResponse>& answer) {
+bool Promises(const std::optional<csi::GetPluginCapabilitiesResponse>& answer, PluginService::Type service) {
   return answer && std::any_of(answer->capabilities().begin(), answer->capabilities().end(),
-                               [](const csi::PluginCapability& capability) {
-                                 return capability.has_service() &&
-                                        capability.service().type() == PluginService::CONTROLLER_SERVICE;
+                               [service](const csi::PluginCapability& capability) {
+                                 return capability.has_service() && capability.service().type() == service;
                                });
 }
 
@@ -333,6 +350,7 @@ absl::StatusOr<CheckedFacts> CheckAnswers(const PluginAnswers& answers, Expected
   BERTH_RETURN_IF_ERROR(checker.Info(answers.info));
   BERTH_RETURN_IF_ERROR(checker.PluginCapabilities(answers.plugin_capabilities));
   BERTH_RETURN_IF_ERROR(checker.ControllerCapabilities(answers.controller_capabilities, expected));
+  BERTH_RETURN_IF_ERROR(checker.GroupCapabilities(answers.group_capabilities, expected));
   BERTH_RETURN_IF_ERROR(checker.Node(answers, expected));
   checker.Contradictions();
   return checker.Take();
@@ -368,6 +386,8 @@ std::vector<std::string> DiffFacts(const PluginFacts& before, const PluginFacts&
   DiffSet("volume expansion", before.volume_expansion, after.volume_expansion, VolumeExpansionName, &out);
   DiffSet("controller capability", before.controller_capabilities, after.controller_capabilities,
           ControllerCapabilityName, &out);
+  DiffSet("group controller capability", before.group_capabilities, after.group_capabilities,
+          GroupControllerCapabilityName, &out);
   DiffSet("node capability", before.node_capabilities, after.node_capabilities, NodeCapabilityName, &out);
   if (before.has_node_service != after.has_node_service) {
     out.emplace_back(after.has_node_service ? "node service gained" : "node service lost");
@@ -392,6 +412,11 @@ std::string ComputedClass(const PluginFacts& facts) {
   text += facts.has_node_service ? "node" : "none";
   AppendField(&text, LimitText(facts.max_volumes_per_node));
   for (const auto& [key, value] : facts.topology) AppendField(&text, key);
+  // Last and only where there are any, so that the class of all other plugins stays what it was.
+  if (!facts.group_capabilities.empty()) {
+    text += "group";
+    AppendNumbers(&text, facts.group_capabilities);
+  }
   return HashComponent({text});
 }
 

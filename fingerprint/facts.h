@@ -28,6 +28,7 @@ struct PluginAnswers {
   ::csi::v1::GetPluginInfoResponse info;
   std::optional<::csi::v1::GetPluginCapabilitiesResponse> plugin_capabilities;
   std::optional<::csi::v1::ControllerGetCapabilitiesResponse> controller_capabilities;
+  std::optional<::csi::v1::GroupControllerGetCapabilitiesResponse> group_capabilities;
   std::optional<::csi::v1::NodeGetCapabilitiesResponse> node_capabilities;
   std::optional<::csi::v1::NodeGetInfoResponse> node_info;
 };
@@ -38,8 +39,9 @@ struct CheckedFacts {
   std::vector<std::string> warnings;
 };
 
-// Whether GetPluginCapabilities' answer promises a Controller service.
-[[nodiscard]] bool PromisesController(const std::optional<::csi::v1::GetPluginCapabilitiesResponse>& answer);
+// Whether GetPluginCapabilities' answer promises such a service.
+[[nodiscard]] bool Promises(const std::optional<::csi::v1::GetPluginCapabilitiesResponse>& answer,
+                            ::csi::v1::PluginCapability::Service::Type service);
 
 // Errors: INVALID_ARGUMENT (an answer that Berth cannot work with), FAILED_PRECONDITION (the plugin does not
 // serve what its file says).

@@ -332,7 +332,7 @@ TEST(ComputedClassTest, IsTheSameOnEqualNodesInAnyProcess) {
 }
 
 TEST(ComputedClassTest, DiffersWithEverythingThatMattersForPlacement) {
-  std::vector<PluginFacts> all(10, Facts());
+  std::vector<PluginFacts> all(11, Facts());
   all[1].name = "b";
   all[2].vendor_version = "2";
   all[3].plugin_services.insert(3);
@@ -342,6 +342,7 @@ TEST(ComputedClassTest, DiffersWithEverythingThatMattersForPlacement) {
   all[7].has_node_service = false;
   all[8].max_volumes_per_node.reset();
   all[9].topology["example.com/rack"] = "r1";
+  all[10].group_capabilities.insert(1);
   std::set<std::string> classes;
   for (const PluginFacts& facts : all) classes.insert(ComputedClass(facts));
   EXPECT_EQ(classes.size(), all.size());

@@ -29,6 +29,7 @@ std::string Summary(const PluginFacts& facts) {
   };
   add("services", Names(facts.plugin_services, PluginServiceName));
   add("controller", Names(facts.controller_capabilities, ControllerCapabilityName));
+  add("group controller", Names(facts.group_capabilities, GroupControllerCapabilityName));
   add("node", Names(facts.node_capabilities, NodeCapabilityName));
   return text;
 }

@@ -287,6 +287,32 @@ TEST_F(FingerprinterTest, AMonolithWithoutAControllerIsAskedNothingOfController)
   EXPECT_EQ(plugin_->Calls("ControllerGetCapabilities"), 0);
 }
 
+TEST_F(FingerprinterTest, AGroupControllerIsAskedWhatItCan) {
+  csi::GroupControllerGetCapabilitiesResponse groups;
+  using GroupRpc = csi::GroupControllerServiceCapability::RPC;
+  groups.add_capabilities()->mutable_rpc()->set_type(GroupRpc::CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT);
+  plugin_->Answer("GroupControllerGetCapabilities", groups);
+  SetServices({PluginService::CONTROLLER_SERVICE, PluginService::GROUP_CONTROLLER_SERVICE});
+  SetControllerCapabilities({});
+  plugin_->Start();
+  Begin();
+  ASSERT_TRUE(UntilFacts(1));
+  ASSERT_TRUE(facts_[0].ok()) << facts_[0].status();
+  EXPECT_TRUE(facts_[0]->GroupControllerCan(GroupRpc::CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT));
+}
+
+TEST_F(FingerprinterTest, APluginThatPromisesGroupsAndHasNoneIsTakenForTheRest) {
+  SetServices({PluginService::CONTROLLER_SERVICE, PluginService::GROUP_CONTROLLER_SERVICE});
+  SetControllerCapabilities({ControllerCapability::CREATE_DELETE_VOLUME});
+  plugin_->Start();
+  Begin();
+  ASSERT_TRUE(UntilFacts(1));
+  ASSERT_TRUE(facts_[0].ok()) << facts_[0].status();
+  EXPECT_EQ(plugin_->Calls("GroupControllerGetCapabilities"), 1);
+  EXPECT_TRUE(facts_[0]->group_capabilities.empty());
+  EXPECT_TRUE(facts_[0]->ControllerCan(ControllerCapability::CREATE_DELETE_VOLUME));
+}
+
 TEST_F(FingerprinterTest, ANodeWhoseControllerRunsElsewhereMayDeclineToSpeakForIt) {
   options_.expect_controller = false;
   SetServices({PluginService::CONTROLLER_SERVICE});

@@ -72,11 +72,20 @@ Awaitable<FactsReading> ReadFacts(std::shared_ptr<CsiClient> client, ExpectedSer
     co_return reading.Take();
   }
 
-  if (PromisesController(answers.plugin_capabilities)) {
+  if (Promises(answers.plugin_capabilities, csi::PluginCapability::Service::CONTROLLER_SERVICE)) {
     auto controller = co_await client->ControllerGetCapabilities({}, Clock::now() + timeout);
     const bool declined = !controller.ok() && !expected.controller && !IsSilence(controller.status());
     if (!declined && !reading.TakeOptional(CsiRpc::kControllerGetCapabilities, std::move(controller),
                                            &answers.controller_capabilities)) {
+      co_return reading.Take();
+    }
+  }
+
+  if (Promises(answers.plugin_capabilities, csi::PluginCapability::Service::GROUP_CONTROLLER_SERVICE)) {
+    auto group = co_await client->GroupControllerGetCapabilities({}, Clock::now() + timeout);
+    const bool declined = !group.ok() && !expected.controller && !IsSilence(group.status());
+    if (!declined && !reading.TakeOptional(CsiRpc::kGroupControllerGetCapabilities, std::move(group),
+                                           &answers.group_capabilities)) {
       co_return reading.Take();
     }
   }

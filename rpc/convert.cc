@@ -61,6 +61,8 @@ void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
   AddNames(facts.plugin_services, PluginServiceName, to->mutable_plugin_capabilities());
   AddNames(facts.volume_expansion, ExpansionName, to->mutable_plugin_capabilities());
   AddNames(facts.controller_capabilities, ControllerCapabilityName, to->mutable_controller_capabilities());
+  AddNames(facts.group_capabilities, GroupControllerCapabilityName,
+           to->mutable_group_controller_capabilities());
   AddNames(facts.node_capabilities, NodeCapabilityName, to->mutable_node_capabilities());
   to->set_node_id(IdText(facts.node_id));
   to->set_max_volumes(facts.max_volumes_per_node.value_or(0));

@@ -35,6 +35,7 @@ TEST(ConvertPluginTest, TellsWhatIsKnown) {
       .plugin_services = {csi::PluginCapability::Service::CONTROLLER_SERVICE, 77},
       .volume_expansion = {csi::PluginCapability::VolumeExpansion::ONLINE},
       .controller_capabilities = {csi::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME},
+      .group_capabilities = {1},
       .max_volumes_per_node = 5,
       .topology = {{"zone", "a"}},
   };
@@ -50,6 +51,8 @@ TEST(ConvertPluginTest, TellsWhatIsKnown) {
   EXPECT_EQ(proto.health().latency().nanos(), 500'000'000);
   EXPECT_THAT(proto.fingerprint().plugin_capabilities(),
               ElementsAre("77", "CONTROLLER_SERVICE", "VOLUME_EXPANSION_ONLINE"));
+  EXPECT_THAT(proto.fingerprint().group_controller_capabilities(),
+              ElementsAre("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"));
   EXPECT_EQ(proto.fingerprint().max_volumes(), 5);
   EXPECT_TRUE(proto.fingerprint().needs_attach());
   EXPECT_EQ(proto.fingerprint().topology().at("zone"), "a");

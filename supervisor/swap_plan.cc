@@ -65,6 +65,7 @@ std::optional<SwapOverride> OverrideOf(const toml::table& table, std::string_vie
 
 absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, SwapTerms terms) {
   using ::csi::v1::ControllerServiceCapability;
+  using ::csi::v1::GroupControllerServiceCapability;
   using ::csi::v1::NodeServiceCapability;
   using ::csi::v1::PluginCapability;
   std::vector<std::string> reasons;
@@ -88,6 +89,9 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
     Lost(
         before.controller_capabilities, now.controller_capabilities, "controller capability",
         [](int type) { return ControllerServiceCapability::RPC::Type_Name(type); }, reasons);
+    Lost(
+        before.group_capabilities, now.group_capabilities, "group controller capability",
+        [](int type) { return GroupControllerServiceCapability::RPC::Type_Name(type); }, reasons);
     Lost(
         before.node_capabilities, now.node_capabilities, "node capability",
         [](int type) { return NodeServiceCapability::RPC::Type_Name(type); }, reasons);
