@@ -17,6 +17,7 @@
 #include "csi/recent_secrets.h"
 #include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
+#include "rpc/controller_access.h"
 #include "rpc/node_api.h"
 #include "rpc/node_server.h"
 #include "supervisor/supervisor.h"
@@ -67,6 +68,7 @@ class Berthd {
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;
   std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<ControllerAccess> access_;
   std::unique_ptr<DeclaredVolumes> declared_;
   std::unique_ptr<NodeDrainer> drainer_;
   NoScheduler scheduler_;

@@ -1,4 +1,5 @@
-// ControllerPublishVolume and its reverse, through whichever controller of the driver runs here. Loop thread.
+// ControllerPublishVolume and its reverse, through whichever controller of the driver runs here, when it is
+// their turn (rpc/call_turns.h). Loop thread.
 //
 // Errors are the plugin's, led by its name and the call's, without secrets; UNAVAILABLE or
 // FAILED_PRECONDITION where no controller can be called now; and those of reading the secrets.
@@ -12,7 +13,7 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_directory.h"
+#include "rpc/controller_access.h"
 
 namespace berth {
 
@@ -31,8 +32,7 @@ struct AttachCall {
 class Attacher {
  public:
   // What is given outlives this, and its calls.
-  Attacher(PluginControl& plugins, ControllerDirectory& controllers, Mounter& mounter)
-      : plugins_(plugins), controllers_(controllers), mounter_(mounter) {}
+  Attacher(ControllerAccess& access, Mounter& mounter) : access_(access), mounter_(mounter) {}
 
   // OK where a controller can be called now.
   [[nodiscard]] absl::Status Ready(const std::string& plugin_id) const;
@@ -42,11 +42,9 @@ class Attacher {
   [[nodiscard]] Awaitable<absl::Status> Detach(AttachCall call, TimePoint deadline);
 
  private:
-  struct Controller;
-  [[nodiscard]] absl::StatusOr<Controller> Find(const std::string& plugin_id) const;
+  [[nodiscard]] absl::StatusOr<ControllerAccess::Controller> Find(const std::string& plugin_id) const;
 
-  PluginControl& plugins_;
-  ControllerDirectory& controllers_;
+  ControllerAccess& access_;
   Mounter& mounter_;
 };
 

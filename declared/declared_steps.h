@@ -15,6 +15,7 @@
 #include "declared/declared.h"
 #include "declared/obligations.h"
 #include "mounter/mounter.h"
+#include "rpc/controller_access.h"
 #include "rpc/controller_directory.h"
 
 namespace berth {
@@ -47,13 +48,13 @@ struct DeclaredUseState {
 class DeclaredSteps {
  public:
   // What is given outlives this.
-  DeclaredSteps(Obligations obligations, Mounter& mounter, PluginControl& plugins,
-                ControllerDirectory& controllers, EventLog& events)
+  DeclaredSteps(Obligations obligations, Mounter& mounter, PluginControl& plugins, ControllerAccess& access,
+                EventLog& events)
       : obligations_(std::move(obligations)),
         mounter_(mounter),
         plugins_(plugins),
         events_(events),
-        attacher_(plugins, controllers, mounter) {}
+        attacher_(access, mounter) {}
 
   // What is known of the plugin, its controller and the mounter's books; not of other entries.
   [[nodiscard]] DeclaredFacts Gather(const DeclaredUseState& entry) const;

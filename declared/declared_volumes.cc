@@ -51,14 +51,14 @@ std::string_view ActionName(DeclaredAction action) {
 class DeclaredVolumes::Impl {
  public:
   Impl(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter, PluginControl& plugins,
-       ControllerDirectory& controllers, EventLog& events)
+       ControllerDirectory& controllers, ControllerAccess& access, EventLog& events)
       : executor_(executor),
         directory_(options.config_dir + "/volumes.d"),
         obligations_(options.state_dir + "/declared"),
         mounter_(mounter),
         controllers_(controllers),
         events_(events),
-        steps_(obligations_, mounter, plugins, controllers, events),
+        steps_(obligations_, mounter, plugins, access, events),
         changed_(executor),
         tasks_(executor, "declared volumes") {}
 
@@ -449,9 +449,10 @@ class DeclaredVolumes::Impl {
 };
 
 DeclaredVolumes::DeclaredVolumes(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter,
-                                 PluginControl& plugins, ControllerDirectory& controllers, EventLog& events)
+                                 PluginControl& plugins, ControllerDirectory& controllers,
+                                 ControllerAccess& access, EventLog& events)
     : impl_(std::make_unique<Impl>(std::move(executor), std::move(options), mounter, plugins, controllers,
-                                   events)) {}
+                                   access, events)) {}
 
 DeclaredVolumes::~DeclaredVolumes() = default;
 

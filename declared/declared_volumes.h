@@ -27,6 +27,7 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "mounter/mounter.h"
+#include "rpc/controller_access.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
 
@@ -41,7 +42,8 @@ class DeclaredVolumes final : public DeclaredDirectory {
  public:
   // What is given outlives this.
   DeclaredVolumes(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter,
-                  PluginControl& plugins, ControllerDirectory& controllers, EventLog& events);
+                  PluginControl& plugins, ControllerDirectory& controllers, ControllerAccess& access,
+                  EventLog& events);
   ~DeclaredVolumes() override;
 
   // Reads the files and what is owed from before, and begins. Waits for no plugin. Never fails for a file:

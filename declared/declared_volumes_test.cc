@@ -145,7 +145,7 @@ class DeclaredVolumesTest : public testing::Test {
   void Begin() {
     declared_ = std::make_unique<DeclaredVolumes>(
         loop_.executor(), DeclaredOptions{.config_dir = dir_.Path("etc"), .state_dir = dir_.Path("state")},
-        books_, control_, controllers_, events_);
+        books_, control_, controllers_, access_, events_);
     EXPECT_EQ(loop_.Run(declared_->Start()), absl::OkStatus());
   }
   void End() {
@@ -191,6 +191,7 @@ class DeclaredVolumesTest : public testing::Test {
   Books books_{loop_.executor(), &events_};
   FakePluginControl control_;
   Controllers controllers_{loop_.executor()};
+  ControllerAccess access_{loop_.executor(), control_, controllers_, books_};
   std::unique_ptr<DeclaredVolumes> declared_;
 };
 

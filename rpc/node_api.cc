@@ -76,7 +76,7 @@ void AddProblems(const VolumeView& volume, std::vector<std::string>* problems) {
 NodeApi::NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log)
     : info_(std::move(info)),
       control_(parts.control),
-      controllers_(parts.controllers),
+      access_(parts.access),
       mounter_(parts.mounter),
       declared_(parts.declared),
       drainer_(parts.drainer),
@@ -142,12 +142,6 @@ absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {
   auto resolved = ResolveNodePlugin(control_.plugins(), name);
   if (absl::IsNotFound(resolved.status()) && !mounter_.HeldThrough(name).empty()) return name;
   return resolved;
-}
-
-NodeApi::VolumeKey NodeApi::KeyOf(const std::string& plugin_id, const std::string& volume_id) const {
-  const auto plugin = control_.plugins().find(plugin_id);
-  const bool known = plugin != control_.plugins().end() && plugin->second.facts.has_value();
-  return {known ? plugin->second.facts->name : plugin_id, volume_id};
 }
 
 }  // namespace berth

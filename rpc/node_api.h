@@ -21,6 +21,7 @@
 #include "berth/v1/scheduler.pb.h"
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
+#include "rpc/controller_access.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
 #include "rpc/node_drainer.h"
@@ -43,7 +44,7 @@ struct NodeInfo {
 // What NodeApi stands on.
 struct NodeParts {
   PluginControl& control;
-  ControllerDirectory& controllers;
+  ControllerAccess& access;
   Mounter& mounter;
   const DeclaredDirectory& declared;
   NodeDrainer& drainer;
@@ -112,18 +113,7 @@ class NodeApi {
                                    StreamWriter<v1::WatchLogResponse>& out);
 
  private:
-  // Work that is under way here on one volume of one driver, so that a volume is not deleted while it is
-  // being published and not published while it is being deleted, whichever comes first.
-  using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
-  class Hold;
   using DeclaredByVolume = std::map<std::pair<std::string, std::string>, std::vector<DeclaredView>>;
-
-  // Which controller to call, and what it can do.
-  struct Controller {
-    std::string plugin_id;
-    std::shared_ptr<CsiClient> client;
-    PluginFacts facts;
-  };
 
   [[nodiscard]] v1::Plugin DescribePlugin(const PluginSnapshot& plugin) const;
   [[nodiscard]] absl::StatusOr<v1::Plugin> PluginAnswer(const std::string& id,
@@ -131,10 +121,6 @@ class NodeApi {
   // The id under which this node keeps the volumes of the plugin or driver `name`, also of a plugin whose
   // file is gone while volumes are still held through it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
-  // Waits while it is held, until `deadline`. Between its return and the call that it is for nothing may be
-  // awaited.
-  Answer<Controller> FindController(std::string name, ControllerWork work, TimePoint deadline);
-  [[nodiscard]] VolumeKey KeyOf(const std::string& plugin_id, const std::string& volume_id) const;
   [[nodiscard]] std::vector<std::string> Problems() const;
   // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
   [[nodiscard]] DeclaredByVolume Declared() const;
@@ -142,39 +128,19 @@ class NodeApi {
                                              TimePoint deadline);
   struct ConsumerStats;
   Awaitable<void> ReadStats(std::shared_ptr<ConsumerStats> work);
-  // The volume as it is held here under any plugin id of the same driver.
-  [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
-                                                   const std::string& volume_id) const;
   Answer<v1::ExpandVolumeResponse> ExpandOnNode(VolumeView held,
                                                 ::csi::v1::ControllerExpandVolumeRequest request,
                                                 v1::ExpandVolumeResponse so_far, TimePoint deadline);
 
   NodeInfo info_;
   PluginControl& control_;
-  ControllerDirectory& controllers_;
+  ControllerAccess& access_;
   Mounter& mounter_;
   const DeclaredDirectory& declared_;
   NodeDrainer& drainer_;
   SchedulerDirectory& scheduler_;
   EventLog& events_;
   std::shared_ptr<LogFeed> log_;
-  std::map<VolumeKey, int> publishing_;
-  std::map<VolumeKey, int> deleting_;
-};
-
-// Counts one piece of work in `map` for as long as it lives.
-class NodeApi::Hold {
- public:
-  Hold(std::map<VolumeKey, int>& map, VolumeKey key) : map_(map), key_(std::move(key)) { ++map_[key_]; }
-  ~Hold() {
-    if (--map_[key_] == 0) map_.erase(key_);
-  }
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-
- private:
-  std::map<VolumeKey, int>& map_;
-  VolumeKey key_;
 };
 
 }  // namespace berth

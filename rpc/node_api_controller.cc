@@ -1,8 +1,5 @@
 // The part of NodeApi that calls a plugin's Controller service: create, delete and expand a volume.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <set>
 
 #include "base/status.h"
 #include "csi/errors.h"
@@ -17,34 +14,11 @@ namespace {
 
 using ControllerRpc = ::csi::v1::ControllerServiceCapability::RPC;
 using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
-using AccessModeOfCsi = ::csi::v1::VolumeCapability::AccessMode;
-
-absl::Status Lacks(const std::string& plugin_id, ControllerRpc::Type capability, std::string_view what) {
-  return absl::FailedPreconditionError(
-      fmt::format("plugin {} cannot {} (no {})", plugin_id, what, ControllerRpc::Type_Name(capability)));
-}
+using Controller = ControllerAccess::Controller;
 
 template <class Map>
 std::map<std::string, std::string> ToStdMap(const Map& map) {
   return {map.begin(), map.end()};
-}
-
-// A failed call of the plugin, as the caller sees it.
-absl::Status CallError(const absl::Status& status, const std::string& plugin_id, CsiRpc rpc,
-                       const std::map<std::string, std::string>& secrets) {
-  return Annotate(HideSecrets(status, secrets), fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
-}
-
-// The access modes that came late to CSI are sent only to a controller that knows them; to the others
-// SINGLE_NODE_WRITER says as much as can be said, and this node sees to the rest. The mounter does the same
-// with its calls.
-void FitAccessMode(const PluginFacts& facts, ::csi::v1::VolumeCapability* capability) {
-  if (facts.ControllerCan(ControllerRpc::SINGLE_NODE_MULTI_WRITER)) return;
-  const auto mode = capability->access_mode().mode();
-  if (mode == AccessModeOfCsi::SINGLE_NODE_MULTI_WRITER ||
-      mode == AccessModeOfCsi::SINGLE_NODE_SINGLE_WRITER) {
-    capability->mutable_access_mode()->set_mode(AccessModeOfCsi::SINGLE_NODE_WRITER);
-  }
 }
 
 // Where this node is, as the plugins of the driver that serve Node here say.
@@ -68,49 +42,27 @@ std::vector<std::string> ServingNode(const PluginMap& plugins, std::vector<std::
 
 }  // namespace
 
-NodeApi::Answer<NodeApi::Controller> NodeApi::FindController(std::string name, ControllerWork work,
-                                                             TimePoint deadline) {
-  while (true) {
-    BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name, work));
-    const PluginSnapshot& plugin = control_.plugins().at(id);
-    if (!plugin.held) {
-      Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
-      if (controller.client) co_return controller;
-      co_return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
-    }
-    if (Clock::now() >= deadline) {
-      co_return absl::DeadlineExceededError(
-          fmt::format("plugin {} is being replaced and takes no calls yet{}{}", id,
-                      plugin.reason.empty() ? "" : ": ", Shown(plugin.reason)));
-    }
-    co_await controllers_.WaitChange(deadline);
-  }
-}
-
-std::optional<VolumeView> NodeApi::FindHeld(const std::string& name, const std::string& volume_id) const {
-  for (const std::string& id : SameDriver(control_.plugins(), name)) {
-    if (auto volume = mounter_.Find(id, volume_id)) return volume;
-  }
-  return std::nullopt;
-}
-
 NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::CreateVolumeRequest create, CheckCreate(request));
+  CallKey key{.driver = access_.DriverOf(request.plugin_id()),
+              .kind = CallKey::Kind::kVolumeName,
+              .id = request.name()};
+  BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
+                            co_await access_.WaitTurn({std::move(key)}, call.deadline));
   BERTH_CO_ASSIGN_OR_RETURN(
       const Controller controller,
-      co_await FindController(request.plugin_id(), ControllerWork::kNewVolume, call.deadline));
+      co_await access_.Find(request.plugin_id(), ControllerWork::kNewVolume, call.deadline));
   const PluginFacts& facts = controller.facts;
   if (!facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
-    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "create volumes");
+    co_return Lacks(controller.plugin_id, "CREATE_DELETE_VOLUME", "create volumes");
   }
   if (create.volume_content_source().has_snapshot() &&
       !facts.ControllerCan(ControllerRpc::CREATE_DELETE_SNAPSHOT)) {
-    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_SNAPSHOT,
-                    "fill a volume from a snapshot");
+    co_return Lacks(controller.plugin_id, "CREATE_DELETE_SNAPSHOT", "fill a volume from a snapshot");
   }
   if (create.volume_content_source().has_volume() && !facts.ControllerCan(ControllerRpc::CLONE_VOLUME)) {
-    co_return Lacks(controller.plugin_id, ControllerRpc::CLONE_VOLUME, "fill a volume from another one");
+    co_return Lacks(controller.plugin_id, "CLONE_VOLUME", "fill a volume from another one");
   }
   for (auto& capability : *create.mutable_volume_capabilities()) FitAccessMode(facts, &capability);
   if (facts.HasService(::csi::v1::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS)) {
@@ -135,48 +87,40 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::DeleteVolumeRequest deletion, CheckDelete(request));
   BERTH_CO_ASSIGN_OR_RETURN(
+      const CallTurns::Turn turn,
+      co_await access_.WaitTurn(request.plugin_id(), request.volume_id(), call.deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(
       const Controller controller,
-      co_await FindController(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline));
+      co_await access_.Find(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline));
   if (!controller.facts.ControllerCan(ControllerRpc::CREATE_DELETE_VOLUME)) {
-    co_return Lacks(controller.plugin_id, ControllerRpc::CREATE_DELETE_VOLUME, "delete volumes");
+    co_return Lacks(controller.plugin_id, "CREATE_DELETE_VOLUME", "delete volumes");
   }
-  VolumeKey key = KeyOf(controller.plugin_id, request.volume_id());
-  if (const auto held = FindHeld(controller.plugin_id, request.volume_id())) {
-    std::set<std::string> consumers;
-    for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
-    co_return absl::FailedPreconditionError(fmt::format(
-        "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(request.volume_id()),
-        held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
-  }
-  if (publishing_.contains(key)) {
-    co_return absl::FailedPreconditionError(
-        fmt::format("volume {} is being published on this node", Shown(request.volume_id())));
-  }
-  const Hold hold(deleting_, std::move(key));
+  BERTH_CO_RETURN_IF_ERROR(access_.MayDelete(controller.plugin_id, request.volume_id()));
+  const ControllerAccess::Hold hold = access_.HoldForDelete(controller.plugin_id, request.volume_id());
   const auto answer = co_await controller.client->DeleteVolume(deletion, call.deadline);
   if (!answer.ok()) {
     co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume,
                         ToStdMap(deletion.secrets()));
   }
-  for (const std::string& id : SameDriver(control_.plugins(), controller.plugin_id)) {
-    const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, request.volume_id());
-    if (!struck.ok()) co_return Annotate(struck, "it is deleted; repeat the request for what is noted of it");
-  }
+  BERTH_CO_RETURN_IF_ERROR(co_await access_.CancelOwedExpansion(controller.plugin_id, request.volume_id()));
   co_return v1::DeleteVolumeResponse();
 }
 
 NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      const CallTurns::Turn turn,
+      co_await access_.WaitTurn(request.plugin_id(), request.volume_id(), call.deadline));
   const auto controller =
-      co_await FindController(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline);
+      co_await access_.Find(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline);
   const bool by_controller = controller.ok() && controller->facts.ControllerCan(ControllerRpc::EXPAND_VOLUME);
   // A controller that may be there, but not now, must not be passed over: the storage would not have grown.
   if (absl::IsUnavailable(controller.status()) || absl::IsNotFound(controller.status()) ||
       absl::IsDeadlineExceeded(controller.status())) {
     co_return controller.status();
   }
-  const std::optional<VolumeView> held = FindHeld(request.plugin_id(), request.volume_id());
+  const std::optional<VolumeView> held = access_.FindHeld(request.plugin_id(), request.volume_id());
   v1::ExpandVolumeResponse answer;
   if (!by_controller) {
     BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
@@ -208,7 +152,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   if (!grown->node_expansion_required()) co_return answer;
 
   // Looked up again: it may have been published or released meanwhile.
-  const std::optional<VolumeView> now = FindHeld(request.plugin_id(), request.volume_id());
+  const std::optional<VolumeView> now = access_.FindHeld(request.plugin_id(), request.volume_id());
   const std::vector<std::string> ids =
       now ? std::vector<std::string>{now->plugin_id}
           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller->plugin_id));

@@ -22,12 +22,9 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
   checked.origin = call.origin;
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
-  VolumeKey key = KeyOf(checked.plugin_id, checked.volume_id);
-  if (deleting_.contains(key)) {
-    co_return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(checked.volume_id)));
-  }
+  BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(checked.plugin_id, checked.volume_id));
   BERTH_CO_ASSIGN_OR_RETURN(const NodeDrainer::Admission admitted, drainer_.Admit(checked));
-  const Hold hold(publishing_, std::move(key));
+  const ControllerAccess::Hold hold = access_.HoldForPublish(checked.plugin_id, checked.volume_id);
   const std::string plugin_id = checked.plugin_id;
   const std::string volume_id = checked.volume_id;
   const std::map<std::string, std::string> secrets = checked.secrets;

@@ -331,7 +331,8 @@ TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
     asio::io_context unused;
     NoScheduler scheduler;
     NodeDrainer drainer(unused.get_executor(), "/nonexistent", node_.mounter(), node_.events());
-    NodeApi api({}, {control, controllers, node_.mounter(), declared, drainer, scheduler, node_.events()});
+    ControllerAccess access(unused.get_executor(), control, controllers, node_.mounter());
+    NodeApi api({}, {control, access, node_.mounter(), declared, drainer, scheduler, node_.events()});
     NodeServerOptions options;
     options.socket_path = node_.path();
     return NodeServer::Start(unused.get_executor(), std::move(options), *policy, api).status();

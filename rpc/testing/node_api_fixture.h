@@ -83,12 +83,13 @@ class NodeApiTest : public testing::Test {
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
+  ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
   FakeDeclared declared_;
   FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 10};
   NodeDrainer drainer_{loop_.get_executor(), directory_ + "/node-drain.json", mounter_, events_};
   NodeParts parts_{.control = control_,
-                   .controllers = controllers_,
+                   .access = access_,
                    .mounter = mounter_,
                    .declared = declared_,
                    .drainer = drainer_,

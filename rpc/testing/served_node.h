@@ -144,6 +144,7 @@ class ServedNode {
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
+  ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
   FakeDeclared declared_;
   FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 100};
@@ -151,7 +152,7 @@ class ServedNode {
   std::shared_ptr<LogFeed> log_ = std::make_shared<LogFeed>();
   NodeApi api_{{.node_id = "n1"},
                {.control = control_,
-                .controllers = controllers_,
+                .access = access_,
                 .mounter = mounter_,
                 .declared = declared_,
                 .drainer = drainer_,

@@ -1,0 +1,49 @@
+#include "rpc/call_turns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rpc/shown.h"
+
+namespace berth {
+
+Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, TimePoint deadline) {
+  std::ranges::sort(keys);
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  for (const CallKey& key : keys) {
+    const auto line = lines_.find(key);
+    if (line != lines_.end() && line->second.size() > kWaiting) {
+      co_return absl::ResourceExhaustedError(
+          fmt::format("{} calls about {} wait already", kWaiting, Shown(key.id)));
+    }
+  }
+  // From here on it stands in line; however this ends, its end takes it out.
+  Turn turn(*this, std::make_unique<Ticket>(std::move(keys), executor_));
+  Ticket* const ticket = turn.ticket_.get();
+  for (const CallKey& key : ticket->keys) lines_[key].push_back(ticket);
+  if (!co_await ticket->moved.WaitUntil([this, ticket] { return IsFirst(*ticket); }, deadline)) {
+    co_return absl::DeadlineExceededError(
+        fmt::format("an earlier call about {} goes on still", Shown(ticket->keys.front().id)));
+  }
+  co_return turn;
+}
+
+bool CallTurns::IsFirst(const Ticket& ticket) const {
+  return std::ranges::all_of(
+      ticket.keys, [this, &ticket](const CallKey& key) { return lines_.at(key).front() == &ticket; });
+}
+
+void CallTurns::Leave(const Ticket& ticket) {
+  for (const CallKey& key : ticket.keys) {
+    const auto line = lines_.find(key);
+    std::erase(line->second, &ticket);
+    if (line->second.empty()) {
+      lines_.erase(line);
+    } else {
+      line->second.front()->moved.NotifyAll();
+    }
+  }
+}
+
+}  // namespace berth

@@ -1,0 +1,83 @@
+// One call at a time about each volume and snapshot, in the order in which they were asked for.
+//
+// CSI wants no two calls of a controller in flight about one volume. A call is about one thing or several
+// (its keys), and its turn comes once no earlier call about any of them is left: two calls can never wait for
+// each other. Owned by ControllerAccess; loop thread only; outlives the turns that it gave.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <compare>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+
+namespace berth {
+
+// What a call is about. What is still to be made has only the caller's name for it.
+struct CallKey {
+  enum class Kind { kVolume, kVolumeName, kSnapshot, kSnapshotName, kGroup, kGroupName, kListing };
+
+  std::string driver;
+  Kind kind = Kind::kVolume;
+  std::string id;
+
+  auto operator<=>(const CallKey&) const = default;
+};
+
+class CallTurns {
+ public:
+  // How many may wait for one thing.
+  static constexpr size_t kWaiting = 64;
+
+  class Turn;
+
+  explicit CallTurns(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+  CallTurns(const CallTurns&) = delete;
+  CallTurns& operator=(const CallTurns&) = delete;
+
+  // Without keys it is at once. DEADLINE_EXCEEDED: an earlier call goes on still; RESOURCE_EXHAUSTED: too
+  // many wait.
+  [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline);
+
+ private:
+  struct Ticket {
+    Ticket(std::vector<CallKey> its, const asio::any_io_executor& executor)
+        : keys(std::move(its)), moved(executor) {}
+
+    std::vector<CallKey> keys;
+    Condition moved;
+  };
+
+  [[nodiscard]] bool IsFirst(const Ticket& ticket) const;
+  void Leave(const Ticket& ticket);
+
+  asio::any_io_executor executor_;
+  std::map<CallKey, std::deque<Ticket*>> lines_;  // never an empty one
+};
+
+// Whoever has it may call; the next one's turn comes when it is gone.
+class CallTurns::Turn {
+ public:
+  Turn(CallTurns& turns, std::unique_ptr<Ticket> ticket) : turns_(&turns), ticket_(std::move(ticket)) {}
+  ~Turn() {
+    if (ticket_) turns_->Leave(*ticket_);
+  }
+  Turn(Turn&&) = default;
+  Turn& operator=(Turn&&) = delete;
+
+ private:
+  friend class CallTurns;
+
+  CallTurns* turns_;
+  std::unique_ptr<Ticket> ticket_;
+};
+
+}  // namespace berth

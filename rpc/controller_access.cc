@@ -1,0 +1,126 @@
+#include "rpc/controller_access.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "base/status.h"
+#include "rpc/convert.h"
+#include "rpc/shown.h"
+
+namespace berth {
+
+Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(std::string name,
+                                                                               ControllerWork work,
+                                                                               TimePoint deadline) {
+  while (true) {
+    BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name, work));
+    const PluginSnapshot& plugin = control_.plugins().at(id);
+    if (!plugin.held) {
+      Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
+      if (controller.client) co_return controller;
+      co_return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
+    }
+    if (Clock::now() >= deadline) {
+      co_return absl::DeadlineExceededError(
+          fmt::format("plugin {} is being replaced and takes no calls yet{}{}", id,
+                      plugin.reason.empty() ? "" : ": ", Shown(plugin.reason)));
+    }
+    co_await controllers_.WaitChange(deadline);
+  }
+}
+
+absl::StatusOr<ControllerAccess::Controller> ControllerAccess::FindNow(const std::string& name) const {
+  BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name));
+  const PluginSnapshot& plugin = control_.plugins().at(id);
+  Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
+  if (plugin.held || controller.client == nullptr) {
+    return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now", id));
+  }
+  return controller;
+}
+
+std::string ControllerAccess::DriverOf(const std::string& name) const {
+  const auto plugin = control_.plugins().find(name);
+  const bool known = plugin != control_.plugins().end() && plugin->second.facts.has_value();
+  return known ? plugin->second.facts->name : name;
+}
+
+Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
+                                                                      TimePoint deadline) {
+  return turns_.Wait(std::move(keys), deadline);
+}
+
+Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::string name, std::string volume_id,
+                                                                      TimePoint deadline) {
+  CallKey key{.driver = DriverOf(name), .kind = CallKey::Kind::kVolume, .id = std::move(volume_id)};
+  return turns_.Wait({std::move(key)}, deadline);
+}
+
+std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
+                                                     const std::string& volume_id) const {
+  for (const std::string& id : SameDriver(control_.plugins(), name)) {
+    if (auto volume = mounter_.Find(id, volume_id)) return volume;
+  }
+  return std::nullopt;
+}
+
+absl::Status ControllerAccess::MayDelete(const std::string& name, const std::string& volume_id) const {
+  if (const auto held = FindHeld(name, volume_id)) {
+    std::set<std::string> consumers;
+    for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
+    return absl::FailedPreconditionError(fmt::format(
+        "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(volume_id),
+        held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
+  }
+  if (publishing_.contains(KeyOf(name, volume_id))) {
+    return absl::FailedPreconditionError(
+        fmt::format("volume {} is being published on this node", Shown(volume_id)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ControllerAccess::MayPublish(const std::string& name, const std::string& volume_id) const {
+  if (!deleting_.contains(KeyOf(name, volume_id))) return absl::OkStatus();
+  return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(volume_id)));
+}
+
+ControllerAccess::Hold ControllerAccess::HoldForDelete(const std::string& name,
+                                                       const std::string& volume_id) {
+  return {deleting_, KeyOf(name, volume_id)};
+}
+
+ControllerAccess::Hold ControllerAccess::HoldForPublish(const std::string& name,
+                                                        const std::string& volume_id) {
+  return {publishing_, KeyOf(name, volume_id)};
+}
+
+Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {
+  for (const std::string& id : SameDriver(control_.plugins(), name)) {
+    const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, volume_id);
+    if (!struck.ok()) co_return Annotate(struck, "it is deleted; repeat the request for what is noted of it");
+  }
+  co_return absl::OkStatus();
+}
+
+absl::Status Lacks(std::string_view plugin_id, std::string_view capability, std::string_view what) {
+  return absl::FailedPreconditionError(
+      fmt::format("plugin {} cannot {} (no {})", plugin_id, what, capability));
+}
+
+absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc,
+                       const std::map<std::string, std::string>& secrets) {
+  return Annotate(HideSecrets(status, secrets), fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
+}
+
+void FitAccessMode(const PluginFacts& facts, ::csi::v1::VolumeCapability* capability) {
+  using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
+  if (facts.ControllerCan(::csi::v1::ControllerServiceCapability::RPC::SINGLE_NODE_MULTI_WRITER)) return;
+  const auto mode = capability->access_mode().mode();
+  if (mode == AccessMode::SINGLE_NODE_MULTI_WRITER || mode == AccessMode::SINGLE_NODE_SINGLE_WRITER) {
+    capability->mutable_access_mode()->set_mode(AccessMode::SINGLE_NODE_WRITER);
+  }
+}
+
+}  // namespace berth

@@ -1,0 +1,118 @@
+// How a plugin's controller is reached: which one is called, one call about a volume at a time, and no volume
+// deleted that this node uses.
+//
+// Shared by all who call controllers here: NodeApi, ControllerCalls, and the volumes that files declare.
+// Owned by main; loop thread only. What it is given outlives it, and it outlives whoever calls.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "csi/client.h"
+#include "csi/errors.h"
+#include "csi/plugin_facts.h"
+#include "mounter/mounter.h"
+#include "rpc/call_turns.h"
+#include "rpc/controller_directory.h"
+#include "rpc/plugin_choice.h"
+
+namespace berth {
+
+class ControllerAccess {
+ public:
+  // Which controller to call, and what it can do.
+  struct Controller {
+    std::string plugin_id;
+    std::shared_ptr<CsiClient> client;
+    PluginFacts facts;
+  };
+  class Hold;
+
+  ControllerAccess(asio::any_io_executor executor, PluginControl& control, ControllerDirectory& controllers,
+                   Mounter& mounter)
+      : control_(control), controllers_(controllers), mounter_(mounter), turns_(std::move(executor)) {}
+
+  // The controller that serves `name`, a plugin's id or driver: errors are ChooseController's, and
+  // UNAVAILABLE where its socket is not there. While it is held, Find waits, until `deadline`
+  // (DEADLINE_EXCEEDED), and FindNow is UNAVAILABLE. Between the return and the call that it is for nothing
+  // may be awaited.
+  [[nodiscard]] Awaitable<absl::StatusOr<Controller>> Find(std::string name, ControllerWork work,
+                                                           TimePoint deadline);
+  [[nodiscard]] absl::StatusOr<Controller> FindNow(const std::string& name) const;
+
+  // What `name` is a driver of, as far as it is known; else `name`.
+  [[nodiscard]] std::string DriverOf(const std::string& name) const;
+
+  // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are
+  // CallTurns'.
+  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
+                                                                    TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::string name, std::string volume_id,
+                                                                    TimePoint deadline);
+
+  // The volume as it is held here under any plugin id of the same driver.
+  [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
+                                                   const std::string& volume_id) const;
+
+  // Whichever comes first, a publish or a delete, keeps the other out for as long as its Hold lives.
+  // FAILED_PRECONDITION: it is held or being published here; ABORTED: it is being deleted.
+  [[nodiscard]] absl::Status MayDelete(const std::string& name, const std::string& volume_id) const;
+  [[nodiscard]] absl::Status MayPublish(const std::string& name, const std::string& volume_id) const;
+  [[nodiscard]] Hold HoldForDelete(const std::string& name, const std::string& volume_id);
+  [[nodiscard]] Hold HoldForPublish(const std::string& name, const std::string& volume_id);
+
+  // A volume that was deleted is owed no expansion. An error says that it is deleted and still noted.
+  [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string name, std::string volume_id);
+
+ private:
+  using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
+
+  [[nodiscard]] VolumeKey KeyOf(const std::string& name, const std::string& volume_id) const {
+    return {DriverOf(name), volume_id};
+  }
+
+  PluginControl& control_;
+  ControllerDirectory& controllers_;
+  Mounter& mounter_;
+  CallTurns turns_;
+  std::map<VolumeKey, int> publishing_;
+  std::map<VolumeKey, int> deleting_;
+};
+
+// Counts one piece of work about one volume for as long as it lives.
+class ControllerAccess::Hold {
+ public:
+  Hold(std::map<VolumeKey, int>& map, VolumeKey key) : map_(&map), key_(std::move(key)) { ++(*map_)[key_]; }
+  ~Hold() {
+    if (map_ != nullptr && --(*map_)[key_] == 0) map_->erase(key_);
+  }
+  Hold(Hold&& other) noexcept : map_(std::exchange(other.map_, nullptr)), key_(std::move(other.key_)) {}
+  Hold& operator=(Hold&&) = delete;
+
+ private:
+  std::map<VolumeKey, int>* map_;
+  VolumeKey key_;
+};
+
+// FAILED_PRECONDITION "plugin P cannot WHAT (no CAPABILITY)".
+[[nodiscard]] absl::Status Lacks(std::string_view plugin_id, std::string_view capability,
+                                 std::string_view what);
+
+// A failed call of the plugin, as the caller sees it.
+[[nodiscard]] absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc,
+                                     const std::map<std::string, std::string>& secrets);
+
+// The access modes that came late to CSI are sent only to a controller that knows them; to the others
+// SINGLE_NODE_WRITER says as much as can be said, and the node sees to the rest. The mounter does the same
+// with its calls.
+void FitAccessMode(const PluginFacts& facts, ::csi::v1::VolumeCapability* capability);
+
+}  // namespace berth
