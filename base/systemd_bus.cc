@@ -100,6 +100,29 @@ struct Jobs {
   }
 };
 
+// Sends `call`, a method of the manager's that queues a job for `unit`, and returns once that job has ended.
+Awaitable<absl::Status> RunJob(Session* session, std::string unit, Message call, std::string what,
+                               TimePoint deadline) {
+  Jobs jobs{.unit = std::move(unit), .results = {}};
+  // Before the call, so that the end of its job cannot be missed.
+  sd_bus_slot* slot = nullptr;
+  const int matched = sd_bus_match_signal_async(session->bus(), &slot, session->sender(), kPath, kManager,
+                                                "JobRemoved", Jobs::OnRemoved, nullptr, &jobs);
+  if (matched < 0) co_return BusStatus(matched, what);
+  const Slot owned(slot);
+  BERTH_CO_ASSIGN_OR_RETURN(const Message reply, co_await session->Call(std::move(call), what, deadline));
+  const char* path = nullptr;
+  const int read = sd_bus_message_read(reply.get(), "o", &path);
+  if (read < 0) co_return BusStatus(read, what);
+
+  const std::string job = path;
+  auto done = [&jobs, job] { return jobs.results.contains(job); };
+  BERTH_CO_RETURN_IF_ERROR(co_await session->Until(std::move(done), what, deadline));
+  if (jobs.results[job] == "done") co_return absl::OkStatus();
+  co_return absl::FailedPreconditionError(
+      fmt::format("{}: systemd's job ended as \"{}\"", what, Printable(jobs.results[job], 64)));
+}
+
 }  // namespace
 
 std::string EscapeUnitName(std::string_view text) {
@@ -147,28 +170,19 @@ Awaitable<absl::StatusOr<bool>> SystemdBus::IsStopping(TimePoint deadline) const
 Awaitable<absl::Status> SystemdBus::StartScope(ScopeRequest request, TimePoint deadline) const {
   BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect(addresses_, deadline));
   const std::string what = fmt::format("start {}", request.name);
-  Jobs jobs{.unit = request.name, .results = {}};
-  // Before the call, so that the end of its job cannot be missed.
-  sd_bus_slot* slot = nullptr;
-  const int matched = sd_bus_match_signal_async(session->bus(), &slot, session->sender(), kPath, kManager,
-                                                "JobRemoved", Jobs::OnRemoved, nullptr, &jobs);
-  if (matched < 0) co_return BusStatus(matched, what);
-  const Slot owned(slot);
-
   BERTH_CO_ASSIGN_OR_RETURN(Message call, NewCall(session->bus(), kManager, "StartTransientUnit"));
   const int written = WriteScope(call.get(), request);
   if (written < 0) co_return BusStatus(written, what);
-  BERTH_CO_ASSIGN_OR_RETURN(const Message reply, co_await session->Call(std::move(call), what, deadline));
-  const char* path = nullptr;
-  const int read = sd_bus_message_read(reply.get(), "o", &path);
-  if (read < 0) co_return BusStatus(read, what);
+  co_return co_await RunJob(session.get(), request.name, std::move(call), what, deadline);
+}
 
-  const std::string job = path;
-  auto done = [&jobs, job] { return jobs.results.contains(job); };
-  BERTH_CO_RETURN_IF_ERROR(co_await session->Until(std::move(done), what, deadline));
-  if (jobs.results[job] == "done") co_return absl::OkStatus();
-  co_return absl::FailedPreconditionError(
-      fmt::format("{}: systemd's job ended as \"{}\"", what, Printable(jobs.results[job], 64)));
+Awaitable<absl::Status> SystemdBus::StopUnit(std::string name, TimePoint deadline) const {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect(addresses_, deadline));
+  const std::string what = fmt::format("stop {}", name);
+  BERTH_CO_ASSIGN_OR_RETURN(Message call, NewCall(session->bus(), kManager, "StopUnit"));
+  const int written = sd_bus_message_append(call.get(), "ss", name.c_str(), "replace");
+  if (written < 0) co_return BusStatus(written, what);
+  co_return co_await RunJob(session.get(), name, std::move(call), what, deadline);
 }
 
 Awaitable<absl::Status> SystemdBus::KillUnit(std::string name, TimePoint deadline) const {

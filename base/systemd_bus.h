@@ -54,6 +54,9 @@ class SystemdBus {
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsStopping(TimePoint deadline) const;
   // Returns once the scope is there with the process in it.
   [[nodiscard]] Awaitable<absl::Status> StartScope(ScopeRequest request, TimePoint deadline) const;
+  // Returns once it has been stopped, as its own settings have it; for no longer than `deadline`, which ends
+  // the wait and not the stopping. NOT_FOUND: it is not loaded.
+  [[nodiscard]] Awaitable<absl::Status> StopUnit(std::string name, TimePoint deadline) const;
   // SIGKILL for all of its processes. Does not wait for their end.
   [[nodiscard]] Awaitable<absl::Status> KillUnit(std::string name, TimePoint deadline) const;
 

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,6 +88,16 @@ class FakeSystemd {
       signals_.push_back({name, true});
     }
     Wake();
+  }
+  // It does not stop when it is asked to: only when it is killed.
+  void MakeStubborn(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    stubborn_.insert(name);
+  }
+  // The units that were to be stopped and to be killed, "stop a.service", in order.
+  [[nodiscard]] std::vector<std::string> ended() const {
+    const std::lock_guard lock(mutex_);
+    return ended_;
   }
   // What `name` is, by another name.
   void AddAlias(const std::string& alias, const std::string& name) {
@@ -210,7 +221,45 @@ class FakeSystemd {
     if (Is(message, "Subscribe")) return sd_bus_reply_method_return(message, "");
     if (Is(message, "ListUnitsByNames")) return AnswerUnits(message);
     if (Is(message, "StartTransientUnit")) return AnswerStart(message);
+    if (Is(message, "StopUnit")) return AnswerStop(message);
+    if (Is(message, "KillUnit")) return AnswerKill(message);
     return 0;
+  }
+
+  int AnswerStop(sd_bus_message* message) {
+    const char* name = nullptr;
+    const char* mode = nullptr;
+    sd_bus_message_read(message, "ss", &name, &mode);
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::string("stop ") + name);
+    const auto unit = units_.find(name);
+    if (unit == units_.end()) {
+      return sd_bus_reply_method_errorf(message, "org.freedesktop.systemd1.NoSuchUnit", "Unit %s not loaded.",
+                                        name);
+    }
+    constexpr const char* kJob = "/org/freedesktop/systemd1/job/9";
+    const int answered = sd_bus_reply_method_return(message, "o", kJob);
+    if (stubborn_.contains(name)) {
+      unit->second.job = true;
+      return answered;
+    }
+    unit->second = {"inactive", false};
+    signals_.push_back({name, false});
+    sd_bus_emit_signal(sd_bus_message_get_bus(message), "/org/freedesktop/systemd1",
+                       "org.freedesktop.systemd1.Manager", "JobRemoved", "uoss", 9, kJob, name, "done");
+    Wake();
+    return answered;
+  }
+
+  int AnswerKill(sd_bus_message* message) {
+    const char* name = nullptr;
+    sd_bus_message_read(message, "s", &name);
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::string("kill ") + name);
+    units_[name] = {"failed", false};
+    signals_.push_back({name, false});
+    Wake();
+    return sd_bus_reply_method_return(message, "");
   }
 
   int AnswerUnits(sd_bus_message* message) {
@@ -315,6 +364,8 @@ class FakeSystemd {
   std::string system_state_ = "running";
   std::map<std::string, Unit> units_;
   std::map<std::string, std::string> aliases_;
+  std::set<std::string> stubborn_;
+  std::vector<std::string> ended_;
   std::vector<Signal> signals_;
   int asked_ = 0;
   int connections_ = 0;
