@@ -167,7 +167,7 @@ TEST_F(NodeApiClusterTest, WithoutTheRightToChangeALifeIsAProcessOfTheCallersUse
 TEST_F(NodeApiClusterTest, ANodeWithoutASchedulerSaysSo) {
   NoScheduler none;
   const NodeParts parts{.control = control_,
-                        .controllers = controllers_,
+                        .access = access_,
                         .mounter = mounter_,
                         .declared = declared_,
                         .drainer = drainer_,

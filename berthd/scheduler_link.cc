@@ -1,0 +1,116 @@
+#include "berthd/scheduler_link.h"
+
+#include <utility>
+
+#include "base/blocking.h"
+#include "base/status.h"
+#include "berthd/version.h"
+#include "rpc/convert.h"
+
+namespace berth {
+namespace {
+
+constexpr auto kStoreOpensWithin = std::chrono::seconds(30);
+
+}  // namespace
+
+SchedulerLink::SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter,
+                             EventLog& events)
+    : executor_(executor), config_(config), mounter_(mounter), events_(events), tasks_(executor, "scheduler") {}
+
+SchedulerLink::~SchedulerLink() = default;
+
+Awaitable<absl::Status> SchedulerLink::Restore() {
+  if (!config_.scheduler.wanted()) co_return absl::OkStatus();
+  BERTH_CO_ASSIGN_OR_RETURN(store_, LinkStore::Open(executor_, config_.state_dir));
+  rows_ = store_->TakeRows();
+  LeaseKeeperOptions options{.state_dir = config_.state_dir,
+                             .runtime_dir = config_.runtime_dir,
+                             .on_expiry = config_.scheduler.on_lease_expiry};
+  options.on_change = [this] {
+    if (!uplink_) return;
+    uplink_->OnNodeChanged();
+    std::map<uint64_t, std::string> now;
+    for (const v1::GivenUp& given_up : keeper_->List()) {
+      const std::string& text = now[given_up.number()] = given_up.SerializeAsString();
+      const auto told = told_given_up_.find(given_up.number());
+      if (told == told_given_up_.end() || told->second != text) uplink_->OnGivenUpChanged(given_up.number());
+    }
+    told_given_up_ = std::move(now);
+  };
+  keeper_ = std::make_unique<LeaseKeeper>(executor_, std::move(options), mounter_, events_, *store_);
+  keeper_->Start(rows_);
+  lease_ = std::make_unique<KeptLease>(*keeper_);
+  co_return absl::OkStatus();
+}
+
+void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers,
+                          ControllerCalls& calls, NodeDrainer& drainer) {
+  if (!store_) return;
+  UplinkOptions options{
+      .node_id = config_.node_id,
+      .version = kBerthVersion,
+      .on_lease_expiry = config_.scheduler.on_lease_expiry == LeasePolicy::kRelease ? v1::RELEASE : v1::KEEP,
+  };
+  for (const UplinkAddress& address : config_.scheduler.addresses) options.addresses.push_back(address.text);
+  for (const RuntimeAbility& runtime : config_.runtimes) options.runtimes.push_back(ToProto(runtime));
+  dialer_ = std::make_unique<SchedulerDialer>(config_.scheduler);
+  UplinkParts parts{
+      .dialer = *dialer_,
+      .lease = *lease_,
+      .rows = *store_,
+      .api = api,
+      .plugins = plugins,
+      .controllers = controllers,
+      .mounter = mounter_,
+      .events = events_,
+      .controller = [&calls](v1::ControllerCall call, TimePoint deadline) -> Awaitable<ControllerResult> {
+        ControllerCalls::Result result = co_await calls.Call(std::move(call), deadline);
+        co_return ControllerResult{.status = std::move(result.status),
+                                   .outcome = result.outcome,
+                                   .answer = std::move(result.answer)};
+      },
+  };
+  uplink_ = std::make_unique<Uplink>(executor_, std::move(options), std::move(parts), std::move(rows_));
+  uplink_->Start();
+  tasks_.Spawn("drain", FollowDrain(drainer));
+}
+
+Awaitable<void> SchedulerLink::FollowDrain(NodeDrainer& drainer) {
+  while (true) {
+    const uint64_t seen = drainer.version();
+    co_await drainer.WaitChange(seen, TimePoint::max());
+    uplink_->OnNodeChanged();
+  }
+}
+
+Awaitable<void> SchedulerLink::Shutdown(TimePoint deadline) {
+  co_await tasks_.Join();
+  if (uplink_) co_await uplink_->Shutdown(deadline);
+  if (keeper_) co_await keeper_->Shutdown();
+  if (store_) co_await store_->Flush(deadline);
+}
+
+void SchedulerLink::OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here) {
+  if (uplink_) uplink_->OnVolumeChanged(plugin_id, volume_id, here);
+}
+
+void SchedulerLink::OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin) {
+  if (uplink_) uplink_->OnConsumerEnded(consumer, cause, origin);
+}
+
+std::vector<std::string> SchedulerLink::Problems() const {
+  std::vector<std::string> problems;
+  if (!store_) return problems;
+  if (std::string problem = store_->problem(); !problem.empty()) problems.push_back("link.db: " + problem);
+  for (std::string& problem : keeper_->Problems()) problems.push_back(std::move(problem));
+  return problems;
+}
+
+std::optional<v1::LinkStatus> SchedulerLink::Status() const { return uplink_ ? uplink_->Status() : std::nullopt; }
+
+Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask, bool wait, TimePoint deadline) {
+  return uplink_ ? uplink_->Claim(std::move(ask), wait, deadline) : none_.Claim(std::move(ask), wait, deadline);
+}
+
+}  // namespace berth

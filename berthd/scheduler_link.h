@@ -1,0 +1,79 @@
+// berthd's link to a central scheduler: what the uplink stands on, made in order and let go of in the reverse order.
+//
+//   link.db ──▶ LeaseKeeper ──▶ Uplink ──▶ SchedulerDialer
+//
+// Where berthd.toml names no scheduler there is nothing of it, and it says so to whoever asks.
+//
+// Owned by main; loop thread only. What it is given outlives it. Decides nothing.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/event_log.h"
+#include "base/task_scope.h"
+#include "berthd/config.h"
+#include "mounter/mounter.h"
+#include "rpc/controller_calls.h"
+#include "rpc/controller_directory.h"
+#include "rpc/node_api.h"
+#include "rpc/node_drainer.h"
+#include "rpc/scheduler_directory.h"
+#include "rpc/uplink/kept_lease.h"
+#include "rpc/uplink/lease_keeper.h"
+#include "rpc/uplink/link_store.h"
+#include "rpc/uplink/scheduler_dialer.h"
+#include "rpc/uplink/uplink.h"
+
+namespace berth {
+
+class SchedulerLink final : public SchedulerDirectory {
+ public:
+  SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter, EventLog& events);
+  ~SchedulerLink() override;
+
+  // Takes up what was kept, the lease above all: once the mounter has recovered, before anybody can ask for
+  // anything. Nothing is dialled yet. Errors: LinkStore::Open's.
+  [[nodiscard]] Awaitable<absl::Status> Restore();
+  // Begins to dial. `drainer` tells of the node's drain.
+  void Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers, ControllerCalls& calls,
+             NodeDrainer& drainer);
+  // Before the mounter's own, and before the destructor.
+  [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline);
+
+  // MounterOptions' hooks.
+  void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
+  void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
+
+  // What an operator should know, a sentence each.
+  [[nodiscard]] std::vector<std::string> Problems() const;
+
+  // SchedulerDirectory.
+  [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
+                                                                 TimePoint deadline) override;
+
+ private:
+  [[nodiscard]] Awaitable<void> FollowDrain(NodeDrainer& drainer);
+
+  asio::any_io_executor executor_;
+  const BerthdConfig& config_;
+  Mounter& mounter_;
+  EventLog& events_;
+  NoScheduler none_;
+  std::unique_ptr<LinkStore> store_;
+  std::map<std::string, std::string> rows_;
+  std::unique_ptr<LeaseKeeper> keeper_;
+  std::unique_ptr<KeptLease> lease_;
+  std::unique_ptr<SchedulerDialer> dialer_;
+  std::unique_ptr<Uplink> uplink_;
+  std::map<uint64_t, std::string> told_given_up_;  // as they were when the uplink was told of them
+  TaskScope tasks_;
+};
+
+}  // namespace berth
