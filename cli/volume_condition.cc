@@ -75,9 +75,12 @@ Condition AwaitingSecrets(const v1::Volume& volume) {
 }
 
 Condition Held(const v1::Volume& volume, const v1::Publication& use) {
+  // Another node may have it by its scheduler's will: repeating the publish by hand is no advice.
+  const std::string_view back = use.origin() == v1::SCHEDULER ? "It goes on once its scheduler is heard; or"
+                                                              : "Repeat the publish to have it back, or";
   return {.word = "held",
           .text = fmt::format("nothing is done for {}: {}", use.consumer(), use.held()),
-          .next = fmt::format("Repeat the publish to have it back, or let it go: {}", Unpublish(volume, use)),
+          .next = fmt::format("{} let it go: {}", back, Unpublish(volume, use)),
           .tone = Tone::kCareful};
 }
 

@@ -81,6 +81,8 @@ TEST(VolumeConditionTest, HeldAndAwaitingSecretsSayBothWaysOut) {
   EXPECT_EQ(held.word, "held");
   EXPECT_EQ(held.tone, Tone::kCareful);
   EXPECT_THAT(held.next, AllOf(HasSubstr("Repeat the publish"), HasSubstr("--consumer job-1 --name data")));
+  volume.mutable_publications(0)->set_origin(v1::SCHEDULER);
+  EXPECT_THAT(Only(volume).next, AllOf(HasSubstr("once its scheduler is heard"), HasSubstr("let it go")));
 
   v1::Volume waiting = Published();
   waiting.set_awaiting_secrets(true);

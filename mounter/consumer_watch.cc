@@ -26,23 +26,11 @@
 #include "base/status.h"
 #include "base/systemd_units.h"
 #include "base/unique_fd.h"
+#include "mounter/consumer_handles.h"
 
 namespace berth {
-namespace {
+namespace consumer_internal {
 
-using WaitType = asio::posix::stream_descriptor::wait_type;
-
-constexpr Duration kOpenWithin = std::chrono::seconds(10);
-constexpr Duration kFirstPause = std::chrono::milliseconds(200);
-constexpr Duration kLongestPause = std::chrono::seconds(30);
-// The kernel tells of a cgroup's changes every 10 ms at most. What it has kept back is lost where the group
-// is removed meanwhile, so one more look is taken after each time that it may have told of something.
-constexpr Duration kLookOnceMore = std::chrono::milliseconds(50);
-// Longer ones the kernel does not take.
-constexpr size_t kPathLimit = 4095;
-
-// The process, pinned; its number may have been given to another one before that, which its start time tells.
-// NOT_FOUND: there is none. FAILED_PRECONDITION: it is another one. INVALID_ARGUMENT: it is a thread.
 absl::StatusOr<UniqueFd> OpenProcess(int64_t pid, uint64_t* start_time) {
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
   if (!pidfd.valid()) {
@@ -66,8 +54,6 @@ absl::StatusOr<UniqueFd> OpenProcess(int64_t pid, uint64_t* start_time) {
   return pidfd;
 }
 
-// cgroup.events of a group. NOT_FOUND: there is no such group. INVALID_ARGUMENT: it can be none, or the root,
-// which never ends.
 absl::StatusOr<UniqueFd> OpenCgroup(const std::string& path) {
   const UniqueFd directory(open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid()) {
@@ -88,6 +74,23 @@ absl::StatusOr<UniqueFd> OpenCgroup(const std::string& path) {
   if (access(path.c_str(), F_OK) != 0) return absl::NotFoundError(fmt::format("there is no cgroup {}", path));
   return absl::InvalidArgumentError(fmt::format("{} is the root of its hierarchy, which never ends", path));
 }
+
+}  // namespace consumer_internal
+
+namespace {
+
+using consumer_internal::OpenCgroup;
+using consumer_internal::OpenProcess;
+using WaitType = asio::posix::stream_descriptor::wait_type;
+
+constexpr Duration kOpenWithin = std::chrono::seconds(10);
+constexpr Duration kFirstPause = std::chrono::milliseconds(200);
+constexpr Duration kLongestPause = std::chrono::seconds(30);
+// The kernel tells of a cgroup's changes every 10 ms at most. What it has kept back is lost where the group
+// is removed meanwhile, so one more look is taken after each time that it may have told of something.
+constexpr Duration kLookOnceMore = std::chrono::milliseconds(50);
+// Longer ones the kernel does not take.
+constexpr size_t kPathLimit = 4095;
 
 // False: no process is in it, or it is gone. Reading also tells the kernel up to where its changes are known.
 bool Populated(int events) {

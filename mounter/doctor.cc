@@ -10,6 +10,7 @@
 
 #include "base/size_text.h"
 #include "base/status.h"
+#include "mounter/volume_machine.h"
 
 namespace berth {
 namespace {
@@ -88,8 +89,8 @@ class VolumeExamination {
 
   void Publication(const PublicationRecord& p) {
     const std::string who = Describe(p.key);
-    if (!p.held.empty()) {
-      Add(Severity::kWarning, "publication.held", p.key, fmt::format("{}: {}", who, p.held));
+    if (const std::string why = VolumeMachine::WaitsFor(p); !why.empty()) {
+      Add(Severity::kWarning, "publication.held", p.key, fmt::format("{}: {}", who, why));
       return;
     }
     if (p.state != PublicationState::kPublished) return;
@@ -157,7 +158,8 @@ class VolumeExamination {
   bool Failing() {
     std::set<std::string> told;
     for (const PublicationRecord& p : volume_.record.publications) {
-      if (p.state == PublicationState::kPublished || p.last_error.empty() || !p.held.empty()) continue;
+      if (p.state == PublicationState::kPublished || p.last_error.empty()) continue;
+      if (!VolumeMachine::WaitsFor(p).empty()) continue;
       Add(Severity::kWarning, "volume.failing", p.key,
           fmt::format("{}: not {} yet: {}; {}", Describe(p.key), Aim(p), p.last_error, NextTry()));
       told.insert(p.last_error);

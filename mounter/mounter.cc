@@ -42,7 +42,9 @@ void MounterImpl::Uses(const std::string& consumer, const std::string& key, bool
   const auto it = by_consumer_.find(consumer);
   if (it == by_consumer_.end()) return;
   it->second.erase(key);
-  if (it->second.empty()) by_consumer_.erase(it);
+  if (!it->second.empty()) return;
+  by_consumer_.erase(it);
+  ForgetEnded(consumer);
 }
 
 void MounterImpl::TellForgotten(const Remainder& forgotten) {
@@ -114,16 +116,17 @@ Awaitable<absl::Status> MounterImpl::Recover() {
 
   size_t unfinished = 0;
   size_t awaiting = 0;
+  bool rebooted = false;
   // By value: an actor may be gone as soon as it begins.
   const auto actors = volumes_;
   context_.recovered = true;
   for (const auto& [key, actor] : actors) {
     const VolumeRecord& record = actor->machine().record();
-    actor->Reconcile({.start = true, .rebooted = record.boot_id != BootId()});
+    const std::string before = record.boot_id;
+    actor->Reconcile({.start = true, .rebooted = before != BootId()});
     actor->TellChanges();
-    awaiting += static_cast<size_t>(std::ranges::any_of(record.publications, [](const PublicationRecord& p) {
-      return p.origin == Origin::kScheduler && !p.held.empty();
-    }));
+    awaiting += actor->Awaits(Origin::kScheduler) ? 1 : 0;
+    rebooted = rebooted || before != BootId();
     if (!actor->machine().Unsettled()) continue;
     ++unfinished;
     context_.events.Append({.type = "volume.recovered",
@@ -134,13 +137,8 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     actor->Start();
   }
   if (awaiting > 0) {
-    context_.events.Append(
-        {.type = "node.awaiting_scheduler",
-         .plugin_id = "",
-         .volume_id = "",
-         .consumer = "",
-         .message = fmt::format("{} volumes wait for their scheduler's word, since the node was restarted",
-                                awaiting)});
+    TellAwaitingScheduler(fmt::format("{} volumes wait for their scheduler's word, since {} was restarted",
+                                      awaiting, rebooted ? "the node" : "berthd"));
   }
   WatchHealth();
   SPDLOG_INFO("{} volumes in the journal, {} with unfinished steps, {} that wait for a scheduler",
@@ -184,11 +182,6 @@ void MounterImpl::WatchHealth() {
   health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
                   std::move(told));
   context_.scope.Spawn("health of mounts", health_->Run());
-}
-
-void MounterImpl::Confirm(Origin origin) {
-  const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) actor->Confirm(origin);
 }
 
 std::vector<std::string> MounterImpl::Problems() const {

@@ -19,7 +19,8 @@
 // answer; the consumer has to be restarted), .alive (it answers again), .remounted (lost or dead, it was
 // mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
 // .stranger (in the tree and not in the journal, left alone); plugin.lied (it answered OK, and the kernel
-// disagrees); node.awaiting_scheduler (volumes wait for Confirm), node.journal_rebuilt.
+// disagrees); node.awaiting_scheduler (a scheduler's volumes wait for Confirm: told once, for the node),
+// node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -60,7 +61,7 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
 enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
-  kScheduler,  // the central scheduler: after a reboot it waits for Confirm
+  kScheduler,  // the central scheduler: after a start of berthd it waits for Confirm
 };
 
 // What a consumer consists of, where the caller said: once that has ended, its publication is released.
@@ -152,6 +153,14 @@ struct UnpublishRequest {
   bool operator==(const UnpublishRequest&) const = default;
 };
 
+// A volume, by what its plugin and the storage call it.
+struct VolumeRef {
+  std::string plugin_id;
+  std::string volume_id;
+
+  auto operator<=>(const VolumeRef&) const = default;
+};
+
 struct UnpublishResult {
   bool was_published = false;  // there was something to undo
   bool may_live_on = false;    // the file system may still be in use, or not be written
@@ -176,8 +185,8 @@ struct PublicationView {
   bool ephemeral = false;
   ConsumerLife life = {};
   bool awaiting_secrets = false;
-  // Why nothing is done about it until somebody says so: "the node was restarted: ...". Empty: nothing is
-  // awaited.
+  // Why nothing is done about it until somebody says so: "the node was restarted: ...", "no valid lease of
+  // the scheduler since ...". Empty: nothing is awaited.
   std::string held = {};
   // Its mount is there and does not answer, or not any more (ENOTCONN): the error. Empty: it is well.
   std::string dead = {};
@@ -300,6 +309,16 @@ class PluginDirectory {
   [[nodiscard]] virtual Awaitable<void> WaitUsable(std::string plugin_id, TimePoint deadline) = 0;
 };
 
+// How consumers are ended (consumer_end.h).
+struct ConsumerEndOptions {
+  // Between being asked to end (SIGTERM) and being killed.
+  Duration grace = std::chrono::seconds(10);
+  // What no consumer may be, besides berthd itself: the slice, and the name of the directory, of the plugins'
+  // control groups.
+  std::string plugins_slice = "berth-plugins.slice";
+  std::string plugins_directory = "berth-plugins";
+};
+
 struct MounterOptions {
   std::string state_dir;                           // journal.db, and the tree volumes/<hash>/…
   std::string helper_path;                         // berth-mount-helper
@@ -313,6 +332,10 @@ struct MounterOptions {
   // Must not call the Mounter.
   std::function<void(const std::string& plugin_id, const std::string& volume_id, bool here)>
       on_volume_changed;
+  // Called once when a consumer has ended, or somebody said so, for each origin that published for it: what
+  // it uses is being released. `cause`: "process 123 has ended", or as ConsumerEnded was told. Told anew
+  // after a restart of berthd for one whose volumes had not all left.
+  std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> on_consumer_ended;
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
   std::function<void(std::string_view point)> at_boundary;
@@ -320,6 +343,7 @@ struct MounterOptions {
   Duration health_interval = std::chrono::seconds(30);
   // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
   std::string credentials_dir;
+  ConsumerEndOptions consumer_end = {};
 };
 
 class Mounter {
@@ -345,13 +369,34 @@ class Mounter {
                                                                        TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request,
                                                                              TimePoint deadline) = 0;
-  // The consumer has ended: every publication of its is unpublished, side by side. Returns how many there
-  // were; the first error if any could not be undone (it goes on in the background).
+  // The consumer has ended, as `cause` says ("said by uid 0"): every publication of its is unpublished, side
+  // by side. Returns how many there were; the first error if any could not be undone (it goes on in the
+  // background).
   [[nodiscard]] virtual Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer,
+                                                                        std::string cause,
                                                                         TimePoint deadline) = 0;
-  // The scheduler was heard, and the node has a valid lease: its publications that waited for that since a
-  // reboot are staged and published again.
+  // The scheduler was heard, and the node has a valid lease: its publications that waited for that go on, and
+  // what was lost or died meanwhile is mounted again. From when berthd starts until then, nothing forward is
+  // begun of what it left under way for a scheduler; what is undone goes on.
   virtual void Confirm(Origin origin) = 0;
+  // The opposite: from now on, until Confirm, nothing forward is begun or repeated for what `origin` asked
+  // for, for this reason, which people see. A publish that has not begun ends with UNAVAILABLE. What is
+  // published stays, and what is undone goes on. A Publish that comes later is carried out: whether it may
+  // come is its caller's to know.
+  virtual void Withhold(Origin origin, std::string why) = 0;
+
+  // Volumes that `origin` published and that one node alone may write to, which those that wait for one
+  // that cannot be heard need most. Not among them: what is only read, and what several nodes may write to.
+  [[nodiscard]] virtual std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const = 0;
+  // Lets a volume go against its consumers' will: ends those that `origin` published it for, as far as it is
+  // known what they consist of (consumer_end.h), unpublishes it for them, and looks. OK: they have ended, the
+  // volume has left its plugin, and the kernel shows no mount of it; or there was nothing to let go. Of a
+  // consumer of which nobody said what it consists of the kernel's word alone counts: may_live_on says
+  // whether somebody has it still. An error says what stands in the way, FAILED_PRECONDITION also where
+  // others use the volume here; what was begun goes on in the background, and the same may be asked for
+  // again.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
+                                                                          TimePoint deadline) = 0;
 
   // For GetVolumeStats and ExpandVolume's part on the node; one of each in flight per volume.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(

@@ -11,6 +11,7 @@
 #include "base/event_log.h"
 #include "base/process.h"
 #include "base/task_scope.h"
+#include "mounter/consumer_end.h"
 #include "mounter/consumer_watch.h"
 #include "mounter/journal.h"
 #include "mounter/mount_helper.h"
@@ -35,6 +36,7 @@ struct MounterContext {
         scope(loop, "mounter"),
         helper(options.helper_path, scope),
         consumers(loop),
+        consumer_end(consumers, options.consumer_end),
         gates(loop, options.calls_per_plugin),
         work_ended(loop) {}
 
@@ -50,6 +52,7 @@ struct MounterContext {
   TaskScope scope;
   MountHelper helper;
   ConsumerWatch consumers;
+  ConsumerEnd consumer_end;
   // From Recover on; none where the kernel does not let us watch.
   std::unique_ptr<MountWatch> watch;
   PluginGates gates;
@@ -61,6 +64,8 @@ struct MounterContext {
 
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
+  // A consumer has ended, whose publication `origin` asked for.
+  std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> consumer_ended;
   // A consumer begins or ceases to use the volume of this journal key.
   std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
 

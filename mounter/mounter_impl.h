@@ -2,6 +2,7 @@
 //
 //   mounter.cc          opening, recovery, shutdown, what others change
 //   mounter_requests.cc publish, unpublish and the like, each handed to its volume
+//   mounter_lease.cc    what follows from a scheduler that is heard, or is not
 //   mounter_queries.cc  what is asked of it: volumes, mounts of a consumer
 //   mounter_examine.cc  explanations and findings: what does not fit together, and its repair
 #pragma once
@@ -36,6 +37,9 @@ class MounterImpl final : public Mounter {
     context_.uses = [this](const std::string& consumer, const std::string& key, bool used) {
       Uses(consumer, key, used);
     };
+    context_.consumer_ended = [this](const std::string& consumer, const std::string& cause, Origin origin) {
+      TellEnded(consumer, cause, origin);
+    };
     context_.remainders.on_forgotten = [this](const Remainder& forgotten) { TellForgotten(forgotten); };
   }
 
@@ -51,8 +55,13 @@ class MounterImpl final : public Mounter {
   Awaitable<void> Shutdown(TimePoint deadline) override;
   Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request, TimePoint deadline) override;
   Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint deadline) override;
-  Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, TimePoint deadline) override;
+  Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, std::string cause,
+                                                  TimePoint deadline) override;
   void Confirm(Origin origin) override;
+  void Withhold(Origin origin, std::string why) override;
+  std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const override;
+  Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
+                                                    TimePoint deadline) override;
   Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                        int64_t required_bytes) override;
   Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id, std::string volume_id) override;
@@ -102,6 +111,12 @@ class MounterImpl final : public Mounter {
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
+  void TellAwaitingScheduler(std::string message);
+  void ForgetEnded(const std::string& consumer);
+  // Tells that a consumer has ended, once for each origin until it uses something anew.
+  void TellEnded(const std::string& consumer, const std::string& cause, Origin origin);
+  // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
+  [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
   void TellForgotten(const Remainder& forgotten);
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
@@ -115,6 +130,7 @@ class MounterImpl final : public Mounter {
   MounterContext context_;
   std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
+  std::set<std::pair<std::string, Origin>> told_ended_;          // consumers whose volumes are leaving
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
   std::string not_watching_;              // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;

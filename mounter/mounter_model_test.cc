@@ -258,7 +258,7 @@ void MounterModelTest::EndConsumer() {
     if (use.consumer == consumer) uses.push_back(use);
   }
   for (const Use& use : uses) model_.Asked(use, false);
-  const auto ended = loop_.Run(mounter_->ConsumerEnded(consumer, Patience()));
+  const auto ended = loop_.Run(mounter_->ConsumerEnded(consumer, "said so", Patience()));
   Note(fmt::format("consumer {} ended -> {}", consumer, ended.ok() ? "OK" : MessageOf(ended.status())));
   if (!ended.ok()) return;
   for (const Use& use : uses) model_.Gone(use);
@@ -567,7 +567,7 @@ TEST_F(MounterModelTest, NothingAcknowledgedIsLostByRandomFaultsAndKills) {
   if (HasFailure()) return;
   // The end is clean.
   for (int i = 0; i < kConsumers; ++i) {
-    const auto ended = loop_.Run(mounter_->ConsumerEnded(fmt::format("c{}", i), Soon()));
+    const auto ended = loop_.Run(mounter_->ConsumerEnded(fmt::format("c{}", i), "said so", Soon()));
     EXPECT_TRUE(ended.ok()) << ended.status();
   }
   EXPECT_TRUE(Unpublish(Request(kBystander, "still")).ok());

@@ -447,6 +447,28 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
                           "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
 }
 
+TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedAgainOnceItIs) {
+  PublishRequest request = Request();
+  request.remount = true;
+  request.origin = Origin::kScheduler;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  mounter_->Withhold(Origin::kScheduler, "no valid lease of the scheduler since today");
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead"));
+  fuse_.reset();
+  Serve();
+  EXPECT_FALSE(
+      loop_.RunUntil([&] { return CountEvents("volume.remounted") > 0; }, std::chrono::milliseconds(300)))
+      << "several rounds later";
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("no valid lease"));
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+  ASSERT_TRUE(WaitPublished());
+  EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
+}
+
 TEST_F(MounterDeadMountTest, WhatDiesWhileAnotherIsBeingPublishedIsMountedAgainAfterwards) {
   PublishRequest request = Request();
   request.remount = true;

@@ -161,7 +161,7 @@ TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   ASSERT_TRUE(Publish(again).ok());
   ASSERT_TRUE(Publish(Request("v3", "db")).ok());
   plugin_.HangNext("NodeUnpublishVolume", Effect::kDone);
-  const auto ended = loop_.Start(mounter_->ConsumerEnded("web", Soon()));
+  const auto ended = loop_.Start(mounter_->ConsumerEnded("web", "said so", Soon()));
   // The volumes beside the one that hangs are let go meanwhile. Which one hangs is not said: of v1, two may.
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.PublishedCount() <= 3; }));
   EXPECT_FALSE(ended->has_value());
@@ -172,7 +172,7 @@ TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   EXPECT_EQ(mounter_->List().size(), 1U);
   EXPECT_THAT(mounter_->VolumesOf("web"), IsEmpty());
   EXPECT_EQ(mounter_->VolumesOf("db").size(), 1U);
-  EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", Soon())), 0U) << "repeated";
+  EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", "said so", Soon())), 0U) << "repeated";
 }
 
 TEST_F(MounterReleaseTest, WhatWaitedForAConsumerThatHasEndedNeverBegins) {
@@ -180,7 +180,7 @@ TEST_F(MounterReleaseTest, WhatWaitedForAConsumerThatHasEndedNeverBegins) {
   const auto other = loop_.Start(mounter_->Publish(Request("v1", "db"), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
   const auto queued = loop_.Start(mounter_->Publish(Request("v1", "web"), Soon()));
-  const auto ended = loop_.Start(mounter_->ConsumerEnded("web", Soon()));
+  const auto ended = loop_.Start(mounter_->ConsumerEnded("web", "said so", Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return queued->has_value(); }));
   EXPECT_EQ((*queued)->status().code(), absl::StatusCode::kAborted);
   plugin_.Release();

@@ -46,6 +46,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     request.life = *std::move(life);
     if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   }
+  ForgetEnded(request.consumer);
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
   const auto done = co_await Run(actor, std::move(request), deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
@@ -107,7 +108,8 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
   }
 }
 
-Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consumer, TimePoint deadline) {
+Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consumer, std::string cause,
+                                                             TimePoint deadline) {
   if (consumer.empty()) co_return absl::InvalidArgumentError("consumer: empty; name who has ended");
   if (context_.stopping) co_return absl::UnavailableError("berthd is stopping");
   // All are begun before one is awaited.
@@ -126,8 +128,11 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
   }
   for (const auto& actor : actors) {
     const VolumeRecord& record = actor->machine().record();
-    count += static_cast<size_t>(std::ranges::count_if(
-        record.publications, [&](const PublicationRecord& p) { return p.key.consumer == consumer; }));
+    for (const PublicationRecord& p : record.publications) {
+      if (p.key.consumer != consumer) continue;
+      ++count;
+      TellEnded(consumer, cause, p.origin);
+    }
     UnpublishRequest request;
     request.plugin_id = record.plugin_id;
     request.volume_id = record.volume_id;

@@ -57,10 +57,13 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
   const bool block = record.use.access_type == AccessType::kBlock;
   std::string why = fmt::format("not {} any more: somebody else {}", block ? "there" : "mounted",
                                 block ? "removed the device" : "unmounted it");
-  if (p.Remounts() && !record.rebuilt) {
+  const bool repaired = p.Remounts() && !record.rebuilt;
+  if (repaired && p.withheld.empty()) {
     plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
   } else if (!p.uncertain) {
-    plan->push_back({ReconcileAction::kLost, p.key, why + "; publish it again, or unpublish it"});
+    plan->push_back({ReconcileAction::kLost, p.key,
+                     why + (repaired ? "; mounted again once its scheduler was heard"
+                                     : "; publish it again, or unpublish it")});
   }
 }
 

@@ -10,10 +10,11 @@
 //   published, mounted      found (a lost one that is back)           found
 //   published, other mount  over-mounted: told, and unwound when it   found
 //     on top                is unpublished
-//   published, not mounted  lost; `remount`, declared: repaired       declared, `remount`: resumed at once
-//                                                                     scheduler's: held until Confirm
+//   published, not mounted  lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
+//                           a scheduler's that is withheld: later)    scheduler's: held until Confirm
 //                                                                     a caller's: held until its word
-//   publishing              forward (repeated)                        as above: resumed, or held
+//   publishing              forward (repeated); a scheduler's at      as above: resumed, or held
+//                           start: withheld until Confirm
 //   staged, without its     told; staged again before the next        -
 //     mount or with another publish, what lies on top is taken away
 //     on top

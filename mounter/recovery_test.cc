@@ -131,6 +131,18 @@ TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
   EXPECT_EQ(Plan(record, kMounted, kRunning), "found") << "it came back";
 }
 
+TEST(ReconciliationTest, WhatIsWithheldIsToldAndRepairedLater) {
+  VolumeRecord record = RecordIn(kPublished, Origin::kScheduler, true);
+  record.publications[0].withheld = "no valid lease";
+  EXPECT_EQ(Plan(record, kGone, kRunning), "lost");
+  EXPECT_EQ(Plan(record, kGone, kStart), "lost");
+  record.publications[0].uncertain = true;
+  EXPECT_EQ(Plan(record, kGone, kRunning), "") << "told once";
+  EXPECT_EQ(Plan(record, kMounted, kRunning), "found");
+  record.publications[0].withheld.clear();
+  EXPECT_EQ(Plan(record, kGone, kRunning), "repair");
+}
+
 TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
   for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
     VolumeRecord record = RecordIn(kPublished, origin);

@@ -49,6 +49,8 @@ bool SameSubject(const VolumeRequest& a, const VolumeRequest& b) {
   return std::holds_alternative<ExpandRequest>(b);
 }
 
+absl::Status NotBegun(const std::string& why) { return absl::UnavailableError("not begun: " + why); }
+
 PublicationRecord NewPublication(const PublishRequest& request) {
   PublicationRecord publication;
   publication.key = {.consumer = request.consumer, .name = request.name};
@@ -233,7 +235,7 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
   const PublicationRecord* before = machine_.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
-  if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(request, operation->wanted_until));
+  if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(operation, request));
   if (LeavesFileSystemOpen(request)) {
     BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
   }
@@ -243,12 +245,16 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::Status> VolumeActor::GoForward(PublishRequest request, TimePoint wanted_until) {
+Awaitable<absl::Status> VolumeActor::GoForward(std::shared_ptr<VolumeOperation> operation,
+                                               PublishRequest request) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
-  const TimePoint until = std::min(wanted_until, Clock::now() + context_.options.rpc_timeout);
+  const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
   const Step publish{StepKind::kPublish, key};
-  auto superseded = [this, publish] { return Superseded(publish); };
+  auto superseded = [this, publish, operation] {
+    return Superseded(publish) || !operation->withheld.empty();
+  };
   auto plugin = co_await AwaitPlugin(request.plugin_id, superseded, until);
+  if (!operation->withheld.empty()) co_return NotBegun(operation->withheld);
   if (!plugin.ok()) co_return plugin.status();
   Secrets referred;
   const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
@@ -262,6 +268,7 @@ Awaitable<absl::Status> VolumeActor::GoForward(PublishRequest request, TimePoint
   // Nothing is awaited between this and the intent: another volume would take the last place meanwhile.
   BERTH_CO_RETURN_IF_ERROR(MayBegin(request, *plugin));
   if (Superseded(publish)) co_return absl::AbortedError("not begun: an unpublish of the same came after it");
+  if (!operation->withheld.empty()) co_return NotBegun(operation->withheld);
   if (elsewhere) secrets_[key] = std::move(referred);
   BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
   co_return co_await Drive(key);
@@ -305,7 +312,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     // Undone to be mounted again, it may wait for what this request brings.
     publication = machine_.record().Find(key);
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
-                       (machine_.AwaitsSecrets(*publication) || !publication->held.empty());
+                       (machine_.AwaitsSecrets(*publication) || !publication->held.empty() ||
+                        !publication->withheld.empty());
     if (!status.ok() && !waits) co_return Annotate(status, "the volume's last use is still being undone");
   }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));

@@ -69,8 +69,13 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // A verdict about one of WatchedMounts.
   void OnHealth(const std::string& component, const absl::Status& verdict);
   [[nodiscard]] std::vector<WatchedMount> WatchedMounts() const;
-  // What `origin` asked for and what has been held since a reboot goes on. True if there was something.
+  // Nothing forward is begun or repeated of what `origin` asked for; a publish of its that has not begun ends
+  // (UNAVAILABLE). A call that has left is not called back.
+  void Withhold(Origin origin, const std::string& why);
+  // What `origin` asked for and what is held or withheld goes on. True if there was something.
   bool Confirm(Origin origin);
+  // Whether something of `origin`'s waits for its word.
+  [[nodiscard]] bool Awaits(Origin origin) const;
   // An operator's word: a publication whose mount is lost or dead is mounted again, whatever its policy.
   // False where there is nothing to repair.
   bool Repair(const PublicationKey& key, const std::string& why);
@@ -117,7 +122,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
   // Takes a publish to its end that MakeWay has not found published: plugin and secrets, whether it may
   // begin, the intent, the steps.
-  [[nodiscard]] Awaitable<absl::Status> GoForward(PublishRequest request, TimePoint wanted_until);
+  [[nodiscard]] Awaitable<absl::Status> GoForward(std::shared_ptr<VolumeOperation> operation,
+                                                  PublishRequest request);
   // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
   // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
@@ -165,6 +171,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   bool RepairStaging(const std::string& why, bool asked);
   // What died while a step was under way is repaired after it.
   void MendStaging();
+  // What was dead, or taken away, while it was withheld is repaired.
+  void MendWhatWaited();
   void Untrack(uint64_t mount_id);
   [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
   void TellConsumers();
@@ -172,6 +180,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] StepProgress Progress(const Step& step);
   // Whether somebody waits who wants `step` undone: then it is not repeated.
   [[nodiscard]] bool Superseded(const Step& step) const;
+  // Whether `step` goes forward for what is withheld meanwhile.
+  [[nodiscard]] bool Withheld(const Step& step) const;
+  [[nodiscard]] bool MayNotRepeat(const Step& step) const {
+    return Superseded(step) || Withheld(step) || GivenUp(step);
+  }
   // Whether a try of `step` is to be left to itself now.
   [[nodiscard]] bool GivenUp(const Step& step) const;
   // The same of an expansion that was asked for.
@@ -204,7 +217,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   bool sent_ = false;  // the try that runs has called the plugin
   Step trying_;        // the try that runs
   std::set<PublicationKey> remounting_;
-  bool staging_dead_ = false;  // its file system does not answer any more
+  bool staging_dead_ = false;            // its file system does not answer any more
+  std::set<PublicationKey> unrepaired_;  // dead, and to be mounted again once they are not withheld any more
   std::map<std::string, ConsumerLife> watched_;
 
   // The row on the disk is not what holds: a commit failed after the plugin had done its part.

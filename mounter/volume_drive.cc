@@ -62,6 +62,7 @@ Awaitable<absl::Status> VolumeActor::Drive(PublicationKey key) {
     if (follow_up != FollowUp::kPause) continue;
     SaveSoon();
     const auto failure = machine_.TakeFailure(key);
+    if (!failure && Withheld(step)) co_return absl::UnavailableError(machine_.record().Find(key)->withheld);
     co_return failure ? *failure : last_error_;
   }
 }
@@ -72,6 +73,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
   if (publication != nullptr && publication->state == PublicationState::kPublishing) {
     SaveSoon();
     if (!publication->held.empty()) co_return absl::FailedPreconditionError(publication->held);
+    if (!publication->withheld.empty()) co_return absl::UnavailableError(publication->withheld);
     if (machine_.AwaitsSecrets(*publication)) {
       co_return absl::FailedPreconditionError(
           "this publication needs its secrets again, since they are never written down: repeat the publish "
@@ -120,6 +122,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     if (!input) {
       auto given_up = [this, step] { return GivenUp(step); };
       input = co_await Unless(&changed_, std::move(given_up), ReadInput(step, deadline));
+      if (Withheld(step)) input.reset();
     }
     if (!input) {
       report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kGivenUp))};
@@ -142,8 +145,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     last_error_ = report.error;
     const Duration pause = context_.RetryAfter(failures, kFirstRetry, kRetryLimit);
     // A try that would begin at the deadline could only say that it is over.
-    const bool time_left =
-        Clock::now() + pause < deadline && !Superseded(step) && !GivenUp(step) && !context_.stopping;
+    const bool time_left = Clock::now() + pause < deadline && !MayNotRepeat(step) && !context_.stopping;
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
@@ -152,7 +154,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     if (follow_up != FollowUp::kRepeat) co_return follow_up;
 
     next_retry_at_ = WallClock::now() + pause;
-    auto disturbed = [this, &step] { return Superseded(step) || GivenUp(step) || context_.stopping; };
+    auto disturbed = [this, &step] { return MayNotRepeat(step) || context_.stopping; };
     if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {
       co_return FollowUp::kPause;
     }
@@ -318,6 +320,14 @@ bool VolumeActor::Superseded(const Step& step) const {
   });
 }
 
+bool VolumeActor::Withheld(const Step& step) const {
+  if (step.kind != StepKind::kStage && step.kind != StepKind::kPublish && step.kind != StepKind::kExpand) {
+    return false;
+  }
+  const PublicationRecord* publication = machine_.record().Find(step.key);
+  return publication != nullptr && !publication->withheld.empty();
+}
+
 bool VolumeActor::ExpansionGivenUp() const {
   return std::ranges::any_of(queue_, [this](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
@@ -329,7 +339,7 @@ bool VolumeActor::GivenUp(const Step& step) const {
   // What is local comes to its end, and soon.
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
   // Nothing was sent: nothing is lost by beginning anew after what waits.
-  if (!sent_ && (Superseded(step) || (current_ == nullptr && !queue_.empty()))) return true;
+  if (!sent_ && (Superseded(step) || Withheld(step) || (current_ == nullptr && !queue_.empty()))) return true;
   const bool whole_volume = step.kind == StepKind::kStage || step.kind == StepKind::kUnstage;
   return std::ranges::any_of(queue_, [&](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);

@@ -20,6 +20,9 @@ bool Persists(const PublicationRecord& publication) {
          (publication.ephemeral || publication.Remounts() || publication.origin == Origin::kScheduler);
 }
 
+constexpr const char* kNotHeardYet =
+    "berthd was restarted: it waits for its scheduler, and for a valid lease of it";
+
 }  // namespace
 
 VolumeMachine VolumeMachine::Fresh(VolumeRecord record) {
@@ -53,6 +56,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.sent = true;
     publication.secrets_at_hand = false;
     publication.dead.clear();
+    if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
     if (rebooted) publication.mount_id = 0;
     if (publication.state == PublicationState::kPublished) continue;
     publication.uncertain = true;
@@ -76,7 +80,8 @@ bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
 }
 
 bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
-  return publication.held.empty() && !AwaitsSecrets(publication) && !record_.rebuilt;
+  return publication.held.empty() && publication.withheld.empty() && !AwaitsSecrets(publication) &&
+         !record_.rebuilt;
 }
 
 bool VolumeMachine::MayUnstage() const {
@@ -97,6 +102,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   failures_.erase(publication.key);
   publication.state = PublicationState::kPublishing;
   publication.held.clear();
+  publication.withheld.clear();
   if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
     record_.stage_state = StageState::kStaging;
     record_.stage_sent = false;
@@ -106,6 +112,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   if (PublicationRecord* known = record_.Find(publication.key)) {
     Adopt(publication);
     known->held.clear();
+    known->withheld.clear();
     known->state = PublicationState::kPublishing;
     known->had_secrets = publication.had_secrets;
     known->secrets_at_hand = publication.secrets_at_hand;
@@ -219,10 +226,10 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
   if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
 }
 
-bool VolumeMachine::Repair(const PublicationKey& key, std::string error) {
+bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool asked) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return false;
-  if (record_.rebuilt) return false;
+  if (record_.rebuilt || (!publication->withheld.empty() && !asked)) return false;
   publication->uncertain = true;
   publication->last_error = std::move(error);
   publication->secrets_at_hand = false;
@@ -239,13 +246,13 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
-    if (!p.held.empty()) return false;
+    if (!p.held.empty() || (!p.withheld.empty() && !asked)) return false;
     // What is on its way is in nobody's use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p)) continue;
-    if (p.state == PublicationState::kPublished) Repair(p.key, error);
+    if (p.state == PublicationState::kPublished) Repair(p.key, error, asked);
     if (p.state != PublicationState::kPublishing || !p.sent) continue;
     p.state = PublicationState::kUnpublishing;
     p.again = true;
@@ -284,10 +291,26 @@ void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
   publication->held = std::move(why);
 }
 
+void VolumeMachine::Withhold(Origin origin, const std::string& why) {
+  for (PublicationRecord& publication : record_.publications) {
+    if (publication.origin == origin) publication.withheld = why;
+  }
+}
+
+std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
+  if (!publication.held.empty()) return publication.held;
+  if (publication.state == PublicationState::kUnpublishing && !publication.again) return "";
+  const bool well =
+      publication.state == PublicationState::kPublished && !publication.uncertain && publication.dead.empty();
+  return well ? "" : publication.withheld;
+}
+
 bool VolumeMachine::Confirm(Origin origin) {
   bool any = false;
   for (PublicationRecord& publication : record_.publications) {
-    if (publication.origin != origin || publication.held.empty() || record_.rebuilt) continue;
+    if (publication.origin != origin) continue;
+    any = !std::exchange(publication.withheld, "").empty() || any;
+    if (publication.held.empty() || record_.rebuilt) continue;
     any = true;
     Resume(publication.key, publication.held);
     publication.held.clear();
@@ -366,12 +389,13 @@ Step VolumeMachine::ExpansionWhereItCan() const {
   if (record_.owed_expansion_bytes == 0 || expansion_refused_) return {};
   const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
+    if (!p.withheld.empty()) continue;
     const bool published = p.state == PublicationState::kPublished && !p.uncertain;
     if (published && (staged || !NeedsStaging(p))) return {StepKind::kExpand, p.key};
   }
   // With staging, that it is staged will do.
   for (const PublicationRecord& p : record_.publications) {
-    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p)) {
+    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p) && p.withheld.empty()) {
       return {StepKind::kExpand, p.key};
     }
   }

@@ -36,6 +36,9 @@
 //                      with a reference to its secrets never awaits them.
 //   held               nobody may act on it but at somebody's word: after a reboot, a volume that another
 //                      node may have by now (Want, Unwant or Confirm end it).
+//   withheld           its scheduler was not heard since berthd was started, or its lease ran out: nothing
+//                      forward is begun or repeated (Want and Confirm end it; Unwant goes on as ever). What
+//                      is published stays so; a lost or dead mount is not repaired meanwhile.
 //   dead               published, the mount is there, and its file system does not answer. It is well known
 //                      how it got there, so nothing follows of itself but, where asked for, Repair.
 //   owed               an expansion: tried after each stage (or publish, without staging) and then in the
@@ -145,8 +148,9 @@ class VolumeMachine {
   void SetMayLiveOn() { record_.may_live_on = true; }
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
-  // ephemeral. False where that may not be: it is not published, or a rebuilt record does not know how.
-  bool Repair(const PublicationKey& key, std::string error);
+  // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, or it is
+  // withheld and nobody `asked` for it.
+  bool Repair(const PublicationKey& key, std::string error, bool asked = false);
   // The staging's file system is dead: everything is undone, and done again. False where that may not be,
   // since a publication is not to be mounted again of itself, and nobody `asked` for it.
   bool RepairStaging(const std::string& error, bool asked = false);
@@ -156,8 +160,14 @@ class VolumeMachine {
   void Resume(const PublicationKey& key, std::string error);
   // Nothing is done about a publication, for this reason, until Want, Unwant or Confirm.
   void Hold(const PublicationKey& key, std::string why);
-  // Those held that `origin` asked for go on. True if there was one.
+  // Nothing forward is begun or repeated for what `origin` asked for, whatever its state, until Want or
+  // Confirm. What is written down knows nothing of it: Recovered withholds all that is a scheduler's.
+  void Withhold(Origin origin, const std::string& why);
+  // Those held or withheld that `origin` asked for go on. True if there was one.
   bool Confirm(Origin origin);
+  // Why `publication` waits for somebody's word: held, or withheld from something that is to be done for it.
+  // Empty: it does not wait.
+  [[nodiscard]] static std::string WaitsFor(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
   void Owe(int64_t bytes);

@@ -55,10 +55,10 @@ std::string Describe(const Place& place) {
                                  static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
                                  r.stage_sent ? "s" : "", r.owed_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
-    text +=
-        fmt::format(" {}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.state), p.uncertain ? "?" : "",
-                    p.sent ? "s" : "", p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H",
-                    p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
+    text += fmt::format(" {}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.state),
+                        p.uncertain ? "?" : "", p.sent ? "s" : "", p.secrets_at_hand ? "h" : "",
+                        p.held.empty() ? "" : "H", p.withheld.empty() ? "" : "W", p.again ? "A" : "",
+                        p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
   }
   text += fmt::format("{}{}", r.staging_mount_id != 0 ? " mount" : "", r.staging_lost ? " lost" : "");
   text += place.books.staged ? " books: staged" : " books:";
@@ -239,6 +239,11 @@ class Explorer {
         Reach(std::move(found), name, "the staging is found");
       }
     }
+    if (kind_.origin == Origin::kScheduler) {
+      Place withheld = from;
+      withheld.machine.Withhold(kind_.origin, "no valid lease");
+      Reach(std::move(withheld), name, "withhold");
+    }
     Place confirmed = from;
     confirmed.machine.Confirm(kind_.origin);
     Reach(std::move(confirmed), name, "confirm");
@@ -261,7 +266,7 @@ class Explorer {
     if (rebooted) {
       for (const PublicationRecord& p : record->publications) {
         if (p.state == PublicationState::kUnpublishing) continue;
-        if (kind_.remount) {
+        if (kind_.remount && kind_.origin != Origin::kScheduler) {
           to.machine.Resume(p.key, "the node was restarted");
         } else {
           to.machine.Hold(p.key, "the node was restarted");
@@ -278,12 +283,16 @@ class Explorer {
     if (forward) {
       ASSERT_NE(p, nullptr) << name;
       EXPECT_TRUE(p->held.empty()) << name << ": forward while it is held";
+      EXPECT_TRUE(p->withheld.empty()) << name << ": forward while it is withheld";
       EXPECT_TRUE(!p->had_secrets || p->secrets_at_hand) << name << ": forward without its secrets";
       EXPECT_EQ(p->state, PublicationState::kPublishing) << name;
     }
     if (step.kind == StepKind::kPublish && kind_.stages && !kind_.ephemeral) {
       EXPECT_TRUE(from.books.staged) << name << ": published what is not staged";
       EXPECT_FALSE(from.books.bare) << name << ": published from a bare directory";
+    }
+    if (step.kind == StepKind::kExpand) {
+      EXPECT_TRUE(p == nullptr || p->withheld.empty()) << name << ": expanded while it is withheld";
     }
     if (kind_.ephemeral || !kind_.stages) {
       EXPECT_NE(step.kind, StepKind::kStage) << name;
@@ -364,7 +373,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Kind{.name = "Staged"}, Kind{.name = "Unstaged", .stages = false},
         Kind{.name = "Secrets", .secrets = true}, Kind{.name = "Remount", .remount = true},
-        Kind{.name = "Scheduler", .origin = Origin::kScheduler}, Kind{.name = "Ephemeral", .ephemeral = true},
+        Kind{.name = "Scheduler", .origin = Origin::kScheduler},
+        Kind{.name = "SchedulerRemount", .remount = true, .origin = Origin::kScheduler},
+        Kind{.name = "SchedulerEphemeral", .ephemeral = true, .origin = Origin::kScheduler},
+        Kind{.name = "Ephemeral", .ephemeral = true},
         Kind{.name = "EphemeralRemount", .ephemeral = true, .remount = true},
         Kind{.name = "TwoConsumers", .remount = true, .two = true},
         Kind{.name = "StagingLost", .meddled = true},

@@ -396,6 +396,61 @@ TEST(VolumeMachineTest, ConfirmMovesWhatItsOriginAskedForAndNothingElse) {
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage) << "not unstaged: db may hold it, for the plugin";
 }
 
+// As a scheduler published it.
+VolumeMachine OfAScheduler(VolumeMachine machine) {
+  VolumeRecord record = machine.record();
+  for (PublicationRecord& p : record.publications) p.origin = Origin::kScheduler;
+  machine = VolumeMachine::Recovered(record, false);
+  machine.Confirm(Origin::kScheduler);
+  return machine;
+}
+
+TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
+  VolumeMachine machine = OfAScheduler(Staged());
+  ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  machine.Withhold(Origin::kCaller, "another's");
+  ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  machine.Withhold(Origin::kScheduler, "no valid lease");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "no valid lease");
+  VolumeMachine undone = machine;
+  undone.Unwant(kWeb);
+  EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(VolumeMachine::WaitsFor(*undone.record().Find(kWeb)), "");
+  VolumeMachine asked = machine;
+  PublicationRecord again = *machine.record().Find(kWeb);
+  asked.Want(again);
+  EXPECT_EQ(asked.NextFor(kWeb).kind, StepKind::kPublish) << "a caller's word is newer";
+  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "not undone first: it is the same boot";
+  EXPECT_FALSE(machine.Confirm(Origin::kScheduler)) << "nothing waits any more";
+}
+
+TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
+  VolumeMachine machine = OfAScheduler(Published());
+  machine.Withhold(Origin::kScheduler, "no valid lease");
+  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "") << "it waits for nothing";
+  EXPECT_FALSE(machine.Repair(kWeb, "lost"));
+  EXPECT_FALSE(machine.RepairStaging("dead"));
+  EXPECT_EQ(Show(machine), "staged, web published");
+  machine.Owe(10);
+  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
+  machine.MarkLost(kWeb, "lost");
+  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "no valid lease");
+  machine.Confirm(Origin::kScheduler);
+  EXPECT_TRUE(machine.Repair(kWeb, "lost"));
+}
+
+TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeft) {
+  VolumeMachine machine = OfAScheduler(Staged());
+  machine = VolumeMachine::Recovered(machine.record(), false);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_NE(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "");
+  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_NE(machine.NextFor(kWeb).kind, StepKind::kNone);
+}
+
 TEST(VolumeMachineTest, ARepairUndoesAndMountsAgain) {
   VolumeMachine machine = Published();
   ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));

@@ -36,6 +36,9 @@ struct VolumeOperation {
   // The latest of its callers' deadlines. A publish that has not begun by then is not begun.
   TimePoint wanted_until;
 
+  // Of a publish: who asked for it may not have it begun any more, for this reason. Empty: it may begin.
+  std::string withheld;
+
   bool done = false;
   absl::Status status;
   std::string target_path;     // of a publish

@@ -93,10 +93,13 @@ void VolumeActor::Apply(const Reconciliation& found) {
       }
       return;
     }
-    case ReconcileAction::kRelease:
+    case ReconcileAction::kRelease: {
       Event("volume.released", consumer, found.why);
+      const PublicationRecord* publication = machine_.record().Find(found.key);
+      if (publication != nullptr) context_.consumer_ended(consumer, found.why, publication->origin);
       machine_.Unwant(found.key);
       return;
+    }
     case ReconcileAction::kStagingFound:
       machine_.MarkStagingFound();
       return;
@@ -141,6 +144,7 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   if (it == publications.end() || it->state != PublicationState::kPublished) return;
   const PublicationKey key = it->key;
   if (verdict.ok()) {
+    unrepaired_.erase(key);
     if (it->dead.empty()) return;
     machine_.MarkDead(key, "");
     Event("volume.alive", key.consumer, "its file system answers again");
@@ -152,7 +156,9 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   const bool with_staging = staging_dead_ && machine_.record().stages && !it->ephemeral;
   if (dead && with_staging && RepairStaging(why, /*asked=*/false)) return;
   // What hangs may answer again; and to take it away would hang too.
-  const bool repair = dead && !with_staging && it->Remounts() && !it->ephemeral;
+  const bool mend = dead && !with_staging && it->Remounts() && !it->ephemeral;
+  const bool repair = mend && it->withheld.empty();
+  if (mend && !repair) unrepaired_.insert(key);
   Event("volume.dead", key.consumer,
         fmt::format("{}: {}{}", why,
                     dead ? fmt::format("{} has to be restarted once it is mounted again", Describe(key))
@@ -174,6 +180,7 @@ bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
   if (!machine_.RepairStaging(why, asked)) return false;
   for (const PublicationRecord& p : machine_.record().publications) {
     if (!p.again) continue;
+    unrepaired_.erase(p.key);
     remounting_.insert(p.key);
     Event("volume.dead", p.key.consumer,
           fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
@@ -183,17 +190,54 @@ bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
   return true;
 }
 
+void VolumeActor::Withhold(Origin origin, const std::string& why) {
+  machine_.Withhold(origin, why);
+  const auto is_its_publish = [origin](const VolumeOperation& operation) {
+    const auto* publish = std::get_if<PublishRequest>(&operation.request);
+    return publish != nullptr && publish->origin == origin;
+  };
+  std::erase_if(queue_, [&](const std::shared_ptr<VolumeOperation>& waiting) {
+    if (!is_its_publish(*waiting)) return false;
+    waiting->Finish(absl::UnavailableError("not begun: " + why));
+    return true;
+  });
+  // What it has sent goes on; what it has not begun does not begin.
+  if (current_ != nullptr && is_its_publish(*current_)) current_->withheld = why;
+  changed_.NotifyAll();
+}
+
 bool VolumeActor::Confirm(Origin origin) {
-  std::vector<PublicationKey> held;
+  std::vector<PublicationKey> again;
   for (const PublicationRecord& p : machine_.record().publications) {
-    if (p.origin == origin && !p.held.empty()) held.push_back(p.key);
+    if (p.origin != origin) continue;
+    // What was published before is mounted again, and its consumer has to know.
+    const bool was_published = p.state == PublicationState::kPublishing && p.published_at.has_value();
+    if (!p.held.empty() || (!p.withheld.empty() && was_published)) again.push_back(p.key);
   }
   if (!machine_.Confirm(origin)) return false;
-  remounting_.insert(held.begin(), held.end());
+  remounting_.insert(again.begin(), again.end());
   SaveSoon();
   TellAwaiting();
+  MendWhatWaited();
   Start();
   return true;
+}
+
+bool VolumeActor::Awaits(Origin origin) const {
+  return std::ranges::any_of(machine_.record().publications, [origin](const PublicationRecord& p) {
+    return p.origin == origin && !VolumeMachine::WaitsFor(p).empty();
+  });
+}
+
+void VolumeActor::MendWhatWaited() {
+  for (const PublicationKey& key : std::exchange(unrepaired_, {})) {
+    const PublicationRecord* publication = machine_.record().Find(key);
+    if (publication == nullptr || publication->dead.empty()) continue;
+    if (machine_.Repair(key, publication->dead)) remounting_.insert(key);
+  }
+  MendStaging();
+  // What was taken away meanwhile. Before Recover the kernel has not been looked at, and is then.
+  if (context_.recovered) Reconcile({});
 }
 
 bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
@@ -201,7 +245,7 @@ bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
   const PublicationRecord* publication = machine_.record().Find(key);
   const bool staged = machine_.record().stages && publication != nullptr && !publication->ephemeral;
   if (staging_dead_ && staged) return RepairStaging(why, /*asked=*/true);
-  if (!machine_.Repair(key, why)) return false;
+  if (!machine_.Repair(key, why, /*asked=*/true)) return false;
   remounting_.insert(key);
   SaveSoon();
   TellAwaiting();
@@ -215,6 +259,7 @@ void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, c
   if (publication == nullptr || publication->life != life || context_.stopping) return;
   if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
   Event("volume.released", key.consumer, why);
+  context_.consumer_ended(key.consumer, why, publication->origin);
   UnpublishRequest request;
   request.plugin_id = machine_.record().plugin_id;
   request.volume_id = machine_.record().volume_id;

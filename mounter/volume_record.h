@@ -58,6 +58,9 @@ struct PublicationRecord {
   bool secrets_at_hand = false;
   // Not written. Its mount is there and does not answer: the error.
   std::string dead;
+  // Not written. Nothing forward is begun or repeated for it, for this reason, until whoever asked for it was
+  // heard (VolumeMachine::Withhold). Empty: it may go forward.
+  std::string withheld;
 
   // Its mount is made again of itself when it is gone or dead.
   [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }

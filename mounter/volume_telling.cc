@@ -160,7 +160,7 @@ VolumeView VolumeActor::View() const {
          .ephemeral = p.ephemeral,
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
-         .held = p.held,
+         .held = VolumeMachine::WaitsFor(p),
          .dead = p.dead});
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = p.last_error;

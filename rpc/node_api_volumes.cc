@@ -55,8 +55,9 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
 
 NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
-  BERTH_CO_ASSIGN_OR_RETURN(const size_t released,
-                            co_await mounter_.ConsumerEnded(request.consumer(), call.deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      const size_t released,
+      co_await mounter_.ConsumerEnded(request.consumer(), "said by a program of this node", call.deadline));
   v1::EndConsumerResponse answer;
   answer.set_released(static_cast<int32_t>(released));
   co_return answer;

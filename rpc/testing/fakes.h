@@ -195,6 +195,8 @@ class FakeMounter : public Mounter {
   std::vector<Finding> findings;
   std::vector<std::string> problems;
   std::vector<Origin> confirmed;
+  std::vector<std::pair<Origin, std::string>> withheld;
+  std::vector<std::string> ended_causes;
   std::vector<std::string> steps;  // "owe V", "expand V", in order
   // To volumes that are not here, by plugin and volume.
   std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
@@ -248,7 +250,9 @@ class FakeMounter : public Mounter {
     });
     co_return UnpublishResult{.was_published = undone > 0};
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, TimePoint) override {
+  [[nodiscard]] Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, std::string cause,
+                                                                TimePoint) override {
+    ended_causes.push_back(std::move(cause));
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
     co_return std::erase_if(volumes, [&](const VolumeView& view) {
       return !view.publications.empty() && view.publications[0].consumer == consumer;
@@ -260,6 +264,16 @@ class FakeMounter : public Mounter {
     co_return absl::FailedPreconditionError(reference.name + ": there is none in this test");
   }
   void Confirm(Origin origin) override { confirmed.push_back(origin); }
+  void Withhold(Origin origin, std::string why) override { withheld.emplace_back(origin, std::move(why)); }
+  [[nodiscard]] std::vector<VolumeRef> SingleWriterVolumes(Origin /*origin*/) const override {
+    std::vector<VolumeRef> names;
+    for (const VolumeView& view : volumes) names.push_back({view.plugin_id, view.volume_id});
+    return names;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin /*origin*/,
+                                                                  TimePoint deadline) override {
+    co_return co_await Unpublish({.plugin_id = volume.plugin_id, .volume_id = volume.volume_id}, deadline);
+  }
   [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                                      int64_t required_bytes) override {
     steps.push_back("owe " + volume_id);

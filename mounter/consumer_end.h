@@ -1,0 +1,50 @@
+// Ends what a consumer consists of, since its volumes are to leave: asks first (SIGTERM, systemd's stop),
+// kills after a grace, and looks whether it has ended.
+//
+// One per Mounter; loop thread. Signals go through pidfds, so never to a stranger that got a number since.
+// What this node lives by is refused, whoever named it as a consumer (FAILED_PRECONDITION, before anything is
+// done): PID 1, berthd itself, a cgroup with one of them in it, the unit and slices that berthd is in, the
+// plugins'.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/systemd_bus.h"
+#include "base/task_scope.h"
+#include "mounter/consumer_watch.h"
+#include "mounter/mounter.h"
+
+namespace berth {
+
+class ConsumerEnd {
+ public:
+  // `watch` outlives it. The last is for tests: where systemd is met.
+  ConsumerEnd(ConsumerWatch& watch, ConsumerEndOptions options,
+              std::vector<SystemdBus::Address> systemd = SystemdBus::DefaultAddresses())
+      : watch_(watch), options_(std::move(options)), systemd_(std::move(systemd)) {}
+
+  // OK once it has ended, as the kernel or systemd says; at once for what has ended already, and of kUnknown,
+  // of which there is nothing to end. A process as ConsumerWatch::Identify completed it, of this boot.
+  // DEADLINE_EXCEEDED: it was killed, and has not ended by then (one that hangs in the kernel does not).
+  // FAILED_PRECONDITION: it is one that is never ended. Else what kept it from being ended.
+  [[nodiscard]] Awaitable<absl::Status> End(ConsumerLife life, TimePoint deadline) const;
+
+ private:
+  [[nodiscard]] Awaitable<absl::Status> EndProcess(ConsumerLife life, TimePoint deadline) const;
+  [[nodiscard]] Awaitable<absl::Status> EndCgroup(ConsumerLife life, TimePoint deadline) const;
+  [[nodiscard]] Awaitable<absl::Status> EndUnit(ConsumerLife life, TimePoint deadline) const;
+  // True: it ended by itself before it would have to be killed.
+  [[nodiscard]] Awaitable<bool> EndsInGrace(ConsumerLife life, TimePoint deadline) const;
+  // It was killed.
+  [[nodiscard]] Awaitable<absl::Status> AwaitEnd(ConsumerLife life, TimePoint deadline) const;
+
+  ConsumerWatch& watch_;
+  ConsumerEndOptions options_;
+  std::vector<SystemdBus::Address> systemd_;
+};
+
+}  // namespace berth

@@ -1,0 +1,136 @@
+// The mounter's part in leases: what waits for a scheduler that is not heard, and how its volumes are let go.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "mounter/mount_table.h"
+#include "mounter/mounter_impl.h"
+
+namespace berth {
+namespace {
+
+using Mode = ::csi::v1::VolumeCapability::AccessMode;
+
+// Whether, by its access mode, another node may not use the volume for writing while it is used so here: that
+// is what giving it up is for. What is only read harms nobody, whoever reads it too; and where several nodes
+// may write at once they see to their order themselves, this node's silence or not.
+bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
+  const auto mode = record.use.access_mode;
+  if (mode == Mode::SINGLE_NODE_READER_ONLY || mode == Mode::MULTI_NODE_READER_ONLY ||
+      mode == Mode::MULTI_NODE_MULTI_WRITER) {
+    return false;
+  }
+  // The single-node modes, and whatever is not known, though a consumer only reads: the volume can be nowhere
+  // else before it has left.
+  if (mode != Mode::MULTI_NODE_SINGLE_WRITER) return true;
+  // This node may be one of those that only read.
+  return std::ranges::any_of(record.publications, [origin](const PublicationRecord& p) {
+    return p.origin == origin && !p.readonly;
+  });
+}
+
+}  // namespace
+
+void MounterImpl::TellAwaitingScheduler(std::string message) {
+  context_.events.Append({.type = "node.awaiting_scheduler",
+                          .plugin_id = "",
+                          .volume_id = "",
+                          .consumer = "",
+                          .message = std::move(message)});
+}
+
+void MounterImpl::Confirm(Origin origin) {
+  const auto actors = volumes_;
+  for (const auto& [key, actor] : actors) actor->Confirm(origin);
+}
+
+void MounterImpl::Withhold(Origin origin, std::string why) {
+  const auto actors = volumes_;
+  size_t its = 0;
+  size_t awaiting = 0;
+  for (const auto& [key, actor] : actors) {
+    actor->Withhold(origin, why);
+    const auto& publications = actor->machine().record().publications;
+    its += std::ranges::count(publications, origin, &PublicationRecord::origin) > 0 ? 1 : 0;
+    awaiting += actor->Awaits(origin) ? 1 : 0;
+  }
+  if (its == 0) return;
+  TellAwaitingScheduler(fmt::format(
+      "{}: of its {} volumes {} wait for its word; what is mounted stays, and nothing new is begun", why, its,
+      awaiting));
+}
+
+void MounterImpl::TellEnded(const std::string& consumer, const std::string& cause, Origin origin) {
+  if (!told_ended_.emplace(consumer, origin).second || !context_.options.on_consumer_ended) return;
+  context_.options.on_consumer_ended(consumer, cause, origin);
+}
+
+void MounterImpl::ForgetEnded(const std::string& consumer) {
+  std::erase_if(told_ended_, [&consumer](const auto& told) { return told.first == consumer; });
+}
+
+std::vector<VolumeRef> MounterImpl::SingleWriterVolumes(Origin origin) const {
+  std::vector<VolumeRef> names;
+  for (const auto& [key, actor] : volumes_) {
+    const VolumeRecord& record = actor->machine().record();
+    const bool its = std::ranges::count(record.publications, origin, &PublicationRecord::origin) > 0;
+    if (actor->present() && its && OneNodeWrites(record, origin)) {
+      names.push_back({.plugin_id = record.plugin_id, .volume_id = record.volume_id});
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::GiveUp(VolumeRef volume, Origin origin,
+                                                               TimePoint deadline) {
+  const std::string context = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
+  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  // By value: what is awaited changes the record, and their ends release them too.
+  std::vector<PublicationRecord> publications;
+  if (const auto actor = FindActor(volume.plugin_id, volume.volume_id)) {
+    publications = actor->machine().record().publications;
+  }
+  std::erase_if(publications, [origin](const PublicationRecord& p) { return p.origin != origin; });
+  absl::Status first_error;
+  for (const PublicationRecord& p : publications) {
+    const absl::Status ended = co_await context_.consumer_end.End(p.life, deadline);
+    if (!ended.ok()) {
+      // It may still write: its volume is not taken from under it.
+      if (first_error.ok())
+        first_error = Annotate(ended, fmt::format("{}: end {}", context, Describe(p.key)));
+      continue;
+    }
+    UnpublishRequest request{.plugin_id = volume.plugin_id,
+                             .volume_id = volume.volume_id,
+                             .consumer = p.key.consumer,
+                             .name = p.key.name};
+    const auto undone = co_await Unpublish(std::move(request), deadline);
+    if (!undone.ok() && first_error.ok()) first_error = Annotate(undone.status(), context);
+  }
+  if (!first_error.ok()) co_return first_error;
+  const absl::Status let_go = CheckLetGo(volume);
+  if (!let_go.ok()) co_return Annotate(let_go, context);
+  const Remainder left = context_.remainders.Of(volume.plugin_id, volume.volume_id);
+  co_return UnpublishResult{.was_published = !publications.empty(), .may_live_on = left.may_live_on};
+}
+
+absl::Status MounterImpl::CheckLetGo(const VolumeRef& volume) const {
+  if (const auto actor = FindActor(volume.plugin_id, volume.volume_id);
+      actor != nullptr && actor->present()) {
+    for (const PublicationRecord& p : actor->machine().record().publications) {
+      return absl::FailedPreconditionError(fmt::format("it is published for {} still", Describe(p.key)));
+    }
+    return absl::FailedPreconditionError("it is not unstaged yet");
+  }
+  // The kernel's own word, whatever the records say.
+  const std::string directory = fmt::format("{}/{}", context_.paths->tree(),
+                                            VolumePaths::VolumeKey(volume.plugin_id, volume.volume_id));
+  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, 64));
+  if (mounts.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("{} is mounted still", Printable(mounts.front().target)));
+}
+
+}  // namespace berth

@@ -1,0 +1,284 @@
+// What waits for a scheduler that is not heard, and how its volumes are let go.
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "base/testing/sleeper.h"
+#include "mounter/mounter.h"
+#include "mounter/testing/mounter_test_base.h"
+
+namespace berth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+using LeaseMode = ::csi::v1::VolumeCapability::AccessMode;
+
+constexpr const char* kNoLease = "no valid lease of the scheduler since today";
+
+class MounterLeaseTest : public MounterTestBase {
+ protected:
+  MounterLeaseTest() {
+    options_.on_consumer_ended = [this](const std::string& consumer, const std::string& cause,
+                                        Origin origin) { ended_.emplace_back(consumer, cause, origin); };
+    options_.consumer_end.grace = std::chrono::seconds(5);
+  }
+
+  static PublishRequest Scheduled(const std::string& volume = "v1", const std::string& consumer = "web") {
+    PublishRequest request = Request(volume, consumer);
+    request.origin = Origin::kScheduler;
+    return request;
+  }
+  static PublishRequest By(const Sleeper& process, const std::string& volume = "v1",
+                           const std::string& consumer = "web") {
+    PublishRequest request = Scheduled(volume, consumer);
+    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = process.pid(), .start_time = 0, .name = ""};
+    return request;
+  }
+
+  [[nodiscard]] size_t Told(const std::string& type) const {
+    return static_cast<size_t>(std::ranges::count(EventTypes(), type));
+  }
+  [[nodiscard]] std::string Held(const std::string& volume = "v1") {
+    return View(volume).publications.at(0).held;
+  }
+  [[nodiscard]] bool Arrives(const std::string& volume = "v1") {
+    return loop_.RunUntil([&] {
+      const VolumeView view = View(volume);
+      return !view.publications.empty() && view.publications[0].state == PublicationState::kPublished &&
+             !view.publications[0].uncertain;
+    });
+  }
+  // Long enough for several tries in the background, which come every 50 ms: other volumes come and go.
+  void LetTimePass() {
+    const TimePoint until = Clock::now() + std::chrono::milliseconds(200);
+    while (Clock::now() < until) {
+      ASSERT_TRUE(Publish(Request("other", "somebody")).ok());
+      ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
+    }
+  }
+  absl::StatusOr<UnpublishResult> GiveUp(const std::string& volume = "v1") {
+    return loop_.Run(mounter_->GiveUp({"hp", volume}, Origin::kScheduler, Soon()));
+  }
+
+  std::vector<std::tuple<std::string, std::string, Origin>> ended_;
+};
+
+TEST_F(MounterLeaseTest, AfterARestartOfBerthdWhatWasUnderWayForASchedulerWaits) {
+  plugin_.HangNext("NodePublishVolume", Effect::kNone);
+  const auto cut_off = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 1; }));
+  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+  mounter_.reset();
+  plugin_.Release();
+  Open();
+  LetTimePass();
+  const auto is_v1 = [](const std::string& call) { return call.ends_with(" v1"); };
+  EXPECT_EQ(std::ranges::count_if(plugin_.Log(), is_v1), 2) << "the stage and the publish before";
+  EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
+  mounter_->Confirm(Origin::kDeclared);
+  EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(Arrives());
+  EXPECT_THAT(Held(), IsEmpty());
+}
+
+TEST_F(MounterLeaseTest, WhatIsUndoneWaitsForNobody) {
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  ASSERT_TRUE(Publish(Scheduled("v2")).ok());
+  plugins_.SetUsable(false);
+  EXPECT_FALSE(
+      loop_.Run(mounter_->Unpublish(Undo(Scheduled()), Clock::now() + std::chrono::milliseconds(30))).ok());
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  plugins_.SetUsable(true);
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().volume_id.empty(); }));
+  EXPECT_EQ(*Unpublish(Scheduled("v2")), true);
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+}
+
+TEST_F(MounterLeaseTest, WithoutALeaseNothingForwardIsTriedAgain) {
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  const auto publish = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") >= 2; }));
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); })) << "its caller is told at once";
+  EXPECT_TRUE(absl::IsUnavailable((*publish)->status())) << (*publish)->status();
+  EXPECT_THAT(std::string(MessageOf((*publish)->status())), HasSubstr(kNoLease));
+  plugin_.ClearFaults();
+  const auto forward = [](const std::string& call) { return call == "NodePublishVolume v1"; };
+  const auto before = std::ranges::count_if(plugin_.Log(), forward);
+  LetTimePass();
+  EXPECT_EQ(std::ranges::count_if(plugin_.Log(), forward), before);
+  EXPECT_EQ(Held(), kNoLease);
+  mounter_->Confirm(Origin::kScheduler);
+  EXPECT_TRUE(Arrives());
+}
+
+TEST_F(MounterLeaseTest, ThatTheSchedulerIsNotHeardIsToldOnceForTheNode) {
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 0U) << "it has nothing here";
+  for (const char* volume : {"v1", "v2", "v3"}) ASSERT_TRUE(Publish(Scheduled(volume)).ok());
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
+  EXPECT_THAT(Held(), IsEmpty()) << "what is published stays, and waits for nothing";
+}
+
+TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
+  plugins_.SetUsable(false);
+  const auto first = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
+  const auto queued = loop_.Start(mounter_->Publish(Scheduled("v1", "db"), Soon()));
+  const auto callers = loop_.Start(mounter_->Publish(Request("v1", "person"), Soon()));
+  EXPECT_FALSE(loop_.RunUntil([&] { return first->has_value(); }, std::chrono::milliseconds(20)));
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value() && queued->has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable((*first)->status())) << (*first)->status();
+  EXPECT_TRUE(absl::IsUnavailable((*queued)->status())) << (*queued)->status();
+  plugins_.SetUsable(true);
+  ASSERT_TRUE(loop_.RunUntil([&] { return callers->has_value(); }));
+  EXPECT_TRUE((*callers)->ok()) << "which is not the scheduler's: " << (*callers)->status();
+  EXPECT_EQ(View().publications.size(), 1U);
+}
+
+TEST_F(MounterLeaseTest, AMountThatIsLostWithoutALeaseIsMadeAgainWithOne) {
+  PublishRequest request = Scheduled();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.lost") == 1; }));
+  LetTimePass();
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_EQ(Held(), kNoLease);
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.remounted") == 1; }));
+  EXPECT_TRUE(IsMounted(*target));
+}
+
+TEST_F(MounterLeaseTest, AMountThatIsLostWhileBerthdIsAwayWaitsToo) {
+  PublishRequest request = Scheduled();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  Close();
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  Open();
+  LetTimePass();
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(Arrives());
+  EXPECT_TRUE(IsMounted(*target));
+}
+
+TEST_F(MounterLeaseTest, AnExpansionThatIsOwedWaitsForALease) {
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  LetTimePass();
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 0);
+  mounter_->Confirm(Origin::kScheduler);
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; }));
+}
+
+TEST_F(MounterLeaseTest, ThatAConsumerHasEndedIsToldOnceForEachWhoPublishedForIt) {
+  const Sleeper process;
+  for (const char* volume : {"v1", "v2"}) ASSERT_TRUE(Publish(By(process, volume)).ok());
+  PublishRequest own = By(process, "v3");
+  own.origin = Origin::kCaller;
+  ASSERT_TRUE(Publish(own).ok());
+  process.Kill();
+  ASSERT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+  const std::string why = "process " + std::to_string(process.pid()) + " has ended";
+  EXPECT_THAT(ended_, UnorderedElementsAre(std::tuple("web", why, Origin::kScheduler),
+                                           std::tuple("web", why, Origin::kCaller)));
+  // Another one of that name, whose end is said.
+  ended_.clear();
+  for (const char* volume : {"v1", "v2"}) ASSERT_TRUE(Publish(Scheduled(volume)).ok());
+  EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", "said by uid 7", Soon())), 2U);
+  EXPECT_THAT(ended_, ElementsAre(std::tuple("web", "said by uid 7", Origin::kScheduler)));
+  EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", "said by uid 7", Soon())), 0U);
+  EXPECT_EQ(ended_.size(), 1U) << "nothing of its is here";
+}
+
+TEST_F(MounterLeaseTest, GivenUpIsWhatOneNodeAloneMayWriteTo) {
+  const auto publish = [this](const std::string& volume, LeaseMode::Mode mode, bool readonly, Origin origin) {
+    PublishRequest request = Scheduled(volume);
+    request.use.access_mode = mode;
+    request.readonly = readonly;
+    request.origin = origin;
+    ASSERT_TRUE(Publish(request).ok()) << volume;
+  };
+  publish("a", LeaseMode::SINGLE_NODE_WRITER, false, Origin::kScheduler);
+  publish("b", LeaseMode::SINGLE_NODE_MULTI_WRITER, true, Origin::kScheduler);
+  publish("c", LeaseMode::MULTI_NODE_SINGLE_WRITER, false, Origin::kScheduler);
+  publish("d", LeaseMode::MULTI_NODE_SINGLE_WRITER, true, Origin::kScheduler);
+  publish("e", LeaseMode::MULTI_NODE_MULTI_WRITER, false, Origin::kScheduler);
+  publish("f", LeaseMode::MULTI_NODE_READER_ONLY, true, Origin::kScheduler);
+  publish("g", LeaseMode::SINGLE_NODE_READER_ONLY, true, Origin::kScheduler);
+  publish("h", LeaseMode::SINGLE_NODE_WRITER, false, Origin::kCaller);
+  publish("i", LeaseMode::SINGLE_NODE_SINGLE_WRITER, false, Origin::kScheduler);
+  EXPECT_THAT(
+      mounter_->SingleWriterVolumes(Origin::kScheduler),
+      ElementsAre(VolumeRef{"hp", "a"}, VolumeRef{"hp", "b"}, VolumeRef{"hp", "c"}, VolumeRef{"hp", "i"}));
+}
+
+TEST_F(MounterLeaseTest, AVolumeThatIsGivenUpLeavesWithItsConsumer) {
+  const Sleeper process;
+  const auto target = Publish(By(process));
+  ASSERT_TRUE(target.ok()) << target.status();
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  const auto result = GiveUp();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_FALSE(result->may_live_on);
+  EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), process.pid()) << "it has ended";
+  EXPECT_TRUE(Gone());
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+  EXPECT_TRUE(GiveUp().ok()) << "again";
+}
+
+TEST_F(MounterLeaseTest, AVolumeIsNotTakenFromAConsumerThatCannotBeEnded) {
+  PublishRequest request = Scheduled();
+  request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = getpid(), .start_time = 0, .name = ""};
+  ASSERT_TRUE(Publish(request).ok());
+  const auto result = GiveUp();
+  EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+}
+
+TEST_F(MounterLeaseTest, AVolumeThatOthersUseIsNotCalledGivenUp) {
+  const Sleeper process;
+  ASSERT_TRUE(Publish(By(process)).ok());
+  ASSERT_TRUE(Publish(Request("v1", "person")).ok());
+  const auto result = GiveUp();
+  EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+  EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("person"));
+  EXPECT_EQ(View().publications.size(), 1U);
+  ASSERT_TRUE(Unpublish(Request("v1", "person")).ok());
+  EXPECT_TRUE(GiveUp().ok());
+}
+
+TEST_F(MounterLeaseTest, AVolumeThatItsPluginDoesNotUnpublishIsNotCalledGivenUp) {
+  const auto target = Publish(Scheduled());
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  const auto result = loop_.Run(
+      mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(300)));
+  EXPECT_FALSE(result.ok());
+  EXPECT_TRUE(IsMounted(*target));
+  plugin_.ClearFaults();
+  EXPECT_TRUE(GiveUp().ok());
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_TRUE(Gone());
+}
+
+}  // namespace
+}  // namespace berth
