@@ -1,0 +1,325 @@
+#include "rpc/uplink/lease_keeper.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <charconv>
+#include <utility>
+
+#include "base/blocking.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+// A small file on the node's own disk.
+constexpr Duration kWriteWithin = std::chrono::seconds(20);
+constexpr Duration kFirstPause = std::chrono::milliseconds(200);
+// The highest number that was ever given: numbers are never given twice, also when all rows are gone.
+constexpr std::string_view kLastNumber = "given_up_last";
+constexpr std::string_view kRowPrefix = "given_up/";
+
+std::optional<uint64_t> RowNumber(std::string_view text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+// When `at` was, or will be, by the clock on the wall: for people.
+std::string OnTheWall(BootTime at) {
+  const WallTime when =
+      WallClock::now() - std::chrono::duration_cast<WallClock::duration>(BootClock::now() - at);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(when));
+}
+
+}  // namespace
+
+LeaseKeeper::LeaseKeeper(asio::any_io_executor executor, LeaseKeeperOptions options, Mounter& mounter,
+                         EventLog& events, LinkRows& rows)
+    : options_(std::move(options)),
+      mounter_(mounter),
+      events_(events),
+      rows_(rows),
+      store_(options_.state_dir, options_.runtime_dir, options_.boot_id),
+      executor_(executor),
+      timer_(executor),
+      changed_(executor),
+      tasks_(executor, "lease") {}
+
+void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
+  LeaseStore::Kept kept = store_.Load(BootClock::now());
+  for (const std::string& problem : kept.problems) SPDLOG_ERROR("{}", problem);
+  damaged_ = std::move(kept.problems);
+  lease_ = Lease(kept.highest_epoch);
+  if (kept.lease) lease_.Restore(kept.lease->epoch, kept.lease->ends);
+  saved_ = lease_.last();
+
+  for (const auto& [key, value] : rows) {
+    std::string_view name = key;
+    if (name == kLastNumber) {
+      last_number_ = std::max(last_number_, RowNumber(value).value_or(0));
+    } else if (name.starts_with(kRowPrefix) && !value.empty()) {
+      v1::GivenUp given_up;
+      const auto number = RowNumber(name.substr(kRowPrefix.size()));
+      if (!number || !given_up.ParseFromString(value) || given_up.number() != *number) {
+        damaged_.push_back(fmt::format("what is remembered of a volume that was given up is damaged ({})",
+                                       Printable(key, 64)));
+        SPDLOG_ERROR("{}", damaged_.back());
+        continue;
+      }
+      last_number_ = std::max(last_number_, *number);
+      given_up_[*number] = std::move(given_up);
+    }
+  }
+  for (const auto& [number, given_up] : given_up_) {
+    if (given_up.progress() == v1::GivenUp::RELEASING) SpawnFinish(number);
+  }
+  tasks_.Spawn("save", SaveLease());
+  tasks_.Spawn("watch", WatchEnd());
+}
+
+Awaitable<void> LeaseKeeper::Shutdown() { co_await tasks_.Join(); }
+
+Awaitable<void> LeaseKeeper::WatchEnd() {
+  while (true) {
+    Look();
+    timer_.ExpireAt(lease_.NextLook());
+    co_await timer_.Wait();
+  }
+}
+
+void LeaseKeeper::Look() {
+  if (lease_.OnTime(BootClock::now())) OnExpired();
+}
+
+void LeaseKeeper::Withhold(BootTime since) {
+  confirmed_ = false;
+  mounter_.Withhold(Origin::kScheduler, "no valid lease of the scheduler since " + OnTheWall(since));
+}
+
+void LeaseKeeper::OnExpired() {
+  const Lease::Term term = *lease_.last();
+  const bool release = options_.on_expiry == LeasePolicy::kRelease;
+  Tell("lease.expired",
+       fmt::format("the lease of epoch {} has run out: the scheduler was not heard; what is mounted stays "
+                   "mounted{}, and nothing new is begun",
+                   term.epoch, release ? ", but for volumes that only one node may write to" : ""));
+  Withhold(term.ends);
+  if (release) {
+    for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
+      if (GivingUp(volume.plugin_id, volume.volume_id)) continue;
+      const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
+      tasks_.Spawn(name, GiveUp(std::move(volume), term.epoch));
+    }
+  }
+  Changed();
+}
+
+Awaitable<void> LeaseKeeper::OnAnswer(uint64_t number, std::optional<LeaseGrant> grant) {
+  // One that ran out while nobody looked, as in a sleep, has run out, whatever comes now.
+  Look();
+  const AnswerVerdict verdict = lease_.OnAnswer(number, grant, BootClock::now());
+  if (verdict.kind == AnswerVerdict::Kind::kIgnored) SPDLOG_WARN("ignored: {}", verdict.why);
+  if (verdict.epoch_to_write != 0) co_await WriteEpoch(verdict.epoch_to_write);
+
+  timer_.ExpireAt(lease_.NextLook());
+  changed_.NotifyAll();
+  const bool valid = standing() == LeaseStanding::kValid;
+  if (valid && !confirmed_) {
+    confirmed_ = true;
+    Tell("lease.granted", fmt::format("the scheduler has granted a lease of epoch {}", lease_.epoch()));
+    mounter_.Confirm(Origin::kScheduler);
+    Changed();
+  } else if (!valid && confirmed_) {
+    // Of a higher epoch nothing is granted, or it could not be written down.
+    Withhold(BootClock::now());
+    Changed();
+  }
+}
+
+Awaitable<void> LeaseKeeper::WriteEpoch(uint64_t epoch) {
+  const uint64_t before = saved_ ? saved_->epoch : 0;
+  auto write = [store = store_, epoch] { return store.WriteEpoch(epoch); };
+  const absl::Status written =
+      co_await RunBlocking("write down the lease epoch", std::move(write), Clock::now() + kWriteWithin);
+  if (!written.ok()) {
+    epoch_problem_ =
+        fmt::format("the scheduler's lease epoch {} cannot be written down, so it is not obeyed: {}", epoch,
+                    MessageOf(written));
+    SPDLOG_ERROR("{}", epoch_problem_);
+    co_return;
+  }
+  epoch_problem_.clear();
+  lease_.OnEpochWritten(epoch);
+  Tell("lease.epoch",
+       fmt::format(
+           "a scheduler of lease epoch {} is obeyed from now on, and none of a lower one{}", epoch,
+           before != 0 && before < epoch ? fmt::format("; the last lease was of epoch {}", before) : ""));
+  Changed();
+}
+
+Awaitable<void> LeaseKeeper::SaveLease() {
+  while (true) {
+    auto to_save = [this] { return lease_.last() != saved_; };
+    co_await changed_.WaitUntil(std::move(to_save), TimePoint::max());
+    if (lease_.last() == saved_) continue;
+    const Lease::Term term = *lease_.last();
+    auto write = [store = store_, term] { return store.WriteLease(term); };
+    const absl::Status written =
+        co_await RunBlocking("note the lease", std::move(write), Clock::now() + kWriteWithin);
+    saved_ = term;  // the next one is near, also where this could not be written
+    const bool failed = !written.ok();
+    if (failed && !lease_file_failed_) {
+      SPDLOG_WARN("a restarted berthd will not know whether the lease runs: {}", MessageOf(written));
+    }
+    lease_file_failed_ = failed;
+  }
+}
+
+Awaitable<void> LeaseKeeper::GiveUp(VolumeRef volume, uint64_t epoch) {
+  // Until something is done, a lease that is back is reason enough not to.
+  auto back = [this] { return standing() == LeaseStanding::kValid; };
+  if (back() || GivingUp(volume.plugin_id, volume.volume_id) || !beginning_.insert(volume).second) co_return;
+  const uint64_t number = ++last_number_;
+  v1::GivenUp given_up;
+  given_up.set_number(number);
+  given_up.set_plugin_id(volume.plugin_id);
+  given_up.set_volume_id(volume.volume_id);
+  given_up.set_lease_epoch(epoch);
+  given_up.set_progress(v1::GivenUp::RELEASING);
+  const bool written = co_await PutRow(std::string(kLastNumber), std::to_string(number), back) &&
+                       co_await PutRow(RowOf(number), given_up.SerializeAsString(), back);
+  if (!written || back()) {
+    // Taken back for certain: a row that turned up again after a crash would be finished.
+    (void)co_await PutRow(RowOf(number), "", [] { return false; });
+    rows_.DeleteSoon(RowOf(number));
+    beginning_.erase(volume);
+    co_return;
+  }
+  beginning_.erase(volume);
+  given_up_[number] = std::move(given_up);
+  Tell(
+      "volume.given_up",
+      fmt::format("it is given up, since the lease of epoch {} has run out: its consumers are ended, then it "
+                  "is unpublished",
+                  epoch),
+      volume);
+  Changed();
+  co_await Finish(number);
+}
+
+void LeaseKeeper::SpawnFinish(uint64_t number) {
+  tasks_.Spawn(fmt::format("finish giving up {}", number), Finish(number));
+}
+
+Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
+  const VolumeRef volume{.plugin_id = given_up_[number].plugin_id(),
+                         .volume_id = given_up_[number].volume_id()};
+  for (int failures = 1;; ++failures) {
+    const auto result =
+        co_await mounter_.GiveUp(volume, Origin::kScheduler, Clock::now() + options_.give_up_timeout);
+    v1::GivenUp& given_up = given_up_[number];
+    if (result.ok()) {
+      v1::GivenUp released = given_up;
+      released.set_progress(v1::GivenUp::RELEASED);
+      released.set_may_live_on(result->may_live_on);
+      released.clear_last_error();
+      // Told once it is on the disk: what was told is not taken back.
+      (void)co_await PutRow(RowOf(number), released.SerializeAsString(), [] { return false; });
+      given_up_[number] = std::move(released);
+      break;
+    }
+    const std::string error = Printable(MessageOf(result.status()));
+    if (error != given_up.last_error()) {
+      SPDLOG_WARN("{}; trying again", error);
+      given_up.set_last_error(error);
+      Changed();
+    }
+    (void)co_await Pause(failures, [] { return false; });
+  }
+  const bool lives_on = given_up_[number].may_live_on();
+  Tell("volume.given_up",
+       fmt::format("it was let go: every consumer that is known has ended, and the kernel shows no mount{}",
+                   lives_on ? ", but may keep its file system with data to be written: it is not free" : ""),
+       volume);
+  Changed();
+}
+
+Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::function<bool()> given_up) {
+  for (int failures = 1;; ++failures) {
+    const absl::Status written = co_await rows_.Put(key, value);
+    if (written.ok()) co_return true;
+    if (failures == 1) SPDLOG_WARN("a volume that is given up: {}; trying again", MessageOf(written));
+    if (co_await Pause(failures, given_up)) co_return false;
+  }
+}
+
+Awaitable<bool> LeaseKeeper::Pause(int failures, std::function<bool()> ended) {
+  const double doubled =
+      static_cast<double>(kFirstPause.count()) * static_cast<double>(1 << std::min(failures, 20));
+  const Duration pause = std::min(Duration(static_cast<Duration::rep>(doubled)), options_.retry_limit);
+  co_return co_await changed_.WaitUntil(std::move(ended), Clock::now() + pause);
+}
+
+Duration LeaseKeeper::left() const {
+  if (standing() != LeaseStanding::kValid) return Duration(0);
+  return std::max(Duration(0), lease_.last()->ends - BootClock::now());
+}
+
+std::vector<v1::GivenUp> LeaseKeeper::List() const {
+  std::vector<v1::GivenUp> list;
+  for (const auto& [number, given_up] : given_up_) list.push_back(given_up);
+  return list;
+}
+
+void LeaseKeeper::Acknowledge(uint64_t number) {
+  const auto found = given_up_.find(number);
+  if (found == given_up_.end() || found->second.progress() != v1::GivenUp::RELEASED) return;
+  given_up_.erase(found);
+  rows_.DeleteSoon(RowOf(number));
+  Changed();
+}
+
+bool LeaseKeeper::GivingUp(const std::string& plugin_id, const std::string& volume_id) const {
+  return std::ranges::any_of(given_up_, [&](const auto& entry) {
+    const v1::GivenUp& given_up = entry.second;
+    return given_up.progress() == v1::GivenUp::RELEASING && given_up.plugin_id() == plugin_id &&
+           given_up.volume_id() == volume_id;
+  });
+}
+
+std::vector<std::string> LeaseKeeper::Problems() const {
+  std::vector<std::string> problems = damaged_;
+  if (!epoch_problem_.empty()) problems.push_back(epoch_problem_);
+  return problems;
+}
+
+std::string LeaseKeeper::RowOf(uint64_t number) const { return fmt::format("{}{}", kRowPrefix, number); }
+
+void LeaseKeeper::Tell(std::string type, std::string message, const VolumeRef& volume) {
+  events_.Append({.type = std::move(type),
+                  .plugin_id = volume.plugin_id,
+                  .volume_id = volume.volume_id,
+                  .consumer = "",
+                  .message = std::move(message)});
+}
+
+void LeaseKeeper::Changed() {
+  changed_.NotifyAll();
+  if (!options_.on_change || std::exchange(telling_, true)) return;
+  tasks_.Spawn("tell", TellChange());
+}
+
+Awaitable<void> LeaseKeeper::TellChange() {
+  // Not from within the call that changed it; several changes are one.
+  co_await asio::post(executor_, asio::use_awaitable);
+  telling_ = false;
+  options_.on_change();
+}
+
+}  // namespace berth

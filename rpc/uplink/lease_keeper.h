@@ -1,0 +1,142 @@
+// Keeps the scheduler's lease: what survives of it, what follows when it is granted and when it runs out.
+//
+//   first valid lease   Mounter::Confirm: what waited for the scheduler goes on
+//   a higher epoch      written down, then obeyed
+//   it runs out         Mounter::Withhold: nothing forward is begun or repeated; and with
+//   LeasePolicy::kRelease
+//                       each volume that only one node may write to is given up:
+//
+//     to be given up ──row on the disk──► RELEASING ──Mounter::GiveUp──► RELEASED ──Acknowledge──► forgotten
+//         │                                  ▲  │ (again and again, until it is true)
+//         │ the lease is back: not begun     └──┘ the lease is back: finished all the same, and told
+//         ▼
+//       stays published
+//
+// What is begun is in a row before anything is done, so a berthd that ends in the middle finishes it at its
+// next start. RELEASED says what the node has seen: every consumer has ended and the kernel shows no mount.
+// That a lease ran out says no such thing of any volume.
+//
+// Owned by main, or by the link; loop thread. The mounter, the events and the rows outlive it.
+//
+// Events: lease.granted (the first valid one since berthd began or since it ran out), lease.expired,
+// lease.epoch (a scheduler of a higher epoch is obeyed), volume.given_up (it begins; it has left).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/boot_timer.h"
+#include "base/event_log.h"
+#include "base/process.h"
+#include "base/task_scope.h"
+#include "berth/v1/scheduler.pb.h"
+#include "mounter/mounter.h"
+#include "rpc/uplink/lease.h"
+#include "rpc/uplink/lease_store.h"
+#include "rpc/uplink/link_rows.h"
+
+namespace berth {
+
+struct LeaseKeeperOptions {
+  std::string state_dir;    // lease_store.h
+  std::string runtime_dir;  // a tmpfs
+  LeasePolicy on_expiry = LeasePolicy::kKeep;
+  std::string boot_id = BootId();
+  // One try to give up a volume; the longest pause between two.
+  Duration give_up_timeout = std::chrono::minutes(2);
+  Duration retry_limit = std::chrono::minutes(1);
+  // Called when standing, epoch or List may say something else than before; never from within a call.
+  std::function<void()> on_change;
+};
+
+class LeaseKeeper {
+ public:
+  // Rows of this key and beneath it are the keeper's.
+  static constexpr std::string_view kRows = "given_up";
+
+  LeaseKeeper(asio::any_io_executor executor, LeaseKeeperOptions options, Mounter& mounter, EventLog& events,
+              LinkRows& rows);
+
+  // Reads what was kept, and goes on with what was under way; `rows`: those that there are, by key. Once,
+  // after Mounter::Recover and before any stream. Blocks for two small files.
+  void Start(const std::map<std::string, std::string>& rows);
+  // Ends what runs here, and leaves everything to the next start. Before the destructor.
+  [[nodiscard]] Awaitable<void> Shutdown();
+
+  // A new stream begins.
+  void OnStream() { lease_.OnStream(); }
+  // The heartbeat `number` is about to leave.
+  void OnSent(uint64_t number) { lease_.OnSent(number, BootClock::now()); }
+  // It is answered. Returns once what the answer says holds, also on the disk: to be awaited before the next
+  // message is read, since that may need it.
+  [[nodiscard]] Awaitable<void> OnAnswer(uint64_t number, std::optional<LeaseGrant> grant);
+
+  [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch) const {
+    return lease_.Judge(kind, epoch, BootClock::now());
+  }
+  [[nodiscard]] LeaseStanding standing() const { return lease_.Standing(BootClock::now()); }
+  // The highest epoch ever heard of: for Hello.
+  [[nodiscard]] uint64_t epoch() const { return lease_.epoch(); }
+  // How long the lease is good for; 0: it is not valid.
+  [[nodiscard]] Duration left() const;
+  [[nodiscard]] LeasePolicy policy() const { return options_.on_expiry; }
+
+  // What was given up and not acknowledged, by number.
+  [[nodiscard]] std::vector<v1::GivenUp> List() const;
+  // The scheduler knows that it is RELEASED: forgotten. Of one that is not, or is not there: nothing.
+  void Acknowledge(uint64_t number);
+  // Whether a volume is being given up just now: a publish of it would be ended again.
+  [[nodiscard]] bool GivingUp(const std::string& plugin_id, const std::string& volume_id) const;
+
+  // What an operator should know: that an epoch could not be written down, that a file was damaged.
+  [[nodiscard]] std::vector<std::string> Problems() const;
+
+ private:
+  [[nodiscard]] Awaitable<void> WatchEnd();
+  [[nodiscard]] Awaitable<void> SaveLease();
+  // Finds out whether the lease has run out, and does what follows.
+  void Look();
+  void OnExpired();
+  // Nothing forward any more, since the lease that ended at `since` is over or its epoch is.
+  void Withhold(BootTime since);
+  [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
+  [[nodiscard]] Awaitable<void> GiveUp(VolumeRef volume, uint64_t epoch);
+  // From RELEASING to RELEASED.
+  [[nodiscard]] Awaitable<void> Finish(uint64_t number);
+  // Until it is on the disk; false once `given_up` says so.
+  [[nodiscard]] Awaitable<bool> PutRow(std::string key, std::string value, std::function<bool()> given_up);
+  [[nodiscard]] Awaitable<bool> Pause(int failures, std::function<bool()> ended);
+  void SpawnFinish(uint64_t number);
+  [[nodiscard]] std::string RowOf(uint64_t number) const;
+  void Tell(std::string type, std::string message, const VolumeRef& volume = {});
+  void Changed();
+  [[nodiscard]] Awaitable<void> TellChange();
+
+  LeaseKeeperOptions options_;
+  Mounter& mounter_;
+  EventLog& events_;
+  LinkRows& rows_;
+  LeaseStore store_;
+  asio::any_io_executor executor_;
+  Lease lease_;
+  BootTimer timer_;
+  bool confirmed_ = false;  // the mounter goes forward
+  std::optional<Lease::Term> saved_;
+  std::map<uint64_t, v1::GivenUp> given_up_;
+  std::set<VolumeRef> beginning_;  // whose first row is being written
+  uint64_t last_number_ = 0;
+  std::vector<std::string> damaged_;
+  std::string epoch_problem_;
+  bool lease_file_failed_ = false;
+  bool telling_ = false;
+  Condition changed_;
+  TaskScope tasks_;
+};
+
+}  // namespace berth

@@ -1,0 +1,381 @@
+// The keeper with a real mounter, real mounts and real consumers; its rows in memory, which is where a power
+// cut would leave them.
+#include "rpc/uplink/lease_keeper.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/testing/sleeper.h"
+#include "mounter/testing/mounter_test_base.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Rows that outlive whoever writes them. At the boundary that a test names, nothing goes on any more.
+class FakeRows : public LinkRows {
+ public:
+  explicit FakeRows(asio::any_io_executor executor) : changed_(std::move(executor)) {}
+
+  Awaitable<absl::Status> Put(std::string key, std::string value) override {
+    co_await Pass();
+    if (failures > 0) {
+      --failures;
+      co_return absl::ResourceExhaustedError("the disk is full");
+    }
+    rows[std::move(key)] = std::move(value);
+    co_await Pass();
+    co_return absl::OkStatus();
+  }
+  void DeleteSoon(std::string key) override { rows.erase(key); }
+  void GoOn() {
+    stop_at = -1;
+    changed_.NotifyAll();
+  }
+
+  std::map<std::string, std::string> rows;
+  int failures = 0;
+  int stop_at = -1;  // the boundary, counted from 0; before and after each write there is one
+  int passed = 0;
+  bool stopped = false;
+
+ private:
+  Awaitable<void> Pass() {
+    stopped = passed++ == stop_at;
+    if (stopped) (void)co_await changed_.WaitUntil([this] { return stop_at < 0; }, TimePoint::max());
+  }
+  Condition changed_;
+};
+
+class LeaseKeeperTest : public MounterTestBase {
+ protected:
+  LeaseKeeperTest() {
+    keeper_options_.state_dir = directory_ + "/state";
+    keeper_options_.runtime_dir = directory_ + "/run";
+    keeper_options_.retry_limit = milliseconds(20);
+    keeper_options_.on_change = [this] { ++changes_; };
+    mkdir(keeper_options_.runtime_dir.c_str(), 0755);
+    options_.consumer_end.grace = seconds(5);
+  }
+
+  void SetUp() override {
+    Open();
+    Begin();
+  }
+  void TearDown() override {
+    End();
+    MounterTestBase::TearDown();
+  }
+  void Begin() {
+    keeper_ = std::make_unique<LeaseKeeper>(loop_.executor(), keeper_options_, *mounter_, events_, rows_);
+    keeper_->Start(rows_.rows);
+  }
+  void End() {
+    if (keeper_ == nullptr) return;
+    loop_.RunVoid(keeper_->Shutdown());
+    keeper_.reset();
+  }
+  // As a berthd that ends at once, and the next one.
+  void Restart() {
+    End();
+    loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+    mounter_.reset();
+    plugin_.Release();
+    rows_.GoOn();
+    Open();
+    Begin();
+  }
+
+  // A heartbeat is sent and answered with a lease.
+  void Grant(uint64_t epoch = 3, Duration duration = seconds(60)) {
+    keeper_->OnSent(++heartbeat_);
+    loop_.RunVoid(keeper_->OnAnswer(heartbeat_, LeaseGrant{epoch, duration}));
+  }
+  // An earlier berthd has left a lease of `epoch` that ends then. The next Begin finds it.
+  void Leave(BootTime ends, uint64_t epoch = 3) const {
+    const LeaseStore store(keeper_options_.state_dir, keeper_options_.runtime_dir, BootId());
+    ASSERT_EQ(store.WriteEpoch(epoch), absl::OkStatus());
+    ASSERT_EQ(store.WriteLease({.epoch = epoch, .ends = ends}), absl::OkStatus());
+  }
+  [[nodiscard]] PublishRequest For(const Sleeper& process, const std::string& volume = "v1") const {
+    PublishRequest request = Request(volume, "web");
+    request.origin = Origin::kScheduler;
+    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = process.pid(), .start_time = 0, .name = ""};
+    return request;
+  }
+  [[nodiscard]] size_t Told(const std::string& type) const {
+    return static_cast<size_t>(std::ranges::count(EventTypes(), type));
+  }
+  [[nodiscard]] bool Becomes(LeaseStanding standing) {
+    return loop_.RunUntil([this, standing] { return keeper_->standing() == standing; });
+  }
+  // "1 v1 released" of each, in order.
+  [[nodiscard]] std::vector<std::string> GivenUp() const {
+    std::vector<std::string> shown;
+    for (const v1::GivenUp& g : keeper_->List()) {
+      shown.push_back(fmt::format("{} {} {}", g.number(), g.volume_id(),
+                                  g.progress() == v1::GivenUp::RELEASED ? "released" : "releasing"));
+    }
+    return shown;
+  }
+  [[nodiscard]] bool AllReleased() {
+    return loop_.RunUntil([this] {
+      const std::vector<v1::GivenUp> list = keeper_->List();
+      return !list.empty() && std::ranges::all_of(list, [](const v1::GivenUp& g) {
+        return g.progress() == v1::GivenUp::RELEASED;
+      });
+    });
+  }
+
+  LeaseKeeperOptions keeper_options_;
+  FakeRows rows_{loop_.executor()};
+  std::unique_ptr<LeaseKeeper> keeper_;
+  uint64_t heartbeat_ = 0;
+  int changes_ = 0;
+};
+
+TEST_F(LeaseKeeperTest, TheFirstValidLeaseLetsTheMounterGoForwardOnce) {
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  const Sleeper process;
+  const auto publish = loop_.Start(mounter_->Publish(For(process), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > 0; }));
+  Restart();
+  plugin_.ClearFaults();
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("its scheduler"));
+  Grant(7);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(*ReadFile(options_.state_dir + "/scheduler/lease_epoch", 100), "7\n") << "before it is obeyed";
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kAllow);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 6), LeaseVerdict::kEpoch);
+  EXPECT_TRUE(
+      loop_.RunUntil([&] { return View().publications.at(0).state == PublicationState::kPublished; }));
+  Grant(7);
+  EXPECT_EQ(Told("lease.granted"), 1U);
+  EXPECT_EQ(Told("lease.epoch"), 1U);
+  EXPECT_GT(keeper_->left(), seconds(30));
+  EXPECT_TRUE(loop_.RunUntil([&] { return changes_ > 0; }));
+}
+
+TEST_F(LeaseKeeperTest, WhenItRunsOutNothingNewIsBegunAndAllStays) {
+  const Sleeper process;
+  Grant(3, seconds(1));
+  ASSERT_TRUE(Publish(For(process)).ok());
+  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 3), LeaseVerdict::kAllow);
+  EXPECT_EQ(keeper_->left(), Duration(0));
+  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
+  EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), 0) << "its consumer runs on";
+  Grant(3);
+  EXPECT_EQ(Told("lease.granted"), 2U);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+}
+
+TEST_F(LeaseKeeperTest, ALeaseOfAnEarlierBerthdRunsOutAndGivesNoRight) {
+  Grant(3, seconds(60));
+  ASSERT_TRUE(loop_.RunUntil([&] { return ReadFile(keeper_options_.runtime_dir + "/lease", 200).ok(); }));
+  Restart();
+  EXPECT_EQ(keeper_->epoch(), 3U);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
+  EXPECT_EQ(Told("lease.expired"), 0U);
+  Leave(BootClock::now() + milliseconds(50));
+  Restart();
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
+}
+
+TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {
+  Grant(3);
+  const std::string directory = options_.state_dir + "/scheduler";
+  ASSERT_EQ(rename(directory.c_str(), (directory + ".away").c_str()), 0);
+  const UniqueFd in_the_way(open(directory.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ASSERT_TRUE(in_the_way.valid());
+  Grant(4);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 3), LeaseVerdict::kEpoch) << "it was heard";
+  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 4), LeaseVerdict::kNotValid);
+  EXPECT_THAT(keeper_->Problems(), ElementsAre(HasSubstr("epoch 4 cannot be written down")));
+  ASSERT_EQ(unlink(directory.c_str()), 0);
+  Grant(4);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 4), LeaseVerdict::kAllow);
+  EXPECT_THAT(keeper_->Problems(), IsEmpty());
+  EXPECT_EQ(Told("lease.granted"), 2U) << "the mounter had to stop in between";
+}
+
+class LeaseReleaseTest : public LeaseKeeperTest {
+ protected:
+  LeaseReleaseTest() { keeper_options_.on_expiry = LeasePolicy::kRelease; }
+};
+
+TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
+  const Sleeper writer;
+  ASSERT_TRUE(Publish(For(writer)).ok());
+  const Sleeper sharer;
+  PublishRequest shared = For(sharer, "shared");
+  shared.consumer = "sharer";
+  shared.use.access_mode = ::csi::v1::VolumeCapability::AccessMode::MULTI_NODE_MULTI_WRITER;
+  ASSERT_TRUE(Publish(shared).ok());
+  ASSERT_TRUE(Publish(Request("own", "person")).ok());
+  Leave(BootClock::now() + milliseconds(20));
+  Restart();
+  ASSERT_TRUE(AllReleased());
+  EXPECT_THAT(GivenUp(), ElementsAre("1 v1 released"));
+  EXPECT_EQ(keeper_->List().at(0).lease_epoch(), 3U);
+  EXPECT_FALSE(keeper_->List().at(0).may_live_on());
+  EXPECT_EQ(waitpid(writer.pid(), nullptr, WNOHANG), writer.pid()) << "it has ended";
+  EXPECT_EQ(waitpid(sharer.pid(), nullptr, WNOHANG), 0);
+  EXPECT_TRUE(View().volume_id.empty());
+  EXPECT_EQ(View("shared").publications.at(0).state, PublicationState::kPublished);
+  EXPECT_EQ(View("own").publications.at(0).state, PublicationState::kPublished);
+  EXPECT_EQ(Told("volume.given_up"), 2U) << "that it began, and that it left";
+
+  keeper_->Acknowledge(2);
+  EXPECT_EQ(GivenUp().size(), 1U);
+  keeper_->Acknowledge(1);
+  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("given_up/1"))));
+}
+
+TEST_F(LeaseReleaseTest, ANumberIsNeverGivenTwice) {
+  for (const char* expected : {"1 v1 released", "2 v1 released"}) {
+    const Sleeper process;
+    ASSERT_TRUE(Publish(For(process)).ok());
+    Leave(BootClock::now());
+    Restart();
+    ASSERT_TRUE(AllReleased());
+    EXPECT_THAT(GivenUp(), ElementsAre(expected));
+    keeper_->Acknowledge(keeper_->List().at(0).number());
+    EXPECT_THAT(GivenUp(), IsEmpty());
+  }
+}
+
+TEST_F(LeaseReleaseTest, WhatIsNotReleasedYetSaysWhyAndIsNotForgotten) {
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  keeper_options_.give_up_timeout = milliseconds(100);
+  Leave(BootClock::now());
+  Restart();
+  ASSERT_TRUE(
+      loop_.RunUntil([&] { return !keeper_->List().empty() && !keeper_->List()[0].last_error().empty(); }));
+  EXPECT_TRUE(keeper_->GivingUp("hp", "v1"));
+  EXPECT_FALSE(keeper_->GivingUp("hp", "v2"));
+  keeper_->Acknowledge(1);
+  EXPECT_THAT(GivenUp(), ElementsAre("1 v1 releasing"));
+  // The scheduler is back: what was begun is finished all the same.
+  Grant();
+  plugin_.ClearFaults();
+  ASSERT_TRUE(AllReleased());
+  EXPECT_TRUE(keeper_->List()[0].last_error().empty());
+  EXPECT_FALSE(keeper_->GivingUp("hp", "v1"));
+}
+
+TEST_F(LeaseReleaseTest, ALeaseThatComesBackStopsWhatWasNotBegun) {
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  rows_.stop_at = 0;
+  Leave(BootClock::now());
+  End();
+  Begin();
+  ASSERT_TRUE(loop_.RunUntil([&] { return rows_.stopped; }));
+  Grant();
+  rows_.GoOn();
+  // What was being written is written, and taken back.
+  ASSERT_TRUE(loop_.RunUntil([&] { return rows_.passed == 6 && !rows_.rows.contains("given_up/1"); }));
+  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
+  EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), 0);
+  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("given_up/1"))));
+  EXPECT_EQ(Told("volume.given_up"), 0U);
+}
+
+TEST_F(LeaseReleaseTest, AFullDiskDelaysItAndStopsNothing) {
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  rows_.failures = 3;
+  Leave(BootClock::now());
+  Restart();
+  ASSERT_TRUE(AllReleased());
+  EXPECT_EQ(rows_.failures, 0);
+}
+
+// berthd ends before or after each write: whatever it was, the next one comes to the same end.
+TEST_F(LeaseReleaseTest, AKillAtEachBoundaryComesToTheSameEnd) {
+  bool reached = true;
+  for (int boundary = 0; reached; ++boundary) {
+    SCOPED_TRACE(boundary);
+    const Sleeper process;
+    ASSERT_TRUE(Publish(For(process)).ok());
+    Leave(BootClock::now());
+    End();
+    rows_.rows.clear();
+    rows_.passed = 0;
+    rows_.stopped = false;
+    rows_.stop_at = boundary;
+    Begin();
+    const auto ended = [this] {
+      return rows_.stopped || (GivenUp().size() == 1 && !keeper_->GivingUp("hp", "v1"));
+    };
+    ASSERT_TRUE(loop_.RunUntil(ended));
+    reached = rows_.stopped;
+    Restart();
+    ASSERT_TRUE(AllReleased());
+    EXPECT_EQ(GivenUp().size(), 1U);
+    EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), process.pid());
+    EXPECT_TRUE(Gone());
+    EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+    if (!reached) EXPECT_EQ(boundary, 6) << "two for each of three rows";
+  }
+}
+
+TEST_F(LeaseReleaseTest, AKillWhileThePluginUnpublishesComesToTheSameEnd) {
+  for (const Effect effect : {Effect::kNone, Effect::kDone}) {
+    const Sleeper process;
+    ASSERT_TRUE(Publish(For(process)).ok());
+    Leave(BootClock::now());
+    const int before = plugin_.Calls("NodeUnpublishVolume");
+    plugin_.HangNext("NodeUnpublishVolume", effect);
+    End();
+    Begin();
+    ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnpublishVolume") > before; }));
+    Restart();
+    ASSERT_TRUE(AllReleased());
+    EXPECT_TRUE(Gone());
+    EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+  }
+}
+
+TEST_F(LeaseReleaseTest, RowsThatAreDamagedAreToldAndLeft) {
+  rows_.rows["given_up/1"] = "\xff\xff";
+  rows_.rows["given_up/x"] = "?";
+  rows_.rows["given_up/2"] = "";
+  rows_.rows["given_up_last"] = "7";
+  rows_.rows["operation/1"] = "somebody else's";
+  End();
+  Begin();
+  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_THAT(keeper_->Problems(), ElementsAre(HasSubstr("damaged"), HasSubstr("damaged")));
+  EXPECT_EQ(rows_.rows.size(), 5U);
+}
+
+}  // namespace
+}  // namespace berth

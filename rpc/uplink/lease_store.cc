@@ -1,0 +1,90 @@
+#include "rpc/uplink/lease_store.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kLimit = 256;
+constexpr mode_t kDirectoryMode = 0700;
+constexpr mode_t kFileMode = 0600;
+
+// Digits alone.
+std::optional<uint64_t> ParseNumber(std::string_view text) {
+  uint64_t number = 0;
+  const auto [stopped, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || stopped != text.data() + text.size() || text.empty()) return std::nullopt;
+  return number;
+}
+
+// The text up to `separator`, which is taken away with it; the rest where there is none.
+std::string_view TakeUpTo(char separator, std::string_view* text) {
+  const size_t end = text->find(separator);
+  const std::string_view part = text->substr(0, end);
+  text->remove_prefix(end == std::string_view::npos ? text->size() : end + 1);
+  return part;
+}
+
+}  // namespace
+
+LeaseStore::Kept LeaseStore::Load(BootTime now) const {
+  Kept kept;
+  const auto epoch = ReadFile(EpochPath(), kLimit);
+  if (epoch.ok()) {
+    std::string_view text = *epoch;
+    const std::optional<uint64_t> number = ParseNumber(TakeUpTo('\n', &text));
+    if (number && *number > 0 && text.empty()) {
+      kept.highest_epoch = *number;
+    } else {
+      const std::string aside = EpochPath() + ".damaged";
+      const bool moved = std::rename(EpochPath().c_str(), aside.c_str()) == 0;
+      kept.problems.push_back(fmt::format(
+          "{} is damaged{}: the highest lease epoch is not known any more, so any scheduler's is obeyed",
+          EpochPath(), moved ? ", and was set aside as " + aside : ""));
+    }
+  } else if (!absl::IsNotFound(epoch.status())) {
+    kept.problems.push_back(
+        fmt::format("the highest lease epoch is not known: {}", MessageOf(epoch.status())));
+  }
+
+  const auto lease = ReadFile(LeasePath(), kLimit);
+  if (absl::IsNotFound(lease.status())) return kept;
+  if (!lease.ok()) {
+    kept.problems.push_back(fmt::format("whether a lease runs is not known: {}", MessageOf(lease.status())));
+    return kept;
+  }
+  std::string_view text = *lease;
+  const std::string_view boot = TakeUpTo(' ', &text);
+  const std::optional<uint64_t> of_epoch = ParseNumber(TakeUpTo(' ', &text));
+  const std::optional<uint64_t> ends = ParseNumber(TakeUpTo('\n', &text));
+  const auto latest = static_cast<uint64_t>((now + kLongestLease).time_since_epoch().count());
+  if (!of_epoch || !ends || !text.empty() || *ends > latest) {
+    kept.problems.push_back(fmt::format("{} is damaged: whether a lease runs is not known", LeasePath()));
+    return kept;
+  }
+  // Of a boot before this one, or of a scheduler before the one that is obeyed now: it counts no more.
+  if (boot != boot_id_ || *of_epoch != kept.highest_epoch || *of_epoch == 0) return kept;
+  kept.lease = Lease::Term{.epoch = *of_epoch, .ends = BootTime(Duration(static_cast<Duration::rep>(*ends)))};
+  return kept;
+}
+
+absl::Status LeaseStore::WriteEpoch(uint64_t epoch) const {
+  BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir_ + "/scheduler", kDirectoryMode));
+  return WriteFileAtomic(EpochPath(), fmt::format("{}\n", epoch), kFileMode);
+}
+
+absl::Status LeaseStore::WriteLease(const Lease::Term& lease) const {
+  const std::string text =
+      fmt::format("{} {} {}\n", boot_id_, lease.epoch, lease.ends.time_since_epoch().count());
+  return WriteFileSoon(LeasePath(), text, kFileMode);
+}
+
+}  // namespace berth

@@ -1,0 +1,55 @@
+// What a node has to know of leases when berthd begins again:
+//
+//   <state_dir>/scheduler/lease_epoch   "17": the highest epoch ever heard of. On the disk before it is
+//   obeyed. <runtime_dir>/lease                 "<boot id> 17 <nanoseconds>": the last lease, and when it
+//   ends by
+//                                       BootClock. In memory (tmpfs): it outlives berthd and not the boot,
+//                                       which nothing that it is for does either.
+//
+// Files that are damaged, or say what cannot be, count as none, and are told. Blocks: local disk alone. Any
+// thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rpc/uplink/lease.h"
+
+namespace berth {
+
+class LeaseStore {
+ public:
+  // `boot_id`: of this boot (BootId()).
+  LeaseStore(std::string state_dir, std::string runtime_dir, std::string boot_id)
+      : state_dir_(std::move(state_dir)),
+        runtime_dir_(std::move(runtime_dir)),
+        boot_id_(std::move(boot_id)) {}
+
+  struct Kept {
+    uint64_t highest_epoch = 0;
+    // Of this boot, and of the highest epoch. It may be over.
+    std::optional<Lease::Term> lease;
+    std::vector<std::string> problems;  // what was found damaged, a sentence each
+  };
+  // `now`: none that ends later than a lease given now could is believed. A file with the epoch that is
+  // damaged is set aside beside it.
+  [[nodiscard]] Kept Load(BootTime now) const;
+
+  // Once it returns OK the epoch outlives a power cut.
+  [[nodiscard]] absl::Status WriteEpoch(uint64_t epoch) const;
+  // Whole after a crash of berthd.
+  [[nodiscard]] absl::Status WriteLease(const Lease::Term& lease) const;
+
+ private:
+  [[nodiscard]] std::string EpochPath() const { return state_dir_ + "/scheduler/lease_epoch"; }
+  [[nodiscard]] std::string LeasePath() const { return runtime_dir_ + "/lease"; }
+
+  std::string state_dir_;
+  std::string runtime_dir_;
+  std::string boot_id_;
+};
+
+}  // namespace berth

@@ -1,0 +1,89 @@
+#include "rpc/uplink/lease_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <string>
+
+#include "base/temp_dir.h"
+
+namespace berth {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr BootTime kNow{hours(1)};
+
+class LeaseStoreTest : public testing::Test {
+ protected:
+  LeaseStoreTest() { EXPECT_EQ(mkdir(directory_.Path("scheduler").c_str(), 0700), 0); }
+
+  [[nodiscard]] LeaseStore Store(const std::string& boot = "boot-1") const {
+    return {directory_.path(), directory_.path(), boot};
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(LeaseStoreTest, WhatWasWrittenIsReadAgain) {
+  const LeaseStore store = Store();
+  EXPECT_EQ(store.Load(kNow).highest_epoch, 0U);
+  EXPECT_THAT(store.Load(kNow).problems, IsEmpty()) << "a node that never had a scheduler";
+  const Lease::Term term{.epoch = 17, .ends = kNow + seconds(5)};
+  ASSERT_EQ(store.WriteEpoch(17), absl::OkStatus());
+  ASSERT_EQ(store.WriteLease(term), absl::OkStatus());
+  EXPECT_EQ(store.Load(kNow).highest_epoch, 17U);
+  EXPECT_EQ(store.Load(kNow).lease, term);
+  EXPECT_EQ(store.Load(kNow + hours(1)).lease, term) << "that it is over is for others to find";
+}
+
+TEST_F(LeaseStoreTest, ALeaseOfAnotherBootOrEpochIsNone) {
+  ASSERT_EQ(Store().WriteLease({.epoch = 17, .ends = kNow}), absl::OkStatus());
+  EXPECT_FALSE(Store().Load(kNow).lease.has_value()) << "its epoch is not on the disk";
+  ASSERT_EQ(Store().WriteEpoch(17), absl::OkStatus());
+  EXPECT_TRUE(Store().Load(kNow).lease.has_value());
+  EXPECT_FALSE(Store("boot-2").Load(kNow).lease.has_value());
+  ASSERT_EQ(Store().WriteEpoch(18), absl::OkStatus());
+  EXPECT_FALSE(Store().Load(kNow).lease.has_value());
+  EXPECT_THAT(Store().Load(kNow).problems, IsEmpty());
+}
+
+TEST_F(LeaseStoreTest, ADamagedLeaseIsNoneAndTold) {
+  ASSERT_EQ(Store().WriteEpoch(17), absl::OkStatus());
+  const std::string day = std::to_string((kNow + hours(24)).time_since_epoch().count());
+  directory_.Write("lease", "boot-1 17 " + day + "\n");
+  EXPECT_TRUE(Store().Load(kNow).lease.has_value());
+  const std::string later = std::to_string((kNow + hours(24) + seconds(1)).time_since_epoch().count());
+  for (const std::string& text :
+       {std::string(), std::string("boot-1"), std::string("boot-1 17"), std::string("boot-1 17 \n"),
+        std::string("boot-1 17 -5\n"), std::string("boot-1 x 5\n"), std::string("boot-1 17 5\nmore"),
+        std::string("boot-1 17 5 6\n"), "boot-1 17 " + later + "\n",
+        std::string("boot-1 17 99999999999999999999\n"), std::string("\0\0\0", 3),
+        std::string(100'000, '7')}) {
+    directory_.Write("lease", text);
+    const LeaseStore::Kept kept = Store().Load(kNow);
+    EXPECT_FALSE(kept.lease.has_value()) << text.substr(0, 50);
+    EXPECT_THAT(kept.problems, ElementsAre(HasSubstr("lease"))) << text.substr(0, 50);
+    EXPECT_EQ(kept.highest_epoch, 17U);
+  }
+}
+
+TEST_F(LeaseStoreTest, ADamagedEpochIsSetAsideAndTold) {
+  for (const std::string text : {"", "\n", "-1\n", "0\n", "17x\n", "17\n18\n", "99999999999999999999\n"}) {
+    directory_.Write("scheduler/lease_epoch", text);
+    const LeaseStore::Kept kept = Store().Load(kNow);
+    EXPECT_EQ(kept.highest_epoch, 0U) << text;
+    EXPECT_THAT(kept.problems, ElementsAre(HasSubstr("set aside"))) << text;
+    EXPECT_THAT(Store().Load(kNow).problems, IsEmpty()) << "once";
+  }
+  ASSERT_EQ(Store().WriteEpoch(3), absl::OkStatus());
+  EXPECT_EQ(Store().Load(kNow).highest_epoch, 3U);
+}
+
+}  // namespace
+}  // namespace berth
