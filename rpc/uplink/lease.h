@@ -10,18 +10,15 @@
 //
 // The rules that make it safe:
 //   * A lease counts from the *sending* of the heartbeat that is answered, on the clock that goes on while
-//   the
-//     machine sleeps. The scheduler counts from the sending of its answer, which is later. So the node finds
-//     the lease run out first.
+//     the machine sleeps. The scheduler counts from the sending of its answer, which is later. So the node
+//     finds the lease run out first.
 //   * Only the answer to the newest heartbeat that was answered counts. Each is answered once.
 //   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was heard
 //     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
-//   * One of a lower epoch is ignored. One that is over when it is heard grants nothing, but its epoch
-//   counts.
+//   * One of a lower epoch is ignored. One that is over when it is heard grants nothing; its epoch counts.
 //   * A lease that has run out says that nobody was heard. That a volume was let go is said by nobody here.
 //
-// Pure: no clock, no I/O. The caller passes the time in and carries out what is decided. Confined to the
-// loop.
+// Pure: no clock, no I/O. The caller passes the time in and does what is decided. Confined to the loop.
 #pragma once
 
 #include <cstdint>

@@ -55,6 +55,7 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   LeaseStore::Kept kept = store_.Load(BootClock::now());
   for (const std::string& problem : kept.problems) SPDLOG_ERROR("{}", problem);
   damaged_ = std::move(kept.problems);
+  if (const absl::Status reserved = store_.Reserve(); !reserved.ok()) SPDLOG_WARN("{}", MessageOf(reserved));
   lease_ = Lease(kept.highest_epoch);
   if (kept.lease) lease_.Restore(kept.lease->epoch, kept.lease->ends);
   saved_ = lease_.last();

@@ -2,9 +2,8 @@
 //
 //   first valid lease   Mounter::Confirm: what waited for the scheduler goes on
 //   a higher epoch      written down, then obeyed
-//   it runs out         Mounter::Withhold: nothing forward is begun or repeated; and with
-//   LeasePolicy::kRelease
-//                       each volume that only one node may write to is given up:
+//   it runs out         Mounter::Withhold: nothing forward is begun or repeated; and, with the policy
+//                       kRelease, each volume that only one node may write to is given up:
 //
 //     to be given up ──row on the disk──► RELEASING ──Mounter::GiveUp──► RELEASED ──Acknowledge──► forgotten
 //         │                                  ▲  │ (again and again, until it is true)

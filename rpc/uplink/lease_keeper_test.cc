@@ -2,7 +2,9 @@
 // cut would leave them.
 #include "rpc/uplink/lease_keeper.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -219,6 +221,28 @@ TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 4), LeaseVerdict::kAllow);
   EXPECT_THAT(keeper_->Problems(), IsEmpty());
   EXPECT_EQ(Told("lease.granted"), 2U) << "the mounter had to stop in between";
+}
+
+TEST_F(LeaseKeeperTest, AnEpochIsWrittenDownOnADiskThatIsFull) {
+  const std::string directory = directory_ + "/small";
+  MakeDirectory(directory);
+  ASSERT_EQ(mount("small", directory.c_str(), "tmpfs", 0, "size=64k"), 0);
+  End();
+  keeper_options_.state_dir = directory;
+  Begin();
+  Grant(2);
+  {
+    const UniqueFd filler(open((directory + "/filler").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    ASSERT_FALSE(WriteAll(filler.get(), std::string(100'000, 'x'), "fill").ok()) << "it is full";
+  }
+  ASSERT_FALSE(WriteFileAtomic(directory + "/more", "x", 0600).ok());
+  for (const uint64_t epoch : {3, 4, 500}) {
+    Grant(epoch);
+    EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, epoch), LeaseVerdict::kAllow) << epoch;
+    EXPECT_EQ(*ReadFile(directory + "/scheduler/lease_epoch", 100), std::to_string(epoch) + "\n");
+  }
+  End();
+  ASSERT_EQ(umount2(directory.c_str(), MNT_DETACH), 0);
 }
 
 class LeaseReleaseTest : public LeaseKeeperTest {

@@ -1,7 +1,10 @@
 #include "rpc/uplink/lease_store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <optional>
@@ -77,8 +80,36 @@ LeaseStore::Kept LeaseStore::Load(BootTime now) const {
 }
 
 absl::Status LeaseStore::WriteEpoch(uint64_t epoch) const {
+  BERTH_ASSIGN_OR_RETURN(const UniqueFd file, OpenSpare());
+  const std::string spare = SparePath();
+  const std::string text = fmt::format("{}\n", epoch);
+  BERTH_RETURN_IF_ERROR(WriteAll(file.get(), text, fmt::format("write {}", spare)));
+  if (ftruncate(file.get(), static_cast<off_t>(text.size())) != 0 || fsync(file.get()) != 0) {
+    return ErrnoStatus(errno, fmt::format("write {}", spare));
+  }
+  // The file of the last one becomes the spare.
+  if (renameat2(AT_FDCWD, spare.c_str(), AT_FDCWD, EpochPath().c_str(), RENAME_EXCHANGE) != 0) {
+    // There is no last one, or this file system cannot exchange.
+    if (rename(spare.c_str(), EpochPath().c_str()) != 0) {
+      return ErrnoStatus(errno, fmt::format("rename {} to {}", spare, EpochPath()));
+    }
+    // Where there is no room for another one now, there may be by then.
+    [[maybe_unused]] const absl::Status reserved = Reserve();
+  }
+  return SyncParent(EpochPath());
+}
+
+absl::Status LeaseStore::Reserve() const {
+  BERTH_ASSIGN_OR_RETURN(const UniqueFd file, OpenSpare());
+  const int error = posix_fallocate(file.get(), 0, static_cast<off_t>(kLimit));
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, fmt::format("reserve {}", SparePath()));
+}
+
+absl::StatusOr<UniqueFd> LeaseStore::OpenSpare() const {
   BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir_ + "/scheduler", kDirectoryMode));
-  return WriteFileAtomic(EpochPath(), fmt::format("{}\n", epoch), kFileMode);
+  UniqueFd file(open(SparePath().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kFileMode));
+  if (!file.valid()) return ErrnoStatus(errno, fmt::format("open {}", SparePath()));
+  return file;
 }
 
 absl::Status LeaseStore::WriteLease(const Lease::Term& lease) const {

@@ -1,21 +1,24 @@
 // What a node has to know of leases when berthd begins again:
 //
-//   <state_dir>/scheduler/lease_epoch   "17": the highest epoch ever heard of. On the disk before it is
-//   obeyed. <runtime_dir>/lease                 "<boot id> 17 <nanoseconds>": the last lease, and when it
-//   ends by
-//                                       BootClock. In memory (tmpfs): it outlives berthd and not the boot,
-//                                       which nothing that it is for does either.
+//   <state_dir>/scheduler/
+//     lease_epoch         "17": the highest epoch ever heard of. On the disk before it is obeyed.
+//     lease_epoch.spare   Where the next one is written before the two change places: a file that has its
+//                         blocks already, so that a new scheduler is obeyed, and may have volumes let go, on
+//                         a disk that is full.
+//   <runtime_dir>/lease   "<boot id> 17 <nanoseconds>": the last lease, and when it ends by BootClock. In
+//                         memory (tmpfs): it outlives berthd and not the boot, as that clock does.
 //
 // Files that are damaged, or say what cannot be, count as none, and are told. Blocks: local disk alone. Any
 // thread.
 #pragma once
 
-#include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "rpc/uplink/lease.h"
 
 namespace berth {
@@ -38,13 +41,17 @@ class LeaseStore {
   // damaged is set aside beside it.
   [[nodiscard]] Kept Load(BootTime now) const;
 
+  // Makes the directory and the spare file. An error harms nothing, unless the disk is full by then.
+  [[nodiscard]] absl::Status Reserve() const;
   // Once it returns OK the epoch outlives a power cut.
   [[nodiscard]] absl::Status WriteEpoch(uint64_t epoch) const;
   // Whole after a crash of berthd.
   [[nodiscard]] absl::Status WriteLease(const Lease::Term& lease) const;
 
  private:
+  [[nodiscard]] absl::StatusOr<UniqueFd> OpenSpare() const;
   [[nodiscard]] std::string EpochPath() const { return state_dir_ + "/scheduler/lease_epoch"; }
+  [[nodiscard]] std::string SparePath() const { return EpochPath() + ".spare"; }
   [[nodiscard]] std::string LeasePath() const { return runtime_dir_ + "/lease"; }
 
   std::string state_dir_;
