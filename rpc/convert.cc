@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "csi/names.h"
+#include "rpc/controller_answer.h"
 #include "rpc/request_check.h"
 
 namespace berth {
@@ -79,24 +80,6 @@ void Fill(const PluginHealth& health, v1::Health* to) {
   to->set_error(Printable(health.error));
   to->set_consecutive_failures(health.consecutive_failures);
   if (health.since != WallTime{}) *to->mutable_since() = ToProto(health.since);
-}
-
-absl::Status Wrong(std::string_view plugin_id, std::string_view rpc, std::string_view what) {
-  return absl::InternalError(fmt::format("plugin {}: its answer to {} is wrong: {}", plugin_id, rpc, what));
-}
-
-// What is wrong with a capacity that was answered to a range; empty: nothing. Where CSI lets 0 mean
-// "unknown", the caller asks only for others.
-std::string WrongCapacity(int64_t capacity, const ::csi::v1::CapacityRange& range) {
-  if (capacity < 0) return fmt::format("a capacity of {} bytes", capacity);
-  if (capacity < range.required_bytes()) {
-    return fmt::format("a capacity of {} bytes, though {} were required", capacity, range.required_bytes());
-  }
-  if (range.limit_bytes() > 0 && capacity > range.limit_bytes()) {
-    return fmt::format("a capacity of {} bytes, though at most {} were allowed", capacity,
-                       range.limit_bytes());
-  }
-  return {};
 }
 
 }  // namespace
@@ -238,46 +221,22 @@ v1::Event ToProto(const Event& event) {
 absl::StatusOr<v1::CreateVolumeResponse> CheckedAnswer(std::string_view plugin_id,
                                                        const ::csi::v1::CreateVolumeRequest& request,
                                                        const ::csi::v1::CreateVolumeResponse& answer) {
-  const ::csi::v1::Volume& volume = answer.volume();
-  if (volume.volume_id().empty()) return Wrong(plugin_id, "CreateVolume", "the volume has no id");
-  if (volume.volume_id().size() > RequestLimits::kVolumeId) {
-    return Wrong(plugin_id, "CreateVolume",
-                 fmt::format("the volume's id is {} bytes long", volume.volume_id().size()));
-  }
-  // From here on the volume has a name, and an operator must learn it: it exists and is of no use.
-  const auto wrong = [&](std::string_view what) {
-    return Wrong(plugin_id, "CreateVolume",
-                 fmt::format("{} (the volume {} exists now)", what, Printable(volume.volume_id(), 256)));
-  };
-  if (volume.capacity_bytes() != 0) {
-    const std::string why = WrongCapacity(volume.capacity_bytes(), request.capacity_range());
-    if (!why.empty()) return wrong(why);
-  }
-  size_t bytes = 0;
-  for (const auto& [key, value] : volume.volume_context()) bytes += key.size() + value.size();
-  if (bytes > RequestLimits::kMapBytes || volume.volume_context().size() > RequestLimits::kMapEntries) {
-    return wrong(fmt::format("a volume context of {} bytes", bytes));
-  }
-  if (request.has_volume_content_source() && !volume.has_content_source()) {
-    return wrong("it does not say that the volume was filled from the source");
+  if (const std::string why = WrongIn(request, answer); !why.empty()) {
+    return WrongAnswer(plugin_id, "CreateVolume", why);
   }
   v1::CreateVolumeResponse response;
-  response.set_volume_id(volume.volume_id());
-  response.set_capacity_bytes(volume.capacity_bytes());
-  *response.mutable_volume_context() = volume.volume_context();
+  response.set_volume_id(answer.volume().volume_id());
+  response.set_capacity_bytes(answer.volume().capacity_bytes());
+  *response.mutable_volume_context() = answer.volume().volume_context();
   return response;
 }
 
 absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
                                       const ::csi::v1::ControllerExpandVolumeRequest& request,
                                       const ::csi::v1::ControllerExpandVolumeResponse& answer) {
-  // Unlike CreateVolume's, this capacity must be told. One above the limit is not refused: the volume may
-  // have been larger before, and cannot shrink.
-  ::csi::v1::CapacityRange range = request.capacity_range();
-  range.clear_limit_bytes();
-  const std::string why =
-      answer.capacity_bytes() == 0 ? "no capacity" : WrongCapacity(answer.capacity_bytes(), range);
-  if (!why.empty()) return Wrong(plugin_id, "ControllerExpandVolume", why);
+  if (const std::string why = WrongIn(request, answer); !why.empty()) {
+    return WrongAnswer(plugin_id, "ControllerExpandVolume", why);
+  }
   return answer.capacity_bytes();
 }
 
@@ -286,15 +245,15 @@ absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
   using ::csi::v1::VolumeUsage;
   constexpr std::string_view kRpc = "NodeGetVolumeStats";
   if (answer.usage_size() > kUsageLimit) {
-    return Wrong(plugin_id, kRpc, fmt::format("{} usages", answer.usage_size()));
+    return WrongAnswer(plugin_id, kRpc, fmt::format("{} usages", answer.usage_size()));
   }
   v1::GetVolumeStatsResponse response;
   for (const VolumeUsage& usage : answer.usage()) {
     if (usage.unit() != VolumeUsage::BYTES && usage.unit() != VolumeUsage::INODES) {
-      return Wrong(plugin_id, kRpc, fmt::format("the unit {}", int{usage.unit()}));
+      return WrongAnswer(plugin_id, kRpc, fmt::format("the unit {}", int{usage.unit()}));
     }
     if (usage.total() < 0 || usage.used() < 0 || usage.available() < 0) {
-      return Wrong(plugin_id, kRpc, "a negative size");
+      return WrongAnswer(plugin_id, kRpc, "a negative size");
     }
     v1::VolumeUsage& to = *response.add_usage();
     to.set_unit(VolumeUsage::Unit_Name(usage.unit()));

@@ -134,7 +134,7 @@ TEST(CheckedAnswerTest, OfCreateVolumeThatDoesNotFitNamesTheVolumeThatNowExists)
            std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", 21)), "at most 20 were allowed"),
            std::pair(CheckedAnswer("p", CreateRequest(10, 20), Created("v", -1)), "-1 bytes"),
            std::pair(CheckedAnswer("p", from_snapshot, Created("v", 1)), "filled from the source"),
-           std::pair(CheckedAnswer("p", CreateRequest(0, 0), vast), "context of 100001 bytes"),
+           std::pair(CheckedAnswer("p", CreateRequest(0, 0), vast), "context of 1 entries, 100001 bytes"),
        }) {
     EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(Message(answer.status()), AllOf(HasSubstr(why), HasSubstr("the volume v exists now")));

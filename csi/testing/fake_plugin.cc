@@ -133,6 +133,16 @@ void FakePlugin::AnswerNothing(const std::string& rpc) { Set(rpc, {.nothing = tr
 
 void FakePlugin::AnswerBytes(const std::string& rpc, const std::string& bytes) { Set(rpc, {.bytes = bytes}); }
 
+void FakePlugin::AnswerNext(const std::string& rpc, const google::protobuf::Message& response) {
+  const std::lock_guard lock(mutex_);
+  next_[rpc].push_back({.bytes = response.SerializeAsString()});
+}
+
+void FakePlugin::FailNext(const std::string& rpc, const grpc::Status& status) {
+  const std::lock_guard lock(mutex_);
+  next_[rpc].push_back({.status = status});
+}
+
 void FakePlugin::Set(const std::string& rpc, Script script) {
   const std::lock_guard lock(mutex_);
   scripts_[rpc] = std::move(script);
@@ -142,8 +152,13 @@ FakePlugin::Script FakePlugin::Arrived(const std::string& rpc, std::string reque
   const std::lock_guard lock(mutex_);
   Count& count = counts_[rpc];
   ++count.calls;
-  count.last_request = std::move(request);
+  count.requests.push_back(std::move(request));
   changed_.notify_all();
+  if (const auto next = next_.find(rpc); next != next_.end() && !next->second.empty()) {
+    Script script = std::move(next->second.front());
+    next->second.pop_front();
+    return script;
+  }
   const auto it = scripts_.find(rpc);
   if (it != scripts_.end()) return it->second;
   return {.status = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + rpc)};
@@ -186,7 +201,15 @@ bool FakePlugin::WaitForCancelled(const std::string& rpc, int count, Duration bo
 bool FakePlugin::LastRequest(const std::string& rpc, google::protobuf::Message* request) const {
   const std::lock_guard lock(mutex_);
   const auto it = counts_.find(rpc);
-  return it != counts_.end() && request->ParseFromString(it->second.last_request);
+  return it != counts_.end() && !it->second.requests.empty() &&
+         request->ParseFromString(it->second.requests.back());
+}
+
+bool FakePlugin::RequestAt(const std::string& rpc, size_t index, google::protobuf::Message* request) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = counts_.find(rpc);
+  return it != counts_.end() && it->second.requests.size() > index &&
+         request->ParseFromString(it->second.requests[index]);
 }
 
 }  // namespace berth

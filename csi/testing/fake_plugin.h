@@ -17,10 +17,12 @@
 #include <grpcpp/support/status.h>
 
 #include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -48,6 +50,10 @@ class FakePlugin {
   // Answers with bytes that need not be a message.
   void AnswerBytes(const std::string& rpc, const std::string& bytes);
 
+  // The next call alone: such words are used up in order, before the ones above count again.
+  void AnswerNext(const std::string& rpc, const google::protobuf::Message& response);
+  void FailNext(const std::string& rpc, const grpc::Status& status);
+
   // How many calls of `rpc` have arrived since the plugin was made, and how many of them the caller gave up.
   [[nodiscard]] int Calls(const std::string& rpc) const;
   [[nodiscard]] int Cancelled(const std::string& rpc) const;
@@ -57,6 +63,9 @@ class FakePlugin {
 
   // The request of the newest call of `rpc`, parsed; false where there is none or it is not a `request`.
   [[nodiscard]] bool LastRequest(const std::string& rpc, google::protobuf::Message* request) const;
+  // The same of the call number `index`, from 0.
+  [[nodiscard]] bool RequestAt(const std::string& rpc, size_t index,
+                               google::protobuf::Message* request) const;
 
   [[nodiscard]] const std::string& socket_path() const { return socket_path_; }
 
@@ -75,7 +84,7 @@ class FakePlugin {
   struct Count {
     int calls = 0;
     int cancelled = 0;
-    std::string last_request;
+    std::vector<std::string> requests;
   };
 
   void Set(const std::string& rpc, Script script);
@@ -86,6 +95,7 @@ class FakePlugin {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<std::string, Script> scripts_;
+  std::map<std::string, std::deque<Script>> next_;
   std::map<std::string, Count> counts_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;

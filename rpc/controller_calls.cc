@@ -1,0 +1,453 @@
+#include "rpc/controller_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "csi/redact.h"
+#include "mounter/volume_machine.h"
+#include "rpc/controller_answer.h"
+#include "rpc/controller_check.h"
+#include "rpc/controller_outcome.h"
+#include "rpc/convert.h"
+#include "rpc/shown.h"
+
+namespace berth {
+namespace {
+
+namespace csi = ::csi::v1;
+
+// How often a listing that the plugin aborts is begun anew.
+constexpr int kNewListings = 3;
+// A listing that takes more pages than this goes on with the next call.
+constexpr int kPages = 1000;
+// So many in a row without an entry lead nowhere.
+constexpr int kEmptyPages = 64;
+// Asked for once a page that the plugin chose the size of was too large, and less each time.
+constexpr int32_t kSmallerPage = 256;
+
+using Secrets = std::map<std::string, std::string>;
+
+template <class Request>
+Secrets SecretsOf(const Request& request) {
+  if constexpr (requires { request.secrets(); }) {
+    return {request.secrets().begin(), request.secrets().end()};
+  } else {
+    return {};
+  }
+}
+
+template <class Request>
+void FitAccessModes(const PluginFacts& facts, Request* request) {
+  if constexpr (requires { request->mutable_volume_capability(); }) {
+    if (request->has_volume_capability()) FitAccessMode(facts, request->mutable_volume_capability());
+  }
+  if constexpr (requires { request->mutable_volume_capabilities(); }) {
+    for (auto& capability : *request->mutable_volume_capabilities()) FitAccessMode(facts, &capability);
+  }
+}
+
+void AddKey(std::vector<CallKey>* keys, const std::string& driver, CallKey::Kind kind,
+            const std::string& id) {
+  keys->push_back({.driver = driver, .kind = kind, .id = id});
+}
+
+// What the call, which was checked, is about. A snapshot in the making is its volume's matter too.
+std::vector<CallKey> KeysOf(const v1::ControllerCall& call, const std::string& driver) {
+  using enum CallKey::Kind;
+  std::vector<CallKey> keys;
+  const auto add = [&keys, &driver](CallKey::Kind kind, const std::string& id) {
+    AddKey(&keys, driver, kind, id);
+  };
+  switch (call.request_case()) {
+    case v1::ControllerCall::kAttach:
+      add(kVolume, call.attach().volume_id());
+      break;
+    case v1::ControllerCall::kDetach:
+      add(kVolume, call.detach().volume_id());
+      break;
+    case v1::ControllerCall::kValidate:
+      add(kVolume, call.validate().volume_id());
+      break;
+    case v1::ControllerCall::kCreate:
+      add(kVolumeName, call.create().name());
+      break;
+    case v1::ControllerCall::kDelete:
+      add(kVolume, call.delete_().volume_id());
+      break;
+    case v1::ControllerCall::kGet:
+      add(kVolume, call.get().volume_id());
+      break;
+    case v1::ControllerCall::kExpand:
+      add(kVolume, call.expand().volume_id());
+      break;
+    case v1::ControllerCall::kModify:
+      add(kVolume, call.modify().volume_id());
+      break;
+    case v1::ControllerCall::kCreateSnapshot:
+      add(kVolume, call.create_snapshot().source_volume_id());
+      add(kSnapshotName, call.create_snapshot().name());
+      break;
+    case v1::ControllerCall::kDeleteSnapshot:
+      add(kSnapshot, call.delete_snapshot().snapshot_id());
+      break;
+    case v1::ControllerCall::kGetSnapshot:
+      add(kSnapshot, call.get_snapshot().snapshot_id());
+      break;
+    case v1::ControllerCall::kCreateGroupSnapshot:
+      add(kGroupName, call.create_group_snapshot().name());
+      for (const std::string& id : call.create_group_snapshot().source_volume_ids()) add(kVolume, id);
+      break;
+    case v1::ControllerCall::kDeleteGroupSnapshot:
+      add(kGroup, call.delete_group_snapshot().group_snapshot_id());
+      for (const std::string& id : call.delete_group_snapshot().snapshot_ids()) add(kSnapshot, id);
+      break;
+    case v1::ControllerCall::kGetGroupSnapshot:
+      add(kGroup, call.get_group_snapshot().group_snapshot_id());
+      break;
+    // Each may hold megabytes: one at a time is enough.
+    case v1::ControllerCall::kList:
+      add(kListing, "all volumes");
+      break;
+    case v1::ControllerCall::kListSnapshots:
+      add(kListing, "all snapshots");
+      break;
+    case v1::ControllerCall::kGetCapacity:
+    case v1::ControllerCall::REQUEST_NOT_SET:
+      break;
+  }
+  return keys;
+}
+
+ControllerCalls::Result Unsent(absl::Status status) {
+  return {.status = status, .outcome = OutcomeUnsent(status.code()), .answer = {}};
+}
+
+// What people read, as far as the plugin has written it, and what is as sensitive as secrets.
+template <class Response>
+void CleanTexts(const Secrets& secrets, Response* response) {
+  const auto clean = [&secrets](const std::string& text) {
+    return Printable(MessageOf(HideSecrets(absl::UnknownError(text), secrets)));
+  };
+  const auto clean_condition = [&clean](auto* status) {
+    if (!status->has_volume_condition()) return;
+    csi::VolumeCondition* condition = status->mutable_volume_condition();
+    condition->set_message(clean(condition->message()));
+  };
+  if constexpr (std::is_same_v<Response, csi::ValidateVolumeCapabilitiesResponse>) {
+    response->set_message(clean(response->message()));
+    if (!response->has_confirmed()) return;
+    for (auto& capability : *response->mutable_confirmed()->mutable_volume_capabilities()) {
+      if (!capability.has_mount()) continue;
+      for (std::string& flag : *capability.mutable_mount()->mutable_mount_flags()) flag = "(hidden)";
+    }
+  } else if constexpr (std::is_same_v<Response, csi::ListVolumesResponse>) {
+    for (auto& entry : *response->mutable_entries()) {
+      if (entry.has_status()) clean_condition(entry.mutable_status());
+    }
+  } else if constexpr (std::is_same_v<Response, csi::ControllerGetVolumeResponse>) {
+    if (response->has_status()) clean_condition(response->mutable_status());
+  }
+}
+
+// The most entries to ask for, where 0 is as many as the plugin likes: what is `left` of those that are
+// wanted, and no more than `page`.
+int32_t EntriesToAsk(int32_t left, int32_t page) {
+  if (left == 0 || page == 0) return std::max(left, page);
+  return std::min(left, page);
+}
+
+}  // namespace
+
+// One call, from its first try to its end. Lives in the frame of ControllerCalls::Call.
+class ControllerCalls::Work {
+ public:
+  Work(ControllerCalls& calls, const v1::ControllerCall& call, TimePoint deadline)
+      : calls_(calls), call_(call), deadline_(deadline) {}
+
+  // One of the client's methods with one request, until it is answered.
+  template <class Request, class Response>
+  Awaitable<Result> Do(CsiRpc rpc,
+                       Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint),
+                       Request request, Response* (v1::ControllerAnswer::*field)()) {
+    Begin(rpc, SecretsOf(request));
+    auto answer = co_await Try(method, std::move(request), /*repeat_aborted=*/true);
+    co_return Finish(std::move(answer), field);
+  }
+
+  // The same of a listing, page by page.
+  template <class Request, class Response>
+  Awaitable<Result> List(CsiRpc rpc,
+                         Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint),
+                         Request request, Response* (v1::ControllerAnswer::*field)()) {
+    Begin(rpc, SecretsOf(request));
+    auto answer = co_await Pages(method, request);
+    // Its tokens are no longer good. Where the caller came with one, it alone can begin again.
+    for (int i = 0; i < kNewListings && token_refused_ && request.starting_token().empty(); ++i) {
+      answer = co_await Pages(method, request);
+    }
+    co_return Finish(std::move(answer), field);
+  }
+
+  // The plugin that was called last; empty: nothing was sent.
+  [[nodiscard]] const std::string& sent_to() const { return sent_to_; }
+
+ private:
+  void Begin(CsiRpc rpc, Secrets secrets) {
+    rpc_ = rpc;
+    secrets_ = std::move(secrets);
+  }
+
+  // The controller for the next try, with nothing in the way of calling it now.
+  Awaitable<absl::StatusOr<ControllerAccess::Controller>> Find() {
+    if (Clock::now() >= deadline_)
+      co_return absl::DeadlineExceededError("the time that it was given is over");
+    const auto work = call_.has_create() ? ControllerWork::kNewVolume : ControllerWork::kKnownVolume;
+    const std::string name = sent_to_.empty() ? call_.plugin_id() : sent_to_;
+    BERTH_CO_ASSIGN_OR_RETURN(ControllerAccess::Controller controller,
+                              co_await calls_.access_.Find(name, work, deadline_));
+    if (!sent_to_.empty() && controller.plugin_id != sent_to_) {
+      co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
+    }
+    BERTH_CO_RETURN_IF_ERROR(CheckCapabilities(call_, controller.plugin_id, controller.facts));
+    if (call_.has_delete_()) {
+      const std::string& volume_id = call_.delete_().volume_id();
+      BERTH_CO_RETURN_IF_ERROR(calls_.access_.MayDelete(controller.plugin_id, volume_id));
+      if (!deleting_) deleting_.emplace(calls_.access_.HoldForDelete(controller.plugin_id, volume_id));
+    }
+    co_return controller;
+  }
+
+  template <class Request, class Response>
+  Awaitable<absl::StatusOr<Response>> Try(Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request,
+                                                                                                   TimePoint),
+                                          Request request, bool repeat_aborted) {
+    for (int failures = 1;; ++failures) {
+      const auto controller = co_await Find();
+      absl::StatusOr<Response> answer = absl::UnknownError("not sent");
+      if (controller.ok()) {
+        answer = co_await Send(*controller, method, request);
+      } else {
+        answer = NotSent(controller.status());
+      }
+      const absl::StatusCode code = answer.status().code();
+      const bool again = !sent_to_.empty() && (code == absl::StatusCode::kUnavailable ||
+                                               (code == absl::StatusCode::kAborted && repeat_aborted));
+      if (!again) co_return answer;
+      const double random = std::uniform_real_distribution<double>(0, 1)(calls_.random_);
+      const TimePoint next = Clock::now() + RetryDelay(failures, calls_.options_.first_pause,
+                                                       calls_.options_.longest_pause, random);
+      if (next >= deadline_) {
+        co_return Annotate(answer.status(), "tried again until the deadline");
+      }
+      co_await SleepUntil(next);
+    }
+  }
+
+  template <class Request, class Response>
+  Awaitable<absl::StatusOr<Response>> Send(
+      ControllerAccess::Controller controller,
+      Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint), Request request) {
+    FitAccessModes(controller.facts, &request);
+    sent_to_ = controller.plugin_id;
+    auto answer = co_await (controller.client.get()->*method)(request, deadline_);
+    absl::Status status;
+    if (!answer.ok()) {
+      status = CallError(answer.status(), sent_to_, rpc_, secrets_);
+    } else if (const std::string why = WrongIn(request, *answer); !why.empty()) {
+      status = HideSecrets(WrongAnswer(sent_to_, RpcName(rpc_), why), secrets_);
+    }
+    outcome_ = OutcomeOf(rpc_, status.code());
+    uncertain_ = uncertain_ || outcome_ == v1::OUTCOME_UNCERTAIN;
+    // A try that is certain to have failed says nothing of those before it.
+    if (uncertain_ && outcome_ == v1::OUTCOME_RETRY) outcome_ = v1::OUTCOME_UNCERTAIN;
+    if (status.ok()) co_return std::move(*answer);
+    co_return status;
+  }
+
+  // This try was none; those before it may have done something.
+  absl::Status NotSent(const absl::Status& status) {
+    if (sent_to_.empty()) {
+      outcome_ = OutcomeUnsent(status.code());
+    } else {
+      outcome_ = uncertain_ ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_RETRY;
+    }
+    return status;
+  }
+
+  // From the request's token to the last page, or as many as fit.
+  template <class Request, class Response>
+  Awaitable<absl::StatusOr<Response>> Pages(
+      Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint), Request request) {
+    const int32_t wanted = request.max_entries();
+    Response all;
+    all.set_next_token(request.starting_token());
+    std::set<std::string> tokens{request.starting_token()};
+    size_t bytes = 0;
+    int32_t page_limit = 0;
+    int empty = 0;
+    token_refused_ = false;
+    for (int pages = 0; pages < kPages;) {
+      const bool with_token = !all.next_token().empty();
+      request.set_starting_token(all.next_token());
+      request.set_max_entries(EntriesToAsk(wanted == 0 ? 0 : wanted - all.entries_size(), page_limit));
+      auto page = co_await Try(method, request, /*repeat_aborted=*/!with_token);
+      const bool large =
+          page.ok() ? page->ByteSizeLong() > kAnswerBytes : absl::IsResourceExhausted(page.status());
+      if (large && page_limit != 1) {
+        if (all.entries_size() > 0) co_return all;
+        page_limit = page_limit == 0 ? EntriesToAsk(wanted, kSmallerPage) : std::max(1, page_limit / 4);
+        continue;
+      }
+      if (!page.ok()) {
+        token_refused_ = with_token && absl::IsAborted(page.status());
+        co_return page.status();
+      }
+      bytes += page->ByteSizeLong();
+      if (bytes > kAnswerBytes && all.entries_size() > 0) co_return all;
+      if (large) co_return Wrong("one entry that is too large");
+      empty = page->entries_size() == 0 ? empty + 1 : 0;
+      for (auto& entry : *page->mutable_entries()) *all.add_entries() = std::move(entry);
+      all.set_next_token(page->next_token());
+      if (all.next_token().empty() || (wanted > 0 && all.entries_size() >= wanted)) co_return all;
+      if (!tokens.insert(all.next_token()).second) co_return Wrong("a next_token that it gave before");
+      if (empty >= kEmptyPages) co_return Wrong("nothing but empty pages");
+      ++pages;
+    }
+    co_return all;
+  }
+
+  absl::Status Wrong(std::string_view what) {
+    const absl::Status status = WrongAnswer(sent_to_, RpcName(rpc_), what);
+    outcome_ = OutcomeOf(rpc_, status.code());
+    return status;
+  }
+
+  template <class Response>
+  Result Finish(absl::StatusOr<Response> answer, Response* (v1::ControllerAnswer::*field)()) {
+    Result result{.status = answer.status(), .outcome = outcome_, .answer = {}};
+    if (!answer.ok()) return result;
+    // What our proto does not know may be a secret of a later one.
+    StripSecrets(&*answer);
+    CleanTexts(secrets_, &*answer);
+    *(result.answer.*field)() = std::move(*answer);
+    return result;
+  }
+
+  ControllerCalls& calls_;
+  const v1::ControllerCall& call_;
+  TimePoint deadline_;
+  CsiRpc rpc_ = CsiRpc::kListVolumes;
+  Secrets secrets_;
+  std::optional<ControllerAccess::Hold> deleting_;
+  std::string sent_to_;
+  v1::Outcome outcome_ = v1::OUTCOME_UNKNOWN;
+  bool uncertain_ = false;
+  bool token_refused_ = false;
+};
+
+Awaitable<ControllerCalls::Result> ControllerCalls::Call(v1::ControllerCall call, TimePoint deadline) {
+  if (absl::Status status = CheckControllerCall(call); !status.ok()) co_return Unsent(std::move(status));
+  const auto turn = co_await access_.WaitTurn(KeysOf(call, access_.DriverOf(call.plugin_id())), deadline);
+  if (!turn.ok()) co_return Unsent(turn.status());
+
+  using Answer = v1::ControllerAnswer;
+  Work work(*this, call, deadline);
+  switch (call.request_case()) {
+    case v1::ControllerCall::kAttach:
+      co_return co_await work.Do(CsiRpc::kControllerPublishVolume, &CsiClient::ControllerPublishVolume,
+                                 call.attach(), &Answer::mutable_attach);
+    case v1::ControllerCall::kDetach:
+      co_return co_await work.Do(CsiRpc::kControllerUnpublishVolume, &CsiClient::ControllerUnpublishVolume,
+                                 call.detach(), &Answer::mutable_detach);
+    case v1::ControllerCall::kValidate:
+      co_return co_await work.Do(CsiRpc::kValidateVolumeCapabilities, &CsiClient::ValidateVolumeCapabilities,
+                                 call.validate(), &Answer::mutable_validate);
+    case v1::ControllerCall::kCreate:
+      co_return co_await work.Do(CsiRpc::kCreateVolume, &CsiClient::CreateVolume, call.create(),
+                                 &Answer::mutable_create);
+    case v1::ControllerCall::kDelete: {
+      Result result = co_await work.Do(CsiRpc::kDeleteVolume, &CsiClient::DeleteVolume, call.delete_(),
+                                       &Answer::mutable_delete_);
+      if (!result.status.ok()) co_return result;
+      co_return co_await AfterDelete(call, work.sent_to(), std::move(result));
+    }
+    case v1::ControllerCall::kList:
+      co_return co_await work.List(CsiRpc::kListVolumes, &CsiClient::ListVolumes, call.list(),
+                                   &Answer::mutable_list);
+    case v1::ControllerCall::kGet:
+      co_return co_await work.Do(CsiRpc::kControllerGetVolume, &CsiClient::ControllerGetVolume, call.get(),
+                                 &Answer::mutable_get);
+    case v1::ControllerCall::kGetCapacity:
+      co_return co_await work.Do(CsiRpc::kGetCapacity, &CsiClient::GetCapacity, call.get_capacity(),
+                                 &Answer::mutable_get_capacity);
+    case v1::ControllerCall::kExpand: {
+      Result result = co_await work.Do(CsiRpc::kControllerExpandVolume, &CsiClient::ControllerExpandVolume,
+                                       call.expand(), &Answer::mutable_expand);
+      if (!result.status.ok()) co_return result;
+      co_return co_await AfterExpand(call, work.sent_to(), std::move(result));
+    }
+    case v1::ControllerCall::kModify:
+      co_return co_await work.Do(CsiRpc::kControllerModifyVolume, &CsiClient::ControllerModifyVolume,
+                                 call.modify(), &Answer::mutable_modify);
+    case v1::ControllerCall::kCreateSnapshot:
+      co_return co_await work.Do(CsiRpc::kCreateSnapshot, &CsiClient::CreateSnapshot, call.create_snapshot(),
+                                 &Answer::mutable_create_snapshot);
+    case v1::ControllerCall::kDeleteSnapshot:
+      co_return co_await work.Do(CsiRpc::kDeleteSnapshot, &CsiClient::DeleteSnapshot, call.delete_snapshot(),
+                                 &Answer::mutable_delete_snapshot);
+    case v1::ControllerCall::kListSnapshots:
+      co_return co_await work.List(CsiRpc::kListSnapshots, &CsiClient::ListSnapshots, call.list_snapshots(),
+                                   &Answer::mutable_list_snapshots);
+    case v1::ControllerCall::kGetSnapshot:
+      co_return co_await work.Do(CsiRpc::kGetSnapshot, &CsiClient::GetSnapshot, call.get_snapshot(),
+                                 &Answer::mutable_get_snapshot);
+    case v1::ControllerCall::kCreateGroupSnapshot:
+      co_return co_await work.Do(CsiRpc::kCreateVolumeGroupSnapshot, &CsiClient::CreateVolumeGroupSnapshot,
+                                 call.create_group_snapshot(), &Answer::mutable_create_group_snapshot);
+    case v1::ControllerCall::kDeleteGroupSnapshot:
+      co_return co_await work.Do(CsiRpc::kDeleteVolumeGroupSnapshot, &CsiClient::DeleteVolumeGroupSnapshot,
+                                 call.delete_group_snapshot(), &Answer::mutable_delete_group_snapshot);
+    case v1::ControllerCall::kGetGroupSnapshot:
+      co_return co_await work.Do(CsiRpc::kGetVolumeGroupSnapshot, &CsiClient::GetVolumeGroupSnapshot,
+                                 call.get_group_snapshot(), &Answer::mutable_get_group_snapshot);
+    case v1::ControllerCall::REQUEST_NOT_SET:
+      break;
+  }
+  co_return Unsent(absl::InvalidArgumentError("request: none"));  // Not reached: it was checked.
+}
+
+Awaitable<ControllerCalls::Result> ControllerCalls::AfterDelete(v1::ControllerCall call,
+                                                                std::string plugin_id, Result result) {
+  const absl::Status status =
+      co_await access_.CancelOwedExpansion(std::move(plugin_id), call.delete_().volume_id());
+  if (status.ok()) co_return result;
+  co_return Result{.status = status, .outcome = v1::OUTCOME_UNCERTAIN, .answer = {}};
+}
+
+Awaitable<ControllerCalls::Result> ControllerCalls::AfterExpand(v1::ControllerCall call,
+                                                                std::string plugin_id, Result result) {
+  const csi::ControllerExpandVolumeResponse& grown = result.answer.expand();
+  if (!grown.node_expansion_required()) co_return result;
+  const std::string& volume_id = call.expand().volume_id();
+  // Where it is not held, the scheduler knows better which node is to expand it.
+  const std::optional<VolumeView> held = access_.FindHeld(plugin_id, volume_id);
+  if (!held) co_return result;
+  const absl::Status noted =
+      co_await mounter_.OweExpansion(held->plugin_id, volume_id, grown.capacity_bytes());
+  if (noted.ok()) co_return result;
+  const std::string why = fmt::format(
+      "the storage has grown to {} bytes, but the node's part could not be noted; repeat the request",
+      grown.capacity_bytes());
+  co_return Result{.status = Annotate(noted, why), .outcome = v1::OUTCOME_UNCERTAIN, .answer = {}};
+}
+
+}  // namespace berth

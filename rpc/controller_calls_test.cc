@@ -1,0 +1,385 @@
+#include "rpc/controller_calls.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/unknown_field_set.h>
+
+#include "rpc/testing/controller_calls_fixture.h"
+
+namespace berth {
+namespace {
+
+namespace csi = ::csi::v1;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using Kind = v1::ControllerCall;
+using std::chrono::milliseconds;
+
+// What an honest plugin answers to the calls of EveryControllerCall.
+void AnswerAll(FakePlugin& fake) {
+  csi::ControllerPublishVolumeResponse attached;
+  (*attached.mutable_publish_context())["device"] = "sda";
+  fake.Answer("ControllerPublishVolume", attached);
+  fake.Answer("ControllerUnpublishVolume", csi::ControllerUnpublishVolumeResponse());
+  csi::ValidateVolumeCapabilitiesResponse valid;
+  *valid.mutable_confirmed()->add_volume_capabilities() = SomeCapability();
+  fake.Answer("ValidateVolumeCapabilities", valid);
+  csi::CreateVolumeResponse created;
+  created.mutable_volume()->set_volume_id("v");
+  created.mutable_volume()->set_capacity_bytes(1024);
+  fake.Answer("CreateVolume", created);
+  fake.Answer("DeleteVolume", csi::DeleteVolumeResponse());
+  csi::ListVolumesResponse volumes;
+  *volumes.add_entries()->mutable_volume() = created.volume();
+  fake.Answer("ListVolumes", volumes);
+  csi::ControllerGetVolumeResponse volume;
+  *volume.mutable_volume() = created.volume();
+  volume.mutable_status()->add_published_node_ids("n");
+  fake.Answer("ControllerGetVolume", volume);
+  csi::GetCapacityResponse capacity;
+  capacity.set_available_capacity(5000);
+  fake.Answer("GetCapacity", capacity);
+  csi::ControllerExpandVolumeResponse expanded;
+  expanded.set_capacity_bytes(2048);
+  fake.Answer("ControllerExpandVolume", expanded);
+  fake.Answer("ControllerModifyVolume", csi::ControllerModifyVolumeResponse());
+  csi::CreateSnapshotResponse snapshot;
+  *snapshot.mutable_snapshot() = SomeSnapshot("s", "v");
+  fake.Answer("CreateSnapshot", snapshot);
+  fake.Answer("DeleteSnapshot", csi::DeleteSnapshotResponse());
+  csi::ListSnapshotsResponse snapshots;
+  *snapshots.add_entries()->mutable_snapshot() = snapshot.snapshot();
+  fake.Answer("ListSnapshots", snapshots);
+  csi::GetSnapshotResponse got_snapshot;
+  *got_snapshot.mutable_snapshot() = snapshot.snapshot();
+  fake.Answer("GetSnapshot", got_snapshot);
+  csi::CreateVolumeGroupSnapshotResponse group;
+  group.mutable_group_snapshot()->set_group_snapshot_id("g");
+  group.mutable_group_snapshot()->mutable_creation_time()->set_seconds(5);
+  *group.mutable_group_snapshot()->add_snapshots() = SomeSnapshot("s", "v");
+  *group.mutable_group_snapshot()->add_snapshots() = SomeSnapshot("t", "w");
+  fake.Answer("CreateVolumeGroupSnapshot", group);
+  fake.Answer("DeleteVolumeGroupSnapshot", csi::DeleteVolumeGroupSnapshotResponse());
+  csi::GetVolumeGroupSnapshotResponse got_group;
+  *got_group.mutable_group_snapshot() = group.group_snapshot();
+  fake.Answer("GetVolumeGroupSnapshot", got_group);
+}
+
+TEST_F(ControllerCallsTest, EveryKindReachesThePluginAndComesBack) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  for (const auto& [call, capability] : EveryControllerCall()) {
+    const Result result = Do(call);
+    EXPECT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.outcome, v1::OUTCOME_DONE);
+    EXPECT_EQ(int{result.answer.answer_case()}, int{call.request_case()}) << call.ShortDebugString();
+  }
+  EXPECT_EQ(Do(CallOf(Kind::kAttach)).answer.attach().publish_context().at("device"), "sda");
+  csi::ControllerUnpublishVolumeRequest detached;
+  ASSERT_TRUE(fake_->LastRequest("ControllerUnpublishVolume", &detached));
+  EXPECT_EQ(detached.SerializeAsString(), CallOf(Kind::kDetach).detach().SerializeAsString());
+}
+
+TEST_F(ControllerCallsTest, WhatIsRefusedNeverLeaves) {
+  AnswerAll(*fake_);
+  EXPECT_EQ(Do(CallOf(Kind::kAttach)).status.code(), absl::StatusCode::kNotFound) << "no such plugin";
+  AddPlugin({});
+  const Result lacking = Do(CallOf(Kind::kAttach));
+  EXPECT_EQ(lacking.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(lacking.outcome, v1::OUTCOME_REFUSED);
+  AddAblePlugin();
+  v1::ControllerCall wrong = CallOf(Kind::kAttach);
+  wrong.mutable_attach()->clear_node_id();
+  const Result refused = Do(wrong);
+  EXPECT_EQ(refused.status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.outcome, v1::OUTCOME_REFUSED);
+  control_.plugins_by_id["p"].ready = false;
+  const Result away = Do(CallOf(Kind::kAttach));
+  EXPECT_EQ(away.status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(away.outcome, v1::OUTCOME_RETRY) << "nothing happened, and it may do later";
+  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(-1)).outcome, v1::OUTCOME_RETRY);
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 0);
+  EXPECT_EQ(fake_->Calls("ControllerGetVolume"), 0);
+}
+
+TEST_F(ControllerCallsTest, AbortedAndUnavailableAreTriedAgain) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  fake_->FailNext("ControllerPublishVolume", {grpc::StatusCode::ABORTED, "an operation is pending"});
+  fake_->FailNext("ControllerPublishVolume", {grpc::StatusCode::UNAVAILABLE, "the storage is away"});
+  const Result result = Do(CallOf(Kind::kAttach));
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 3);
+}
+
+TEST_F(ControllerCallsTest, AtTheDeadlineAChangeIsUncertainAndAQuestionIsNot) {
+  AddAblePlugin();
+  for (const char* rpc : {"ControllerPublishVolume", "DeleteVolume", "ControllerGetVolume"}) {
+    fake_->Fail(rpc, {grpc::StatusCode::ABORTED, "an operation is pending"});
+  }
+  const Result attach = Do(CallOf(Kind::kAttach), milliseconds(60));
+  EXPECT_EQ(attach.status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(Message(attach.status), AllOf(HasSubstr("until the deadline"), HasSubstr("is pending")));
+  EXPECT_EQ(attach.outcome, v1::OUTCOME_UNCERTAIN);
+  EXPECT_GT(fake_->Calls("ControllerPublishVolume"), 1);
+  EXPECT_EQ(Do(CallOf(Kind::kDelete), milliseconds(20)).outcome, v1::OUTCOME_UNCERTAIN);
+  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(20)).outcome, v1::OUTCOME_RETRY);
+}
+
+TEST_F(ControllerCallsTest, APluginThatNeverAnswersIsLeftAtTheDeadline) {
+  AddAblePlugin();
+  fake_->Hang("CreateVolume");
+  const Result result = Do(CallOf(Kind::kCreate), milliseconds(50));
+  EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(result.outcome, v1::OUTCOME_UNCERTAIN);
+}
+
+TEST_F(ControllerCallsTest, AFullPoolOrNodeIsToldAtOnce) {
+  AddAblePlugin();
+  const std::pair<Kind::RequestCase, const char*> kinds[] = {
+      {Kind::kAttach, "ControllerPublishVolume"},
+      {Kind::kCreate, "CreateVolume"},
+      {Kind::kCreateSnapshot, "CreateSnapshot"},
+      {Kind::kCreateGroupSnapshot, "CreateVolumeGroupSnapshot"},
+  };
+  for (const auto& [kind, rpc] : kinds) {
+    fake_->Fail(rpc, {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"});
+    const Result result = Do(CallOf(kind));
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kResourceExhausted) << rpc;
+    EXPECT_EQ(result.outcome, v1::OUTCOME_FAILED) << rpc;
+    EXPECT_EQ(fake_->Calls(rpc), 1) << rpc;
+  }
+}
+
+TEST_F(ControllerCallsTest, ADetachThatThePluginKnowsNothingOfIsNoSuccess) {
+  AddAblePlugin();
+  fake_->Fail("ControllerUnpublishVolume", {grpc::StatusCode::NOT_FOUND, "no such volume"});
+  EXPECT_EQ(Do(CallOf(Kind::kDetach)).outcome, v1::OUTCOME_RETRY);
+  fake_->FailNext("ControllerUnpublishVolume", {grpc::StatusCode::UNAVAILABLE, "lost on the way"});
+  EXPECT_EQ(Do(CallOf(Kind::kDetach)).outcome, v1::OUTCOME_UNCERTAIN) << "the first try may have done it";
+}
+
+TEST_F(ControllerCallsTest, OnlyACallThatNeverLeftGoesToAnotherController) {
+  AddAblePlugin("p");
+  AddAblePlugin("q");
+  FakePlugin other(directory_ + "/other.sock");
+  other.Start();
+  controllers_.clients["q"] = CsiClient::Connect(other.socket_path());
+  AnswerAll(*fake_);
+  AnswerAll(other);
+  control_.plugins_by_id["p"].ready = false;
+  EXPECT_TRUE(Do(CallOf(Kind::kAttach)).status.ok());
+  EXPECT_EQ(other.Calls("ControllerPublishVolume"), 1);
+
+  control_.plugins_by_id["p"].ready = true;
+  fake_->FailNext("ControllerPublishVolume", {grpc::StatusCode::UNAVAILABLE, "going away"});
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> result;
+  Begin(scope, CallOf(Kind::kAttach), result);
+  ASSERT_TRUE(fake_->WaitForCalls("ControllerPublishVolume", 1));
+  control_.plugins_by_id["p"].ready = false;
+  // Its answer and a try or two, for which it is not ready.
+  RunOn(loop_, SleepUntil(Clock::now() + milliseconds(30)));
+  EXPECT_FALSE(result.has_value());
+  EXPECT_EQ(other.Calls("ControllerPublishVolume"), 1) << "the first one may have done it";
+  control_.plugins_by_id["p"].ready = true;
+  RunOn(loop_, scope.WaitEmpty());
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->status.ok()) << result->status;
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 2);
+  controllers_.clients.erase("q");
+}
+
+Awaitable<void> DeleteLocally(NodeApi& api) {
+  const CallInfo info{.deadline = Clock::now() + std::chrono::minutes(5)};
+  std::ignore = co_await api.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), info);
+}
+
+TEST_F(ControllerCallsTest, OneCallAtATimeAboutAVolumeWhoeverAsks) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  fake_->Hang("DeleteVolume");
+  TaskScope locally(loop_.get_executor(), "locally");
+  locally.Spawn("delete", DeleteLocally(api_));
+  loop_.poll();
+  ASSERT_TRUE(fake_->WaitForCalls("DeleteVolume", 1));
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> attach;
+  Begin(scope, CallOf(Kind::kAttach), attach);
+  v1::ControllerCall other = CallOf(Kind::kAttach);
+  other.mutable_attach()->set_volume_id("another");
+  EXPECT_TRUE(Do(other).status.ok()) << "other volumes wait for nobody";
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 1);
+  EXPECT_FALSE(attach.has_value());
+  const Result late = Do(CallOf(Kind::kDetach), milliseconds(10));
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.outcome, v1::OUTCOME_RETRY) << "it never left";
+  EXPECT_EQ(fake_->Calls("ControllerUnpublishVolume"), 0);
+  RunOn(loop_, locally.Join());
+  RunOn(loop_, scope.WaitEmpty());
+  ASSERT_TRUE(attach.has_value());
+  EXPECT_TRUE(attach->status.ok()) << attach->status;
+}
+
+TEST_F(ControllerCallsTest, ACancelledCallIsCancelledAtThePluginAndHoldsUpNobody) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  fake_->Hang("ControllerPublishVolume");
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> attach;
+  Begin(scope, CallOf(Kind::kAttach), attach);
+  ASSERT_TRUE(fake_->WaitForCalls("ControllerPublishVolume", 1));
+  RunOn(loop_, scope.Join());
+  EXPECT_TRUE(fake_->WaitForCancelled("ControllerPublishVolume", 1));
+  EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok());
+}
+
+TEST_F(ControllerCallsTest, AVolumeInUseHereIsNotDeleted) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  mounter_.Add("p", "v", "job/7");
+  const Result held = Do(CallOf(Kind::kDelete));
+  EXPECT_EQ(held.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(held.outcome, v1::OUTCOME_REFUSED);
+  EXPECT_THAT(Message(held.status), HasSubstr("job/7"));
+  EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
+  mounter_.volumes.clear();
+
+  fake_->Hang("DeleteVolume");
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> deletion;
+  Begin(scope, CallOf(Kind::kDelete), deletion);
+  ASSERT_TRUE(fake_->WaitForCalls("DeleteVolume", 1));
+  auto publish = ForVolume<v1::PublishVolumeRequest>();
+  publish.set_consumer("c");
+  EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
+  RunOn(loop_, scope.Join());
+  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
+}
+
+TEST_F(ControllerCallsTest, WhatIsOwedToADeletedVolumeIsStruck) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  mounter_.owed_elsewhere[{"p", "v"}] = 5;
+  EXPECT_TRUE(Do(CallOf(Kind::kDelete)).status.ok());
+  EXPECT_THAT(mounter_.owed_elsewhere, IsEmpty());
+}
+
+TEST_F(ControllerCallsTest, TheNodesPartOfAnExpansionIsOwedWhereTheVolumeIsHeld) {
+  AddAblePlugin();
+  csi::ControllerExpandVolumeResponse expanded;
+  expanded.set_capacity_bytes(2048);
+  expanded.set_node_expansion_required(true);
+  fake_->Answer("ControllerExpandVolume", expanded);
+  Result result = Do(CallOf(Kind::kExpand));
+  EXPECT_TRUE(result.answer.expand().node_expansion_required());
+  EXPECT_THAT(mounter_.steps, IsEmpty()) << "another node may have it";
+  mounter_.Add("p", "v", "c");
+  result = Do(CallOf(Kind::kExpand));
+  EXPECT_EQ(result.outcome, v1::OUTCOME_DONE);
+  EXPECT_THAT(mounter_.steps, ElementsAre("owe v"));
+  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
+}
+
+TEST_F(ControllerCallsTest, LateAccessModesGoOnlyToThoseWhoKnowThem) {
+  using Mode = csi::VolumeCapability::AccessMode;
+  AnswerAll(*fake_);
+  v1::ControllerCall call = CallOf(Kind::kAttach);
+  call.mutable_attach()->mutable_volume_capability()->mutable_access_mode()->set_mode(
+      Mode::SINGLE_NODE_SINGLE_WRITER);
+  csi::ControllerPublishVolumeRequest sent;
+  AddAblePlugin();
+  ASSERT_TRUE(Do(call).status.ok());
+  ASSERT_TRUE(fake_->LastRequest("ControllerPublishVolume", &sent));
+  EXPECT_EQ(sent.volume_capability().access_mode().mode(), Mode::SINGLE_NODE_SINGLE_WRITER);
+  AddPlugin({csi::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME});
+  ASSERT_TRUE(Do(call).status.ok());
+  ASSERT_TRUE(fake_->LastRequest("ControllerPublishVolume", &sent));
+  EXPECT_EQ(sent.volume_capability().access_mode().mode(), Mode::SINGLE_NODE_WRITER);
+}
+
+TEST_F(ControllerCallsTest, AWrongAnswerIsNotBelieved) {
+  AddAblePlugin();
+  const auto wrong = [this](Kind::RequestCase kind, const std::string& rpc,
+                            const google::protobuf::Message& answer, const std::string& why) {
+    fake_->Answer(rpc, answer);
+    const Result result = Do(CallOf(kind));
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kInternal) << rpc << " " << result.status;
+    EXPECT_THAT(Message(result.status),
+                AllOf(HasSubstr("plugin p: its answer to " + rpc + " is wrong"), HasSubstr(why)));
+    return result.outcome;
+  };
+  csi::CreateVolumeResponse created;
+  EXPECT_EQ(wrong(Kind::kCreate, "CreateVolume", created, "has no id"), v1::OUTCOME_UNCERTAIN);
+  created.mutable_volume()->set_volume_id("v");
+  created.mutable_volume()->set_capacity_bytes(10);
+  wrong(Kind::kCreate, "CreateVolume", created, "the volume v exists now");
+  csi::ControllerPublishVolumeResponse attached;
+  (*attached.mutable_publish_context())["k"] = std::string(100'000, 'x');
+  wrong(Kind::kAttach, "ControllerPublishVolume", attached, "a publish context of 1 entries");
+  csi::ValidateVolumeCapabilitiesResponse valid;
+  valid.mutable_confirmed();
+  wrong(Kind::kValidate, "ValidateVolumeCapabilities", valid, "it confirms no capability");
+  csi::ListVolumesResponse list;
+  list.add_entries()->mutable_volume()->set_volume_id("v");
+  list.mutable_entries(0)->mutable_volume()->set_capacity_bytes(-1);
+  EXPECT_EQ(wrong(Kind::kList, "ListVolumes", list, "-1 bytes"), v1::OUTCOME_RETRY);
+  csi::ControllerGetVolumeResponse volume;
+  volume.mutable_volume()->set_volume_id("w");
+  wrong(Kind::kGet, "ControllerGetVolume", volume, "it is about volume w, not v");
+  csi::GetCapacityResponse capacity;
+  capacity.set_available_capacity(-1);
+  wrong(Kind::kGetCapacity, "GetCapacity", capacity, "a negative size");
+  csi::ControllerExpandVolumeResponse expanded;
+  expanded.set_capacity_bytes(1999);
+  wrong(Kind::kExpand, "ControllerExpandVolume", expanded, "2000 were required");
+
+  csi::CreateSnapshotResponse snapshot;
+  wrong(Kind::kCreateSnapshot, "CreateSnapshot", snapshot, "the snapshot has no id");
+  *snapshot.mutable_snapshot() = SomeSnapshot("s", "w");
+  wrong(Kind::kCreateSnapshot, "CreateSnapshot", snapshot, "it is about volume w, not v");
+  csi::GetSnapshotResponse got;
+  *got.mutable_snapshot() = SomeSnapshot("s", "v");
+  got.mutable_snapshot()->clear_creation_time();
+  wrong(Kind::kGetSnapshot, "GetSnapshot", got, "no creation_time");
+  csi::ListSnapshotsResponse snapshots;
+  *snapshots.add_entries()->mutable_snapshot() = SomeSnapshot("s", "v");
+  snapshots.mutable_entries(0)->mutable_snapshot()->set_size_bytes(-5);
+  wrong(Kind::kListSnapshots, "ListSnapshots", snapshots, "a size of -5 bytes");
+
+  csi::CreateVolumeGroupSnapshotResponse group;
+  group.mutable_group_snapshot()->set_group_snapshot_id("g");
+  group.mutable_group_snapshot()->mutable_creation_time();
+  *group.mutable_group_snapshot()->add_snapshots() = SomeSnapshot("s", "v");
+  wrong(Kind::kCreateGroupSnapshot, "CreateVolumeGroupSnapshot", group, "not one of each volume");
+  csi::GetVolumeGroupSnapshotResponse got_group;
+  *got_group.mutable_group_snapshot() = group.group_snapshot();
+  got_group.mutable_group_snapshot()->mutable_snapshots(0)->set_group_snapshot_id("h");
+  wrong(Kind::kGetGroupSnapshot, "GetVolumeGroupSnapshot", got_group, "of another group");
+}
+
+TEST_F(ControllerCallsTest, NoSecretComesBack) {
+  AddAblePlugin();
+  v1::ControllerCall call = CallOf(Kind::kValidate);
+  (*call.mutable_validate()->mutable_secrets())["password"] = "hunter22";
+  fake_->Fail("ValidateVolumeCapabilities", {grpc::StatusCode::INTERNAL, "login with hunter22 failed"});
+  EXPECT_THAT(Message(Do(call).status), AllOf(HasSubstr("***"), Not(HasSubstr("hunter22"))));
+
+  csi::ValidateVolumeCapabilitiesResponse answer;
+  answer.set_message("tried hunter22");
+  csi::VolumeCapability& capability = *answer.mutable_confirmed()->add_volume_capabilities();
+  capability = SomeCapability();
+  capability.mutable_mount()->add_mount_flags("password=hunter22");
+  answer.GetReflection()->MutableUnknownFields(&answer)->AddLengthDelimited(999, "hunter22");
+  fake_->Answer("ValidateVolumeCapabilities", answer);
+  const Result result = Do(call);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_THAT(result.answer.SerializeAsString(), Not(HasSubstr("hunter22")));
+  EXPECT_THAT(result.answer.validate().confirmed().volume_capabilities(0).mount().mount_flags(),
+              ElementsAre("(hidden)"));
+}
+
+}  // namespace
+}  // namespace berth

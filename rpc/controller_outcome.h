@@ -1,0 +1,26 @@
+// What the end of a controller call means for a scheduler: the one function that says it.
+//
+// Pure; any thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include "berth/v1/scheduler.pb.h"
+#include "csi/errors.h"
+
+namespace berth {
+
+// Of a call that the plugin was sent. As Classify (csi/errors.h) has it, but for two things:
+//   - ABORTED of a call that changes something is uncertain here. A twin of it runs in the plugin, perhaps
+//   one
+//     of this very scheduler's, whose wait has ended; that nothing happened cannot be said.
+//   - A delete that the plugin knows no such thing for has failed: CSI wants OK for what is gone.
+// A detach whose volume or node the plugin does not know may be tried again, and is an operator's matter if
+// it stays so.
+[[nodiscard]] v1::Outcome OutcomeOf(CsiRpc rpc, absl::StatusCode code);
+
+// Of one that never left: it waited too long or no controller is ready now (UNAVAILABLE, DEADLINE_EXCEEDED:
+// again later), or it is refused.
+[[nodiscard]] v1::Outcome OutcomeUnsent(absl::StatusCode code);
+
+}  // namespace berth
