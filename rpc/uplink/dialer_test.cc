@@ -128,6 +128,18 @@ asio::ssl::context ServerContext(asio::ssl::context::method method, const TestCe
   return context;
 }
 
+// A TLS server of HTTP/2's name that hands its stream to `serve`.
+std::function<void(Tcp::socket&)> Http2Server(asio::ssl::context& context,
+                                              std::function<void(asio::ssl::stream<Tcp::socket&>&)> serve) {
+  SSL_CTX_set_alpn_select_cb(context.native_handle(), SelectHttp2, nullptr);
+  return [&context, serve = std::move(serve)](Tcp::socket& peer) {
+    asio::ssl::stream<Tcp::socket&> tls(peer, context);
+    boost::system::error_code error;
+    tls.handshake(asio::ssl::stream_base::server, error);
+    if (!error) serve(tls);
+  };
+}
+
 class DialerTest : public testing::Test {
  protected:
   DialerTest() {
@@ -493,6 +505,21 @@ TEST_F(DialerTest, CloseEndsWithinItsTimeAlsoWithAStreamOpen) {
   RunOn(loop_, link_->Close());
 }
 
+TEST_F(DialerTest, CloseEndsWithinItsTimeAlsoOfAPeerThatIsSilent) {
+  asio::ssl::context context =
+      ServerContext(asio::ssl::context::tlsv13_server, ca_.Issue({.names = {"DNS:s1.example"}}));
+  std::atomic<bool> ends = false;
+  const RawServer server(
+      Http2Server(context, [&](asio::ssl::stream<Tcp::socket&>& /*tls*/) { ends.wait(false); }));
+  ASSERT_TRUE(DialAt(server.address(), Soon()).ok());
+  const TimePoint start = Clock::now();
+  RunOn(loop_, link_->Close());
+  EXPECT_LT(Clock::now() - start, seconds(5));
+  EXPECT_EQ(RunOn(loop_, link_->Closed()).code(), absl::StatusCode::kCancelled);
+  ends = true;
+  ends.notify_all();
+}
+
 TEST_F(DialerTest, RecheckAsksAgainWhetherThePeerIsBelieved) {
   const TestCertificate scheduler = ca_.Issue({.names = {"DNS:s1.example"}, .valid_to = hours(2)});
   Serve(scheduler);
@@ -554,18 +581,6 @@ size_t ResidentBytes() {
   size_t resident = 0;
   file >> total >> resident;
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
-
-// A TLS server of HTTP/2's name that hands its stream to `serve`.
-std::function<void(Tcp::socket&)> Http2Server(asio::ssl::context& context,
-                                              std::function<void(asio::ssl::stream<Tcp::socket&>&)> serve) {
-  SSL_CTX_set_alpn_select_cb(context.native_handle(), SelectHttp2, nullptr);
-  return [&context, serve = std::move(serve)](Tcp::socket& peer) {
-    asio::ssl::stream<Tcp::socket&> tls(peer, context);
-    boost::system::error_code error;
-    tls.handshake(asio::ssl::stream_base::server, error);
-    if (!error) serve(tls);
-  };
 }
 
 TEST_F(DialerTest, Fault36APeerThatFloodsGrowsNoMemory) {
