@@ -21,7 +21,8 @@ namespace berth {
 // Errors, which name the address: UNAVAILABLE (not resolved, not reached, or no TLS 1.3 with HTTP/2 there),
 // UNAUTHENTICATED (the peer is not believed: why is for this node's operator, and is not told the peer),
 // DEADLINE_EXCEEDED, FAILED_PRECONDITION (TLS without an identity). Throws operation_aborted when cancelled.
-// A peer that does not take this node's certificate says so only later: LinkConnection::Closed.
+// Its result is to be closed: it is not raced against something else (`||`), which could drop it, but
+// cancelled. A peer that does not take this node's certificate says so only later: LinkConnection::Closed.
 [[nodiscard]] Awaitable<absl::StatusOr<std::unique_ptr<LinkConnection>>> Dial(
     UplinkAddress address, std::shared_ptr<const TlsIdentity> identity, TimePoint deadline);
 

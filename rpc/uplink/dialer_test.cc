@@ -520,6 +520,26 @@ TEST_F(DialerTest, CloseEndsWithinItsTimeAlsoOfAPeerThatIsSilent) {
   ends.notify_all();
 }
 
+TEST_F(DialerTest, CloseIsForCancelledCoroutinesToo) {
+  ServeNamed({"DNS:s1.example"});
+  ASSERT_TRUE(DialServer().ok());
+  TaskScope scope(loop_.get_executor(), "test");
+  const auto hold = [](LinkConnection& link) -> Awaitable<void> {
+    co_await asio::this_coro::throw_if_cancelled(false);
+    try {
+      const absl::Status why = co_await link.Closed();
+      ADD_FAILURE() << "not cancelled: " << why;
+    } catch (const boost::system::system_error& /*cancelled*/) {
+    }
+    co_await link.Close();
+  };
+  scope.Spawn("hold", hold(*link_));
+  loop_.poll();
+  RunOn(loop_, scope.Join());
+  EXPECT_TRUE(link_->closed());
+  EXPECT_EQ(link_->channel(), nullptr);
+}
+
 TEST_F(DialerTest, RecheckAsksAgainWhetherThePeerIsBelieved) {
   const TestCertificate scheduler = ca_.Issue({.names = {"DNS:s1.example"}, .valid_to = hours(2)});
   Serve(scheduler);

@@ -9,6 +9,8 @@
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/cancellation_state.hpp>
+#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <cerrno>
@@ -91,7 +93,10 @@ Awaitable<void> LinkConnection::PumpUp() {
     // The end of this socket, in whatever form, says that gRPC has let go of it.
     if (error) break;
     const absl::Status written = co_await wire_->WriteAll(buffer.data(), size);
-    if (!written.ok()) Cut(written);
+    if (written.ok()) continue;
+    // What the peer said last, an alert perhaps, says better why.
+    co_await changed_.WaitUntil([this] { return down_ended_ || end_; }, Clock::now() + kPeerFinishes);
+    Cut(peer_closed_ ? ClosedByPeer() : written);
   }
   up_ended_ = true;
   changed_.NotifyAll();
@@ -158,6 +163,9 @@ Awaitable<absl::Status> LinkConnection::Closed() {
 }
 
 Awaitable<void> LinkConnection::Close() {
+  // To be awaited on the way out, too, when the caller has been cancelled. Join sets both back.
+  co_await asio::this_coro::throw_if_cancelled(false);
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   // With the channel goes gRPC's end of the pair, after all that gRPC has to say; the pumps do the rest.
   channel_.reset();
   co_await changed_.WaitUntil([this] { return end_.has_value(); }, Clock::now() + kCloses);

@@ -74,7 +74,7 @@ class LinkConnection {
   void Cut(absl::Status why);
 
   // Lets go of the channel, and ends the connection: where nobody else holds the channel, what gRPC has taken
-  // is still sent, for a second at most.
+  // is still sent, for a second at most. A coroutine that has been cancelled may await it, too.
   [[nodiscard]] Awaitable<void> Close();
 
   // Whether its peer would still be believed at `now`, by an identity that may have been read anew since.
