@@ -147,6 +147,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .events = events_,
   };
   api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
+  api_->SetRuntimes(config_.runtimes);
   NodeServerOptions options{.socket_path = config_.runtime_dir + "/berthd.sock",
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,
@@ -189,6 +190,7 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   if (status.ok()) status = SetLogLevel(settings->config.log_level, log_);
   if (!status.ok()) co_return std::vector<std::string>{std::string(MessageOf(status))};
   server_->SetPolicy(std::move(settings->policy));
+  api_->SetRuntimes(settings->config.runtimes);
   co_return NeedsRestart(config_, settings->config);
 }
 

@@ -13,7 +13,8 @@
 namespace berth {
 namespace {
 
-constexpr size_t kNodeIdLimit = 192;  // CSI 1.12, NodeGetInfo: a node id holds 256 bytes
+constexpr size_t kNodeIdLimit = 192;       // CSI 1.12, NodeGetInfo: a node id holds 256 bytes
+constexpr size_t kRuntimeNameLimit = 256;  // that of berth.v1.RuntimeAbility
 constexpr size_t kSocketPathLimit = sizeof(sockaddr_un{}.sun_path) - 1;
 
 void Take(std::optional<std::string> given, std::string* setting) {
@@ -128,6 +129,54 @@ void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* 
   CheckScheduler(table, reader, *scheduler);
 }
 
+RuntimeAbility ReadRuntime(const toml::table& table, ValueReader& reader) {
+  constexpr std::string_view kPrefix = "runtime.";
+  RuntimeAbility runtime;
+  reader.CheckKeys(table, kPrefix, {"name", "mount", "block", "fs_types", "readonly"});
+  if (const toml::node* name = table.get("name")) {
+    runtime.name = reader.Text(*name, "runtime.name").value_or("");
+    if (runtime.name.empty() || runtime.name.size() > kRuntimeNameLimit ||
+        Printable(runtime.name) != runtime.name) {
+      reader.Mistake(*name, "runtime.name",
+                     fmt::format("must be 1 to {} bytes of printable text", kRuntimeNameLimit));
+    }
+  } else {
+    reader.Mistake(table, "runtime.name", "is missing: by it the runtime is asked for");
+  }
+  reader.ReadBool(table, kPrefix, "mount", &runtime.mount);
+  reader.ReadBool(table, kPrefix, "block", &runtime.block);
+  reader.ReadBool(table, kPrefix, "readonly", &runtime.readonly);
+  runtime.fs_types = reader.Strings(table, kPrefix, "fs_types").value_or(std::vector<std::string>{});
+  for (const std::string& type : runtime.fs_types) {
+    const bool plain =
+        std::all_of(type.begin(), type.end(), [](char c) { return c > ' ' && c < 0x7F && c != ','; });
+    if (!type.empty() && plain) continue;
+    reader.Mistake(*table.get("fs_types"), "runtime.fs_types",
+                   fmt::format("\"{}\" is no type of a file system", Printable(type, 64)));
+  }
+  if (!runtime.mount && !runtime.block) {
+    reader.Mistake(table, "runtime", "can use neither mount nor block, and so no volume at all");
+  }
+  return runtime;
+}
+
+void ReadRuntimes(const toml::node& node, ValueReader& reader, std::vector<RuntimeAbility>* runtimes) {
+  const toml::array* tables = node.as_array();
+  if (tables == nullptr || !tables->is_array_of_tables()) {
+    reader.WrongType(node, "runtime", "a table for each runtime: [[runtime]]");
+    return;
+  }
+  for (const toml::node& each : *tables) {
+    RuntimeAbility runtime = ReadRuntime(*each.as_table(), reader);
+    const bool again = std::ranges::count(*runtimes, runtime.name, &RuntimeAbility::name) > 0;
+    if (again && !runtime.name.empty()) {
+      reader.Mistake(each, "runtime.name",
+                     fmt::format("\"{}\" is the name of another one already", Printable(runtime.name, 64)));
+    }
+    runtimes->push_back(std::move(runtime));
+  }
+}
+
 absl::Status CheckDirectory(std::string_view name, const std::string& path) {
   if (path.starts_with('/')) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -164,8 +213,9 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
   ValueReader reader(path);
   BerthdConfig config;
-  reader.CheckKeys(table, "",
-                   {"node_id", "state_dir", "runtime_dir", "log_level", "access", "volumes", "scheduler"});
+  reader.CheckKeys(
+      table, "",
+      {"node_id", "state_dir", "runtime_dir", "log_level", "access", "volumes", "scheduler", "runtime"});
   Take(reader.String(table, "node_id"), &config.node_id);
   Take(reader.String(table, "state_dir"), &config.state_dir);
   Take(reader.String(table, "runtime_dir"), &config.runtime_dir);
@@ -181,6 +231,9 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   }
   if (const toml::table* scheduler = reader.Table(table, "scheduler")) {
     ReadScheduler(*scheduler, reader, &config.scheduler);
+  }
+  if (const toml::node* runtimes = table.get("runtime")) {
+    ReadRuntimes(*runtimes, reader, &config.runtimes);
   }
   BERTH_RETURN_IF_ERROR(reader.status());
   return config;

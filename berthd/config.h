@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "mounter/mounter.h"
 #include "rpc/access.h"
 #include "rpc/uplink/uplink_config.h"
 
@@ -39,6 +40,8 @@ struct BerthdConfig {
   AccessConfig access;
   VolumeSettings volumes;
   UplinkConfig scheduler;
+  // What consumers' runtimes on this node can mount, each name once. None: nobody said, so everything.
+  std::vector<RuntimeAbility> runtimes;
   // Of the command line alone: start also where the host does not see what is mounted here.
   bool allow_private_mounts = false;
 };

@@ -46,6 +46,48 @@ calls_per_plugin = 4
                                              .calls_per_plugin = 4}));
 }
 
+TEST(BerthdConfigTest, RuntimesSayWhatTheyCanUseAndElseEverything) {
+  const auto config = ParseBerthdConfig("b.toml", R"(
+[[runtime]]
+name = "podman"
+[[runtime]]
+name = "vm"
+mount = false
+readonly = false
+fs_types = ["ext4", "xfs"]
+)");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(
+      config->runtimes,
+      ElementsAre(
+          RuntimeAbility{.name = "podman"},
+          RuntimeAbility{
+              .name = "vm", .mount = false, .block = true, .fs_types = {"ext4", "xfs"}, .readonly = false}));
+}
+
+TEST(BerthdConfigTest, EveryMistakeOfARuntimeIsNamed) {
+  const auto config = ParseBerthdConfig("b.toml",
+                                        "[[runtime]]\n"
+                                        "name = \"a\"\n"
+                                        "mount = 1\n"
+                                        "[[runtime]]\n"
+                                        "name = \"a\"\n"
+                                        "fs_types = [\"ext 4\"]\n"
+                                        "[[runtime]]\n"
+                                        "mount = false\n"
+                                        "block = false\n"
+                                        "raw = true\n");
+  EXPECT_THAT(std::string(config.status().message()),
+              AllOf(HasSubstr("b.toml:3: runtime.mount: is an integer"),
+                    HasSubstr("b.toml:4: runtime.name: \"a\" is the name of another one already"),
+                    HasSubstr("b.toml:6: runtime.fs_types: \"ext 4\" is no type of a file system"),
+                    HasSubstr("b.toml:7: runtime.name: is missing"),
+                    HasSubstr("b.toml:7: runtime: can use neither mount nor block"),
+                    HasSubstr("b.toml:10: runtime.raw: unknown key")));
+  EXPECT_THAT(std::string(ParseBerthdConfig("b.toml", "runtime = \"podman\"").status().message()),
+              HasSubstr("b.toml:1: runtime: is a string, and must be a table for each runtime: [[runtime]]"));
+}
+
 TEST(BerthdConfigTest, VolumesSettingsAreChecked) {
   const auto config = ParseBerthdConfig("b.toml",
                                         "[volumes]\n"

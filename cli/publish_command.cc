@@ -11,6 +11,7 @@
 #include "cli/failure.h"
 #include "cli/progress.h"
 #include "cli/publish_options.h"
+#include "cli/runtimes.h"
 #include "cli/session.h"
 #include "cli/volume_commands.h"
 #include "cli/volume_view.h"
@@ -66,6 +67,11 @@ absl::Status Publish(Session& session, const PublishOptions& options) {
         &NodeClient::Stub::PublishVolume, request,
         fmt::format("publish {} for {}", Shown(named.volume), Use(request.consumer(), request.name())));
   }();
+  const v1::RuntimeAbility& runtime = request.runtime();
+  const bool only_named = !runtime.name().empty() && !runtime.mount() && !runtime.block();
+  if (absl::IsInvalidArgument(published.status()) && only_named) {
+    return WithHint(published.status(), RuntimeHint(runtime.name()));
+  }
   if (!published.ok()) return Advised(node, named, published.status());
   if (session.output.json()) {
     session.output.Json(*published);

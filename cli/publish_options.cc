@@ -126,7 +126,9 @@ void DeclareSecretsAndContext(CLI::App& command, PublishOptions& options) {
 void DeclareRuntime(CLI::App& command, PublishOptions& options) {
   constexpr const char* kGroup = "What the consumer's runtime can use; without: everything";
   CLI::Option* kind =
-      command.add_option("--runtime", options.runtime, fmt::format("One of {}", kRuntimeKinds))
+      command
+          .add_option("--runtime", options.runtime,
+                      fmt::format("One of {}, or a [[runtime]] of berthd.toml", kRuntimeKinds))
           ->option_text("KIND")
           ->group(kGroup);
   AddRepeated(command, "--runtime-cannot", options.runtime_cannot, "WHAT",

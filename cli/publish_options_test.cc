@@ -163,8 +163,11 @@ TEST(PublishOptionsTest, RuntimesAndWhatTheyCannot) {
   EXPECT_TRUE(podman.readonly());
   EXPECT_THAT(podman.fs_types(), ElementsAre("ext4"));
   EXPECT_FALSE(AbilityOf("vm", {}, {}).value_or(v1::RuntimeAbility()).mount());
-  EXPECT_THAT(std::string(MessageOf(AbilityOf("dokcer", {}, {}).status())),
+  EXPECT_THAT(std::string(MessageOf(AbilityOf("dokcer", {"block"}, {}).status())),
               HasSubstr("did you mean docker?"));
+  const v1::RuntimeAbility own = AbilityOf("our-own", {}, {}).value_or(v1::RuntimeAbility());
+  EXPECT_EQ(own.name(), "our-own");
+  EXPECT_FALSE(own.mount() || own.block() || own.readonly()) << "berthd knows, or nobody";
   EXPECT_EQ(ExitCodeOf(AbilityOf("oci", {"fly"}, {}).status()), ExitCode::kUsage);
 }
 

@@ -33,21 +33,33 @@ constexpr std::array<Runtime, 8> kRuntimes = {{
     {"vm", false, true, true},
 }};
 
+std::vector<std::string> KnownKinds() {
+  std::vector<std::string> known;
+  for (const Runtime& each : kRuntimes) known.emplace_back(each.kind);
+  return known;
+}
+
 }  // namespace
+
+std::string RuntimeHint(std::string_view kind) {
+  return fmt::format("Besides those of berthd.toml there are {}{}", kRuntimeKinds,
+                     DidYouMean(kind, KnownKinds()));
+}
 
 absl::StatusOr<v1::RuntimeAbility> AbilityOf(std::string_view kind, const std::vector<std::string>& cannot,
                                              const std::vector<std::string>& fs_types) {
   const auto* runtime = std::find_if(kRuntimes.begin(), kRuntimes.end(),
                                      [&](const Runtime& each) { return each.kind == kind; });
-  if (runtime == kRuntimes.end()) {
-    std::vector<std::string> known;
-    for (const Runtime& each : kRuntimes) known.emplace_back(each.kind);
-    return UsageError(
-        fmt::format("--runtime: there is no '{}'{}", Printable(kind, 80), DidYouMean(kind, known)),
-        fmt::format("There are {}", kRuntimeKinds));
-  }
   v1::RuntimeAbility ability;
   ability.set_name(std::string(kind));
+  if (runtime == kRuntimes.end()) {
+    if (cannot.empty() && fs_types.empty()) return ability;
+    return UsageError(
+        fmt::format("--runtime-cannot and --runtime-fs do not go with --runtime {}: what it can use "
+                    "is berthd's to say{}",
+                    Printable(kind, 80), DidYouMean(kind, KnownKinds())),
+        fmt::format("They go with {}", kRuntimeKinds));
+  }
   ability.set_mount(runtime->mount);
   ability.set_block(runtime->block);
   ability.set_readonly(runtime->readonly);

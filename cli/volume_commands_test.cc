@@ -171,7 +171,7 @@ TEST_F(VolumeCommandsTest, ContradictoryOptionsAskNobody) {
            {"--secrets-file", "/dev/null", "--secrets-reference", "file:/x"},
            {"--secrets-reference", "nowhere"},
            {"--mode", "rwx"},
-           {"--runtime", "dokcer"},
+           {"--runtime", "dokcer", "--runtime-fs", "ext4"},
            {"--runtime-cannot", "block"},
            {"--file", "-", "--secrets-file", "-"}}) {
     std::vector<std::string> arguments = least;
@@ -180,6 +180,16 @@ TEST_F(VolumeCommandsTest, ContradictoryOptionsAskNobody) {
     EXPECT_EQ(run.exit_code, 2) << testing::PrintToString(more) << run.err;
   }
   EXPECT_THAT(node_.calls, IsEmpty());
+}
+
+TEST_F(VolumeCommandsTest, ARuntimeThatIsNotKnownHereIsBerthdsToFind) {
+  node_.failure = {grpc::StatusCode::INVALID_ARGUMENT, "runtime.name: berthd.toml has no [[runtime]]"};
+  const Ended run =
+      Ctl({"volume", "publish", "--plugin", "p", "v", "--consumer", "c", "--runtime", "dokcer"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("has no [[runtime]]"), HasSubstr("did you mean docker?")));
+  EXPECT_EQ(node_.publish_request.runtime().name(), "dokcer");
+  EXPECT_FALSE(node_.publish_request.runtime().mount());
 }
 
 TEST_F(VolumeCommandsTest, HelpShowsOptionsInGroups) {

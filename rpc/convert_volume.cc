@@ -208,6 +208,16 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   return to;
 }
 
+v1::RuntimeAbility ToProto(const RuntimeAbility& runtime) {
+  v1::RuntimeAbility proto;
+  proto.set_name(runtime.name);
+  proto.set_mount(runtime.mount);
+  proto.set_block(runtime.block);
+  *proto.mutable_fs_types() = {runtime.fs_types.begin(), runtime.fs_types.end()};
+  proto.set_readonly(runtime.readonly);
+  return proto;
+}
+
 v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options) {
   v1::ConsumerMount to;
   to.set_plugin_id(IdText(mount.plugin_id));

@@ -57,6 +57,11 @@ class NodeApi {
   // `log`: berthd's own, for those who follow it; null: there is none to follow.
   NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log = nullptr);
 
+  // What consumers' runtimes on this node can mount, each name once; for publishes from now on. None: nobody
+  // said.
+  void SetRuntimes(std::vector<RuntimeAbility> runtimes) { runtimes_ = std::move(runtimes); }
+  [[nodiscard]] const std::vector<RuntimeAbility>& runtimes() const { return runtimes_; }
+
   template <class T>
   using Answer = Awaitable<absl::StatusOr<T>>;
 
@@ -141,6 +146,7 @@ class NodeApi {
   SchedulerDirectory& scheduler_;
   EventLog& events_;
   std::shared_ptr<LogFeed> log_;
+  std::vector<RuntimeAbility> runtimes_;
 };
 
 }  // namespace berth

@@ -76,6 +76,27 @@ TEST_F(NodeApiClusterTest, ADrainingNodeRefusesWhatIsNewAndConfirmsWhatIsHere) {
   EXPECT_FALSE(Call(&NodeApi::GetStatus, v1::GetStatusRequest())->has_drain());
 }
 
+TEST_F(NodeApiClusterTest, ARuntimeThatTheOperatorDescribedIsTheOneThatCounts) {
+  control_.Add("p");
+  api_.SetRuntimes({{.name = "vm", .mount = false, .block = true, .fs_types = {"xfs"}, .readonly = false}});
+  auto request = ForVolume<v1::PublishVolumeRequest>("v");
+  request.set_consumer("c");
+  request.mutable_runtime()->set_name("vm");
+  request.mutable_runtime()->set_mount(true);
+  ASSERT_TRUE(Call(&NodeApi::PublishVolume, request).ok());
+  EXPECT_EQ(mounter_.last_runtime, api_.runtimes()[0]);
+
+  request.mutable_runtime()->Clear();
+  request.mutable_runtime()->set_name("vm");
+  EXPECT_TRUE(Call(&NodeApi::PublishVolume, request).ok()) << "the name alone will do";
+  request.mutable_runtime()->set_name("lorry");
+  EXPECT_THAT(Message(Call(&NodeApi::PublishVolume, request).status()),
+              HasSubstr("runtime.name: berthd.toml has no [[runtime]] \"lorry\""));
+  request.mutable_runtime()->set_mount(true);
+  ASSERT_TRUE(Call(&NodeApi::PublishVolume, request).ok());
+  EXPECT_EQ(mounter_.last_runtime->name, "lorry");
+}
+
 TEST_F(NodeApiClusterTest, ADrainsReasonIsChecked) {
   EXPECT_THAT(Message(Drain(std::string(1025, 'x')).status()), HasSubstr("reason: 1025 bytes long"));
   EXPECT_THAT(Message(Drain("a\nb").status()), HasSubstr("reason: must not hold control characters"));

@@ -15,10 +15,17 @@ namespace {
 
 using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
 
+// The operator's word on a runtime counts, whatever a request says of one of that name.
+void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolumeRequest& request) {
+  const auto configured = std::ranges::find(runtimes, request.runtime().name(), &RuntimeAbility::name);
+  if (configured != runtimes.end()) *request.mutable_runtime() = ToProto(*configured);
+}
+
 }  // namespace
 
 NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
                                                                   CallInfo call) {
+  UseRuntimeOf(runtimes_, request);
   BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
   checked.origin = call.origin;
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));

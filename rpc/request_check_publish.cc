@@ -110,7 +110,13 @@ ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
 RuntimeAbility CheckRuntime(const v1::RuntimeAbility& asked, Mistakes& mistakes) {
   mistakes.Length("runtime.name", asked.name(), RequestLimits::kRuntimeName);
   mistakes.PlainText("runtime.name", asked.name());
-  if (!asked.mount() && !asked.block()) {
+  const bool only_named = !asked.name().empty() && !asked.mount() && !asked.block() && !asked.readonly() &&
+                          asked.fs_types().empty();
+  if (only_named) {
+    mistakes.Add("runtime.name",
+                 fmt::format("berthd.toml has no [[runtime]] \"{}\", and what it can use is not said",
+                             Printable(asked.name(), 128)));
+  } else if (!asked.mount() && !asked.block()) {
     mistakes.Add("runtime", "says that it can use neither mount nor block");
   }
   if (static_cast<size_t>(asked.fs_types_size()) > RequestLimits::kFsTypes) {

@@ -182,6 +182,7 @@ class FakeMounter : public Mounter {
   int cancelled = 0;        // how many were cancelled while they waited
   TimePoint last_deadline;
   std::map<std::string, std::string> last_secrets;
+  std::optional<RuntimeAbility> last_runtime;
   ::csi::v1::CapacityRange last_range;
   ::csi::v1::NodeGetVolumeStatsResponse stats;
   std::map<std::string, absl::Status> stats_errors;  // by volume
@@ -223,6 +224,7 @@ class FakeMounter : public Mounter {
                                                                TimePoint deadline) override {
     last_deadline = deadline;
     last_secrets = request.secrets;
+    last_runtime = request.runtime;
     if (throws) throw std::runtime_error("a bug");
     if (hang) {
       struct Waiting {
