@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace berth {
 namespace {
 
@@ -163,6 +165,20 @@ TEST(BerthdConfigTest, EveryMistakeInTheSchedulerIsNamed) {
   std::string many = "addresses = [";
   for (int i = 0; i < 17; ++i) many += "\"unix:/s\",";
   EXPECT_THAT(mistakes(many + "]\n"), HasSubstr("scheduler.addresses: has more than 16 entries"));
+}
+
+// Each of its settings is behind a '#' and no space.
+TEST(BerthdConfigTest, TheFileThatIsInstalledShowsValidSettings) {
+  std::ifstream file(BERTHD_TOML);
+  std::string content;
+  for (std::string line; std::getline(file, line);) {
+    if (line.size() > 1 && line[0] == '#' && line[1] != ' ') content += line.substr(1) + "\n";
+  }
+  const auto config = ParseBerthdConfig("berthd.toml", content);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->volumes, VolumeSettings{});
+  EXPECT_TRUE(config->scheduler.wanted());
+  EXPECT_EQ(config->scheduler.on_lease_expiry, UplinkConfig{}.on_lease_expiry);
 }
 
 TEST(BerthdConfigTest, OnlyTheCommandLineAllowsPrivateMounts) {
