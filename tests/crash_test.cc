@@ -14,6 +14,7 @@
 namespace berth {
 namespace {
 
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
@@ -32,6 +33,48 @@ std::string CreateImage(Node& node, const std::string& name) {
   request.add_capabilities()->set_fs_type("ext4");
   (*request.mutable_parameters())["kind"] = "image";
   return node.CreateVolume(request);
+}
+
+TEST(CrashTest, ANodesDrainOutlivesBerthdAndIsToldOnceTheLastOneHasLeft) {
+  Node node;
+  node.WriteHostpath();
+  node.Start();
+  node.WaitReady("hostpath");
+  const std::string volume = CreateImage(node, "v");
+  const std::string target = node.Publish(PublishRequest(volume, "job"));
+  v1::DrainNodeRequest drain;
+  drain.set_reason("a new disk");
+  v1::DrainNodeResponse drained;
+  ASSERT_TRUE(node.stub().DrainNode(Node::Context().get(), drain, &drained).ok());
+  EXPECT_EQ(drained.drain().publications_left(), 1);
+
+  node.Kill();
+  node.Start();
+  node.WaitReady("hostpath");
+  std::string refused;
+  const grpc::Status status = node.TryPublish(PublishRequest(volume, "other"), &refused);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("being drained, and takes nothing new: a new disk"));
+  EXPECT_EQ(node.Publish(PublishRequest(volume, "job")), target) << "what is here is confirmed";
+
+  const auto told = [&node](const std::string& type) {
+    const auto context = Node::Context();
+    const auto stream = node.stub().WatchEvents(context.get(), {});
+    v1::WatchEventsResponse answer;
+    int count = 0;
+    while (stream->Read(&answer)) count += answer.event().type() == type ? 1 : 0;
+    return count;
+  };
+  EXPECT_EQ(told("node.drained"), 0);
+  node.Unpublish(volume, "job");
+  WaitFor("the last one has left", [&] { return told("node.drained") == 1; });
+  drain.Clear();
+  drain.set_end(true);
+  ASSERT_TRUE(node.stub().DrainNode(Node::Context().get(), drain, &drained).ok());
+  EXPECT_FALSE(drained.has_drain());
+  EXPECT_FALSE(node.Publish(PublishRequest(volume, "other")).empty());
+  node.Unpublish(volume, "other");
+  node.DeleteVolume(volume);
 }
 
 TEST(CrashTest, AVolumeIsStillThereAndKnownAfterBerthdWasKilled) {
