@@ -21,7 +21,7 @@ _berthctl() {
         --consumer | --name | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
-        --secrets-reference | --runtime | --runtime-cannot | --runtime-fs | --format | --at)
+        --secrets-reference | --runtime | --runtime-cannot | --runtime-fs | --format | --at | --reason)
         i=$((i + 1))
         ;;
       -*) ;;
@@ -61,7 +61,7 @@ _berthctl() {
     --level) words='trace debug info warning error critical' ;;
     --timeout | --endpoint | --request | --consumer | --name | --mount-flag | --context | --publish-context | \
       --parameter | --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | \
-      --mode | --selinux-label | --pid | --unit | --at)
+      --mode | --selinux-label | --pid | --unit | --at | --reason)
       return
       ;;
   esac
@@ -69,7 +69,7 @@ _berthctl() {
     local global='--socket --output --timeout --help'
     local capability='--access --fs --block --mount-flag --secrets-file'
     case $command/$sub in
-      /) words="status plugins plugin reload volumes volume explain consumer doctor events monitor csi version --version $global" ;;
+      /) words="status plugins plugin reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
       volumes/*) words="--plugin --consumer $global" ;;
       monitor/*) words="--level $global" ;;
@@ -78,7 +78,7 @@ _berthctl() {
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      volume/) words='show explain create delete expand stats publish unpublish mounts' ;;
+      volume/) words='show explain create delete expand stats publish unpublish claim mounts' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
@@ -89,12 +89,16 @@ _berthctl() {
       volume/stats) words="--plugin --volume --consumer $(_berthctl_ids volumes 2) $global" ;;
       volume/mounts) words="--format --at $global" ;;
       consumer/) words='ended' ;;
+      drain/*) words="--reason --wait $global" ;;
       doctor/*) words="--repair --yes $global" ;;
       volume/publish)
         words="--file --plugin --volume --consumer --name --readonly --ephemeral --mount-group --owner --group"
         words+=" --mode --recursive --selinux-label --pid --cgroup --unit --remount --secrets-reference"
         words+=" --context --publish-context --attached --runtime --runtime-cannot --runtime-fs"
         words+=" $capability $global"
+        ;;
+      volume/claim)
+        words="--consumer --name --readonly --wait --pid --cgroup --unit --format --at $global"
         ;;
       volume/unpublish)
         words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"

@@ -25,6 +25,7 @@ constexpr const char* kFooter = R"(Examples:
   berthctl volume mounts job-7 --format podman
   berthctl volume explain "$id"
   berthctl plugin logs -f hostpath
+  berthctl drain --reason "a new disk" --wait
   berthctl events -f -o json | jq -r '.event.message'
   berthctl csi --endpoint unix:///run/plugin/csi.sock node get-info
 
@@ -56,6 +57,7 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   app.add_option("--timeout", globals.timeout, "How long to wait for an answer; default: 2m")
       ->option_text("TIME");
   AddNodeCommands(app, chosen);
+  AddClusterCommands(app, chosen);
   AddMonitor(app, chosen);
   AddPluginCommands(app, chosen);
   AddVolumeCommands(app, chosen);

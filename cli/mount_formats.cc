@@ -287,4 +287,15 @@ Table MountTable(const std::vector<PlacedMount>& mounts) {
   return table;
 }
 
+absl::Status ShowMounts(const Output& output, MountFormat format, const std::vector<PlacedMount>& mounts) {
+  if (format == MountFormat::kTable) {
+    output.Show(MountTable(mounts));
+    return absl::OkStatus();
+  }
+  BERTH_ASSIGN_OR_RETURN(const std::string text, FormatMounts(format, mounts));
+  if (format == MountFormat::kSystemd) output.Text("[Service]\n");
+  output.Text(text);
+  return absl::OkStatus();
+}
+
 }  // namespace berth::cli

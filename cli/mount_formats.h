@@ -2,7 +2,7 @@
 // with its own escapes. What a format cannot say is an error that says so (FAILED_PRECONDITION), never
 // something near it.
 //
-// Pure; any thread.
+// Pure but for ShowMounts; any thread.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/mount_places.h"
+#include "cli/output.h"
 #include "cli/table.h"
 
 namespace berth::cli {
@@ -36,5 +37,9 @@ inline constexpr std::string_view kMountFormats = "oci, podman, docker, nspawn, 
                                                        const std::vector<PlacedMount>& mounts);
 
 [[nodiscard]] Table MountTable(const std::vector<PlacedMount>& mounts);
+
+// Prints them in any format.
+[[nodiscard]] absl::Status ShowMounts(const Output& output, MountFormat format,
+                                      const std::vector<PlacedMount>& mounts);
 
 }  // namespace berth::cli

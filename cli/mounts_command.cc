@@ -39,14 +39,7 @@ absl::Status Mounts(Session& session, const MountsOptions& options) {
                          node.Call(&NodeClient::Stub::ListConsumerMounts, request,
                                    fmt::format("list the mounts of {}", Shown(options.consumer))));
   BERTH_ASSIGN_OR_RETURN(const std::vector<PlacedMount> mounts, PlaceMounts(answer, options.at));
-  if (format == MountFormat::kTable) {
-    session.output.Show(MountTable(mounts));
-    return absl::OkStatus();
-  }
-  BERTH_ASSIGN_OR_RETURN(const std::string text, FormatMounts(format, mounts));
-  if (format == MountFormat::kSystemd) session.output.Text("[Service]\n");
-  session.output.Text(text);
-  return absl::OkStatus();
+  return ShowMounts(session.output, format, mounts);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "cli/link_view.h"
 #include "cli/session.h"
 #include "cli/values.h"
 #include "cli/version.h"
@@ -35,6 +36,8 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   if (!status.placement().empty()) table.Add({"plugins live in", status.placement()});
   table.Add({"volumes", fmt::format("{}, published {} time{}", status.volumes(), status.publications(),
                                     status.publications() == 1 ? "" : "s")});
+  if (status.has_drain()) table.Add({"drain", Cell(DescribeDrain(status.drain(), now), Tone::kCareful)});
+  if (status.has_scheduler()) AddLink(table, status.scheduler(), now);
   table.Add({"events", fmt::format("up to number {}", status.last_event_sequence())});
   table.Add({"boot id", status.boot_id()});
   table.Add({"configuration", status.config_dir()});

@@ -45,6 +45,7 @@ using Command = std::function<absl::Status(Session&)>;
 
 // Each adds a group of commands to `app`; the chosen one stores itself in `chosen`.
 void AddNodeCommands(CLI::App& app, Command& chosen);      // status, events, version
+void AddClusterCommands(CLI::App& app, Command& chosen);   // drain, undrain, scheduler
 void AddPluginCommands(CLI::App& app, Command& chosen);    // plugins, plugin …, reload
 void AddPluginLogs(CLI::App& plugin, Command& chosen);     // plugin logs
 void AddMonitor(CLI::App& app, Command& chosen);           // monitor

@@ -69,8 +69,9 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
       },
       Volumes);
 
-  CLI::App* group = AddGroup(
-      app, "volume", "One volume: show, explain, create, delete, expand, stats, publish, unpublish, mounts");
+  CLI::App* group =
+      AddGroup(app, "volume",
+               "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts");
   AddCommand<VolumeOptions>(*group, "show", "What this node holds of a volume, and for whom", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);
@@ -78,6 +79,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
   AddVolumeStats(*group, chosen);
   AddPublish(*group, chosen);
   AddUnpublish(*group, chosen);
+  AddClaim(*group, chosen);
   AddMounts(*group, chosen);
   AddExplain(app, chosen);
 }

@@ -11,6 +11,7 @@ void AddControllerCommands(CLI::App& volume, Command& chosen);  // create, delet
 void AddVolumeStats(CLI::App& volume, Command& chosen);         // stats
 void AddPublish(CLI::App& volume, Command& chosen);             // publish
 void AddUnpublish(CLI::App& volume, Command& chosen);           // unpublish
+void AddClaim(CLI::App& volume, Command& chosen);               // claim
 void AddMounts(CLI::App& volume, Command& chosen);              // mounts
 void AddExplain(CLI::App& parent, Command& chosen);             // explain
 

@@ -58,6 +58,12 @@ class FakeNode final : public v1::Node::Service {
   v1::ExamineResponse examined;
   v1::ExamineResponse repaired;  // what Examine answers with `repair`
   v1::GetConsumerStatsResponse consumer_stats;
+  v1::ClaimVolumeResponse claimed;
+  // Of the drain that DrainNode begins, how many publications each GetStatus finds, one call after the other;
+  // the last one for ever. Empty: none.
+  std::vector<int> left_in_drain;
+  // How many calls of ClaimVolume end with UNAVAILABLE before one is answered.
+  int claim_takes_calls = 0;
   // Where there are any, ListVolumes answers with them, one after the other.
   std::vector<v1::ListVolumesResponse> volume_pages;
   // How many calls of UnpublishVolume end with DEADLINE_EXCEEDED before one is answered.
@@ -92,6 +98,8 @@ class FakeNode final : public v1::Node::Service {
   v1::ExplainVolumeRequest explain_request;
   v1::GetConsumerStatsRequest consumer_stats_request;
   v1::WatchEventsRequest watch_request;
+  v1::DrainNodeRequest drain_request;
+  v1::ClaimVolumeRequest claim_request;
 
   // Adds to a log of the lines "line 0", "line 1", …, whose positions are their numbers. Given to those who
   // read it, also to those that do already.
@@ -115,7 +123,29 @@ class FakeNode final : public v1::Node::Service {
 
   grpc::Status GetStatus(grpc::ServerContext* /*context*/, const v1::GetStatusRequest* /*request*/,
                          v1::GetStatusResponse* response) override {
+    LookAtDrain();
     return Answer("GetStatus", status, response);
+  }
+  grpc::Status DrainNode(grpc::ServerContext* /*context*/, const v1::DrainNodeRequest* request,
+                         v1::DrainNodeResponse* response) override {
+    drain_request = *request;
+    v1::DrainNodeResponse answer;
+    if (request->end()) {
+      status.clear_drain();
+    } else {
+      status.mutable_drain()->set_reason(request->reason());
+      LookAtDrain();
+      *answer.mutable_drain() = status.drain();
+    }
+    return Answer("DrainNode", answer, response);
+  }
+  grpc::Status ClaimVolume(grpc::ServerContext* /*context*/, const v1::ClaimVolumeRequest* request,
+                           v1::ClaimVolumeResponse* response) override {
+    claim_request = *request;
+    const grpc::Status answered = Answer("ClaimVolume", claimed, response);
+    const std::lock_guard lock(mutex_);
+    if (claim_takes_calls-- > 0) return {grpc::StatusCode::UNAVAILABLE, "the scheduler is not connected"};
+    return answered;
   }
   grpc::Status ListPlugins(grpc::ServerContext* /*context*/, const v1::ListPluginsRequest* /*request*/,
                            v1::ListPluginsResponse* response) override {
@@ -304,6 +334,13 @@ class FakeNode final : public v1::Node::Service {
     if (!failure.ok()) return failure;
     *response = answer;
     return grpc::Status::OK;
+  }
+
+  void LookAtDrain() {
+    const std::lock_guard lock(mutex_);
+    if (!status.has_drain() || left_in_drain.empty()) return;
+    status.mutable_drain()->set_publications_left(left_in_drain.front());
+    if (left_in_drain.size() > 1) left_in_drain.erase(left_in_drain.begin());
   }
 
   void Close() {

@@ -1,0 +1,146 @@
+// volume claim.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/capability_options.h"
+#include "cli/failure.h"
+#include "cli/mount_formats.h"
+#include "cli/mount_places.h"
+#include "cli/progress.h"
+#include "cli/session.h"
+#include "cli/volume_commands.h"
+#include "cli/volume_view.h"
+
+namespace berth::cli {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr auto kClaimPause = std::chrono::milliseconds(500);
+
+struct ClaimOptions {
+  std::string volume;
+  std::string consumer;
+  std::string name;
+  bool readonly = false;
+  bool wait = false;
+  std::optional<int64_t> pid;
+  std::string cgroup;
+  std::string unit;
+  std::string format;
+  std::vector<std::string> at;
+};
+
+constexpr const char* kClaimFooter =
+    R"(Prints the path at which the volume is, or with --format how the consumer's runtime mounts it. Repeat it
+freely: the same claim joins. It takes the right to claim, and no other.
+  data=$(berthctl volume claim prod/db --consumer job-7 --pid $$ --wait --timeout 10m)
+  eval "podman run $(berthctl volume claim prod/db --consumer job-7 --format podman) IMAGE")";
+
+absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) {
+  v1::ClaimVolumeRequest request;
+  const size_t slash = options.volume.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == options.volume.size()) {
+    return UsageError(fmt::format("'{}' is no volume of the scheduler's: it must be NAMESPACE/VOLUME",
+                                  Printable(options.volume, 200)),
+                      "A volume that the storage's own id names: berthctl volume publish");
+  }
+  request.set_namespace_(options.volume.substr(0, slash));
+  request.set_volume(options.volume.substr(slash + 1));
+  request.set_consumer(options.consumer);
+  request.set_name(options.name);
+  request.set_readonly(options.readonly);
+  request.set_wait(options.wait);
+  if (options.pid.has_value()) request.mutable_life()->set_pid(*options.pid);
+  if (!options.cgroup.empty()) request.mutable_life()->set_cgroup(options.cgroup);
+  if (!options.unit.empty()) request.mutable_life()->set_unit(options.unit);
+  return request;
+}
+
+absl::StatusOr<v1::ClaimVolumeResponse> AskOnce(Session& session, const v1::ClaimVolumeRequest& request,
+                                                const std::string& doing, std::chrono::milliseconds timeout) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  return node.Call(&NodeClient::Stub::ClaimVolume, request, doing, timeout);
+}
+
+// Whoever waits, waits through a restart of berthd too: the claim is simply made again.
+absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVolumeRequest& request) {
+  const auto give_up = steady_clock::now() + session.timeout;
+  const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
+                                        Shown(request.volume()), Use(request.consumer(), request.name()));
+  const Progress progress(session.output, doing);
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
+    absl::StatusOr<v1::ClaimVolumeResponse> answer = AskOnce(session, request, doing, left);
+    const bool away =
+        ExitCodeOf(answer.status()) == ExitCode::kUnreachable || absl::IsUnavailable(answer.status());
+    if (!request.wait() || !away || steady_clock::now() + kClaimPause >= give_up) return answer;
+    std::this_thread::sleep_for(kClaimPause);
+  }
+}
+
+absl::Status Claim(Session& session, const ClaimOptions& options) {
+  std::optional<MountFormat> format;
+  if (!options.format.empty()) {
+    BERTH_ASSIGN_OR_RETURN(format, ParseMountFormat(options.format));
+  }
+  if (!format && !options.at.empty()) return UsageError("--at goes with --format, which is not given");
+  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest request, MakeRequest(options));
+  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeResponse answer, Ask(session, request));
+  if (!format && session.output.json()) {
+    session.output.Json(answer);
+    return absl::OkStatus();
+  }
+  if (!format) {
+    session.output.Value(answer.mount().source_path());
+    return absl::OkStatus();
+  }
+  v1::ListConsumerMountsResponse mounts;
+  *mounts.add_mounts() = answer.mount();
+  BERTH_ASSIGN_OR_RETURN(const std::vector<PlacedMount> placed, PlaceMounts(mounts, options.at));
+  return ShowMounts(session.output, *format, placed);
+}
+
+void DeclareClaim(CLI::App& command, ClaimOptions& options) {
+  command.add_option("volume", options.volume, "The scheduler's name of the volume, in its namespace")
+      ->required()
+      ->option_text("NAMESPACE/VOLUME");
+  command.add_option("--consumer", options.consumer, "Who uses it, within the namespace")
+      ->required()
+      ->option_text("NAME");
+  command.add_option("--name", options.name, "Tells several uses by one consumer apart")->option_text("NAME");
+  command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
+  command.add_flag("--wait", options.wait, "Wait also while the scheduler is not connected");
+  CLI::Option* pid =
+      command.add_option("--pid", options.pid, "Until this process has ended; one of your own")
+          ->option_text("PID");
+  CLI::Option* cgroup = command
+                            .add_option("--cgroup", options.cgroup,
+                                        "Until no process is left in this cgroup; takes the right to change")
+                            ->option_text("DIRECTORY")
+                            ->excludes(pid);
+  command.add_option("--unit", options.unit, "Until this systemd unit has ended; takes the right to change")
+      ->option_text("UNIT")
+      ->excludes(pid)
+      ->excludes(cgroup);
+  command.add_option("--format", options.format, fmt::format("One of {}", kMountFormats))
+      ->option_text("FORMAT");
+  AddRepeated(command, "--at", options.at, "/PATH", "Where the consumer is to see it; with --format");
+  command.footer(kClaimFooter);
+}
+
+}  // namespace
+
+void AddClaim(CLI::App& volume, Command& chosen) {
+  AddCommand<ClaimOptions>(volume, "claim", "Ask the central scheduler for a volume, for a consumer here",
+                           chosen, DeclareClaim, Claim);
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,170 @@
+// drain, undrain, scheduler: the node as one of a cluster.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/failure.h"
+#include "cli/link_view.h"
+#include "cli/progress.h"
+#include "cli/session.h"
+#include "cli/values.h"
+#include "cli/volume_view.h"
+
+namespace berth::cli {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr auto kLookInterval = std::chrono::milliseconds(500);
+constexpr auto kLookWithin = std::chrono::seconds(5);
+constexpr size_t kNamesShown = 3;
+
+struct DrainOptions {
+  std::string reason;
+  bool wait = false;
+};
+
+// "vol-1 for job-7, vol-2 for job-8 and more", of those that are waited for; empty where the node does not
+// say.
+std::string WhoIsLeft(NodeClient& node) {
+  v1::ListVolumesRequest request;
+  request.set_page_size(100);
+  const auto volumes =
+      node.Call(&NodeClient::Stub::ListVolumes, request, "list the volumes", std::chrono::seconds(1));
+  if (!volumes.ok()) return {};
+  std::vector<std::string> names;
+  for (const v1::Volume& volume : volumes->volumes()) {
+    for (const v1::Publication& use : volume.publications()) {
+      if (use.origin() == v1::DECLARED) continue;
+      names.push_back(fmt::format("{} for {}", Shown(volume.volume_id()), Use(use.consumer(), use.name())));
+    }
+  }
+  const bool more = names.size() > kNamesShown || !volumes->next_page_token().empty();
+  if (names.size() > kNamesShown) names.resize(kNamesShown);
+  return fmt::format("{}{}", fmt::join(names, ", "), more ? " and more" : "");
+}
+
+// How the drain stands, also from a berthd that comes back meanwhile.
+absl::StatusOr<v1::DrainNodeResponse> LookAtDrain(Session& session) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse status,
+      node.Call(&NodeClient::Stub::GetStatus, v1::GetStatusRequest(), "look at the drain", kLookWithin));
+  v1::DrainNodeResponse drain;
+  if (status.has_drain()) *drain.mutable_drain() = status.drain();
+  return drain;
+}
+
+absl::Status StillLeft(Session& session, const v1::NodeDrain& drain) {
+  std::string who;
+  if (auto node = session.Connect(); node.ok()) who = WhoIsLeft(*node);
+  return WithHint(
+      absl::DeadlineExceededError(fmt::format(
+          "drain the node: {}{}{}", DescribeLeft(drain.publications_left()), who.empty() ? "" : ": ", who)),
+      "It goes on; to wait longer: berthctl drain --wait --timeout 1h. To give it up: berthctl undrain");
+}
+
+// Until the last one has left, the drain is ended by somebody else, or our time is over.
+absl::Status WaitUntilDrained(Session& session, v1::DrainNodeResponse* drain) {
+  const auto give_up = steady_clock::now() + session.timeout;
+  const Progress progress(session.output, "drain the node", [&session]() -> std::string {
+    auto node = session.Connect();
+    const std::string who = node.ok() ? WhoIsLeft(*node) : std::string();
+    return who.empty() ? who : fmt::format("drain the node: waits for {}", who);
+  });
+  while (drain->drain().publications_left() > 0) {
+    if (steady_clock::now() >= give_up) return StillLeft(session, drain->drain());
+    std::this_thread::sleep_for(kLookInterval);
+    absl::StatusOr<v1::DrainNodeResponse> now = LookAtDrain(session);
+    const bool away = ExitCodeOf(now.status()) == ExitCode::kUnreachable || absl::IsUnavailable(now.status());
+    if (!now.ok() && (!away || steady_clock::now() >= give_up)) return now.status();
+    if (!now.ok()) continue;
+    if (!now->has_drain()) return absl::AbortedError("somebody has put the node back into use");
+    *drain = *std::move(now);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Drain(Session& session, const DrainOptions& options) {
+  v1::DrainNodeRequest request;
+  request.set_reason(options.reason);
+  if (options.reason.empty()) {
+    // Who joins a drain has nothing against its reason.
+    BERTH_ASSIGN_OR_RETURN(const v1::DrainNodeResponse now, LookAtDrain(session));
+    request.set_reason(now.drain().reason());
+  }
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(v1::DrainNodeResponse answer,
+                         node.Call(&NodeClient::Stub::DrainNode, request, "drain the node"));
+  if (options.wait) BERTH_RETURN_IF_ERROR(WaitUntilDrained(session, &answer));
+  if (session.output.json()) {
+    session.output.Json(answer);
+    return absl::OkStatus();
+  }
+  const int left = answer.drain().publications_left();
+  session.output.Text(left == 0 ? "drained: nothing is published here but what files declare\n"
+                                : fmt::format("draining: {}\n", DescribeLeft(left)));
+  return absl::OkStatus();
+}
+
+absl::Status Undrain(Session& session, const NoOptions& /*options*/) {
+  v1::DrainNodeRequest request;
+  request.set_end(true);
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(const v1::DrainNodeResponse answer,
+                         node.Call(&NodeClient::Stub::DrainNode, request, "put the node back into use"));
+  if (session.output.json()) {
+    session.output.Json(answer);
+  } else {
+    session.output.Text("in use\n");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scheduler(Session& session, const NoOptions& /*options*/) {
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::GetStatusResponse status,
+      node.Call(&NodeClient::Stub::GetStatus, v1::GetStatusRequest(), "ask for the link to the scheduler"));
+  if (!status.has_scheduler()) {
+    return WithHint(absl::FailedPreconditionError("this node has no scheduler: berthd.toml names none"),
+                    "How to name one: man berthd.toml");
+  }
+  if (session.output.json()) {
+    session.output.Json(status.scheduler());
+    return absl::OkStatus();
+  }
+  Table table;
+  AddLink(table, status.scheduler(), std::chrono::system_clock::now());
+  session.output.Show(table);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddClusterCommands(CLI::App& app, Command& chosen) {
+  AddCommand<DrainOptions>(
+      app, "drain", "Take this node out of use: nothing new is published here, what is here may leave",
+      chosen,
+      [](CLI::App& command, DrainOptions& options) {
+        command.add_option("--reason", options.reason, "Why; shown to whoever is refused")
+            ->option_text("TEXT");
+        command.add_flag("--wait", options.wait, "Wait until nothing is published here any more");
+        command.footer(
+            "It outlives berthd and reboots, until berthctl undrain. Declared volumes stay. When --timeout "
+            "is over\n"
+            "the drain goes on, and the same command joins it.");
+      },
+      Drain);
+  AddCommand<NoOptions>(app, "undrain", "Put this node back into use", chosen, DeclareNothing, Undrain);
+  AddCommand<NoOptions>(app, "scheduler", "How the link to the central scheduler stands", chosen,
+                        DeclareNothing, Scheduler);
+}
+
+}  // namespace berth::cli

@@ -1,0 +1,140 @@
+// drain, undrain, scheduler and volume claim of the built berthctl, against a node on a real socket.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/testing/expect_json.h"
+#include "cli/testing/fake_node.h"
+#include "cli/testing/run_berthctl.h"
+
+namespace berth::cli {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ClusterCommandsTest : public testing::Test {
+ protected:
+  Ended Ctl(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--socket", node_.socket()});
+    return RunBerthctl(std::move(arguments));
+  }
+  Ended Claim(std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"volume", "claim", "prod/db", "--consumer", "job-7"});
+    return Ctl(std::move(more));
+  }
+  void AddMount() {
+    v1::ConsumerMount& mount = *node_.claimed.mutable_mount();
+    mount.set_volume_id("vol-9");
+    mount.set_consumer("prod/job-7");
+    mount.set_name("data");
+    mount.set_source_path("/volumes/vol-9");
+    mount.set_propagation("rprivate");
+  }
+
+  FakeNode node_;
+};
+
+TEST_F(ClusterCommandsTest, ADrainSaysWhatIsLeft) {
+  node_.left_in_drain = {3};
+  const Ended run = Ctl({"drain", "--reason", "a new disk"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "draining: 3 publications are left\n");
+  EXPECT_EQ(node_.drain_request.reason(), "a new disk");
+  EXPECT_FALSE(node_.drain_request.end());
+  EXPECT_THAT(Ctl({"status"}).out, HasSubstr("3 publications are left: a new disk"));
+  const Ended json = Ctl({"drain", "-o", "json"});
+  EXPECT_EQ(node_.drain_request.reason(), "a new disk") << "who joins a drain keeps its reason";
+  EXPECT_THAT(json.out, HasSubstr("\"publications_left\":3"));
+}
+
+TEST_F(ClusterCommandsTest, AnUndrainPutsTheNodeBackIntoUse) {
+  const Ended run = Ctl({"undrain"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "in use\n");
+  EXPECT_TRUE(node_.drain_request.end());
+}
+
+TEST_F(ClusterCommandsTest, ADrainIsWaitedForUntilTheLastOneHasLeft) {
+  node_.left_in_drain = {2, 1, 0};
+  const Ended run = Ctl({"drain", "--wait"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "drained: nothing is published here but what files declare\n");
+  EXPECT_THAT(node_.left_in_drain, testing::ElementsAre(0)) << "it looked until none was left";
+}
+
+TEST_F(ClusterCommandsTest, ADrainThatTakesTooLongSaysWhoIsLeft) {
+  node_.left_in_drain = {1};
+  v1::Volume& declared = *node_.volumes.add_volumes();
+  declared.set_volume_id("boot");
+  declared.add_publications()->set_origin(v1::DECLARED);
+  v1::Volume& volume = *node_.volumes.add_volumes();
+  volume.set_volume_id("vol-1");
+  volume.add_publications()->set_consumer("job-7");
+  const Ended run = Ctl({"drain", "--wait", "--timeout", "200ms"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("1 publication is left: vol-1 for job-7"), HasSubstr("berthctl undrain")));
+}
+
+TEST_F(ClusterCommandsTest, TheLinkIsShownByStatusAndAlone) {
+  EXPECT_THAT(Ctl({"scheduler"}).err, HasSubstr("this node has no scheduler"));
+  node_.status.mutable_scheduler()->set_state(v1::LinkStatus::SYNCED);
+  node_.status.mutable_scheduler()->set_address("scheduler:7000");
+  node_.status.mutable_scheduler()->set_lease(v1::LEASE_EXPIRED);
+  EXPECT_THAT(Ctl({"status"}).out, AllOf(HasSubstr("connected to scheduler:7000"), HasSubstr("expired")));
+  const Ended alone = Ctl({"scheduler"});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_THAT(alone.out, HasSubstr("connected to scheduler:7000"));
+  EXPECT_THAT(Ctl({"scheduler", "-o", "json"}).out, HasSubstr("\"lease\":\"LEASE_EXPIRED\""));
+}
+
+TEST_F(ClusterCommandsTest, AClaimSendsWhatWasAskedAndPrintsThePathAlone) {
+  AddMount();
+  const Ended run = Claim({"--name", "data", "--read-only", "--pid", "42"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "/volumes/vol-9\n");
+  const v1::ClaimVolumeRequest& sent = node_.claim_request;
+  EXPECT_EQ(sent.namespace_(), "prod");
+  EXPECT_EQ(sent.volume(), "db");
+  EXPECT_EQ(sent.consumer(), "job-7");
+  EXPECT_EQ(sent.name(), "data");
+  EXPECT_TRUE(sent.readonly());
+  EXPECT_FALSE(sent.wait());
+  EXPECT_EQ(sent.life().pid(), 42);
+  EXPECT_THAT(Claim({"-o", "json"}).out, HasSubstr("\"source_path\":\"/volumes/vol-9\""));
+}
+
+TEST_F(ClusterCommandsTest, AClaimSpeaksTheWordsOfARuntime) {
+  AddMount();
+  EXPECT_THAT(Claim({"--format", "podman"}).out,
+              AllOf(HasSubstr("/volumes/vol-9"), HasSubstr("/volumes/data")));
+  EXPECT_THAT(Claim({"--format", "podman", "--at", "/srv"}).out, HasSubstr("/srv"));
+  EXPECT_EQ(Claim({"--at", "/srv"}).exit_code, 2);
+  EXPECT_EQ(Claim({"--format", "lorry"}).exit_code, 2);
+}
+
+TEST_F(ClusterCommandsTest, AClaimWaitsForTheSchedulerOnlyWhenTold) {
+  AddMount();
+  node_.claim_takes_calls = 1;
+  const Ended refused = Claim();
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("the scheduler is not connected"));
+  node_.claim_takes_calls = 1;
+  const Ended waited = Claim({"--wait"});
+  EXPECT_EQ(waited.exit_code, 0) << waited.err;
+  EXPECT_EQ(waited.out, "/volumes/vol-9\n");
+  EXPECT_TRUE(node_.claim_request.wait());
+}
+
+TEST_F(ClusterCommandsTest, AClaimNamesAVolumeInItsNamespace) {
+  for (const char* volume : {"db", "/db", "prod/"}) {
+    const Ended run = Ctl({"volume", "claim", volume, "--consumer", "job-7"});
+    EXPECT_EQ(run.exit_code, 2) << volume;
+    EXPECT_THAT(run.err, HasSubstr("NAMESPACE/VOLUME")) << volume;
+  }
+  EXPECT_THAT(node_.calls, IsEmpty());
+}
+
+}  // namespace
+}  // namespace berth::cli
