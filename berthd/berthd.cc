@@ -73,6 +73,14 @@ Awaitable<absl::Status> Berthd::RestoreState() {
     if (supervisor_) supervisor_->OnHoldersChanged(id);
     if (drainer_) drainer_->OnHoldersChanged();
   };
+  mounter_options.on_volume_changed = [this](const std::string& plugin_id, const std::string& volume_id,
+                                             bool here) {
+    if (scheduler_) scheduler_->OnVolumeChanged(plugin_id, volume_id, here);
+  };
+  mounter_options.on_consumer_ended = [this](const std::string& consumer, const std::string& cause,
+                                             Origin origin) {
+    if (scheduler_) scheduler_->OnConsumerEnded(consumer, cause, origin);
+  };
   BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
@@ -93,7 +101,9 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   bridge_.Connect(supervisor_.get(), mounter_.get(), [this] { return Reload(); });
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
+  scheduler_ = std::make_unique<SchedulerLink>(executor_, config_, *mounter_, events_);
   BERTH_CO_RETURN_IF_ERROR(co_await mounter_->Recover());
+  BERTH_CO_RETURN_IF_ERROR(scheduler_->Restore());
 
   drainer_ =
       std::make_unique<NodeDrainer>(executor_, config_.state_dir + "/node-drain.json", *mounter_, events_);
@@ -143,7 +153,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .mounter = *mounter_,
       .declared = *declared_,
       .drainer = *drainer_,
-      .scheduler = scheduler_,
+      .scheduler = *scheduler_,
       .events = events_,
   };
   api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
@@ -152,6 +162,8 @@ Awaitable<absl::Status> Berthd::Serve() {
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,
                             NodeServer::Start(executor_, std::move(options), std::move(policy), *api_));
+  controller_calls_ = std::make_unique<ControllerCalls>(*access_, *mounter_);
+  scheduler_->Start(*api_, bridge_, bridge_, *controller_calls_, *drainer_);
   co_return absl::OkStatus();
 }
 
@@ -204,6 +216,7 @@ Awaitable<void> Berthd::LeaveDeclared() {
 
 Awaitable<void> Berthd::Stop() {
   if (server_) co_await server_->Shutdown(Clock::now() + kCallsEndWithin);
+  if (scheduler_) co_await scheduler_->Shutdown(Clock::now() + kCallsEndWithin);
   if (declared_) {
     if (server_) co_await LeaveDeclared();
     co_await declared_->Shutdown();
@@ -214,6 +227,7 @@ Awaitable<void> Berthd::Stop() {
   if (supervisor_) co_await supervisor_->Shutdown();
   if (mounter_) co_await mounter_->Shutdown(Clock::now() + kStepsEndWithin);
   server_.reset();
+  scheduler_.reset();
   api_.reset();
   drainer_.reset();
   declared_.reset();

@@ -14,6 +14,7 @@
 #include "base/task_scope.h"
 #include "berthd/config.h"
 #include "berthd/plugin_bridge.h"
+#include "berthd/scheduler_link.h"
 #include "csi/recent_secrets.h"
 #include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
@@ -71,7 +72,8 @@ class Berthd {
   std::unique_ptr<ControllerAccess> access_;
   std::unique_ptr<DeclaredVolumes> declared_;
   std::unique_ptr<NodeDrainer> drainer_;
-  NoScheduler scheduler_;
+  std::unique_ptr<SchedulerLink> scheduler_;
+  std::unique_ptr<ControllerCalls> controller_calls_;
   std::unique_ptr<NodeApi> api_;
   std::unique_ptr<NodeServer> server_;
 };

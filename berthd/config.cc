@@ -123,8 +123,8 @@ void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* 
     return MistakeInIdentity(identity);
   });
   ReadTlsFiles(table, reader, &scheduler->files);
-  reader.ReadChoice<LeaseExpiry>(table, kPrefix, "on_lease_expiry",
-                                 {{"keep", LeaseExpiry::kKeep}, {"release", LeaseExpiry::kRelease}},
+  reader.ReadChoice<LeasePolicy>(table, kPrefix, "on_lease_expiry",
+                                 {{"keep", LeasePolicy::kKeep}, {"release", LeasePolicy::kRelease}},
                                  &scheduler->on_lease_expiry);
   CheckScheduler(table, reader, *scheduler);
 }

@@ -126,14 +126,14 @@ on_lease_expiry = "release"
                                                .certificate = "/etc/berth/tls/node.pem",
                                                .key = "/etc/berth/tls/node.key",
                                                .crl = "/etc/berth/tls/crl.pem"}));
-  EXPECT_EQ(config->scheduler.on_lease_expiry, LeaseExpiry::kRelease);
+  EXPECT_EQ(config->scheduler.on_lease_expiry, LeasePolicy::kRelease);
 }
 
 TEST(BerthdConfigTest, WithoutASchedulerNoneIsDialledAndLeasesKeep) {
   const auto config = ParseBerthdConfig("berthd.toml", "");
   ASSERT_TRUE(config.ok());
   EXPECT_FALSE(config->scheduler.wanted());
-  EXPECT_EQ(config->scheduler.on_lease_expiry, LeaseExpiry::kKeep);
+  EXPECT_EQ(config->scheduler.on_lease_expiry, LeasePolicy::kKeep);
 }
 
 TEST(BerthdConfigTest, ASchedulerOnAUnixSocketNeedsNoCertificates) {
@@ -234,7 +234,7 @@ TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
   wanted.volumes.health_interval = std::chrono::minutes(1);
   wanted.volumes.rpc_timeout = std::chrono::minutes(5);
   wanted.volumes.calls_per_plugin = 1;
-  wanted.scheduler.on_lease_expiry = LeaseExpiry::kRelease;
+  wanted.scheduler.on_lease_expiry = LeasePolicy::kRelease;
   EXPECT_THAT(
       NeedsRestart(now, wanted),
       ElementsAre(

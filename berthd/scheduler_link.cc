@@ -2,27 +2,23 @@
 
 #include <utility>
 
-#include "base/blocking.h"
 #include "base/status.h"
 #include "berthd/version.h"
-#include "rpc/convert.h"
 
 namespace berth {
-namespace {
-
-constexpr auto kStoreOpensWithin = std::chrono::seconds(30);
-
-}  // namespace
-
 SchedulerLink::SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter,
                              EventLog& events)
-    : executor_(executor), config_(config), mounter_(mounter), events_(events), tasks_(executor, "scheduler") {}
+    : executor_(executor),
+      config_(config),
+      mounter_(mounter),
+      events_(events),
+      tasks_(executor, "scheduler") {}
 
 SchedulerLink::~SchedulerLink() = default;
 
-Awaitable<absl::Status> SchedulerLink::Restore() {
-  if (!config_.scheduler.wanted()) co_return absl::OkStatus();
-  BERTH_CO_ASSIGN_OR_RETURN(store_, LinkStore::Open(executor_, config_.state_dir));
+absl::Status SchedulerLink::Restore() {
+  if (!config_.scheduler.wanted()) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(store_, LinkStore::Open(executor_, config_.state_dir));
   rows_ = store_->TakeRows();
   LeaseKeeperOptions options{.state_dir = config_.state_dir,
                              .runtime_dir = config_.runtime_dir,
@@ -41,7 +37,7 @@ Awaitable<absl::Status> SchedulerLink::Restore() {
   keeper_ = std::make_unique<LeaseKeeper>(executor_, std::move(options), mounter_, events_, *store_);
   keeper_->Start(rows_);
   lease_ = std::make_unique<KeptLease>(*keeper_);
-  co_return absl::OkStatus();
+  return absl::OkStatus();
 }
 
 void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers,
@@ -53,7 +49,6 @@ void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirect
       .on_lease_expiry = config_.scheduler.on_lease_expiry == LeasePolicy::kRelease ? v1::RELEASE : v1::KEEP,
   };
   for (const UplinkAddress& address : config_.scheduler.addresses) options.addresses.push_back(address.text);
-  for (const RuntimeAbility& runtime : config_.runtimes) options.runtimes.push_back(ToProto(runtime));
   dialer_ = std::make_unique<SchedulerDialer>(config_.scheduler);
   UplinkParts parts{
       .dialer = *dialer_,
@@ -64,12 +59,8 @@ void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirect
       .controllers = controllers,
       .mounter = mounter_,
       .events = events_,
-      .controller = [&calls](v1::ControllerCall call, TimePoint deadline) -> Awaitable<ControllerResult> {
-        ControllerCalls::Result result = co_await calls.Call(std::move(call), deadline);
-        co_return ControllerResult{.status = std::move(result.status),
-                                   .outcome = result.outcome,
-                                   .answer = std::move(result.answer)};
-      },
+      .controller = [&calls](v1::ControllerCall call,
+                             TimePoint deadline) { return calls.Call(std::move(call), deadline); },
   };
   uplink_ = std::make_unique<Uplink>(executor_, std::move(options), std::move(parts), std::move(rows_));
   uplink_->Start();
@@ -86,7 +77,7 @@ Awaitable<void> SchedulerLink::FollowDrain(NodeDrainer& drainer) {
 
 Awaitable<void> SchedulerLink::Shutdown(TimePoint deadline) {
   co_await tasks_.Join();
-  if (uplink_) co_await uplink_->Shutdown(deadline);
+  if (uplink_) co_await uplink_->Shutdown();
   if (keeper_) co_await keeper_->Shutdown();
   if (store_) co_await store_->Flush(deadline);
 }
@@ -107,10 +98,14 @@ std::vector<std::string> SchedulerLink::Problems() const {
   return problems;
 }
 
-std::optional<v1::LinkStatus> SchedulerLink::Status() const { return uplink_ ? uplink_->Status() : std::nullopt; }
+std::optional<v1::LinkStatus> SchedulerLink::Status() const {
+  return uplink_ ? uplink_->Status() : std::nullopt;
+}
 
-Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask, bool wait, TimePoint deadline) {
-  return uplink_ ? uplink_->Claim(std::move(ask), wait, deadline) : none_.Claim(std::move(ask), wait, deadline);
+Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask, bool wait,
+                                                                TimePoint deadline) {
+  return uplink_ ? uplink_->Claim(std::move(ask), wait, deadline)
+                 : none_.Claim(std::move(ask), wait, deadline);
 }
 
 }  // namespace berth

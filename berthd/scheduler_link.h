@@ -1,4 +1,5 @@
-// berthd's link to a central scheduler: what the uplink stands on, made in order and let go of in the reverse order.
+// berthd's link to a central scheduler: what the uplink stands on, made in order and let go of in the reverse
+// order.
 //
 //   link.db ──▶ LeaseKeeper ──▶ Uplink ──▶ SchedulerDialer
 //
@@ -34,12 +35,13 @@ namespace berth {
 
 class SchedulerLink final : public SchedulerDirectory {
  public:
-  SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter, EventLog& events);
+  SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter,
+                EventLog& events);
   ~SchedulerLink() override;
 
   // Takes up what was kept, the lease above all: once the mounter has recovered, before anybody can ask for
-  // anything. Nothing is dialled yet. Errors: LinkStore::Open's.
-  [[nodiscard]] Awaitable<absl::Status> Restore();
+  // anything. Nothing is dialled yet. Blocks; at start. Errors: LinkStore::Open's.
+  [[nodiscard]] absl::Status Restore();
   // Begins to dial. `drainer` tells of the node's drain.
   void Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers, ControllerCalls& calls,
              NodeDrainer& drainer);
@@ -50,11 +52,9 @@ class SchedulerLink final : public SchedulerDirectory {
   void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
   void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
 
-  // What an operator should know, a sentence each.
-  [[nodiscard]] std::vector<std::string> Problems() const;
-
   // SchedulerDirectory.
   [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
+  [[nodiscard]] std::vector<std::string> Problems() const override;
   [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
                                                                  TimePoint deadline) override;
 

@@ -114,6 +114,7 @@ std::vector<std::string> NodeApi::Problems() const {
   std::vector<std::string> problems;
   if (const auto drain = drainer_.Describe()) problems.push_back(DrainProblem(*drain));
   if (const auto link = scheduler_.Status()) AddProblems(*link, &problems);
+  for (const std::string& problem : scheduler_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const std::string& problem : mounter_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const std::string& problem : control_.Problems()) problems.push_back(Printable(problem, 1024));
   for (const auto& [id, plugin] : control_.plugins()) {

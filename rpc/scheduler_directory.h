@@ -7,6 +7,8 @@
 #include <absl/status/statusor.h>
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
@@ -21,6 +23,9 @@ class SchedulerDirectory {
 
   // nullopt: berthd.toml names no scheduler.
   [[nodiscard]] virtual std::optional<v1::LinkStatus> Status() const = 0;
+
+  // What an operator should know besides, a sentence each.
+  [[nodiscard]] virtual std::vector<std::string> Problems() const { return {}; }
 
   // The scheduler's answer to `ask`. Cancelling it withdraws the ask; the same ask may be made by several at
   // a time, and each of them gets the answer. Errors: UNAVAILABLE, it is not connected and `wait` is false;

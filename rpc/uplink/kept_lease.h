@@ -1,5 +1,5 @@
-// The lease keeper as the uplink sees it: berth.v1's messages on one side, the keeper's values on the other. Owned by
-// whoever owns both; loop thread only.
+// The lease keeper as the uplink sees it: berth.v1's messages on one side, the keeper's values on the other.
+// Owned by whoever owns both; loop thread only.
 #pragma once
 
 #include "rpc/uplink/lease_keeper.h"

@@ -30,12 +30,6 @@
 
 namespace berth {
 
-// What the node does with the scheduler's volumes when its lease runs out (berth.v1.LeasePolicy).
-enum class LeasePolicy {
-  kKeep,     // consumers run on; nothing new is begun
-  kRelease,  // volumes that only one writer may have are given up (lease_keeper.h)
-};
-
 // berth.v1.LeaseState.
 enum class LeaseStanding {
   kNone,  // none since berthd began, or a scheduler of a higher epoch was heard and has granted none yet

@@ -39,6 +39,7 @@
 #include "rpc/uplink/lease.h"
 #include "rpc/uplink/lease_store.h"
 #include "rpc/uplink/link_rows.h"
+#include "rpc/uplink/uplink_config.h"
 
 namespace berth {
 

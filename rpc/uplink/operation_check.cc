@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "rpc/convert_volume.h"
 #include "rpc/request_check.h"
 #include "rpc/request_parts.h"
 #include "rpc/shown.h"
@@ -110,18 +111,18 @@ void CheckNames(const std::string& field, const std::string& name_space, const s
   if (consumer.empty()) mistakes.Add(field + ".request.consumer", "must not be empty");
 }
 
-void PreparePublish(const std::vector<v1::RuntimeAbility>& runtimes, v1::PublishOperation* publish,
+void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOperation* publish,
                     Mistakes& mistakes) {
   v1::PublishVolumeRequest& request = *publish->mutable_request();
   CheckNames("publish", publish->namespace_(), request.consumer(), mistakes);
   if (!publish->runtime().empty()) {
-    const auto named = std::ranges::find(runtimes, publish->runtime(), &v1::RuntimeAbility::name);
+    const auto named = std::ranges::find(runtimes, publish->runtime(), &RuntimeAbility::name);
     if (request.has_runtime()) mistakes.Add("publish.runtime", "not with request.runtime");
     if (named == runtimes.end()) {
       mistakes.Add("publish.runtime",
                    fmt::format("no runtime of this node is called {}", Shown(publish->runtime())));
     } else {
-      *request.mutable_runtime() = *named;
+      *request.mutable_runtime() = ToProto(*named);
     }
   }
   const bool named = !request.consumer().empty();
@@ -247,7 +248,7 @@ OperationFacts FactsOf(const v1::Operation& operation) {
   return facts;
 }
 
-absl::Status PrepareOperation(const std::vector<v1::RuntimeAbility>& runtimes, v1::Operation* operation) {
+absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::Operation* operation) {
   Mistakes mistakes;
   if (operation->id() == 0) mistakes.Add("id", "must be above zero");
   CheckTimeout(*operation, mistakes);

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "berth/v1/scheduler.pb.h"
+#include "mounter/mounter.h"
 
 namespace berth {
 
@@ -42,7 +43,7 @@ struct ConsumerName {
 // Checks `operation` and makes its requests the node's own: consumers are qualified, a runtime that is named
 // is looked up in `runtimes`. INVALID_ARGUMENT with all mistakes; UNIMPLEMENTED: a kind that this node does
 // not know. What a controller's request must hold is controller_check.h's to say.
-[[nodiscard]] absl::Status PrepareOperation(const std::vector<v1::RuntimeAbility>& runtimes,
+[[nodiscard]] absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes,
                                             v1::Operation* operation);
 
 }  // namespace berth

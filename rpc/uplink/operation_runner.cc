@@ -144,7 +144,7 @@ Awaitable<v1::OperationResult> OperationRunner::Expand(v1::ExpandOperation expan
 }
 
 Awaitable<v1::OperationResult> OperationRunner::Controller(v1::ControllerCall call, TimePoint deadline) {
-  ControllerResult called = co_await controller_(std::move(call), deadline);
+  ControllerCalls::Result called = co_await controller_(std::move(call), deadline);
   if (!called.status.ok()) co_return Failed(called.status, called.outcome);
   v1::OperationResult result = Done();
   *result.mutable_controller() = std::move(called.answer);

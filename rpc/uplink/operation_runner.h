@@ -9,18 +9,13 @@
 #include <functional>
 
 #include "berth/v1/scheduler.pb.h"
+#include "rpc/controller_calls.h"
 #include "rpc/node_api.h"
 
 namespace berth {
 
-// What a controller's call came to (rpc/controller_calls.h).
-struct ControllerResult {
-  absl::Status status;
-  v1::Outcome outcome = v1::OUTCOME_UNKNOWN;
-  v1::ControllerAnswer answer;
-};
 using CallController =
-    std::function<Awaitable<ControllerResult>(v1::ControllerCall call, TimePoint deadline)>;
+    std::function<Awaitable<ControllerCalls::Result>(v1::ControllerCall call, TimePoint deadline)>;
 
 // What a failed operation of the node's own leaves behind. `may_be_there`: of a publish, that the node still
 // has it.

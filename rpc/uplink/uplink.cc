@@ -161,10 +161,9 @@ void Uplink::Start() {
   tasks_.Spawn("link", Run());
 }
 
-Awaitable<void> Uplink::Shutdown(TimePoint deadline) {
+Awaitable<void> Uplink::Shutdown() {
   co_await tasks_.Join();
   co_await operations_.Join();
-  (void)deadline;
 }
 
 void Uplink::SetState(v1::LinkStatus::State state) {
@@ -355,7 +354,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       node.set_lease(parts_.lease.state());
       node.set_lease_epoch(parts_.lease.epoch());
       node.set_on_lease_expiry(options_.on_lease_expiry);
-      for (const v1::RuntimeAbility& runtime : options_.runtimes) *node.add_runtimes() = runtime;
+      for (const RuntimeAbility& runtime : parts_.api.runtimes()) *node.add_runtimes() = ToProto(runtime);
       co_return object;
     }
     case ObjectKey::Kind::kPlugin: {
@@ -461,7 +460,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   const uint64_t id = operation.id();
   const std::shared_ptr<Running> running = running_.at(id);
   v1::OperationResult result;
-  const absl::Status prepared = PrepareOperation(options_.runtimes, &operation);
+  const absl::Status prepared = PrepareOperation(parts_.api.runtimes(), &operation);
   if (prepared.ok()) {
     auto ended =
         co_await (runner_.Run(std::move(operation), Clock::now() + facts.timeout) ||

@@ -48,7 +48,6 @@ struct UplinkOptions {
   std::string node_id;
   std::string version;
   v1::LeasePolicy on_lease_expiry = v1::KEEP;
-  std::vector<v1::RuntimeAbility> runtimes;
   DialLimits dial = {};
   LinkTimes times = {};
   Duration dial_within = std::chrono::seconds(20);
@@ -76,9 +75,9 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   ~Uplink() override;
 
   void Start();
-  // Ends the stream and what runs for it; results that are being written down are waited for until
-  // `deadline`. Before the destructor.
-  [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline);
+  // Ends the stream and what runs for it: the scheduler asks again for what has no result. Before the
+  // destructor.
+  [[nodiscard]] Awaitable<void> Shutdown();
 
   // To be told: of each volume that may look different (MounterOptions::on_volume_changed), of the node
   // itself (its drain, its lease), of what was given up, and of each consumer that has ended.

@@ -26,8 +26,11 @@ struct UplinkAddress {
 // wrong with it.
 [[nodiscard]] absl::StatusOr<UplinkAddress> ParseUplinkAddress(std::string_view text);
 
-// What becomes of the scheduler's volumes when its lease has run out (scheduler.proto, LeasePolicy).
-enum class LeaseExpiry { kKeep, kRelease };
+// What the node does with the scheduler's volumes when its lease runs out (berth.v1.LeasePolicy).
+enum class LeasePolicy {
+  kKeep,     // consumers run on; nothing new is begun
+  kRelease,  // volumes that only one writer may have are given up (lease_keeper.h)
+};
 
 // Who this node is and whom it believes. All but `crl` are needed where an address is not a Unix socket.
 struct TlsFiles {
@@ -44,7 +47,7 @@ struct UplinkConfig {
   // Of the names (DNS or URI) in the certificate of a scheduler one must be among these.
   std::vector<std::string> identities;
   TlsFiles files;
-  LeaseExpiry on_lease_expiry = LeaseExpiry::kKeep;
+  LeasePolicy on_lease_expiry = LeasePolicy::kKeep;
 
   [[nodiscard]] bool wanted() const { return !addresses.empty(); }
   bool operator==(const UplinkConfig&) const = default;

@@ -59,11 +59,11 @@ class UplinkTest : public NodeApiTest {
   void Start() { Start(Options()); }
   void Stop() {
     if (!uplink_) return;
-    RunOn(loop_, uplink_->Shutdown(Clock::now() + std::chrono::seconds(5)));
+    RunOn(loop_, uplink_->Shutdown());
     uplink_.reset();
   }
 
-  Awaitable<ControllerResult> Controller(v1::ControllerCall call) {
+  Awaitable<ControllerCalls::Result> Controller(v1::ControllerCall call) {
     controller_calls_.push_back(std::move(call));
     co_return controller_result_;
   }
@@ -171,7 +171,8 @@ class UplinkTest : public NodeApiTest {
   FakeLinkLease lease_;
   FakeLinkRows rows_;
   std::vector<v1::ControllerCall> controller_calls_;
-  ControllerResult controller_result_{.status = absl::OkStatus(), .outcome = v1::OUTCOME_DONE, .answer = {}};
+  ControllerCalls::Result controller_result_{
+      .status = absl::OkStatus(), .outcome = v1::OUTCOME_DONE, .answer = {}};
   std::unique_ptr<Uplink> uplink_;
 };
 

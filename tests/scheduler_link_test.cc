@@ -1,0 +1,397 @@
+// A node and a scheduler, with a real berthd, real plugins and real mounts: what is driven from afar, and
+// what becomes of it when the link, the scheduler or berthd fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "tests/harness/fault_test.h"
+#include "tests/harness/scheduler.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kNode[] = "node-1";
+
+class SchedulerLinkTest : public FaultTest {
+ protected:
+  TestScheduler& StartScheduler(TestScheduler::Options options = {}) {
+    if (options.address.empty()) options.address = "unix:" + node_.dir() + "/scheduler.sock";
+    scheduler_ = std::make_unique<TestScheduler>(std::move(options));
+    return *scheduler_;
+  }
+  // A node that is linked to the scheduler, and has told everything.
+  void StartLinked(const std::string& settings = "", const std::string& sections = "") {
+    if (!scheduler_) StartScheduler();
+    node_.WriteBerthdToml("[scheduler]\naddresses = [\"" + scheduler_->address() + "\"]\n" + settings);
+    StartReady(sections);
+    scheduler_->WaitNode(kNode, "the plugins", [](const TestScheduler::Node& node) {
+      return node.synced && node.state.lease() == v1::LEASE_VALID && node.plugins.contains("fault") &&
+             node.plugins.at("fault").registered();
+    });
+  }
+
+  v1::Operation Publishing(const std::string& volume, const std::string& consumer) {
+    v1::Operation operation;
+    operation.mutable_publish()->set_namespace_("jobs");
+    v1::PublishVolumeRequest& request = *operation.mutable_publish()->mutable_request();
+    request.set_plugin_id("fault");
+    request.set_volume_id(volume);
+    request.set_consumer(consumer);
+    (*request.mutable_secrets())["password"] = kSecret;
+    return operation;
+  }
+  v1::Operation Unpublishing(const std::string& volume, const std::string& consumer) {
+    v1::Operation operation;
+    operation.mutable_unpublish()->set_namespace_("jobs");
+    v1::UnpublishVolumeRequest& request = *operation.mutable_unpublish()->mutable_request();
+    request.set_plugin_id("fault");
+    request.set_volume_id(volume);
+    request.set_consumer(consumer);
+    return operation;
+  }
+  std::string PublishFromAfar(const std::string& volume, const std::string& consumer = "web") {
+    const v1::OperationResult result = scheduler_->Run(kNode, Publishing(volume, consumer));
+    EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+    return result.publish().target_path();
+  }
+  void UnpublishFromAfar(const std::string& volume, const std::string& consumer = "web") {
+    const v1::OperationResult result = scheduler_->Run(kNode, Unpublishing(volume, consumer));
+    EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  }
+  TestScheduler::Node WaitVolumeTold(const std::string& volume, v1::VolumeState state) {
+    return scheduler_->WaitNode(kNode, "the volume to be told", [&](const TestScheduler::Node& node) {
+      const auto told = node.volumes.find({"fault", volume});
+      return told != node.volumes.end() && told->second.state() == state;
+    });
+  }
+  void WaitVolumeGone(const std::string& volume) {
+    scheduler_->WaitNode(kNode, "the volume to be told as gone", [&](const TestScheduler::Node& node) {
+      return !node.volumes.contains({"fault", volume});
+    });
+  }
+  void WaitLease(v1::LeaseState state) {
+    scheduler_->WaitNode(kNode, "another state of the lease",
+                         [&](const TestScheduler::Node& node) { return node.state.lease() == state; });
+  }
+
+  std::unique_ptr<TestScheduler> scheduler_;
+};
+
+TEST_F(SchedulerLinkTest, AVolumeIsMadePublishedReleasedAndDeletedFromAfar) {
+  StartLinked();
+  v1::Operation create;
+  create.mutable_controller()->set_plugin_id("fault");
+  auto& request = *create.mutable_controller()->mutable_create();
+  request.set_name("from-afar");
+  auto& capability = *request.add_volume_capabilities();
+  capability.mutable_mount();
+  capability.mutable_access_mode()->set_mode(csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_WRITER);
+  const v1::OperationResult created = scheduler_->Run(kNode, create);
+  ASSERT_EQ(created.outcome(), v1::OUTCOME_DONE) << created.message();
+  const std::string volume = created.controller().create().volume().volume_id();
+
+  const std::string target = PublishFromAfar(volume);
+  EXPECT_EQ(MountsAt(target), 1);
+  const TestScheduler::Node told = WaitVolumeTold(volume, v1::PUBLISHED);
+  const v1::Publication& publication = told.volumes.at({"fault", volume}).publications(0);
+  EXPECT_EQ(publication.consumer(), "jobs/web");
+  EXPECT_EQ(publication.origin(), v1::SCHEDULER);
+  EXPECT_EQ(told.plugins.at("fault").fingerprint().node_id(), kNode);
+
+  UnpublishFromAfar(volume);
+  EXPECT_EQ(MountsAt(target), 0);
+  WaitVolumeGone(volume);
+  v1::Operation deletion;
+  deletion.mutable_controller()->set_plugin_id("fault");
+  deletion.mutable_controller()->mutable_delete_()->set_volume_id(volume);
+  const v1::OperationResult deleted = scheduler_->Run(kNode, deletion);
+  EXPECT_EQ(deleted.outcome(), v1::OUTCOME_DONE) << deleted.message();
+}
+
+TEST_F(SchedulerLinkTest, Fault30ALinkThatIsCutAgainAndAgainLosesNothingAndDoesNothingTwice) {
+  StartLinked();
+  const std::string volume = CreateVolume("cut");
+  const std::string other = CreateVolume("other");
+  const std::string target = PublishFromAfar(volume);
+  const size_t full = scheduler_->Find(kNode)->full;
+  for (int i = 0; i < 5; ++i) {
+    scheduler_->Cut();
+    PublishFromAfar(other);
+    UnpublishFromAfar(other);
+  }
+  scheduler_->WaitSynced(kNode);
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  EXPECT_EQ(Calls("NodePublishVolume", other), 5);
+  EXPECT_EQ(Calls("NodeUnpublishVolume", other), 5);
+  // It went on where the scheduler stood, each time.
+  EXPECT_EQ(scheduler_->Find(kNode)->full, full);
+  EXPECT_GE(scheduler_->Find(kNode)->streams, 6U);
+}
+
+TEST_F(SchedulerLinkTest, Fault30AHalfOpenLinkIsFoundByItsHeartbeats) {
+  StartLinked();
+  const size_t streams = scheduler_->Find(kNode)->streams;
+  scheduler_->AnswerHeartbeats(false);
+  scheduler_->WaitNode(kNode, "another stream",
+                       [&](const TestScheduler::Node& node) { return node.streams > streams; });
+  scheduler_->AnswerHeartbeats(true);
+  scheduler_->WaitSynced(kNode);
+}
+
+TEST_F(SchedulerLinkTest, Fault30WithoutALeaseNothingIsBegunAndWhatIsHereMayLeave) {
+  StartScheduler({.lease = std::chrono::milliseconds(1500)});
+  StartLinked();
+  const std::string volume = CreateVolume("leased");
+  const std::string other = CreateVolume("other");
+  const std::string target = PublishFromAfar(volume);
+  scheduler_->GrantLeases(false);
+  WaitLease(v1::LEASE_EXPIRED);
+  EXPECT_EQ(MountsAt(target), 1);
+  EXPECT_EQ(scheduler_->Run(kNode, Publishing(other, "web")).refusal(), v1::LEASE_NOT_VALID);
+  UnpublishFromAfar(volume);
+  EXPECT_EQ(MountsAt(target), 0);
+  scheduler_->GrantLeases(true);
+  WaitLease(v1::LEASE_VALID);
+  PublishFromAfar(other);
+  UnpublishFromAfar(other);
+}
+
+TEST_F(SchedulerLinkTest, Fault30ANodeThatLosesItsLeaseLetsGoWhereItsOperatorSaysSo) {
+  StartScheduler({.lease = std::chrono::milliseconds(1500)});
+  StartLinked("on_lease_expiry = \"release\"\n");
+  const std::string volume = CreateVolume("given-up");
+  const pid_t consumer = fork();
+  if (consumer == 0) {
+    while (true) pause();
+  }
+  v1::Operation publish = Publishing(volume, "web");
+  publish.mutable_publish()->mutable_request()->mutable_life()->set_pid(consumer);
+  const v1::OperationResult published = scheduler_->Run(kNode, publish);
+  ASSERT_EQ(published.outcome(), v1::OUTCOME_DONE) << published.message();
+  // Nobody is told while the scheduler is away, and it happens all the same.
+  scheduler_->Refuse(grpc::Status(grpc::StatusCode::UNAVAILABLE, "away"));
+  scheduler_->Cut();
+  int status = 0;
+  EXPECT_EQ(waitpid(consumer, &status, 0), consumer);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  WaitReleased(volume);
+  EXPECT_EQ(MountsAt(published.publish().target_path()), 0);
+  scheduler_->Refuse(std::nullopt);
+  const TestScheduler::Node node =
+      scheduler_->WaitNode(kNode, "the node's word", [](const TestScheduler::Node& known) {
+        return !known.given_up.empty() && known.given_up.begin()->second.progress() == v1::GivenUp::RELEASED;
+      });
+  const v1::GivenUp& given_up = node.given_up.begin()->second;
+  EXPECT_EQ(given_up.volume_id(), volume);
+  EXPECT_EQ(given_up.lease_epoch(), 1U);
+  EXPECT_FALSE(given_up.may_live_on());
+  EXPECT_EQ(node.state.on_lease_expiry(), v1::RELEASE);
+}
+
+TEST_F(SchedulerLinkTest, Fault31AnOperationThatComesThreeTimesIsDoneOnce) {
+  StartLinked();
+  const std::string volume = CreateVolume("thrice");
+  v1::SchedulerMessage message;
+  *message.mutable_operation() = Publishing(volume, "web");
+  message.mutable_operation()->set_id(500);
+  message.mutable_operation()->set_lease_epoch(1);
+  scheduler_->AcknowledgeResults(false);
+  for (int i = 0; i < 3; ++i) scheduler_->Send(kNode, message);
+  scheduler_->WaitResult(kNode, 500);
+  scheduler_->Send(kNode, message);
+  scheduler_->WaitNode(kNode, "the same answer again",
+                       [](const TestScheduler::Node& node) { return node.results_seen.at(500) >= 2; });
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  v1::SchedulerMessage acknowledge;
+  acknowledge.mutable_acknowledge()->add_operation_ids(500);
+  scheduler_->Send(kNode, acknowledge);
+  UnpublishFromAfar(volume);
+  // A message that was on its way for too long does nothing.
+  message.mutable_operation()->set_id(500);
+  const size_t seen = scheduler_->Find(kNode)->results_seen[500];
+  scheduler_->Send(kNode, message);
+  scheduler_->WaitNode(kNode, "a refusal",
+                       [&](const TestScheduler::Node& node) { return node.results_seen.at(500) > seen; });
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  EXPECT_FALSE(VolumeOf(volume).has_value());
+}
+
+TEST_F(SchedulerLinkTest, Fault31AnOldEpochIsRefusedForEverAlsoAfterARestart) {
+  StartScheduler({.epoch = 7});
+  StartLinked();
+  const std::string volume = CreateVolume("epoch");
+  v1::Operation old = Publishing(volume, "web");
+  old.set_lease_epoch(6);
+  EXPECT_EQ(scheduler_->Run(kNode, old).refusal(), v1::LEASE_EPOCH);
+  node_.Kill();
+  scheduler_->SetEpoch(6);
+  node_.Start();
+  scheduler_->WaitNode(kNode, "a new run to be heard", [](const TestScheduler::Node& node) {
+    return node.connected && node.synced && node.hello.lease_epoch() == 7 && node.heartbeats > 3;
+  });
+  EXPECT_EQ(scheduler_->Run(kNode, Publishing(volume, "web")).refusal(), v1::LEASE_EPOCH);
+  EXPECT_NE(scheduler_->Find(kNode)->state.lease(), v1::LEASE_VALID);
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 0);
+}
+
+TEST_F(SchedulerLinkTest, Fault31ASecondNodeOfTheSameNameIsRefusedAndSaysWhy) {
+  StartLinked();
+  Node second(kNode);
+  second.WriteBerthdToml("[scheduler]\naddresses = [\"" + scheduler_->address() + "\"]\n");
+  second.Start();
+  WaitFor("the second node to say why it is refused", [&] {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(second.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return status.scheduler().last_error().find("another node goes by this name") != std::string::npos;
+  });
+  EXPECT_TRUE(scheduler_->Find(kNode)->connected);
+  second.Stop();
+}
+
+TEST_F(SchedulerLinkTest, Fault16ABerthdThatIsKilledInTheMiddleOfAnOperationDoesItOnce) {
+  StartLinked();
+  const std::string volume = CreateVolume("killed");
+  fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"hang\"\nwhen = \"after\""});
+  const uint64_t id = scheduler_->Ask(kNode, Publishing(volume, "web"));
+  fault_.WaitActed("NodePublishVolume");
+  node_.Kill();
+  fault_.Play();
+  node_.Start();
+  const v1::OperationResult result = scheduler_->WaitResult(kNode, id);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  EXPECT_EQ(MountsAt(result.publish().target_path()), 1);
+  UnpublishFromAfar(volume);
+}
+
+TEST_F(SchedulerLinkTest, AResultThatNobodyTookIsToldByTheNextBerthd) {
+  StartLinked();
+  const std::string volume = CreateVolume("kept");
+  scheduler_->AcknowledgeResults(false);
+  const uint64_t id = scheduler_->Ask(kNode, Publishing(volume, "web"));
+  scheduler_->WaitResult(kNode, id);
+  node_.Kill();
+  node_.Start();
+  scheduler_->WaitNode(kNode, "the result again",
+                       [id](const TestScheduler::Node& node) { return node.results_seen.at(id) >= 2; });
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  scheduler_->AcknowledgeResults(true);
+  UnpublishFromAfar(volume);
+}
+
+TEST_F(SchedulerLinkTest, AConsumerThatEndsIsToldUntilItIsAcknowledged) {
+  StartLinked();
+  const std::string volume = CreateVolume("ended");
+  const pid_t consumer = fork();
+  if (consumer == 0) {
+    while (true) pause();
+  }
+  v1::Operation publish = Publishing(volume, "web");
+  publish.mutable_publish()->mutable_request()->mutable_life()->set_pid(consumer);
+  ASSERT_EQ(scheduler_->Run(kNode, publish).outcome(), v1::OUTCOME_DONE);
+  kill(consumer, SIGKILL);
+  waitpid(consumer, nullptr, 0);
+  WaitReleased(volume);
+  const auto told = scheduler_->WaitNode(kNode, "the consumer's end", [](const TestScheduler::Node& node) {
+    return !node.ended_consumers.empty();
+  });
+  const v1::EndedConsumer& ended = told.ended_consumers.begin()->second;
+  EXPECT_EQ(ended.namespace_(), "jobs");
+  EXPECT_EQ(ended.consumer(), "web");
+  EXPECT_THAT(ended.cause(), HasSubstr(std::to_string(consumer)));
+}
+
+TEST_F(SchedulerLinkTest, APluginsLogAndBerthdsOwnAreFollowedFromAfarWithACreditEach) {
+  StartLinked();
+  v1::SchedulerMessage plugin;
+  plugin.mutable_log_request()->set_number(1);
+  plugin.mutable_log_request()->mutable_plugin()->set_id("fault");
+  plugin.mutable_log_request()->set_credit(100);
+  scheduler_->Send(kNode, plugin);
+  v1::SchedulerMessage own;
+  own.mutable_log_request()->set_number(2);
+  own.mutable_log_request()->mutable_node()->set_level("info");
+  own.mutable_log_request()->set_credit(0);  // nothing may come yet
+  scheduler_->Send(kNode, own);
+  v1::SchedulerMessage unknown;
+  unknown.mutable_log_request()->set_number(3);
+  unknown.mutable_log_request()->mutable_plugin()->set_id("nobody");
+  scheduler_->Send(kNode, unknown);
+  const auto count = [](const TestScheduler::Node& node, uint64_t number) {
+    return std::ranges::count_if(node.logs,
+                                 [&](const v1::LogLines& lines) { return lines.number() == number; });
+  };
+  scheduler_->WaitNode(kNode, "the plugin's log and the end of the unknown one",
+                       [&](const TestScheduler::Node& node) {
+                         return count(node, 1) >= 2 && count(node, 3) == 1;  // its lines, and its end
+                       });
+  const std::string volume = CreateVolume("logged");
+  PublishFromAfar(volume);
+  UnpublishFromAfar(volume);
+  EXPECT_EQ(count(*scheduler_->Find(kNode), 2), 0);
+  v1::SchedulerMessage credit;
+  credit.mutable_log_credit()->set_number(2);
+  credit.mutable_log_credit()->set_messages(10);
+  scheduler_->Send(kNode, credit);
+  scheduler_->WaitNode(kNode, "berthd's log",
+                       [&](const TestScheduler::Node& node) { return count(node, 2) >= 1; });
+}
+
+TEST_F(SchedulerLinkTest, ANodeIsDrainedByItsOperatorAndTheSchedulerKnows) {
+  StartLinked();
+  v1::DrainNodeRequest drain;
+  drain.set_reason("new disks");
+  v1::DrainNodeResponse drained;
+  ASSERT_TRUE(node_.stub().DrainNode(Node::Context().get(), drain, &drained).ok());
+  scheduler_->WaitNode(kNode, "the drain", [](const TestScheduler::Node& node) {
+    return node.state.status().drain().reason() == "new disks";
+  });
+  const std::string volume = CreateVolume("drained");
+  const v1::OperationResult refused = scheduler_->Run(kNode, Publishing(volume, "web"));
+  EXPECT_EQ(refused.code(), static_cast<int>(grpc::StatusCode::FAILED_PRECONDITION));
+  EXPECT_THAT(refused.message(), HasSubstr("new disks"));
+}
+
+TEST_F(SchedulerLinkTest, AWorkloadClaimsItsVolumeThroughTheNode) {
+  StartScheduler();
+  StartLinked();
+  const std::string volume = CreateVolume("claimed");
+  scheduler_->OnAsk([](const v1::Ask&) { return std::nullopt; });
+  v1::ClaimVolumeRequest claim;
+  claim.set_namespace_("jobs");
+  claim.set_volume("data");
+  claim.set_consumer("web");
+  claim.set_wait(true);
+  v1::ClaimVolumeResponse claimed;
+  grpc::Status status;
+  std::thread caller([&] { status = node_.stub().ClaimVolume(Node::Context().get(), claim, &claimed); });
+  const auto asked = scheduler_->WaitNode(kNode, "the claim",
+                                          [](const TestScheduler::Node& node) { return !node.asks.empty(); });
+  const v1::Ask& ask = asked.asks.begin()->second;
+  EXPECT_EQ(ask.claim().volume(), "data");
+  EXPECT_EQ(ask.claim().uid(), 0U);
+  PublishFromAfar(volume, "web");
+  v1::SchedulerMessage answer;
+  answer.mutable_answer()->set_number(ask.number());
+  answer.mutable_answer()->mutable_claim()->set_plugin_id("fault");
+  answer.mutable_answer()->mutable_claim()->set_volume_id(volume);
+  scheduler_->Send(kNode, answer);
+  caller.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(MountsAt(claimed.mount().source_path()), 1);
+  UnpublishFromAfar(volume);
+}
+
+}  // namespace
+}  // namespace berth
