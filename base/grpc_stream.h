@@ -5,9 +5,9 @@
 // waited for is a state, kept apart from whoever waits (base/task_scope.h, Condition): a deadline or a
 // cancellation ends a wait, and loses no message.
 //
-//   auto stream = ClientStream<NodeMessage, SchedulerMessage>::Open(loop, channel,
-//   "/berth.v1.SchedulerLink/Connect"); co_await stream->Write(hello, deadline);             // one coroutine
-//   writes, auto answer = co_await stream->Read(deadline);       // another may read at the same time … const
+//   auto stream = ClientStream<Said, Heard>::Open(loop, channel, "/package.Service/Name");
+//   co_await stream->Write(hello, deadline);        // one coroutine writes
+//   auto answer = co_await stream->Read(deadline);  // another one may read at the same time
 //   absl::Status status = co_await stream->Finish(deadline);
 #pragma once
 

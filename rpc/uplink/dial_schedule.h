@@ -7,10 +7,10 @@
 // thousand nodes that lost one scheduler do not come back in step. A link that held for a stable period makes
 // pauses short again.
 //
-//   the first round, at once ─▶ A ─▶ B ─▶ C ─ pause ─▶ A ─▶ B ─▶ C ─ pause × 2 ─▶ …
-//   B held, then broke:  a short pause ─▶ B ─▶ C ─▶ A ─ pause ─▶ …     (what served the node is likely to
-//   again) B held, then said UNAVAILABLE, "try another address":  C at once ─▶ A ─ pause ─▶ … A let the node
-//   in, but not for the stable period: as if it had not
+//   the first round, at once:   A ─▶ B ─▶ C ─ pause ─▶ A ─▶ B ─▶ C ─ pause × 2 ─▶ …
+//   B held, then broke:         a short pause ─▶ B ─▶ C ─▶ A ─ pause ─▶ …
+//   B held, then UNAVAILABLE:   C at once ─▶ A ─ pause ─▶ …
+//   B held not long enough:     as if it had not let the node in at all
 #pragma once
 
 #include <cstddef>

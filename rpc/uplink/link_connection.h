@@ -7,7 +7,7 @@
 // only when that has been taken: a peer that floods or does not read is held up by the kernel, and costs no
 // memory.
 //
-// The Dialer makes it. Loop thread only. Close is awaited before it is destroyed, and whoever holds the
+// Dial (dialer.h) makes it. Loop thread only. Close is awaited before it is destroyed, and whoever holds the
 // channel lets go of it on the loop thread: whoever lets go of the last channel of a process joins gRPC's
 // threads, so it must not be one of these.
 #pragma once
