@@ -202,6 +202,8 @@ TEST_F(PluginConfigTest, ExampleFileIsValidAndItsCommentsShowTheDefaults) {
   uncommented.volumes_path = as_is.volumes_path;
   uncommented.limits = as_is.limits;
   uncommented.rlimits = as_is.rlimits;
+  EXPECT_EQ(uncommented.tokens.size(), 1U);
+  uncommented.tokens = as_is.tokens;
   uncommented.user.user = as_is.user.user;
   uncommented.user.group = as_is.user.group;
   uncommented.user.supplementary_groups = as_is.user.supplementary_groups;
@@ -221,7 +223,8 @@ TEST_F(PluginConfigTest, ExampleFileAndManualShowEveryKey) {
   const std::regex known("unknown key; there are ([a-z_, ]+)");
   const std::regex word("[a-z_]+");
   size_t keys = 0;
-  for (const char* table : {"", "[limits]\n", "[rlimits]\n", "[log]\n", "[health]\n", "[restart]\n"}) {
+  for (const char* table :
+       {"", "[limits]\n", "[rlimits]\n", "[log]\n", "[health]\n", "[restart]\n", "[[token]]\n"}) {
     const std::string error = Error(fmt::format("{}{}qqqqqqqqqqqqqqqq = 1\n", kLeastPluginFile, table));
     std::smatch match;
     ASSERT_TRUE(std::regex_search(error, match, known)) << error;
@@ -229,11 +232,11 @@ TEST_F(PluginConfigTest, ExampleFileAndManualShowEveryKey) {
     for (std::sregex_iterator i(list.begin(), list.end(), word), end; i != end; ++i) {
       const std::string key = i->str();
       ++keys;
-      EXPECT_TRUE(std::regex_search(*manual, std::regex("Cm .*\\b" + key + "\\b|Ss \\[" + key + "\\]")))
+      EXPECT_TRUE(std::regex_search(*manual, std::regex("Cm .*\\b" + key + "\\b|Ss \\[+" + key + "\\]")))
           << key;
       // Of the resources two stand for all.
       if (std::string_view(table) == "[rlimits]\n") continue;
-      EXPECT_TRUE(std::regex_search(*example, std::regex("(^|\n)#?(" + key + " = |\\[" + key + "\\]\n)")))
+      EXPECT_TRUE(std::regex_search(*example, std::regex("(^|\n)#?(" + key + " = |\\[+" + key + "\\]+\n)")))
           << key;
     }
   }

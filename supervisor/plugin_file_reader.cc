@@ -45,7 +45,8 @@ constexpr std::initializer_list<std::string_view> kTopKeys = {"id",
                                                               "rlimits",
                                                               "log",
                                                               "health",
-                                                              "restart"};
+                                                              "restart",
+                                                              "token"};
 // What only makes sense for a process of ours.
 constexpr std::initializer_list<std::string_view> kProcessKeys = {"command",
                                                                   "args",
@@ -88,6 +89,9 @@ class FileReader : private ValueReader {
     if (const toml::node* node = file.get("volumes_path")) ReadVolumesPath(*node);
     if (const toml::table* health = Table(file, "health")) {
       ReadHealth(*this, *health, socket != nullptr, &config_.health);
+    }
+    if (const toml::node* tokens = file.get("token")) {
+      ReadTokens(*this, *tokens, kind_known ? config_.kind : PluginKind::kMonolith, &config_.tokens);
     }
     if (socket != nullptr) {
       ReadSocket(file, *socket);

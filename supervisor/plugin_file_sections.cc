@@ -24,6 +24,7 @@ constexpr uint64_t kMostLines = 1'000'000'000;
 constexpr uint64_t kMostPids = uint64_t{1} << 22U;  // the kernel's own PID_MAX_LIMIT
 constexpr double kLeastCpus = 0.01;
 constexpr double kMostCpus = 8192;
+constexpr size_t kMostTokenText = 1024;
 constexpr unsigned kMostUmask = 0777;
 constexpr uint64_t kSysAdmin = uint64_t{1} << static_cast<unsigned>(CAP_SYS_ADMIN);
 
@@ -158,6 +159,36 @@ void CheckCanMount(ValueReader& reader, const toml::table& file, PluginKind kind
   }
 }
 
+// A text that must be there; empty where it is not, or is a mistake.
+std::string ReadTokenText(ValueReader& reader, const toml::table& table, std::string_view key,
+                          std::string_view meaning) {
+  const std::string full = fmt::format("token.{}", key);
+  const toml::node* node = table.get(key);
+  if (node == nullptr) {
+    reader.Mistake(table, full, fmt::format("is missing: {}", meaning));
+    return {};
+  }
+  std::string text = reader.Text(*node, full).value_or("");
+  if (node->is_string() && (text.empty() || text.size() > kMostTokenText || Printable(text) != text)) {
+    reader.Mistake(*node, full, fmt::format("must be 1 to {} bytes of printable text", kMostTokenText));
+    return {};
+  }
+  return text;
+}
+
+TokenConfig ReadToken(ValueReader& reader, const toml::table& table) {
+  TokenConfig token;
+  reader.CheckKeys(table, "token.", {"audience", "name", "in", "republish"});
+  token.audience = ReadTokenText(reader, table, "audience", "for whom the token is made out");
+  token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
+  reader.ReadChoice<TokenConfig::Place>(
+      table, "token.", "in",
+      {{"secrets", TokenConfig::Place::kSecrets}, {"volume_context", TokenConfig::Place::kVolumeContext}},
+      &token.place);
+  reader.ReadBool(table, "token.", "republish", &token.republish);
+  return token;
+}
+
 }  // namespace
 
 void ReadHealth(ValueReader& reader, const toml::table& health, bool external, HealthConfig* config) {
@@ -246,6 +277,30 @@ void ReadLog(ValueReader& reader, const toml::table& log, LogLimits* limits) {
   reader.ReadSize(log, kPrefix, "keep", &limits->keep, kLeastKept);
   reader.ReadSize(log, kPrefix, "max_unread", &limits->max_unread, kLeastUnread);
   reader.ReadBool(log, kPrefix, "journal", &limits->journal);
+}
+
+void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
+                std::vector<TokenConfig>* config) {
+  const toml::array* tables = tokens.as_array();
+  if (tables == nullptr || !tables->is_array_of_tables()) {
+    return reader.WrongType(tokens, "token", "a table for each token: [[token]]");
+  }
+  if (kind == PluginKind::kController) {
+    return reader.Mistake(tokens, "token",
+                          "is only for plugins that publish volumes: kind = \"node\" or \"monolith\"");
+  }
+  for (const toml::node& each : *tables) {
+    TokenConfig token = ReadToken(reader, *each.as_table());
+    for (const TokenConfig& other : *config) {
+      if (!token.audience.empty() && other.audience == token.audience) {
+        reader.Mistake(each, "token.audience", "is that of another token already");
+      }
+      if (!token.name.empty() && other.name == token.name && other.place == token.place) {
+        reader.Mistake(each, "token.name", "is that of another token in the same place already");
+      }
+    }
+    config->push_back(std::move(token));
+  }
 }
 
 void ReadUser(ValueReader& reader, const toml::table& file, PluginKind kind, PluginUserConfig* user) {

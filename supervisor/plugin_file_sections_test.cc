@@ -41,6 +41,32 @@ class PluginFileSectionsTest : public ::testing::Test {
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
+TEST_F(PluginFileSectionsTest, TokensSayForWhomAndWhere) {
+  EXPECT_THAT(Good("").tokens, ElementsAre());
+  const PluginConfig config = Good(
+      "[[token]]\naudience = \"vault\"\nname = \"a\"\n"
+      "[[token]]\naudience = \"s3\"\nname = \"a\"\nin = \"volume_context\"\nrepublish = true\n");
+  EXPECT_THAT(config.tokens, ElementsAre(TokenConfig{.audience = "vault", .name = "a"},
+                                         TokenConfig{.audience = "s3",
+                                                     .name = "a",
+                                                     .place = TokenConfig::Place::kVolumeContext,
+                                                     .republish = true}));
+}
+
+TEST_F(PluginFileSectionsTest, EveryMistakeOfATokenIsNamed) {
+  const std::string token = "[[token]]\naudience = \"vault\"\nname = \"a\"\n";
+  EXPECT_THAT(Error(token + token),
+              AllOf(HasSubstr("x.toml:6: token.audience: is that of another token"),
+                    HasSubstr("x.toml:6: token.name: is that of another token in the same place")));
+  EXPECT_THAT(
+      Error("[[token]]\nname = \"\"\nin = \"env\"\n"),
+      AllOf(HasSubstr("x.toml:3: token.audience: is missing"),
+            HasSubstr("x.toml:4: token.name: must be 1 to"), HasSubstr("x.toml:5: token.in: \"env\"")));
+  EXPECT_THAT(Error("token = 1\n"),
+              HasSubstr("x.toml:3: token: is an integer, and must be a table for each"));
+  EXPECT_THAT(Error(token, "controller"), HasSubstr("token: is only for plugins that publish volumes"));
+}
+
 TEST_F(PluginFileSectionsTest, LimitsOfThePlace) {
   EXPECT_EQ(Good("[limits]\nmemory = \"2GB\"\n").limits.memory_max, 2'000'000'000U);
   EXPECT_EQ(Good("[limits]\nmemory = 1048576\n").limits.memory_max, 1048576U);
