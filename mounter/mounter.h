@@ -333,8 +333,8 @@ struct MounterOptions {
   std::function<void(const std::string& plugin_id, const std::string& volume_id, bool here)>
       on_volume_changed;
   // Called once when a consumer has ended, or somebody said so, for each origin that published for it: what
-  // it uses is being released. `cause`: "process 123 has ended", or as ConsumerEnded was told. Told anew
-  // after a restart of berthd for one whose volumes had not all left.
+  // it uses is being released. `cause`: "process 123 has ended", or as ConsumerEnded was told. Told anew if
+  // berthd ends before the release was written down. Does not call back.
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> on_consumer_ended;
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").

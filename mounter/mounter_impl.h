@@ -111,6 +111,7 @@ class MounterImpl final : public Mounter {
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
+  // Once until it is confirmed.
   void TellAwaitingScheduler(std::string message);
   void ForgetEnded(const std::string& consumer);
   // Tells that a consumer has ended, once for each origin until it uses something anew.
@@ -132,7 +133,8 @@ class MounterImpl final : public Mounter {
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
   std::set<std::pair<std::string, Origin>> told_ended_;          // consumers whose volumes are leaving
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
-  std::string not_watching_;              // why changes by others are not noticed; empty: they are
+  bool told_awaiting_scheduler_ = false;
+  std::string not_watching_;  // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
 };
 

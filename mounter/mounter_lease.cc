@@ -34,6 +34,7 @@ bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
 }  // namespace
 
 void MounterImpl::TellAwaitingScheduler(std::string message) {
+  if (std::exchange(told_awaiting_scheduler_, true)) return;
   context_.events.Append({.type = "node.awaiting_scheduler",
                           .plugin_id = "",
                           .volume_id = "",
@@ -42,6 +43,7 @@ void MounterImpl::TellAwaitingScheduler(std::string message) {
 }
 
 void MounterImpl::Confirm(Origin origin) {
+  if (origin == Origin::kScheduler) told_awaiting_scheduler_ = false;
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) actor->Confirm(origin);
 }

@@ -127,6 +127,14 @@ TEST_F(MounterLeaseTest, ThatTheSchedulerIsNotHeardIsToldOnceForTheNode) {
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
   EXPECT_THAT(Held(), IsEmpty()) << "what is published stays, and waits for nothing";
+  Close();
+  Open();
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 2U) << "and by the next berthd";
+  mounter_->Confirm(Origin::kScheduler);
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 3U) << "and when it was heard in between";
 }
 
 TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
