@@ -8,7 +8,8 @@
 
 namespace berth {
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, TimePoint deadline) {
+Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, TimePoint deadline,
+                                                           const void* owner) {
   std::ranges::sort(keys);
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   for (const CallKey& key : keys) {
@@ -19,7 +20,7 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
     }
   }
   // From here on it stands in line; however this ends, its end takes it out.
-  Turn turn(*this, std::make_unique<Ticket>(std::move(keys), executor_));
+  Turn turn(*this, std::make_unique<Ticket>(std::move(keys), owner, executor_));
   Ticket* const ticket = turn.ticket_.get();
   for (const CallKey& key : ticket->keys) lines_[key].push_back(ticket);
   if (!co_await ticket->moved.WaitUntil([this, ticket] { return IsFirst(*ticket); }, deadline)) {
@@ -27,6 +28,13 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
         fmt::format("an earlier call about {} goes on still", Shown(ticket->keys.front().id)));
   }
   co_return turn;
+}
+
+bool CallTurns::NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const {
+  return std::ranges::all_of(keys, [this, owner](const CallKey& key) {
+    const auto line = lines_.find(key);
+    return line == lines_.end() || line->second.back()->owner == owner;
+  });
 }
 
 bool CallTurns::IsFirst(const Ticket& ticket) const {

@@ -44,15 +44,20 @@ class CallTurns {
   CallTurns& operator=(const CallTurns&) = delete;
 
   // Without keys it is at once. DEADLINE_EXCEEDED: an earlier call goes on still; RESOURCE_EXHAUSTED: too
-  // many wait.
-  [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline);
+  // many wait. `owner` is only compared, by NobodyAfter.
+  [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline,
+                                                     const void* owner = nullptr);
+
+  // Whether no other's call about any of `keys` has come after the one of `owner`.
+  [[nodiscard]] bool NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const;
 
  private:
   struct Ticket {
-    Ticket(std::vector<CallKey> its, const asio::any_io_executor& executor)
-        : keys(std::move(its)), moved(executor) {}
+    Ticket(std::vector<CallKey> its, const void* whose, const asio::any_io_executor& executor)
+        : keys(std::move(its)), owner(whose), moved(executor) {}
 
     std::vector<CallKey> keys;
+    const void* owner;
     Condition moved;
   };
 

@@ -48,8 +48,8 @@ std::string ControllerAccess::DriverOf(const std::string& name) const {
 }
 
 Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
-                                                                      TimePoint deadline) {
-  return turns_.Wait(std::move(keys), deadline);
+                                                                      TimePoint deadline, const void* owner) {
+  return turns_.Wait(std::move(keys), deadline, owner);
 }
 
 Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::string name, std::string volume_id,

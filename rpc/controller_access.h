@@ -54,9 +54,14 @@ class ControllerAccess {
   // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are
   // CallTurns'.
   [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
-                                                                    TimePoint deadline);
+                                                                    TimePoint deadline,
+                                                                    const void* owner = nullptr);
   [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::string name, std::string volume_id,
                                                                     TimePoint deadline);
+
+  [[nodiscard]] bool NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const {
+    return turns_.NobodyAfter(keys, owner);
+  }
 
   // The volume as it is held here under any plugin id of the same driver.
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,

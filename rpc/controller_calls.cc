@@ -1,6 +1,8 @@
 #include "rpc/controller_calls.h"
 
 #include <fmt/format.h>
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 
 #include <algorithm>
 #include <map>
@@ -11,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "csi/redact.h"
 #include "mounter/volume_machine.h"
@@ -127,6 +130,36 @@ std::vector<CallKey> KeysOf(const v1::ControllerCall& call, const std::string& d
   return keys;
 }
 
+// Whether the call changes nothing.
+bool OnlyAsks(const v1::ControllerCall& call) {
+  return call.has_validate() || call.has_list() || call.has_get() || call.has_get_capacity() ||
+         call.has_list_snapshots() || call.has_get_snapshot() || call.has_get_group_snapshot();
+}
+
+// Equal calls have equal ones, and no secret can be read from it.
+std::string HashOf(const v1::ControllerCall& call) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    call.SerializeToCodedStream(&coded);
+  }
+  return HashComponent({bytes});
+}
+
+// Counts one who waits.
+class Waiting {
+ public:
+  explicit Waiting(int& count) : count_(count) { ++count_; }
+  ~Waiting() { --count_; }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  int& count_;
+};
+
 ControllerCalls::Result Unsent(absl::Status status) {
   return {.status = status, .outcome = OutcomeUnsent(status.code()), .answer = {}};
 }
@@ -167,11 +200,27 @@ int32_t EntriesToAsk(int32_t left, int32_t page) {
 
 }  // namespace
 
-// One call, from its first try to its end. Lives in the frame of ControllerCalls::Call.
+// One call and those who wait for its result.
+struct ControllerCalls::Job {
+  explicit Job(const asio::any_io_executor& executor) : ended(executor) {}
+
+  // Until when it is worth a further try.
+  [[nodiscard]] TimePoint Until() const { return waiting > 0 ? latest : Clock::now(); }
+  [[nodiscard]] bool InTime() const { return Clock::now() < Until(); }
+
+  int waiting = 0;
+  TimePoint latest = TimePoint::min();
+  // What it means for those who wait no longer.
+  v1::Outcome so_far = v1::OUTCOME_RETRY;
+  std::optional<Result> result;
+  Condition ended;
+};
+
+// One call, from its first try to its end. Lives in the frame of ControllerCalls::Perform.
 class ControllerCalls::Work {
  public:
-  Work(ControllerCalls& calls, const v1::ControllerCall& call, TimePoint deadline)
-      : calls_(calls), call_(call), deadline_(deadline) {}
+  Work(ControllerCalls& calls, const v1::ControllerCall& call, std::shared_ptr<Job> job)
+      : calls_(calls), call_(call), job_(std::move(job)) {}
 
   // One of the client's methods with one request, until it is answered.
   template <class Request, class Response>
@@ -208,12 +257,15 @@ class ControllerCalls::Work {
 
   // The controller for the next try, with nothing in the way of calling it now.
   Awaitable<absl::StatusOr<ControllerAccess::Controller>> Find() {
-    if (Clock::now() >= deadline_)
-      co_return absl::DeadlineExceededError("the time that it was given is over");
+    if (!job_->InTime()) co_return absl::DeadlineExceededError("the time that it was given is over");
     const auto work = call_.has_create() ? ControllerWork::kNewVolume : ControllerWork::kKnownVolume;
     const std::string name = sent_to_.empty() ? call_.plugin_id() : sent_to_;
-    BERTH_CO_ASSIGN_OR_RETURN(ControllerAccess::Controller controller,
-                              co_await calls_.access_.Find(name, work, deadline_));
+    auto found = co_await calls_.access_.Find(name, work, job_->Until());
+    // Who joined meanwhile may have more time.
+    while (absl::IsDeadlineExceeded(found.status()) && job_->InTime()) {
+      found = co_await calls_.access_.Find(name, work, job_->Until());
+    }
+    BERTH_CO_ASSIGN_OR_RETURN(ControllerAccess::Controller controller, std::move(found));
     if (!sent_to_.empty() && controller.plugin_id != sent_to_) {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
     }
@@ -245,7 +297,7 @@ class ControllerCalls::Work {
       const double random = std::uniform_real_distribution<double>(0, 1)(calls_.random_);
       const TimePoint next = Clock::now() + RetryDelay(failures, calls_.options_.first_pause,
                                                        calls_.options_.longest_pause, random);
-      if (next >= deadline_) {
+      if (next >= job_->Until()) {
         co_return Annotate(answer.status(), "tried again until the deadline");
       }
       co_await SleepUntil(next);
@@ -258,7 +310,12 @@ class ControllerCalls::Work {
       Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint), Request request) {
     FitAccessModes(controller.facts, &request);
     sent_to_ = controller.plugin_id;
-    auto answer = co_await (controller.client.get()->*method)(request, deadline_);
+    TimePoint deadline = job_->Until();
+    if (ChangesSomething(rpc_)) {
+      job_->so_far = v1::OUTCOME_UNCERTAIN;
+      deadline = std::max(deadline, Clock::now() + calls_.options_.change_within);
+    }
+    auto answer = co_await (controller.client.get()->*method)(request, deadline);
     absl::Status status;
     if (!answer.ok()) {
       status = CallError(answer.status(), sent_to_, rpc_, secrets_);
@@ -344,7 +401,7 @@ class ControllerCalls::Work {
 
   ControllerCalls& calls_;
   const v1::ControllerCall& call_;
-  TimePoint deadline_;
+  std::shared_ptr<Job> job_;
   CsiRpc rpc_ = CsiRpc::kListVolumes;
   Secrets secrets_;
   std::optional<ControllerAccess::Hold> deleting_;
@@ -354,13 +411,88 @@ class ControllerCalls::Work {
   bool token_refused_ = false;
 };
 
+ControllerCalls::ControllerCalls(asio::any_io_executor executor, ControllerAccess& access, Mounter& mounter,
+                                 ControllerCallsOptions options)
+    : executor_(executor),
+      access_(access),
+      mounter_(mounter),
+      options_(options),
+      tasks_(std::move(executor), "controller calls") {}
+
 Awaitable<ControllerCalls::Result> ControllerCalls::Call(v1::ControllerCall call, TimePoint deadline) {
   if (absl::Status status = CheckControllerCall(call); !status.ok()) co_return Unsent(std::move(status));
-  const auto turn = co_await access_.WaitTurn(KeysOf(call, access_.DriverOf(call.plugin_id())), deadline);
-  if (!turn.ok()) co_return Unsent(turn.status());
+  if (OnlyAsks(call)) {
+    // Nobody else needs the answer, which would be of before another one asked.
+    const auto job = std::make_shared<Job>(executor_);
+    const Waiting waiting(job->waiting);
+    job->latest = deadline;
+    co_return co_await Perform(job, std::move(call));
+  }
+
+  const std::string key = HashOf(call);
+  std::shared_ptr<Job> job = FindJob(key, call);
+  const bool joins = job != nullptr;
+  if (!joins && tasks_.size() >= kJobs) {
+    co_return Unsent(absl::ResourceExhaustedError(fmt::format("{} calls are under way already", kJobs)));
+  }
+  if (!joins) job = jobs_[key] = std::make_shared<Job>(executor_);
+  const Waiting waiting(job->waiting);
+  job->latest = std::max(job->latest, deadline);
+  if (!joins) tasks_.Spawn("call", Run(key, job, std::move(call)));
+
+  if (co_await job->ended.WaitUntil([&job] { return job->result.has_value(); }, deadline)) {
+    co_return *job->result;
+  }
+  absl::Status status = absl::DeadlineExceededError(
+      job->so_far == v1::OUTCOME_UNCERTAIN ? "the plugin may be at work still; the same request joins it"
+                                           : "it was not answered in time");
+  co_return Result{.status = std::move(status), .outcome = job->so_far, .answer = {}};
+}
+
+std::shared_ptr<ControllerCalls::Job> ControllerCalls::FindJob(const std::string& key,
+                                                               const v1::ControllerCall& call) const {
+  const auto found = jobs_.find(key);
+  if (found == jobs_.end()) return nullptr;
+  // Between an attach and the same one again a detach may have been asked for: all three are done, in order.
+  const std::vector<CallKey> keys = KeysOf(call, access_.DriverOf(call.plugin_id()));
+  return access_.NobodyAfter(keys, found->second.get()) ? found->second : nullptr;
+}
+
+Awaitable<void> ControllerCalls::Run(std::string key, std::shared_ptr<Job> job, v1::ControllerCall call) {
+  // However it ends, nobody waits for it any longer.
+  struct Ending {
+    ControllerCalls& calls;
+    const std::string& key;
+    Job& job;
+    ~Ending() {
+      if (!job.result) {
+        job.result = {.status = absl::CancelledError("berthd stops"), .outcome = job.so_far, .answer = {}};
+      }
+      const auto newest = calls.jobs_.find(key);
+      if (newest != calls.jobs_.end() && newest->second.get() == &job) calls.jobs_.erase(newest);
+      job.ended.NotifyAll();
+    }
+  };
+  const Ending ending{.calls = *this, .key = key, .job = *job};
+  job->result = co_await Perform(job, std::move(call));
+}
+
+Awaitable<ControllerCalls::Result> ControllerCalls::Perform(std::shared_ptr<Job> job,
+                                                            v1::ControllerCall call) {
+  const std::vector<CallKey> keys = KeysOf(call, access_.DriverOf(call.plugin_id()));
+  std::optional<CallTurns::Turn> turn;
+  while (!turn) {
+    auto waited = co_await access_.WaitTurn(keys, job->latest, job.get());
+    if (waited.ok()) {
+      turn.emplace(std::move(*waited));
+    } else if (!absl::IsDeadlineExceeded(waited.status()) || !job->InTime()) {
+      // Else somebody with more time has joined.
+      co_return Unsent(waited.status());
+    }
+  }
 
   using Answer = v1::ControllerAnswer;
-  Work work(*this, call, deadline);
+  Work work(*this, call, std::move(job));
   switch (call.request_case()) {
     case v1::ControllerCall::kAttach:
       co_return co_await work.Do(CsiRpc::kControllerPublishVolume, &CsiClient::ControllerPublishVolume,

@@ -4,12 +4,18 @@
 // means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked before it is
 // believed. Once it has gone to one plugin it goes to no other.
 //
+// A caller's deadline or cancellation ends its wait. What the plugin was told to change goes on, with nothing
+// else about the volume beside it, and the same request joins it, unless another came between the two.
+//
 // Owned by main; loop thread only. What it is given outlives it.
 #pragma once
 
 #include <absl/status/status.h>
 
 #include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
 #include <random>
 #include <string>
 
@@ -25,6 +31,8 @@ struct ControllerCallsOptions {
   // Between two tries: the first pause, doubling up to the longest, with jitter.
   Duration first_pause = std::chrono::milliseconds(250);
   Duration longest_pause = std::chrono::seconds(15);
+  // What a plugin gets to change something, where its caller gives it less.
+  Duration change_within = std::chrono::minutes(10);
 };
 
 class ControllerCalls {
@@ -37,10 +45,11 @@ class ControllerCalls {
     v1::ControllerAnswer answer;
   };
 
-  ControllerCalls(ControllerAccess& access, Mounter& mounter, ControllerCallsOptions options = {})
-      : access_(access), mounter_(mounter), options_(options) {}
+  ControllerCalls(asio::any_io_executor executor, ControllerAccess& access, Mounter& mounter,
+                  ControllerCallsOptions options = {});
 
-  // Ends by `deadline`. Cancelling the coroutine cancels the plugin's call, of which then nothing is known.
+  // Ends by `deadline`, where it is DEADLINE_EXCEEDED: OUTCOME_UNCERTAIN if a plugin is at work to change
+  // something, else OUTCOME_RETRY. Tries are made only for as long as somebody waits.
   //
   // OUTCOME_REFUSED: INVALID_ARGUMENT (every mistake, by field), NOT_FOUND (no such plugin),
   // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted is used here),
@@ -48,18 +57,34 @@ class ControllerCalls {
   // plugin's code, or INTERNAL where the answer was no good.
   [[nodiscard]] Awaitable<Result> Call(v1::ControllerCall call, TimePoint deadline);
 
+  // Gives up what is under way; after the last caller, and before the destructor.
+  [[nodiscard]] Awaitable<void> Shutdown() { return tasks_.Join(); }
+
  private:
   class Work;
+  struct Job;
+
+  // How many jobs there may be, those that nobody waits for any more among them.
+  static constexpr size_t kJobs = 2048;
+
+  // What the same call is to join; null: nothing.
+  [[nodiscard]] std::shared_ptr<Job> FindJob(const std::string& key, const v1::ControllerCall& call) const;
+  // `key`: in `jobs_`.
+  [[nodiscard]] Awaitable<void> Run(std::string key, std::shared_ptr<Job> job, v1::ControllerCall call);
+  [[nodiscard]] Awaitable<Result> Perform(std::shared_ptr<Job> job, v1::ControllerCall call);
 
   // What is noted here of a volume that was deleted, or has grown. An error takes the place of `result`:
   // what was asked for is done, and must be asked for again.
   [[nodiscard]] Awaitable<Result> AfterDelete(v1::ControllerCall call, std::string plugin_id, Result result);
   [[nodiscard]] Awaitable<Result> AfterExpand(v1::ControllerCall call, std::string plugin_id, Result result);
 
+  asio::any_io_executor executor_;
   ControllerAccess& access_;
   Mounter& mounter_;
   ControllerCallsOptions options_;
   std::minstd_rand random_{std::random_device{}()};
+  std::map<std::string, std::shared_ptr<Job>> jobs_;  // the newest of each, by a hash over the call
+  TaskScope tasks_;
 };
 
 }  // namespace berth

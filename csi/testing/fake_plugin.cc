@@ -32,24 +32,35 @@ std::string BareName(const std::string& method) { return method.substr(method.rf
 
 }  // namespace
 
-// One call, on gRPC's threads. Deletes itself once gRPC is done with it.
+// One call, on gRPC's threads. Holds itself until gRPC is done with it.
 class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
  public:
-  Call(FakePlugin* plugin, std::string rpc) : plugin_(plugin), rpc_(std::move(rpc)) { StartRead(&request_); }
+  static Call* Begin(FakePlugin* plugin, std::string rpc) {
+    const auto call = std::make_shared<Call>(plugin, std::move(rpc));
+    call->self_ = call;
+    call->StartRead(&call->request_);
+    return call.get();
+  }
+  Call(FakePlugin* plugin, std::string rpc) : plugin_(plugin), rpc_(std::move(rpc)) {}
 
   void OnReadDone(bool ok) override {
     if (!ok) {
       FinishOnce(grpc::Status(grpc::StatusCode::CANCELLED, "no request came"));
       return;
     }
-    const Script script = plugin_->Arrived(rpc_, ToString(request_));
-    if (script.hang) return;  // OnCancel ends it.
+    const Script script = plugin_->Arrived(rpc_, ToString(request_), self_);
+    if (script.hang) return;  // OnCancel or AnswerHung ends it.
     if (script.nothing || !script.status.ok()) {
       FinishOnce(script.status);
       return;
     }
-    response_ = ToBuffer(script.bytes);
-    if (Begin()) StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    Respond(script.bytes);
+  }
+
+  void Respond(const std::string& bytes) {
+    if (!End()) return;
+    response_ = ToBuffer(bytes);
+    StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
   void OnCancel() override {
@@ -57,22 +68,25 @@ class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
     FinishOnce(grpc::Status::CANCELLED);
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    const auto last = std::move(self_);  // this ends with it
+  }
 
  private:
   // Whether this is the first to end the call: a cancellation may come at the same time as the answer.
-  bool Begin() {
+  bool End() {
     const std::lock_guard lock(mutex_);
     return !std::exchange(finished_, true);
   }
   void FinishOnce(const grpc::Status& status) {
-    if (Begin()) Finish(status);
+    if (End()) Finish(status);
   }
 
   FakePlugin* plugin_;
   std::string rpc_;
   grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
+  std::shared_ptr<Call> self_;
   std::mutex mutex_;
   bool finished_ = false;
 };
@@ -82,7 +96,7 @@ class FakePlugin::Service : public grpc::CallbackGenericService {
   explicit Service(FakePlugin* plugin) : plugin_(plugin) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    return new Call(plugin_, BareName(context->method()));
+    return Call::Begin(plugin_, BareName(context->method()));
   }
 
  private:
@@ -129,6 +143,17 @@ void FakePlugin::Fail(const std::string& rpc, const grpc::Status& status) { Set(
 
 void FakePlugin::Hang(const std::string& rpc) { Set(rpc, {.hang = true}); }
 
+void FakePlugin::AnswerHung(const std::string& rpc, const google::protobuf::Message& response) {
+  std::vector<std::weak_ptr<Call>> hung;
+  {
+    const std::lock_guard lock(mutex_);
+    hung = std::exchange(hung_[rpc], {});
+  }
+  for (const std::weak_ptr<Call>& call : hung) {
+    if (const auto alive = call.lock()) alive->Respond(response.SerializeAsString());
+  }
+}
+
 void FakePlugin::AnswerNothing(const std::string& rpc) { Set(rpc, {.nothing = true}); }
 
 void FakePlugin::AnswerBytes(const std::string& rpc, const std::string& bytes) { Set(rpc, {.bytes = bytes}); }
@@ -148,7 +173,8 @@ void FakePlugin::Set(const std::string& rpc, Script script) {
   scripts_[rpc] = std::move(script);
 }
 
-FakePlugin::Script FakePlugin::Arrived(const std::string& rpc, std::string request) {
+FakePlugin::Script FakePlugin::Arrived(const std::string& rpc, std::string request,
+                                       const std::shared_ptr<Call>& call) {
   const std::lock_guard lock(mutex_);
   Count& count = counts_[rpc];
   ++count.calls;
@@ -160,7 +186,10 @@ FakePlugin::Script FakePlugin::Arrived(const std::string& rpc, std::string reque
     return script;
   }
   const auto it = scripts_.find(rpc);
-  if (it != scripts_.end()) return it->second;
+  if (it != scripts_.end()) {
+    if (it->second.hang) hung_[rpc].push_back(call);
+    return it->second;
+  }
   return {.status = grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "unknown method " + rpc)};
 }
 

@@ -43,8 +43,10 @@ class FakePlugin {
 
   void Answer(const std::string& rpc, const google::protobuf::Message& response);
   void Fail(const std::string& rpc, const grpc::Status& status);
-  // Never answers: calls end by the caller's deadline or cancellation, or by Stop.
+  // Never answers: calls end by the caller's deadline or cancellation, by Stop, or by AnswerHung, which
+  // answers all that hang at that moment.
   void Hang(const std::string& rpc);
+  void AnswerHung(const std::string& rpc, const google::protobuf::Message& response);
   // Says OK, and sends no message with it.
   void AnswerNothing(const std::string& rpc);
   // Answers with bytes that need not be a message.
@@ -88,7 +90,8 @@ class FakePlugin {
   };
 
   void Set(const std::string& rpc, Script script);
-  [[nodiscard]] Script Arrived(const std::string& rpc, std::string request);
+  [[nodiscard]] Script Arrived(const std::string& rpc, std::string request,
+                               const std::shared_ptr<Call>& call);
   void GivenUp(const std::string& rpc);
 
   const std::string socket_path_;
@@ -97,6 +100,7 @@ class FakePlugin {
   std::map<std::string, Script> scripts_;
   std::map<std::string, std::deque<Script>> next_;
   std::map<std::string, Count> counts_;
+  std::map<std::string, std::vector<std::weak_ptr<Call>>> hung_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -14,6 +14,8 @@ namespace berth {
 
 class ControllerCallsTest : public NodeApiTest {
  protected:
+  ~ControllerCallsTest() override { RunOn(loop_, calls_.Shutdown()); }
+
   using Result = ControllerCalls::Result;
 
   // The plugin "p" lacks nothing.
@@ -36,6 +38,7 @@ class ControllerCallsTest : public NodeApiTest {
   }
 
   ControllerCalls calls_{
+      loop_.get_executor(),
       access_,
       mounter_,
       {.first_pause = std::chrono::milliseconds(1), .longest_pause = std::chrono::milliseconds(4)}};
