@@ -201,8 +201,11 @@ Awaitable<void> LinkSession::Write() {
       continue;
     }
     TimePoint until = std::min(next_heartbeat_, last_heard_ + LongestSilence());
-    if (StateToSend()) until = std::min(until, next_state_);
-    co_await changed_.WaitUntil([this] { return ended_ || AnythingToSend(); }, until);
+    const bool state = StateToSend();
+    if (state) until = std::min(until, next_state_);
+    // State that only now is to be sent has a time of its own.
+    const auto moved = [this, state] { return ended_ || AnythingToSend() || StateToSend() != state; };
+    co_await changed_.WaitUntil(moved, until);
   }
 }
 

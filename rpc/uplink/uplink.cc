@@ -25,6 +25,7 @@ namespace {
 constexpr uint32_t kProtocolMajor = 1;
 constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kEndedConsumers = 4096;
+constexpr size_t kRefusalsTold = 32;
 // Plugins that change all the time are looked at so often.
 constexpr auto kPluginsEvery = std::chrono::milliseconds(200);
 constexpr auto kWriteAgainAfter = std::chrono::seconds(1);
@@ -235,7 +236,7 @@ void Uplink::TellEnd(const std::string& address, const Ended& ended) {
   // A refusal is told, whatever was told before, but once.
   const bool refused = absl::IsPermissionDenied(ended.why) || absl::IsUnauthenticated(ended.why) ||
                        absl::IsFailedPrecondition(ended.why) || absl::IsAlreadyExists(ended.why);
-  if (refused && std::exchange(told_refusal_, why) != why) {
+  if (refused && told_refusals_.size() < kRefusalsTold && told_refusals_.insert(why).second) {
     parts_.events.Append({.type = "scheduler.refused", .message = Printable(why)});
   }
 }
@@ -271,7 +272,7 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
   }
   welcomed_ = Clock::now();
   told_lost_ = false;
-  told_refusal_.clear();
+  told_refusals_.clear();
   SetState(v1::LinkStatus::SYNCING);
   status_.clear_last_error();
   parts_.events.Append(

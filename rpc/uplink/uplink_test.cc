@@ -209,7 +209,9 @@ TEST_F(UplinkTest, WhatChangesIsToldOnceItLooksDifferent) {
   uplink_->OnVolumeChanged("p", "v", false);
   Until([this] { return ObjectsOf(v1::Object::kRemoved) == 1; }, "the removal");
   EXPECT_GT(Count(Message::kState), before);
-  EXPECT_EQ(Objects().back().removed().volume().volume_id(), "v");
+  const auto objects = Objects();
+  const auto removed = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_removed(); });
+  EXPECT_EQ(removed->removed().volume().volume_id(), "v");
   EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 2U);
 }
 
