@@ -162,7 +162,7 @@ Awaitable<absl::Status> Berthd::Serve() {
                             .listening = std::move(inherited)};
   BERTH_CO_ASSIGN_OR_RETURN(server_,
                             NodeServer::Start(executor_, std::move(options), std::move(policy), *api_));
-  controller_calls_ = std::make_unique<ControllerCalls>(*access_, *mounter_);
+  controller_calls_ = std::make_unique<ControllerCalls>(executor_, *access_, *mounter_);
   scheduler_->Start(*api_, bridge_, bridge_, *controller_calls_, *drainer_);
   co_return absl::OkStatus();
 }
@@ -217,6 +217,7 @@ Awaitable<void> Berthd::LeaveDeclared() {
 Awaitable<void> Berthd::Stop() {
   if (server_) co_await server_->Shutdown(Clock::now() + kCallsEndWithin);
   if (scheduler_) co_await scheduler_->Shutdown(Clock::now() + kCallsEndWithin);
+  if (controller_calls_) co_await controller_calls_->Shutdown();
   if (declared_) {
     if (server_) co_await LeaveDeclared();
     co_await declared_->Shutdown();

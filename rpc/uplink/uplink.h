@@ -149,7 +149,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   v1::LinkStatus status_;  // what does not follow from the rest
   bool told_lost_ = false;
   std::set<std::string> told_refusals_;  // since there was a stream
-  Condition changed_;  // answers, the node
+  Condition changed_;                    // answers, the node
   TaskScope tasks_;
   TaskScope operations_;
 };
