@@ -85,6 +85,8 @@ class SchedulerLinkTest : public FaultTest {
                          [&](const TestScheduler::Node& node) { return node.state.lease() == state; });
   }
 
+  // A node's end is the end of all processes of the test, so another one lives until the test is over.
+  std::unique_ptr<Node> second_;
   std::unique_ptr<TestScheduler> scheduler_;
 };
 
@@ -125,7 +127,7 @@ TEST_F(SchedulerLinkTest, Fault30ALinkThatIsCutAgainAndAgainLosesNothingAndDoesN
   const std::string other = CreateVolume("other");
   const std::string target = PublishFromAfar(volume);
   const size_t full = scheduler_->Find(kNode)->full;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 3; ++i) {
     scheduler_->Cut();
     PublishFromAfar(other);
     UnpublishFromAfar(other);
@@ -133,11 +135,11 @@ TEST_F(SchedulerLinkTest, Fault30ALinkThatIsCutAgainAndAgainLosesNothingAndDoesN
   scheduler_->WaitSynced(kNode);
   EXPECT_EQ(MountsAt(target), 1);
   EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
-  EXPECT_EQ(Calls("NodePublishVolume", other), 5);
-  EXPECT_EQ(Calls("NodeUnpublishVolume", other), 5);
+  EXPECT_EQ(Calls("NodePublishVolume", other), 3);
+  EXPECT_EQ(Calls("NodeUnpublishVolume", other), 3);
   // It went on where the scheduler stood, each time.
   EXPECT_EQ(scheduler_->Find(kNode)->full, full);
-  EXPECT_GE(scheduler_->Find(kNode)->streams, 6U);
+  EXPECT_GE(scheduler_->Find(kNode)->streams, 4U);
 }
 
 TEST_F(SchedulerLinkTest, Fault30AHalfOpenLinkIsFoundByItsHeartbeats) {
@@ -248,16 +250,16 @@ TEST_F(SchedulerLinkTest, Fault31AnOldEpochIsRefusedForEverAlsoAfterARestart) {
 
 TEST_F(SchedulerLinkTest, Fault31ASecondNodeOfTheSameNameIsRefusedAndSaysWhy) {
   StartLinked();
-  Node second(kNode);
-  second.WriteBerthdToml("[scheduler]\naddresses = [\"" + scheduler_->address() + "\"]\n");
-  second.Start();
+  second_ = std::make_unique<Node>(kNode);
+  second_->WriteBerthdToml("[scheduler]\naddresses = [\"" + scheduler_->address() + "\"]\n");
+  second_->Start();
   WaitFor("the second node to say why it is refused", [&] {
     v1::GetStatusResponse status;
-    EXPECT_TRUE(second.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    EXPECT_TRUE(second_->stub().GetStatus(Node::Context().get(), {}, &status).ok());
     return status.scheduler().last_error().find("another node goes by this name") != std::string::npos;
   });
   EXPECT_TRUE(scheduler_->Find(kNode)->connected);
-  second.Stop();
+  second_->Stop();
 }
 
 TEST_F(SchedulerLinkTest, Fault16ABerthdThatIsKilledInTheMiddleOfAnOperationDoesItOnce) {
