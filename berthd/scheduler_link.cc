@@ -6,6 +6,13 @@
 #include "berthd/version.h"
 
 namespace berth {
+namespace {
+
+// As many as the uplink keeps.
+constexpr size_t kEndedEarly = 4096;
+
+}  // namespace
+
 SchedulerLink::SchedulerLink(asio::any_io_executor executor, const BerthdConfig& config, Mounter& mounter,
                              EventLog& events)
     : executor_(executor),
@@ -63,6 +70,9 @@ void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirect
                              TimePoint deadline) { return calls.Call(std::move(call), deadline); },
   };
   uplink_ = std::make_unique<Uplink>(executor_, std::move(options), std::move(parts), std::move(rows_));
+  for (const Ended& ended : std::exchange(ended_early_, {})) {
+    uplink_->OnConsumerEnded(ended.consumer, ended.cause, ended.origin);
+  }
   uplink_->Start();
   tasks_.Spawn("drain", FollowDrain(drainer));
 }
@@ -87,7 +97,11 @@ void SchedulerLink::OnVolumeChanged(const std::string& plugin_id, const std::str
 }
 
 void SchedulerLink::OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin) {
-  if (uplink_) uplink_->OnConsumerEnded(consumer, cause, origin);
+  if (uplink_) {
+    uplink_->OnConsumerEnded(consumer, cause, origin);
+  } else if (config_.scheduler.wanted() && ended_early_.size() < kEndedEarly) {
+    ended_early_.push_back({.consumer = consumer, .cause = cause, .origin = origin});
+  }
 }
 
 std::vector<std::string> SchedulerLink::Problems() const {

@@ -72,6 +72,13 @@ class SchedulerLink final : public SchedulerDirectory {
   std::unique_ptr<KeptLease> lease_;
   std::unique_ptr<SchedulerDialer> dialer_;
   std::unique_ptr<Uplink> uplink_;
+  // Consumers that ended while berthd was away, found while it comes back.
+  struct Ended {
+    std::string consumer;
+    std::string cause;
+    Origin origin = Origin::kCaller;
+  };
+  std::vector<Ended> ended_early_;
   std::map<uint64_t, std::string> told_given_up_;  // as they were when the uplink was told of them
   TaskScope tasks_;
 };

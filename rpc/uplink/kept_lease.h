@@ -20,6 +20,9 @@ class KeptLease final : public LinkLease {
   [[nodiscard]] std::optional<Duration> left() const override;
   [[nodiscard]] std::vector<v1::GivenUp> given_up() const override { return keeper_.List(); }
   void AcknowledgeGivenUp(uint64_t number) override { keeper_.Acknowledge(number); }
+  [[nodiscard]] bool giving_up(const std::string& plugin_id, const std::string& volume_id) const override {
+    return keeper_.GivingUp(plugin_id, volume_id);
+  }
 
  private:
   LeaseKeeper& keeper_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,6 +35,8 @@ class LinkLease {
   // What was given up, and is not acknowledged.
   [[nodiscard]] virtual std::vector<v1::GivenUp> given_up() const = 0;
   virtual void AcknowledgeGivenUp(uint64_t number) = 0;
+  // The volume is being given up just now: whoever began to use it would be ended, too.
+  [[nodiscard]] virtual bool giving_up(const std::string& plugin_id, const std::string& volume_id) const = 0;
 };
 
 }  // namespace berth

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
+#include "rpc/plugin_choice.h"
 #include "rpc/shown.h"
 #include "rpc/uplink/link.pb.h"
 
@@ -462,7 +463,12 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   const std::shared_ptr<Running> running = running_.at(id);
   v1::OperationResult result;
   const absl::Status prepared = PrepareOperation(parts_.api.runtimes(), &operation);
-  if (prepared.ok()) {
+  if (prepared.ok() && GivingUp(operation)) {
+    result.set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+    result.set_message(
+        "the node is letting go of this volume, since its lease had run out: ask again once it is given up");
+    result.set_outcome(v1::OUTCOME_RETRY);
+  } else if (prepared.ok()) {
     auto ended =
         co_await (runner_.Run(std::move(operation), Clock::now() + facts.timeout) ||
                   running->bell.WaitUntil([running] { return running->cancelled; }, TimePoint::max()));
@@ -481,6 +487,13 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   if (facts.changes) co_await KeepResult(result, facts.subject);
   state_.operations.Finish(std::move(result));
   Wake();
+}
+
+bool Uplink::GivingUp(const v1::Operation& operation) const {
+  if (!operation.has_publish()) return false;
+  const v1::PublishVolumeRequest& request = operation.publish().request();
+  const auto plugin_id = ResolveNodePlugin(parts_.plugins.plugins(), request.plugin_id());
+  return parts_.lease.giving_up(plugin_id.ok() ? *plugin_id : request.plugin_id(), request.volume_id());
 }
 
 Awaitable<void> Uplink::KeepResult(v1::OperationResult result, std::string subject) {

@@ -122,6 +122,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   [[nodiscard]] Awaitable<void> FollowPlugins();
   [[nodiscard]] Awaitable<void> FollowNode();
   [[nodiscard]] Awaitable<void> Execute(v1::Operation operation, OperationFacts facts);
+  // A publish of a volume that the node lets go of just now.
+  [[nodiscard]] bool GivingUp(const v1::Operation& operation) const;
   [[nodiscard]] Awaitable<void> KeepResult(v1::OperationResult result, std::string subject);
   [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, TimePoint deadline);
   void DropEndedConsumer(uint64_t number);

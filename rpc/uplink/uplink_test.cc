@@ -323,6 +323,42 @@ TEST_F(UplinkTest, WithoutAValidLeaseNothingIsPublishedAndWhatIsHereMayLeave) {
   EXPECT_TRUE(AwaitResult(2).unpublish().was_published());
 }
 
+TEST_F(UplinkTest, AVolumeThatIsBeingGivenUpIsNotPublishedAnew) {
+  control_.Add("p");
+  lease_.gives_up = true;
+  Start();
+  Greet();
+  Say(Publish(1));
+  EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_RETRY);
+  EXPECT_THAT(mounter_.volumes, IsEmpty());
+}
+
+// Ten thousand changes while nobody listens: of fifty volumes that stay, and of thousands that come and go.
+TEST_F(UplinkTest, ANodeThatWasAwayForAWeekComesBackWithOneStateOfEachObject) {
+  control_.Add("p");
+  for (int i = 0; i < 50; ++i) mounter_.Add("p", "v" + std::to_string(i), "jobs/web");
+  Start();
+  Greet();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
+  welcome.mutable_have()->set_revision(Last(Message::kState)->state().revision());
+  dialer_.next.assign(3, absl::UnavailableError("nobody there"));
+  wire().Break(absl::UnavailableError("cut"));
+  Until([this] { return dialer_.next.size() < 3; }, "the link to be gone");
+  for (int i = 0; i < 10'000; ++i) {
+    uplink_->OnVolumeChanged("p", "v" + std::to_string(i % 50), true);
+    uplink_->OnVolumeChanged("p", "short-lived" + std::to_string(i), true);
+    uplink_->OnVolumeChanged("p", "short-lived" + std::to_string(i), false);
+    uplink_->OnConsumerEnded("jobs/" + std::to_string(i), "its process has ended", Origin::kScheduler);
+  }
+  Greet(2, welcome);
+  EXPECT_TRUE(wire().sent[1].state().full() || wire().sent[2].state().full());
+  EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 50U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kRemoved), 0U);
+  EXPECT_LE(ObjectsOf(v1::Object::kEndedConsumer), 4096U);
+  EXPECT_LE(rows_.rows.size(), 4096U + 10);
+}
+
 TEST_F(UplinkTest, EveryMistakeOfARequestIsNamed) {
   control_.Add("p");
   Start();

@@ -125,6 +125,10 @@ class FakeLinkLease final : public LinkLease {
   uint64_t epoch() const override { return current_epoch; }
   std::optional<Duration> left() const override { return std::nullopt; }
   std::vector<v1::GivenUp> given_up() const override { return gave_up; }
+  bool gives_up = false;
+  bool giving_up(const std::string& /*plugin_id*/, const std::string& /*volume_id*/) const override {
+    return gives_up;
+  }
   void AcknowledgeGivenUp(uint64_t number) override {
     std::erase_if(gave_up, [&](const v1::GivenUp& one) { return one.number() == number; });
   }
