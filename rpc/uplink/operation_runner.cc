@@ -132,6 +132,7 @@ Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest
   }
   v1::OperationResult result = Done();
   *result.mutable_publish() = *std::move(answer);
+  result.mutable_publish()->clear_volume();
   co_return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace berth {
@@ -98,6 +99,14 @@ const std::string* OperationTable::SubjectOf(uint64_t id) const {
   if (const auto running = running_.find(id); running != running_.end()) return &running->second;
   if (const auto answered = answered_.find(id); answered != answered_.end()) return &answered->second.subject;
   return nullptr;
+}
+
+uint64_t OperationTable::highest_id() const {
+  uint64_t highest = settled_below_ == 0 ? 0 : settled_below_ - 1;
+  if (!running_.empty()) highest = std::max(highest, running_.rbegin()->first);
+  if (!answered_.empty()) highest = std::max(highest, answered_.rbegin()->first);
+  if (!acknowledged_.empty()) highest = std::max(highest, *acknowledged_.rbegin());
+  return highest;
 }
 
 void OperationTable::Keep(v1::OperationResult result, std::string subject) {

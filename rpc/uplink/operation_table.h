@@ -77,6 +77,8 @@ class OperationTable {
 
   [[nodiscard]] const std::string* SubjectOf(uint64_t id) const;
   [[nodiscard]] uint64_t settled_below() const { return settled_below_; }
+  // Of all that is known. 0: nothing is.
+  [[nodiscard]] uint64_t highest_id() const;
   [[nodiscard]] size_t running() const { return running_.size(); }
   [[nodiscard]] size_t kept() const { return answered_.size(); }
 

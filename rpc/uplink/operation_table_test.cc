@@ -151,5 +151,16 @@ TEST_F(OperationTableTest, WhatWasKeptIsAnsweredAfterARestart) {
   EXPECT_EQ(table_.Admit(0, "publish v").refusal, v1::SETTLED);
 }
 
+TEST_F(OperationTableTest, TheHighestIdIsThatOfAllThatIsKnown) {
+  EXPECT_EQ(table_.highest_id(), 0U);
+  table_.RestoreSettled(5);
+  EXPECT_EQ(table_.highest_id(), 4U);
+  EXPECT_EQ(Admit(7), Kind::kRun);
+  EXPECT_EQ(table_.highest_id(), 7U);
+  table_.Finish(Result(7));
+  (void)table_.Acknowledge({7}, 0);
+  EXPECT_EQ(table_.highest_id(), 7U);
+}
+
 }  // namespace
 }  // namespace berth

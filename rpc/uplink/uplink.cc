@@ -26,6 +26,8 @@ namespace {
 constexpr uint32_t kProtocolMajor = 1;
 constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kEndedConsumers = 4096;
+// A message has room for so many with names as long as may be.
+constexpr int kPublicationsTold = 1000;
 constexpr size_t kRefusalsTold = 32;
 // Plugins that change all the time are looked at so often.
 constexpr auto kPluginsEvery = std::chrono::milliseconds(200);
@@ -253,6 +255,7 @@ v1::Hello Uplink::MakeHello() {
   hello.set_version(options_.version);
   for (const char* feature : {"logs", "asks.claim", "asks.token"}) hello.add_features(feature);
   hello.set_lease_epoch(parts_.lease.epoch());
+  hello.set_highest_operation_id(state_.operations.highest_id());
   return hello;
 }
 
@@ -375,6 +378,9 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       volume.clear_running();
       volume.clear_running_since();
       volume.clear_next_retry_at();
+      if (const int beyond = volume.publications_size() - kPublicationsTold; beyond > 0) {
+        volume.mutable_publications()->DeleteSubrange(kPublicationsTold, beyond);
+      }
       co_return object;
     }
     case ObjectKey::Kind::kEndedConsumer: {
