@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/status.h"
 #include "cli/capability_options.h"
 #include "cli/failure.h"
+#include "cli/follow.h"
 #include "cli/mount_formats.h"
 #include "cli/mount_places.h"
 #include "cli/progress.h"
@@ -22,8 +23,6 @@ namespace berth::cli {
 namespace {
 
 using std::chrono::steady_clock;
-
-constexpr auto kClaimPause = std::chrono::milliseconds(500);
 
 struct ClaimOptions {
   std::string volume;
@@ -64,26 +63,30 @@ absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) 
   return request;
 }
 
-absl::StatusOr<v1::ClaimVolumeResponse> AskOnce(Session& session, const v1::ClaimVolumeRequest& request,
-                                                const std::string& doing, std::chrono::milliseconds timeout) {
-  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
-  return node.Call(&NodeClient::Stub::ClaimVolume, request, doing, timeout);
-}
-
 // Whoever waits, waits through a restart of berthd too: the claim is simply made again.
 absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVolumeRequest& request) {
   const auto give_up = steady_clock::now() + session.timeout;
   const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
                                         Shown(request.volume()), Use(request.consumer(), request.name()));
   const Progress progress(session.output, doing);
-  while (true) {
+  v1::ClaimVolumeResponse answer;
+  const auto ask = [&](NodeClient& node, const std::function<void()>& /*heard*/) -> absl::Status {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
-    absl::StatusOr<v1::ClaimVolumeResponse> answer = AskOnce(session, request, doing, left);
-    const bool away =
-        ExitCodeOf(answer.status()) == ExitCode::kUnreachable || absl::IsUnavailable(answer.status());
-    if (!request.wait() || !away || steady_clock::now() + kClaimPause >= give_up) return answer;
-    std::this_thread::sleep_for(kClaimPause);
+    auto claimed = node.Call(&NodeClient::Stub::ClaimVolume, request, doing,
+                             std::max(left, std::chrono::milliseconds(1)));
+    if (claimed.ok()) answer = *std::move(claimed);
+    return claimed.status();
+  };
+  if (request.wait()) {
+    const FollowedStream stream{.read = ask,
+                                .gone = "berthd has gone; waiting for it to come back",
+                                .back = [] { return std::string("berthd is back"); }};
+    BERTH_RETURN_IF_ERROR(Follow(session, stream));
+  } else {
+    BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+    BERTH_RETURN_IF_ERROR(ask(node, [] {}));
   }
+  return answer;
 }
 
 absl::Status Claim(Session& session, const ClaimOptions& options) {

@@ -4,12 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/status.h"
 #include "cli/failure.h"
+#include "cli/follow.h"
 #include "cli/link_view.h"
 #include "cli/progress.h"
 #include "cli/session.h"
@@ -21,7 +22,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr auto kLookInterval = std::chrono::milliseconds(500);
 constexpr auto kLookWithin = std::chrono::seconds(5);
 constexpr size_t kNamesShown = 3;
 
@@ -50,45 +50,53 @@ std::string WhoIsLeft(NodeClient& node) {
   return fmt::format("{}{}", fmt::join(names, ", "), more ? " and more" : "");
 }
 
-// How the drain stands, also from a berthd that comes back meanwhile.
-absl::StatusOr<v1::DrainNodeResponse> LookAtDrain(Session& session) {
+// How many publications hold up the drain; the reason too. Fails where the node does not say.
+absl::StatusOr<v1::NodeDrain> LookAtDrain(Session& session) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(
       const v1::GetStatusResponse status,
       node.Call(&NodeClient::Stub::GetStatus, v1::GetStatusRequest(), "look at the drain", kLookWithin));
-  v1::DrainNodeResponse drain;
-  if (status.has_drain()) *drain.mutable_drain() = status.drain();
-  return drain;
+  return status.drain();
 }
 
-absl::Status StillLeft(Session& session, const v1::NodeDrain& drain) {
+absl::Status StillLeft(Session& session) {
   std::string who;
   if (auto node = session.Connect(); node.ok()) who = WhoIsLeft(*node);
+  const v1::NodeDrain drain = LookAtDrain(session).value_or(v1::NodeDrain());
   return WithHint(
       absl::DeadlineExceededError(fmt::format(
           "drain the node: {}{}{}", DescribeLeft(drain.publications_left()), who.empty() ? "" : ": ", who)),
       "It goes on; to wait longer: berthctl drain --wait --timeout 1h. To give it up: berthctl undrain");
 }
 
-// Until the last one has left, the drain is ended by somebody else, or our time is over.
-absl::Status WaitUntilDrained(Session& session, v1::DrainNodeResponse* drain) {
+// Until the last one has left, the drain is ended by somebody else, or our time is over; through restarts of
+// berthd.
+absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::DrainNodeRequest request) {
   const auto give_up = steady_clock::now() + session.timeout;
   const Progress progress(session.output, "drain the node", [&session]() -> std::string {
     auto node = session.Connect();
     const std::string who = node.ok() ? WhoIsLeft(*node) : std::string();
     return who.empty() ? who : fmt::format("drain the node: waits for {}", who);
   });
-  while (drain->drain().publications_left() > 0) {
-    if (steady_clock::now() >= give_up) return StillLeft(session, drain->drain());
-    std::this_thread::sleep_for(kLookInterval);
-    absl::StatusOr<v1::DrainNodeResponse> now = LookAtDrain(session);
-    const bool away = ExitCodeOf(now.status()) == ExitCode::kUnreachable || absl::IsUnavailable(now.status());
-    if (!now.ok() && (!away || steady_clock::now() >= give_up)) return now.status();
-    if (!now.ok()) continue;
-    if (!now->has_drain()) return absl::AbortedError("somebody has put the node back into use");
-    *drain = *std::move(now);
-  }
-  return absl::OkStatus();
+  v1::DrainNodeResponse answer;
+  request.set_wait(true);
+  const auto wait = [&](NodeClient& node, const std::function<void()>& heard) -> absl::Status {
+    while (true) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
+      auto drained = node.Call(&NodeClient::Stub::DrainNode, request, "drain the node",
+                               std::max(left, std::chrono::milliseconds(1)));
+      if (drained.ok()) answer = *std::move(drained);
+      // The node does not wait for longer than its own limit.
+      if (!absl::IsDeadlineExceeded(drained.status())) return drained.status();
+      heard();
+      if (steady_clock::now() >= give_up) return StillLeft(session);
+    }
+  };
+  const FollowedStream stream{.read = wait,
+                              .gone = "berthd has gone; waiting for it to come back",
+                              .back = [] { return std::string("berthd is back"); }};
+  BERTH_RETURN_IF_ERROR(Follow(session, stream));
+  return answer;
 }
 
 absl::Status Drain(Session& session, const DrainOptions& options) {
@@ -96,13 +104,15 @@ absl::Status Drain(Session& session, const DrainOptions& options) {
   request.set_reason(options.reason);
   if (options.reason.empty()) {
     // Who joins a drain has nothing against its reason.
-    BERTH_ASSIGN_OR_RETURN(const v1::DrainNodeResponse now, LookAtDrain(session));
-    request.set_reason(now.drain().reason());
+    BERTH_ASSIGN_OR_RETURN(const v1::NodeDrain now, LookAtDrain(session));
+    request.set_reason(now.reason());
   }
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(v1::DrainNodeResponse answer,
                          node.Call(&NodeClient::Stub::DrainNode, request, "drain the node"));
-  if (options.wait) BERTH_RETURN_IF_ERROR(WaitUntilDrained(session, &answer));
+  if (options.wait) {
+    BERTH_ASSIGN_OR_RETURN(answer, WaitUntilDrained(session, request));
+  }
   if (session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();

@@ -227,9 +227,8 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
   for (const auto& [key, record] : core->loaded) core->Remember(PutRow(key, record));
   std::unique_ptr<Journal> journal(new Journal(std::move(core)));
   if (!journal->set_aside().empty()) {
-    journal->Note(
-        fmt::format("the journal was damaged and has been set aside as {}; {}", journal->set_aside(),
-                    journal->core_->options.lost));
+    journal->Note(fmt::format("the journal was damaged and has been set aside as {}; {}",
+                              journal->set_aside(), journal->core_->options.lost));
   }
   return journal;
 }

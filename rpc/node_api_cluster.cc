@@ -46,8 +46,20 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
   BERTH_CO_RETURN_IF_ERROR(request.end() ? co_await drainer_.End(call.deadline)
                                          : co_await drainer_.Begin(request.reason(), call.deadline));
   v1::DrainNodeResponse answer;
-  if (auto drain = drainer_.Describe()) *answer.mutable_drain() = *std::move(drain);
-  co_return answer;
+  while (true) {
+    const uint64_t seen = drainer_.version();
+    auto drain = drainer_.Describe();
+    const bool waits = request.wait() && !request.end();
+    if (waits && !drain) co_return absl::AbortedError("somebody has put the node back into use");
+    if (!waits || drain->publications_left() == 0) {
+      if (drain) *answer.mutable_drain() = *std::move(drain);
+      co_return answer;
+    }
+    if (!co_await drainer_.WaitChange(seen, call.deadline)) {
+      co_return absl::DeadlineExceededError(
+          fmt::format("{} publications are left; the drain goes on", drain->publications_left()));
+    }
+  }
 }
 
 NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call) {

@@ -185,6 +185,31 @@ TEST_F(NodeApiClusterTest, WithoutTheRightToChangeALifeIsAProcessOfTheCallersUse
   EXPECT_TRUE(claim_with(unit, true).ok());
 }
 
+TEST_F(NodeApiClusterTest, WhoWaitsForADrainIsAnsweredOnceTheLastOneHasLeft) {
+  AddPlugin({});
+  ASSERT_TRUE(Publish("v", "job-7").ok());
+  v1::DrainNodeRequest request;
+  request.set_wait(true);
+  CallInfo call;
+  call.deadline = Clock::now() + std::chrono::seconds(20);
+  std::optional<absl::StatusOr<v1::DrainNodeResponse>> answer;
+  asio::co_spawn(loop_, api_.DrainNode(request, call),
+                 [&](std::exception_ptr, absl::StatusOr<v1::DrainNodeResponse> came) { answer = came; });
+  const auto run_until = [&](auto there) {
+    loop_.restart();
+    while (!there() && Clock::now() < call.deadline) loop_.run_one_until(call.deadline);
+    return there();
+  };
+  ASSERT_TRUE(run_until([&] { return drainer_.Describe().has_value(); }));
+  EXPECT_FALSE(answer.has_value());
+  mounter_.volumes.clear();
+  drainer_.OnHoldersChanged();
+  ASSERT_TRUE(run_until([&] { return answer.has_value(); }));
+  ASSERT_TRUE(answer->ok()) << answer->status();
+  EXPECT_EQ((*answer)->drain().publications_left(), 0);
+  ASSERT_TRUE(Drain("", true).ok());
+}
+
 TEST_F(NodeApiClusterTest, ANodeWithoutASchedulerSaysSo) {
   NoScheduler none;
   const NodeParts parts{.control = control_,

@@ -59,8 +59,8 @@ class FakeNode final : public v1::Node::Service {
   v1::ExamineResponse repaired;  // what Examine answers with `repair`
   v1::GetConsumerStatsResponse consumer_stats;
   v1::ClaimVolumeResponse claimed;
-  // Of the drain that DrainNode begins, how many publications each GetStatus finds, one call after the other;
-  // the last one for ever. Empty: none.
+  // Of the drain that DrainNode begins, how many publications each look finds, one after the other; the
+  // last one for ever. Empty: none.
   std::vector<int> left_in_drain;
   // How many calls of ClaimVolume end with UNAVAILABLE before one is answered.
   int claim_takes_calls = 0;
@@ -126,7 +126,7 @@ class FakeNode final : public v1::Node::Service {
     LookAtDrain();
     return Answer("GetStatus", status, response);
   }
-  grpc::Status DrainNode(grpc::ServerContext* /*context*/, const v1::DrainNodeRequest* request,
+  grpc::Status DrainNode(grpc::ServerContext* context, const v1::DrainNodeRequest* request,
                          v1::DrainNodeResponse* response) override {
     drain_request = *request;
     v1::DrainNodeResponse answer;
@@ -134,7 +134,15 @@ class FakeNode final : public v1::Node::Service {
       status.clear_drain();
     } else {
       status.mutable_drain()->set_reason(request->reason());
+      do {
+        LookAtDrain();
+      } while (request->wait() && left_in_drain.size() > 1);
       LookAtDrain();
+      if (request->wait() && status.drain().publications_left() > 0) {
+        std::unique_lock lock(mutex_);
+        changed_.wait_until(lock, context->deadline(), [this] { return closed_; });
+        return {grpc::StatusCode::DEADLINE_EXCEEDED, "some are left"};
+      }
       *answer.mutable_drain() = status.drain();
     }
     return Answer("DrainNode", answer, response);
