@@ -25,6 +25,25 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using Message = v1::NodeMessage;
 
+// Plugins whose changes are told as the registry tells them: to whoever waits by then, and to nobody else.
+class ChangingPlugins final : public ControllerDirectory {
+ public:
+  explicit ChangingPlugins(asio::any_io_executor executor) : changed_(std::move(executor)) {}
+
+  void Change() {
+    ++version_;
+    changed_.NotifyAll();
+  }
+  [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& /*plugin_id*/) override { return {}; }
+  [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override {
+    co_await changed_.WaitUntil([this, seen = version_] { return version_ != seen; }, deadline);
+  }
+
+ private:
+  int version_ = 0;
+  Condition changed_;
+};
+
 // A node, and the test for its scheduler.
 class UplinkTest : public NodeApiTest {
  protected:
@@ -48,7 +67,7 @@ class UplinkTest : public NodeApiTest {
         .rows = rows_,
         .api = api_,
         .plugins = control_,
-        .controllers = controllers_,
+        .controllers = *directory_,
         .mounter = mounter_,
         .events = events_,
         .controller = [this](v1::ControllerCall call, TimePoint) { return Controller(std::move(call)); }};
@@ -168,6 +187,7 @@ class UplinkTest : public NodeApiTest {
   }
 
   FakeLinkDialer dialer_{loop_.get_executor()};
+  ControllerDirectory* directory_ = &controllers_;
   FakeLinkLease lease_;
   FakeLinkRows rows_;
   std::vector<v1::ControllerCall> controller_calls_;
@@ -213,6 +233,19 @@ TEST_F(UplinkTest, WhatChangesIsToldOnceItLooksDifferent) {
   const auto removed = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_removed(); });
   EXPECT_EQ(removed->removed().volume().volume_id(), "v");
   EXPECT_EQ(ObjectsOf(v1::Object::kVolume), 2U);
+}
+
+TEST_F(UplinkTest, APluginThatIsReadyBeforeItWasLookedAtTwiceIsToldAtOnce) {
+  ChangingPlugins plugins(loop_.get_executor());
+  directory_ = &plugins;
+  control_.Add("p").state = PluginState::kStarting;
+  Start();
+  Greet();
+  control_.Add("p");
+  plugins.Change();
+  Until([this] { return ObjectsOf(v1::Object::kPlugin) == 2; }, "the plugin to be told as ready");
+  EXPECT_EQ(Objects().back().plugin().state(), v1::READY);
+  Stop();
 }
 
 TEST_F(UplinkTest, AfterABreakOnlyWhatChangedIsToldAgain) {
