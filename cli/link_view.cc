@@ -18,7 +18,7 @@ Cell StateOf(const v1::LinkStatus& link, std::chrono::system_clock::time_point n
     return {fmt::format("connected to{}{}, telling it how things are{}", where, peer, since), Tone::kGood};
   }
   if (link.state() == v1::LinkStatus::GREETING) {
-    return {fmt::format("waits for the welcome of{}{}{}", where, peer, since), Tone::kCareful};
+    return {fmt::format("not connected, waits for the welcome of{}{}{}", where, peer, since), Tone::kCareful};
   }
   return {fmt::format("not connected, dials{}{}", where, since), Tone::kBad};
 }

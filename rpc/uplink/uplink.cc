@@ -171,8 +171,13 @@ Awaitable<void> Uplink::Shutdown() {
 }
 
 void Uplink::SetState(v1::LinkStatus::State state) {
+  // A scheduler that takes the stream and never greets is as far away as one that nobody finds.
+  const auto is_away = [](v1::LinkStatus::State s) {
+    return s == v1::LinkStatus::DIALLING || s == v1::LinkStatus::GREETING;
+  };
+  const bool still_away = status_.has_since() && is_away(status_.state()) && is_away(state);
   status_.set_state(state);
-  *status_.mutable_since() = ToProto(WallClock::now());
+  if (!still_away) *status_.mutable_since() = ToProto(WallClock::now());
 }
 
 void Uplink::Wake() {

@@ -565,6 +565,26 @@ TEST_F(UplinkTest, ASchedulerThatDoesNotGreetIsLeft) {
   EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("did not say Welcome"));
 }
 
+TEST_F(UplinkTest, ItIsAwaySinceTheLastLinkHoweverOftenAStreamIsTakenAndNotGreeted) {
+  UplinkOptions options = Options();
+  options.times.greet_within = std::chrono::milliseconds(20);
+  Start(options);
+  Greet();
+  const auto since = [this] {
+    const auto status = uplink_->Status();
+    return std::pair(status->since().seconds(), status->since().nanos());
+  };
+  const auto linked = since();
+  wire().Break(absl::UnavailableError("cut"));
+  Until([this] { return uplink_->Status()->state() == v1::LinkStatus::DIALLING; }, "the loss of the link");
+  const auto lost = since();
+  EXPECT_GT(lost, linked);
+  AwaitHello(4);
+  EXPECT_EQ(since(), lost);
+  Greet(4);
+  EXPECT_GT(since(), lost);
+}
+
 TEST_F(UplinkTest, ASchedulerOfAnotherClusterIsRefusedAndToldOnce) {
   Start();
   Greet();
