@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,37 +14,13 @@
 #include <string>
 
 #include "csi/csi.grpc.pb.h"
+#include "tests/harness/bind_mount.h"
 
 namespace berth {
 namespace {
 
 using grpc::ServerContext;
 using grpc::Status;
-using grpc::StatusCode;
-
-Status Failed(const std::string& what) {
-  return {StatusCode::INTERNAL, fmt::format("{}: {}", what, strerror(errno))};
-}
-
-bool IsMount(const std::string& path) {
-  struct statx info{};
-  return statx(AT_FDCWD, path.c_str(), AT_NO_AUTOMOUNT, 0, &info) == 0 &&
-         (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
-}
-
-Status Bind(const std::string& source, const std::string& target) {
-  if (IsMount(target)) return Status::OK;
-  if (mkdir(target.c_str(), 0755) != 0 && errno != EEXIST) return Failed("make " + target);
-  if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) != 0) return Failed("mount " + target);
-  return Status::OK;
-}
-
-Status Unbind(const std::string& target) {
-  while (IsMount(target)) {
-    if (umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0) return Failed("unmount " + target);
-  }
-  return Status::OK;
-}
 
 class Identity final : public csi::v1::Identity::Service {
   Status GetPluginInfo(ServerContext*, const csi::v1::GetPluginInfoRequest*,
@@ -98,7 +72,7 @@ class NodeService final : public csi::v1::Node::Service {
   Status NodeUnpublishVolume(ServerContext*, const csi::v1::NodeUnpublishVolumeRequest* request,
                              csi::v1::NodeUnpublishVolumeResponse*) override {
     if (Status status = Unbind(request->target_path()); !status.ok()) return status;
-    if (rmdir(request->target_path().c_str()) != 0 && errno != ENOENT) return Failed("remove the target");
+    if (rmdir(request->target_path().c_str()) != 0 && errno != ENOENT) return FailedTo("remove the target");
     return Status::OK;
   }
 

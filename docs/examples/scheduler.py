@@ -8,20 +8,23 @@ Needs Debian's python3-grpcio and python3-protobuf, and the modules that protoc 
     berth/v1/node.proto berth/v1/scheduler.proto csi/csi.proto
   PYTHONPATH=gen ./scheduler.py --listen unix:/run/scheduler.sock --plugin ceph --volume vol-1 node-1 node-2
 
-It keeps what it knows in memory, and so takes a new lease epoch whenever it starts. docs/protocol.md tells the rules.
+It keeps what it knows in memory. So it takes a new lease epoch whenever it starts, and releases the volume everywhere
+before it begins. docs/protocol.md tells the rules.
 """
 import argparse
 import concurrent.futures
 import queue
+import sys
 import threading
 import time
 
 import grpc
+from berth.v1 import node_pb2
 from berth.v1 import scheduler_pb2 as pb
 from berth.v1 import scheduler_pb2_grpc
 from csi import csi_pb2 as csi
 
-LEASE_SECONDS = 20
+HEARTBEAT_SECONDS, SILENCE_SECONDS, LEASE_SECONDS = 1, 5, 20
 WRITER = csi.VolumeCapability(
     mount={}, access_mode={"mode": csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER})
 
@@ -31,35 +34,56 @@ class Node:
 
     def __init__(self):
         self.instance_id, self.outgoing = None, None  # of its stream; None: it is not connected
-        self.volumes, self.plugins = {}, {}  # its newest state, as it told it
+        self.plugins = {}  # their newest state, as the node told it
         self.asked, self.results = {}, {}  # operations without a result, and results, by id
 
 
 class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
-    def __init__(self):
-        self.nodes, self.changed = {}, threading.Condition()
-        self.epoch = int(time.time())
+    def __init__(self, tls):
+        self.tls, self.nodes, self.changed = tls, {}, threading.Condition()
+        self.epoch = time.time_ns() // 1_000_000  # milliseconds: above that of every earlier run, and so are the ids
         self.last_id = self.epoch * 1000
+
+    # --- The stream: one for each node, on threads of gRPC's ---
 
     def Connect(self, messages, context):
         hello = next(messages).hello
+        outgoing = queue.Queue()
+        outgoing.put(pb.SchedulerMessage(welcome=pb.Welcome(
+            protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": HEARTBEAT_SECONDS})))
         with self.changed:
+            refusal = self.why_not(hello, context)
+            if refusal:
+                context.abort(*refusal)
             node = self.nodes.setdefault(hello.node_id, Node())
-            if node.outgoing and node.instance_id != hello.instance_id:
-                context.abort(grpc.StatusCode.ALREADY_EXISTS, "another node goes by this name, and is connected")
             if node.outgoing:
-                node.outgoing.put(None)  # The same node again: its old stream is dead, though it did not say so.
-            node.instance_id, node.outgoing = hello.instance_id, queue.Queue()
-        outgoing = node.outgoing
-        welcome = pb.Welcome(protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": 1})
-        outgoing.put(pb.SchedulerMessage(welcome=welcome))
+                node.outgoing.put(None)  # The same node again: its old stream is dead, though nobody said so.
+            node.instance_id, node.outgoing = hello.instance_id, outgoing
         threading.Thread(target=self.read, args=(node, messages, outgoing), daemon=True).start()
-        yield from iter(outgoing.get, None)
+        try:
+            yield from iter(lambda: outgoing.get(timeout=SILENCE_SECONDS), None)
+        except queue.Empty:
+            pass  # There was no heartbeat to answer for so long: the stream is dead. It says nothing of volumes.
+
+    def why_not(self, hello, context):
+        names = context.auth_context().get("x509_subject_alternative_name", [])
+        if self.tls and hello.node_id.encode() not in names:
+            return grpc.StatusCode.PERMISSION_DENIED, "the certificate is not that of " + hello.node_id
+        if hello.protocol.major != 1:
+            return grpc.StatusCode.FAILED_PRECONDITION, "this scheduler speaks version 1"
+        if hello.lease_epoch > self.epoch:
+            return grpc.StatusCode.UNAVAILABLE, "another scheduler has taken over"
+        node = self.nodes.get(hello.node_id)
+        if node and node.outgoing and node.instance_id != hello.instance_id:
+            return grpc.StatusCode.ALREADY_EXISTS, "another node goes by this name, and is connected"
+        return None
 
     def read(self, node, messages, outgoing):
         try:
             for message in messages:
                 with self.changed:
+                    if node.outgoing is not outgoing:
+                        break  # There is a newer stream, and what this one still says is old.
                     self.take(node, message, outgoing)
                     self.changed.notify_all()
         except grpc.RpcError:
@@ -70,73 +94,110 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         outgoing.put(None)
 
     def take(self, node, message, outgoing):
+        def say(**kind):
+            outgoing.put(pb.SchedulerMessage(**kind))
+
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
             lease = pb.Lease(epoch=self.epoch, duration={"seconds": LEASE_SECONDS})
-            answer = pb.HeartbeatAnswer(number=message.heartbeat.number, lease=lease)
-            outgoing.put(pb.SchedulerMessage(heartbeat_answer=answer))
+            say(heartbeat_answer=pb.HeartbeatAnswer(number=message.heartbeat.number, lease=lease))
             for operation in node.asked.values():  # Asking again is free: an id is one operation.
-                outgoing.put(pb.SchedulerMessage(operation=operation))
+                say(operation=operation)
         elif kind == "state":
-            if message.state.full:
-                node.volumes, node.plugins = {}, {}
-            for thing in message.state.objects:
-                if thing.HasField("volume"):
-                    node.volumes[thing.volume.plugin_id, thing.volume.volume_id] = thing.volume
-                elif thing.HasField("plugin"):
-                    node.plugins[thing.plugin.id] = thing.plugin
-                elif thing.removed.HasField("volume"):
-                    node.volumes.pop((thing.removed.volume.plugin_id, thing.removed.volume.volume_id), None)
-        elif kind == "result" and not message.result.refusal and message.result.id in node.asked:
-            node.results[message.result.id] = message.result
-            del node.asked[message.result.id]
-            taken = pb.Acknowledge(operation_ids=[message.result.id], 
-                                    settled_below=min(node.asked, default=self.last_id + 1))
-            outgoing.put(pb.SchedulerMessage(acknowledge=taken))
+            self.take_state(node, message.state, say)
+        elif kind == "result":
+            if message.result.refusal in (pb.LEASE_EPOCH, pb.LEASE_NOT_VALID, pb.TOO_MANY):
+                return  # Nothing was begun, and it may be soon: it is asked for again with the next heartbeat.
+            if node.asked.pop(message.result.id, None):  # Else it was heard before, or by an earlier run.
+                node.results[message.result.id] = message.result
+            say(acknowledge=pb.Acknowledge(operation_ids=[message.result.id],
+                                           settled_below=min(node.asked, default=self.last_id + 1)))
+        elif kind == "ask":
+            say(answer=pb.Answer(number=message.ask.number, code=grpc.StatusCode.UNIMPLEMENTED.value[0],
+                                 message="this scheduler is an example"))
 
-    def wait(self, condition):
-        with self.changed:
-            self.changed.wait_for(condition)
+    def take_state(self, node, state, say):
+        """Of what a node tells, what this scheduler needs. Another one would keep the volumes, too."""
+        if state.full:
+            node.plugins = {}
+        for thing in state.objects:
+            kind = thing.WhichOneof("object")
+            if kind == "plugin":
+                node.plugins[thing.plugin.id] = thing.plugin
+            elif kind == "removed":
+                node.plugins.pop(thing.removed.plugin_id, None)
+            elif kind == "ended_consumer":  # The node releases its volumes; main() detaches them in its time.
+                say(acknowledge=pb.Acknowledge(ended_consumers=[thing.ended_consumer.number]))
+            elif kind == "given_up" and thing.given_up.progress == pb.GivenUp.RELEASED:
+                say(acknowledge=pb.Acknowledge(given_up=[thing.given_up.number]))
 
-    def run(self, name, **kind):
-        """Asks the node for one operation until it is answered, across any break of the link."""
+    # --- What is done with it ---
+
+    def ask(self, name, **kind):
+        """The result of one operation, which is asked for until there is one, across any break of the link."""
         with self.changed:
             self.last_id += 1
-            node = self.nodes[name]
-            operation = pb.Operation(id=self.last_id, lease_epoch=self.epoch, **kind)
+            node, operation = self.nodes[name], pb.Operation(id=self.last_id, lease_epoch=self.epoch, **kind)
             node.asked[operation.id] = operation
             if node.outgoing:
                 node.outgoing.put(pb.SchedulerMessage(operation=operation))
             self.changed.wait_for(lambda: operation.id in node.results)
-            result = node.results.pop(operation.id)
-        print(name, operation.WhichOneof("kind"), pb.Outcome.Name(result.outcome), result.message, flush=True)
-        if result.outcome != pb.OUTCOME_DONE:
-            raise RuntimeError(result.message)
-        return result
+            return node.results.pop(operation.id)
 
-    def ready(self, name, plugin):
-        node = self.nodes.get(name)
-        return bool(node and plugin in node.plugins and node.plugins[plugin].registered)
+    def run(self, name, **kind):
+        """The same until it is done: what did not happen, or may have happened, is asked for anew."""
+        while True:
+            result = self.ask(name, **kind)
+            print(name, *kind, pb.Outcome.Name(result.outcome), result.message, flush=True)
+            if result.outcome == pb.OUTCOME_DONE:
+                return result
+            if result.outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
+                raise RuntimeError(f"{name}: {result.message}")
+            time.sleep(HEARTBEAT_SECONDS)
+
+    def storage(self, name, plugin):
+        """What the plugin there says of itself: whether it must attach, and what the storage calls the node."""
+        def there():
+            known = self.nodes[name].plugins.get(plugin) if name in self.nodes else None
+            return known.fingerprint if known and known.registered else None
+
+        with self.changed:
+            return self.changed.wait_for(there)
 
     def publish(self, name, plugin, volume, consumer):
-        fingerprint = self.nodes[name].plugins[plugin].fingerprint
+        storage = self.storage(name, plugin)
         request = {"plugin_id": plugin, "volume_id": volume, "consumer": consumer,
-                   "capability": {"access_mode": pb.berth_dot_v1_dot_node__pb2.SINGLE_NODE_WRITER}}
-        if fingerprint.needs_attach:
+                   "capability": {"access_mode": node_pb2.SINGLE_NODE_WRITER}}
+        if storage.needs_attach:
             attach = csi.ControllerPublishVolumeRequest(
-                volume_id=volume, node_id=fingerprint.node_id, volume_capability=WRITER)
+                volume_id=volume, node_id=storage.node_id, volume_capability=WRITER)
             attached = self.run(name, controller={"plugin_id": plugin, "attach": attach}).controller.attach
             request["publish_context"] = {"values": attached.publish_context}
         return self.run(name, publish={"namespace": "example", "request": request}).publish.target_path
 
     def release(self, name, plugin, volume, consumer):
-        """Returns only when the node has said that it let go, and the storage that it is detached."""
-        fingerprint = self.nodes[name].plugins[plugin].fingerprint
+        """Detaches only once the node has said that it let go. Where it cannot say so, nobody else gets the volume."""
+        storage = self.storage(name, plugin)
         request = {"plugin_id": plugin, "volume_id": volume, "consumer": consumer}
-        self.run(name, unpublish={"namespace": "example", "request": request})
-        if fingerprint.needs_attach:
-            detach = csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=fingerprint.node_id)
+        if self.run(name, unpublish={"namespace": "example", "request": request}).unpublish.may_live_on:
+            raise RuntimeError(f"{name}: {volume} may still be written to there")
+        if storage.needs_attach:
+            detach = csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=storage.node_id)
             self.run(name, controller={"plugin_id": plugin, "detach": detach})
+
+
+def serve(scheduler, args):
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=64))  # One for each node.
+    scheduler_pb2_grpc.add_SchedulerLinkServicer_to_server(scheduler, server)
+    if args.certificate:
+        key, certificate, ca = (open(path, "rb").read() for path in (args.key, args.certificate, args.ca))
+        credentials = grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True)
+        port = server.add_secure_port(args.listen, credentials)
+    else:
+        port = server.add_insecure_port(args.listen)
+    server.start()
+    print("listening at", args.listen, "port", port, flush=True)
+    return server
 
 
 def main():
@@ -146,24 +207,16 @@ def main():
     parser.add_argument("--plugin", required=True), parser.add_argument("--volume", required=True)
     parser.add_argument("nodes", nargs="+")
     args = parser.parse_args()
-    scheduler = Scheduler()
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=64))
-    scheduler_pb2_grpc.add_SchedulerLinkServicer_to_server(scheduler, server)
-    if args.certificate:
-        key, certificate, ca = (open(path, "rb").read() for path in (args.key, args.certificate, args.ca))
-        server.add_secure_port(args.listen, grpc.ssl_server_credentials([(key, certificate)], ca, True))
-    else:
-        server.add_insecure_port(args.listen)
-    server.start()
+    scheduler = Scheduler(tls=bool(args.certificate))
+    server = serve(scheduler, args)
     for name in args.nodes:
-        scheduler.wait(lambda: scheduler.ready(name, args.plugin))
-        print(name, "is ready", flush=True)
+        scheduler.release(name, args.plugin, args.volume, "web")  # An earlier run may have left it there.
     for name in args.nodes:
-        target = scheduler.publish(name, args.plugin, args.volume, "web")
-        print(name, "published at", target, flush=True)
-        input()  # whoever plays with it looks at the mount, and presses Enter
-        scheduler.release(name, args.plugin, args.volume, "web")
-    scheduler.wait(lambda: not any((args.plugin, args.volume) in node.volumes for node in scheduler.nodes.values()))
+        try:
+            print(name, "published at", scheduler.publish(name, args.plugin, args.volume, "web"), flush=True)
+            sys.stdin.readline()  # Whoever plays with it looks at the mount, and presses Enter.
+        finally:
+            scheduler.release(name, args.plugin, args.volume, "web")
     print("released", flush=True)
     server.stop(1).wait()
 
