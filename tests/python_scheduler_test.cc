@@ -20,11 +20,11 @@
 
 #include "rpc/uplink/testing/certificates.h"
 #include "tests/harness/node.h"
+#include "tests/harness/proxy.h"
 
 namespace berth {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Debian's own: its packages are found by it, and by no other one in PATH.
@@ -170,14 +170,17 @@ args = ["{}", "{}"]
     const std::string stem = a_.dir() + "/scheduler";
     StartScheduler({"--certificate", stem + ".pem", "--key", stem + ".key", "--ca", a_.dir() + "/ca.pem"});
   }
-  void StartTlsNodes() {
-    for (Node* node : {&a_, &b_}) {
-      StartNode(
-          *node, node == &a_ ? "a" : "b", store_,
-          fmt::format("addresses = [\"127.0.0.1:{}\"]\nidentities = [\"s1.example\"]\nca = \"{}/ca.pem\"\n"
-                      "certificate = \"{}/node.pem\"\nkey = \"{}/node.key\"\n",
-                      port_, a_.dir(), node->dir(), node->dir()));
-    }
+  // `before`: where the first node looks for the scheduler before it dials its own address.
+  void StartTlsNodes(const std::string& before = "") {
+    const std::string address = fmt::format("\"127.0.0.1:{}\"", port_);
+    StartTlsNode(a_, "a", before.empty() ? address : fmt::format("\"{}\", {}", before, address));
+    StartTlsNode(b_, "b", address);
+  }
+  void StartTlsNode(Node& node, const std::string& id, const std::string& addresses) {
+    StartNode(node, id, store_,
+              fmt::format("addresses = [{0}]\nidentities = [\"s1.example\"]\nca = \"{1}/ca.pem\"\n"
+                          "certificate = \"{2}/node.pem\"\nkey = \"{2}/node.key\"\n",
+                          addresses, a_.dir(), node.dir()));
   }
 
   // The scheduler's story, from where the volume is published on the first node.
@@ -215,6 +218,7 @@ args = ["{}", "{}"]
 
   Node a_{"node-a"};
   Node b_{"node-b"};
+  std::unique_ptr<Node> other_a_;
   std::string store_ = a_.dir() + "/store";
   std::string errors_ = a_.dir() + "/scheduler.err";
   std::string listen_ = "unix:" + a_.dir() + "/scheduler.sock";
@@ -273,6 +277,43 @@ TEST_F(PythonSchedulerTest, GoesOnWithANodeWhoseBerthdWasKilled) {
   scheduler_->PressEnter();
   a_.Start();
   FinishOnSecond(on_a);
+}
+
+// The node leaves a stream on which it hears nothing, and comes by another way before the scheduler has
+// noticed.
+TEST_F(PythonSchedulerTest, GoesOnOverANewStreamWhileTheOldOneHangs) {
+  WriteCertificates(TestCa("storage"));
+  StartTlsScheduler();
+  TcpProxy proxy(static_cast<uint16_t>(std::stoi(port_)));
+  StartTlsNodes(proxy.address());
+  const std::string on_a = scheduler_->Await("node-a published at ");
+  EXPECT_EQ(proxy.connections(), 1U);
+  std::ofstream(on_a + "/letter") << "from a";
+  proxy.Refuse(true);
+  proxy.Stall(TcpProxy::Way::kUp);
+  proxy.Stall(TcpProxy::Way::kDown);
+  scheduler_->PressEnter();
+  FinishOnSecond(on_a);
+}
+
+// Its machine may have lost its power: nobody ends its stream.
+TEST_F(PythonSchedulerTest, GivesTheNameOfANodeThatIsSilentToTheOneThatTakesItsPlace) {
+  StartScheduler();
+  StartNodes();
+  scheduler_->Await("node-a published at ");
+  v1::GetStatusResponse silent;
+  ASSERT_TRUE(a_.stub().GetStatus(Node::Context().get(), {}, &silent).ok());
+  ASSERT_EQ(kill(silent.pid(), SIGSTOP), 0);
+  other_a_ = std::make_unique<Node>("node-a");
+  StartNode(*other_a_, "a", store_, fmt::format("addresses = [\"{}\"]\n", listen_));
+  const auto link = [this] {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(other_a_->stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return status.scheduler();
+  };
+  WaitFor("the other node to be refused at first",
+          [&] { return link().last_error().find("another node goes by this name") != std::string::npos; });
+  WaitFor("the other node to be let in", [&] { return link().state() == v1::LinkStatus::SYNCED; });
 }
 
 }  // namespace
