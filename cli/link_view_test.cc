@@ -48,6 +48,8 @@ TEST(LinkViewTest, ALinkThatIsDownSaysWhyAndWhenItIsTriedAgain) {
                                  HasSubstr("connection refused"), HasSubstr("in 5s"), HasSubstr("expired")));
   link.set_lease(v1::LEASE_NONE);
   EXPECT_THAT(Shows(link), HasSubstr("none since berthd was started"));
+  link.set_state(v1::LinkStatus::GREETING);
+  EXPECT_THAT(Shows(link), HasSubstr("not connected, waits for the welcome of scheduler:7000, since 2h ago"));
 }
 
 TEST(LinkViewTest, ADrainSaysWhatIsLeftAndWhy) {
