@@ -279,6 +279,17 @@ TEST_F(PythonSchedulerTest, GoesOnWithANodeWhoseBerthdWasKilled) {
   FinishOnSecond(on_a);
 }
 
+TEST_F(PythonSchedulerTest, LeavesAVolumeAloneThatIsAttachedElsewhereAndSaysWhere) {
+  Write(store_ + "/attached/vol-1", "storage-x");
+  StartScheduler();
+  StartNodes();
+  EXPECT_NE(scheduler_->Wait(), 0);
+  EXPECT_THAT(ReadText(errors_), testing::HasSubstr("vol-1 is attached to storage-x"));
+  EXPECT_EQ(ReadText(store_ + "/attached/vol-1"), "storage-x");
+  EXPECT_EQ(History(), "");
+  for (Node* node : {&a_, &b_}) EXPECT_THAT(node->Volumes().volumes(), IsEmpty());
+}
+
 // The node leaves a stream on which it hears nothing, and comes by another way before the scheduler has
 // noticed.
 TEST_F(PythonSchedulerTest, GoesOnOverANewStreamWhileTheOldOneHangs) {

@@ -186,6 +186,19 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             self.run(name, controller={"plugin_id": plugin, "detach": detach})
 
 
+def move(scheduler, nodes, plugin, volume):
+    """The story: the volume is on each of the nodes in turn, and on one at a time."""
+    for name in nodes:
+        scheduler.release(name, plugin, volume, "web")  # An earlier run may have left it there.
+    for name in nodes:
+        try:
+            print(name, "published at", scheduler.publish(name, plugin, volume, "web"), flush=True)
+            sys.stdin.readline()  # Whoever plays with it looks at the mount, and presses Enter.
+        finally:
+            scheduler.release(name, plugin, volume, "web")
+    print("released", flush=True)
+
+
 def serve(scheduler, args):
     server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=64))  # One for each node.
     scheduler_pb2_grpc.add_SchedulerLinkServicer_to_server(scheduler, server)
@@ -209,16 +222,10 @@ def main():
     args = parser.parse_args()
     scheduler = Scheduler(tls=bool(args.certificate))
     server = serve(scheduler, args)
-    for name in args.nodes:
-        scheduler.release(name, args.plugin, args.volume, "web")  # An earlier run may have left it there.
-    for name in args.nodes:
-        try:
-            print(name, "published at", scheduler.publish(name, args.plugin, args.volume, "web"), flush=True)
-            sys.stdin.readline()  # Whoever plays with it looks at the mount, and presses Enter.
-        finally:
-            scheduler.release(name, args.plugin, args.volume, "web")
-    print("released", flush=True)
-    server.stop(1).wait()
+    try:
+        move(scheduler, args.nodes, args.plugin, args.volume)
+    finally:
+        server.stop(1).wait()
 
 
 if __name__ == "__main__":
