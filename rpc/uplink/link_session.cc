@@ -20,6 +20,7 @@ constexpr Duration kDefaultHeartbeat = std::chrono::seconds(5);
 constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(100);
 constexpr Duration kLongestHeartbeat = std::chrono::seconds(60);
 constexpr int kHeartbeatsMissed = 4;
+constexpr int kHeartbeatsPerRecheck = 6;
 constexpr int kObjectsPerMessage = 256;
 constexpr size_t kBytesPerMessage = size_t{1} << 20;
 constexpr size_t kEventsPerMessage = 64;
@@ -320,8 +321,12 @@ Awaitable<void> LinkSession::FollowEvents() {
 }
 
 Awaitable<void> LinkSession::RecheckPeer() {
+  // Before Welcome there is a bound of its own.
+  co_await changed_.WaitUntil([this] { return welcome_ || ended_; }, TimePoint::max());
   while (!ended_) {
-    co_await SleepUntil(Clock::now() + times_.recheck_every);
+    // Who wants to be told soon when the node is gone is left as soon when it is not to be believed any more.
+    const Duration pause = std::min(times_.recheck_every, kHeartbeatsPerRecheck * heartbeat_interval_);
+    co_await SleepUntil(Clock::now() + pause);
     if (const absl::Status accepted = co_await stream_.Recheck(); !accepted.ok()) co_return End(accepted);
   }
 }

@@ -66,7 +66,8 @@ struct LinkTimes {
   Duration greet_within = std::chrono::seconds(10);
   Duration state_every = std::chrono::milliseconds(100);  // State messages of a stream that has caught up
   Duration least_silence = std::chrono::seconds(2);       // before a link is taken for dead
-  Duration recheck_every = std::chrono::seconds(30);      // the peer's certificate
+  // The peer's certificate: with every sixth heartbeat, and at least so often.
+  Duration recheck_every = std::chrono::seconds(30);
 };
 
 class LinkSession {

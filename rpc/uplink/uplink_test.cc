@@ -621,6 +621,16 @@ TEST_F(UplinkTest, APeerThatIsNotAcceptedAnyMoreIsLeft) {
   EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("revoked"));
 }
 
+TEST_F(UplinkTest, WhoIsHeardOftenIsLookedAtOften) {
+  Start();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_heartbeat_interval()->set_seconds(0);
+  welcome.mutable_heartbeat_interval()->set_nanos(100'000'000);
+  Greet(1, welcome);
+  wire().recheck = absl::UnauthenticatedError("its certificate is revoked");
+  Until([&] { return uplink_->Status()->last_error().find("revoked") != std::string::npos; }, "its end");
+}
+
 TEST_F(UplinkTest, EventsAreToldFromWhereTheSchedulerStands) {
   events_.Append({.type = "one"});
   events_.Append({.type = "two"});
