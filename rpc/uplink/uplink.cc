@@ -236,17 +236,19 @@ Awaitable<Uplink::Ended> Uplink::RunOnce(std::string address) {
 void Uplink::TellEnd(const std::string& address, const Ended& ended) {
   const std::string why = fmt::format("{}: {}", address, MessageOf(ended.why));
   status_.set_last_error(Printable(why));
-  if (!std::exchange(told_lost_, true) || ended.welcomed) {
+  const bool refused = absl::IsPermissionDenied(ended.why) || absl::IsUnauthenticated(ended.why) ||
+                       absl::IsFailedPrecondition(ended.why) || absl::IsAlreadyExists(ended.why);
+  if (ended.welcomed || (!refused && !told_lost_)) {
+    told_lost_ = true;
     parts_.events.Append({.type = "scheduler.lost", .message = Printable(why)});
     return;
   }
-  SPDLOG_DEBUG("the scheduler is still away: {}", why);
   // A refusal is told, whatever was told before, but once.
-  const bool refused = absl::IsPermissionDenied(ended.why) || absl::IsUnauthenticated(ended.why) ||
-                       absl::IsFailedPrecondition(ended.why) || absl::IsAlreadyExists(ended.why);
   if (refused && told_refusals_.size() < kRefusalsTold && told_refusals_.insert(why).second) {
     parts_.events.Append({.type = "scheduler.refused", .message = Printable(why)});
+    return;
   }
+  SPDLOG_DEBUG("the scheduler is still away: {}", why);
 }
 
 v1::Hello Uplink::MakeHello() {

@@ -14,8 +14,9 @@
 //
 // Owned by main, made after the mounter has recovered; loop thread only. What it is given outlives it.
 //
-// Events: scheduler.connected, scheduler.lost (once, with why, however many attempts fail after it),
-// scheduler.refused (it is not ours, or refuses us: once for each reason).
+// Events: scheduler.connected, scheduler.lost (a stream that was up, or the first attempt that reaches
+// nobody: once, with why, however many fail after it), scheduler.refused (it is not ours, or refuses us: once
+// for each reason, until there is a stream again).
 #pragma once
 
 #include <functional>

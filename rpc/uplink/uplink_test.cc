@@ -601,6 +601,14 @@ TEST_F(UplinkTest, ASchedulerOfAnotherClusterIsRefusedAndToldOnce) {
   EXPECT_LE(std::ranges::count(EventTypes(), "scheduler.refused"), 2);  // of each address
 }
 
+TEST_F(UplinkTest, ASchedulerThatIsRefusedFromTheBeginningIsToldOnce) {
+  for (int i = 0; i < 6; ++i) dialer_.next.push_back(absl::UnauthenticatedError("not believed"));
+  Start();
+  Greet();
+  EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.refused"), 2);  // of each address
+  EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.lost"), 0);
+}
+
 TEST_F(UplinkTest, ASchedulerOfAnotherProtocolIsRefused) {
   Start();
   AwaitHello();
