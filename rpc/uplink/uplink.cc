@@ -234,7 +234,9 @@ Awaitable<Uplink::Ended> Uplink::RunOnce(std::string address) {
 }
 
 void Uplink::TellEnd(const std::string& address, const Ended& ended) {
-  const std::string why = fmt::format("{}: {}", address, MessageOf(ended.why));
+  std::string why(MessageOf(ended.why));
+  // An attempt that fails says by itself where it led.
+  if (!why.starts_with(address + ":")) why = fmt::format("{}: {}", address, why);
   status_.set_last_error(Printable(why));
   const bool refused = absl::IsPermissionDenied(ended.why) || absl::IsUnauthenticated(ended.why) ||
                        absl::IsFailedPrecondition(ended.why) || absl::IsAlreadyExists(ended.why);
