@@ -5,9 +5,15 @@
 //   sync      each sync of the journal's files fails with EIO
 //   launch    each process that is made with clone3 is one too many: ENOMEM
 //   kill N    SIGKILL in place of the N-th write or sync of the journal's files from now on
+//
+// And the wall clock: it is off by the nanoseconds that stand in the file that BERTH_TEST_HOST_CLOCK names.
+// What waits in the kernel for a time of that clock waits as if it had never jumped.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,6 +23,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 namespace {
 
@@ -72,9 +79,63 @@ int Sync(int fd, const char* name) {
   return Real<int(int)>(name)(fd);
 }
 
+// Where the wall clock's error stands, mapped: the clock is asked for too often for a file to be read.
+const std::atomic<int64_t>* MapShift() {
+  const char* const path = getenv("BERTH_TEST_HOST_CLOCK");
+  const int fd = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return nullptr;
+  void* const mapped = mmap(nullptr, sizeof(std::atomic<int64_t>), PROT_READ, MAP_SHARED, fd, 0);
+  close(fd);
+  return mapped == MAP_FAILED ? nullptr : static_cast<const std::atomic<int64_t>*>(mapped);
+}
+
+int64_t Shift() {
+  static const std::atomic<int64_t>* const shift = MapShift();
+  return shift == nullptr ? 0 : shift->load();
+}
+
+timespec Moved(timespec time, int64_t nanoseconds) {
+  constexpr int64_t kSecond = 1'000'000'000;
+  time.tv_sec += nanoseconds / kSecond;
+  time.tv_nsec += nanoseconds % kSecond;
+  if (time.tv_nsec >= kSecond) {
+    time.tv_nsec -= kSecond;
+    ++time.tv_sec;
+  }
+  if (time.tv_nsec < 0) {
+    time.tv_nsec += kSecond;
+    --time.tv_sec;
+  }
+  return time;
+}
+
+int RealClock(clockid_t clock, timespec* time) {
+  static auto* const real = Real<int(clockid_t, timespec*)>("clock_gettime");
+  return real(clock, time);
+}
+
 }  // namespace
 
 extern "C" {
+
+int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const int result = RealClock(clock, time);
+  const bool wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+  if (result == 0 && wall) *time = Moved(*time, Shift());
+  return result;
+}
+int gettimeofday(timeval* time, void* /*zone*/) noexcept {
+  timespec now{};
+  const int result = clock_gettime(CLOCK_REALTIME, &now);
+  *time = {.tv_sec = now.tv_sec, .tv_usec = now.tv_nsec / 1000};
+  return result;
+}
+time_t time(time_t* seconds) noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (seconds != nullptr) *seconds = now.tv_sec;
+  return now.tv_sec;
+}
 
 int fsync(int fd) { return Sync(fd, "fsync"); }
 int fdatasync(int fd) { return Sync(fd, "fdatasync"); }
@@ -97,6 +158,11 @@ long syscall(long number, ...) noexcept {
   if (number == SYS_clone3 && strcmp(Present().word, "launch") == 0) {
     errno = ENOMEM;
     return -1;
+  }
+  timespec until{};
+  if (number == SYS_futex && (arguments[1] & FUTEX_CLOCK_REALTIME) != 0 && arguments[3] != 0) {
+    until = Moved(*reinterpret_cast<const timespec*>(arguments[3]), -Shift());
+    arguments[3] = reinterpret_cast<long>(&until);
   }
   static auto* const real = Real<long(long, ...)>("syscall");
   return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
