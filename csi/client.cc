@@ -105,6 +105,13 @@ absl::Status WithoutSecrets(const absl::Status& status, const Callee& callee) {
   return redacted == said ? status : absl::Status(status.code(), redacted);
 }
 
+// `message` for the log, without what the plugin was given in confidence.
+std::string Line(const google::protobuf::Message& message, const Callee& callee) {
+  constexpr size_t kLimit = 2048;
+  if (callee.secrets == nullptr) return DebugLine(message, kLimit);
+  return DebugLine(message, kLimit, callee.secrets->Of(callee.plugin_id).get());
+}
+
 // One call over `channel`, which lives until it has ended. Counted in `calls`, unless that is null.
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
@@ -114,7 +121,7 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
   const CallsInFlight::Call counted(std::move(calls), loop, name, deadline);
   // Not the macro: it is compiled out, and an operator may raise berthd's level while it runs.
   std::string line;
-  if (spdlog::should_log(spdlog::level::debug)) line = DebugLine(request);
+  if (spdlog::should_log(spdlog::level::debug)) line = Line(request, callee);
   const TimePoint start = Clock::now();
 
   Method<Request, Response> method{.name = name, .channel = std::move(channel), .loop = loop};
@@ -130,7 +137,7 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
   if (!line.empty()) {
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
     spdlog::debug("csi call to {}: {} -> {} ({} us)", callee.socket_path, line,
-                  answer.ok() ? DebugLine(*answer) : answer.status().ToString(), took.count());
+                  answer.ok() ? Line(*answer, callee) : answer.status().ToString(), took.count());
   }
   co_return answer;
 }

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "csi/csi.pb.h"
+#include "csi/recent_secrets.h"
 
 namespace berth {
 namespace {
@@ -59,7 +60,7 @@ void Strip(Message* message, int depth) {
 // bounded by what is shown and not by what was sent.
 class LineWriter {
  public:
-  explicit LineWriter(size_t limit) : limit_(limit) {}
+  LineWriter(size_t limit, const SecretSet* secrets) : limit_(limit), secrets_(secrets) {}
 
   void Write(const Message& message, int depth) {
     if (depth > kMaxMessageDepth) {
@@ -107,7 +108,9 @@ class LineWriter {
 
   void WriteString(std::string_view value) {
     out_ += '"';
-    out_ += Printable(value, kMaxValueBytes);
+    // Before it is cut: of half a secret nobody could tell what it is.
+    const bool known = secrets_ != nullptr && !secrets_->Find(value).empty();
+    out_ += Printable(known ? secrets_->Redacted(std::string(value)) : std::string(value), kMaxValueBytes);
     out_ += '"';
   }
 
@@ -207,6 +210,7 @@ class LineWriter {
   }
 
   size_t limit_;
+  const SecretSet* secrets_;  // may be null
   std::string out_;
 };
 
@@ -216,8 +220,8 @@ bool HoldsMountFlags(const FieldDescriptor* field) { return field->name() == "mo
 
 void StripSecrets(Message* message) { Strip(message, 0); }
 
-std::string DebugLine(const Message& message, size_t limit) {
-  LineWriter line(limit);
+std::string DebugLine(const Message& message, size_t limit, const SecretSet* secrets) {
+  LineWriter line(limit, secrets);
   line.Append(message.GetDescriptor()->name());
   line.Append(" ");
   line.Write(message, 0);

@@ -11,6 +11,8 @@
 
 namespace berth {
 
+class SecretSet;
+
 // Deeper than any message of CSI's or ours lies.
 inline constexpr int kMaxMessageDepth = 32;
 
@@ -24,7 +26,10 @@ inline constexpr int kMaxMessageDepth = 32;
 void StripSecrets(google::protobuf::Message* message);
 
 // One line for logs: `message` without its secrets ("***stripped***" stands where there were any), mount
-// flags hidden likewise (they are as sensitive as secrets), cut to `limit` bytes, made printable.
-[[nodiscard]] std::string DebugLine(const google::protobuf::Message& message, size_t limit = 2048);
+// flags hidden likewise (they are as sensitive as secrets), cut to `limit` bytes, made printable. Where
+// `secrets` is not null, what it knows is blotted out in every other value too: a token may travel in a
+// volume's context.
+[[nodiscard]] std::string DebugLine(const google::protobuf::Message& message, size_t limit = 2048,
+                                    const SecretSet* secrets = nullptr);
 
 }  // namespace berth

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "csi/csi.pb.h"
+#include "csi/recent_secrets.h"
 
 namespace berth {
 namespace {
@@ -90,6 +91,16 @@ TEST(DebugLineTest, ShowsEverythingButSecretsAndMountFlags) {
             "NodePublishVolumeRequest {volume_id: \"vol-1\", target_path: \"/t\", volume_capability: "
             "{mount: {fs_type: \"ext4\", mount_flags: ***stripped***}, access_mode: {mode: "
             "SINGLE_NODE_WRITER}}, secrets: ***stripped***, volume_context: {\"a\": \"1\", \"b\": \"2\"}}");
+}
+
+TEST(DebugLineTest, BlotsOutWhatIsKnownAsASecretWhereverItStands) {
+  // Longer than what is shown of a value.
+  const std::string token = "hunter2-" + std::string(1000, 'x');
+  const SecretSet secrets({token});
+  csi::NodePublishVolumeRequest request = Publish();
+  (*request.mutable_volume_context())["token"] = token;
+  EXPECT_THAT(DebugLine(request, 2048, &secrets), Not(HasSubstr("hunter2")));
+  EXPECT_THAT(DebugLine(request, 2048, &secrets), HasSubstr("\"b\": \"2\""));
 }
 
 TEST(DebugLineTest, ShowsListsNumbersAndUnknownEnumValues) {
