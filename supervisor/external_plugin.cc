@@ -390,6 +390,7 @@ void ExternalPlugin::TellState(PluginState before) const {
 void ExternalPlugin::Publish() {
   snapshot_.kind = config_.kind;
   snapshot_.config_file = config_.file;
+  snapshot_.tokens = config_.tokens;
   snapshot_.socket_path = config_.socket;
   snapshot_.state = lifecycle_.state();
   snapshot_.alive = lifecycle_.served();

@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/process.h"
+#include "csi/wanted_token.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/places/plugin_place.h"
 #include "supervisor/registry.h"
@@ -73,17 +74,6 @@ struct EnvironmentValue {
   bool operator==(const EnvironmentValue&) const = default;
 };
 
-// A token that speaks for a volume's consumer, asked of the central scheduler and passed to the plugin.
-struct TokenConfig {
-  enum class Place { kSecrets, kVolumeContext };
-  std::string audience;  // for whom it is made out
-  std::string name;      // the key under which it is passed
-  Place place = Place::kSecrets;
-  bool republish = false;  // publish again with a new one before the old one ends
-
-  bool operator==(const TokenConfig&) const = default;
-};
-
 struct PluginConfig {
   std::string file;  // that it was read from
   std::string id;
@@ -105,7 +95,7 @@ struct PluginConfig {
   LogLimits log;
   HealthConfig health;
   RestartLimits restart;
-  std::vector<TokenConfig> tokens;
+  std::vector<WantedToken> tokens;
 
   [[nodiscard]] bool external() const { return !socket.empty(); }
 

@@ -176,14 +176,14 @@ std::string ReadTokenText(ValueReader& reader, const toml::table& table, std::st
   return text;
 }
 
-TokenConfig ReadToken(ValueReader& reader, const toml::table& table) {
-  TokenConfig token;
+WantedToken ReadToken(ValueReader& reader, const toml::table& table) {
+  WantedToken token;
   reader.CheckKeys(table, "token.", {"audience", "name", "in", "republish"});
   token.audience = ReadTokenText(reader, table, "audience", "for whom the token is made out");
   token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
-  reader.ReadChoice<TokenConfig::Place>(
+  reader.ReadChoice<WantedToken::Place>(
       table, "token.", "in",
-      {{"secrets", TokenConfig::Place::kSecrets}, {"volume_context", TokenConfig::Place::kVolumeContext}},
+      {{"secrets", WantedToken::Place::kSecrets}, {"volume_context", WantedToken::Place::kVolumeContext}},
       &token.place);
   reader.ReadBool(table, "token.", "republish", &token.republish);
   return token;
@@ -280,7 +280,7 @@ void ReadLog(ValueReader& reader, const toml::table& log, LogLimits* limits) {
 }
 
 void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
-                std::vector<TokenConfig>* config) {
+                std::vector<WantedToken>* config) {
   const toml::array* tables = tokens.as_array();
   if (tables == nullptr || !tables->is_array_of_tables()) {
     return reader.WrongType(tokens, "token", "a table for each token: [[token]]");
@@ -290,8 +290,8 @@ void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
                           "is only for plugins that publish volumes: kind = \"node\" or \"monolith\"");
   }
   for (const toml::node& each : *tables) {
-    TokenConfig token = ReadToken(reader, *each.as_table());
-    for (const TokenConfig& other : *config) {
+    WantedToken token = ReadToken(reader, *each.as_table());
+    for (const WantedToken& other : *config) {
       if (!token.audience.empty() && other.audience == token.audience) {
         reader.Mistake(each, "token.audience", "is that of another token already");
       }

@@ -21,7 +21,7 @@ void ReadLog(ValueReader& reader, const toml::table& log, LogLimits* limits);
 // [[token]]: of each audience one, and of each place and name. Only of a plugin that serves Node (`kind`),
 // for the others publish nothing.
 void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
-                std::vector<TokenConfig>* config);
+                std::vector<WantedToken>* config);
 
 // user, group, capabilities and their like, which stand among the file's first keys. One that serves Node
 // (`kind`) must keep CAP_SYS_ADMIN, for it mounts.

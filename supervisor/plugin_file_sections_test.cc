@@ -46,10 +46,10 @@ TEST_F(PluginFileSectionsTest, TokensSayForWhomAndWhere) {
   const PluginConfig config = Good(
       "[[token]]\naudience = \"vault\"\nname = \"a\"\n"
       "[[token]]\naudience = \"s3\"\nname = \"a\"\nin = \"volume_context\"\nrepublish = true\n");
-  EXPECT_THAT(config.tokens, ElementsAre(TokenConfig{.audience = "vault", .name = "a"},
-                                         TokenConfig{.audience = "s3",
+  EXPECT_THAT(config.tokens, ElementsAre(WantedToken{.audience = "vault", .name = "a"},
+                                         WantedToken{.audience = "s3",
                                                      .name = "a",
-                                                     .place = TokenConfig::Place::kVolumeContext,
+                                                     .place = WantedToken::Place::kVolumeContext,
                                                      .republish = true}));
 }
 

@@ -446,6 +446,7 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
 
 void PluginRunner::Publish() {
   snapshot_.config_file = config_file_;
+  if (config_.ok()) snapshot_.tokens = config_->tokens;
   if (config_.ok() && !instance_) {
     snapshot_.kind = config_->kind;
     snapshot_.serves_mounts = config_->serves_mounts;

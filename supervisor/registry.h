@@ -16,6 +16,7 @@
 #include "base/process.h"
 #include "base/task_scope.h"
 #include "csi/plugin_facts.h"
+#include "csi/wanted_token.h"
 
 namespace berth {
 
@@ -61,6 +62,8 @@ struct PluginSnapshot {
   std::optional<PluginFacts> facts;
   std::string computed_class;
   std::optional<WallTime> facts_read_at;
+  // What its file wants it to be given when it publishes; of the last file that could be read.
+  std::vector<WantedToken> tokens;
 
   // No new call may begin now, and that passes soon (it is being restarted, replaced or swapped): callers
   // queue rather than fail. Calls in flight go on.

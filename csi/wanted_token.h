@@ -1,0 +1,21 @@
+// A token that speaks for a volume's consumer, which a plugin is to be given with NodePublishVolume: its
+// file's [[token]]. It is asked of the central scheduler.
+//
+// A plain value. supervisor/ reads it from the plugin's file, mounter/ has the token made out and passes it.
+#pragma once
+
+#include <string>
+
+namespace berth {
+
+struct WantedToken {
+  enum class Place { kSecrets, kVolumeContext };
+  std::string audience;  // for whom it is made out
+  std::string name;      // the key under which it is passed
+  Place place = Place::kSecrets;
+  bool republish = false;  // published again with a new one before the old one ends
+
+  bool operator==(const WantedToken&) const = default;
+};
+
+}  // namespace berth
