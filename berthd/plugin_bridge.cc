@@ -97,6 +97,11 @@ Awaitable<void> PluginBridge::WaitUsable(std::string plugin_id, TimePoint deadli
   }
 }
 
+std::vector<WantedToken> PluginBridge::TokensWanted(const std::string& plugin_id) const {
+  const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
+  return plugin == nullptr ? std::vector<WantedToken>() : plugin->tokens;
+}
+
 std::shared_ptr<CsiClient> PluginBridge::ClientOf(const std::string& plugin_id) {
   const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
   if (plugin == nullptr) return nullptr;

@@ -50,6 +50,7 @@ class PluginBridge final : public PluginObserver,
   // PluginDirectory.
   [[nodiscard]] absl::StatusOr<Entry> Find(const std::string& plugin_id) override;
   [[nodiscard]] Awaitable<void> WaitUsable(std::string plugin_id, TimePoint deadline) override;
+  [[nodiscard]] std::vector<WantedToken> TokensWanted(const std::string& plugin_id) const override;
 
   // ControllerDirectory.
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override;

@@ -18,9 +18,10 @@
 // is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and does not
 // answer; the consumer has to be restarted), .alive (it answers again), .remounted (lost or dead, it was
 // mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
-// .stranger (in the tree and not in the journal, left alone); plugin.lied (it answered OK, and the kernel
-// disagrees); node.awaiting_scheduler (a scheduler's volumes wait for Confirm: told once, for the node),
-// node.journal_rebuilt.
+// .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
+// .token_renewed (and now it could), .stranger (in the tree and not in the journal, left alone); plugin.lied
+// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes wait for
+// Confirm: told once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -37,6 +38,7 @@
 #include "base/task_scope.h"
 #include "csi/client.h"
 #include "csi/plugin_facts.h"
+#include "mounter/consumer_tokens.h"
 
 namespace berth {
 
@@ -307,6 +309,9 @@ class PluginDirectory {
   [[nodiscard]] virtual absl::StatusOr<Entry> Find(const std::string& plugin_id) = 0;
   // Waits until Find(plugin_id) could give something else than UNAVAILABLE, or `deadline`.
   [[nodiscard]] virtual Awaitable<void> WaitUsable(std::string plugin_id, TimePoint deadline) = 0;
+  // The tokens that it wants with each NodePublishVolume, whether it can be called now or not. Empty: none,
+  // or there is no such plugin.
+  [[nodiscard]] virtual std::vector<WantedToken> TokensWanted(const std::string& plugin_id) const = 0;
 };
 
 // How consumers are ended (consumer_end.h).
@@ -344,6 +349,9 @@ struct MounterOptions {
   // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
   std::string credentials_dir;
   ConsumerEndOptions consumer_end = {};
+  // Who makes out the tokens that plugins want; outlives the Mounter. Null: nobody does.
+  TokenSource* tokens = nullptr;
+  Duration tokens_within = std::chrono::seconds(30);  // of one try to get them
 };
 
 class Mounter {
@@ -384,6 +392,8 @@ class Mounter {
   // published stays, and what is undone goes on. A Publish that comes later is carried out: whether it may
   // come is its caller's to know.
   virtual void Withhold(Origin origin, std::string why) = 0;
+  // What plugins want to be given may be something else than before: what is published and lacks it gets it.
+  virtual void OnTokensWantedChanged() = 0;
 
   // Volumes that `origin` published and that one node alone may write to, which those that wait for one
   // that cannot be heard need most. Not among them: what is only read, and what several nodes may write to.

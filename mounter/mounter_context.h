@@ -38,6 +38,7 @@ struct MounterContext {
         consumers(loop),
         consumer_end(consumers, options.consumer_end),
         gates(loop, options.calls_per_plugin),
+        token_gate(loop, kTokenAsks),
         work_ended(loop) {}
 
   asio::any_io_executor executor;
@@ -56,6 +57,9 @@ struct MounterContext {
   // From Recover on; none where the kernel does not let us watch.
   std::unique_ptr<MountWatch> watch;
   PluginGates gates;
+  // How many publications wait for tokens at a time: all of them want some when a scheduler comes back.
+  static constexpr size_t kTokenAsks = 64;
+  PluginGates token_gate;
   std::minstd_rand random{std::random_device{}()};
   // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
   bool recovered = false;
@@ -73,6 +77,8 @@ struct MounterContext {
     if (options.at_boundary) options.at_boundary(point);
   }
   [[nodiscard]] Duration RetryAfter(int failures, Duration first, Duration limit);
+  // In [0, 1).
+  [[nodiscard]] double Random() { return std::uniform_real_distribution<double>(0, 1)(random); }
 };
 
 }  // namespace berth

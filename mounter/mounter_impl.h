@@ -59,6 +59,7 @@ class MounterImpl final : public Mounter {
                                                   TimePoint deadline) override;
   void Confirm(Origin origin) override;
   void Withhold(Origin origin, std::string why) override;
+  void OnTokensWantedChanged() override;
   std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const override;
   Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
                                                     TimePoint deadline) override;

@@ -64,6 +64,11 @@ void MounterImpl::Withhold(Origin origin, std::string why) {
       awaiting));
 }
 
+void MounterImpl::OnTokensWantedChanged() {
+  const auto actors = volumes_;
+  for (const auto& [key, actor] : actors) actor->OnTokensWantedChanged();
+}
+
 void MounterImpl::TellEnded(const std::string& consumer, const std::string& cause, Origin origin) {
   if (!told_ended_.emplace(consumer, origin).second || !context_.options.on_consumer_ended) return;
   context_.options.on_consumer_ended(consumer, cause, origin);

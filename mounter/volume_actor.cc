@@ -130,7 +130,7 @@ void VolumeActor::EnsureWorking() {
 void VolumeActor::Start() {
   next_retry_ = Clock::now();
   changed_.NotifyAll();
-  if (machine_.Unsettled()) EnsureWorking();
+  if (NextMove() != TimePoint::max()) EnsureWorking();
 }
 
 void VolumeActor::FailAll(const absl::Status& status) {
@@ -160,17 +160,25 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       self->TellView();
       continue;
     }
-    if (!self->machine_.Unsettled() && !self->stale_row_) break;
-    // The first pause is counted from here, not from a failure of long ago.
-    self->next_retry_at_ = WallClock::now() + std::max(Duration(0), self->next_retry_ - Clock::now());
+    const TimePoint next_move = self->NextMove();
+    if (next_move == TimePoint::max()) break;
+    self->next_retry_at_.reset();
+    if (self->Unfinished()) {
+      // The first pause is counted from here, not from a failure of long ago.
+      self->next_retry_at_ = WallClock::now() + std::max(Duration(0), self->next_retry_ - Clock::now());
+    }
     // Until it is time, which may come earlier than it seemed.
     auto disturbed = [actor = self.get()] {
-      return !actor->queue_.empty() || actor->context_.stopping || Clock::now() >= actor->next_retry_;
+      return !actor->queue_.empty() || actor->context_.stopping || Clock::now() >= actor->NextMove();
     };
-    co_await self->changed_.WaitUntil(std::move(disturbed), self->next_retry_);
+    co_await self->changed_.WaitUntil(std::move(disturbed), next_move);
     if (!self->queue_.empty() || context.stopping) continue;
-    co_await self->Settle();
-    self->MendStaging();
+    if (self->Unfinished() && Clock::now() >= self->next_retry_) {
+      co_await self->Settle();
+      self->MendStaging();
+    } else if (Clock::now() >= self->NextRenewal()) {
+      co_await self->RenewTokens();
+    }
     self->TellView();
   }
   self->next_retry_at_.reset();
@@ -236,6 +244,7 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   const PublicationRecord* before = machine_.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
   if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(operation, request));
+  if (published) KeepForRenewal(request);
   if (LeavesFileSystemOpen(request)) {
     BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
   }
@@ -279,6 +288,9 @@ absl::Status VolumeActor::MayBegin(const PublishRequest& request,
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   if (machine_.record().Find(key) != nullptr) return CheckAttached(request, plugin.facts);
   if (!plugin.refuses_new.empty()) return absl::FailedPreconditionError(plugin.refuses_new);
+  if (!context_.plugins.TokensWanted(request.plugin_id).empty()) {
+    BERTH_RETURN_IF_ERROR(MayHaveTokens(request.origin, request.plugin_id));
+  }
   if (machine_.present()) return CheckPlugin(request, plugin.facts, &machine_.record(), 0);
   // Every volume is looked at, so only where it matters.
   const bool limited = plugin.facts.max_volumes_per_node.value_or(0) > 0;

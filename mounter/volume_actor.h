@@ -1,11 +1,13 @@
 // One volume of this node: its queue of requests, and the one coroutine that works on it.
 //
 //   Submit ──► queue ──► Work: Execute one request ──► Drive a publication to its goal ──► RunStep ──► ...
-//                          └── queue empty: Settle what is still owed, again and again, ever slower
+//                          ├── queue empty: Settle what is still owed, again and again, ever slower
+//                          └── queue empty: RenewTokens, when it is time
 //
 //   volume_actor.cc      the queue, and what each request does
 //   volume_drive.cc      steps: tried, repeated, given up for what supersedes them, written down
 //   volume_reconcile.cc  what the kernel, consumers and others change: lost and dead mounts, releases
+//   volume_tokens.cc     tokens of consumers, passed anew before they end
 //   volume_stats.cc      NodeGetVolumeStats, past the queue
 //   volume_telling.cc    events, and what people see
 //
@@ -34,6 +36,7 @@
 #include "mounter/mount_health.h"
 #include "mounter/mounter_context.h"
 #include "mounter/recovery.h"
+#include "mounter/token_renewal.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_operation.h"
 #include "mounter/volume_steps.h"
@@ -79,6 +82,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // An operator's word: a publication whose mount is lost or dead is mounted again, whatever its policy.
   // False where there is nothing to repair.
   bool Repair(const PublicationKey& key, const std::string& why);
+  // Its plugin may want other tokens than before.
+  void OnTokensWantedChanged();
   // Its consumer has ended.
   void Release(const PublicationKey& key, const ConsumerLife& life, const std::string& why);
   // Notes an expansion durably, and begins it.
@@ -117,6 +122,23 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> ExecuteExpand(std::shared_ptr<VolumeOperation> operation,
                                                       ExpandRequest request);
   [[nodiscard]] Awaitable<void> Settle();
+  // Gives the plugin new tokens where it is time, until somebody waits.
+  [[nodiscard]] Awaitable<void> RenewTokens();
+  // When the work that needs nobody's request goes on; max(): never.
+  [[nodiscard]] TimePoint NextMove() const;
+  // Whether a step, or its row, is to be tried again.
+  [[nodiscard]] bool Unfinished() const { return stale_row_ || machine_.Unsettled(); }
+  [[nodiscard]] TimePoint NextRenewal() const;
+  [[nodiscard]] TimePoint RenewalOf(const PublicationKey& key) const;
+  // Whether the plugin of this publication is to be given new tokens while it is published.
+  [[nodiscard]] bool Renews(const PublicationKey& key) const;
+  void AfterRenewal(const Step& step, const StepReport& report);
+  // A plugin may have mounted anew what it was to give new tokens: then that is the publication's mount.
+  void AdoptMount(const PublicationKey& key);
+  // What a repeated publish brings and a renewal lacks.
+  void KeepForRenewal(const PublishRequest& request);
+  // The publication has arrived, or is gone.
+  void LetGoOfSecrets(const PublicationKey& key);
 
   // Before a publish: finishes what is being undone in its way, and says whether it is published already.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
@@ -192,6 +214,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void Announce(const Step& step, const StepReport& report, FollowUp follow_up);
   void AnnounceDone(const Step& step);
   void TellAwaiting();
+  // What people are told went wrong last.
+  [[nodiscard]] std::string ErrorOf(const PublicationRecord& publication) const;
   void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
   // "NodeStageVolume has run for 12 s for consumer web": what others wait for.
@@ -208,8 +232,12 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   Condition changed_;  // the queue, the time of the next retry, or the context's stopping
   bool working_ = false;
 
-  // Of publications that are on their way; gone once they have arrived or are given up.
+  // Of publications that are on their way; gone once they have arrived or are given up. Those that nobody
+  // could read again stay while tokens are renewed, which repeats the call with them.
   std::map<PublicationKey, Secrets> secrets_;
+  // Of what is published. One that is not in here is due.
+  std::map<PublicationKey, TokenRenewal> renewals_;
+  bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
   // What an operator allowed for the unpublish that runs.
   bool force_ = false;

@@ -22,6 +22,11 @@ constexpr size_t kRpcsKept = 16;
 
 constexpr std::string_view kGivenUp = "given up for a request that came after it";
 
+bool GoesForward(StepKind kind) {
+  return kind == StepKind::kStage || kind == StepKind::kPublish || kind == StepKind::kRenew ||
+         kind == StepKind::kExpand;
+}
+
 // A cancelled `task` gives nothing: two exceptions at once would not look like a cancellation.
 template <class T>
 Awaitable<std::optional<T>> Guarded(Awaitable<T> task) {
@@ -91,7 +96,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
       co_return status;
     }
   }
-  secrets_.erase(key);
+  LetGoOfSecrets(key);
   const bool remounted = remounting_.erase(key) > 0;
   if (failure) co_return *failure;
   // Looked up again: the commit was awaited.
@@ -172,6 +177,7 @@ std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
       return StepInput{};
     case StepKind::kStage:
     case StepKind::kPublish:
+    case StepKind::kRenew:
     case StepKind::kExpand:
       break;
   }
@@ -179,12 +185,18 @@ std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
   const PublicationRecord* publication = machine_.record().Find(step.key);
   const bool elsewhere =
       publication != nullptr && publication->secrets_reference.kind != SecretsReference::Kind::kNone;
-  return elsewhere ? std::nullopt : std::optional(StepInput{});
+  const bool lacks = step.kind == StepKind::kRenew && publication != nullptr && publication->had_secrets;
+  return elsewhere || lacks ? std::nullopt : std::optional(StepInput{});
 }
 
 Awaitable<absl::StatusOr<StepInput>> VolumeActor::ReadInput(Step step, TimePoint deadline) {
   const PublicationRecord* publication = machine_.record().Find(step.key);
   if (publication == nullptr) co_return StepInput{};
+  if (publication->secrets_reference.kind == SecretsReference::Kind::kNone) {
+    co_return absl::FailedPreconditionError(
+        "new tokens are passed together with its secrets, which are never written down: repeat the publish "
+        "with them, once, or give a secrets_reference");
+  }
   auto read = co_await ReadSecretsReference(publication->secrets_reference, context_.options.credentials_dir,
                                             context_.helper, deadline);
   if (!read.ok()) co_return Annotate(read.status(), "its secrets");
@@ -242,6 +254,7 @@ void VolumeActor::BeforeTry(const Step& step) {
     if (const PublicationRecord* publication = machine_.record().Find(step.key)) {
       Untrack(publication->mount_id);
     }
+    renewals_.erase(step.key);
   }
   if (step.kind == StepKind::kUnstage) Untrack(machine_.record().staging_mount_id);
 }
@@ -249,8 +262,13 @@ void VolumeActor::BeforeTry(const Step& step) {
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
+  if (step.kind == StepKind::kRenew) return AfterRenewal(step, report);
   if (report.outcome != CallOutcome::kDone) return;
   if (step.kind == StepKind::kPublish) {
+    renewals_.erase(step.key);
+    if (report.tokens) {
+      renewals_[step.key].OnPassed(report.tokens->since, report.tokens->lifetime, context_.Random());
+    }
     const PublicationRecord* publication = machine_.record().Find(step.key);
     if (publication == nullptr) return;
     const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);
@@ -282,38 +300,38 @@ void VolumeActor::SaveSoon() {
 
 StepProgress VolumeActor::Progress(const Step& step) {
   // They outlive the wait for a try that was given up only until it has ended, which is awaited.
-  return {.waiting =
-              [this](std::string why) {
-                waiting_for_ = std::move(why);
-                changed_.NotifyAll();
-              },
-          .sending =
-              [this, step](std::string_view rpc) {
-                sent_ = true;
-                // A row that keeps the old mount's id would have the new one for somebody else's.
-                const bool anew = step.kind == StepKind::kStage && machine_.record().staging_mount_id != 0;
-                machine_.OnSent(step);
-                if (anew) SaveSoon();
-                waiting_for_.clear();
-                running_ = rpc;
-                running_since_ = WallClock::now();
-              },
-          .answered =
-              [this](const RpcTrace& trace) {
-                rpcs_.push_back(trace);
-                if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
-              },
-          .may_live_on =
-              [this] {
-                machine_.SetMayLiveOn();
-                SaveSoon();
-              }};
+  return {
+      .waiting =
+          [this](std::string why) {
+            waiting_for_ = std::move(why);
+            changed_.NotifyAll();
+          },
+      .sending =
+          [this, step](std::string_view rpc) {
+            sent_ = true;
+            // A row that keeps the old mount's id would have the new one for somebody else's.
+            const bool anew = step.kind == StepKind::kStage && machine_.record().staging_mount_id != 0;
+            machine_.OnSent(step);
+            if (anew) SaveSoon();
+            waiting_for_.clear();
+            running_ = rpc;
+            running_since_ = WallClock::now();
+          },
+      .answered =
+          [this](const RpcTrace& trace) {
+            rpcs_.push_back(trace);
+            if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
+          },
+      .may_live_on =
+          [this] {
+            machine_.SetMayLiveOn();
+            SaveSoon();
+          },
+      .still_wanted = [this, step] { return step.kind != StepKind::kRenew || machine_.MayRenew(step.key); }};
 }
 
 bool VolumeActor::Superseded(const Step& step) const {
-  if (step.kind != StepKind::kStage && step.kind != StepKind::kPublish && step.kind != StepKind::kExpand) {
-    return false;
-  }
+  if (!GoesForward(step.kind)) return false;
   return std::ranges::any_of(queue_, [&step](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
     return unpublish != nullptr && Concerns(*unpublish, step.key);
@@ -321,9 +339,7 @@ bool VolumeActor::Superseded(const Step& step) const {
 }
 
 bool VolumeActor::Withheld(const Step& step) const {
-  if (step.kind != StepKind::kStage && step.kind != StepKind::kPublish && step.kind != StepKind::kExpand) {
-    return false;
-  }
+  if (!GoesForward(step.kind)) return false;
   const PublicationRecord* publication = machine_.record().Find(step.key);
   return publication != nullptr && !publication->withheld.empty();
 }
@@ -340,6 +356,8 @@ bool VolumeActor::GivenUp(const Step& step) const {
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
   // Nothing was sent: nothing is lost by beginning anew after what waits.
   if (!sent_ && (Superseded(step) || Withheld(step) || (current_ == nullptr && !queue_.empty()))) return true;
+  // What it was to be renewed for has changed, as the kernel or somebody says.
+  if (!sent_ && step.kind == StepKind::kRenew && !machine_.MayRenew(step.key)) return true;
   const bool whole_volume = step.kind == StepKind::kStage || step.kind == StepKind::kUnstage;
   return std::ranges::any_of(queue_, [&](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);

@@ -402,6 +402,14 @@ Step VolumeMachine::ExpansionWhereItCan() const {
   return {};
 }
 
+bool VolumeMachine::MayRenew(const PublicationKey& key) const {
+  const PublicationRecord* p = record_.Find(key);
+  if (!present_ || p == nullptr || record_.rebuilt) return false;
+  const bool well = p->state == PublicationState::kPublished && !p->uncertain;
+  return well && p->origin == Origin::kScheduler && p->held.empty() && p->withheld.empty() &&
+         (Staged() || !NeedsStaging(*p));
+}
+
 bool VolumeMachine::Unsettled() const {
   return NextTeardown().kind != StepKind::kNone || !Movable().empty() ||
          ExpansionWhereItCan().kind != StepKind::kNone;
@@ -431,6 +439,7 @@ void VolumeMachine::OnSent(const Step& step) {
       expanding_ = record_.owed_expansion_bytes;
       return;
     case StepKind::kNone:
+    case StepKind::kRenew:
     case StepKind::kUnpublish:
     case StepKind::kForget:
       return;
@@ -452,6 +461,9 @@ FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const a
       return OnPublish(*publication, outcome, error, time_left, now);
     case StepKind::kExpand:
       return OnExpand(outcome, error);
+    case StepKind::kRenew:
+      // It stands as it did. When it is tried again is for whoever counts the tokens' time.
+      return outcome == CallOutcome::kDone ? FollowUp::kNext : FollowUp::kPause;
     case StepKind::kUnpublish:
       if (publication == nullptr) return FollowUp::kNext;
       return OnUnpublish(*publication, outcome, error, time_left);

@@ -41,6 +41,9 @@
 //                      is published stays so; a lost or dead mount is not repaired meanwhile.
 //   dead               published, the mount is there, and its file system does not answer. It is well known
 //                      how it got there, so nothing follows of itself but, where asked for, Repair.
+//   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
+//                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
+//                      changed, the kernel shows.
 //   owed               an expansion: tried after each stage (or publish, without staging) and then in the
 //                      background. That it fails never undoes or delays a publication.
 //
@@ -76,6 +79,7 @@ enum class StepKind {
   kStage,
   kPublish,
   kExpand,  // the node's part of an expansion that is owed
+  kRenew,   // NodePublishVolume once more, of what is published, for its tokens
   kUnpublish,
   kUnstage,
   kForget,  // remove the volume's directories, then its row
@@ -83,7 +87,7 @@ enum class StepKind {
 
 struct Step {
   StepKind kind = StepKind::kNone;
-  // Of kStage and kExpand: whose secrets it takes; of kPublish and kUnpublish: which one.
+  // Of kStage and kExpand: whose secrets it takes; of kPublish, kRenew and kUnpublish: which one.
   PublicationKey key;
 
   bool operator==(const Step&) const = default;
@@ -185,6 +189,10 @@ class VolumeMachine {
   [[nodiscard]] Step NextTeardown() const;
   // The expansion that is owed, where it can be done now.
   [[nodiscard]] Step NextExpansion() const;
+  // Whether a publication's plugin may be called once more to give it new tokens: it is published, as far as
+  // is known, for a scheduler that is heard, and what it was published from is there. One that is dead may
+  // be: that its tokens have ended can be why.
+  [[nodiscard]] bool MayRenew(const PublicationKey& key) const;
   // Whether anything can move of itself.
   [[nodiscard]] bool Unsettled() const;
   [[nodiscard]] bool AwaitingSecrets() const;

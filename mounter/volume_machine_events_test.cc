@@ -87,12 +87,14 @@ class Explorer {
       waiting_.pop_front();
       Requests(place, name);
       Steps(place, name);
+      Renewals(place, name);
       Outside(place, name);
       Ends(place, name);
     }
   }
 
   [[nodiscard]] size_t places() const { return seen_.size(); }
+  [[nodiscard]] size_t renewals() const { return renewals_; }
 
  private:
   [[nodiscard]] std::vector<PublicationKey> Keys() const {
@@ -161,6 +163,30 @@ class Explorer {
     }
   }
 
+  // Comes from without, only where it may, and changes nothing, however it ends.
+  void Renewals(const Place& from, const std::string& name) {
+    for (const PublicationKey& key : Keys()) {
+      if (!from.machine.MayRenew(key)) continue;
+      const PublicationRecord& p = *from.machine.record().Find(key);
+      EXPECT_EQ(p.state, PublicationState::kPublished) << name << ": renewed what is not published";
+      EXPECT_EQ(p.origin, Origin::kScheduler) << name;
+      EXPECT_TRUE(p.held.empty() && p.withheld.empty()) << name << ": renewed while it waits";
+      if (kind_.stages && !kind_.ephemeral) {
+        EXPECT_TRUE(from.books.staged && !from.books.bare) << name << ": renewed from what is not there";
+      }
+      for (const CallOutcome outcome : {CallOutcome::kDone, CallOutcome::kFinal, CallOutcome::kRetry,
+                                        CallOutcome::kUncertain, CallOutcome::kAbsent}) {
+        Place to = from;
+        to.machine.OnSent({StepKind::kRenew, key});
+        to.machine.OnOutcome({StepKind::kRenew, key}, outcome, absl::InternalError("no luck"), true,
+                             kWallNow);
+        EXPECT_EQ(EncodeRecord(to.machine.record()), EncodeRecord(from.machine.record())) << name;
+        EXPECT_EQ(Describe(to), name) << "renewed with outcome " << static_cast<int>(outcome);
+        ++renewals_;
+      }
+    }
+  }
+
   void Try(const Place& from, const Step& step, CallOutcome outcome, bool effect, const std::string& name) {
     const bool reverse = step.kind == StepKind::kUnpublish || step.kind == StepKind::kUnstage;
     // Done is done; absent is believed only where the kernel agrees, and a reverse of what is not there.
@@ -198,6 +224,7 @@ class Explorer {
         books->bare = false;
         return;
       case StepKind::kExpand:
+      case StepKind::kRenew:
       case StepKind::kForget:
       case StepKind::kNone:
         return;
@@ -356,6 +383,7 @@ class Explorer {
 
   Kind kind_;
   std::set<std::string> seen_;
+  size_t renewals_ = 0;
   std::deque<std::pair<Place, std::string>> waiting_;
 };
 
@@ -365,6 +393,7 @@ TEST_P(VolumeMachineEvents, KeepTheRulesInEveryState) {
   Explorer explorer(GetParam());
   explorer.Explore();
   EXPECT_GT(explorer.places(), 30U) << "that many states at least can be reached";
+  EXPECT_EQ(explorer.renewals() > 0, GetParam().origin == Origin::kScheduler);
   RecordProperty("states", static_cast<int>(explorer.places()));
 }
 

@@ -76,6 +76,8 @@ std::string Show(StepKind kind) {
       return "publish";
     case StepKind::kExpand:
       return "expand";
+    case StepKind::kRenew:
+      return "renew";
     case StepKind::kUnpublish:
       return "unpublish";
     case StepKind::kUnstage:

@@ -15,6 +15,11 @@ namespace berth {
 
 void VolumeActor::Reconcile(Circumstances circumstances) {
   if (!machine_.present() || context_.stopping) return;
+  if (trying_.kind == StepKind::kRenew && sent_) {
+    // What the plugin does to its own mount meanwhile is no stranger's doing.
+    reconcile_again_ = true;
+    return;
+  }
   const auto facts = LookAtMounts(machine_.record(), *context_.paths);
   const ShownMount staging = LookAtStagingMount(machine_.record(), *context_.paths);
   auto plan = PlanReconciliation(machine_.record(), facts, circumstances);

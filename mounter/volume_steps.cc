@@ -69,8 +69,7 @@ StepReport NotSent(const absl::Status& status) {
 }  // namespace volume_steps_internal
 
 Duration MounterContext::RetryAfter(int failures, Duration first, Duration limit) {
-  const double share = std::uniform_real_distribution<double>(0, 1)(random);
-  return RetryDelay(failures, first, limit, share);
+  return RetryDelay(failures, first, limit, Random());
 }
 
 RpcTrace VolumeSteps::Sending(const StepProgress& progress, CsiRpc rpc) const {
@@ -151,6 +150,7 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
       co_return co_await Stage(std::move(record), publication, std::move(input.secrets), std::move(progress),
                                deadline);
     case StepKind::kPublish:
+    case StepKind::kRenew:
       co_return co_await Publish(std::move(record), publication, std::move(input.secrets),
                                  std::move(progress), deadline);
     case StepKind::kExpand: {
@@ -199,8 +199,54 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 
+Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord record,
+                                                               PublicationRecord publication,
+                                                               StepProgress progress, TimePoint deadline) {
+  if (context_.plugins.TokensWanted(record.plugin_id).empty()) co_return PluginTokens{};
+  constexpr const char* kAwaiting = "awaiting tokens";
+  BERTH_CO_RETURN_IF_ERROR(MayHaveTokens(publication.origin, record.plugin_id));
+  if (context_.options.tokens == nullptr) {
+    co_return absl::FailedPreconditionError(fmt::format("{}: there is nobody to make them out", kAwaiting));
+  }
+  const std::string name = fmt::format("{} waits", RpcName(CsiRpc::kNodePublishVolume));
+  StepProgress named = progress;
+  named.waiting = [progress, name](std::string why) { progress.waiting(fmt::format("{}: {}", name, why)); };
+  const auto plugin = co_await FindPlugin(record.plugin_id, named, deadline);
+  if (!plugin.ok()) co_return Annotate(plugin.status(), name);
+  // Its file may be another one by now.
+  const std::vector<WantedToken> wanted = context_.plugins.TokensWanted(record.plugin_id);
+  if (wanted.empty()) co_return PluginTokens{};
+  named.waiting(kAwaiting);
+  auto pass = co_await context_.token_gate.Enter("", deadline);
+  if (!pass) co_return absl::UnavailableError(fmt::format("{}: too many are asked for", kAwaiting));
+  TokenQuery query{
+      .plugin_id = record.plugin_id, .volume_id = record.volume_id, .consumer = publication.key.consumer};
+  for (const WantedToken& want : wanted) query.audiences.push_back(want.audience);
+  const TimePoint until = std::min(deadline, Clock::now() + context_.options.tokens_within);
+  auto came = co_await context_.options.tokens->Get(std::move(query), until);
+  if (!came.ok()) co_return Annotate(came.status(), kAwaiting);
+  auto tokens = ForPlugin(wanted, *std::move(came), Clock::now());
+  if (!tokens.ok()) co_return Annotate(tokens.status(), kAwaiting);
+  co_return tokens;
+}
+
 Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecord publication,
                                            Secrets secrets, StepProgress progress, TimePoint deadline) {
+  // Before the plugin's gate: who waits for a scheduler keeps no place there.
+  auto tokens = co_await GetTokens(record, publication, progress, deadline);
+  if (!tokens.ok()) {
+    co_return StepReport{.outcome = ClassifyNoTokens(tokens.status().code()), .error = tokens.status()};
+  }
+  const std::optional<TokenLife> life = tokens->life;
+  StepReport report = co_await PublishWith(std::move(record), std::move(publication), std::move(secrets),
+                                           *std::move(tokens), std::move(progress), deadline);
+  if (report.outcome == CallOutcome::kDone) report.tokens = life;
+  co_return report;
+}
+
+Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationRecord publication,
+                                               Secrets secrets, PluginTokens tokens, StepProgress progress,
+                                               TimePoint deadline) {
   constexpr CsiRpc kRpc = CsiRpc::kNodePublishVolume;
   auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
@@ -215,7 +261,11 @@ Awaitable<StepReport> VolumeSteps::Publish(VolumeRecord record, PublicationRecor
       publication.ephemeral ? std::nullopt : PlanStaging(record, LookAtStagingMount(record, *context_.paths));
   if (staging)
     co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::UnavailableError(staging->why)};
+  if (progress.still_wanted && !progress.still_wanted()) {
+    co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::AbortedError("not wanted any more")};
+  }
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
+  PassTo(tokens, &request);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodePublishVolume(std::move(request), deadline);
   const auto answer = co_await Ask(kRpc, progress, std::move(call));

@@ -22,6 +22,7 @@
 
 #include "base/status.h"
 #include "csi/errors.h"
+#include "mounter/consumer_tokens.h"
 #include "mounter/mounter_context.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_rpcs.h"
@@ -48,6 +49,9 @@ struct StepReport {
   // Of a target that was busy: who holds it, as `error` says in words too.
   std::vector<MountHolder> holders = {};
   int64_t capacity_bytes = 0;  // of an expansion: what the plugin answered; 0: it did not say
+  // Of a publish or a renewal that is done: how long what the plugin was given is good for, where it is to be
+  // renewed.
+  std::optional<TokenLife> tokens = {};
 };
 
 // Told as a step goes on: for what people see, and for what the machine must know.
@@ -56,6 +60,7 @@ struct StepProgress {
   std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
   std::function<void()> may_live_on = {};              // so says the kernel of what was unmounted
+  std::function<bool()> still_wanted = {};             // asked just before a renewal leaves
 };
 
 class VolumeSteps {
@@ -94,6 +99,15 @@ class VolumeSteps {
                                             Secrets secrets, StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Publish(VolumeRecord record, PublicationRecord publication,
                                               Secrets secrets, StepProgress progress, TimePoint deadline);
+  // The same of what is published already, with the tokens that its plugin wants.
+  [[nodiscard]] Awaitable<StepReport> PublishWith(VolumeRecord record, PublicationRecord publication,
+                                                  Secrets secrets, PluginTokens tokens, StepProgress progress,
+                                                  TimePoint deadline);
+  // The tokens that the plugin wants for a publication, made out now; none where it wants none. Errors as
+  // TokenSource has them, and FindPlugin: tokens grow old, so it has to be there first.
+  [[nodiscard]] Awaitable<absl::StatusOr<PluginTokens>> GetTokens(VolumeRecord record,
+                                                                  PublicationRecord publication,
+                                                                  StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> SetPermissions(std::string path, RootPermissions permissions,
                                                      TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Unpublish(VolumeRecord record, PublicationRecord publication,

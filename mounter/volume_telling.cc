@@ -27,6 +27,7 @@ void VolumeActor::Event(std::string type, const std::string& consumer, std::stri
 }
 
 void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {
+  if (step.kind == StepKind::kRenew) return;  // AfterRenewal tells
   const bool done = report.outcome == CallOutcome::kDone || report.outcome == CallOutcome::kAbsent;
   if (follow_up == FollowUp::kRepeat) {
     SPDLOG_WARN("{}; trying again", report.error.ToString());
@@ -73,6 +74,7 @@ void VolumeActor::AnnounceDone(const Step& step) {
       Event("volume.expanded", "", "the node's part of its expansion is done");
       return;
     case StepKind::kPublish:  // told once it is durable
+    case StepKind::kRenew:
     case StepKind::kForget:
     case StepKind::kNone:
       return;
@@ -134,6 +136,13 @@ absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
       fmt::format("not done yet; it goes on, and the same request joins it{}", last));
 }
 
+std::string VolumeActor::ErrorOf(const PublicationRecord& publication) const {
+  if (!publication.last_error.empty()) return publication.last_error;
+  const auto renewal = renewals_.find(publication.key);
+  const bool failed = renewal != renewals_.end() && Renews(publication.key);
+  return failed ? renewal->second.error() : "";
+}
+
 VolumeView VolumeActor::View() const {
   const VolumeRecord& record = machine_.record();
   VolumeView view;
@@ -153,7 +162,7 @@ VolumeView VolumeActor::View() const {
          .readonly = p.readonly,
          .state = p.state,
          .uncertain = p.uncertain,
-         .last_error = p.last_error,
+         .last_error = ErrorOf(p),
          .published_at = p.published_at,
          .origin = p.origin,
          .remount = p.remount,
@@ -163,7 +172,7 @@ VolumeView VolumeActor::View() const {
          .held = VolumeMachine::WaitsFor(p),
          .dead = p.dead});
     view.uncertain = view.uncertain || p.uncertain;
-    if (view.last_error.empty()) view.last_error = p.last_error;
+    if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }
   view.next_retry_at = next_retry_at_;
   view.running = running_;

@@ -84,6 +84,11 @@ void FakeNode::LeaveTargets(bool leave) {
   leave_targets_ = leave;
 }
 
+void FakeNode::MountAnew(bool anew) {
+  const std::lock_guard lock(mutex_);
+  mount_anew_ = anew;
+}
+
 void FakeNode::Release() {
   const std::lock_guard lock(mutex_);
   ++released_;
@@ -224,7 +229,8 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   // An ephemeral volume is known by its mount, any other by the books that we keep.
   const auto context = request.volume_context().find("csi.storage.k8s.io/ephemeral");
   const bool by_mount = context != request.volume_context().end() && context->second == "true";
-  if (published_.contains(target) && (!by_mount || LookAt(target)->mount_root)) return grpc::Status::OK;
+  const bool done = published_.contains(target) && (!by_mount || LookAt(target)->mount_root);
+  if (done && !mount_anew_) return grpc::Status::OK;
   const bool block = request.volume_capability().has_block();
   if (block) {
     // Stands for any block device; nobody opens it.

@@ -44,6 +44,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void IgnoreReadonly(bool ignore);
   // Leaves an unmounted target's directory or file behind.
   void LeaveTargets(bool leave);
+  // What is published is mounted once more, over what is there, when it is published again.
+  void MountAnew(bool anew);
   // Lets those that hang answer.
   void Release();
 
@@ -117,6 +119,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   ::csi::v1::NodeStageVolumeRequest last_stage_;
   bool ignore_readonly_ = false;
   bool leave_targets_ = false;
+  bool mount_anew_ = false;
   int released_ = 0;
   bool stopping_ = false;
 };

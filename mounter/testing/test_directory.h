@@ -38,7 +38,12 @@ class TestDirectory final : public PluginDirectory {
     co_await changed_.WaitUntil([this] { return usable_; }, deadline);
   }
 
+  std::vector<WantedToken> TokensWanted(const std::string& plugin_id) const override {
+    return plugin_id == "hp" ? tokens : std::vector<WantedToken>();
+  }
+
   PluginFacts facts;
+  std::vector<WantedToken> tokens;
   std::string refuses_new;
   std::string volumes_path;
 

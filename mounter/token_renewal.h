@@ -1,0 +1,48 @@
+// When the tokens that a plugin was given for one publication are to be got and passed anew.
+//
+//              OnPassed                      its time comes, and it succeeds: OnPassed
+//   unknown ───────────────▶ good until … ◀──────────────────────────────┐
+//   (at once)                    │ a fifth of the lifetime is left       │
+//      │                         ▼                                       │
+//      └────────────────────▶ due ── OnFailed ──▶ failing ── a pause ──▶ due
+//
+// A failure costs the mount nothing: it stands as it did, and the old tokens end when they end.
+//
+// Pure: time and chance are passed in. Owned by the volume's actor.
+#pragma once
+
+#include <string>
+
+#include "base/clock.h"
+
+namespace berth {
+
+class TokenRenewal {
+ public:
+  // Never more often, whatever a scheduler says of its tokens' lifetimes.
+  static constexpr Duration kLeastPause = std::chrono::seconds(1);
+
+  // Unknown: what berthd did not pass itself, since it was restarted or the plugin's file has changed. Due.
+  TokenRenewal() = default;
+
+  // They came at `since` for `lifetime`, and the plugin has taken them. Due when a fifth is left; up to a
+  // twentieth earlier by `random` in [0, 1), so that what began together does not come together.
+  void OnPassed(TimePoint since, Duration lifetime, double random);
+  // They could not be got, or not be passed; due again after `pause`. True if it did not fail before.
+  [[nodiscard]] bool OnFailed(TimePoint now, Duration pause, std::string error);
+
+  // What it lacked has come: due at once.
+  void Hasten() { due_ = TimePoint::min(); }
+
+  [[nodiscard]] TimePoint due() const { return due_; }
+  // Failures since it last succeeded, and the last one's words; 0 and empty: it is well.
+  [[nodiscard]] int failures() const { return failures_; }
+  [[nodiscard]] const std::string& error() const { return error_; }
+
+ private:
+  TimePoint due_ = TimePoint::min();
+  int failures_ = 0;
+  std::string error_;
+};
+
+}  // namespace berth

@@ -1,0 +1,124 @@
+// VolumeActor: tokens of consumers, passed anew before they end.
+//
+// The plugin is told so with NodePublishVolume once more, the arguments being the same but for the tokens: it
+// declares that it takes that (republish = true in its file), and must only renew what it has. A plugin that
+// mounts anew instead is not taken for a liar: what it mounts in answer to this call is the publication's own
+// mount from then on, however it came there, and an unpublish takes away all that lies at the target. Its
+// consumer may hold the old one, so it is told.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "mounter/mount_watch.h"
+#include "mounter/volume_actor.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kFirstPause = std::chrono::seconds(1);
+
+}  // namespace
+
+bool VolumeActor::Renews(const PublicationKey& key) const {
+  return machine_.MayRenew(key) && WantsRenewal(context_.plugins.TokensWanted(machine_.record().plugin_id));
+}
+
+TimePoint VolumeActor::RenewalOf(const PublicationKey& key) const {
+  const auto known = renewals_.find(key);
+  return known == renewals_.end() ? TimePoint::min() : known->second.due();
+}
+
+TimePoint VolumeActor::NextRenewal() const {
+  TimePoint next = TimePoint::max();
+  if (!context_.recovered) return next;
+  for (const PublicationRecord& publication : machine_.record().publications) {
+    if (Renews(publication.key)) next = std::min(next, RenewalOf(publication.key));
+  }
+  return next;
+}
+
+TimePoint VolumeActor::NextMove() const {
+  const TimePoint renewal = NextRenewal();
+  return Unfinished() ? std::min(next_retry_, renewal) : renewal;
+}
+
+void VolumeActor::OnTokensWantedChanged() {
+  changed_.NotifyAll();
+  if (NextRenewal() != TimePoint::max()) EnsureWorking();
+}
+
+Awaitable<void> VolumeActor::RenewTokens() {
+  std::vector<PublicationKey> keys;
+  for (const PublicationRecord& publication : machine_.record().publications) keys.push_back(publication.key);
+  for (const PublicationKey& key : keys) {
+    if (!queue_.empty() || context_.stopping) co_return;
+    if (!Renews(key) || Clock::now() < RenewalOf(key)) continue;
+    co_await RunStep({StepKind::kRenew, key});
+    // What became of the mount meanwhile, or of its staging, is the kernel's to say.
+    if (std::exchange(reconcile_again_, false)) Reconcile({});
+  }
+}
+
+void VolumeActor::AfterRenewal(const Step& step, const StepReport& report) {
+  // Begun again after what came in between: nobody's failure.
+  if (report.outcome != CallOutcome::kDone && (!Renews(step.key) || !queue_.empty() || context_.stopping)) {
+    return;
+  }
+  TokenRenewal& renewal = renewals_[step.key];
+  if (report.outcome != CallOutcome::kDone) {
+    // The plugin has said OK, and the kernel something else.
+    reconcile_again_ = reconcile_again_ || report.outcome == CallOutcome::kFinal;
+    const Duration pause =
+        context_.RetryAfter(renewal.failures() + 1, kFirstPause, context_.options.retry_limit);
+    std::string error = fmt::format("its tokens are not renewed: {}", MessageOf(report.error));
+    const bool news = renewal.OnFailed(Clock::now(), pause, error);
+    if (!news) return;
+    Event("volume.token_failed", step.key.consumer,
+          fmt::format("{}; it stays mounted, and this is tried again", error));
+    return;
+  }
+  AdoptMount(step.key);
+  const bool failed_before = renewal.failures() > 0;
+  if (report.tokens) {
+    renewal.OnPassed(report.tokens->since, report.tokens->lifetime, context_.Random());
+  }
+  if (failed_before) Event("volume.token_renewed", step.key.consumer, "its tokens are renewed again");
+}
+
+void VolumeActor::AdoptMount(const PublicationKey& key) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr || machine_.record().use.access_type == AccessType::kBlock) return;
+  const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);
+  const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
+  const uint64_t before = publication->mount_id;
+  if (id == 0 || id == before) return;
+  Untrack(before);
+  machine_.SetMountId(key, id);
+  if (context_.watch != nullptr) context_.watch->Track(id, key_);
+  SaveSoon();
+  if (before == 0) return;
+  Event("volume.remounted", key.consumer,
+        fmt::format("its plugin mounted it anew when it was given new tokens; {} has to be restarted if it "
+                    "had the old mount",
+                    Describe(key)));
+}
+
+void VolumeActor::KeepForRenewal(const PublishRequest& request) {
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr || !publication->had_secrets || request.secrets.empty() || !Renews(key)) return;
+  if (publication->secrets_reference.kind != SecretsReference::Kind::kNone) return;
+  const bool lacked = secrets_.insert_or_assign(key, request.secrets).second;
+  if (lacked) renewals_[key].Hasten();
+}
+
+void VolumeActor::LetGoOfSecrets(const PublicationKey& key) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  const bool elsewhere =
+      publication != nullptr && publication->secrets_reference.kind != SecretsReference::Kind::kNone;
+  if (elsewhere || !Renews(key)) secrets_.erase(key);
+}
+
+}  // namespace berth
