@@ -47,6 +47,8 @@ Berthd::Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConf
       config_(std::move(config)),
       log_(std::move(log)),
       events_(executor, kEventsKept),
+      tokens_(secrets_, [this](v1::TokenAsk ask,
+                               TimePoint deadline) { return AskForTokens(std::move(ask), deadline); }),
       bridge_(executor, events_, secrets_),
       background_(executor, "berthd") {}
 
@@ -68,6 +70,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .rpc_timeout = config_.volumes.rpc_timeout,
       .calls_per_plugin = static_cast<size_t>(config_.volumes.calls_per_plugin),
       .health_interval = config_.volumes.health_interval,
+      .tokens = &tokens_,
   };
   mounter_options.on_holders_changed = [this](const std::string& id) {
     if (supervisor_) supervisor_->OnHoldersChanged(id);
@@ -174,6 +177,7 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
   bridge_.SetSettingsProblems(std::move(shown));
   NodeReload report;
   BERTH_CO_ASSIGN_OR_RETURN(report.plugins, co_await supervisor_->Reload());
+  mounter_->OnTokensWantedChanged();
   for (std::string& problem : problems) report.plugins.broken.push_back("berthd: " + std::move(problem));
   // After the plugins: a volume may be declared together with its plugin.
   auto volumes = co_await declared_->Reload(Clock::now() + kVolumesReadWithin);
@@ -204,6 +208,11 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   server_->SetPolicy(std::move(settings->policy));
   api_->SetRuntimes(settings->config.runtimes);
   co_return NeedsRestart(config_, settings->config);
+}
+
+Awaitable<absl::StatusOr<v1::TokenAnswer>> Berthd::AskForTokens(v1::TokenAsk ask, TimePoint deadline) {
+  if (!scheduler_) co_return absl::UnavailableError("berthd is starting");
+  co_return co_await scheduler_->Tokens(std::move(ask), deadline);
 }
 
 Awaitable<void> Berthd::LeaveDeclared() {

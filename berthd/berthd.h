@@ -15,6 +15,7 @@
 #include "berthd/config.h"
 #include "berthd/plugin_bridge.h"
 #include "berthd/scheduler_link.h"
+#include "berthd/scheduler_tokens.h"
 #include "csi/recent_secrets.h"
 #include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
@@ -54,6 +55,7 @@ class Berthd {
   [[nodiscard]] Awaitable<void> LeaveDeclared();
   // Whether the host sees what is mounted here.
   [[nodiscard]] Awaitable<absl::Status> CheckMounts();
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> AskForTokens(v1::TokenAsk ask, TimePoint deadline);
   // What is wrong with berthd.toml, or takes a restart, one line each.
   [[nodiscard]] Awaitable<std::vector<std::string>> ReloadSettings();
 
@@ -65,6 +67,7 @@ class Berthd {
   WallTime started_at_ = WallClock::now();
   EventLog events_;
   RecentSecrets secrets_;
+  SchedulerTokens tokens_;
   PluginBridge bridge_;
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;

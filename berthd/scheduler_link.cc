@@ -122,4 +122,11 @@ Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask
                  : none_.Claim(std::move(ask), wait, deadline);
 }
 
+Awaitable<absl::StatusOr<v1::TokenAnswer>> SchedulerLink::Tokens(v1::TokenAsk ask, TimePoint deadline) {
+  if (uplink_) co_return co_await uplink_->Tokens(std::move(ask), deadline);
+  if (store_) co_return absl::UnavailableError("the link to the scheduler is not up yet");
+  co_return absl::FailedPreconditionError(
+      "this node has no scheduler: berthd.toml names none under [scheduler]");
+}
+
 }  // namespace berth

@@ -57,6 +57,9 @@ class SchedulerLink final : public SchedulerDirectory {
   [[nodiscard]] std::vector<std::string> Problems() const override;
   [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
                                                                  TimePoint deadline) override;
+  // Tokens that speak for a consumer. Errors as Claim's, waiting; FAILED_PRECONDITION where there is no
+  // scheduler.
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> Tokens(v1::TokenAsk ask, TimePoint deadline);
 
  private:
   [[nodiscard]] Awaitable<void> FollowDrain(NodeDrainer& drainer);

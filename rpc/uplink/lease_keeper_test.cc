@@ -43,6 +43,7 @@ class FakeRows : public LinkRows {
     co_await Pass();
     co_return absl::OkStatus();
   }
+  void PutSoon(std::string key, std::string value) override { rows[std::move(key)] = std::move(value); }
   void DeleteSoon(std::string key) override { rows.erase(key); }
   void GoOn() {
     stop_at = -1;
