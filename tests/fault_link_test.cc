@@ -466,7 +466,8 @@ TEST_F(FaultLinkTest, Fault36MoreOperationsThanThereMayBeAreRefusedAndHoldUpNobo
       [](const TestScheduler::Node& known) { return known.results.size() >= kOperations; });
   const auto refused = std::ranges::count_if(
       node.results, [](const auto& result) { return result.second.refusal() == v1::TOO_MANY; });
-  EXPECT_GE(refused, static_cast<int64_t>(kOperations - 4096));
+  // Those that ran when the last place for a result was taken have theirs, too.
+  EXPECT_GE(refused, static_cast<int64_t>(kOperations - 4096 - 1024));
   EXPECT_EQ(node.streams, 1U);
   EXPECT_LT(PeakGrowth(memory), kFloodLimit);
   // Once it has taken what there is, it goes on.
