@@ -266,6 +266,7 @@ class FakeMounter : public Mounter {
     co_return absl::FailedPreconditionError(reference.name + ": there is none in this test");
   }
   void Confirm(Origin origin) override { confirmed.push_back(origin); }
+  void OnTokensWantedChanged() override {}
   void Withhold(Origin origin, std::string why) override { withheld.emplace_back(origin, std::move(why)); }
   [[nodiscard]] std::vector<VolumeRef> SingleWriterVolumes(Origin /*origin*/) const override {
     std::vector<VolumeRef> names;
