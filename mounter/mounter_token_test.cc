@@ -314,6 +314,13 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   const std::string target = Target();
   const uint64_t before = LookAt(target)->mount_id;
   plugin_.MountAnew(true);
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  ASSERT_TRUE(Called(2));
+  // The kernel is looked at while the call still runs, as whenever a scheduler is heard again.
+  mounter_->Withhold(Origin::kScheduler, "no valid lease");
+  mounter_->Confirm(Origin::kScheduler);
+  EXPECT_EQ(Told("volume.overmounted"), 0U);
+  plugin_.Release();
   ASSERT_TRUE(WaitTold("volume.remounted"));
   plugin_.MountAnew(false);
   EXPECT_NE(LookAt(target)->mount_id, before);

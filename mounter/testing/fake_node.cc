@@ -231,6 +231,7 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   const bool by_mount = context != request.volume_context().end() && context->second == "true";
   const bool done = published_.contains(target) && (!by_mount || LookAt(target)->mount_root);
   if (done && !mount_anew_) return grpc::Status::OK;
+  if (done && umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0) return Errno("umount " + target);
   const bool block = request.volume_capability().has_block();
   if (block) {
     // Stands for any block device; nobody opens it.

@@ -44,7 +44,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void IgnoreReadonly(bool ignore);
   // Leaves an unmounted target's directory or file behind.
   void LeaveTargets(bool leave);
-  // What is published is mounted once more, over what is there, when it is published again.
+  // What is published is taken down and mounted once more when it is published again.
   void MountAnew(bool anew);
   // Lets those that hang answer.
   void Release();
