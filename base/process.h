@@ -135,6 +135,10 @@ struct ProcessIdentity {
 };
 // Reads it from /proc. NOT_FOUND where there is no such process, or it is a zombie.
 [[nodiscard]] absl::StatusOr<ProcessIdentity> IdentifyProcess(pid_t pid);
+// In clock ticks since boot, also of a process that is just ending, and of one whose first thread has ended
+// while others run: the kernel shows neither an executable of these. NOT_FOUND where there is no such
+// process.
+[[nodiscard]] absl::StatusOr<uint64_t> StartTimeOf(pid_t pid);
 
 // /proc/sys/kernel/random/boot_id.
 [[nodiscard]] const std::string& BootId();

@@ -67,6 +67,12 @@ absl::StatusOr<ProcessIdentity> IdentifyProcess(pid_t pid) {
   return identity;
 }
 
+absl::StatusOr<uint64_t> StartTimeOf(pid_t pid) {
+  const absl::StatusOr<ProcStat> stat = ReadProcStat(pid);
+  if (!stat.ok()) return ProcFailure(pid, stat.status());
+  return stat->start_time;
+}
+
 const std::string& BootId() {
   static const std::string boot_id = [] {
     absl::StatusOr<std::string> text = ReadFile("/proc/sys/kernel/random/boot_id", 256);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -41,16 +42,19 @@ absl::StatusOr<UniqueFd> OpenProcess(int64_t pid, uint64_t* start_time) {
     }
     return ErrnoStatus(error, fmt::format("watch process {}", pid));
   }
-  const absl::StatusOr<ProcessIdentity> identity = IdentifyProcess(static_cast<pid_t>(pid));
-  if (absl::IsNotFound(identity.status())) {
+  const absl::StatusOr<uint64_t> started = StartTimeOf(static_cast<pid_t>(pid));
+  // The pidfd alone tells that all of its threads have ended: the first one may be gone, and its memory be
+  // given back, while others run or what it had open is still being closed.
+  pollfd ended{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
+  if (absl::IsNotFound(started.status()) || poll(&ended, 1, 0) > 0) {
     return absl::NotFoundError(fmt::format("process {} has ended", pid));
   }
-  if (!identity.ok()) return identity.status();
-  if (*start_time != 0 && identity->start_time != *start_time) {
+  if (!started.ok()) return started.status();
+  if (*start_time != 0 && *started != *start_time) {
     return absl::FailedPreconditionError(
         fmt::format("process {} has ended, and its number was given to another one", pid));
   }
-  *start_time = identity->start_time;
+  *start_time = *started;
   return pidfd;
 }
 

@@ -1,9 +1,12 @@
 // Real processes and real cgroups; systemd's units by a peer that speaks D-Bus as it does.
 #include "mounter/consumer_watch.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -113,6 +116,32 @@ TEST_F(ConsumerWatchTest, ProcessThatHasEndedIsToldAtOnceAndNeverFromWithin) {
   EXPECT_THAT(ended_, IsEmpty());
   EXPECT_TRUE(Ends("a"));
   EXPECT_TRUE(absl::IsNotFound(Identify(*life).status()));
+}
+
+TEST_F(ConsumerWatchTest, ProcessWhoseFirstThreadHasEndedLivesUntilTheLastOneHas) {
+  int end[2] = {-1, -1};
+  ASSERT_EQ(pipe2(end, O_CLOEXEC), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    close(end[1]);
+    std::thread([fd = end[0]] {
+      char byte = 0;
+      [[maybe_unused]] const ssize_t told = read(fd, &byte, 1);
+      _exit(0);
+    }).detach();
+    syscall(SYS_exit, 0);  // this thread alone
+  }
+  close(end[0]);
+  // To whoever asks for its program it is as good as gone.
+  ASSERT_TRUE(loop_.RunUntil([pid] { return absl::IsNotFound(IdentifyProcess(pid).status()); }));
+  const auto life = Identify(OfProcess(pid));
+  ASSERT_TRUE(life.ok()) << life.status();
+  Watch("web", *life);
+  EXPECT_FALSE(loop_.Run(watch_.WaitEnded(*life, Clock::now() + std::chrono::milliseconds(50))));
+  EXPECT_FALSE(ended_.contains("web"));
+  close(end[1]);
+  EXPECT_TRUE(Ends("web"));
+  waitpid(pid, nullptr, 0);
 }
 
 TEST_F(ConsumerWatchTest, StrangerWithTheSameNumberIsNotTheConsumer) {
