@@ -74,8 +74,9 @@ absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVol
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
     auto claimed = node.Call(&NodeClient::Stub::ClaimVolume, request, doing,
                              std::max(left, std::chrono::milliseconds(1)));
-    if (claimed.ok()) answer = *std::move(claimed);
-    return claimed.status();
+    if (!claimed.ok()) return claimed.status();
+    answer = *std::move(claimed);
+    return absl::OkStatus();
   };
   if (request.wait()) {
     const FollowedStream stream{.read = ask,

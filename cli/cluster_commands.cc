@@ -85,7 +85,10 @@ absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::Dra
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
       auto drained = node.Call(&NodeClient::Stub::DrainNode, request, "drain the node",
                                std::max(left, std::chrono::milliseconds(1)));
-      if (drained.ok()) answer = *std::move(drained);
+      if (drained.ok()) {
+        answer = *std::move(drained);
+        return absl::OkStatus();
+      }
       // The node does not wait for longer than its own limit.
       if (!absl::IsDeadlineExceeded(drained.status())) return drained.status();
       heard();

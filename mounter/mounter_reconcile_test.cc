@@ -511,6 +511,7 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainAtTheDoctorsHandWhatev
   for (const Finding& finding : *findings) {
     if (finding.code == "mount.dead") EXPECT_TRUE(finding.repaired) << finding.repair_error;
   }
+  ASSERT_TRUE(WaitForEvent("volume.remounted", 2));
   ASSERT_TRUE(WaitPublished());
   for (const std::string& path : {*target, *second}) EXPECT_EQ(*ReadFile(path + "/hello", 100), "hello\n");
   for (const PublicationView& publication : View().publications) EXPECT_THAT(publication.dead, IsEmpty());
