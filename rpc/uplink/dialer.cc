@@ -124,11 +124,11 @@ class TlsWire final : public LinkWire {
   // Without TLS's own end, as gRPC does it: HTTP/2 says by itself what is whole.
   void EndWrites() override {
     boost::system::error_code ignored;
-    stream_.next_layer().shutdown(Tcp::socket::shutdown_send, ignored);
+    (void)stream_.next_layer().shutdown(Tcp::socket::shutdown_send, ignored);
   }
   void Close() override {
     boost::system::error_code ignored;
-    stream_.next_layer().close(ignored);
+    (void)stream_.next_layer().close(ignored);
   }
 
  private:
@@ -151,11 +151,11 @@ class UnixWire final : public LinkWire {
   }
   void EndWrites() override {
     boost::system::error_code ignored;
-    socket_.shutdown(Unix::socket::shutdown_send, ignored);
+    (void)socket_.shutdown(Unix::socket::shutdown_send, ignored);
   }
   void Close() override {
     boost::system::error_code ignored;
-    socket_.close(ignored);
+    (void)socket_.close(ignored);
   }
 
  private:

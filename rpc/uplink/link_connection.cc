@@ -140,7 +140,7 @@ Awaitable<void> LinkConnection::PumpDown() {
   if (end_) co_return;
   // gRPC reads what has come, finds the end, and lets go of its socket, with which the other pump ends.
   boost::system::error_code ignored;
-  local_.shutdown(Local::shutdown_send, ignored);
+  (void)local_.shutdown(Local::shutdown_send, ignored);
   const bool let_go =
       co_await changed_.WaitUntil([this] { return up_ended_ || end_; }, Clock::now() + kPeerFinishes);
   if (!let_go) Cut(ClosedByPeer());
@@ -162,7 +162,7 @@ void LinkConnection::Cut(absl::Status why) {
   end_ = std::move(why);
   wire_->Close();
   boost::system::error_code ignored;
-  local_.close(ignored);
+  (void)local_.close(ignored);
   changed_.NotifyAll();
 }
 
