@@ -9,6 +9,7 @@
 #include "base/blocking.h"
 #include "base/grpc_stream.h"
 #include "base/status.h"
+#include "berth/v1/scheduler.grpc.pb.h"  // how gRPC reads and writes these messages
 #include "rpc/uplink/dialer.h"
 
 namespace berth {
@@ -79,7 +80,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<LinkStream>>> SchedulerDialer::Dial(std
   if (known == config_.addresses.end()) {
     co_return absl::InvalidArgumentError(fmt::format("{} is no address of the scheduler", address));
   }
-  const UplinkAddress to = *known;
+  const UplinkAddress& to = *known;
   std::shared_ptr<const TlsIdentity> identity;
   if (!to.is_unix()) {
     BERTH_CO_ASSIGN_OR_RETURN(identity, co_await Identity(deadline));

@@ -109,14 +109,14 @@ struct TcpProxy::Connection : std::enable_shared_from_this<TcpProxy::Connection>
   void EndOf(Way way) {
     FlowOf(way).ended = true;
     boost::system::error_code ignored;
-    To(way).shutdown(tcp::socket::shutdown_send, ignored);
+    (void)To(way).shutdown(tcp::socket::shutdown_send, ignored);
     if (FlowOf(Way::kUp).ended && FlowOf(Way::kDown).ended) Close();
   }
 
   void Close() {
     boost::system::error_code ignored;
-    client.close(ignored);
-    server.close(ignored);
+    (void)client.close(ignored);
+    (void)server.close(ignored);
     for (Flow& flow : flows) {
       flow.ended = true;
       flow.timer.cancel();
@@ -128,8 +128,8 @@ struct TcpProxy::Connection : std::enable_shared_from_this<TcpProxy::Connection>
   // As Close, and both sides hear a reset, even where something was still to be read.
   void Reset() {
     boost::system::error_code ignored;
-    client.set_option(asio::socket_base::linger(true, 0), ignored);
-    server.set_option(asio::socket_base::linger(true, 0), ignored);
+    (void)client.set_option(asio::socket_base::linger(true, 0), ignored);
+    (void)server.set_option(asio::socket_base::linger(true, 0), ignored);
     Close();
   }
 
