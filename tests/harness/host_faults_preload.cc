@@ -32,6 +32,26 @@ Function* Real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
+// What is found before main, since it may not be looked for at the call: a sanitizer's allocator asks for the
+// time while it holds its lock, and both dlsym and the guard of a static variable may want memory; the guard
+// also waits with syscall().
+constinit int (*real_clock_gettime)(clockid_t, timespec*) = nullptr;
+constinit long (*real_syscall)(long, ...) = nullptr;
+// Where the wall clock's error stands, mapped: the clock is asked for too often for a file to be read.
+constinit const std::atomic<int64_t>* shift = nullptr;
+
+__attribute__((constructor)) void Prepare() {
+  real_syscall = Real<long(long, ...)>("syscall");
+  const char* const path = getenv("BERTH_TEST_HOST_CLOCK");
+  const int fd = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    void* const mapped = mmap(nullptr, sizeof(std::atomic<int64_t>), PROT_READ, MAP_SHARED, fd, 0);
+    if (mapped != MAP_FAILED) shift = static_cast<const std::atomic<int64_t>*>(mapped);
+    close(fd);
+  }
+  real_clock_gettime = Real<int(clockid_t, timespec*)>("clock_gettime");
+}
+
 // The word in the file, and the number after it.
 struct Fault {
   char word[16] = {};
@@ -79,20 +99,7 @@ int Sync(int fd, const char* name) {
   return Real<int(int)>(name)(fd);
 }
 
-// Where the wall clock's error stands, mapped: the clock is asked for too often for a file to be read.
-const std::atomic<int64_t>* MapShift() {
-  const char* const path = getenv("BERTH_TEST_HOST_CLOCK");
-  const int fd = path == nullptr ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return nullptr;
-  void* const mapped = mmap(nullptr, sizeof(std::atomic<int64_t>), PROT_READ, MAP_SHARED, fd, 0);
-  close(fd);
-  return mapped == MAP_FAILED ? nullptr : static_cast<const std::atomic<int64_t>*>(mapped);
-}
-
-int64_t Shift() {
-  static const std::atomic<int64_t>* const shift = MapShift();
-  return shift == nullptr ? 0 : shift->load();
-}
+int64_t Shift() { return shift == nullptr ? 0 : shift->load(); }
 
 timespec Moved(timespec time, int64_t nanoseconds) {
   constexpr int64_t kSecond = 1'000'000'000;
@@ -109,17 +116,16 @@ timespec Moved(timespec time, int64_t nanoseconds) {
   return time;
 }
 
-int RealClock(clockid_t clock, timespec* time) {
-  static auto* const real = Real<int(clockid_t, timespec*)>("clock_gettime");
-  return real(clock, time);
-}
-
 }  // namespace
 
 extern "C" {
 
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
-  const int result = RealClock(clock, time);
+  if (real_clock_gettime == nullptr) {
+    *time = {};  // No clock runs yet.
+    return 0;
+  }
+  const int result = real_clock_gettime(clock, time);
   const bool wall = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
   if (result == 0 && wall) *time = Moved(*time, Shift());
   return result;
@@ -164,7 +170,11 @@ long syscall(long number, ...) noexcept {
     until = Moved(*reinterpret_cast<const timespec*>(arguments[3]), -Shift());
     arguments[3] = reinterpret_cast<long>(&until);
   }
-  static auto* const real = Real<long(long, ...)>("syscall");
-  return real(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4], arguments[5]);
+  if (real_syscall == nullptr) {
+    errno = ENOSYS;
+    return -1;
+  }
+  return real_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+                      arguments[5]);
 }
 }
