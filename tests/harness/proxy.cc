@@ -114,6 +114,7 @@ struct TcpProxy::Connection : std::enable_shared_from_this<TcpProxy::Connection>
   }
 
   void Close() {
+    const auto self = shared_from_this();  // which the set may be the last to hold
     boost::system::error_code ignored;
     (void)client.close(ignored);
     (void)server.close(ignored);
@@ -121,7 +122,7 @@ struct TcpProxy::Connection : std::enable_shared_from_this<TcpProxy::Connection>
       flow.ended = true;
       flow.timer.cancel();
     }
-    proxy.all_.erase(shared_from_this());
+    proxy.all_.erase(self);
     proxy.connections_ = proxy.all_.size();
   }
 
