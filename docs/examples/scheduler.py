@@ -153,7 +153,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 return result
             if result.outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
                 raise RuntimeError(f"{name}: {result.message}")
-            time.sleep(HEARTBEAT_SECONDS)
+            with self.changed:
+                self.changed.wait(HEARTBEAT_SECONDS)  # Something is heard, or a moment passes.
 
     def storage(self, name, plugin):
         """What the plugin there says of itself: whether it must attach, and what the storage calls the node."""
