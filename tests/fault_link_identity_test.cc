@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -172,6 +173,22 @@ TEST_F(FaultLinkClockTest, Fault35ALinkEndsWithTheCertificateThatItWasMadeWith) 
   ASSERT_EQ(lost.size(), 1U);
   EXPECT_THAT(lost.front().message(), HasSubstr("certificate has run out since the link was made"));
   EXPECT_EQ(Events("scheduler.refused").size(), 0U);
+}
+
+// In the middle of an operator's change, say.
+TEST_F(FaultLinkClockTest, Fault35ALinkEndsWithItsCertificateAlsoWhileTheFilesCannotBeRead) {
+  WriteNodeFiles(ca_.Issue({.names = {"DNS:node-1"}, .valid_to = hours(1)}));
+  StartLinked();
+  std::ofstream(TlsFile("node.pem"), std::ios::trunc).flush();
+  const uint64_t heartbeats = Told().heartbeats;
+  scheduler().WaitNode(kNode, "the link to stand on what was read last",
+                       [&](const TestScheduler::Node& node) { return node.heartbeats >= heartbeats + 5; });
+  EXPECT_EQ(Events("scheduler.lost").size(), 0U);
+  Jump(hours(2));
+  WaitFor("the loss to be told", [this] { return !Events("scheduler.lost").empty(); });
+  EXPECT_THAT(Events("scheduler.lost").front().message(), HasSubstr("has run out since the link was made"));
+  WriteNodeFiles(NodeCertificate());
+  WaitLinked(2);
 }
 
 // By so many hours.

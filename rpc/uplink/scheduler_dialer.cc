@@ -41,11 +41,11 @@ class DialledStream final : public LinkStream {
 
   Awaitable<absl::Status> Recheck() override {
     if (!by_certificate_) co_return absl::OkStatus();
-    const auto identity = co_await dialer_.Identity(Clock::now() + kFilesReadWithin);
-    // Files that cannot be read are an operator's mistake in the middle of a change: the link stands on what
-    // held before, and is not made anew until they are mended.
-    if (!identity.ok()) co_return absl::OkStatus();
-    co_return connection_->Recheck(**identity, WallClock::now());
+    const auto now = co_await dialer_.Identity(Clock::now() + kFilesReadWithin);
+    // Files that cannot be read are an operator's mistake in the middle of a change: what was read last counts on,
+    // with its dates.
+    const std::shared_ptr<const TlsIdentity> identity = now.ok() ? *now : dialer_.last_identity();
+    co_return connection_->Recheck(*identity, WallClock::now());
   }
 
   std::string peer() const override { return connection_->peer_name(); }

@@ -26,6 +26,8 @@ class SchedulerDialer final : public LinkDialer {
 
   // This node's identity as the files have it now.
   [[nodiscard]] Awaitable<absl::StatusOr<std::shared_ptr<const TlsIdentity>>> Identity(TimePoint deadline);
+  // As they had it when they could last be read; null: never.
+  [[nodiscard]] const std::shared_ptr<const TlsIdentity>& last_identity() const { return identity_; }
 
  private:
   UplinkConfig config_;
