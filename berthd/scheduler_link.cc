@@ -33,13 +33,7 @@ absl::Status SchedulerLink::Restore() {
   options.on_change = [this] {
     if (!uplink_) return;
     uplink_->OnNodeChanged();
-    std::map<uint64_t, std::string> now;
-    for (const v1::GivenUp& given_up : keeper_->List()) {
-      const std::string& text = now[given_up.number()] = given_up.SerializeAsString();
-      const auto told = told_given_up_.find(given_up.number());
-      if (told == told_given_up_.end() || told->second != text) uplink_->OnGivenUpChanged(given_up.number());
-    }
-    told_given_up_ = std::move(now);
+    uplink_->OnGivenUpChanged();
   };
   keeper_ = std::make_unique<LeaseKeeper>(executor_, std::move(options), mounter_, events_, *store_);
   keeper_->Start(rows_);

@@ -82,7 +82,6 @@ class SchedulerLink final : public SchedulerDirectory {
     Origin origin = Origin::kCaller;
   };
   std::vector<Ended> ended_early_;
-  std::map<uint64_t, std::string> told_given_up_;  // as they were when the uplink was told of them
   TaskScope tasks_;
 };
 

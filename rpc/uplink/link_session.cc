@@ -158,7 +158,7 @@ absl::Status LinkSession::HandleWelcome(const v1::Welcome& welcome) {
                     welcome.protocol().major(), welcome.protocol().minor(), kProtocolMajor));
   }
   BERTH_RETURN_IF_ERROR(host_.OnWelcome(welcome));
-  const bool this_run = welcome.have().run_id() == host_.MakeHello().run_id();
+  const bool this_run = welcome.have().run_id() == run_id_;
   state_.outbox.Begin(this_run ? std::optional(welcome.have().revision()) : std::nullopt);
   heartbeat_interval_ = HeartbeatInterval(welcome);
   next_heartbeat_ = Clock::now();
@@ -177,6 +177,7 @@ absl::Status LinkSession::HandleWelcome(const v1::Welcome& welcome) {
 Awaitable<void> LinkSession::Write() {
   v1::NodeMessage hello;
   *hello.mutable_hello() = host_.MakeHello();
+  run_id_ = hello.hello().run_id();
   if (!co_await Send(std::move(hello))) co_return;
   const auto greeted = [this] { return welcome_ || ended_; };
   if (!co_await changed_.WaitUntil(greeted, Clock::now() + times_.greet_within)) {

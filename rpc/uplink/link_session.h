@@ -18,6 +18,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string>
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
@@ -117,6 +118,7 @@ class LinkSession {
   TaskScope tasks_;
 
   Phase phase_ = Phase::kGreeting;
+  std::string run_id_;  // of Hello
   std::optional<v1::Welcome> welcome_;
   std::optional<absl::Status> ended_;
   bool broken_ = false;  // by the stream itself, which knows why

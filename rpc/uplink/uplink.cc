@@ -58,11 +58,6 @@ std::string RandomId() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-double RandomFraction() {
-  static std::mt19937_64 random{std::random_device{}()};
-  return std::uniform_real_distribution<double>(0, 1)(random);
-}
-
 v1::OperationResult Refused(uint64_t id, v1::Refusal refusal, absl::StatusCode code, std::string_view why) {
   v1::OperationResult result;
   result.set_id(id);
@@ -145,7 +140,6 @@ void Uplink::Restore(std::map<std::string, std::string> rows) {
     } else if (key == kInstanceRow) {
       instance_id_ = value;
     } else if (key == kClusterRow) {
-      has_cluster_ = true;
       cluster_id_ = value.substr(1);  // a row is not empty, a name may be
     }
   }
@@ -159,7 +153,7 @@ void Uplink::Start() {
   state_.outbox.Changed({.kind = ObjectKey::Kind::kNode});
   for (const VolumeView& volume : parts_.mounter.List())
     OnVolumeChanged(volume.plugin_id, volume.volume_id, true);
-  for (const v1::GivenUp& given_up : parts_.lease.given_up()) OnGivenUpChanged(given_up.number());
+  OnGivenUpChanged();
   tasks_.Spawn("plugins", FollowPlugins());
   tasks_.Spawn("node", FollowNode());
   tasks_.Spawn("link", Run());
@@ -169,6 +163,8 @@ Awaitable<void> Uplink::Shutdown() {
   co_await tasks_.Join();
   co_await operations_.Join();
 }
+
+double Uplink::Random() { return std::uniform_real_distribution<double>(0, 1)(random_); }
 
 void Uplink::SetState(v1::LinkStatus::State state) {
   // A scheduler that takes the stream and never greets is as far away as one that nobody finds.
@@ -203,11 +199,11 @@ Awaitable<void> Uplink::Run() {
     TellEnd(address, ended);
     const TimePoint now = Clock::now();
     if (!ended.welcomed) {
-      schedule.OnFailed(now, RandomFraction());
+      schedule.OnFailed(now, Random());
     } else {
       const auto end =
           absl::IsUnavailable(ended.why) ? DialSchedule::End::kUnavailable : DialSchedule::End::kBroken;
-      schedule.OnLinkEnded(end, now - *ended.welcomed, now, RandomFraction());
+      schedule.OnLinkEnded(end, now - *ended.welcomed, now, Random());
     }
   }
 }
@@ -272,16 +268,16 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
   constexpr size_t kClusterLimit = 256;
   if (welcome.cluster_id().size() > kClusterLimit)
     return absl::InvalidArgumentError("its cluster_id is too long");
-  if (has_cluster_ && welcome.cluster_id() != cluster_id_) {
+  if (cluster_id_ && welcome.cluster_id() != *cluster_id_) {
     return absl::FailedPreconditionError(
         fmt::format("this node belongs to cluster \"{}\", and the scheduler is of cluster \"{}\"; to give "
                     "the node to it, stop "
                     "berthd and remove link.db from its state directory",
-                    Shown(cluster_id_), Shown(welcome.cluster_id())));
+                    Shown(*cluster_id_), Shown(welcome.cluster_id())));
   }
-  if (!std::exchange(has_cluster_, true)) {
+  if (!cluster_id_) {
     cluster_id_ = welcome.cluster_id();
-    parts_.rows.PutSoon(std::string(kClusterRow), "=" + cluster_id_);
+    parts_.rows.PutSoon(std::string(kClusterRow), "=" + *cluster_id_);
   }
   welcomed_ = Clock::now();
   told_lost_ = false;
@@ -302,7 +298,7 @@ std::optional<v1::LinkStatus> Uplink::Status() const {
   status.set_lease(parts_.lease.state());
   status.set_lease_epoch(parts_.lease.epoch());
   if (const auto left = parts_.lease.left()) *status.mutable_lease_left() = ToProto(*left);
-  status.set_cluster_id(IdText(cluster_id_));
+  status.set_cluster_id(IdText(cluster_id_.value_or("")));
   status.set_operations_running(static_cast<int>(state_.operations.running()));
   status.set_results_kept(static_cast<int>(state_.operations.kept()));
   return status;
@@ -326,8 +322,17 @@ void Uplink::OnNodeChanged() {
   Wake();
 }
 
-void Uplink::OnGivenUpChanged(uint64_t number) {
-  state_.outbox.Changed({.kind = ObjectKey::Kind::kGivenUp, .number = number});
+void Uplink::OnGivenUpChanged() {
+  const auto key = [](uint64_t number) {
+    return ObjectKey{.kind = ObjectKey::Kind::kGivenUp, .number = number};
+  };
+  std::set<uint64_t> before = std::exchange(given_up_, {});
+  for (const v1::GivenUp& given_up : parts_.lease.given_up()) {
+    state_.outbox.Changed(key(given_up.number()));  // one that looks as it did is not sent again
+    given_up_.insert(given_up.number());
+    before.erase(given_up.number());
+  }
+  for (const uint64_t acknowledged : before) state_.outbox.Forget(key(acknowledged));
   Wake();
 }
 
@@ -504,6 +509,8 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   running_.erase(id);
   if (facts.changes) co_await KeepResult(result, facts.subject);
   state_.operations.Finish(std::move(result));
+  // The scheduler has settled it without waiting for this.
+  if (state_.operations.SubjectOf(id) == nullptr) parts_.rows.DeleteSoon(Row(kResultRow, id));
   Wake();
 }
 

@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -84,7 +85,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // itself (its drain, its lease), of what was given up, and of each consumer that has ended.
   void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
   void OnNodeChanged();
-  void OnGivenUpChanged(uint64_t number);
+  void OnGivenUpChanged();
   void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
 
   // SchedulerDirectory.
@@ -130,6 +131,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   void DropEndedConsumer(uint64_t number);
   void SetState(v1::LinkStatus::State state);
   void Wake();
+  [[nodiscard]] double Random();
 
   asio::any_io_executor executor_;
   UplinkOptions options_;
@@ -137,8 +139,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   OperationRunner runner_;
   std::string instance_id_;
   std::string run_id_;
-  std::string cluster_id_;
-  bool has_cluster_ = false;
+  std::optional<std::string> cluster_id_;  // unset: it was never welcomed anywhere
+  std::minstd_rand random_{std::random_device{}()};
 
   LinkState state_;
   LinkSession* session_ = nullptr;  // of the stream that is up
@@ -146,6 +148,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   std::map<uint64_t, std::shared_ptr<Running>> running_;
   std::map<uint64_t, v1::EndedConsumer> ended_consumers_;
   uint64_t next_ended_ = 1;
+  std::set<uint64_t> given_up_;                  // those that the outbox knows
   std::map<std::string, size_t> known_plugins_;  // their hashes
   bool node_changed_ = false;
 

@@ -321,6 +321,21 @@ TEST_F(UplinkTest, AnAcknowledgedOperationIsNotRunAgainNotEvenAfterARestart) {
   EXPECT_THAT(rows_.rows, Not(Contains(Key("acknowledged/7"))));
 }
 
+TEST_F(UplinkTest, AnOperationThatIsSettledWhileItRunsLeavesNoResultOnTheDisk) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(7));
+  Until([this] { return mounter_.publishing == 1; }, "the publish");
+  SayAcknowledged({}, 8);
+  Until([this] { return rows_.rows.contains("settled"); }, "the row");
+  mounter_.Release();
+  Until([this] { return uplink_->Status()->operations_running() == 0; }, "its end");
+  EXPECT_THAT(rows_.rows, Not(Contains(Key("result/7"))));
+  EXPECT_EQ(ResultOf(7), nullptr);
+}
+
 TEST_F(UplinkTest, AnOperationOfAnOlderEpochIsRefusedAndMayComeAgain) {
   control_.Add("p");
   lease_.current_epoch = 2;
@@ -354,6 +369,18 @@ TEST_F(UplinkTest, WithoutAValidLeaseNothingIsPublishedAndWhatIsHereMayLeave) {
   unpublish.mutable_unpublish()->mutable_request()->set_consumer("web");
   Say(unpublish);
   EXPECT_TRUE(AwaitResult(2).unpublish().was_published());
+}
+
+TEST_F(UplinkTest, WithoutAValidLeaseARepeatedOperationStillHasItsResult) {
+  control_.Add("p");
+  Start();
+  Greet();
+  Say(Publish(7));
+  AwaitResult(7);
+  lease_.now = v1::LEASE_EXPIRED;
+  Say(Publish(7));
+  Until([this] { return Count(Message::kResult) == 2; }, "the result again");
+  EXPECT_EQ(ResultOf(7)->outcome(), v1::OUTCOME_DONE);
 }
 
 TEST_F(UplinkTest, AVolumeThatIsBeingGivenUpIsNotPublishedAnew) {
@@ -493,6 +520,31 @@ TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
   wire().Break(absl::UnavailableError("cut"));
   Greet(3);
   EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
+}
+
+TEST_F(UplinkTest, WhatWasGivenUpIsToldAsItChangesUntilItIsAcknowledged) {
+  Start();
+  Greet();
+  v1::GivenUp given_up;
+  given_up.set_number(1);
+  lease_.gave_up = {given_up};
+  uplink_->OnGivenUpChanged();
+  Until([this] { return ObjectsOf(v1::Object::kGivenUp) == 1; }, "it to be told");
+  lease_.gave_up[0].set_progress(v1::GivenUp::RELEASED);
+  uplink_->OnGivenUpChanged();
+  Until([this] { return ObjectsOf(v1::Object::kGivenUp) == 2; }, "its change to be told");
+  uplink_->OnGivenUpChanged();  // as it was
+  v1::SchedulerMessage acknowledge;
+  acknowledge.mutable_acknowledge()->add_given_up(1);
+  wire().Say(acknowledge);
+  Until([this] { return lease_.gave_up.empty(); }, "the acknowledgement");
+  uplink_->OnGivenUpChanged();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
+  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 2U);
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2, welcome);
+  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 0U);
 }
 
 TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {
