@@ -80,6 +80,9 @@ LeaseStore::Kept LeaseStore::Load(BootTime now) const {
 }
 
 absl::Status LeaseStore::WriteEpoch(uint64_t epoch) const {
+  // Two at once would exchange the files twice, and leave the old epoch.
+  const std::scoped_lock lock(writer_->mutex);
+  if (epoch <= writer_->newest) return absl::OkStatus();
   BERTH_ASSIGN_OR_RETURN(const UniqueFd file, OpenSpare());
   const std::string spare = SparePath();
   const std::string text = fmt::format("{}\n", epoch);
@@ -96,7 +99,9 @@ absl::Status LeaseStore::WriteEpoch(uint64_t epoch) const {
     // Where there is no room for another one now, there may be by then.
     [[maybe_unused]] const absl::Status reserved = Reserve();
   }
-  return SyncParent(EpochPath());
+  BERTH_RETURN_IF_ERROR(SyncParent(EpochPath()));
+  writer_->newest = epoch;
+  return absl::OkStatus();
 }
 
 absl::Status LeaseStore::Reserve() const {

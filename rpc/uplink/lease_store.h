@@ -15,6 +15,8 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,8 @@ class LeaseStore {
   LeaseStore(std::string state_dir, std::string runtime_dir, std::string boot_id)
       : state_dir_(std::move(state_dir)),
         runtime_dir_(std::move(runtime_dir)),
-        boot_id_(std::move(boot_id)) {}
+        boot_id_(std::move(boot_id)),
+        writer_(std::make_shared<Writer>()) {}
 
   struct Kept {
     uint64_t highest_epoch = 0;
@@ -43,12 +46,18 @@ class LeaseStore {
 
   // Makes the directory and the spare file. An error harms nothing, unless the disk is full by then.
   [[nodiscard]] absl::Status Reserve() const;
-  // Once it returns OK the epoch outlives a power cut.
+  // Once it returns OK this epoch, or a higher one, outlives a power cut. One at a time, of all copies of
+  // this store: a thread that was left behind in it changes nothing that a later one has written.
   [[nodiscard]] absl::Status WriteEpoch(uint64_t epoch) const;
   // Whole after a crash of berthd.
   [[nodiscard]] absl::Status WriteLease(const Lease::Term& lease) const;
 
  private:
+  struct Writer {
+    std::mutex mutex;
+    uint64_t newest = 0;  // of this run
+  };
+
   [[nodiscard]] absl::StatusOr<UniqueFd> OpenSpare() const;
   [[nodiscard]] std::string EpochPath() const { return state_dir_ + "/scheduler/lease_epoch"; }
   [[nodiscard]] std::string SparePath() const { return EpochPath() + ".spare"; }
@@ -57,6 +66,7 @@ class LeaseStore {
   std::string state_dir_;
   std::string runtime_dir_;
   std::string boot_id_;
+  std::shared_ptr<Writer> writer_;
 };
 
 }  // namespace berth

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "base/temp_dir.h"
 
@@ -40,6 +42,29 @@ TEST_F(LeaseStoreTest, WhatWasWrittenIsReadAgain) {
   EXPECT_EQ(store.Load(kNow).highest_epoch, 17U);
   EXPECT_EQ(store.Load(kNow).lease, term);
   EXPECT_EQ(store.Load(kNow + hours(1)).lease, term) << "that it is over is for others to find";
+}
+
+// A thread that hung in its disk and was given up may come to its end long after another has written.
+TEST_F(LeaseStoreTest, AWriteThatComesLateChangesNothing) {
+  const LeaseStore store = Store();
+  const LeaseStore left_behind = store;
+  ASSERT_EQ(store.WriteEpoch(16), absl::OkStatus());
+  ASSERT_EQ(store.WriteEpoch(18), absl::OkStatus());
+  EXPECT_EQ(left_behind.WriteEpoch(17), absl::OkStatus());
+  EXPECT_EQ(left_behind.WriteEpoch(18), absl::OkStatus());
+  EXPECT_EQ(store.Load(kNow).highest_epoch, 18U);
+}
+
+TEST_F(LeaseStoreTest, SeveralThatWriteTheSameEpochAtOnceLeaveIt) {
+  for (uint64_t epoch = 1; epoch <= 50; ++epoch) {
+    const LeaseStore store = Store();
+    std::vector<std::jthread> writers;
+    for (int i = 0; i < 4; ++i) {
+      writers.emplace_back([store, epoch] { EXPECT_EQ(store.WriteEpoch(epoch), absl::OkStatus()); });
+    }
+    writers.clear();
+    ASSERT_EQ(store.Load(kNow).highest_epoch, epoch);
+  }
 }
 
 TEST_F(LeaseStoreTest, ALeaseOfAnotherBootOrEpochIsNone) {
