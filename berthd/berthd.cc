@@ -186,6 +186,7 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
   } else {
     report.volumes.broken.push_back(fmt::format("volumes.d: {}", MessageOf(volumes.status())));
   }
+  if (scheduler_) scheduler_->OnNodeChanged();
   co_return report;
 }
 

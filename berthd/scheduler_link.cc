@@ -90,6 +90,10 @@ void SchedulerLink::OnVolumeChanged(const std::string& plugin_id, const std::str
   if (uplink_) uplink_->OnVolumeChanged(plugin_id, volume_id, here);
 }
 
+void SchedulerLink::OnNodeChanged() {
+  if (uplink_) uplink_->OnNodeChanged();
+}
+
 void SchedulerLink::OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin) {
   if (uplink_) {
     uplink_->OnConsumerEnded(consumer, cause, origin);

@@ -48,6 +48,9 @@ class SchedulerLink final : public SchedulerDirectory {
   // Before the mounter's own, and before the destructor.
   [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline);
 
+  // What is told of the node itself may be different now: its runtimes, its problems.
+  void OnNodeChanged();
+
   // MounterOptions' hooks.
   void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
   void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);

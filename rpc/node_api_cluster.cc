@@ -71,7 +71,10 @@ NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeReq
   BERTH_CO_ASSIGN_OR_RETURN(const v1::ClaimAnswer granted,
                             co_await scheduler_.Claim(ask, request.wait(), call.deadline));
   const std::string consumer = fmt::format("{}/{}", ask.namespace_(), ask.consumer());
-  const auto mount = mounter_.MountOf(granted.plugin_id(), granted.volume_id(), consumer, ask.name());
+  // By the plugin's id or its driver's name, as in a publish.
+  const auto plugin_id = NodePlugin(granted.plugin_id());
+  const auto mount = mounter_.MountOf(plugin_id.ok() ? *plugin_id : granted.plugin_id(), granted.volume_id(),
+                                      consumer, ask.name());
   if (!mount) {
     co_return absl::AbortedError(
         fmt::format("volume {} was granted to {}, and is not published here: ask again", Shown(ask.volume()),

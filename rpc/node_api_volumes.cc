@@ -21,6 +21,11 @@ void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolume
   if (configured != runtimes.end()) *request.mutable_runtime() = ToProto(*configured);
 }
 
+std::string SaidBy(const CallInfo& call) {
+  if (call.origin == Origin::kScheduler) return "said by the scheduler";
+  return call.peer ? "said by " + call.peer->Describe() : "said by a program of this node";
+}
+
 }  // namespace
 
 NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
@@ -62,9 +67,8 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
 
 NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
-  BERTH_CO_ASSIGN_OR_RETURN(
-      const size_t released,
-      co_await mounter_.ConsumerEnded(request.consumer(), "said by a program of this node", call.deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(const size_t released,
+                            co_await mounter_.ConsumerEnded(request.consumer(), SaidBy(call), call.deadline));
   v1::EndConsumerResponse answer;
   answer.set_released(static_cast<int32_t>(released));
   co_return answer;
