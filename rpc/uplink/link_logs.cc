@@ -73,11 +73,11 @@ void LinkLogs::Request(const v1::LogRequest& request) {
   }
   ended_.erase(number);
   if (request.end()) return;
-  if (request.log_case() == v1::LogRequest::LOG_NOT_SET) {
+  if (!request.has_plugin() && !request.has_node()) {
     return End(number, absl::InvalidArgumentError("log: must say which"));
   }
-  // Those that are just ending count too: their readers are still there.
-  if (tasks_.size() >= kFollowed) {
+  // Of those that were ended just now the readers may still be there.
+  if (followed_.size() >= kFollowed || tasks_.size() >= 2 * kFollowed) {
     return End(number, absl::ResourceExhaustedError(fmt::format("{} logs are followed already", kFollowed)));
   }
   auto log = std::make_shared<Followed>(Followed{.request = request, .credit = request.credit()});
@@ -118,8 +118,7 @@ Awaitable<absl::Status> LinkLogs::Read(std::shared_ptr<Followed> log) {
 }
 
 void LinkLogs::End(uint64_t number, const absl::Status& why) {
-  // A scheduler that asks for more at once than it may is told of that many, and of no more.
-  if (ended_.size() < kFollowed || ended_.contains(number)) ended_[number] = ToEnd(why);
+  ended_[number] = ToEnd(why);
   ready_();
 }
 

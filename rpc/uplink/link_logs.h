@@ -23,12 +23,15 @@ namespace berth {
 class LinkLogs {
  public:
   static constexpr size_t kFollowed = 16;
+  static constexpr size_t kEnds = 64;
 
   // `ready` is called when NextToSend has something new.
   LinkLogs(asio::any_io_executor executor, NodeApi& api, std::function<void()> ready);
 
-  // A log that is asked for, or not any more. What is wrong with it is told in a LogEnd.
+  // A log that is asked for, or not any more. What is wrong with it is told in a LogEnd. To be called only
+  // while there is room() for one more of these.
   void Request(const v1::LogRequest& request);
+  [[nodiscard]] bool room() const { return ended_.size() < kEnds; }
   void Credit(const v1::LogCredit& credit);
 
   // The next message, of each log in turn.
@@ -50,7 +53,7 @@ class LinkLogs {
   NodeApi& api_;
   std::function<void()> ready_;
   std::map<uint64_t, std::shared_ptr<Followed>> followed_;
-  std::map<uint64_t, v1::LogEnd> ended_;  // to be told; as many as were asked for at once
+  std::map<uint64_t, v1::LogEnd> ended_;  // to be told: kEnds of refusals, and those that were followed
   uint64_t last_sent_ = 0;                // whose turn it was
   Condition changed_;
   TaskScope tasks_;

@@ -109,7 +109,9 @@ Awaitable<void> LinkSession::Read() {
     last_heard_ = Clock::now();
     const absl::Status handled = co_await Handle(*std::move(message));
     if (!handled.ok()) co_return End(handled);
-    co_await changed_.WaitUntil([this] { return refusals_.size() < kRefusals || ended_; }, TimePoint::max());
+    last_heard_ = Clock::now();
+    const auto room = [this] { return (refusals_.size() < kRefusals && logs_.room()) || ended_; };
+    co_await changed_.WaitUntil(room, TimePoint::max());
   }
 }
 
@@ -262,6 +264,7 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::Next() {
   co_return std::nullopt;
 }
 
+    Wake();  // The reader may wait for room.
 Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
   v1::NodeMessage message;
   v1::State& state = *message.mutable_state();
