@@ -37,7 +37,7 @@ v1::OperationResult Done() {
 // A reverse one, or one that only looks: repeating it is harmless.
 template <class Answer, class Fill>
 v1::OperationResult ResultOf(absl::StatusOr<Answer> answer, Fill fill) {
-  if (!answer.ok()) return Failed(answer.status(), OutcomeOf(answer.status(), /*may_be_there=*/false));
+  if (!answer.ok()) return Failed(answer.status(), OutcomeOf(answer.status()));
   v1::OperationResult result = Done();
   fill(result, *std::move(answer));
   return result;
@@ -49,7 +49,7 @@ void SetPlugin(v1::OperationResult& result, v1::Plugin plugin) {
 
 }  // namespace
 
-v1::Outcome OutcomeOf(const absl::Status& status, bool may_be_there) {
+v1::Outcome OutcomeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return v1::OUTCOME_DONE;
@@ -61,22 +61,30 @@ v1::Outcome OutcomeOf(const absl::Status& status, bool may_be_there) {
       return v1::OUTCOME_UNCERTAIN;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
-      return may_be_there ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_RETRY;
+    case absl::StatusCode::kResourceExhausted:
+      return v1::OUTCOME_RETRY;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kUnauthenticated:
-      return may_be_there ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED;
+      return v1::OUTCOME_FAILED;
     case absl::StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
       break;
   }
   return v1::OUTCOME_UNCERTAIN;
+}
+
+v1::Outcome OutcomeOfPublish(const absl::Status& status, bool may_be_there) {
+  const v1::Outcome outcome = OutcomeOf(status);
+  if (outcome == v1::OUTCOME_DONE || outcome == v1::OUTCOME_UNCERTAIN) return outcome;
+  if (may_be_there) return v1::OUTCOME_UNCERTAIN;
+  // Nothing is there: it may not be, or cannot be now.
+  return outcome == v1::OUTCOME_FAILED ? v1::OUTCOME_REFUSED : outcome;
 }
 
 Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, TimePoint deadline) {
@@ -128,7 +136,7 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
 Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest request, CallInfo call) {
   auto answer = co_await api_.PublishVolume(request, std::move(call));
   if (!answer.ok()) {
-    co_return Failed(answer.status(), OutcomeOf(answer.status(), api_.MayBePublished(request)));
+    co_return Failed(answer.status(), OutcomeOfPublish(answer.status(), api_.MayBePublished(request)));
   }
   v1::OperationResult result = Done();
   *result.mutable_publish() = *std::move(answer);
@@ -138,7 +146,7 @@ Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest
 
 Awaitable<v1::OperationResult> OperationRunner::Expand(v1::ExpandOperation expand, TimePoint deadline) {
   auto answer = co_await api_.ExpandHere(std::move(expand), deadline);
-  if (!answer.ok()) co_return Failed(answer.status(), OutcomeOf(answer.status(), /*may_be_there=*/false));
+  if (!answer.ok()) co_return Failed(answer.status(), OutcomeOf(answer.status()));
   v1::OperationResult result = Done();
   *result.mutable_expand() = *std::move(answer);
   co_return result;

@@ -17,9 +17,10 @@ namespace berth {
 using CallController =
     std::function<Awaitable<ControllerCalls::Result>(v1::ControllerCall call, TimePoint deadline)>;
 
-// What a failed operation of the node's own leaves behind. `may_be_there`: of a publish, that the node still
-// has it.
-[[nodiscard]] v1::Outcome OutcomeOf(const absl::Status& status, bool may_be_there);
+// What the end of an operation of the node's own means for what comes next.
+[[nodiscard]] v1::Outcome OutcomeOf(const absl::Status& status);
+// Of a publish. `may_be_there`: the node still has it.
+[[nodiscard]] v1::Outcome OutcomeOfPublish(const absl::Status& status, bool may_be_there);
 
 class OperationRunner {
  public:
