@@ -429,6 +429,11 @@ class Mounter {
   [[nodiscard]] virtual std::vector<VolumeView> ListDeclared() const = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
+  // Whether the kernel may keep the file system of a volume that is not here any more
+  // (UnpublishResult::may_live_on), and of which ones: until the node is restarted, or they were used here
+  // once more.
+  [[nodiscard]] virtual bool MayLiveOn(const std::string& plugin_id, const std::string& volume_id) const = 0;
+  [[nodiscard]] virtual std::vector<VolumeRef> LivingOn() const = 0;
   // A publication as its consumer's runtime needs it; nothing where it is not published.
   [[nodiscard]] virtual std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
                                                              const std::string& volume_id,

@@ -84,6 +84,10 @@ class MounterImpl final : public Mounter {
   std::vector<VolumeView> List() const override;
   std::vector<VolumeView> ListDeclared() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
+  bool MayLiveOn(const std::string& plugin_id, const std::string& volume_id) const override {
+    return context_.remainders.Of(plugin_id, volume_id).may_live_on;
+  }
+  std::vector<VolumeRef> LivingOn() const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(SecretsReference reference,
                                                                             TimePoint deadline) override {

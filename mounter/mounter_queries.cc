@@ -76,6 +76,15 @@ std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
   return actor->View();
 }
 
+std::vector<VolumeRef> MounterImpl::LivingOn() const {
+  std::vector<VolumeRef> living;
+  for (Remainder& left : context_.remainders.All()) {
+    if (left.may_live_on)
+      living.push_back({.plugin_id = std::move(left.plugin_id), .volume_id = std::move(left.volume_id)});
+  }
+  return living;
+}
+
 std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
   for (const auto& [key, actor] : volumes_) {

@@ -54,6 +54,12 @@ Remainder Remainders::Of(const std::string& plugin_id, const std::string& volume
   return {.plugin_id = plugin_id, .volume_id = volume_id};
 }
 
+std::vector<Remainder> Remainders::All() const {
+  std::vector<Remainder> all;
+  for (const auto& [key, kept] : kept_) all.push_back(kept.remainder);
+  return all;
+}
+
 Remainders::Rows Remainders::Set(const Remainder& remainder) {
   const std::string key = VolumePaths::VolumeKey(remainder.plugin_id, remainder.volume_id);
   Rows rows;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace berth {
 
@@ -48,6 +49,8 @@ class Remainders {
 
   // Of this volume; Nothing() where nothing remains.
   [[nodiscard]] Remainder Of(const std::string& plugin_id, const std::string& volume_id) const;
+
+  [[nodiscard]] std::vector<Remainder> All() const;
 
   // Puts `remainder` in the place of what remained of the volume. Returns the rows to write.
   [[nodiscard]] Rows Set(const Remainder& remainder);

@@ -180,6 +180,8 @@ void Uplink::Wake() {
   if (session_ != nullptr) session_->Wake();
   changed_.NotifyAll();
 }
+  for (const VolumeRef& volume : parts_.mounter.LivingOn())
+    OnVolumeChanged(volume.plugin_id, volume.volume_id, false);
 
 // --- The stream --------------------------------------------------------------------------------------------
 
@@ -308,7 +310,8 @@ std::optional<v1::LinkStatus> Uplink::Status() const {
 
 void Uplink::OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here) {
   ObjectKey key{.kind = ObjectKey::Kind::kVolume, .plugin_id = plugin_id, .volume_id = volume_id};
-  if (here) {
+  // One whose file system may live on is told as such for as long as that is so, also to who begins anew.
+  if (here || parts_.mounter.MayLiveOn(plugin_id, volume_id)) {
     state_.outbox.Changed(key);
   } else {
     state_.outbox.Removed(key);
@@ -385,7 +388,13 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
     }
     case ObjectKey::Kind::kVolume: {
       const auto view = parts_.mounter.Find(key.plugin_id, key.volume_id);
-      if (!view) co_return std::nullopt;
+      if (!view) {
+        if (!parts_.mounter.MayLiveOn(key.plugin_id, key.volume_id)) co_return std::nullopt;
+        object.mutable_removed()->mutable_volume()->set_plugin_id(key.plugin_id);
+        object.mutable_removed()->mutable_volume()->set_volume_id(IdText(key.volume_id));
+        object.mutable_removed()->set_may_live_on(true);
+        co_return object;
+      }
       v1::Volume& volume = *object.mutable_volume();
       volume = ToProto(*view, /*show_options=*/false);
       // What is of the moment.
