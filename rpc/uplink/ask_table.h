@@ -27,6 +27,10 @@ class AskTable {
  public:
   static constexpr size_t kOpen = 256;
 
+  // The number of the first ask. One that no other run of berthd begins with: an answer that comes late, from
+  // one run to the next, must not answer something else.
+  explicit AskTable(uint64_t first) : next_(first) {}
+
   // The number of the ask, new or an equal one's that is open. Whoever calls this calls Leave once. `ask` has
   // no number yet. RESOURCE_EXHAUSTED: kOpen are open.
   [[nodiscard]] absl::StatusOr<uint64_t> Add(v1::Ask ask);
@@ -57,7 +61,7 @@ class AskTable {
   std::map<std::string, uint64_t> open_;  // by their texts: those that are not answered
   std::set<uint64_t> to_ask_;
   std::set<uint64_t> to_withdraw_;
-  uint64_t next_ = 1;
+  uint64_t next_;
 };
 
 }  // namespace berth

@@ -38,7 +38,7 @@ std::vector<std::string> Sent(AskTable& table) {
 }
 
 TEST(AskTableTest, AnAskIsSentOnEachStreamUntilItIsAnswered) {
-  AskTable table;
+  AskTable table{1};
   const auto number = table.Add(Claim("v"));
   ASSERT_TRUE(number.ok());
   EXPECT_THAT(Sent(table), ElementsAre("claim 1 v"));
@@ -56,7 +56,7 @@ TEST(AskTableTest, AnAskIsSentOnEachStreamUntilItIsAnswered) {
 }
 
 TEST(AskTableTest, EqualAsksAreOneAndAllWhoWaitedTakeTheAnswer) {
-  AskTable table;
+  AskTable table{1};
   const uint64_t first = *table.Add(Claim("v"));
   EXPECT_EQ(*table.Add(Claim("v")), first);
   EXPECT_NE(*table.Add(Claim("w")), first);
@@ -68,7 +68,7 @@ TEST(AskTableTest, EqualAsksAreOneAndAllWhoWaitedTakeTheAnswer) {
 }
 
 TEST(AskTableTest, WhatNobodyWaitsForAnyMoreIsWithdrawnWhereItWasAsked) {
-  AskTable table;
+  AskTable table{1};
   const uint64_t asked = *table.Add(Claim("v"));
   EXPECT_THAT(Sent(table), ElementsAre("claim 1 v"));
   const uint64_t never_asked = *table.Add(Claim("w"));
@@ -79,7 +79,7 @@ TEST(AskTableTest, WhatNobodyWaitsForAnyMoreIsWithdrawnWhereItWasAsked) {
 }
 
 TEST(AskTableTest, ANewStreamNeedsNoWithdrawals) {
-  AskTable table;
+  AskTable table{1};
   const uint64_t asked = *table.Add(Claim("v"));
   EXPECT_THAT(Sent(table), ElementsAre("claim 1 v"));
   table.Leave(asked);
@@ -88,7 +88,7 @@ TEST(AskTableTest, ANewStreamNeedsNoWithdrawals) {
 }
 
 TEST(AskTableTest, AnAskThatWasAnsweredIsAskedAnewByTheNext) {
-  AskTable table;
+  AskTable table{1};
   const uint64_t first = *table.Add(Claim("v"));
   EXPECT_TRUE(table.Answer(AnswerTo(first)));
   EXPECT_FALSE(table.Answer(AnswerTo(first)));
@@ -96,7 +96,7 @@ TEST(AskTableTest, AnAskThatWasAnsweredIsAskedAnewByTheNext) {
 }
 
 TEST(AskTableTest, BeyondTheLimitAnAskIsRefused) {
-  AskTable table;
+  AskTable table{1};
   for (size_t i = 0; i < AskTable::kOpen; ++i) ASSERT_TRUE(table.Add(Claim(std::to_string(i))).ok());
   EXPECT_EQ(table.Add(Claim("one more")).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(table.Add(Claim("7")).ok());

@@ -15,7 +15,7 @@ Duration DurationOf(const google::protobuf::Duration& duration) {
 
 }  // namespace
 
-Awaitable<void> KeptLease::OnAnswer(v1::HeartbeatAnswer answer) {
+Awaitable<absl::Status> KeptLease::OnAnswer(v1::HeartbeatAnswer answer) {
   std::optional<LeaseGrant> grant;
   if (answer.has_lease()) {
     grant = {.epoch = answer.lease().epoch(), .duration = DurationOf(answer.lease().duration())};

@@ -13,7 +13,7 @@ class KeptLease final : public LinkLease {
 
   void OnStream() override { keeper_.OnStream(); }
   void OnHeartbeat(uint64_t number) override { keeper_.OnSent(number); }
-  [[nodiscard]] Awaitable<void> OnAnswer(v1::HeartbeatAnswer answer) override;
+  [[nodiscard]] Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) override;
   [[nodiscard]] v1::Refusal Judge(uint64_t epoch, bool forward) const override;
   [[nodiscard]] v1::LeaseState state() const override;
   [[nodiscard]] uint64_t epoch() const override { return keeper_.epoch(); }

@@ -10,11 +10,8 @@ namespace {
 // A link is dead after a few that were not answered; so many are never awaited at once.
 constexpr size_t kMostUnanswered = 64;
 
-std::string WhyRefused(const LeaseGrant& grant, uint64_t seen) {
+std::string WhyRefused(const LeaseGrant& grant) {
   if (grant.epoch == 0) return "a lease without an epoch";
-  if (grant.epoch < seen) {
-    return fmt::format("a lease of epoch {}, and {} was seen before", grant.epoch, seen);
-  }
   if (grant.duration < kShortestLease) {
     return fmt::format("a lease of {} ms; the shortest is 1 s",
                        std::chrono::duration_cast<std::chrono::milliseconds>(grant.duration).count());
@@ -48,7 +45,12 @@ AnswerVerdict Lease::OnAnswer(uint64_t number, const std::optional<LeaseGrant>& 
   // Those before it are not answered any more: what was sent later is the scheduler's newer word.
   sent_.erase(sent_.begin(), std::next(answered));
   if (!grant) return {.kind = AnswerVerdict::Kind::kHeard, .why = "no lease was granted"};
-  if (std::string why = WhyRefused(*grant, seen_); !why.empty()) return {.why = std::move(why)};
+  if (std::string why = WhyRefused(*grant); !why.empty()) return {.why = std::move(why)};
+  if (grant->epoch < seen_) {
+    return {.kind = AnswerVerdict::Kind::kOvertaken,
+            .why = fmt::format("a lease of epoch {}, and {} is obeyed: another scheduler has taken over",
+                               grant->epoch, seen_)};
+  }
 
   seen_ = grant->epoch;
   const uint64_t epoch_to_write = written_ < seen_ ? seen_ : 0;

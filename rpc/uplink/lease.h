@@ -15,7 +15,8 @@
 //   * Only the answer to the newest heartbeat that was answered counts. Each is answered once.
 //   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was heard
 //     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
-//   * One of a lower epoch is ignored. One that is over when it is heard grants nothing; its epoch counts.
+//   * One of a lower epoch grants nothing, and whoever gives it is not to be listened to (kOvertaken). One
+//   that is over when it is heard grants nothing; its epoch counts.
 //   * A lease that has run out says that nobody was heard. That a volume was let go is said by nobody here.
 //
 // Pure: no clock, no I/O. The caller passes the time in and does what is decided. Confined to the loop.
@@ -62,9 +63,10 @@ enum class LeaseVerdict {
 
 struct AnswerVerdict {
   enum class Kind {
-    kIgnored,  // nothing has changed; `why` says why
-    kHeard,    // no lease was granted, or it was over already; the one there is runs on
-    kGranted,  // the lease is another from now on
+    kIgnored,    // nothing has changed; `why` says why
+    kOvertaken,  // the same: the lease is of a scheduler that another one has taken over from
+    kHeard,      // no lease was granted, or it was over already; the one there is runs on
+    kGranted,    // the lease is another from now on
   };
   Kind kind = Kind::kIgnored;
   std::string why;

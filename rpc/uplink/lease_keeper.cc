@@ -111,22 +111,33 @@ void LeaseKeeper::OnExpired() {
                    "mounted{}, and nothing new is begun",
                    term.epoch, release ? ", but for volumes that only one node may write to" : ""));
   Withhold(term.ends);
-  if (release) {
-    for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
-      if (GivingUp(volume.plugin_id, volume.volume_id)) continue;
-      const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
-      tasks_.Spawn(name, GiveUp(std::move(volume), term.epoch));
-    }
-  }
+  if (release) GiveUpVolumes();
   Changed();
 }
 
-Awaitable<void> LeaseKeeper::OnAnswer(uint64_t number, std::optional<LeaseGrant> grant) {
+void LeaseKeeper::GiveUpVolumes() {
+  const uint64_t epoch = lease_.last()->epoch;
+  for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
+    if (GivingUp(volume.plugin_id, volume.volume_id)) continue;
+    const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
+    tasks_.Spawn(name, GiveUp(std::move(volume), epoch));
+  }
+}
+
+Awaitable<absl::Status> LeaseKeeper::OnAnswer(uint64_t number, std::optional<LeaseGrant> grant) {
   // One that ran out while nobody looked, as in a sleep, has run out, whatever comes now.
   Look();
   const AnswerVerdict verdict = lease_.OnAnswer(number, grant, BootClock::now());
+  if (verdict.kind == AnswerVerdict::Kind::kOvertaken) co_return absl::FailedPreconditionError(verdict.why);
   if (verdict.kind == AnswerVerdict::Kind::kIgnored) SPDLOG_WARN("ignored: {}", verdict.why);
-  if (verdict.epoch_to_write != 0) co_await WriteEpoch(verdict.epoch_to_write);
+  if (verdict.epoch_to_write != 0) {
+    // Nothing goes on for the old one while the new one is written down, and if this is cancelled.
+    if (confirmed_) {
+      Withhold(BootClock::now());
+      Changed();
+    }
+    co_await WriteEpoch(verdict.epoch_to_write);
+  }
 
   timer_.ExpireAt(lease_.NextLook());
   changed_.NotifyAll();
@@ -137,10 +148,11 @@ Awaitable<void> LeaseKeeper::OnAnswer(uint64_t number, std::optional<LeaseGrant>
     mounter_.Confirm(Origin::kScheduler);
     Changed();
   } else if (!valid && confirmed_) {
-    // Of a higher epoch nothing is granted, or it could not be written down.
+    // Of a higher epoch nothing is granted.
     Withhold(BootClock::now());
     Changed();
   }
+  co_return absl::OkStatus();
 }
 
 Awaitable<void> LeaseKeeper::WriteEpoch(uint64_t epoch) {
@@ -200,6 +212,8 @@ Awaitable<void> LeaseKeeper::GiveUp(VolumeRef volume, uint64_t epoch) {
     (void)co_await PutRow(RowOf(number), "", [] { return false; });
     rows_.DeleteSoon(RowOf(number));
     beginning_.erase(volume);
+    // It may have run out once more while that was written.
+    if (!back() && options_.on_expiry == LeasePolicy::kRelease) GiveUpVolumes();
     co_return;
   }
   beginning_.erase(volume);
@@ -233,6 +247,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
       // Told once it is on the disk: what was told is not taken back.
       (void)co_await PutRow(RowOf(number), released.SerializeAsString(), [] { return false; });
       given_up_[number] = std::move(released);
+      ForgetOlder(number);
       break;
     }
     const std::string error = Printable(MessageOf(result.status()));
@@ -284,6 +299,19 @@ void LeaseKeeper::Acknowledge(uint64_t number) {
   given_up_.erase(found);
   rows_.DeleteSoon(RowOf(number));
   Changed();
+}
+
+// Of one volume the newest says it all: a scheduler that never acknowledges costs no more than one row for
+// each.
+void LeaseKeeper::ForgetOlder(uint64_t number) {
+  const v1::GivenUp& newest = given_up_.at(number);
+  std::erase_if(given_up_, [&](const auto& entry) {
+    const v1::GivenUp& older = entry.second;
+    const bool same = older.plugin_id() == newest.plugin_id() && older.volume_id() == newest.volume_id();
+    if (!same || older.number() >= number || older.progress() != v1::GivenUp::RELEASED) return false;
+    rows_.DeleteSoon(RowOf(older.number()));
+    return true;
+  });
 }
 
 bool LeaseKeeper::GivingUp(const std::string& plugin_id, const std::string& volume_id) const {

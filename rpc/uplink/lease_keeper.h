@@ -74,8 +74,9 @@ class LeaseKeeper {
   // The heartbeat `number` is about to leave.
   void OnSent(uint64_t number) { lease_.OnSent(number, BootClock::now()); }
   // It is answered. Returns once what the answer says holds, also on the disk: to be awaited before the next
-  // message is read, since that may need it.
-  [[nodiscard]] Awaitable<void> OnAnswer(uint64_t number, std::optional<LeaseGrant> grant);
+  // message is read, since that may need it. FAILED_PRECONDITION: whoever answers was overtaken by a
+  // scheduler of a higher epoch, and is to be listened to no more.
+  [[nodiscard]] Awaitable<absl::Status> OnAnswer(uint64_t number, std::optional<LeaseGrant> grant);
 
   [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch) const {
     return lease_.Judge(kind, epoch, BootClock::now());
@@ -106,6 +107,8 @@ class LeaseKeeper {
   // Nothing forward any more, since the lease that ended at `since` is over or its epoch is.
   void Withhold(BootTime since);
   [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
+  // With policy RELEASE: those volumes that are not being given up yet.
+  void GiveUpVolumes();
   [[nodiscard]] Awaitable<void> GiveUp(VolumeRef volume, uint64_t epoch);
   // From RELEASING to RELEASED.
   [[nodiscard]] Awaitable<void> Finish(uint64_t number);
@@ -113,6 +116,7 @@ class LeaseKeeper {
   [[nodiscard]] Awaitable<bool> PutRow(std::string key, std::string value, std::function<bool()> given_up);
   [[nodiscard]] Awaitable<bool> Pause(int failures, std::function<bool()> ended);
   void SpawnFinish(uint64_t number);
+  void ForgetOlder(uint64_t number);
   [[nodiscard]] std::string RowOf(uint64_t number) const;
   void Tell(std::string type, std::string message, const VolumeRef& volume = {});
   void Changed();

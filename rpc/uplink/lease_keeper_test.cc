@@ -106,7 +106,7 @@ class LeaseKeeperTest : public MounterTestBase {
   // A heartbeat is sent and answered with a lease.
   void Grant(uint64_t epoch = 3, Duration duration = seconds(60)) {
     keeper_->OnSent(++heartbeat_);
-    loop_.RunVoid(keeper_->OnAnswer(heartbeat_, LeaseGrant{epoch, duration}));
+    EXPECT_EQ(loop_.Run(keeper_->OnAnswer(heartbeat_, LeaseGrant{epoch, duration})), absl::OkStatus());
   }
   // An earlier berthd has left a lease of `epoch` that ends then. The next Begin finds it.
   void Leave(BootTime ends, uint64_t epoch = 3) const {
@@ -204,6 +204,36 @@ TEST_F(LeaseKeeperTest, ALeaseOfAnEarlierBerthdRunsOutAndGivesNoRight) {
   Restart();
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
+}
+
+TEST_F(LeaseKeeperTest, ASchedulerThatWasOvertakenIsNotListenedTo) {
+  Grant(4);
+  keeper_->OnSent(++heartbeat_);
+  const absl::Status answered = loop_.Run(keeper_->OnAnswer(heartbeat_, LeaseGrant{3, seconds(60)}));
+  EXPECT_EQ(answered.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(answered.message()), HasSubstr("epoch 3, and 4 is obeyed"));
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid) << "the lease of the other one runs on";
+}
+
+// The link may break while a new epoch is written down.
+TEST_F(LeaseKeeperTest, NothingGoesOnForTheOldOneOnceAHigherEpochIsHeard) {
+  const Sleeper process;
+  Grant(3);
+  ASSERT_TRUE(Publish(For(process)).ok());
+  keeper_->OnSent(++heartbeat_);
+  {
+    TaskScope link(loop_.executor(), "link");
+    const auto answer = [this]() -> Awaitable<void> {
+      (void)co_await keeper_->OnAnswer(heartbeat_, LeaseGrant{4, seconds(60)});
+    };
+    link.Spawn("answer", answer());
+    ASSERT_TRUE(loop_.RunUntil([&] { return keeper_->epoch() == 4; }));
+    loop_.RunVoid(link.Join());
+  }
+  EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
+  Grant(4);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
 }
 
 TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {

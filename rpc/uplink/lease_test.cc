@@ -99,14 +99,14 @@ TEST(LeaseTest, OneThatIsOverWhenItIsHeardGrantsNothingAndItsEpochCounts) {
   EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(4))), LeaseVerdict::kAllow);
 }
 
-TEST(LeaseTest, ALowerEpochIsIgnoredForEver) {
+TEST(LeaseTest, ASchedulerOfALowerEpochIsOvertakenForEver) {
   Lease lease = Granted(3);
   lease.OnSent(2, At(seconds(2)));
-  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{2, hours(1)}, At(seconds(3))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{2, hours(1)}, At(seconds(3))).kind, Kind::kOvertaken);
   EXPECT_EQ(lease.NextLook(), At(seconds(10)));
   EXPECT_TRUE(lease.OnTime(At(seconds(10))));
   lease.OnSent(3, At(seconds(11)));
-  EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{2, hours(1)}, At(seconds(11))).kind, Kind::kIgnored);
+  EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{2, hours(1)}, At(seconds(11))).kind, Kind::kOvertaken);
   EXPECT_EQ(lease.Standing(At(seconds(11))), LeaseStanding::kExpired);
 }
 

@@ -69,6 +69,8 @@ class LinkConnection {
   // gRPC let go of it), or what Cut was told. Whoever waits is joined before this is destroyed.
   [[nodiscard]] Awaitable<absl::Status> Closed();
   [[nodiscard]] bool closed() const { return end_.has_value(); }
+  // Nothing more comes from the peer, whether gRPC has heard of that yet or not.
+  [[nodiscard]] bool peer_gone() const { return down_ended_ || closed(); }
 
   // Ends it now: what is on its way is lost. Close is still to come.
   void Cut(absl::Status why);

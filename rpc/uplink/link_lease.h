@@ -2,6 +2,8 @@
 // The lease keeper implements it (lease_keeper.h). Loop thread only.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,8 +23,8 @@ class LinkLease {
   virtual void OnStream() = 0;
   // Just before the heartbeat is sent.
   virtual void OnHeartbeat(uint64_t number) = 0;
-  // Returns once what the answer says holds.
-  [[nodiscard]] virtual Awaitable<void> OnAnswer(v1::HeartbeatAnswer answer) = 0;
+  // Returns once what the answer says holds. An error ends the stream: another scheduler has taken over.
+  [[nodiscard]] virtual Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) = 0;
 
   // LEASE_EPOCH, LEASE_NOT_VALID, or REFUSAL_NONE: it may be run. `forward`: it needs a valid lease.
   [[nodiscard]] virtual v1::Refusal Judge(uint64_t epoch, bool forward) const = 0;

@@ -68,7 +68,7 @@ LinkSession::LinkSession(asio::any_io_executor executor, LinkStream& stream, Lin
       tasks_(executor, "link"),
       last_heard_(Clock::now()) {}
 
-Awaitable<absl::Status> LinkSession::Run() {
+Awaitable<LinkEnd> LinkSession::Run() {
   co_await asio::this_coro::throw_if_cancelled(false);
   state_.operations.BeginStream();
   state_.asks.BeginStream();
@@ -83,8 +83,9 @@ Awaitable<absl::Status> LinkSession::Run() {
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await tasks_.Join();
   co_await logs_.Shutdown();
-  absl::Status closed = co_await stream_.Close();
-  co_return broken_ && !closed.ok() ? std::move(closed) : *ended_;
+  LinkEnd closed = co_await stream_.Close();
+  if (!broken_ || closed.why.ok()) closed = {.why = *ended_};
+  co_return closed;
 }
 
 void LinkSession::End(absl::Status why) {
@@ -106,8 +107,9 @@ Awaitable<void> LinkSession::Read() {
       broken_ = !ended_;
       co_return End(message.status());
     }
-    last_heard_ = Clock::now();
+    handling_ = true;
     const absl::Status handled = co_await Handle(*std::move(message));
+    handling_ = false;
     if (!handled.ok()) co_return End(handled);
     last_heard_ = Clock::now();
     const auto room = [this] { return (refusals_.size() < kRefusals && logs_.room()) || ended_; };
@@ -121,7 +123,7 @@ Awaitable<absl::Status> LinkSession::Handle(v1::SchedulerMessage message) {
   if (!welcome_) co_return absl::InvalidArgumentError("the scheduler's first message is not Welcome");
   switch (message.message_case()) {
     case Message::kHeartbeatAnswer:
-      co_await host_.OnHeartbeatAnswer(message.heartbeat_answer());
+      BERTH_CO_RETURN_IF_ERROR(co_await host_.OnHeartbeatAnswer(message.heartbeat_answer()));
       break;
     case Message::kOperation:
       if (auto refused = host_.OnOperation(std::move(*message.mutable_operation()))) {
@@ -162,6 +164,7 @@ absl::Status LinkSession::HandleWelcome(const v1::Welcome& welcome) {
   BERTH_RETURN_IF_ERROR(host_.OnWelcome(welcome));
   const bool this_run = welcome.have().run_id() == run_id_;
   state_.outbox.Begin(this_run ? std::optional(welcome.have().revision()) : std::nullopt);
+  host_.OnBegun();
   heartbeat_interval_ = HeartbeatInterval(welcome);
   next_heartbeat_ = Clock::now();
   if (welcome.has_events()) {
@@ -187,7 +190,8 @@ Awaitable<void> LinkSession::Write() {
   }
   while (!ended_) {
     const TimePoint now = Clock::now();
-    if (now - last_heard_ >= LongestSilence()) {
+    // Who waits for this node's disk is not silent.
+    if (!handling_ && now - last_heard_ >= LongestSilence()) {
       const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_heard_);
       co_return End(absl::UnavailableError(
           fmt::format("the scheduler has not been heard for {} ms: the link is dead", silent.count())));
@@ -204,7 +208,8 @@ Awaitable<void> LinkSession::Write() {
       if (!co_await Send(*std::move(message))) co_return;
       continue;
     }
-    TimePoint until = std::min(next_heartbeat_, last_heard_ + LongestSilence());
+    TimePoint until = next_heartbeat_;
+    if (!handling_) until = std::min(until, last_heard_ + LongestSilence());
     const bool state = StateToSend();
     if (state) until = std::min(until, next_state_);
     // State that only now is to be sent has a time of its own.
@@ -259,12 +264,12 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::Next() {
   if (auto events = NextEvents()) co_return events;
   if (auto lines = logs_.NextToSend()) {
     *message.mutable_log_lines() = *std::move(lines);
+    Wake();  // The reader may wait for room.
     co_return message;
   }
   co_return std::nullopt;
 }
 
-    Wake();  // The reader may wait for room.
 Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
   v1::NodeMessage message;
   v1::State& state = *message.mutable_state();
@@ -283,6 +288,9 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
     const size_t hash = std::hash<std::string>{}(text);
     if (change->removed) {
       told_.erase(change->key);
+    } else if (change->key.number != 0) {
+      // What is acknowledged leaves without a removal, and would stay here; its owner tells it when it
+      // changes.
     } else if (const auto [told, first] = told_.try_emplace(change->key, hash); !first) {
       if (std::exchange(told->second, hash) == hash) continue;
     }

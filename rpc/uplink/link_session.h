@@ -40,13 +40,17 @@ class LinkHost {
   [[nodiscard]] virtual v1::Hello MakeHello() = 0;
   // An error ends the stream: the scheduler is not ours, or speaks another protocol.
   [[nodiscard]] virtual absl::Status OnWelcome(const v1::Welcome& welcome) = 0;
+  // The stream goes on where the scheduler stands: whatever is told on each one until it is acknowledged is
+  // to be told again.
+  virtual void OnBegun() = 0;
   // How the object is now; nothing where there is none. What changes all the time is left out.
   [[nodiscard]] virtual Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) = 0;
 
   // Just before it is sent.
   virtual void OnHeartbeat(uint64_t number) = 0;
   // Nothing else that arrived after it is handed over before this returns: it may need the lease.
-  [[nodiscard]] virtual Awaitable<void> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) = 0;
+  // An error ends the stream.
+  [[nodiscard]] virtual Awaitable<absl::Status> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) = 0;
   // What is to be answered at once, without being remembered: a refusal.
   [[nodiscard]] virtual std::optional<v1::OperationResult> OnOperation(v1::Operation operation) = 0;
   virtual void OnCancel(uint64_t operation_id) = 0;
@@ -78,10 +82,10 @@ class LinkSession {
   LinkSession(asio::any_io_executor executor, LinkStream& stream, LinkState& state, EventLog& events,
               NodeApi& api, LinkHost& host, LinkTimes times = {});
 
-  // From Hello until the stream ends, or is ended; says why. Nothing of it runs any more then, and the stream
+  // From Hello until the stream ends, or is ended; says how. Nothing of it runs any more then, and the stream
   // is closed, also where the caller is cancelled (CANCELLED). Cancellation is off for the caller
   // afterwards.
-  [[nodiscard]] Awaitable<absl::Status> Run();
+  [[nodiscard]] Awaitable<LinkEnd> Run();
 
   // There may be something to send.
   void Wake() { changed_.NotifyAll(); }
@@ -121,7 +125,8 @@ class LinkSession {
   std::string run_id_;  // of Hello
   std::optional<v1::Welcome> welcome_;
   std::optional<absl::Status> ended_;
-  bool broken_ = false;  // by the stream itself, which knows why
+  bool broken_ = false;    // by the stream itself, which knows why
+  bool handling_ = false;  // a message, which may take the disk its time
   TimePoint last_heard_;
   Duration heartbeat_interval_{};
   TimePoint next_heartbeat_{};

@@ -13,6 +13,12 @@
 
 namespace berth {
 
+// How a stream ended.
+struct LinkEnd {
+  absl::Status why;
+  bool said = false;  // by the scheduler itself, over a connection that stood
+};
+
 class LinkStream {
  public:
   virtual ~LinkStream() = default;
@@ -27,10 +33,10 @@ class LinkStream {
   [[nodiscard]] virtual Awaitable<absl::Status> Recheck() = 0;
   // The name under which the scheduler was accepted.
   [[nodiscard]] virtual std::string peer() const = 0;
-  // Ends it, where it has not ended, and says how it ended: the scheduler's status, or what broke it; OK: it
-  // was ended in order. Nothing of it runs any more when this returns. Bounded. Before the destructor, and
-  // once nobody sends or receives any more.
-  [[nodiscard]] virtual Awaitable<absl::Status> Close() = 0;
+  // Ends it, where it has not ended, and says how it ended: with the scheduler's status, by what broke it,
+  // or, OK, in order. Nothing of it runs any more when this returns. Bounded. Before the destructor, and once
+  // nobody sends or receives any more.
+  [[nodiscard]] virtual Awaitable<LinkEnd> Close() = 0;
 };
 
 class LinkDialer {

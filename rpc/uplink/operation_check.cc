@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "rpc/controller_check.h"
 #include "rpc/convert_volume.h"
 #include "rpc/request_check.h"
 #include "rpc/request_parts.h"
@@ -290,6 +291,7 @@ absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::O
         return absl::UnimplementedError(
             "controller.request: not set, or of a kind that this node does not know");
       }
+      AddAll("controller.", CheckControllerCall(operation->controller()), mistakes);
       break;
     case v1::Operation::KIND_NOT_SET:
       return absl::UnimplementedError("kind: not set, or one that this node does not know");

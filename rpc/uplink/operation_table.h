@@ -41,7 +41,6 @@ class OperationTable {
   // What was kept from before, in any order; before all else.
   void RestoreResult(v1::OperationResult result, std::string subject);
   void RestoreAcknowledged(uint64_t id) { acknowledged_.insert(id); }
-  void RestoreSettled(uint64_t below) { settled_below_ = below; }
 
   struct Admission {
     enum class Kind {
@@ -57,6 +56,10 @@ class OperationTable {
   // `subject`: what it is about, in words, the same for equal operations: an id stands for one of them.
   [[nodiscard]] Admission Admit(uint64_t id, const std::string& subject);
 
+  // Whether the results that are kept, and one of so many bytes, are within the limit.
+  [[nodiscard]] bool HasRoomFor(size_t bytes) const {
+    return answered_bytes_ + bytes <= limits_.result_bytes;
+  }
   // What a running operation came to. It is kept, and sent from now on.
   void Finish(v1::OperationResult result);
 

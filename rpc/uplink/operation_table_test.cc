@@ -144,7 +144,7 @@ TEST_F(OperationTableTest, LongResultsCountByTheirLength) {
 TEST_F(OperationTableTest, WhatWasKeptIsAnsweredAfterARestart) {
   table_.RestoreResult(Result(1, "before"), "publish v");
   table_.RestoreAcknowledged(2);
-  table_.RestoreSettled(1);
+  (void)table_.Acknowledge({}, 1);
   EXPECT_EQ(Admit(1), Kind::kAnswered);
   EXPECT_THAT(Sent(table_), ElementsAre(1));
   EXPECT_EQ(table_.Admit(2, "publish v").refusal, v1::SETTLED);
@@ -153,7 +153,7 @@ TEST_F(OperationTableTest, WhatWasKeptIsAnsweredAfterARestart) {
 
 TEST_F(OperationTableTest, TheHighestIdIsThatOfAllThatIsKnown) {
   EXPECT_EQ(table_.highest_id(), 0U);
-  table_.RestoreSettled(5);
+  (void)table_.Acknowledge({}, 5);
   EXPECT_EQ(table_.highest_id(), 4U);
   EXPECT_EQ(Admit(7), Kind::kRun);
   EXPECT_EQ(table_.highest_id(), 7U);

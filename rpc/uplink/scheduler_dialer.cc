@@ -42,16 +42,18 @@ class DialledStream final : public LinkStream {
   Awaitable<absl::Status> Recheck() override {
     if (!by_certificate_) co_return absl::OkStatus();
     const auto now = co_await dialer_.Identity(Clock::now() + kFilesReadWithin);
-    // Files that cannot be read are an operator's mistake in the middle of a change: what was read last counts on,
-    // with its dates.
+    // Files that cannot be read are an operator's mistake in the middle of a change: what was read last
+    // counts on, with its dates.
     const std::shared_ptr<const TlsIdentity> identity = now.ok() ? *now : dialer_.last_identity();
     co_return connection_->Recheck(*identity, WallClock::now());
   }
 
   std::string peer() const override { return connection_->peer_name(); }
 
-  Awaitable<absl::Status> Close() override {
+  Awaitable<LinkEnd> Close() override {
     absl::Status status = co_await stream_->Finish(Clock::now() + kEndsWithin);
+    // The end of a connection is known here before gRPC hears of it.
+    const bool said = !connection_->peer_gone();
     // What broke the connection is known here, not to gRPC.
     if (absl::IsUnavailable(status) && connection_->closed()) {
       const absl::Status broken = co_await connection_->Closed();
@@ -60,7 +62,7 @@ class DialledStream final : public LinkStream {
     stream_.reset();
     co_await connection_->Close();
     if (status.ok()) status = absl::UnavailableError("the scheduler has ended the stream");
-    co_return status;
+    co_return LinkEnd{.why = std::move(status), .said = said};
   }
 
  private:

@@ -28,9 +28,13 @@ constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kEndedConsumers = 4096;
 // A message has room for so many with names as long as may be.
 constexpr int kPublicationsTold = 1000;
+// What one object, and one result, has at most: a message has up to 4 MiB, and holds more than this.
+constexpr size_t kObjectBytes = size_t{2} << 20;
+constexpr size_t kResultBytes = (size_t{3} << 20) + (size_t{1} << 19);
 constexpr size_t kRefusalsTold = 32;
 // Plugins that change all the time are looked at so often.
 constexpr auto kPluginsEvery = std::chrono::milliseconds(200);
+constexpr auto kNodeLook = std::chrono::seconds(30);
 constexpr auto kWriteAgainAfter = std::chrono::seconds(1);
 
 constexpr std::string_view kResultRow = "result/";
@@ -56,6 +60,22 @@ std::optional<uint64_t> NumberIn(std::string_view text, std::string_view prefix 
 std::string RandomId() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
+}
+
+// What other runs of berthd began with is far away; exact in languages whose numbers are doubles.
+uint64_t FirstAsk() {
+  std::random_device random;
+  return std::uniform_int_distribution<uint64_t>(1, uint64_t{1} << 52)(random);
+}
+
+// What would fit into no message, on this stream or any other, or beside no other result, is told without its
+// answer.
+void TakeAnswerAway(v1::OperationResult* result, v1::Outcome outcome, const std::string& why) {
+  if (result->outcome() != v1::OUTCOME_DONE) return;
+  result->clear_answer();
+  result->set_code(static_cast<int>(absl::StatusCode::kResourceExhausted));
+  result->set_message(why);
+  result->set_outcome(outcome);
 }
 
 v1::OperationResult Refused(uint64_t id, v1::Refusal refusal, absl::StatusCode code, std::string_view why) {
@@ -106,6 +126,7 @@ Uplink::Uplink(asio::any_io_executor executor, UplinkOptions options, UplinkPart
       parts_(std::move(parts)),
       runner_(parts_.api, parts_.controller),
       run_id_(RandomId()),
+      state_{.outbox = Outbox(), .operations = OperationTable(), .asks = AskTable(FirstAsk())},
       changed_(executor),
       tasks_(executor, "uplink"),
       operations_(executor, "operations of the scheduler") {
@@ -116,6 +137,7 @@ Uplink::Uplink(asio::any_io_executor executor, UplinkOptions options, UplinkPart
 Uplink::~Uplink() = default;
 
 void Uplink::Restore(std::map<std::string, std::string> rows) {
+  uint64_t settled_below = 0;
   for (auto& [key, value] : rows) {
     if (const auto id = NumberIn(key, kResultRow)) {
       link::v1::StoredResult stored;
@@ -134,7 +156,7 @@ void Uplink::Restore(std::map<std::string, std::string> rows) {
       ended_consumers_[*ended] = std::move(consumer);
       next_ended_ = std::max(next_ended_, *ended + 1);
     } else if (key == kSettledRow) {
-      state_.operations.RestoreSettled(NumberIn(value).value_or(0));
+      settled_below = NumberIn(value).value_or(0);
     } else if (key == kEndedNumberRow) {
       next_ended_ = std::max(next_ended_, NumberIn(value).value_or(0));
     } else if (key == kInstanceRow) {
@@ -142,6 +164,11 @@ void Uplink::Restore(std::map<std::string, std::string> rows) {
     } else if (key == kClusterRow) {
       cluster_id_ = value.substr(1);  // a row is not empty, a name may be
     }
+  }
+  // Of what is settled there may be rows still that were to go when berthd was killed.
+  for (const uint64_t id : state_.operations.Acknowledge({}, settled_below).forgotten) {
+    parts_.rows.DeleteSoon(Row(kAcknowledgedRow, id));
+    parts_.rows.DeleteSoon(Row(kResultRow, id));
   }
   if (instance_id_.empty()) {
     instance_id_ = RandomId();
@@ -153,6 +180,8 @@ void Uplink::Start() {
   state_.outbox.Changed({.kind = ObjectKey::Kind::kNode});
   for (const VolumeView& volume : parts_.mounter.List())
     OnVolumeChanged(volume.plugin_id, volume.volume_id, true);
+  for (const VolumeRef& volume : parts_.mounter.LivingOn())
+    OnVolumeChanged(volume.plugin_id, volume.volume_id, false);
   OnGivenUpChanged();
   tasks_.Spawn("plugins", FollowPlugins());
   tasks_.Spawn("node", FollowNode());
@@ -180,8 +209,6 @@ void Uplink::Wake() {
   if (session_ != nullptr) session_->Wake();
   changed_.NotifyAll();
 }
-  for (const VolumeRef& volume : parts_.mounter.LivingOn())
-    OnVolumeChanged(volume.plugin_id, volume.volume_id, false);
 
 // --- The stream --------------------------------------------------------------------------------------------
 
@@ -203,8 +230,8 @@ Awaitable<void> Uplink::Run() {
     if (!ended.welcomed) {
       schedule.OnFailed(now, Random());
     } else {
-      const auto end =
-          absl::IsUnavailable(ended.why) ? DialSchedule::End::kUnavailable : DialSchedule::End::kBroken;
+      const bool elsewhere = ended.said && absl::IsUnavailable(ended.why);
+      const auto end = elsewhere ? DialSchedule::End::kUnavailable : DialSchedule::End::kBroken;
       schedule.OnLinkEnded(end, now - *ended.welcomed, now, Random());
     }
   }
@@ -221,14 +248,14 @@ Awaitable<Uplink::Ended> Uplink::RunOnce(std::string address) {
   welcomed_.reset();
   LinkSession session(executor_, **stream, state_, parts_.events, parts_.api, *this, options_.times);
   session_ = &session;
-  absl::Status why = co_await session.Run();
+  LinkEnd end = co_await session.Run();
   session_ = nullptr;
   SetState(v1::LinkStatus::DIALLING);
   // The session ended in order, with cancellation off: it begins again here.
   if (tasks_.cancelled()) throw boost::system::system_error(asio::error::operation_aborted);
   co_await asio::this_coro::reset_cancellation_state(asio::enable_terminal_cancellation());
   co_await asio::this_coro::throw_if_cancelled(true);
-  co_return Ended{.why = std::move(why), .welcomed = welcomed_};
+  co_return Ended{.why = std::move(end.why), .said = end.said, .welcomed = welcomed_};
 }
 
 void Uplink::TellEnd(const std::string& address, const Ended& ended) {
@@ -277,6 +304,12 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
                     "berthd and remove link.db from its state directory",
                     Shown(*cluster_id_), Shown(welcome.cluster_id())));
   }
+  if (const uint64_t obeyed = parts_.lease.epoch();
+      welcome.lease_epoch() != 0 && welcome.lease_epoch() < obeyed) {
+    return absl::FailedPreconditionError(
+        fmt::format("the scheduler is of lease epoch {}, and {} is obeyed: another one has taken over",
+                    welcome.lease_epoch(), obeyed));
+  }
   if (!cluster_id_) {
     cluster_id_ = welcome.cluster_id();
     parts_.rows.PutSoon(std::string(kClusterRow), "=" + *cluster_id_);
@@ -291,6 +324,15 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
        .message = fmt::format("{}{}{}", status_.address(), status_.peer().empty() ? "" : ", as ",
                               Shown(status_.peer()))});
   return absl::OkStatus();
+}
+
+void Uplink::OnBegun() {
+  for (const auto& [number, ended] : ended_consumers_) {
+    state_.outbox.Changed({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
+  }
+  for (const auto& [number, text] : given_up_) {
+    state_.outbox.Changed({.kind = ObjectKey::Kind::kGivenUp, .number = number});
+  }
 }
 
 void Uplink::OnSynced() { SetState(v1::LinkStatus::SYNCED); }
@@ -329,13 +371,13 @@ void Uplink::OnGivenUpChanged() {
   const auto key = [](uint64_t number) {
     return ObjectKey{.kind = ObjectKey::Kind::kGivenUp, .number = number};
   };
-  std::set<uint64_t> before = std::exchange(given_up_, {});
+  std::map<uint64_t, std::string> before = std::exchange(given_up_, {});
   for (const v1::GivenUp& given_up : parts_.lease.given_up()) {
-    state_.outbox.Changed(key(given_up.number()));  // one that looks as it did is not sent again
-    given_up_.insert(given_up.number());
-    before.erase(given_up.number());
+    const std::string& now = given_up_[given_up.number()] = given_up.SerializeAsString();
+    const auto known = before.extract(given_up.number());
+    if (known.empty() || known.mapped() != now) state_.outbox.Changed(key(given_up.number()));
   }
-  for (const uint64_t acknowledged : before) state_.outbox.Forget(key(acknowledged));
+  for (const auto& [acknowledged, text] : before) state_.outbox.Forget(key(acknowledged));
   Wake();
 }
 
@@ -353,12 +395,22 @@ void Uplink::OnConsumerEnded(const std::string& consumer, const std::string& cau
   parts_.rows.PutSoon(std::string(kEndedNumberRow), std::to_string(next_ended_));
   state_.outbox.Changed({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
   // What its volumes say is sent all the same.
-  if (ended_consumers_.size() > kEndedConsumers) DropEndedConsumer(ended_consumers_.begin()->first);
+  if (ended_consumers_.size() > kEndedConsumers) {
+    DropEndedConsumer(ended_consumers_.begin()->first);
+    if (!std::exchange(told_dropped_, true)) {
+      parts_.events.Append(
+          {.type = "scheduler.untold",
+           .message = fmt::format("{} ended consumers wait to be acknowledged by the scheduler: the "
+                                  "oldest are told no more, only how their volumes stand",
+                                  kEndedConsumers)});
+    }
+  }
   Wake();
 }
 
 void Uplink::DropEndedConsumer(uint64_t number) {
   if (ended_consumers_.erase(number) == 0) return;
+  if (ended_consumers_.empty()) told_dropped_ = false;
   state_.outbox.Forget({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
   parts_.rows.DeleteSoon(Row(kEndedRow, number));
 }
@@ -403,6 +455,11 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       volume.clear_next_retry_at();
       if (const int beyond = volume.publications_size() - kPublicationsTold; beyond > 0) {
         volume.mutable_publications()->DeleteSubrange(kPublicationsTold, beyond);
+      }
+      // What is wrong with each of them may be long.
+      while (volume.ByteSizeLong() > kObjectBytes && volume.publications_size() > 0) {
+        const int left = volume.publications_size() / 2;
+        volume.mutable_publications()->DeleteSubrange(left, volume.publications_size() - left);
       }
       co_return object;
     }
@@ -452,7 +509,8 @@ Awaitable<void> Uplink::FollowPlugins() {
 Awaitable<void> Uplink::FollowNode() {
   // What follows from volumes and plugins (how many, what is wrong) takes a look at all of them.
   while (true) {
-    co_await changed_.WaitUntil([this] { return node_changed_; }, TimePoint::max());
+    // What nobody tells of, such as a disk that is full now, is seen with the next look.
+    co_await changed_.WaitUntil([this] { return node_changed_; }, Clock::now() + kNodeLook);
     node_changed_ = false;
     OnNodeChanged();
     co_await SleepUntil(Clock::now() + options_.node_state_every);
@@ -468,7 +526,10 @@ std::optional<v1::OperationResult> Uplink::OnOperation(v1::Operation operation) 
   }
   OperationFacts facts = FactsOf(operation);
   const bool known = state_.operations.SubjectOf(id) != nullptr;
-  const v1::Refusal lease = parts_.lease.Judge(operation.lease_epoch(), facts.forward && !known);
+  // A repeat does nothing, and is answered whatever has become of the lease: "nothing was begun" would be a
+  // lie.
+  const v1::Refusal lease =
+      known ? v1::REFUSAL_NONE : parts_.lease.Judge(operation.lease_epoch(), facts.forward);
   if (lease != v1::REFUSAL_NONE) {
     return Refused(id, lease, CodeOf(lease), WordsFor(lease, operation.lease_epoch(), parts_.lease));
   }
@@ -515,6 +576,15 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
     result = Refused(id, v1::REFUSAL_NONE, prepared.code(), MessageOf(prepared));
   }
   result.set_id(id);
+  if (const size_t bytes = result.ByteSizeLong(); bytes > kResultBytes) {
+    TakeAnswerAway(&result, facts.changes ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED,
+                   fmt::format("{}the answer has {} bytes, at most {} are told",
+                               facts.changes ? "done, but " : "", bytes, kResultBytes));
+  } else if (!facts.changes && !state_.operations.HasRoomFor(bytes)) {
+    // Those that were begun together may be more than what is kept.
+    TakeAnswerAway(&result, v1::OUTCOME_RETRY,
+                   "too many results wait to be acknowledged: ask again when they are");
+  }
   running_.erase(id);
   if (facts.changes) co_await KeepResult(result, facts.subject);
   state_.operations.Finish(std::move(result));
@@ -538,11 +608,13 @@ Awaitable<void> Uplink::KeepResult(v1::OperationResult result, std::string subje
   const std::string value = stored.SerializeAsString();
   // What the scheduler has once heard must be heard again by whoever asks again: it is not told before it is
   // kept.
-  while (true) {
+  for (int failures = 1;; ++failures) {
     const absl::Status kept = co_await parts_.rows.Put(key, value);
     if (kept.ok()) co_return;
-    SPDLOG_WARN("link.db: the result of operation {} waits to be written: {}", stored.result().id(),
-                MessageOf(kept));
+    if (failures == 1) {
+      SPDLOG_WARN("link.db: the result of operation {} waits to be written: {}", stored.result().id(),
+                  MessageOf(kept));
+    }
     co_await SleepUntil(Clock::now() + kWriteAgainAfter);
   }
 }

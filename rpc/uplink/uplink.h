@@ -101,9 +101,10 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // LinkHost.
   [[nodiscard]] v1::Hello MakeHello() override;
   [[nodiscard]] absl::Status OnWelcome(const v1::Welcome& welcome) override;
+  void OnBegun() override;
   [[nodiscard]] Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) override;
   void OnHeartbeat(uint64_t number) override { parts_.lease.OnHeartbeat(number); }
-  [[nodiscard]] Awaitable<void> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) override {
+  [[nodiscard]] Awaitable<absl::Status> OnHeartbeatAnswer(v1::HeartbeatAnswer answer) override {
     return parts_.lease.OnAnswer(std::move(answer));
   }
   [[nodiscard]] std::optional<v1::OperationResult> OnOperation(v1::Operation operation) override;
@@ -117,6 +118,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // One attempt, and the stream that comes of it, to its end.
   struct Ended {
     absl::Status why;
+    bool said = false;  // by the scheduler
     std::optional<TimePoint> welcomed;
   };
   [[nodiscard]] Awaitable<Ended> RunOnce(std::string address);
@@ -148,12 +150,13 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   std::map<uint64_t, std::shared_ptr<Running>> running_;
   std::map<uint64_t, v1::EndedConsumer> ended_consumers_;
   uint64_t next_ended_ = 1;
-  std::set<uint64_t> given_up_;                  // those that the outbox knows
+  std::map<uint64_t, std::string> given_up_;     // as the outbox knows them
   std::map<std::string, size_t> known_plugins_;  // their hashes
   bool node_changed_ = false;
 
   v1::LinkStatus status_;  // what does not follow from the rest
   bool told_lost_ = false;
+  bool told_dropped_ = false;            // that ended consumers are told no more
   std::set<std::string> told_refusals_;  // since there was a stream
   Condition changed_;                    // answers, the node
   TaskScope tasks_;

@@ -180,6 +180,20 @@ class UplinkTest : public NodeApiTest {
     return operation;
   }
 
+  static v1::Operation Attach(uint64_t id) {
+    v1::Operation operation;
+    operation.set_id(id);
+    operation.set_lease_epoch(1);
+    operation.mutable_controller()->set_plugin_id("p");
+    auto& attach = *operation.mutable_controller()->mutable_attach();
+    attach.set_volume_id("v");
+    attach.set_node_id("storage-1");
+    attach.mutable_volume_capability()->mutable_mount();
+    attach.mutable_volume_capability()->mutable_access_mode()->set_mode(
+        ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_WRITER);
+    return operation;
+  }
+
   std::vector<std::string> EventTypes() {
     std::vector<std::string> types;
     for (const Event& event : events_.After(0, 100).events) types.push_back(event.type);
@@ -371,6 +385,53 @@ TEST_F(UplinkTest, WithoutAValidLeaseNothingIsPublishedAndWhatIsHereMayLeave) {
   EXPECT_TRUE(AwaitResult(2).unpublish().was_published());
 }
 
+// "Nothing was begun" would be a lie.
+TEST_F(UplinkTest, ARepeatIsAnsweredUnderWhateverEpochItWasFirstAskedFor) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(7));
+  Until([this] { return mounter_.publishing == 1; }, "the publish");
+  lease_.current_epoch = 2;
+  Say(Publish(7));
+  v1::Operation other = Publish(8, "w");
+  Say(other);
+  EXPECT_EQ(AwaitResult(8).refusal(), v1::LEASE_EPOCH);
+  EXPECT_EQ(ResultOf(7), nullptr);
+  mounter_.Release();
+  EXPECT_EQ(AwaitResult(7).outcome(), v1::OUTCOME_DONE);
+}
+
+TEST_F(UplinkTest, AResultThatWasSettledWhenBerthdWasKilledDoesNotComeBack) {
+  control_.Add("p");
+  Start();
+  Greet();
+  Say(Publish(7));
+  AwaitResult(7);
+  Stop();
+  rows_.rows["settled"] = "8";
+  rows_.rows["acknowledged/6"] = "1";
+  Start();
+  Greet(2);
+  EXPECT_EQ(ResultOf(7), nullptr);
+  EXPECT_THAT(rows_.rows, Not(Contains(Key("result/7"))));
+  EXPECT_THAT(rows_.rows, Not(Contains(Key("acknowledged/6"))));
+  Say(Publish(7));
+  EXPECT_EQ(AwaitResult(7).refusal(), v1::SETTLED);
+}
+
+// It would end this stream and every one after it.
+TEST_F(UplinkTest, AResultThatFitsIntoNoMessageIsToldWithoutItsAnswer) {
+  Start();
+  Greet();
+  (*controller_result_.answer.mutable_attach()->mutable_publish_context())["k"] = std::string(5 << 20, 'x');
+  Say(Attach(3));
+  const v1::OperationResult result = AwaitResult(3);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_UNCERTAIN);
+  EXPECT_THAT(result.message(), HasSubstr("done, but the answer has 5242"));
+}
+
 TEST_F(UplinkTest, WithoutAValidLeaseARepeatedOperationStillHasItsResult) {
   control_.Add("p");
   Start();
@@ -417,6 +478,33 @@ TEST_F(UplinkTest, ANodeThatWasAwayForAWeekComesBackWithOneStateOfEachObject) {
   EXPECT_EQ(ObjectsOf(v1::Object::kRemoved), 0U);
   EXPECT_LE(ObjectsOf(v1::Object::kEndedConsumer), 4096U);
   EXPECT_LE(rows_.rows.size(), 4096U + 10);
+  EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.untold"), 1);
+}
+
+// It would be taken for free otherwise.
+TEST_F(UplinkTest, AVolumeWhoseFileSystemMayLiveOnIsToldAsSuchAlsoToWhoBeginsAnew) {
+  mounter_.Add("p", "v", "jobs/web");
+  Start();
+  Greet();
+  mounter_.volumes.clear();
+  mounter_.living_on = {{.plugin_id = "p", .volume_id = "v"}};
+  uplink_->OnVolumeChanged("p", "v", false);
+  Until([this] { return ObjectsOf(v1::Object::kRemoved) == 1; }, "the removal");
+  const auto told_of_it = [this] {
+    const auto objects = Objects();
+    const auto removed = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_removed(); });
+    return removed != objects.end() && removed->removed().volume().volume_id() == "v" &&
+           removed->removed().may_live_on();
+  };
+  EXPECT_TRUE(told_of_it());
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2);
+  ASSERT_EQ(ObjectsOf(v1::Object::kRemoved), 1U);
+  Stop();
+  Start();
+  Greet(3);
+  ASSERT_EQ(ObjectsOf(v1::Object::kRemoved), 1U);
+  EXPECT_TRUE(told_of_it());
 }
 
 TEST_F(UplinkTest, EveryMistakeOfARequestIsNamed) {
@@ -437,6 +525,22 @@ TEST_F(UplinkTest, EveryMistakeOfARequestIsNamed) {
         "publish.runtime: no runtime", "timeout: "}) {
     EXPECT_THAT(result.message(), HasSubstr(mistake));
   }
+}
+
+TEST_F(UplinkTest, EveryMistakeOfAControllersCallIsNamedToo) {
+  Start();
+  Greet();
+  v1::Operation operation = Attach(1);
+  operation.mutable_timeout()->set_seconds(-1);
+  operation.mutable_controller()->mutable_attach()->clear_volume_id();
+  operation.mutable_controller()->mutable_attach()->clear_node_id();
+  Say(operation);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_REFUSED);
+  for (const char* mistake : {"timeout: ", "controller.attach.volume_id: ", "controller.attach.node_id: "}) {
+    EXPECT_THAT(result.message(), HasSubstr(mistake));
+  }
+  EXPECT_THAT(controller_calls_, IsEmpty());
 }
 
 TEST_F(UplinkTest, AnOperationThatIsCancelledIsUncertain) {
@@ -472,13 +576,8 @@ TEST_F(UplinkTest, AControllersCallIsHandedOnWithItsSecrets) {
   Start();
   Greet();
   controller_result_.answer.mutable_attach();
-  v1::Operation operation;
-  operation.set_id(3);
-  operation.set_lease_epoch(1);
-  operation.mutable_controller()->set_plugin_id("p");
-  auto& attach = *operation.mutable_controller()->mutable_attach();
-  attach.set_volume_id("v");
-  (*attach.mutable_secrets())["password"] = "hunter22";
+  v1::Operation operation = Attach(3);
+  (*operation.mutable_controller()->mutable_attach()->mutable_secrets())["password"] = "hunter22";
   Say(operation);
   EXPECT_TRUE(AwaitResult(3).controller().has_attach());
   ASSERT_THAT(controller_calls_, SizeIs(1));
@@ -547,6 +646,27 @@ TEST_F(UplinkTest, WhatWasGivenUpIsToldAsItChangesUntilItIsAcknowledged) {
   EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 0U);
 }
 
+// Whoever took the message and died before it did anything about it.
+TEST_F(UplinkTest, WhatIsNotAcknowledgedIsToldAgainOnAStreamThatGoesOn) {
+  Start();
+  Greet();
+  v1::GivenUp given_up;
+  given_up.set_number(1);
+  lease_.gave_up = {given_up};
+  uplink_->OnGivenUpChanged();
+  uplink_->OnConsumerEnded("jobs/web", "its process has ended", Origin::kScheduler);
+  Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) + ObjectsOf(v1::Object::kGivenUp) == 2; },
+        "both");
+  v1::Welcome welcome = MakeWelcome();
+  welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
+  welcome.mutable_have()->set_revision(Last(Message::kState)->state().revision());
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2, welcome);
+  EXPECT_FALSE(Last(Message::kState)->state().full());
+  EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 1U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 1U);
+}
+
 TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {
   Start();
   Greet();
@@ -577,7 +697,7 @@ TEST_F(UplinkTest, AClaimIsRefusedInTheSchedulersWords) {
                  [&](std::exception_ptr, absl::StatusOr<v1::ClaimAnswer> came) { answer = std::move(came); });
   Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
   v1::SchedulerMessage message;
-  message.mutable_answer()->set_number(1);
+  message.mutable_answer()->set_number(Last(Message::kAsk)->ask().number());
   message.mutable_answer()->set_code(static_cast<int>(absl::StatusCode::kPermissionDenied));
   message.mutable_answer()->set_message("not for you");
   wire().Say(message);
@@ -659,6 +779,46 @@ TEST_F(UplinkTest, ASchedulerThatIsRefusedFromTheBeginningIsToldOnce) {
   Greet();
   EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.refused"), 2);  // of each address
   EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.lost"), 0);
+}
+
+TEST_F(UplinkTest, ASchedulerThatAnotherOneHasTakenOverFromIsRefused) {
+  lease_.current_epoch = 8;
+  Start();
+  AwaitHello();
+  v1::Welcome welcome = MakeWelcome();
+  welcome.set_lease_epoch(7);
+  Say(welcome);
+  AwaitHello(2);
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("of lease epoch 7, and 8 is obeyed"));
+  EXPECT_THAT(dialer_.dialled, ElementsAre("one:1", "two:2"));
+  EXPECT_EQ(wire().sent.size(), 1U) << "it is told nothing";
+  welcome.set_lease_epoch(8);
+  Greet(2, welcome);
+}
+
+TEST_F(UplinkTest, ASchedulerThatGrantsALeaseOfALowerEpochIsLeft) {
+  Start();
+  Greet();
+  lease_.answered = absl::FailedPreconditionError("overtaken");
+  v1::SchedulerMessage answer;
+  answer.mutable_heartbeat_answer()->set_number(1);
+  wire().Say(answer);
+  AwaitHello(2);
+  EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("overtaken"));
+}
+
+// Every node of a scheduler that has died would come to the next one at once.
+TEST_F(UplinkTest, OnlyASchedulerThatSaysSoIsLeftForTheNextAddressAtOnce) {
+  UplinkOptions options = Options();
+  options.dial.stable_after = Duration(0);
+  Start(options);
+  Greet();
+  wire().Break(absl::UnavailableError("connection reset"));
+  Greet(2);
+  wire().said = true;
+  wire().Break(absl::UnavailableError("try another"));
+  AwaitHello(3);
+  EXPECT_THAT(dialer_.dialled, ElementsAre("one:1", "one:1", "two:2"));
 }
 
 TEST_F(UplinkTest, ASchedulerOfAnotherProtocolIsRefused) {

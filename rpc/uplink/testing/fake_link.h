@@ -29,6 +29,7 @@ struct FakeWire {
   std::optional<absl::Status> broken;  // how the stream ends
   bool takes = true;                   // false: the node's messages get stuck
   bool closed = false;                 // by the node
+  bool said = false;                   // `broken` is the scheduler's own word
   absl::Status recheck;
   Condition changed;
 
@@ -66,10 +67,10 @@ class FakeLinkStream final : public LinkStream {
   }
   Awaitable<absl::Status> Recheck() override { co_return wire_->recheck; }
   std::string peer() const override { return "scheduler.test"; }
-  Awaitable<absl::Status> Close() override {
+  Awaitable<LinkEnd> Close() override {
     wire_->closed = true;
     wire_->changed.NotifyAll();
-    co_return wire_->broken.value_or(absl::OkStatus());
+    co_return LinkEnd{.why = wire_->broken.value_or(absl::OkStatus()), .said = wire_->said};
   }
 
  private:
@@ -113,9 +114,10 @@ class FakeLinkLease final : public LinkLease {
 
   void OnStream() override { ++streams; }
   void OnHeartbeat(uint64_t number) override { heartbeats.push_back(number); }
-  Awaitable<void> OnAnswer(v1::HeartbeatAnswer answer) override {
+  absl::Status answered;
+  Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) override {
     answers.push_back(std::move(answer));
-    co_return;
+    co_return answered;
   }
   v1::Refusal Judge(uint64_t epoch, bool forward) const override {
     if (epoch != current_epoch) return v1::LEASE_EPOCH;
