@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/status.h"
@@ -66,7 +67,14 @@ std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
   return std::nullopt;
 }
 
-absl::Status ControllerAccess::MayDelete(const std::string& name, const std::string& volume_id) const {
+bool ControllerAccess::Among(const Holds& holds, const std::string& name,
+                             const std::string& volume_id) const {
+  if (holds.contains(KeyOf(name, volume_id))) return true;
+  const std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  return std::ranges::any_of(ids, [&](const std::string& id) { return holds.contains({id, volume_id}); });
+}
+
+absl::Status ControllerAccess::Unused(const std::string& name, const std::string& volume_id) const {
   if (const auto held = FindHeld(name, volume_id)) {
     std::set<std::string> consumers;
     for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
@@ -74,16 +82,53 @@ absl::Status ControllerAccess::MayDelete(const std::string& name, const std::str
         "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(volume_id),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
   }
-  if (publishing_.contains(KeyOf(name, volume_id))) {
+  if (Among(publishing_, name, volume_id)) {
     return absl::FailedPreconditionError(
         fmt::format("volume {} is being published on this node", Shown(volume_id)));
   }
   return absl::OkStatus();
 }
 
+absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
+  for (const auto& [id, plugin] : control_.plugins()) {
+    if (plugin.facts) continue;
+    if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
+      return absl::UnavailableError(fmt::format(
+          "a volume {} is held on this node through plugin {}, which has not said yet whose driver it is",
+          Shown(volume_id), id));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ControllerAccess::IsThisNode(const std::string& name, const std::string& node_id) const {
+  if (node_id.empty()) return true;
+  const std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  return std::ranges::any_of(ids, [&](const std::string& id) {
+    const auto plugin = control_.plugins().find(id);
+    return plugin != control_.plugins().end() && plugin->second.facts &&
+           plugin->second.facts->node_id == node_id;
+  });
+}
+
 absl::Status ControllerAccess::MayPublish(const std::string& name, const std::string& volume_id) const {
-  if (!deleting_.contains(KeyOf(name, volume_id))) return absl::OkStatus();
-  return absl::AbortedError(fmt::format("volume {} is being deleted", Shown(volume_id)));
+  const std::pair<const Holds&, std::string_view> works[] = {{deleting_, "deleted"},
+                                                             {detaching_, "detached from this node"}};
+  for (const auto& [holds, what] : works) {
+    if (!Among(holds, name, volume_id)) continue;
+    return absl::AbortedError(fmt::format("volume {} is being {}", Shown(volume_id), what));
+  }
+  return absl::OkStatus();
+}
+
+ControllerAccess::Hold ControllerAccess::HoldForPublish(const std::string& name,
+                                                        const std::string& volume_id) {
+  return {publishing_, KeyOf(name, volume_id)};
+}
+
+absl::Status ControllerAccess::MayDelete(const std::string& name, const std::string& volume_id) const {
+  BERTH_RETURN_IF_ERROR(UsersKnown(volume_id));
+  return Unused(name, volume_id);
 }
 
 ControllerAccess::Hold ControllerAccess::HoldForDelete(const std::string& name,
@@ -91,9 +136,18 @@ ControllerAccess::Hold ControllerAccess::HoldForDelete(const std::string& name,
   return {deleting_, KeyOf(name, volume_id)};
 }
 
-ControllerAccess::Hold ControllerAccess::HoldForPublish(const std::string& name,
-                                                        const std::string& volume_id) {
-  return {publishing_, KeyOf(name, volume_id)};
+absl::Status ControllerAccess::MayDetach(const std::string& name, const std::string& volume_id,
+                                         const std::string& node_id) const {
+  // Who has not said whose driver it is has not said either what the storage calls this node.
+  BERTH_RETURN_IF_ERROR(UsersKnown(volume_id));
+  return IsThisNode(name, node_id) ? Unused(name, volume_id) : absl::OkStatus();
+}
+
+std::optional<ControllerAccess::Hold> ControllerAccess::HoldForDetach(const std::string& name,
+                                                                      const std::string& volume_id,
+                                                                      const std::string& node_id) {
+  if (!IsThisNode(name, node_id)) return std::nullopt;
+  return Hold(detaching_, KeyOf(name, volume_id));
 }
 
 Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {

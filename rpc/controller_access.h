@@ -1,5 +1,5 @@
 // How a plugin's controller is reached: which one is called, one call about a volume at a time, and no volume
-// deleted that this node uses.
+// deleted, detached from this node or expanded "offline" while this node uses it.
 //
 // Shared by all who call controllers here: NodeApi, ControllerCalls, and the volumes that files declare.
 // Owned by main; loop thread only. What it is given outlives it, and it outlives whoever calls.
@@ -67,12 +67,19 @@ class ControllerAccess {
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
                                                    const std::string& volume_id) const;
 
-  // Whichever comes first, a publish or a delete, keeps the other out for as long as its Hold lives.
-  // FAILED_PRECONDITION: it is held or being published here; ABORTED: it is being deleted.
-  [[nodiscard]] absl::Status MayDelete(const std::string& name, const std::string& volume_id) const;
+  // Whichever comes first, a publish or what wants the volume unused, keeps the other out for as long as its
+  // Hold lives. FAILED_PRECONDITION: it is held or being published here; UNAVAILABLE: it is, through a plugin
+  // whose driver is not known yet. Of MayPublish ABORTED: it is being deleted, detached or expanded.
   [[nodiscard]] absl::Status MayPublish(const std::string& name, const std::string& volume_id) const;
-  [[nodiscard]] Hold HoldForDelete(const std::string& name, const std::string& volume_id);
   [[nodiscard]] Hold HoldForPublish(const std::string& name, const std::string& volume_id);
+  [[nodiscard]] absl::Status MayDelete(const std::string& name, const std::string& volume_id) const;
+  [[nodiscard]] Hold HoldForDelete(const std::string& name, const std::string& volume_id);
+  // ControllerUnpublishVolume comes after every NodeUnpublishVolume and NodeUnstageVolume. Only of this node:
+  // what is attached to another one is that node's matter, and held for nothing. Empty `node_id`: all nodes.
+  [[nodiscard]] absl::Status MayDetach(const std::string& name, const std::string& volume_id,
+                                       const std::string& node_id) const;
+  [[nodiscard]] std::optional<Hold> HoldForDetach(const std::string& name, const std::string& volume_id,
+                                                  const std::string& node_id);
 
   // A volume that was deleted is owed no expansion. An error says that it is deleted and still noted.
   [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string name, std::string volume_id);
@@ -80,22 +87,33 @@ class ControllerAccess {
  private:
   using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
 
+  using Holds = std::map<VolumeKey, int>;
+
   [[nodiscard]] VolumeKey KeyOf(const std::string& name, const std::string& volume_id) const {
     return {DriverOf(name), volume_id};
   }
+  // Also a hold from before the driver of its plugin was known.
+  [[nodiscard]] bool Among(const Holds& holds, const std::string& name, const std::string& volume_id) const;
+  // OK: nobody uses the volume here. The error says who does.
+  [[nodiscard]] absl::Status Unused(const std::string& name, const std::string& volume_id) const;
+  // OK: it is used here through no plugin of which nothing is known yet (berthd has just begun).
+  [[nodiscard]] absl::Status UsersKnown(const std::string& volume_id) const;
+  // Whether the storage may mean this node by it.
+  [[nodiscard]] bool IsThisNode(const std::string& name, const std::string& node_id) const;
 
   PluginControl& control_;
   ControllerDirectory& controllers_;
   Mounter& mounter_;
   CallTurns turns_;
-  std::map<VolumeKey, int> publishing_;
-  std::map<VolumeKey, int> deleting_;
+  Holds publishing_;
+  Holds deleting_;
+  Holds detaching_;
 };
 
 // Counts one piece of work about one volume for as long as it lives.
 class ControllerAccess::Hold {
  public:
-  Hold(std::map<VolumeKey, int>& map, VolumeKey key) : map_(&map), key_(std::move(key)) { ++(*map_)[key_]; }
+  Hold(Holds& map, VolumeKey key) : map_(&map), key_(std::move(key)) { ++(*map_)[key_]; }
   ~Hold() {
     if (map_ != nullptr && --(*map_)[key_] == 0) map_->erase(key_);
   }
@@ -103,7 +121,7 @@ class ControllerAccess::Hold {
   Hold& operator=(Hold&&) = delete;
 
  private:
-  std::map<VolumeKey, int>* map_;
+  Holds* map_;
   VolumeKey key_;
 };
 

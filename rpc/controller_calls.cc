@@ -270,12 +270,28 @@ class ControllerCalls::Work {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
     }
     BERTH_CO_RETURN_IF_ERROR(CheckCapabilities(call_, controller.plugin_id, controller.facts));
+    BERTH_CO_RETURN_IF_ERROR(KeepUsersOff(controller));
+    co_return controller;
+  }
+
+  // A volume that is used here is not taken away, and its use does not begin before this call's end.
+  absl::Status KeepUsersOff(const ControllerAccess::Controller& controller) {
+    ControllerAccess& access = calls_.access_;
+    const std::string& plugin_id = controller.plugin_id;
+    std::optional<ControllerAccess::Hold> hold;
     if (call_.has_delete_()) {
       const std::string& volume_id = call_.delete_().volume_id();
-      BERTH_CO_RETURN_IF_ERROR(calls_.access_.MayDelete(controller.plugin_id, volume_id));
-      if (!deleting_) deleting_.emplace(calls_.access_.HoldForDelete(controller.plugin_id, volume_id));
+      BERTH_RETURN_IF_ERROR(access.MayDelete(plugin_id, volume_id));
+      hold.emplace(access.HoldForDelete(plugin_id, volume_id));
+    } else if (call_.has_detach()) {
+      const csi::ControllerUnpublishVolumeRequest& detach = call_.detach();
+      BERTH_RETURN_IF_ERROR(access.MayDetach(plugin_id, detach.volume_id(), detach.node_id()));
+      if (auto its = access.HoldForDetach(plugin_id, detach.volume_id(), detach.node_id())) {
+        hold.emplace(*std::move(its));
+      }
     }
-    co_return controller;
+    if (hold && !hold_) hold_.emplace(*std::move(hold));
+    return absl::OkStatus();
   }
 
   template <class Request, class Response>
@@ -404,7 +420,7 @@ class ControllerCalls::Work {
   std::shared_ptr<Job> job_;
   CsiRpc rpc_ = CsiRpc::kListVolumes;
   Secrets secrets_;
-  std::optional<ControllerAccess::Hold> deleting_;
+  std::optional<ControllerAccess::Hold> hold_;
   std::string sent_to_;
   v1::Outcome outcome_ = v1::OUTCOME_UNKNOWN;
   bool uncertain_ = false;

@@ -263,6 +263,11 @@ Awaitable<void> DeleteLocally(NodeApi& api) {
   std::ignore = co_await api.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), info);
 }
 
+Awaitable<void> PublishLocally(NodeApi& api, v1::PublishVolumeRequest request) {
+  const CallInfo info{.deadline = TimePoint::max()};
+  std::ignore = co_await api.PublishVolume(std::move(request), info);
+}
+
 TEST_F(ControllerCallsTest, OneCallAtATimeAboutAVolumeWhoeverAsks) {
   AddAblePlugin();
   AnswerAll(*fake_);
@@ -342,6 +347,81 @@ TEST_F(ControllerCallsTest, AVolumeInUseHereIsNotDeleted) {
   EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
   fake_->AnswerHung("DeleteVolume", csi::DeleteVolumeResponse());
   RunOn(loop_, scope.WaitEmpty());
+  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
+}
+
+v1::ControllerCall DetachFrom(const std::string& node_id) {
+  v1::ControllerCall call = CallOf(Kind::kDetach);
+  call.mutable_detach()->set_node_id(node_id);
+  call.set_all_nodes(node_id.empty());
+  return call;
+}
+
+TEST_F(ControllerCallsTest, AVolumeInUseHereIsNotDetachedFromThisNode) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  control_.Add("node-half").facts->node_id = "here";
+  mounter_.Add("node-half", "v", "job/7");
+  for (const char* node_id : {"here", ""}) {
+    const Result held = Do(DetachFrom(node_id));
+    EXPECT_EQ(held.status.code(), absl::StatusCode::kFailedPrecondition) << node_id;
+    EXPECT_EQ(held.outcome, v1::OUTCOME_REFUSED);
+    EXPECT_THAT(Message(held.status),
+                AllOf(HasSubstr("node-half"), HasSubstr("job/7"), HasSubstr("unpublish it first")));
+  }
+  mounter_.volumes[0].publications.clear();
+  EXPECT_EQ(Do(DetachFrom("here")).outcome, v1::OUTCOME_REFUSED) << "staged still";
+  EXPECT_EQ(fake_->Calls("ControllerUnpublishVolume"), 0);
+  EXPECT_TRUE(Do(DetachFrom("another")).status.ok()) << "is that node's matter";
+  mounter_.volumes.clear();
+  EXPECT_TRUE(Do(DetachFrom("here")).status.ok());
+  EXPECT_TRUE(Do(DetachFrom("")).status.ok());
+}
+
+TEST_F(ControllerCallsTest, WhoeverHoldsAVolumeOfAnUnknownDriverIsWaitedFor) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  control_.Add("node-half").facts.reset();
+  mounter_.Add("node-half", "v", "job/7");
+  for (const Kind::RequestCase kind : {Kind::kDetach, Kind::kDelete}) {
+    const Result early = Do(CallOf(kind));
+    EXPECT_EQ(early.status.code(), absl::StatusCode::kUnavailable) << early.status;
+    EXPECT_EQ(early.outcome, v1::OUTCOME_RETRY);
+  }
+  EXPECT_EQ(fake_->Calls("ControllerUnpublishVolume") + fake_->Calls("DeleteVolume"), 0);
+  control_.Add("node-half").facts->name = "driver.other";
+  EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok()) << "only its id is the same";
+}
+
+TEST_F(ControllerCallsTest, APublishAndADetachFromThisNodeKeepEachOtherOut) {
+  AddAblePlugin().node_id = "here";
+  AnswerAll(*fake_);
+  auto publish = ForVolume<v1::PublishVolumeRequest>();
+  publish.set_consumer("c");
+  mounter_.hang = true;
+  mounter_.next_error = absl::UnavailableError("and then it fails");
+  TaskScope scope(loop_.get_executor(), "test");
+  scope.Spawn("publish", PublishLocally(api_, publish));
+  loop_.restart();
+  loop_.poll();
+  ASSERT_EQ(mounter_.publishing, 1);
+  EXPECT_THAT(Message(Do(DetachFrom("here")).status), HasSubstr("is being published"));
+  EXPECT_TRUE(Do(DetachFrom("another")).status.ok());
+  mounter_.Release();
+  RunOn(loop_, scope.WaitEmpty());
+
+  for (const char* node_id : {"here", "another"}) {
+    const int before = fake_->Calls("ControllerUnpublishVolume");
+    fake_->Hang("ControllerUnpublishVolume");
+    std::optional<Result> detach;
+    Begin(scope, DetachFrom(node_id), detach);
+    ASSERT_TRUE(fake_->WaitForCalls("ControllerUnpublishVolume", before + 1));
+    const absl::Status status = NodeApiTest::Call(&NodeApi::PublishVolume, publish).status();
+    const bool ours = node_id == std::string("here");
+    EXPECT_EQ(status.code(), ours ? absl::StatusCode::kAborted : absl::StatusCode::kOk) << status;
+    fake_->AnswerHung("ControllerUnpublishVolume", csi::ControllerUnpublishVolumeResponse());
+    RunOn(loop_, scope.WaitEmpty());
+  }
   EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
 }
 
