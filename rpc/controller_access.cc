@@ -11,6 +11,16 @@
 #include "rpc/shown.h"
 
 namespace berth {
+namespace {
+
+// VolumeExpansion.OFFLINE without ONLINE; who names neither is asked, and may refuse.
+bool ExpandsOnlyOffline(const PluginFacts& facts) {
+  using Expansion = ::csi::v1::PluginCapability::VolumeExpansion;
+  return facts.volume_expansion.contains(Expansion::OFFLINE) &&
+         !facts.volume_expansion.contains(Expansion::ONLINE);
+}
+
+}  // namespace
 
 Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(std::string name,
                                                                                ControllerWork work,
@@ -69,9 +79,14 @@ std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
 
 bool ControllerAccess::Among(const Holds& holds, const std::string& name,
                              const std::string& volume_id) const {
-  if (holds.contains(KeyOf(name, volume_id))) return true;
+  const auto plugin = control_.plugins().find(name);
+  const bool unknown = plugin != control_.plugins().end() && !plugin->second.facts;
+  const std::string driver = DriverOf(name);
   const std::vector<std::string> ids = SameDriver(control_.plugins(), name);
-  return std::ranges::any_of(ids, [&](const std::string& id) { return holds.contains({id, volume_id}); });
+  return std::ranges::any_of(holds, [&](const auto& hold) {
+    const auto& [whose, id] = hold.first;
+    return id == volume_id && (unknown || whose == driver || std::ranges::find(ids, whose) != ids.end());
+  });
 }
 
 absl::Status ControllerAccess::Unused(const std::string& name, const std::string& volume_id) const {
@@ -112,8 +127,8 @@ bool ControllerAccess::IsThisNode(const std::string& name, const std::string& no
 }
 
 absl::Status ControllerAccess::MayPublish(const std::string& name, const std::string& volume_id) const {
-  const std::pair<const Holds&, std::string_view> works[] = {{deleting_, "deleted"},
-                                                             {detaching_, "detached from this node"}};
+  const std::pair<const Holds&, std::string_view> works[] = {
+      {deleting_, "deleted"}, {detaching_, "detached from this node"}, {expanding_, "expanded offline"}};
   for (const auto& [holds, what] : works) {
     if (!Among(holds, name, volume_id)) continue;
     return absl::AbortedError(fmt::format("volume {} is being {}", Shown(volume_id), what));
@@ -148,6 +163,20 @@ std::optional<ControllerAccess::Hold> ControllerAccess::HoldForDetach(const std:
                                                                       const std::string& node_id) {
   if (!IsThisNode(name, node_id)) return std::nullopt;
   return Hold(detaching_, KeyOf(name, volume_id));
+}
+
+absl::Status ControllerAccess::MayExpand(const Controller& controller, const std::string& volume_id) const {
+  if (!ExpandsOnlyOffline(controller.facts)) return absl::OkStatus();
+  BERTH_RETURN_IF_ERROR(UsersKnown(volume_id));
+  return Annotate(Unused(controller.plugin_id, volume_id),
+                  fmt::format("plugin {} expands only volumes that are not in use (VolumeExpansion OFFLINE)",
+                              controller.plugin_id));
+}
+
+std::optional<ControllerAccess::Hold> ControllerAccess::HoldForExpand(const Controller& controller,
+                                                                      const std::string& volume_id) {
+  if (!ExpandsOnlyOffline(controller.facts)) return std::nullopt;
+  return Hold(expanding_, KeyOf(controller.plugin_id, volume_id));
 }
 
 Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {

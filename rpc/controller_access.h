@@ -80,6 +80,9 @@ class ControllerAccess {
                                        const std::string& node_id) const;
   [[nodiscard]] std::optional<Hold> HoldForDetach(const std::string& name, const std::string& volume_id,
                                                   const std::string& node_id);
+  // Only of a plugin that expands a volume offline alone: while no node uses it.
+  [[nodiscard]] absl::Status MayExpand(const Controller& controller, const std::string& volume_id) const;
+  [[nodiscard]] std::optional<Hold> HoldForExpand(const Controller& controller, const std::string& volume_id);
 
   // A volume that was deleted is owed no expansion. An error says that it is deleted and still noted.
   [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string name, std::string volume_id);
@@ -92,7 +95,7 @@ class ControllerAccess {
   [[nodiscard]] VolumeKey KeyOf(const std::string& name, const std::string& volume_id) const {
     return {DriverOf(name), volume_id};
   }
-  // Also a hold from before the driver of its plugin was known.
+  // Also a hold from before the driver of its plugin was known; of a plugin whose driver is not known, any.
   [[nodiscard]] bool Among(const Holds& holds, const std::string& name, const std::string& volume_id) const;
   // OK: nobody uses the volume here. The error says who does.
   [[nodiscard]] absl::Status Unused(const std::string& name, const std::string& volume_id) const;
@@ -108,6 +111,7 @@ class ControllerAccess {
   Holds publishing_;
   Holds deleting_;
   Holds detaching_;
+  Holds expanding_;
 };
 
 // Counts one piece of work about one volume for as long as it lives.

@@ -274,7 +274,7 @@ class ControllerCalls::Work {
     co_return controller;
   }
 
-  // A volume that is used here is not taken away, and its use does not begin before this call's end.
+  // Some calls want a volume that nobody here uses, and nobody begins to before their end.
   absl::Status KeepUsersOff(const ControllerAccess::Controller& controller) {
     ControllerAccess& access = calls_.access_;
     const std::string& plugin_id = controller.plugin_id;
@@ -289,6 +289,10 @@ class ControllerCalls::Work {
       if (auto its = access.HoldForDetach(plugin_id, detach.volume_id(), detach.node_id())) {
         hold.emplace(*std::move(its));
       }
+    } else if (call_.has_expand()) {
+      const std::string& volume_id = call_.expand().volume_id();
+      BERTH_RETURN_IF_ERROR(access.MayExpand(controller, volume_id));
+      if (auto its = access.HoldForExpand(controller, volume_id)) hold.emplace(*std::move(its));
     }
     if (hold && !hold_) hold_.emplace(*std::move(hold));
     return absl::OkStatus();

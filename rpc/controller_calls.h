@@ -52,8 +52,8 @@ class ControllerCalls {
   // something, else OUTCOME_RETRY. Tries are made only for as long as somebody waits.
   //
   // OUTCOME_REFUSED: INVALID_ARGUMENT (every mistake, by field), NOT_FOUND (no such plugin),
-  // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted or detached from this node
-  // is used here),
+  // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted, detached from this node
+  // or expanded offline is used here),
   // RESOURCE_EXHAUSTED (too many calls wait for the volume). Else rpc/controller_outcome.h says it of the
   // plugin's code, or INTERNAL where the answer was no good.
   [[nodiscard]] Awaitable<Result> Call(v1::ControllerCall call, TimePoint deadline);

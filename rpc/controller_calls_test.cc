@@ -410,6 +410,9 @@ TEST_F(ControllerCallsTest, APublishAndADetachFromThisNodeKeepEachOtherOut) {
   mounter_.Release();
   RunOn(loop_, scope.WaitEmpty());
 
+  control_.Add("unknown").facts.reset();
+  auto elsewhere = publish;
+  elsewhere.set_plugin_id("unknown");
   for (const char* node_id : {"here", "another"}) {
     const int before = fake_->Calls("ControllerUnpublishVolume");
     fake_->Hang("ControllerUnpublishVolume");
@@ -419,10 +422,56 @@ TEST_F(ControllerCallsTest, APublishAndADetachFromThisNodeKeepEachOtherOut) {
     const absl::Status status = NodeApiTest::Call(&NodeApi::PublishVolume, publish).status();
     const bool ours = node_id == std::string("here");
     EXPECT_EQ(status.code(), ours ? absl::StatusCode::kAborted : absl::StatusCode::kOk) << status;
+    if (ours) {
+      EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, elsewhere).status().code(),
+                absl::StatusCode::kAborted)
+          << "it may be the same one";
+    }
     fake_->AnswerHung("ControllerUnpublishVolume", csi::ControllerUnpublishVolumeResponse());
     RunOn(loop_, scope.WaitEmpty());
   }
   EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
+}
+
+TEST_F(ControllerCallsTest, OfflineExpansionIsForVolumesThatNobodyUses) {
+  using Expansion = csi::PluginCapability::VolumeExpansion;
+  PluginFacts& facts = AddAblePlugin();
+  AnswerAll(*fake_);
+  mounter_.Add("p", "v", "job/7");
+  auto locally = ForVolume<v1::ExpandVolumeRequest>();
+  locally.set_required_bytes(2000);
+  facts.volume_expansion = {Expansion::OFFLINE};
+  const Result held = Do(CallOf(Kind::kExpand));
+  EXPECT_EQ(held.outcome, v1::OUTCOME_REFUSED);
+  const absl::Status api = NodeApiTest::Call(&NodeApi::ExpandVolume, locally).status();
+  for (const absl::Status& status : {held.status, api}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(Message(status),
+                AllOf(HasSubstr("VolumeExpansion OFFLINE"), HasSubstr("job/7"), HasSubstr("unpublish")));
+  }
+  EXPECT_EQ(fake_->Calls("ControllerExpandVolume"), 0);
+  for (const int also : {Expansion::ONLINE, Expansion::UNKNOWN}) {
+    facts.volume_expansion = {also == Expansion::ONLINE ? Expansion::OFFLINE : also, also};
+    EXPECT_TRUE(Do(CallOf(Kind::kExpand)).status.ok());
+    EXPECT_TRUE(NodeApiTest::Call(&NodeApi::ExpandVolume, locally).ok());
+  }
+
+  facts.volume_expansion = {Expansion::OFFLINE};
+  mounter_.volumes.clear();
+  fake_->Hang("ControllerExpandVolume");
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> expand;
+  const int before = fake_->Calls("ControllerExpandVolume");
+  Begin(scope, CallOf(Kind::kExpand), expand);
+  ASSERT_TRUE(fake_->WaitForCalls("ControllerExpandVolume", before + 1));
+  auto publish = ForVolume<v1::PublishVolumeRequest>();
+  publish.set_consumer("c");
+  EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
+  csi::ControllerExpandVolumeResponse expanded;
+  expanded.set_capacity_bytes(2048);
+  fake_->AnswerHung("ControllerExpandVolume", expanded);
+  RunOn(loop_, scope.WaitEmpty());
+  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok());
 }
 
 TEST_F(ControllerCallsTest, WhatIsOwedToADeletedVolumeIsStruck) {

@@ -142,6 +142,8 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     *expand.mutable_volume_capability() = ToCsi(held->use);
     FitAccessMode(controller->facts, expand.mutable_volume_capability());
   }
+  BERTH_CO_RETURN_IF_ERROR(access_.MayExpand(*controller, request.volume_id()));
+  const std::optional<ControllerAccess::Hold> hold = access_.HoldForExpand(*controller, request.volume_id());
   const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);
   if (!grown.ok()) {
     co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume,
