@@ -239,9 +239,12 @@ class ControllerCalls::Work {
                          Request request, Response* (v1::ControllerAnswer::*field)()) {
     Begin(rpc, SecretsOf(request));
     auto answer = co_await Pages(method, request);
-    // Its tokens are no longer good. Where the caller came with one, it alone can begin again.
-    for (int i = 0; i < kNewListings && token_refused_ && request.starting_token().empty(); ++i) {
-      answer = co_await Pages(method, request);
+    // Its tokens are no longer good: from where the caller began, others are to be had.
+    for (int i = 0; i < kNewListings && token_refused_; ++i) answer = co_await Pages(method, request);
+    if (callers_token_refused_) {
+      // With it the same is refused for ever. The caller alone can begin without it.
+      answer = Annotate(answer.status(), "the starting_token is no longer good: begin again without it");
+      outcome_ = v1::OUTCOME_FAILED;
     }
     co_return Finish(std::move(answer), field);
   }
@@ -371,7 +374,7 @@ class ControllerCalls::Work {
     size_t bytes = 0;
     int32_t page_limit = 0;
     int empty = 0;
-    token_refused_ = false;
+    token_refused_ = callers_token_refused_ = false;
     for (int pages = 0; pages < kPages;) {
       const bool with_token = !all.next_token().empty();
       request.set_starting_token(all.next_token());
@@ -385,7 +388,10 @@ class ControllerCalls::Work {
         continue;
       }
       if (!page.ok()) {
-        token_refused_ = with_token && absl::IsAborted(page.status());
+        const bool refused = with_token && absl::IsAborted(page.status());
+        const bool callers = pages == 0;
+        callers_token_refused_ = refused && callers;
+        token_refused_ = refused && !callers;
         co_return page.status();
       }
       bytes += page->ByteSizeLong();
@@ -428,7 +434,9 @@ class ControllerCalls::Work {
   std::string sent_to_;
   v1::Outcome outcome_ = v1::OUTCOME_UNKNOWN;
   bool uncertain_ = false;
+  // The last listing ended with this: the plugin aborted the token that it gave, or the caller's.
   bool token_refused_ = false;
+  bool callers_token_refused_ = false;
 };
 
 ControllerCalls::ControllerCalls(asio::any_io_executor executor, ControllerAccess& access, Mounter& mounter,

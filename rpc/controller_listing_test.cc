@@ -7,6 +7,7 @@ namespace berth {
 namespace {
 
 namespace csi = ::csi::v1;
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr auto kListCall = v1::ControllerCall::kList;
@@ -135,7 +136,21 @@ TEST_F(ControllerListingTest, TheCallersOwnTokenIsItsToGiveUp) {
   fake_->Fail("ListVolumes", {grpc::StatusCode::ABORTED, "the token is stale"});
   const Result result = Do(call_);
   EXPECT_EQ(result.status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(result.outcome, v1::OUTCOME_FAILED) << "the same again would be refused for ever";
+  EXPECT_THAT(Message(result.status), AllOf(HasSubstr("begin again without it"), HasSubstr("is stale")));
   EXPECT_EQ(fake_->Calls("ListVolumes"), 1);
+}
+
+TEST_F(ControllerListingTest, OneThatIsAbortedAfterTheCallersTokenIsBegunAnewFromThere) {
+  call_.mutable_list()->set_starting_token("t");
+  fake_->AnswerNext("ListVolumes", PageOf(0, 2, "a"));
+  fake_->FailNext("ListVolumes", {grpc::StatusCode::ABORTED, "the token is stale"});
+  fake_->AnswerNext("ListVolumes", PageOf(0, 1, "b"));
+  fake_->Answer("ListVolumes", PageOf(1, 1, ""));
+  const Result result = Do(call_);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.answer.list().entries_size(), 2);
+  EXPECT_EQ(Asked(2).starting_token(), "t");
 }
 
 TEST_F(ControllerListingTest, OneThatGoesInCirclesEnds) {
