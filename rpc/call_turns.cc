@@ -10,6 +10,11 @@ namespace berth {
 
 Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, TimePoint deadline,
                                                            const void* owner) {
+  return Wait(std::move(keys), [deadline] { return deadline; }, owner);
+}
+
+Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, Until until,
+                                                           const void* owner) {
   std::ranges::sort(keys);
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   for (const CallKey& key : keys) {
@@ -23,7 +28,10 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
   Turn turn(*this, std::make_unique<Ticket>(std::move(keys), owner, executor_));
   Ticket* const ticket = turn.ticket_.get();
   for (const CallKey& key : ticket->keys) lines_[key].push_back(ticket);
-  if (!co_await ticket->moved.WaitUntil([this, ticket] { return IsFirst(*ticket); }, deadline)) {
+  TimePoint deadline = until();
+  while (!co_await ticket->moved.WaitUntil([this, ticket] { return IsFirst(*ticket); }, deadline)) {
+    deadline = until();
+    if (deadline > Clock::now()) continue;
     co_return absl::DeadlineExceededError(
         fmt::format("an earlier call about {} goes on still", Shown(ticket->keys.front().id)));
   }

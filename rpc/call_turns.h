@@ -10,6 +10,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <compare>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,6 +40,9 @@ class CallTurns {
 
   class Turn;
 
+  // Until when one waits: asked again at each end that it gave, for it may be later by then.
+  using Until = std::function<TimePoint()>;
+
   explicit CallTurns(asio::any_io_executor executor) : executor_(std::move(executor)) {}
   CallTurns(const CallTurns&) = delete;
   CallTurns& operator=(const CallTurns&) = delete;
@@ -47,6 +51,9 @@ class CallTurns {
   // many wait. `owner` is only compared, by NobodyAfter.
   [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline,
                                                      const void* owner = nullptr);
+  // The same, for whoever may be given more time while it waits: it keeps its place in line.
+  [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, Until until,
+                                                     const void* owner);
 
   // Whether no other's call about any of `keys` has come after the one of `owner`.
   [[nodiscard]] bool NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const;

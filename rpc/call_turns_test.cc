@@ -104,6 +104,28 @@ TEST_F(CallTurnsTest, WhoeverStopsWaitingHoldsUpNobody) {
   EXPECT_THAT(begun_, ElementsAre("first", "last"));
 }
 
+Awaitable<void> ReadTurn(CallTurns& turns, CallTurns::Until until, std::optional<absl::Status>& end) {
+  end = (co_await turns.Wait({ForId("v")}, std::move(until), nullptr)).status();
+}
+
+TEST_F(CallTurnsTest, WhoeverIsGivenMoreTimeKeepsItsPlace) {
+  Ask("first", {ForId("v")});
+  TaskScope given_time(loop_.get_executor(), "given time");
+  std::optional<absl::Status> end;
+  int asked = 0;
+  const auto until = [&asked] { return ++asked == 1 ? Clock::now() : TimePoint::max(); };
+  given_time.Spawn("second", ReadTurn(turns_, until, end));
+  Settle();
+  EXPECT_EQ(asked, 2);
+  Ask("third", {ForId("v")}, Clock::now());
+  EXPECT_THAT(refused_, testing::SizeIs(1)) << "two are before it";
+  EXPECT_FALSE(end.has_value());
+  End("first");
+  RunOn(loop_, given_time.WaitEmpty());
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(end->ok()) << *end;
+}
+
 TEST_F(CallTurnsTest, TooManyAreRefusedAtOnce) {
   for (size_t i = 0; i <= CallTurns::kWaiting; ++i) Ask("caller", {ForId("v")});
   EXPECT_THAT(refused_, IsEmpty());

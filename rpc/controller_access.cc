@@ -59,8 +59,14 @@ std::string ControllerAccess::DriverOf(const std::string& name) const {
 }
 
 Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
-                                                                      TimePoint deadline, const void* owner) {
-  return turns_.Wait(std::move(keys), deadline, owner);
+                                                                      TimePoint deadline) {
+  return turns_.Wait(std::move(keys), deadline);
+}
+
+Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
+                                                                      CallTurns::Until until,
+                                                                      const void* owner) {
+  return turns_.Wait(std::move(keys), std::move(until), owner);
 }
 
 Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::string name, std::string volume_id,

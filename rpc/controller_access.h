@@ -54,8 +54,10 @@ class ControllerAccess {
   // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are
   // CallTurns'.
   [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
-                                                                    TimePoint deadline,
-                                                                    const void* owner = nullptr);
+                                                                    TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
+                                                                    CallTurns::Until until,
+                                                                    const void* owner);
   [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::string name, std::string volume_id,
                                                                     TimePoint deadline);
 

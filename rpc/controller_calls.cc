@@ -164,6 +164,8 @@ ControllerCalls::Result Unsent(absl::Status status) {
   return {.status = status, .outcome = OutcomeUnsent(status.code()), .answer = {}};
 }
 
+absl::Status TimeIsOver() { return absl::DeadlineExceededError("the time that it was given is over"); }
+
 // What people read, as far as the plugin has written it, and what is as sensitive as secrets.
 template <class Response>
 void CleanTexts(const Secrets& secrets, Response* response) {
@@ -260,7 +262,7 @@ class ControllerCalls::Work {
 
   // The controller for the next try, with nothing in the way of calling it now.
   Awaitable<absl::StatusOr<ControllerAccess::Controller>> Find() {
-    if (!job_->InTime()) co_return absl::DeadlineExceededError("the time that it was given is over");
+    if (!job_->InTime()) co_return TimeIsOver();
     const auto work = call_.has_create() ? ControllerWork::kNewVolume : ControllerWork::kKnownVolume;
     const std::string name = sent_to_.empty() ? call_.plugin_id() : sent_to_;
     auto found = co_await calls_.access_.Find(name, work, job_->Until());
@@ -269,6 +271,8 @@ class ControllerCalls::Work {
       found = co_await calls_.access_.Find(name, work, job_->Until());
     }
     BERTH_CO_ASSIGN_OR_RETURN(ControllerAccess::Controller controller, std::move(found));
+    // Its callers may have been told meanwhile that nothing was sent.
+    if (!job_->InTime()) co_return TimeIsOver();
     if (!sent_to_.empty() && controller.plugin_id != sent_to_) {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
     }
@@ -508,16 +512,8 @@ Awaitable<void> ControllerCalls::Run(std::string key, std::shared_ptr<Job> job, 
 Awaitable<ControllerCalls::Result> ControllerCalls::Perform(std::shared_ptr<Job> job,
                                                             v1::ControllerCall call) {
   const std::vector<CallKey> keys = KeysOf(call, access_.DriverOf(call.plugin_id()));
-  std::optional<CallTurns::Turn> turn;
-  while (!turn) {
-    auto waited = co_await access_.WaitTurn(keys, job->latest, job.get());
-    if (waited.ok()) {
-      turn.emplace(std::move(*waited));
-    } else if (!absl::IsDeadlineExceeded(waited.status()) || !job->InTime()) {
-      // Else somebody with more time has joined.
-      co_return Unsent(waited.status());
-    }
-  }
+  const auto turn = co_await access_.WaitTurn(keys, [job] { return job->Until(); }, job.get());
+  if (!turn.ok()) co_return Unsent(turn.status());
 
   using Answer = v1::ControllerAnswer;
   Work work(*this, call, std::move(job));

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <google/protobuf/unknown_field_set.h>
 
+#include <thread>
+
 #include "rpc/testing/controller_calls_fixture.h"
 
 namespace berth {
@@ -164,6 +166,55 @@ TEST_F(ControllerCallsTest, TheSameRequestJoinsWhatThePluginIsAtWorkOn) {
   EXPECT_EQ(fake_->Calls("CreateVolume"), 2) << "one of the two that are alike, and the other one";
   ASSERT_TRUE(other.has_value());
   EXPECT_TRUE(other->status.ok()) << other->status;
+}
+
+TEST_F(ControllerCallsTest, ACallThatIsJoinedKeepsItsPlaceInLine) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  fake_->Hang("ControllerModifyVolume");
+  fake_->Hang("ControllerPublishVolume");
+  TaskScope scope(loop_.get_executor(), "test");
+  std::optional<Result> earlier;
+  std::optional<Result> hasty;
+  std::optional<Result> joined;
+  std::optional<Result> detach;
+  Begin(scope, CallOf(Kind::kModify), earlier);
+  ASSERT_TRUE(fake_->WaitForCalls("ControllerModifyVolume", 1));
+  Begin(scope, CallOf(Kind::kAttach), hasty, milliseconds(50));
+  Begin(scope, CallOf(Kind::kAttach), joined);
+  Begin(scope, CallOf(Kind::kDetach), detach);
+  while (!hasty) loop_.run_one();
+  loop_.poll();
+  EXPECT_EQ(hasty->outcome, v1::OUTCOME_RETRY);
+  fake_->AnswerHung("ControllerModifyVolume", csi::ControllerModifyVolumeResponse());
+  const auto calls = [this](const char* rpc) { return fake_->Calls(rpc); };
+  while (calls("ControllerPublishVolume") + calls("ControllerUnpublishVolume") == 0) {
+    loop_.run_one_for(milliseconds(10));
+  }
+  EXPECT_EQ(calls("ControllerUnpublishVolume"), 0) << "it was asked for after the attach";
+  fake_->Answer("ControllerPublishVolume", csi::ControllerPublishVolumeResponse());
+  fake_->AnswerHung("ControllerPublishVolume", csi::ControllerPublishVolumeResponse());
+  RunOn(loop_, scope.WaitEmpty());
+  ASSERT_TRUE(joined && detach);
+  EXPECT_TRUE(joined->status.ok()) << joined->status;
+  EXPECT_TRUE(detach->status.ok()) << detach->status;
+}
+
+TEST_F(ControllerCallsTest, NothingLeavesAfterItsCallerWasToldThatItDidNot) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  PluginSnapshot& plugin = control_.plugins_by_id["p"];
+  plugin.held = true;
+  const TimePoint deadline = Clock::now() + milliseconds(20);
+  controllers_.on_wait = [&plugin, deadline] {
+    std::this_thread::sleep_until(deadline);
+    plugin.held = false;
+  };
+  const Result late = RunOn(loop_, calls_.Call(CallOf(Kind::kAttach), deadline));
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(late.outcome, v1::OUTCOME_RETRY);
+  EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok()) << "whose turn comes after it";
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 0);
 }
 
 TEST_F(ControllerCallsTest, ARequestDoesNotJoinPastAnotherOne) {

@@ -31,8 +31,9 @@ class ControllerCallsTest : public NodeApiTest {
     return RunOn(loop_, calls_.Call(call, Clock::now() + within));
   }
   // Runs on in `scope`; `end` is set once it has ended.
-  void Begin(TaskScope& scope, const v1::ControllerCall& call, std::optional<Result>& end) {
-    scope.Spawn("call", Keep(calls_, call, end));
+  void Begin(TaskScope& scope, const v1::ControllerCall& call, std::optional<Result>& end,
+             Duration within = std::chrono::seconds(20)) {
+    scope.Spawn("call", Keep(calls_, call, within, end));
     loop_.restart();
     loop_.poll();
   }
@@ -44,8 +45,9 @@ class ControllerCallsTest : public NodeApiTest {
       {.first_pause = std::chrono::milliseconds(1), .longest_pause = std::chrono::milliseconds(4)}};
 
  private:
-  static Awaitable<void> Keep(ControllerCalls& calls, v1::ControllerCall call, std::optional<Result>& end) {
-    end = co_await calls.Call(std::move(call), Clock::now() + std::chrono::seconds(20));
+  static Awaitable<void> Keep(ControllerCalls& calls, v1::ControllerCall call, Duration within,
+                              std::optional<Result>& end) {
+    end = co_await calls.Call(std::move(call), Clock::now() + within);
   }
 };
 
