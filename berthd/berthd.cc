@@ -47,8 +47,8 @@ Berthd::Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConf
       config_(std::move(config)),
       log_(std::move(log)),
       events_(executor, kEventsKept),
-      tokens_(secrets_, [this](v1::TokenAsk ask,
-                               TimePoint deadline) { return AskForTokens(std::move(ask), deadline); }),
+      tokens_(
+          [this](v1::TokenAsk ask, TimePoint deadline) { return AskForTokens(std::move(ask), deadline); }),
       bridge_(executor, events_, secrets_),
       background_(executor, "berthd") {}
 

@@ -35,7 +35,6 @@ Awaitable<absl::StatusOr<std::vector<ConsumerToken>>> SchedulerTokens::Get(Token
   BERTH_CO_ASSIGN_OR_RETURN(const v1::TokenAnswer answer, co_await ask_(std::move(ask), deadline));
   std::vector<ConsumerToken> tokens;
   for (const v1::Token& token : answer.tokens()) {
-    secrets_.Remember(query.plugin_id, token.token());
     tokens.push_back({.audience = token.audience(), .token = token.token(), .lifetime = LifetimeOf(token)});
   }
   co_return tokens;

@@ -1,14 +1,14 @@
-// Where the mounter gets the tokens that plugins want: the scheduler, asked over the link. What comes is
-// known as a secret of the plugin's before anybody has it, wherever the plugin is then given it.
+// Where the mounter gets the tokens that plugins want: the scheduler, asked over the link. That they are kept
+// out of logs and errors is the affair of the call that carries them (csi/client.h).
 //
 // Owned by main, which makes it before the mounter; loop thread only. Decides nothing.
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "berth/v1/scheduler.pb.h"
-#include "csi/recent_secrets.h"
 #include "mounter/consumer_tokens.h"
 
 namespace berth {
@@ -18,14 +18,12 @@ class SchedulerTokens final : public TokenSource {
   using AskScheduler =
       std::function<Awaitable<absl::StatusOr<v1::TokenAnswer>>(v1::TokenAsk ask, TimePoint deadline)>;
 
-  // `secrets` outlives this.
-  SchedulerTokens(RecentSecrets& secrets, AskScheduler ask) : secrets_(secrets), ask_(std::move(ask)) {}
+  explicit SchedulerTokens(AskScheduler ask) : ask_(std::move(ask)) {}
 
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<ConsumerToken>>> Get(TokenQuery query,
                                                                           TimePoint deadline) override;
 
  private:
-  RecentSecrets& secrets_;
   AskScheduler ask_;
 };
 

@@ -33,10 +33,9 @@ class SchedulerTokensTest : public ::testing::Test {
   }
 
   LoopRunner loop_;
-  RecentSecrets secrets_;
   v1::TokenAsk asked_;
   absl::StatusOr<v1::TokenAnswer> answer_ = v1::TokenAnswer();
-  SchedulerTokens tokens_{secrets_, [this](v1::TokenAsk ask, TimePoint) { return Answer(std::move(ask)); }};
+  SchedulerTokens tokens_{[this](v1::TokenAsk ask, TimePoint) { return Answer(std::move(ask)); }};
 };
 
 TEST_F(SchedulerTokensTest, AsksForTheConsumerAsTheSchedulerKnowsItAndTellsWhatCame) {
@@ -53,12 +52,6 @@ TEST_F(SchedulerTokensTest, AsksForTheConsumerAsTheSchedulerKnowsItAndTellsWhatC
   EXPECT_EQ((*got)[1].audience, "s3");
   EXPECT_EQ((*got)[1].token, "hunter2-s3");
   EXPECT_EQ((*got)[1].lifetime, milliseconds(90'500));
-}
-
-TEST_F(SchedulerTokensTest, WhatCameIsKnownAsThePluginsSecret) {
-  Add("vault", "hunter2-vault");
-  ASSERT_TRUE(Get().ok());
-  EXPECT_EQ(secrets_.Of("hp")->Redacted("it said hunter2-vault!"), "it said *************!");
 }
 
 TEST_F(SchedulerTokensTest, ALifetimeBeyondAllMeasureIsLongAndOneBelowZeroIsNone) {

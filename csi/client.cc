@@ -94,6 +94,7 @@ struct Callee {
   std::string socket_path;
   const RecentSecrets* secrets = nullptr;
   std::string plugin_id;
+  RecentSecrets::InFlight carried;  // what is sent to it in confidence is known until the call has ended
 };
 
 // Plugins quote what they were given, and what they say in an error is logged, shown, and written to the
@@ -163,18 +164,29 @@ std::shared_ptr<grpc::Channel> CsiClient::FreshChannel() {
   return channel_;
 }
 
+RecentSecrets::InFlight CsiClient::Carry(const google::protobuf::Message& request,
+                                         const std::vector<std::string>& confidential) const {
+  if (options_.secrets == nullptr) return {};
+  return options_.secrets->Carry(options_.plugin_id, request, confidential);
+}
+
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
   // Some that change nothing carry secrets all the same.
-  if (options_.secrets != nullptr) options_.secrets->RememberFrom(options_.plugin_id, request);
-  Callee callee{.socket_path = socket_path_, .secrets = options_.secrets, .plugin_id = options_.plugin_id};
+  Callee callee{.socket_path = socket_path_,
+                .secrets = options_.secrets,
+                .plugin_id = options_.plugin_id,
+                .carried = Carry(request, {})};
   return Call<Response>(FreshChannel(), nullptr, std::move(callee), name, std::move(request), deadline);
 }
 
 template <class Response, class Request>
-Awaitable<absl::StatusOr<Response>> CsiClient::Change(const char* name, Request request, TimePoint deadline) {
-  if (options_.secrets != nullptr) options_.secrets->RememberFrom(options_.plugin_id, request);
-  Callee callee{.socket_path = socket_path_, .secrets = options_.secrets, .plugin_id = options_.plugin_id};
+Awaitable<absl::StatusOr<Response>> CsiClient::Change(const char* name, Request request, TimePoint deadline,
+                                                      const std::vector<std::string>& confidential) {
+  Callee callee{.socket_path = socket_path_,
+                .secrets = options_.secrets,
+                .plugin_id = options_.plugin_id,
+                .carried = Carry(request, confidential)};
   return Call<Response>(FreshChannel(), calls_, std::move(callee), name, std::move(request), deadline);
 }
 
@@ -315,9 +327,9 @@ Awaitable<absl::StatusOr<csi::NodeUnstageVolumeResponse>> CsiClient::NodeUnstage
 }
 
 Awaitable<absl::StatusOr<csi::NodePublishVolumeResponse>> CsiClient::NodePublishVolume(
-    csi::NodePublishVolumeRequest request, TimePoint deadline) {
+    csi::NodePublishVolumeRequest request, TimePoint deadline, const std::vector<std::string>& confidential) {
   return Change<csi::NodePublishVolumeResponse>("/csi.v1.Node/NodePublishVolume", std::move(request),
-                                                deadline);
+                                                deadline, confidential);
 }
 
 Awaitable<absl::StatusOr<csi::NodeUnpublishVolumeResponse>> CsiClient::NodeUnpublishVolume(

@@ -8,7 +8,8 @@
 // Every call takes its deadline and returns the plugin's answer or its status (base/status.h, FromGrpc).
 // Cancelling the coroutine cancels the call. Answers are limited to 4 MiB (RESOURCE_EXHAUSTED beyond); one
 // that is not the message it should be is INTERNAL. A call in flight needs nothing of its client.
-// What a failed call means for the volume is csi/errors.h's to say.
+// What a failed call means for the volume is csi/errors.h's to say. What a request holds in confidence (its
+// secrets, its mount flags) is blotted out of the call's lines in the log and of its error.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -29,8 +30,8 @@
 namespace berth {
 
 struct CsiClientOptions {
-  // Where the secrets of requests are remembered, and under which plugin's id. Null: nowhere. Outlives the
-  // client.
+  // Where the secrets of requests are remembered, and under which plugin's id. Null: nowhere, and nothing is
+  // blotted out. Outlives the client.
   RecentSecrets* secrets = nullptr;
   std::string plugin_id;
   // Called on the loop after the last call that changes something has ended; not once the client is gone and
@@ -105,8 +106,11 @@ class CsiClient {
       ::csi::v1::NodeStageVolumeRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeUnstageVolumeResponse>> NodeUnstageVolume(
       ::csi::v1::NodeUnstageVolumeRequest request, TimePoint deadline);
+  // `confidential`: values of the request that are secrets although they stand in no field for secrets, such
+  // as a token in its volume_context.
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodePublishVolumeResponse>> NodePublishVolume(
-      ::csi::v1::NodePublishVolumeRequest request, TimePoint deadline);
+      ::csi::v1::NodePublishVolumeRequest request, TimePoint deadline,
+      const std::vector<std::string>& confidential = {});
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeUnpublishVolumeResponse>> NodeUnpublishVolume(
       ::csi::v1::NodeUnpublishVolumeRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> NodeGetVolumeStats(
@@ -127,7 +131,11 @@ class CsiClient {
                                                          TimePoint deadline);
   template <class Response, class Request>
   [[nodiscard]] Awaitable<absl::StatusOr<Response>> Change(const char* name, Request request,
-                                                           TimePoint deadline);
+                                                           TimePoint deadline,
+                                                           const std::vector<std::string>& confidential = {});
+  // Before the request is sent.
+  [[nodiscard]] RecentSecrets::InFlight Carry(const google::protobuf::Message& request,
+                                              const std::vector<std::string>& confidential) const;
 
   std::string socket_path_;
   CsiClientOptions options_;

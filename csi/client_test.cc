@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <boost/system/system_error.hpp>
 #include <cstdio>
 #include <functional>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -79,7 +82,10 @@ TEST_F(CsiClientTest, EveryRpcReachesItsOwnMethod) {
   plugin_->Start();
   // The fake knows none of them and says which it was asked for.
   const auto asked = [this](auto method, auto request) {
-    return std::string(RunOn(loop_, ((*client_).*method)(request, Soon())).status().message());
+    return std::string(RunOn(loop_, std::invoke(method, *client_, request, Soon())).status().message());
+  };
+  const auto publish = [](CsiClient& client, csi::NodePublishVolumeRequest request, TimePoint deadline) {
+    return client.NodePublishVolume(std::move(request), deadline);
   };
   EXPECT_EQ(asked(&CsiClient::GetPluginInfo, csi::GetPluginInfoRequest()), "unknown method GetPluginInfo");
   EXPECT_EQ(asked(&CsiClient::GetPluginCapabilities, csi::GetPluginCapabilitiesRequest()),
@@ -119,8 +125,7 @@ TEST_F(CsiClientTest, EveryRpcReachesItsOwnMethod) {
             "unknown method NodeStageVolume");
   EXPECT_EQ(asked(&CsiClient::NodeUnstageVolume, csi::NodeUnstageVolumeRequest()),
             "unknown method NodeUnstageVolume");
-  EXPECT_EQ(asked(&CsiClient::NodePublishVolume, csi::NodePublishVolumeRequest()),
-            "unknown method NodePublishVolume");
+  EXPECT_EQ(asked(publish, csi::NodePublishVolumeRequest()), "unknown method NodePublishVolume");
   EXPECT_EQ(asked(&CsiClient::NodeUnpublishVolume, csi::NodeUnpublishVolumeRequest()),
             "unknown method NodeUnpublishVolume");
   EXPECT_EQ(asked(&CsiClient::NodeGetVolumeStats, csi::NodeGetVolumeStatsRequest()),
@@ -406,6 +411,62 @@ TEST_F(CallsInFlightTest, AnErrorDoesNotRepeatAMountFlag) {
     co_return (co_await client->NodeStageVolume(request, Soon())).status();
   }(client_.get()));
   EXPECT_EQ(MessageOf(failed), "mount -o uid=1000,password=********* failed");
+}
+
+// What is logged meanwhile, at the most talkative level.
+class DebugLog {
+ public:
+  DebugLog() : before_(spdlog::default_logger()) {
+    const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+    const auto logger = std::make_shared<spdlog::logger>("debug", sink);
+    logger->set_level(spdlog::level::debug);
+    spdlog::set_default_logger(logger);
+  }
+  ~DebugLog() { spdlog::set_default_logger(before_); }
+  DebugLog(const DebugLog&) = delete;
+  DebugLog& operator=(const DebugLog&) = delete;
+
+  [[nodiscard]] std::string text() const { return text_.str(); }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+Awaitable<void> PublishWithTokens(std::shared_ptr<CsiClient> client, int number,
+                                  std::vector<std::string>* errors) {
+  csi::NodePublishVolumeRequest request;
+  std::vector<std::string> confidential{fmt::format("hunter3-{}", number)};
+  (*request.mutable_secrets())["vault"] = fmt::format("hunter2-{}", number);
+  (*request.mutable_volume_context())["s3"] = confidential[0];
+  const auto answer = co_await client->NodePublishVolume(std::move(request), Soon(), confidential);
+  errors->emplace_back(MessageOf(answer.status()));
+}
+
+// As after a restart of berthd: many publications at once, each with tokens of its own.
+TEST_F(CallsInFlightTest, WhatACallCarriesIsBlottedOutToItsEndHoweverMuchIsForgottenMeanwhile) {
+  RecentSecrets few({.values = 2, .bytes = 64, .age = std::chrono::hours(1)});
+  client_ = CsiClient::Connect(plugin_->socket_path(), {.secrets = &few, .plugin_id = "p", .on_idle = {}});
+  const DebugLog log;
+  constexpr int kCalls = 5;
+  std::vector<std::string> errors;
+  for (int i = 0; i < kCalls; ++i) scope_.Spawn("publish", PublishWithTokens(client_, i, &errors));
+  const std::vector<std::string> all{fmt::format("NodePublishVolume ({})", kCalls)};
+  RunUntil(loop_, [&] { return client_->in_flight() == all; });
+  ASSERT_TRUE(plugin_->WaitForCalls("NodePublishVolume", kCalls));
+  few.Forget("p");
+  plugin_->FailHung("NodePublishVolume", [](const std::string& bytes) {
+    csi::NodePublishVolumeRequest request;
+    EXPECT_TRUE(request.ParseFromString(bytes));
+    return grpc::Status(
+        grpc::StatusCode::UNAUTHENTICATED,
+        fmt::format("not {}, not {}", request.secrets().at("vault"), request.volume_context().at("s3")));
+  });
+  RunUntil(loop_, [&] { return errors.size() == kCalls; });
+  EXPECT_THAT(errors, testing::Each("not *********, not *********"));
+  EXPECT_THAT(log.text(), HasSubstr("volume_context: {\"s3\": \"*********\"}"));
+  EXPECT_THAT(log.text(), testing::Not(HasSubstr("hunter")));
+  EXPECT_TRUE(few.Of("p")->empty()) << "the plugin is no more";
 }
 
 }  // namespace

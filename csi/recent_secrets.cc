@@ -9,6 +9,8 @@
 #include <array>
 #include <cstring>
 #include <list>
+#include <map>
+#include <mutex>
 
 #include "csi/csi.pb.h"
 #include "csi/mount_flags.h"
@@ -290,94 +292,197 @@ std::string SecretSet::Redacted(std::string text) const {
 struct RecentSecrets::Value {
   WipedBytes bytes;
   TimePoint used;
+  int calls = 0;  // in flight with it
 };
 
 struct RecentSecrets::Plugin {
-  std::list<Value> recent;  // used longest ago first
-  size_t bytes = 0;         // of `recent`
+  std::list<Value> in_flight;
+  std::list<Value> at_rest;  // used longest ago first
+  size_t bytes = 0;          // of `at_rest`
   std::vector<WipedBytes> held;
-  std::shared_ptr<const SecretSet> set;  // null: to be made
+  bool forgotten = false;                // nothing comes to rest any more
+  std::shared_ptr<const SecretSet> set;  // of all of them; null: to be made
 
+  static std::list<Value>::iterator Find(std::list<Value>& values, std::string_view value) {
+    return std::ranges::find_if(values, [value](const Value& each) { return each.bytes.view() == value; });
+  }
   void Expire(TimePoint now, Duration age) {
-    while (!recent.empty() && recent.front().used + age < now) DropOldest();
+    while (!at_rest.empty() && at_rest.front().used + age < now) DropOldest();
   }
   void DropOldest() {
-    bytes -= recent.front().bytes.view().size();
-    recent.pop_front();
+    bytes -= at_rest.front().bytes.view().size();
+    at_rest.pop_front();
     set = nullptr;
+  }
+  // Has `size` bytes of one value more come to rest.
+  void MakeRoom(size_t size, const RecentSecretsLimits& limits) {
+    while (!at_rest.empty() && (at_rest.size() >= limits.values || bytes + size > limits.bytes)) DropOldest();
+    bytes += size;
+  }
+  // One call more carries `value`. What was known already changes no set.
+  std::list<Value>::iterator Take(std::string_view value) {
+    auto found = Find(in_flight, value);
+    if (found != in_flight.end()) {
+      ++found->calls;
+      return found;
+    }
+    found = Find(at_rest, value);
+    if (found != at_rest.end()) {
+      bytes -= value.size();
+      in_flight.splice(in_flight.end(), at_rest, found);
+    } else {
+      found = in_flight.insert(in_flight.end(), Value{.bytes = WipedBytes(value), .used = {}});
+      set = nullptr;
+    }
+    found->calls = 1;
+    return found;
+  }
+  // A call that carried it has ended.
+  void Rest(std::list<Value>::iterator value, TimePoint now, const RecentSecretsLimits& limits) {
+    if (--value->calls > 0) return;
+    if (forgotten) {
+      in_flight.erase(value);
+      set = nullptr;
+      return;
+    }
+    // What would fill the whole room alone keeps its beginning.
+    const std::string_view whole = value->bytes.view();
+    if (whole.size() > limits.bytes) {
+      value->bytes = WipedBytes(whole.substr(0, limits.bytes));
+      set = nullptr;
+    }
+    value->used = now;
+    MakeRoom(value->bytes.view().size(), limits);
+    at_rest.splice(at_rest.end(), in_flight, value);
   }
 };
 
-RecentSecrets::RecentSecrets(RecentSecretsLimits limits) : limits_(limits) {}
+struct RecentSecrets::State {
+  explicit State(RecentSecretsLimits set_limits) : limits(set_limits) {}
+
+  // The plugin, which is here from now on.
+  Plugin& At(const std::string& plugin_id) {
+    Plugin& plugin = plugins[plugin_id];
+    plugin.forgotten = false;
+    return plugin;
+  }
+
+  const RecentSecretsLimits limits;
+  std::mutex mutex;
+  std::map<std::string, Plugin> plugins;
+};
+
+struct RecentSecrets::InFlight::Call {
+  std::shared_ptr<State> state;
+  std::string plugin_id;
+  std::vector<std::list<Value>::iterator> values;
+};
+
+RecentSecrets::InFlight::InFlight() = default;
+RecentSecrets::InFlight::InFlight(InFlight&& other) noexcept = default;
+
+RecentSecrets::InFlight::~InFlight() {
+  if (call_ == nullptr) return;
+  State& state = *call_->state;
+  const std::lock_guard lock(state.mutex);
+  const auto found = state.plugins.find(call_->plugin_id);
+  Plugin& plugin = found->second;  // it stays for as long as anything of it is in flight
+  for (const auto value : call_->values) plugin.Rest(value, Clock::now(), state.limits);
+  if (plugin.forgotten && plugin.in_flight.empty()) state.plugins.erase(found);
+}
+
+RecentSecrets::RecentSecrets(RecentSecretsLimits limits) : state_(std::make_shared<State>(limits)) {}
 RecentSecrets::~RecentSecrets() = default;
 
 void RecentSecrets::Remember(const std::string& plugin_id, std::string_view value, TimePoint now) {
+  const RecentSecretsLimits& limits = state_->limits;
   value = Trim(value);
   if (value.size() < kMinValue) return;
-  value = value.substr(0, limits_.bytes);
-  const std::lock_guard lock(mutex_);
-  Plugin& plugin = plugins_[plugin_id];
-  plugin.Expire(now, limits_.age);
-  const auto known = std::find_if(plugin.recent.begin(), plugin.recent.end(),
-                                  [value](const Value& each) { return each.bytes.view() == value; });
-  if (known != plugin.recent.end()) {
+  value = value.substr(0, limits.bytes);
+  const std::lock_guard lock(state_->mutex);
+  Plugin& plugin = state_->At(plugin_id);
+  plugin.Expire(now, limits.age);
+  if (Plugin::Find(plugin.in_flight, value) != plugin.in_flight.end()) return;
+  const auto known = Plugin::Find(plugin.at_rest, value);
+  if (known != plugin.at_rest.end()) {
     known->used = now;
-    plugin.recent.splice(plugin.recent.end(), plugin.recent, known);
+    plugin.at_rest.splice(plugin.at_rest.end(), plugin.at_rest, known);
     return;
   }
-  while (!plugin.recent.empty() &&
-         (plugin.recent.size() >= limits_.values || plugin.bytes + value.size() > limits_.bytes)) {
-    plugin.DropOldest();
-  }
-  plugin.recent.push_back(Value{.bytes = WipedBytes(value), .used = now});
-  plugin.bytes += value.size();
+  plugin.MakeRoom(value.size(), limits);
+  plugin.at_rest.push_back(Value{.bytes = WipedBytes(value), .used = now});
   plugin.set = nullptr;
 }
 
-void RecentSecrets::RememberFrom(const std::string& plugin_id, const Message& message, TimePoint now) {
-  std::vector<std::string> secrets;
-  ForEachSensitive(message, false, 0, [&](Sensitive kind, const std::string& text) {
-    if (kind == Sensitive::kSecret) {
-      secrets.push_back(text);
-      return;
-    }
-    for (const std::string_view value : SecretsInFlag(text)) Remember(plugin_id, value, now);
+RecentSecrets::InFlight RecentSecrets::Carry(const std::string& plugin_id, const Message& request,
+                                             const std::vector<std::string>& confidential) {
+  std::vector<WipedBytes> flags;
+  std::vector<WipedBytes> secrets;
+  const auto add = [](std::string_view value, std::vector<WipedBytes>* to) {
+    value = Trim(value);
+    if (value.size() >= kMinValue) to->emplace_back(value);
+  };
+  ForEachSensitive(request, false, 0, [&](Sensitive kind, const std::string& text) {
+    if (kind == Sensitive::kSecret) return add(text, &secrets);
+    for (const std::string_view value : SecretsInFlag(text)) add(value, &flags);
   });
-  // Last: what was used longest ago is forgotten first, and flags are many.
-  for (std::string& secret : secrets) {
-    Remember(plugin_id, secret, now);
-    explicit_bzero(secret.data(), secret.size());
+  for (const std::string& value : confidential) add(value, &secrets);
+  InFlight carried;
+  if (flags.empty() && secrets.empty()) return carried;
+
+  carried.call_ = std::make_unique<InFlight::Call>();
+  carried.call_->state = state_;
+  carried.call_->plugin_id = plugin_id;
+  const std::lock_guard lock(state_->mutex);
+  Plugin& plugin = state_->At(plugin_id);
+  // They come to rest in this order, and what came first is forgotten first: flags are many.
+  for (const auto* values : {&flags, &secrets}) {
+    for (const WipedBytes& value : *values) carried.call_->values.push_back(plugin.Take(value.view()));
   }
+  return carried;
 }
 
 void RecentSecrets::Hold(const std::string& plugin_id, const std::vector<std::string>& values) {
-  const std::lock_guard lock(mutex_);
-  Plugin& plugin = plugins_[plugin_id];
+  const RecentSecretsLimits& limits = state_->limits;
+  const std::lock_guard lock(state_->mutex);
+  Plugin& plugin = state_->At(plugin_id);
   plugin.held.clear();
   size_t bytes = 0;
   for (const std::string& value : values) {
-    if (plugin.held.size() >= limits_.values || bytes >= limits_.bytes) break;
-    plugin.held.emplace_back(std::string_view(value).substr(0, limits_.bytes - bytes));
+    if (plugin.held.size() >= limits.values || bytes >= limits.bytes) break;
+    plugin.held.emplace_back(std::string_view(value).substr(0, limits.bytes - bytes));
     bytes += plugin.held.back().view().size();
   }
   plugin.set = nullptr;
 }
 
 void RecentSecrets::Forget(const std::string& plugin_id) {
-  const std::lock_guard lock(mutex_);
-  plugins_.erase(plugin_id);
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->plugins.find(plugin_id);
+  if (found == state_->plugins.end()) return;
+  if (found->second.in_flight.empty()) {
+    state_->plugins.erase(found);
+    return;
+  }
+  Plugin& plugin = found->second;
+  plugin.at_rest.clear();
+  plugin.bytes = 0;
+  plugin.held.clear();
+  plugin.forgotten = true;
+  plugin.set = nullptr;
 }
 
 std::shared_ptr<const SecretSet> RecentSecrets::Of(const std::string& plugin_id, TimePoint now) const {
   static const auto kNone = std::make_shared<const SecretSet>();
-  const std::lock_guard lock(mutex_);
-  const auto found = plugins_.find(plugin_id);
-  if (found == plugins_.end()) return kNone;
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->plugins.find(plugin_id);
+  if (found == state_->plugins.end()) return kNone;
   Plugin& plugin = found->second;
-  plugin.Expire(now, limits_.age);
+  plugin.Expire(now, state_->limits.age);
   if (plugin.set == nullptr) {
     std::vector<std::string_view> values;
-    for (const Value& each : plugin.recent) values.push_back(each.bytes.view());
+    for (const Value& each : plugin.in_flight) values.push_back(each.bytes.view());
+    for (const Value& each : plugin.at_rest) values.push_back(each.bytes.view());
     for (const WipedBytes& each : plugin.held) values.push_back(each.view());
     plugin.set = std::make_shared<const SecretSet>(values);
   }

@@ -6,6 +6,9 @@
 // the plugin runs), asked by the thread that reads the logs. Values live in memory that is wiped when they
 // are let go, and are never printed.
 //
+//   a call is sent ──▶ in flight: known until its end, ──▶ at rest: known until it ages, or until others
+//                      however many they are               take its place (RecentSecretsLimits)
+//
 // What is recognised: the value itself, its percent-encoded, JSON-escaped and base64 forms (also as part of
 // a longer base64 text, as in "Basic …"), and of a value of several lines each line alone. Values below 4
 // bytes are ignored: they would blacken everything. No form holds a line feed, so none spans two lines.
@@ -14,9 +17,7 @@
 #include <google/protobuf/message.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,7 +77,7 @@ class SecretSet {
 };
 
 struct RecentSecretsLimits {
-  // For each plugin; beyond, what was used longest ago is forgotten.
+  // At rest, for each plugin; beyond, what was used longest ago is forgotten.
   size_t values = 128;
   size_t bytes = size_t{64} * 1024;
   Duration age = std::chrono::hours(1);  // after the last use
@@ -91,27 +92,43 @@ class RecentSecrets {
 
   // To be called before the plugin can know the value.
   void Remember(const std::string& plugin_id, std::string_view value, TimePoint now = Clock::now());
-  // The same for every value in the message's csi_secret fields, at any depth, and for what may be one in its
-  // mount flags (csi/mount_flags.h).
-  void RememberFrom(const std::string& plugin_id, const google::protobuf::Message& message,
-                    TimePoint now = Clock::now());
+
+  // What one call carries in confidence. Never forgotten while this lives, whatever else comes, ages, or is
+  // forgotten meanwhile: the plugin has it in its hands, and may say it at any moment. From its end on it is
+  // at rest. May outlive the RecentSecrets.
+  class InFlight {
+   public:
+    InFlight();
+    ~InFlight();
+    InFlight(InFlight&& other) noexcept;
+    InFlight& operator=(InFlight&& other) = delete;
+
+   private:
+    friend class RecentSecrets;
+    struct Call;
+    std::unique_ptr<Call> call_;  // null: the call carries nothing of the kind
+  };
+  // To be called before the request leaves, and kept until its call has ended. It carries every value in its
+  // csi_secret fields, at any depth, what may be one in its mount flags (csi/mount_flags.h), and those that
+  // the caller knows to be `confidential`, wherever in the request they stand.
+  [[nodiscard]] InFlight Carry(const std::string& plugin_id, const google::protobuf::Message& request,
+                               const std::vector<std::string>& confidential = {});
   // What the plugin was launched with (files and credentials in its environment): it knows them for as long
   // as it runs, so they do not age. Replaces what was held for it before.
   void Hold(const std::string& plugin_id, const std::vector<std::string>& values);
-  // The plugin is no more.
+  // The plugin is no more: what its last calls carry is forgotten with their ends.
   void Forget(const std::string& plugin_id);
 
-  // Never null.
+  // What is in flight, at rest and held. Never null.
   [[nodiscard]] std::shared_ptr<const SecretSet> Of(const std::string& plugin_id,
                                                     TimePoint now = Clock::now()) const;
 
  private:
   struct Value;
   struct Plugin;
+  struct State;
 
-  RecentSecretsLimits limits_;
-  mutable std::mutex mutex_;
-  mutable std::map<std::string, Plugin> plugins_;
+  std::shared_ptr<State> state_;  // shared with the calls in flight
 };
 
 }  // namespace berth

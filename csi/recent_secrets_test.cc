@@ -111,7 +111,7 @@ TEST(RecentSecretsTest, SecretFieldsOfARequestAreRemembered) {
   (*request.mutable_secrets())["username"] = "administrator";
   (*request.mutable_volume_context())["server"] = "filer.example";
   RecentSecrets secrets;
-  secrets.RememberFrom("nfs", request);
+  (void)secrets.Carry("nfs", request);
   EXPECT_EQ(secrets.Of("nfs")->Redacted("volume-1 username administrator filer.example"),
             "volume-1 username ************* filer.example");
 }
@@ -122,7 +122,7 @@ TEST(RecentSecretsTest, WhatMayBeSecretInMountFlagsIsRemembered) {
   mount.set_fs_type("cifs-ntfs");
   mount.add_mount_flags("vers=3.1.1,dir_mode=0000755,password=geheimnis");
   RecentSecrets secrets;
-  secrets.RememberFrom("smb", request);
+  (void)secrets.Carry("smb", request);
   EXPECT_EQ(
       secrets.Of("smb")->Redacted("mount -t cifs-ntfs -o vers=3.1.1,dir_mode=0000755,password=geheimnis"),
       "mount -t cifs-ntfs -o vers=3.1.1,dir_mode=0000755,password=*********");
@@ -135,8 +135,40 @@ TEST(RecentSecretsTest, FlagsDoNotPushOutTheSecretsOfTheirOwnRequest) {
     request.mutable_volume_capability()->mutable_mount()->add_mount_flags("x=value-" + std::to_string(i));
   }
   RecentSecrets secrets({.values = 4, .bytes = 1000, .age = hours(1)});
-  secrets.RememberFrom("smb", request);
+  (void)secrets.Carry("smb", request);
   EXPECT_EQ(secrets.Of("smb")->Redacted("geheimnis"), "*********");
+}
+
+TEST(RecentSecretsTest, WhatIsInFlightIsKnownHoweverMuchThereIsAndComesToRestAfterwards) {
+  const std::string all = "aaaaaaaa bbbbbbbb cccccccc";
+  RecentSecrets secrets({.values = 1, .bytes = 20, .age = hours(1)});
+  ::csi::v1::NodePublishVolumeRequest request;
+  (*request.mutable_secrets())["first"] = "aaaaaaaa";
+  {
+    const auto first = secrets.Carry("nfs", request, {"bbbbbbbb"});
+    const auto again = secrets.Carry("nfs", request);
+    secrets.Remember("nfs", "cccccccc");
+    secrets.Remember("nfs", "dddddddd");
+    EXPECT_EQ(secrets.Of("nfs")->Redacted(all), "******** ******** cccccccc");
+    EXPECT_EQ(secrets.Of("nfs", Clock::now() + hours(2))->Redacted(all), "******** ******** cccccccc");
+  }
+  EXPECT_EQ(secrets.Of("nfs")->Redacted(all), "aaaaaaaa ******** cccccccc") << "the last one is at rest";
+  EXPECT_TRUE(secrets.Of("nfs", Clock::now() + hours(2))->empty());
+}
+
+TEST(RecentSecretsTest, WhatIsInFlightToAPluginThatIsNoMoreIsForgottenAtItsEnd) {
+  RecentSecrets secrets;
+  {
+    const auto call = secrets.Carry("nfs", ::csi::v1::NodePublishVolumeRequest(), {"hunter2!"});
+    secrets.Remember("nfs", "hunter3!");
+    secrets.Forget("nfs");
+    EXPECT_EQ(secrets.Of("nfs")->Redacted("hunter2! hunter3!"), "******** hunter3!");
+  }
+  EXPECT_TRUE(secrets.Of("nfs")->empty());
+  const auto late = [&] {
+    RecentSecrets shorter;
+    return shorter.Carry("nfs", ::csi::v1::NodePublishVolumeRequest(), {"hunter2!"});
+  }();  // ends after what it was known to
 }
 
 // A snapshot in use is not disturbed by what comes after it.

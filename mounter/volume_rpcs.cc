@@ -56,6 +56,14 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   return request;
 }
 
+std::vector<std::string> TokensIn(const PluginTokens& tokens) {
+  std::vector<std::string> values;
+  for (const auto* place : {&tokens.secrets, &tokens.volume_context}) {
+    for (const auto& [name, token] : *place) values.push_back(token);
+  }
+  return values;
+}
+
 ::csi::v1::NodeUnpublishVolumeRequest NodeUnpublishRequest(const VolumeRecord& record,
                                                            const PublicationRecord& publication,
                                                            const VolumePaths& paths) {

@@ -6,8 +6,10 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "csi/csi.pb.h"
+#include "mounter/consumer_tokens.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
 
@@ -24,6 +26,8 @@ inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral"
 [[nodiscard]] ::csi::v1::NodePublishVolumeRequest NodePublishRequest(
     const VolumeRecord& record, const PublicationRecord& publication, const VolumePaths& paths,
     const std::map<std::string, std::string>& secrets);
+// What of a NodePublishVolume with these is to be kept out of logs and errors, wherever in it they stand.
+[[nodiscard]] std::vector<std::string> TokensIn(const PluginTokens& tokens);
 [[nodiscard]] ::csi::v1::NodeUnpublishVolumeRequest NodeUnpublishRequest(const VolumeRecord& record,
                                                                          const PublicationRecord& publication,
                                                                          const VolumePaths& paths);

@@ -267,7 +267,7 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   PassTo(tokens, &request);
   const WallTime began = WallClock::now();
-  auto call = admission->client->NodePublishVolume(std::move(request), deadline);
+  auto call = admission->client->NodePublishVolume(std::move(request), deadline, TokensIn(tokens));
   const auto answer = co_await Ask(kRpc, progress, std::move(call));
   if (!answer.ok()) co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 

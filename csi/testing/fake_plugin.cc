@@ -63,6 +63,13 @@ class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   }
 
+  void FinishOnce(const grpc::Status& status) {
+    if (End()) Finish(status);
+  }
+
+  // Once it has arrived.
+  [[nodiscard]] std::string Request() const { return ToString(request_); }
+
   void OnCancel() override {
     plugin_->GivenUp(rpc_);
     FinishOnce(grpc::Status::CANCELLED);
@@ -77,9 +84,6 @@ class FakePlugin::Call : public grpc::ServerGenericBidiReactor {
   bool End() {
     const std::lock_guard lock(mutex_);
     return !std::exchange(finished_, true);
-  }
-  void FinishOnce(const grpc::Status& status) {
-    if (End()) Finish(status);
   }
 
   FakePlugin* plugin_;
@@ -143,14 +147,21 @@ void FakePlugin::Fail(const std::string& rpc, const grpc::Status& status) { Set(
 
 void FakePlugin::Hang(const std::string& rpc) { Set(rpc, {.hang = true}); }
 
+std::vector<std::weak_ptr<FakePlugin::Call>> FakePlugin::TakeHung(const std::string& rpc) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(hung_[rpc], {});
+}
+
 void FakePlugin::AnswerHung(const std::string& rpc, const google::protobuf::Message& response) {
-  std::vector<std::weak_ptr<Call>> hung;
-  {
-    const std::lock_guard lock(mutex_);
-    hung = std::exchange(hung_[rpc], {});
-  }
-  for (const std::weak_ptr<Call>& call : hung) {
+  for (const std::weak_ptr<Call>& call : TakeHung(rpc)) {
     if (const auto alive = call.lock()) alive->Respond(response.SerializeAsString());
+  }
+}
+
+void FakePlugin::FailHung(const std::string& rpc,
+                          const std::function<grpc::Status(const std::string& request)>& status) {
+  for (const std::weak_ptr<Call>& call : TakeHung(rpc)) {
+    if (const auto alive = call.lock()) alive->FinishOnce(status(alive->Request()));
   }
 }
 

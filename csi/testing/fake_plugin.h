@@ -18,6 +18,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,10 +44,13 @@ class FakePlugin {
 
   void Answer(const std::string& rpc, const google::protobuf::Message& response);
   void Fail(const std::string& rpc, const grpc::Status& status);
-  // Never answers: calls end by the caller's deadline or cancellation, by Stop, or by AnswerHung, which
-  // answers all that hang at that moment.
+  // Never answers: calls end by the caller's deadline or cancellation, by Stop, or by AnswerHung and
+  // FailHung, which answer all that hang at that moment.
   void Hang(const std::string& rpc);
   void AnswerHung(const std::string& rpc, const google::protobuf::Message& response);
+  // Each with what `status` makes of its request's bytes.
+  void FailHung(const std::string& rpc,
+                const std::function<grpc::Status(const std::string& request)>& status);
   // Says OK, and sends no message with it.
   void AnswerNothing(const std::string& rpc);
   // Answers with bytes that need not be a message.
@@ -93,6 +97,7 @@ class FakePlugin {
   [[nodiscard]] Script Arrived(const std::string& rpc, std::string request,
                                const std::shared_ptr<Call>& call);
   void GivenUp(const std::string& rpc);
+  [[nodiscard]] std::vector<std::weak_ptr<Call>> TakeHung(const std::string& rpc);
 
   const std::string socket_path_;
   mutable std::mutex mutex_;
