@@ -28,7 +28,8 @@ class ConsumerEnd {
       : watch_(watch), options_(std::move(options)), systemd_(std::move(systemd)) {}
 
   // OK once it has ended, as the kernel or systemd says; at once for what has ended already, and of kUnknown,
-  // of which there is nothing to end. A process as ConsumerWatch::Identify completed it, of this boot.
+  // of which there is nothing to end. A process as ConsumerWatch::Identify completed it; all of this boot
+  // (PublicationRecord::Consumer): by their names, units and groups of another are not told from today's.
   // DEADLINE_EXCEEDED: it was killed, and has not ended by then (one that hangs in the kernel does not).
   // FAILED_PRECONDITION: it is one that is never ended. Else what kept it from being ended.
   [[nodiscard]] Awaitable<absl::Status> End(ConsumerLife life, TimePoint deadline) const;

@@ -61,7 +61,7 @@ void NameConsumers(const VolumeRecord& record, std::vector<MountHolder>* holders
   for (MountHolder& holder : *holders) {
     const std::vector<std::string> cgroups = CgroupsOf(holder.pid);
     const auto whose = std::ranges::find_if(record.publications, [&](const PublicationRecord& publication) {
-      return IsOf(publication.life, holder.pid, cgroups);
+      return IsOf(publication.Consumer(), holder.pid, cgroups);
     });
     if (whose != record.publications.end()) holder.consumer = whose->key.consumer;
   }

@@ -103,7 +103,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::GiveUp(VolumeRef volume,
   std::erase_if(publications, [origin](const PublicationRecord& p) { return p.origin != origin; });
   absl::Status first_error;
   for (const PublicationRecord& p : publications) {
-    const absl::Status ended = co_await context_.consumer_end.End(p.life, deadline);
+    const absl::Status ended = co_await context_.consumer_end.End(p.Consumer(), deadline);
     if (!ended.ok()) {
       // It may still write: its volume is not taken from under it.
       if (first_error.ok())

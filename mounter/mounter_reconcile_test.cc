@@ -10,7 +10,9 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "base/safe_path.h"
+#include "base/testing/sleeper.h"
 #include "base/unique_fd.h"
 #include "mounter/journal.h"
 #include "mounter/mount_table.h"
@@ -638,6 +640,51 @@ TEST_F(MounterRebootTest, Fault19WhatWasBeingUndoneIsStillUndone) {
   plugins_.SetUsable(true);
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
   EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
+}
+
+// The kernel may have given its number again, in the same tick of the new boot.
+TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnotherBoot) {
+  const Sleeper stranger;
+  const auto started = StartTimeOf(stranger.pid());
+  ASSERT_TRUE(started.ok());
+  for (const char* volume : {"v1", "v2"}) {
+    PublishRequest request = Of(Origin::kScheduler, volume);
+    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = stranger.pid()};
+    ASSERT_TRUE(Publish(request).ok());
+  }
+  plugins_.SetUsable(false);
+  // One was being undone when the node went; the other is released now.
+  const TimePoint soon = Clock::now() + std::chrono::milliseconds(30);
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request("v2")), soon)).ok());
+  CloseAndReboot();
+  for (int starts = 0; starts < 2; ++starts) {
+    Open();
+    for (const char* volume : {"v1", "v2"}) {
+      const auto given_up = loop_.Run(
+          mounter_->GiveUp({"hp", volume}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(50)));
+      EXPECT_FALSE(given_up.ok()) << "its plugin has not let it go";
+    }
+    EXPECT_EQ(kill(stranger.pid(), 0), 0);
+    EXPECT_EQ(waitpid(stranger.pid(), nullptr, WNOHANG), 0) << "somebody who had nothing to do with it";
+    Close();
+  }
+  plugins_.SetUsable(true);
+  Open();
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+}
+
+TEST_F(MounterRebootTest, GivingUpEndsNoUnitThatWasStartedWithTheNewBoot) {
+  ASSERT_TRUE(Publish(Of(Origin::kScheduler, "v1")).ok());
+  CloseAndReboot();
+  EditRows([](VolumeRecord& record) {
+    // What would be refused in words, had anybody asked for its end.
+    record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "berth-plugins.slice"};
+  });
+  Open();
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("scheduler"));
+  const auto given_up = loop_.Run(mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Soon()));
+  EXPECT_TRUE(given_up.ok()) << given_up.status();
+  EXPECT_TRUE(Gone());
 }
 
 TEST_F(MounterRebootTest, WhatIsMountedAgainSurvivesAPluginThatRefusesFirst) {

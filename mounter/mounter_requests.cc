@@ -89,7 +89,7 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
     // By value: what is awaited may change the record.
     const std::vector<PublicationRecord> publications = actor->machine().record().publications;
     const auto next = std::ranges::find_if(publications, [&](const PublicationRecord& p) {
-      return Concerns(request, p.key) && std::ranges::find(ended, p.life) == ended.end();
+      return Concerns(request, p.key) && !p.before_reboot && std::ranges::find(ended, p.life) == ended.end();
     });
     if (next == publications.end()) co_return absl::OkStatus();
     const PublicationRecord& publication = *next;

@@ -6,6 +6,7 @@
 
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "mounter/consumer_watch.h"
 #include "mounter/mount_table.h"
 #include "mounter/mountinfo.h"
 
@@ -25,6 +26,12 @@ std::string WhyHeld(const PublicationRecord& publication, bool published) {
 // node.
 bool MountsUnasked(const PublicationRecord& publication) {
   return publication.Remounts() && publication.origin != Origin::kScheduler;
+}
+
+// No process outlives a boot, nor does a group of them, though another may be made at its path. A unit is
+// what its name says in every boot.
+bool EndsWithTheBoot(const ConsumerLife& life) {
+  return life.kind == ConsumerLife::Kind::kProcess || life.kind == ConsumerLife::Kind::kCgroup;
 }
 
 void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,
@@ -87,10 +94,9 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
   std::vector<Reconciliation> plan;
   const bool after_reboot = circumstances.start && circumstances.rebooted;
   for (const PublicationRecord& p : record.publications) {
-    if (after_reboot && p.life.kind == ConsumerLife::Kind::kProcess &&
-        (p.state != PublicationState::kUnpublishing || p.again)) {
+    if (after_reboot && EndsWithTheBoot(p.life) && (p.state != PublicationState::kUnpublishing || p.again)) {
       plan.push_back({ReconcileAction::kRelease, p.key,
-                      fmt::format("process {} ended when the node was restarted", p.life.pid)});
+                      fmt::format("{} ended when the node was restarted", DescribeLife(p.life))});
       continue;
     }
     switch (p.state) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "mounter/consumer_watch.h"
+
 namespace berth {
 namespace {
 
@@ -155,11 +157,17 @@ TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
 }
 
 TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
+  const ConsumerLife process{.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
+  const ConsumerLife group{.kind = ConsumerLife::Kind::kCgroup, .name = "/sys/fs/cgroup/web"};
   for (const PublicationState state : {kPublished, kPublishing}) {
     VolumeRecord record = RecordIn(state, Origin::kDeclared, true);
-    record.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
-    EXPECT_EQ(Plan(record, kGone, kReboot), "release");
-    EXPECT_EQ(Plan(record, kMounted, kStart), "") << "in the same boot it is watched";
+    for (const ConsumerLife& life : {process, group}) {
+      record.publications[0].life = life;
+      EXPECT_EQ(Plan(record, kGone, kReboot), "release") << DescribeLife(life);
+      EXPECT_EQ(Plan(record, kMounted, kStart), "") << "in the same boot it is watched";
+    }
+    record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "web.service"};
+    EXPECT_EQ(Plan(record, kGone, kReboot), "resume") << "a unit is what its name says in every boot";
   }
   VolumeRecord undone = RecordIn(kUnpublishing);
   undone.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};

@@ -200,6 +200,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void TellConsumers();
 
   [[nodiscard]] StepProgress Progress(const Step& step);
+  // Whether the row says what is not true any more once the call of `step` has left.
+  [[nodiscard]] bool OverturnsRow(const Step& step) const;
   // Whether somebody waits who wants `step` undone: then it is not repeated.
   [[nodiscard]] bool Superseded(const Step& step) const;
   // Whether `step` goes forward for what is withheld meanwhile.

@@ -309,10 +309,9 @@ StepProgress VolumeActor::Progress(const Step& step) {
       .sending =
           [this, step](std::string_view rpc) {
             sent_ = true;
-            // A row that keeps the old mount's id would have the new one for somebody else's.
-            const bool anew = step.kind == StepKind::kStage && machine_.record().staging_mount_id != 0;
+            const bool row_is_stale = OverturnsRow(step);
             machine_.OnSent(step);
-            if (anew) SaveSoon();
+            if (row_is_stale) SaveSoon();
             waiting_for_.clear();
             running_ = rpc;
             running_since_ = WallClock::now();
@@ -328,6 +327,14 @@ StepProgress VolumeActor::Progress(const Step& step) {
             SaveSoon();
           },
       .still_wanted = [this, step] { return step.kind != StepKind::kRenew || machine_.MayRenew(step.key); }};
+}
+
+bool VolumeActor::OverturnsRow(const Step& step) const {
+  // A row that keeps the old mount's id would have the new one for somebody else's.
+  if (step.kind == StepKind::kStage) return machine_.record().staging_mount_id != 0;
+  if (step.kind != StepKind::kPublish) return false;
+  const PublicationRecord* publication = machine_.record().Find(step.key);
+  return publication != nullptr && publication->before_reboot;
 }
 
 bool VolumeActor::Superseded(const Step& step) const {

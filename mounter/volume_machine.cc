@@ -58,6 +58,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.dead.clear();
     if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
     if (rebooted) publication.mount_id = 0;
+    if (rebooted) publication.before_reboot = true;
     if (publication.state == PublicationState::kPublished) continue;
     publication.uncertain = true;
     // The staging was being repaired, and how far the publication had come meanwhile was not written.
@@ -113,6 +114,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
     Adopt(publication);
     known->held.clear();
     known->withheld.clear();
+    known->before_reboot = false;
     known->state = PublicationState::kPublishing;
     known->had_secrets = publication.had_secrets;
     known->secrets_at_hand = publication.secrets_at_hand;
@@ -208,6 +210,7 @@ void VolumeMachine::MarkFound(const PublicationKey& key) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   publication->uncertain = false;
+  publication->before_reboot = false;
   publication->held.clear();
   publication->last_error.clear();
 }
@@ -220,6 +223,10 @@ void VolumeMachine::MarkDead(const PublicationKey& key, std::string error) {
 
 void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {
   if (PublicationRecord* publication = record_.Find(key)) publication->mount_id = mount_id;
+}
+
+void VolumeMachine::SetOfThisBoot(const PublicationKey& key) {
+  if (PublicationRecord* publication = record_.Find(key)) publication->before_reboot = false;
 }
 
 void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
@@ -430,7 +437,10 @@ void VolumeMachine::OnSent(const Step& step) {
       record_.staging_mount_id = 0;
       return;
     case StepKind::kPublish:
-      if (PublicationRecord* publication = record_.Find(step.key)) publication->sent = true;
+      if (PublicationRecord* publication = record_.Find(step.key)) {
+        publication->sent = true;
+        publication->before_reboot = false;
+      }
       return;
     case StepKind::kUnstage:
       record_.stage_state = StageState::kUnstaging;

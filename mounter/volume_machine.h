@@ -147,6 +147,8 @@ class VolumeMachine {
   void MarkDead(const PublicationKey& key, std::string error);
   // The kernel's id of its mount.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);
+  // It is there in this boot: its consumer may have it.
+  void SetOfThisBoot(const PublicationKey& key);
   void SetPermissionsSet(const PublicationKey& key);
   // A mount of it was detached lazily, or the kernel keeps its file system.
   void SetMayLiveOn() { record_.may_live_on = true; }

@@ -823,5 +823,26 @@ TEST(VolumeMachineTest, AStuckStepStaysStuckWhileThePluginSaysThatItRunsStill) {
   EXPECT_FALSE(machine.stuck().has_value());
 }
 
+TEST(VolumeMachineTest, AfterARebootAConsumerHasNothingBeforeItIsPublishedAnew) {
+  VolumeMachine machine = Published();
+  VolumeRecord record = machine.record();
+  record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "web.service"};
+  const ConsumerLife unit = record.publications[0].life;
+  EXPECT_EQ(VolumeMachine::Recovered(record, false).record().Find(kWeb)->Consumer(), unit);
+  machine = VolumeMachine::Recovered(record, true);
+  EXPECT_EQ(machine.record().Find(kWeb)->Consumer(), ConsumerLife{});
+  // Nor after one more end of berthd, and not while it is only undone.
+  machine = VolumeMachine::Recovered(*DecodeRecord(EncodeRecord(machine.record())), false);
+  machine.Resume(kWeb, "the node was restarted");
+  Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
+  EXPECT_EQ(machine.record().Find(kWeb)->Consumer(), ConsumerLife{});
+  machine.OnSent({StepKind::kPublish, kWeb});
+  EXPECT_EQ(machine.record().Find(kWeb)->Consumer(), unit) << "it may have it from now on";
+
+  machine = VolumeMachine::Recovered(record, true);
+  machine.SetOfThisBoot(kWeb);
+  EXPECT_EQ(machine.record().Find(kWeb)->Consumer(), unit) << "it is there, as the kernel shows";
+}
+
 }  // namespace
 }  // namespace berth

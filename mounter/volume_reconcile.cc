@@ -36,6 +36,8 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
     machine_.SetBootId(BootId());
     for (const PublicationRecord& p : machine_.record().publications) {
       const auto shown = facts.find(p.key);
+      if (shown != facts.end() && shown->second.there && p.state == PublicationState::kPublished)
+        machine_.SetOfThisBoot(p.key);
       const bool found = shown != facts.end() && shown->second.mount_id != 0;
       if (found && !p.uncertain && p.mount_id == 0) machine_.SetMountId(p.key, shown->second.mount_id);
     }

@@ -47,6 +47,9 @@ struct PublicationRecord {
   std::string held;
   // Once it has been undone it is published anew: a repair. Then it is not gone, whatever its state.
   bool again = false;
+  // The node was restarted since it was last published: its consumer of then has ended, and what bears the
+  // same name now (a unit is started at each boot) has nothing of it.
+  bool before_reboot = false;
   // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: somebody
   // mounted over it.
   uint64_t mount_id = 0;
@@ -62,6 +65,9 @@ struct PublicationRecord {
   // heard (VolumeMachine::Withhold). Empty: it may go forward.
   std::string withheld;
 
+  // What can have something of it, as far as that was said: kUnknown after a reboot until it is published
+  // anew, since what `life` says is of another boot.
+  [[nodiscard]] ConsumerLife Consumer() const { return before_reboot ? ConsumerLife{} : life; }
   // Its mount is made again of itself when it is gone or dead.
   [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
 };

@@ -52,6 +52,7 @@ VolumeRecord FullRecord() {
   publication.held = "the node was restarted";
   publication.again = true;
   publication.mount_id = 1ULL << 40;
+  publication.before_reboot = true;
   record.publications.push_back(publication);
   return record;
 }
@@ -98,6 +99,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(publication.held, "the node was restarted");
   EXPECT_TRUE(publication.again);
   EXPECT_EQ(publication.mount_id, 1ULL << 40);
+  EXPECT_TRUE(publication.before_reboot);
 }
 
 TEST(VolumeRecordTest, NoPublishContextDiffersFromAnEmptyOne) {
