@@ -49,6 +49,10 @@ absl::Status Refused(const ConsumerLife& life, std::string_view why) {
   return absl::FailedPreconditionError(fmt::format("{} is never ended: {}", DescribeLife(life), why));
 }
 
+absl::Status NotYet(const ConsumerLife& life) {
+  return absl::DeadlineExceededError(fmt::format("{} was asked to end, and has not yet", DescribeLife(life)));
+}
+
 // Whether what lies in this cgroup (a path, or /proc/PID/cgroup) is a plugin's.
 bool IsPlugins(const ConsumerEndOptions& options, std::string_view cgroup) {
   return HasPart(cgroup, options.plugins_slice) || HasPart(cgroup, options.plugins_directory);
@@ -178,8 +182,11 @@ Awaitable<absl::Status> ConsumerEnd::End(ConsumerLife life, TimePoint deadline) 
   co_return absl::OkStatus();
 }
 
-Awaitable<bool> ConsumerEnd::EndsInGrace(ConsumerLife life, TimePoint deadline) const {
-  co_return co_await watch_.WaitEnded(std::move(life), std::min(deadline, Clock::now() + options_.grace));
+Awaitable<absl::StatusOr<bool>> ConsumerEnd::EndsInGrace(ConsumerLife life, TimePoint deadline) const {
+  const TimePoint kill_at = Clock::now() + options_.grace;
+  const bool ended = co_await watch_.WaitEnded(life, std::min(deadline, kill_at));
+  if (!ended && deadline < kill_at) co_return NotYet(life);
+  co_return ended;
 }
 
 Awaitable<absl::Status> ConsumerEnd::AwaitEnd(ConsumerLife life, TimePoint deadline) const {
@@ -203,7 +210,8 @@ Awaitable<absl::Status> ConsumerEnd::EndProcess(ConsumerLife life, TimePoint dea
   const auto identity = IdentifyProcess(static_cast<pid_t>(life.pid));
   if (identity.ok() && IsPlugins(options_, identity->cgroup)) co_return Refused(life, "it is a plugin's");
   BERTH_CO_RETURN_IF_ERROR(SendSignal(*process, SIGTERM, what));
-  if (co_await EndsInGrace(life, deadline)) co_return absl::OkStatus();
+  BERTH_CO_ASSIGN_OR_RETURN(const bool by_itself, co_await EndsInGrace(life, deadline));
+  if (by_itself) co_return absl::OkStatus();
   BERTH_CO_RETURN_IF_ERROR(SendSignal(*process, SIGKILL, what));
   co_return co_await AwaitEnd(life, deadline);
 }
@@ -219,7 +227,8 @@ Awaitable<absl::Status> ConsumerEnd::EndCgroup(ConsumerLife life, TimePoint dead
   const absl::Status asked = co_await RunBlocking("end " + what, std::move(ask), deadline);
   if (absl::IsNotFound(asked)) co_return absl::OkStatus();
   if (!asked.ok()) co_return asked;
-  if (co_await EndsInGrace(life, deadline)) co_return absl::OkStatus();
+  BERTH_CO_ASSIGN_OR_RETURN(const bool by_itself, co_await EndsInGrace(life, deadline));
+  if (by_itself) co_return absl::OkStatus();
 
   auto kill = [life, options = options_] { return KillGroup(life, options); };
   const absl::Status killed = co_await RunBlocking("kill " + what, std::move(kill), deadline);
@@ -258,10 +267,11 @@ Awaitable<absl::Status> ConsumerEnd::EndUnit(ConsumerLife life, TimePoint deadli
     }
   }
   const SystemdBus systemd(systemd_);
-  const absl::Status stopped =
-      co_await systemd.StopUnit(unit, std::min(deadline, Clock::now() + options_.grace));
+  const TimePoint kill_at = Clock::now() + options_.grace;
+  const absl::Status stopped = co_await systemd.StopUnit(unit, std::min(deadline, kill_at));
   // A unit's own patience may be longer than ours.
   const bool patient = absl::IsDeadlineExceeded(stopped);
+  if (patient && deadline < kill_at) co_return NotYet(life);
   if (!stopped.ok() && !patient && !absl::IsNotFound(stopped)) co_return stopped;
   if (patient) BERTH_CO_RETURN_IF_ERROR(co_await systemd.KillUnit(unit, deadline));
   co_return co_await AwaitEnd(life, deadline);

@@ -30,16 +30,18 @@ class ConsumerEnd {
   // OK once it has ended, as the kernel or systemd says; at once for what has ended already, and of kUnknown,
   // of which there is nothing to end. A process as ConsumerWatch::Identify completed it; all of this boot
   // (PublicationRecord::Consumer): by their names, units and groups of another are not told from today's.
-  // DEADLINE_EXCEEDED: it was killed, and has not ended by then (one that hangs in the kernel does not).
-  // FAILED_PRECONDITION: it is one that is never ended. Else what kept it from being ended.
+  // DEADLINE_EXCEEDED: it was asked to end and has not yet, which is all that is done to it where `deadline`
+  // comes before the grace is over; or it was killed, and has not ended by then (one that hangs in the kernel
+  // does not). FAILED_PRECONDITION: it is one that is never ended. Else what kept it from being ended.
   [[nodiscard]] Awaitable<absl::Status> End(ConsumerLife life, TimePoint deadline) const;
 
  private:
   [[nodiscard]] Awaitable<absl::Status> EndProcess(ConsumerLife life, TimePoint deadline) const;
   [[nodiscard]] Awaitable<absl::Status> EndCgroup(ConsumerLife life, TimePoint deadline) const;
   [[nodiscard]] Awaitable<absl::Status> EndUnit(ConsumerLife life, TimePoint deadline) const;
-  // True: it ended by itself before it would have to be killed.
-  [[nodiscard]] Awaitable<bool> EndsInGrace(ConsumerLife life, TimePoint deadline) const;
+  // It was asked. True: it ended by itself; false: the grace is over, and it has to be killed.
+  // DEADLINE_EXCEEDED: `deadline` came before that.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> EndsInGrace(ConsumerLife life, TimePoint deadline) const;
   // It was killed.
   [[nodiscard]] Awaitable<absl::Status> AwaitEnd(ConsumerLife life, TimePoint deadline) const;
 

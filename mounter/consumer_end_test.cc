@@ -123,9 +123,9 @@ class ConsumerEndTest : public testing::Test {
  protected:
   ~ConsumerEndTest() override { loop_.RunVoid(watch_.Shutdown()); }
 
-  absl::Status End(const ConsumerLife& life, Duration grace = seconds(10)) {
+  absl::Status End(const ConsumerLife& life, Duration grace = seconds(10), Duration within = seconds(15)) {
     const ConsumerEnd end(watch_, {.grace = grace}, {systemd_.address()});
-    return loop_.Run(end.End(life, Clock::now() + seconds(15)));
+    return loop_.Run(end.End(life, Clock::now() + within));
   }
 
   FakeSystemd systemd_;
@@ -220,6 +220,28 @@ TEST_F(ConsumerEndTest, AUnitIsStoppedAndThenKilled) {
   systemd_.MakeStubborn("db.service");
   EXPECT_EQ(End(Unit("db.service"), milliseconds(20)), absl::OkStatus());
   EXPECT_THAT(systemd_.ended(), ElementsAre("stop web.service", "stop db.service", "kill db.service"));
+}
+
+TEST_F(ConsumerEndTest, NobodyIsKilledBeforeTheGraceIsOver) {
+  const auto not_yet = [this](const ConsumerLife& life) {
+    const absl::Status status = End(life, seconds(10), milliseconds(200));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    EXPECT_THAT(std::string(MessageOf(status)), HasSubstr("was asked to end, and has not yet"));
+  };
+  const Victim stubborn(/*stubborn=*/true);
+  not_yet(stubborn.life());
+  EXPECT_EQ(stubborn.ended_by(), 0);
+
+  systemd_.SetUnit("db.service", "active");
+  systemd_.MakeStubborn("db.service");
+  not_yet(Unit("db.service"));
+  EXPECT_THAT(systemd_.ended(), ElementsAre("stop db.service"));
+
+  const GroupOfTwo group;
+  if (!group.valid()) GTEST_SKIP() << "no cgroup v2 hierarchy can be written here";
+  const Victim inside(/*stubborn=*/true, group.inner());
+  not_yet(group.life());
+  EXPECT_EQ(inside.ended_by(), 0);
 }
 
 TEST_F(ConsumerEndTest, UnitsThatTheNodeLivesByAreNeverStopped) {

@@ -28,6 +28,12 @@
 
 namespace berth {
 
+// What one process, cgroup or unit has of a volume.
+struct ConsumerShare {
+  ConsumerLife life;
+  std::vector<PublicationKey> keys;  // never empty
+};
+
 class MounterImpl final : public Mounter {
  public:
   MounterImpl(const asio::any_io_executor& executor, MounterOptions options, PluginDirectory& plugins,
@@ -121,6 +127,10 @@ class MounterImpl final : public Mounter {
   void ForgetEnded(const std::string& consumer);
   // Tells that a consumer has ended, once for each origin until it uses something anew.
   void TellEnded(const std::string& consumer, const std::string& cause, Origin origin);
+  struct Leaving;
+  // Ends one of its consumers, and unpublishes the volume for it.
+  [[nodiscard]] Awaitable<void> TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
+                                         ConsumerShare share, TimePoint deadline);
   // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
   [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
   void TellForgotten(const Remainder& forgotten);

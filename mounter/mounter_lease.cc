@@ -31,7 +31,31 @@ bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
   });
 }
 
+// Beyond the deadline by which each consumer has ended, or has not.
+constexpr Duration kToTell = std::chrono::seconds(1);
+
+// What several publications of a volume's are used by is asked to end once.
+std::vector<ConsumerShare> SharesOf(const std::vector<PublicationRecord>& publications) {
+  std::vector<ConsumerShare> shares;
+  for (const PublicationRecord& p : publications) {
+    const ConsumerLife life = p.Consumer();
+    auto share = std::ranges::find(shares, life, &ConsumerShare::life);
+    if (share == shares.end()) share = shares.insert(share, {.life = life, .keys = {}});
+    share->keys.push_back(p.key);
+  }
+  return shares;
+}
+
 }  // namespace
+
+// Those that a volume is taken from, each for itself; shared with whoever waits for them.
+struct MounterImpl::Leaving {
+  Leaving(const asio::any_io_executor& executor, size_t count)
+      : results(count, absl::DeadlineExceededError("not ended yet")), left(count), changed(executor) {}
+  std::vector<absl::Status> results;
+  size_t left;
+  Condition changed;
+};
 
 void MounterImpl::TellAwaitingScheduler(std::string message) {
   if (std::exchange(told_awaiting_scheduler_, true)) return;
@@ -101,27 +125,49 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::GiveUp(VolumeRef volume,
     publications = actor->machine().record().publications;
   }
   std::erase_if(publications, [origin](const PublicationRecord& p) { return p.origin != origin; });
-  absl::Status first_error;
-  for (const PublicationRecord& p : publications) {
-    const absl::Status ended = co_await context_.consumer_end.End(p.Consumer(), deadline);
-    if (!ended.ok()) {
-      // It may still write: its volume is not taken from under it.
-      if (first_error.ok())
-        first_error = Annotate(ended, fmt::format("{}: end {}", context, Describe(p.key)));
-      continue;
-    }
-    UnpublishRequest request{.plugin_id = volume.plugin_id,
-                             .volume_id = volume.volume_id,
-                             .consumer = p.key.consumer,
-                             .name = p.key.name};
-    const auto undone = co_await Unpublish(std::move(request), deadline);
-    if (!undone.ok() && first_error.ok()) first_error = Annotate(undone.status(), context);
+  // Side by side, so that one that does not end takes no time from the others.
+  const auto shares = SharesOf(publications);
+  const auto leaving = std::make_shared<Leaving>(context_.executor, shares.size());
+  for (size_t i = 0; i < shares.size(); ++i) {
+    context_.scope.Spawn(context, TakeFrom(leaving, i, volume, shares[i], deadline));
   }
-  if (!first_error.ok()) co_return first_error;
+  auto all_told = [leaving] { return leaving->left == 0; };
+  // Each ends by the deadline, and says why.
+  [[maybe_unused]] const bool all =
+      co_await leaving->changed.WaitUntil(std::move(all_told), deadline + kToTell);
+  for (const absl::Status& result : leaving->results) BERTH_CO_RETURN_IF_ERROR(Annotate(result, context));
   const absl::Status let_go = CheckLetGo(volume);
   if (!let_go.ok()) co_return Annotate(let_go, context);
   const Remainder left = context_.remainders.Of(volume.plugin_id, volume.volume_id);
   co_return UnpublishResult{.was_published = !publications.empty(), .may_live_on = left.may_live_on};
+}
+
+Awaitable<void> MounterImpl::TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
+                                      ConsumerShare share, TimePoint deadline) {
+  struct Told {
+    Leaving* leaving;
+    ~Told() {
+      --leaving->left;
+      leaving->changed.NotifyAll();
+    }
+  } told{leaving.get()};
+  absl::Status& result = leaving->results[index];
+  const absl::Status ended = co_await context_.consumer_end.End(share.life, deadline);
+  if (!ended.ok()) {
+    // It may still write: its volume is not taken from under it.
+    result = Annotate(ended, fmt::format("end {}", Describe(share.keys.front())));
+    co_return;
+  }
+  absl::Status first_error;
+  for (const PublicationKey& key : share.keys) {
+    UnpublishRequest request{.plugin_id = volume.plugin_id,
+                             .volume_id = volume.volume_id,
+                             .consumer = key.consumer,
+                             .name = key.name};
+    const auto undone = co_await Unpublish(std::move(request), deadline);
+    if (first_error.ok()) first_error = undone.status();
+  }
+  result = first_error;
 }
 
 absl::Status MounterImpl::CheckLetGo(const VolumeRef& volume) const {

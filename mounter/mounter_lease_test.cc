@@ -2,11 +2,13 @@
 #include <sys/mount.h>
 
 #include <algorithm>
+#include <csignal>
 #include <tuple>
 #include <vector>
 
 #include "base/testing/sleeper.h"
 #include "mounter/mounter.h"
+#include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
 
 namespace berth {
@@ -260,6 +262,31 @@ TEST_F(MounterLeaseTest, AVolumeIsNotTakenFromAConsumerThatCannotBeEnded) {
   EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+}
+
+TEST_F(MounterLeaseTest, AConsumerThatDoesNotEndKeepsNoOtherFromIt) {
+  const Holder stubborn([] { return std::signal(SIGTERM, SIG_IGN) != SIG_ERR; });
+  const Sleeper polite;
+  PublishRequest first = Scheduled("v1", "stubborn");
+  first.life = {.kind = ConsumerLife::Kind::kProcess, .pid = stubborn.pid()};
+  ASSERT_TRUE(Publish(first).ok());
+  ASSERT_TRUE(Publish(By(polite)).ok());
+  const auto result = loop_.Run(
+      mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(500)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
+  EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("consumer stubborn"));
+  EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("was asked to end, and has not yet"));
+  siginfo_t ended{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(polite.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+  EXPECT_EQ(ended.si_pid, polite.pid());
+  EXPECT_EQ(ended.si_status, SIGTERM) << "it had its time";
+  ASSERT_EQ(View().publications.size(), 1U) << "and its volume is taken back";
+  EXPECT_EQ(View().publications[0].consumer, "stubborn");
+  ended = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(stubborn.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+  EXPECT_EQ(ended.si_pid, 0) << "its grace is not over";
+  kill(stubborn.pid(), SIGKILL);
+  EXPECT_TRUE(GiveUp().ok());
 }
 
 TEST_F(MounterLeaseTest, AVolumeThatOthersUseIsNotCalledGivenUp) {
