@@ -134,11 +134,27 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
   }
   const PublicationRecord* was = before.record_.Find(key);
   PublicationRecord* now = record_.Find(key);
-  if (was != nullptr && now != nullptr) {
-    *now = *was;
-  } else if (was == nullptr) {
+  if (was == nullptr) {
     std::erase_if(record_.publications, [&key](const PublicationRecord& p) { return p.key == key; });
+    return;
   }
+  if (now == nullptr) return;
+  const bool still_its = now->origin == was->origin;
+  now->origin = was->origin;
+  now->remount = was->remount;
+  now->life = was->life;
+  now->secrets_reference = was->secrets_reference;
+  now->had_secrets = was->had_secrets;
+  now->secrets_at_hand = now->secrets_at_hand && was->secrets_at_hand;
+  now->before_reboot = was->before_reboot;
+  // Want ended what it waited for. What was said since counts, of whoever it is again.
+  const auto heard = confirmed_.find(was->origin);
+  const auto heard_before = before.confirmed_.find(was->origin);
+  const bool confirmed = heard != confirmed_.end() &&
+                         (heard_before == before.confirmed_.end() || heard->second != heard_before->second);
+  if (!still_its || (now->withheld.empty() && !confirmed)) now->withheld = was->withheld;
+  now->held = was->held;
+  if (confirmed && !now->held.empty() && !record_.rebuilt) Resume(key, was->held);
 }
 
 bool VolumeMachine::Adopt(const PublicationRecord& said) {
@@ -314,6 +330,7 @@ std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
 
 bool VolumeMachine::Confirm(Origin origin) {
   bool any = false;
+  ++confirmed_[origin];
   for (PublicationRecord& publication : record_.publications) {
     if (publication.origin != origin) continue;
     any = !std::exchange(publication.withheld, "").empty() || any;

@@ -116,7 +116,7 @@ class VolumeMachine {
   // secrets, if it has them). Not while it unstages, and not while that publication is being unpublished.
   void Want(PublicationRecord publication);
   // Takes back a Want that could not be written down, of which nothing was sent. `before`: as it was then;
-  // what happened to the rest of the volume since stays.
+  // what has happened since stays, as that its scheduler was heard, or is not heard any more.
   void Withdraw(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
@@ -246,6 +246,7 @@ class VolumeMachine {
   bool expansion_deferred_ = false;  // it failed: later
   bool expansion_refused_ = false;   // for good: not before the next stage, publish, or Owe
   std::optional<StuckView> stuck_;
+  std::map<Origin, int> confirmed_;  // how often, so that one that comes in between is noticed
   std::map<PublicationKey, absl::Status> failures_;
 };
 

@@ -121,6 +121,7 @@ class Explorer {
         Place to = from;
         to.machine.Want(Wanted(key));
         Reach(std::move(to), name, "want " + key.consumer);
+        Withdrawals(from, key, name);
       }
       Place to = from;
       to.machine.Unwant(key);
@@ -135,6 +136,25 @@ class Explorer {
     Place to = from;
     to.machine.RetryExpansion();
     Reach(std::move(to), name, "retry the expansion");
+  }
+
+  // A publish that cannot be written down leaves what came to pass meanwhile, and nothing else.
+  void Withdrawals(const Place& from, const PublicationKey& key, const std::string& name) {
+    const auto withhold = [](VolumeMachine& m) { m.Withhold(Origin::kScheduler, "no valid lease"); };
+    const auto confirm = [](VolumeMachine& m) { m.Confirm(Origin::kScheduler); };
+    const std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
+        {}, {withhold}, {confirm}, {withhold, confirm}, {confirm, withhold}};
+    for (size_t i = 0; i < meanwhile.size(); ++i) {
+      Place without = from;
+      Place withdrawn = from;
+      withdrawn.machine.Want(Wanted(key));
+      for (const auto& event : meanwhile[i]) {
+        event(without.machine);
+        event(withdrawn.machine);
+      }
+      withdrawn.machine.Withdraw(key, from.machine);
+      EXPECT_EQ(Describe(withdrawn), Describe(without)) << name << ": wanted in vain, meanwhile " << i;
+    }
   }
 
   void Steps(const Place& from, const std::string& name) {
