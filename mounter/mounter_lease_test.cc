@@ -63,6 +63,11 @@ class MounterLeaseTest : public MounterTestBase {
       ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
     }
   }
+  // Whether the files beside the mounts would bring all of it back, should the journal be lost.
+  [[nodiscard]] bool IdentitiesAreRight() {
+    const auto findings = loop_.Run(mounter_->Examine(false, Soon()));
+    return findings.ok() && std::ranges::count(*findings, "identity.wrong", &Finding::code) == 0;
+  }
   absl::StatusOr<UnpublishResult> GiveUp(const std::string& volume = "v1") {
     return loop_.Run(mounter_->GiveUp({"hp", volume}, Origin::kScheduler, Soon()));
   }
@@ -237,6 +242,66 @@ TEST_F(MounterLeaseTest, GivenUpIsWhatOneNodeAloneMayWriteTo) {
   EXPECT_THAT(
       mounter_->SingleWriterVolumes(Origin::kScheduler),
       ElementsAre(VolumeRef{"hp", "a"}, VolumeRef{"hp", "b"}, VolumeRef{"hp", "c"}, VolumeRef{"hp", "i"}));
+}
+
+TEST_F(MounterLeaseTest, WhatTheSchedulerAsksForIsItsOwnThoughACallerHadPublishedIt) {
+  const Sleeper process;
+  PublishRequest own = By(process);
+  own.origin = Origin::kCaller;
+  const auto target = Publish(own);
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_THAT(mounter_->SingleWriterVolumes(Origin::kScheduler), IsEmpty());
+  ASSERT_TRUE(Publish(By(process)).ok());
+  EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
+  EXPECT_THAT(mounter_->SingleWriterVolumes(Origin::kScheduler), ElementsAre(VolumeRef{"hp", "v1"}));
+  ASSERT_TRUE(Publish(own).ok());
+  EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler) << "a caller's repeat does not take it";
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
+  EXPECT_TRUE(IdentitiesAreRight());
+
+  // It waits for the scheduler after a restart, and while there is no lease.
+  Close();
+  Open();
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.lost") == 1; }));
+  EXPECT_THAT(Held(), HasSubstr("waits for its scheduler"));
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Held(), kNoLease);
+  // Its end is the scheduler's to know.
+  process.Kill();
+  ASSERT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+  ASSERT_EQ(ended_.size(), 1U);
+  EXPECT_EQ(std::get<2>(ended_[0]), Origin::kScheduler);
+}
+
+TEST_F(MounterLeaseTest, WhatACallerHasBegunIsTheSchedulersOnceItAsksForIt) {
+  options_.rpc_timeout = std::chrono::milliseconds(100);
+  Close();
+  Open();
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  EXPECT_FALSE(Publish(Request()).ok());
+  EXPECT_FALSE(Publish(Scheduled()).ok());
+  EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
+  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  EXPECT_EQ(Held(), kNoLease);
+  EXPECT_FALSE(Publish(Request()).ok());
+  EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
+  plugin_.ClearFaults();
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(Arrives());
+  EXPECT_TRUE(IdentitiesAreRight());
+}
+
+TEST_F(MounterLeaseTest, WhatAFileDeclaresIsNotTheSchedulersToAskFor) {
+  PublishRequest declared = Scheduled();
+  declared.origin = Origin::kDeclared;
+  ASSERT_TRUE(Publish(declared).ok());
+  const auto refused = Publish(Scheduled());
+  EXPECT_TRUE(absl::IsAlreadyExists(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("consumer web has this volume already"));
+  EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("volumes.d"));
+  EXPECT_TRUE(Publish(Request()).ok()) << "a caller may repeat it, as ever";
+  EXPECT_EQ(View().publications.at(0).origin, Origin::kDeclared);
 }
 
 TEST_F(MounterLeaseTest, AVolumeThatIsGivenUpLeavesWithItsConsumer) {

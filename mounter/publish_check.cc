@@ -120,6 +120,12 @@ absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& 
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   std::string difference = VolumeDifference(request, record);
   if (const PublicationRecord* same = record.Find(key)) {
+    // Its file would go on deciding about it, lease or not.
+    if (same->origin == Origin::kDeclared && request.origin == Origin::kScheduler) {
+      return absl::AlreadyExistsError(fmt::format(
+          "{} has this volume already, declared by a file in volumes.d: take it out of there first",
+          Describe(key)));
+    }
     if (difference.empty()) difference = PublicationDifference(request, record, *same);
     if (difference.empty()) return absl::OkStatus();
     return absl::AlreadyExistsError(

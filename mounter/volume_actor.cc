@@ -362,10 +362,11 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   if (verified.ok() && other) verified = absl::InternalError("somebody mounted something over it");
   if (verified.ok()) {
     machine_.MarkFound(key);
-    // Who repeats it may say anew what its consumer consists of.
+    // A scheduler that has lost its lease meanwhile takes nothing over.
+    if (!current_->withheld.empty()) co_return NotBegun(current_->withheld);
+    // Who repeats it may say anew what its consumer consists of, and whose it is.
     if (machine_.Adopt(NewPublication(request)) || completed) {
-      BERTH_CO_RETURN_IF_ERROR(co_await Commit());
-      TellChanges();
+      BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known));
     }
     co_return true;
   }
@@ -394,6 +395,40 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   co_return false;
 }
 
+Awaitable<absl::Status> VolumeActor::CommitAdopted(PublicationRecord before) {
+  const VolumeRecord record = machine_.record();
+  const PublicationRecord* now = record.Find(before.key);
+  absl::Status status;
+  if (now == nullptr || now->origin == before.origin) {
+    status = co_await Commit();
+  } else {
+    // Its identity file says whose it is, too.
+    auto prepare = [&paths = *context_.paths, record, publication = *now] {
+      return paths.Make(record, publication);
+    };
+    context_.Boundary("adopted: writing");
+    status = co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare));
+    context_.Boundary("adopted: written");
+    if (status.ok()) SyncIdentitySoon(now->component);
+  }
+  if (status.ok()) {
+    TellChanges();
+    co_return status;
+  }
+  machine_.Unadopt(before);
+  // What may have come to the disk after all is overwritten.
+  stale_row_ = true;
+  SaveSoon();
+  co_return status;
+}
+
+void VolumeActor::SyncIdentitySoon(const std::string& component) {
+  context_.journal->WhenIdle([&paths = *context_.paths, key = key_, component] {
+    const absl::Status synced = paths.Sync(key, component);
+    if (!synced.ok()) SPDLOG_WARN("an identity file may not outlive a power cut: {}", MessageOf(synced));
+  });
+}
+
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
   const VolumeMachine before = machine_;
   Remainders::Rows remainders;
@@ -401,24 +436,22 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
     remainders = TakeOverOwed();
   }
-  const PublicationRecord publication = NewPublication(request);
-  const PublicationKey key = publication.key;
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
   machine_.SetBootId(BootId());
-  machine_.Want(publication);
-  if (publication.had_secrets) secrets_[key] = request.secrets;
+  machine_.Want(NewPublication(request));
+  if (!request.secrets.empty()) secrets_[key] = request.secrets;
 
   context_.Boundary("intent: writing");
   const VolumeRecord record = machine_.record();
+  // As it is now: whose it is may be older than the request.
+  const PublicationRecord publication = *record.Find(key);
   auto prepare = [&paths = *context_.paths, record, publication] { return paths.Make(record, publication); };
   const absl::Status status =
       co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare), std::move(remainders));
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
-    context_.journal->WhenIdle([&paths = *context_.paths, key = key_, component = publication.component] {
-      const absl::Status synced = paths.Sync(key, component);
-      if (!synced.ok()) SPDLOG_WARN("an identity file may not outlive a power cut: {}", MessageOf(synced));
-    });
+    SyncIdentitySoon(publication.component);
     TellChanges();
     co_return status;
   }

@@ -20,6 +20,11 @@ bool Persists(const PublicationRecord& publication) {
          (publication.ephemeral || publication.Remounts() || publication.origin == Origin::kScheduler);
 }
 
+// A scheduler that asks for what a caller has published keeps its books of it from then on.
+bool TakesOver(const PublicationRecord& said, const PublicationRecord& known) {
+  return said.origin == Origin::kScheduler && known.origin == Origin::kCaller;
+}
+
 constexpr const char* kNotHeardYet =
     "berthd was restarted: it waits for its scheduler, and for a valid lease of it";
 
@@ -140,10 +145,7 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
   }
   if (now == nullptr) return;
   const bool still_its = now->origin == was->origin;
-  now->origin = was->origin;
-  now->remount = was->remount;
-  now->life = was->life;
-  now->secrets_reference = was->secrets_reference;
+  Unadopt(*was);
   now->had_secrets = was->had_secrets;
   now->secrets_at_hand = now->secrets_at_hand && was->secrets_at_hand;
   now->before_reboot = was->before_reboot;
@@ -161,11 +163,23 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
   const bool news = known->remount != said.remount || known->life != said.life ||
-                    known->secrets_reference != said.secrets_reference;
+                    known->secrets_reference != said.secrets_reference || TakesOver(said, *known);
+  if (TakesOver(said, *known)) known->origin = said.origin;
   known->remount = said.remount;
   known->life = said.life;
   known->secrets_reference = said.secrets_reference;
   return news;
+}
+
+void VolumeMachine::Unadopt(const PublicationRecord& before) {
+  PublicationRecord* known = record_.Find(before.key);
+  if (known == nullptr) return;
+  // What it waits for is of whoever asked for it.
+  if (known->origin != before.origin) known->withheld = before.withheld;
+  known->origin = before.origin;
+  known->remount = before.remount;
+  known->life = before.life;
+  known->secrets_reference = before.secrets_reference;
 }
 
 void VolumeMachine::Complete(const PublicationRecord& said, VolumeUse use,

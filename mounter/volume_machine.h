@@ -120,9 +120,12 @@ class VolumeMachine {
   void Withdraw(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
-  // What a caller's repeated publish may say anew of one that is there: who its consumer is, where its
-  // secrets lie, whether it is mounted again of itself. True if that is news.
+  // What a repeated publish may say anew of one that is there: who its consumer is, where its secrets lie,
+  // whether it is mounted again of itself; and, of a caller's, that it is the scheduler's from now on, whose
+  // it stays, whoever repeats it. True if that is news.
   bool Adopt(const PublicationRecord& said);
+  // Takes back an Adopt that could not be written down. `before`: the publication as it was then.
+  void Unadopt(const PublicationRecord& before);
   // A rebuilt record learns what only the lost journal knew.
   void Complete(const PublicationRecord& said, VolumeUse use,
                 std::map<std::string, std::string> volume_context,

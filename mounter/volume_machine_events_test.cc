@@ -31,6 +31,8 @@ struct Kind {
   // Staged with a mount, which others take away; then without what has nothing to do with that.
   bool meddled = false;
   Origin origin = Origin::kCaller;
+  // The scheduler may ask for it, too, and has it from then on.
+  bool taken_over = false;
 };
 void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
@@ -55,10 +57,11 @@ std::string Describe(const Place& place) {
                                  static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
                                  r.stage_sent ? "s" : "", r.owed_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
-    text += fmt::format(" {}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.state),
-                        p.uncertain ? "?" : "", p.sent ? "s" : "", p.secrets_at_hand ? "h" : "",
-                        p.held.empty() ? "" : "H", p.withheld.empty() ? "" : "W", p.again ? "A" : "",
-                        p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
+    text +=
+        fmt::format(" {}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
+                    static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
+                    p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H", p.withheld.empty() ? "" : "W",
+                    p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
   }
   text += fmt::format("{}{}", r.staging_mount_id != 0 ? " mount" : "", r.staging_lost ? " lost" : "");
   text += place.books.staged ? " books: staged" : " books:";
@@ -121,8 +124,9 @@ class Explorer {
         Place to = from;
         to.machine.Want(Wanted(key));
         Reach(std::move(to), name, "want " + key.consumer);
-        Withdrawals(from, key, name);
+        Withdrawals(from, Wanted(key), name);
       }
+      if (kind_.taken_over) TakeOver(from, key, name);
       Place to = from;
       to.machine.Unwant(key);
       to.books.acknowledged.erase(key.consumer);
@@ -138,8 +142,27 @@ class Explorer {
     Reach(std::move(to), name, "retry the expansion");
   }
 
+  void TakeOver(const Place& from, const PublicationKey& key, const std::string& name) {
+    const PublicationRecord* known = from.machine.record().Find(key);
+    if (known == nullptr || known->state == PublicationState::kUnpublishing) return;
+    PublicationRecord wanted = Wanted(key);
+    wanted.origin = Origin::kScheduler;
+    Place to = from;
+    if (known->state == PublicationState::kPublishing) {
+      to.machine.Want(wanted);
+      Withdrawals(from, wanted, name);
+    } else {
+      EXPECT_EQ(to.machine.Adopt(wanted), known->origin == Origin::kCaller) << name;
+      Place back = to;
+      back.machine.Unadopt(*known);
+      EXPECT_EQ(Describe(back), Describe(from)) << name << ": taken over in vain";
+    }
+    EXPECT_EQ(to.machine.record().Find(key)->origin, Origin::kScheduler) << name;
+    Reach(std::move(to), name, "taken over " + key.consumer);
+  }
+
   // A publish that cannot be written down leaves what came to pass meanwhile, and nothing else.
-  void Withdrawals(const Place& from, const PublicationKey& key, const std::string& name) {
+  void Withdrawals(const Place& from, const PublicationRecord& wanted, const std::string& name) {
     const auto withhold = [](VolumeMachine& m) { m.Withhold(Origin::kScheduler, "no valid lease"); };
     const auto confirm = [](VolumeMachine& m) { m.Confirm(Origin::kScheduler); };
     const std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
@@ -147,12 +170,12 @@ class Explorer {
     for (size_t i = 0; i < meanwhile.size(); ++i) {
       Place without = from;
       Place withdrawn = from;
-      withdrawn.machine.Want(Wanted(key));
+      withdrawn.machine.Want(wanted);
       for (const auto& event : meanwhile[i]) {
         event(without.machine);
         event(withdrawn.machine);
       }
-      withdrawn.machine.Withdraw(key, from.machine);
+      withdrawn.machine.Withdraw(wanted.key, from.machine);
       EXPECT_EQ(Describe(withdrawn), Describe(without)) << name << ": wanted in vain, meanwhile " << i;
     }
   }
@@ -286,14 +309,18 @@ class Explorer {
         Reach(std::move(found), name, "the staging is found");
       }
     }
-    if (kind_.origin == Origin::kScheduler) {
+    if (kind_.origin == Origin::kScheduler || kind_.taken_over) {
       Place withheld = from;
-      withheld.machine.Withhold(kind_.origin, "no valid lease");
+      withheld.machine.Withhold(Origin::kScheduler, "no valid lease");
       Reach(std::move(withheld), name, "withhold");
     }
     Place confirmed = from;
     confirmed.machine.Confirm(kind_.origin);
     Reach(std::move(confirmed), name, "confirm");
+    if (!kind_.taken_over) return;
+    Place heard = from;
+    heard.machine.Confirm(Origin::kScheduler);
+    Reach(std::move(heard), name, "the scheduler is heard");
   }
 
   void Ends(const Place& from, const std::string& name) {
@@ -358,6 +385,10 @@ class Explorer {
 
   void CheckPlace(const Place& place, const std::string& name) {
     const VolumeRecord& record = place.machine.record();
+    for (const PublicationRecord& p : record.publications) {
+      EXPECT_TRUE(p.withheld.empty() || p.origin == Origin::kScheduler)
+          << name << ": waits for a scheduler that never asked for it";
+    }
     for (const std::string& consumer : place.books.published) {
       EXPECT_NE(record.Find({.consumer = consumer, .name = ""}), nullptr)
           << name << ": the plugin has it published, and nobody knows";
@@ -413,7 +444,7 @@ TEST_P(VolumeMachineEvents, KeepTheRulesInEveryState) {
   Explorer explorer(GetParam());
   explorer.Explore();
   EXPECT_GT(explorer.places(), 30U) << "that many states at least can be reached";
-  EXPECT_EQ(explorer.renewals() > 0, GetParam().origin == Origin::kScheduler);
+  EXPECT_EQ(explorer.renewals() > 0, GetParam().origin == Origin::kScheduler || GetParam().taken_over);
   RecordProperty("states", static_cast<int>(explorer.places()));
 }
 
@@ -425,7 +456,7 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{.name = "Scheduler", .origin = Origin::kScheduler},
         Kind{.name = "SchedulerRemount", .remount = true, .origin = Origin::kScheduler},
         Kind{.name = "SchedulerEphemeral", .ephemeral = true, .origin = Origin::kScheduler},
-        Kind{.name = "Ephemeral", .ephemeral = true},
+        Kind{.name = "TakenOver", .taken_over = true}, Kind{.name = "Ephemeral", .ephemeral = true},
         Kind{.name = "EphemeralRemount", .ephemeral = true, .remount = true},
         Kind{.name = "TwoConsumers", .remount = true, .two = true},
         Kind{.name = "StagingLost", .meddled = true},
