@@ -9,6 +9,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <charconv>
+#include <utility>
 
 #include "base/status.h"
 
@@ -75,7 +76,7 @@ void Connections::Forget(uint64_t id) {
   open_.erase(it);
 }
 
-std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer) const {
+std::optional<uint64_t> Connections::Find(const std::string& grpc_peer) const {
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
   if (grpc_peer.starts_with(kPrefix)) {
@@ -83,7 +84,18 @@ std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer)
   }
   const auto named = by_grpc_fd_.find(fd);
   if (named == by_grpc_fd_.end()) return std::nullopt;
-  return open_.at(named->second).peer;
+  return named->second;
+}
+
+std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer) const {
+  const auto id = Find(grpc_peer);
+  if (!id) return std::nullopt;
+  return open_.at(*id).peer;
+}
+
+bool Connections::FirstRefusal(const std::string& grpc_peer) {
+  const auto id = Find(grpc_peer);
+  return !id || !std::exchange(open_.at(*id).refused, true);
 }
 
 void Connections::ShutdownAll() {

@@ -49,6 +49,10 @@ class Connections {
   // else's.
   [[nodiscard]] std::optional<PeerCredentials> PeerOf(const std::string& grpc_peer) const;
 
+  // Something that was asked on that connection is refused: whether it is the first, which the log is told.
+  // True as well of a connection that has ended already.
+  [[nodiscard]] bool FirstRefusal(const std::string& grpc_peer);
+
   // Breaks every connection off.
   void ShutdownAll();
 
@@ -59,10 +63,13 @@ class Connections {
     UniqueFd duplicate;
     int grpc_fd = -1;
     PeerCredentials peer;
+    bool refused = false;  // something, and the log was told
   };
 
   Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll);
   void Forget(uint64_t id);
+  // Its id; nullopt once it has ended.
+  [[nodiscard]] std::optional<uint64_t> Find(const std::string& grpc_peer) const;
 
   ConnectionLimits limits_;
   asio::posix::stream_descriptor epoll_;

@@ -25,6 +25,9 @@ constexpr int kMaxStreams = 64;  // per connection
 constexpr int kMaxMetadata = 16 * 1024;
 // How long to let the kernel recover when it has no descriptor or memory left for a connection.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+// How much the log is told of peers that are refused: anybody may connect, as often as they like.
+constexpr size_t kWarnings = 60;
+constexpr auto kWarningsWindow = std::chrono::minutes(1);
 // For what takes no time once every call has been answered.
 constexpr auto kEndTime = std::chrono::seconds(5);
 
@@ -46,8 +49,9 @@ int Millis(Duration duration) {
 
 struct NodeServer::Backend {
   Backend(asio::any_io_executor executor, NodeApi& api, Rights its_rights, NodeService::PeerLookup peers,
-          ServiceLimits limits)
-      : rights(its_rights), service(std::move(executor), api, its_rights, std::move(peers), limits) {}
+          NodeService::RefusalTold refused, ServiceLimits limits)
+      : rights(its_rights),
+        service(std::move(executor), api, its_rights, std::move(peers), std::move(refused), limits) {}
 
   Rights rights;
   NodeService service;
@@ -84,6 +88,7 @@ NodeServer::NodeServer(asio::any_io_executor executor, AccessPolicy policy, List
       socket_(std::move(socket)),
       listener_(executor),
       connections_(std::move(connections)),
+      warnings_(kWarnings, kWarningsWindow),
       tasks_(std::move(executor), "node server") {}
 
 NodeServer::~NodeServer() = default;
@@ -92,8 +97,9 @@ absl::Status NodeServer::StartBackends(const NodeServerOptions& options, NodeApi
   grpc::ResourceQuota quota("berth.v1.Node");
   quota.Resize(options.memory);
   const auto peers = [this](const std::string& peer) { return connections_->PeerOf(peer); };
+  const auto refused = [this](const std::string& peer, const absl::Status& why) { TellRefusal(peer, why); };
   for (const Rights rights : kEveryRights) {
-    auto backend = std::make_shared<Backend>(executor_, api, rights, peers, options.calls);
+    auto backend = std::make_shared<Backend>(executor_, api, rights, peers, refused, options.calls);
     grpc::ServerBuilder builder;
     builder.RegisterService(&backend->service);
     builder.SetResourceQuota(quota);
@@ -148,11 +154,23 @@ void NodeServer::HandOver(UniqueFd connection) {
   }
   if (taken.ok()) taken = connections_->Add(connection.get(), *peer);
   if (!taken.ok()) {
-    SPDLOG_WARN("connection of {} closed: {}", peer.ok() ? peer->Describe() : "an unknown peer",
-                std::string(taken.message()));
+    WarnOfPeer(fmt::format("connection of {} closed: {}", peer.ok() ? peer->Describe() : "an unknown peer",
+                           std::string(taken.message())));
     return;
   }
   grpc::AddInsecureChannelFromFd(BackendOf(rights).server.get(), connection.Release());
+}
+
+void NodeServer::TellRefusal(const std::string& grpc_peer, const absl::Status& why) {
+  if (!connections_->FirstRefusal(grpc_peer)) return;
+  WarnOfPeer(fmt::format("refused, and not told again of this connection: {}", std::string(why.message())));
+}
+
+void NodeServer::WarnOfPeer(const std::string& text) {
+  const auto left_out = warnings_.Take(Clock::now());
+  if (!left_out) return;
+  if (*left_out > 0) SPDLOG_WARN("lines like the next that were left out: {}", *left_out);
+  SPDLOG_WARN("{}", text);
 }
 
 Awaitable<void> NodeServer::Shutdown(TimePoint grace) {

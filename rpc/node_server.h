@@ -28,6 +28,7 @@
 #include "rpc/access.h"
 #include "rpc/connections.h"
 #include "rpc/listen_socket.h"
+#include "rpc/log_pace.h"
 #include "rpc/node_api.h"
 #include "rpc/node_service.h"
 
@@ -81,6 +82,10 @@ class NodeServer {
   [[nodiscard]] Backend& BackendOf(Rights rights) const;
   Awaitable<void> AcceptLoop();
   void HandOver(UniqueFd connection);
+  // Logs that a call was refused, once for each connection.
+  void TellRefusal(const std::string& grpc_peer, const absl::Status& why);
+  // Logs what any local user can bring about, and so no more of it than a log can bear.
+  void WarnOfPeer(const std::string& text);
   // Shuts gRPC's servers down on a thread of their own; says whether they were done in time.
   Awaitable<bool> ShutdownBackends(TimePoint deadline);
 
@@ -89,6 +94,7 @@ class NodeServer {
   ListenSocket socket_;
   asio::posix::stream_descriptor listener_;  // a duplicate of socket_'s, for waiting
   std::unique_ptr<Connections> connections_;
+  LogPace warnings_;
   std::vector<std::shared_ptr<Backend>> backends_;
   TaskScope tasks_;
 };

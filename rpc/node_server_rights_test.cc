@@ -1,5 +1,9 @@
 // Who may do what over the socket, by what the kernel says of the peer.
 #include <fmt/format.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <sstream>
 
 #include "rpc/testing/node_server_fixture.h"
 
@@ -7,8 +11,11 @@ namespace berth {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
 
 TEST_F(NodeServerTest, RootReadsAndChanges) {
   Start();
@@ -164,6 +171,72 @@ TEST_F(NodeServerTest, AClaimIsWithdrawnWhenItsCallerGoes) {
   context.TryCancel();
   EXPECT_EQ(status.get().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(node_.Eventually([this] { return node_.scheduler().withdrawn == 1; }));
+}
+
+// With what berthd logs meanwhile.
+class NodeServerRefusalTest : public NodeServerTest {
+ protected:
+  void SetUp() override {
+    NodeServerTest::SetUp();
+    if (IsSkipped()) return;
+    const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text_);
+    node_.OnLoop([&] {
+      spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
+      return true;
+    });
+    Start();
+  }
+  void TearDown() override {
+    node_.OnLoop([this] {
+      spdlog::set_default_logger(before_);
+      return true;
+    });
+  }
+
+  // Those that tell of a peer without rights. Of what has been answered: the loop logs before it answers.
+  std::vector<std::string> Refusals() {
+    std::istringstream lines(node_.OnLoop([this] { return text_.str(); }));
+    std::vector<std::string> refusals;
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("needs the right to") != std::string::npos) refusals.push_back(line);
+    }
+    return refusals;
+  }
+
+ private:
+  std::ostringstream text_;
+  std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+TEST_F(NodeServerRefusalTest, ARefusalIsLoggedOnceForEachConnectionWithNothingOfTheRequest) {
+  const auto reader = node_.Reader();
+  EXPECT_TRUE(GetStatus(*reader).ok());
+  EXPECT_THAT(Refusals(), SizeIs(0));
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(Publish(*reader, "payroll").ok());
+  std::vector<std::string> refusals = Refusals();
+  ASSERT_THAT(refusals, SizeIs(1));
+  EXPECT_THAT(refusals[0], AllOf(HasSubstr("PublishVolume needs the right to change"),
+                                 HasSubstr(fmt::format("uid 65534, pid {}", getpid()))));
+  EXPECT_THAT(refusals[0], Not(AnyOf(HasSubstr("payroll"), HasSubstr("hush"), HasSubstr("job/1"))));
+
+  const auto stranger = ServedNode::Client(ConnectAs(node_.path(), kNobody, kNobody));
+  for (int i = 0; i < 20; ++i) {
+    Call call;
+    const auto watch = stranger->WatchEvents(&call.context, {});
+    EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::PERMISSION_DENIED);
+    EXPECT_FALSE(GetStatus(*stranger).ok());
+  }
+  EXPECT_FALSE(Publish(*reader, "payroll").ok());
+  refusals = Refusals();
+  ASSERT_THAT(refusals, SizeIs(2));
+  EXPECT_THAT(refusals[1], HasSubstr("WatchEvents needs the right to read"));
+}
+
+TEST_F(NodeServerRefusalTest, OneWhoConnectsAnewForEachCallDoesNotFillTheLog) {
+  constexpr size_t kMost = 60;
+  for (size_t i = 0; i < kMost + 20; ++i) EXPECT_FALSE(Publish(*node_.Reader(), "v").ok());
+  EXPECT_THAT(Refusals(), SizeIs(kMost));
+  EXPECT_TRUE(Publish(*node_.Root(), "v").ok());
 }
 
 TEST_F(NodeServerTest, RightsStayWithTheConnectionWhileDescriptorsAreReused) {

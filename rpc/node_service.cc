@@ -65,7 +65,10 @@ std::string Subject(const Request&) {
   return {};
 }
 
-Awaitable<absl::Status> Refuse(absl::Status status) { co_return status; }
+template <class Result>
+Awaitable<Result> Refuse(absl::Status status) {
+  co_return status;
+}
 
 std::string Describe(const std::optional<PeerCredentials>& peer) {
   return peer ? peer->Describe() : "an unknown peer";
@@ -111,10 +114,11 @@ class ChangeRecord {
 }  // namespace
 
 NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
-                         ServiceLimits limits)
+                         RefusalTold refused, ServiceLimits limits)
     : api_(api),
       rights_(rights),
       peers_(std::move(peers)),
+      refused_(std::move(refused)),
       calls_(executor, "calls", limits.calls, limits.longest_call),
       claims_(executor, "claims", limits.claims, limits.longest_claim),
       watches_(std::move(executor), "watches", limits.watches, limits.longest_call) {}
@@ -146,6 +150,13 @@ absl::Status NodeService::CheckRight(Right right, const CallInfo& call) const {
       call.method, verb, Describe(call.peer), setting));
 }
 
+absl::Status NodeService::Authorize(Right right, const std::string& connection, CallInfo& call) const {
+  call.peer = peers_(connection);
+  absl::Status allowed = CheckRight(right, call);
+  if (!allowed.ok()) refused_(connection, allowed);
+  return allowed;
+}
+
 template <class Request, class Response>
 grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view method,
                                              Handler<Request, Response> handler, Context* context,
@@ -159,7 +170,8 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
   return UnaryReactor<Request, Response>::Start(
       scope, call, request, response,
       [this, right, handler, connection = context->peer()](Request copy, CallInfo info) {
-        info.peer = peers_(connection);
+        absl::Status allowed = Authorize(right, connection, info);
+        if (!allowed.ok()) return Refuse<absl::StatusOr<Response>>(std::move(allowed));
         return Handle(right, handler, std::move(copy), std::move(info));
       });
 }
@@ -167,8 +179,6 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
 template <class Request, class Response>
 Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Request, Response> handler,
                                                         Request request, CallInfo call) {
-  const absl::Status allowed = CheckRight(right, call);
-  if (!allowed.ok()) co_return allowed;
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
 
   ChangeRecord record(fmt::format("{} by {}, {}", call.method, Describe(call.peer), Subject(request)));
@@ -190,8 +200,8 @@ grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string
       watches_, call, context, request,
       [this, right, handler, connection = context->peer()](
           Request copy, CallInfo info, StreamWriter<Response>& out) -> Awaitable<absl::Status> {
-        info.peer = peers_(connection);
-        if (absl::Status status = CheckRight(right, info); !status.ok()) return Refuse(std::move(status));
+        absl::Status allowed = Authorize(right, connection, info);
+        if (!allowed.ok()) return Refuse<absl::Status>(std::move(allowed));
         return (api_.*handler)(std::move(copy), std::move(info), out);
       });
 }

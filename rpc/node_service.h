@@ -32,9 +32,13 @@ class NodeService final : public v1::Node::CallbackService {
  public:
   // Who is behind gRPC's name of a connection ("fd:N"), on which a call runs. Called on the loop thread.
   using PeerLookup = std::function<std::optional<PeerCredentials>(const std::string& peer)>;
+  // A call on that connection was refused for want of a right: `why` names peer, right and method, and shows
+  // nothing of the request. Called on the loop thread, for each such call: the callee sees to it that a peer
+  // that polls does not fill the log.
+  using RefusalTold = std::function<void(const std::string& peer, const absl::Status& why)>;
 
   NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
-              ServiceLimits limits);
+              RefusalTold refused, ServiceLimits limits);
 
   // Answers new calls with UNAVAILABLE.
   void StopAdmitting();
@@ -110,6 +114,8 @@ class NodeService final : public v1::Node::CallbackService {
   template <class Request, class Response>
   Awaitable<absl::StatusOr<Response>> Handle(Right right, Handler<Request, Response> handler, Request request,
                                              CallInfo call);
+  // Fills in whose call on `connection` it is, and checks the right to it.
+  [[nodiscard]] absl::Status Authorize(Right right, const std::string& connection, CallInfo& call) const;
   template <class Request, class Response>
   Writer<Response>* Stream(Right right, std::string_view method, StreamHandler<Request, Response> handler,
                            Context* context, const Request* request);
@@ -120,6 +126,7 @@ class NodeService final : public v1::Node::CallbackService {
   NodeApi& api_;
   Rights rights_;
   PeerLookup peers_;
+  RefusalTold refused_;
   CallScope calls_;
   CallScope claims_;
   CallScope watches_;
