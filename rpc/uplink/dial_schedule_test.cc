@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <random>
 
 namespace berth {
 namespace {
 
+using std::chrono::hours;
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
@@ -100,6 +102,51 @@ TEST_F(DialScheduleTest, UnavailableWithOneAddressPauses) {
   DialSchedule schedule(1, kLimits, now_);
   schedule.OnLinkEnded(End::kUnavailable, minutes(5), now_, kMiddle);
   ExpectNext(schedule, 0, milliseconds(750));
+}
+
+// Of a scheduler that is away for a week, whose addresses do not answer until their time is over, or refuse
+// at once.
+TEST_F(DialScheduleTest, AWeekOfFailuresIsAboutAnAttemptOfEachAddressInEveryLongestPause) {
+  constexpr size_t kAddresses = 3;
+  constexpr Duration kWeek = hours(7 * 24);
+  constexpr DialLimits limits;
+  for (const Duration answers_after : {Duration(0), Duration(seconds(20))}) {
+    std::minstd_rand random(1);
+    std::uniform_real_distribution<double> chance(0.0, 1.0);
+    DialSchedule schedule(kAddresses, limits, now_);
+    std::array<int64_t, kAddresses> attempts{};
+    Duration shortest = limits.max_backoff;
+    Duration longest{};
+    for (TimePoint now = now_; now < now_ + kWeek;) {
+      const auto attempt = schedule.next();
+      ++attempts.at(attempt.address);
+      now = attempt.at + answers_after;
+      schedule.OnFailed(now, chance(random));
+      const Duration pause = schedule.next().at - now;
+      if (schedule.next().address != 0) {
+        ASSERT_EQ(pause, Duration(0)) << "within a round there is none";
+      } else {
+        ASSERT_LE(pause, limits.max_backoff);
+        ASSERT_GE(pause, limits.initial_backoff / 2);
+        // The first pauses are the short ones.
+        if (attempts[0] <= 10) continue;
+        shortest = std::min(shortest, pause);
+        longest = std::max(longest, pause);
+      }
+    }
+    // By chance from half the longest to the longest, and so three quarters of it on average.
+    EXPECT_GE(shortest, limits.max_backoff / 2);
+    EXPECT_LT(shortest, limits.max_backoff * 0.51);
+    EXPECT_GT(longest, limits.max_backoff * 0.99);
+    const int64_t rounds = kWeek / (limits.max_backoff * 3 / 4 + kAddresses * answers_after);
+    for (const int64_t count : attempts) {
+      EXPECT_GT(count, rounds * 95 / 100);
+      EXPECT_LT(count, rounds * 105 / 100);
+    }
+    // The link that comes then is as good as any.
+    schedule.OnLinkEnded(End::kBroken, minutes(1), now_ + kWeek, kMiddle);
+    EXPECT_EQ(schedule.next().at - (now_ + kWeek), milliseconds(750));
+  }
 }
 
 // Whatever happens in whatever order, an address is not dialled twice without a pause between, unless it

@@ -139,6 +139,29 @@ TEST(LeaseTest, ThatItRanOutIsSaidOnce) {
   EXPECT_TRUE(lease.OnTime(At(seconds(30)))) << "also after a long sleep";
 }
 
+// Heartbeats leave only on a stream; one that is tried every minute is a new one each time.
+TEST(LeaseTest, AfterAWeekAwayItIsExpiredWasSaidOnceAndIsGrantedAnew) {
+  Lease lease = Granted(3);
+  int said = 0;
+  BootTime now = At(seconds(1));
+  for (; now < At(hours(7 * 24)); now += std::chrono::minutes(1)) {
+    lease.OnStream();
+    lease.OnSent(1, now);
+    said += lease.OnTime(now) ? 1 : 0;
+    ASSERT_EQ(lease.Judge(OperationKind::kForward, 3, now),
+              now < At(seconds(10)) ? LeaseVerdict::kAllow : LeaseVerdict::kNotValid);
+    ASSERT_EQ(lease.Judge(OperationKind::kReverse, 3, now), LeaseVerdict::kAllow);
+  }
+  EXPECT_EQ(said, 1);
+  EXPECT_EQ(lease.Standing(now), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.NextLook(), BootTime::max());
+  lease.OnStream();
+  lease.OnSent(1, now);
+  EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{3, seconds(10)}, now + seconds(1)).kind, Kind::kGranted);
+  EXPECT_EQ(lease.Standing(now + seconds(1)), LeaseStanding::kValid);
+  EXPECT_EQ(lease.NextLook(), now + seconds(10));
+}
+
 TEST(LeaseTest, OneOfAnEarlierRunCanOnlyRunOut) {
   Lease lease(5);
   lease.Restore(5, At(seconds(10)));
