@@ -29,7 +29,8 @@ Cell LeaseOf(const v1::LinkStatus& link) {
     return {fmt::format("valid for {}{}", FormatDuration(link.lease_left()), epoch), Tone::kGood};
   }
   if (link.lease() == v1::LEASE_EXPIRED) return {fmt::format("expired{}", epoch), Tone::kBad};
-  return {fmt::format("none since berthd was started{}", epoch), Tone::kCareful};
+  // None since berthd was started, or none of a higher epoch that was heard since.
+  return {fmt::format("none granted yet{}", epoch), Tone::kCareful};
 }
 
 }  // namespace
@@ -39,11 +40,11 @@ void AddLink(Table& table, const v1::LinkStatus& link, std::chrono::system_clock
   table.Add({"lease", LeaseOf(link)});
   if (!link.cluster_id().empty()) table.Add({"cluster", link.cluster_id()});
   if (link.operations_running() > 0 || link.results_kept() > 0) {
-    table.Add({"operations", fmt::format("{} under way, {} results not acknowledged",
-                                         link.operations_running(), link.results_kept())});
+    table.Add({"link's operations", fmt::format("{} under way, {} results not acknowledged",
+                                                link.operations_running(), link.results_kept())});
   }
-  if (!link.last_error().empty()) table.Add({"last error", link.last_error()});
-  if (link.has_next_attempt_at()) table.Add({"next try", FormatRelative(link.next_attempt_at(), now)});
+  if (!link.last_error().empty()) table.Add({"link's last error", link.last_error()});
+  if (link.has_next_attempt_at()) table.Add({"link's next try", FormatRelative(link.next_attempt_at(), now)});
 }
 
 std::string DescribeLeft(int publications) {

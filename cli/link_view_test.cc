@@ -7,6 +7,7 @@ namespace berth::cli {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -45,9 +46,10 @@ TEST(LinkViewTest, ALinkThatIsDownSaysWhyAndWhenItIsTriedAgain) {
   link.mutable_next_attempt_at()->set_seconds(kLinkNow + 5);
   link.set_lease(v1::LEASE_EXPIRED);
   EXPECT_THAT(Shows(link), AllOf(HasSubstr("not connected, dials scheduler:7000, since 2h ago"),
-                                 HasSubstr("connection refused"), HasSubstr("in 5s"), HasSubstr("expired")));
+                                 ContainsRegex("link's last error +connection refused"),
+                                 ContainsRegex("link's next try +in 5s"), HasSubstr("expired")));
   link.set_lease(v1::LEASE_NONE);
-  EXPECT_THAT(Shows(link), HasSubstr("none since berthd was started"));
+  EXPECT_THAT(Shows(link), HasSubstr("none granted yet"));
   link.set_state(v1::LinkStatus::GREETING);
   EXPECT_THAT(Shows(link), HasSubstr("not connected, waits for the welcome of scheduler:7000, since 2h ago"));
 }
