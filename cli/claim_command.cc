@@ -43,6 +43,10 @@ freely: the same claim joins. It takes the right to claim, and no other.
   data=$(berthctl volume claim prod/db --consumer job-7 --pid $$ --wait --timeout 10m)
   eval "podman run $(berthctl volume claim prod/db --consumer job-7 --format podman) IMAGE")";
 
+// How berthd begins what it says of the scheduler, and what the scheduler itself says.
+constexpr absl::string_view kOfScheduler = "the scheduler";
+constexpr absl::string_view kSchedulersWord = "the scheduler: ";
+
 absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) {
   v1::ClaimVolumeRequest request;
   const size_t slash = options.volume.find('/');
@@ -63,30 +67,59 @@ absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) 
   return request;
 }
 
+// Whether berthd says it of the scheduler ("the scheduler is not connected"), so that berthd itself is there.
+bool IsAboutScheduler(const absl::Status& failure) {
+  return failure.message().substr(0, kOfScheduler.size()) == kOfScheduler;
+}
+
+// What a person does about an answer to a claim, where that is not what one does about any other answer.
+std::string_view ClaimHintFor(const absl::Status& failure) {
+  if (failure.message().substr(0, kSchedulersWord.size()) == kSchedulersWord) {
+    return absl::IsUnavailable(failure) || absl::IsAborted(failure) || absl::IsResourceExhausted(failure)
+               ? "This is the scheduler's answer: try again later, or ask whoever runs it"
+               : "This is the scheduler's answer, and not this node's: ask whoever runs it";
+  }
+  if (absl::IsDeadlineExceeded(failure)) {
+    return "The claim is withdrawn, and the same command makes it anew; to wait longer: --timeout 10m";
+  }
+  if (absl::IsUnavailable(failure) && IsAboutScheduler(failure)) {
+    return "How the link to it stands: berthctl scheduler; to wait for it: --wait";
+  }
+  if (absl::IsAborted(failure)) return "The volume has gone again: the same command claims it anew";
+  if (absl::IsResourceExhausted(failure)) return "How the link to the scheduler stands: berthctl scheduler";
+  return {};
+}
+
+absl::Status WithClaimHint(absl::Status failure) {
+  const std::string_view hint = IsAnswer(failure) ? ClaimHintFor(failure) : std::string_view();
+  return hint.empty() ? failure : WithHint(std::move(failure), hint);
+}
+
 // Whoever waits, waits through a restart of berthd too: the claim is simply made again.
 absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVolumeRequest& request) {
   const auto give_up = steady_clock::now() + session.timeout;
   const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
                                         Shown(request.volume()), Use(request.consumer(), request.name()));
   const Progress progress(session.output, doing);
-  v1::ClaimVolumeResponse answer;
-  const auto ask = [&](NodeClient& node, const std::function<void()>& /*heard*/) -> absl::Status {
+  absl::StatusOr<v1::ClaimVolumeResponse> answer;
+  const auto ask = [&](NodeClient& node, const std::function<void()>& /*heard*/) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
-    auto claimed = node.Call(&NodeClient::Stub::ClaimVolume, request, doing,
-                             std::max(left, std::chrono::milliseconds(1)));
-    if (!claimed.ok()) return claimed.status();
-    answer = *std::move(claimed);
-    return absl::OkStatus();
+    answer = node.Call(&NodeClient::Stub::ClaimVolume, request, doing,
+                       std::max(left, std::chrono::milliseconds(1)));
+    // What the scheduler answers, whatever that is, ends the wait for berthd.
+    return IsAboutScheduler(answer.status()) ? absl::OkStatus() : answer.status();
   };
   if (request.wait()) {
     const FollowedStream stream{.read = ask,
                                 .gone = "berthd has gone; waiting for it to come back",
-                                .back = [] { return std::string("berthd is back"); }};
-    BERTH_RETURN_IF_ERROR(Follow(session, stream));
+                                .back = [] { return std::string("berthd is there"); },
+                                .until = give_up};
+    if (absl::Status followed = Follow(session, stream); !followed.ok()) return WithClaimHint(followed);
   } else {
     BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
-    BERTH_RETURN_IF_ERROR(ask(node, [] {}));
+    if (absl::Status asked = ask(node, [] {}); !asked.ok()) return WithClaimHint(asked);
   }
+  if (!answer.ok()) return WithClaimHint(answer.status());
   return answer;
 }
 
@@ -121,7 +154,7 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
       ->option_text("NAME");
   command.add_option("--name", options.name, "Tells several uses by one consumer apart")->option_text("NAME");
   command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
-  command.add_flag("--wait", options.wait, "Wait also while the scheduler is not connected");
+  command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
   CLI::Option* pid =
       command.add_option("--pid", options.pid, "Until this process has ended; one of your own")
           ->option_text("PID");

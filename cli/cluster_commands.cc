@@ -30,23 +30,34 @@ struct DrainOptions {
   bool wait = false;
 };
 
-// "vol-1 for job-7, vol-2 for job-8 and more", of those that are waited for; empty where the node does not
-// say.
-std::string WhoIsLeft(NodeClient& node) {
-  v1::ListVolumesRequest request;
-  request.set_page_size(100);
-  const auto volumes =
-      node.Call(&NodeClient::Stub::ListVolumes, request, "list the volumes", std::chrono::seconds(1));
-  if (!volumes.ok()) return {};
-  std::vector<std::string> names;
-  for (const v1::Volume& volume : volumes->volumes()) {
+void AddNames(const v1::ListVolumesResponse& volumes, std::vector<std::string>& names) {
+  for (const v1::Volume& volume : volumes.volumes()) {
     for (const v1::Publication& use : volume.publications()) {
       if (use.origin() == v1::DECLARED) continue;
       names.push_back(fmt::format("{} for {}", Shown(volume.volume_id()), Use(use.consumer(), use.name())));
     }
   }
-  const bool more = names.size() > kNamesShown || !volumes->next_page_token().empty();
-  if (names.size() > kNamesShown) names.resize(kNamesShown);
+}
+
+// "vol-1 for job-7, vol-2 for job-8 and more", of those that are waited for; empty where the node does not
+// say within a second.
+std::string WhoIsLeft(NodeClient& node) {
+  const auto give_up = steady_clock::now() + std::chrono::seconds(1);
+  v1::ListVolumesRequest request;
+  request.set_page_size(100);
+  std::vector<std::string> names;
+  // A node may hold pages of declared volumes, which nobody waits for, before the first that counts.
+  do {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
+    const auto volumes = node.Call(&NodeClient::Stub::ListVolumes, request, "list the volumes",
+                                   std::max(left, std::chrono::milliseconds(1)));
+    if (!volumes.ok()) break;
+    AddNames(*volumes, names);
+    request.set_page_token(volumes->next_page_token());
+  } while (names.size() <= kNamesShown && !request.page_token().empty());
+  if (names.empty()) return {};
+  const bool more = names.size() > kNamesShown || !request.page_token().empty();
+  names.resize(std::min(names.size(), kNamesShown));
   return fmt::format("{}{}", fmt::join(names, ", "), more ? " and more" : "");
 }
 
@@ -71,8 +82,8 @@ absl::Status StillLeft(Session& session) {
 
 // Until the last one has left, the drain is ended by somebody else, or our time is over; through restarts of
 // berthd.
-absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::DrainNodeRequest request) {
-  const auto give_up = steady_clock::now() + session.timeout;
+absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::DrainNodeRequest request,
+                                                       steady_clock::time_point give_up) {
   const Progress progress(session.output, "drain the node", [&session]() -> std::string {
     auto node = session.Connect();
     const std::string who = node.ok() ? WhoIsLeft(*node) : std::string();
@@ -89,6 +100,9 @@ absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::Dra
         answer = *std::move(drained);
         return absl::OkStatus();
       }
+      if (absl::IsAborted(drained.status())) {
+        return WithHint(drained.status(), "The drain is over, and the node takes volumes again");
+      }
       // The node does not wait for longer than its own limit.
       if (!absl::IsDeadlineExceeded(drained.status())) return drained.status();
       heard();
@@ -97,12 +111,14 @@ absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::Dra
   };
   const FollowedStream stream{.read = wait,
                               .gone = "berthd has gone; waiting for it to come back",
-                              .back = [] { return std::string("berthd is back"); }};
+                              .back = [] { return std::string("berthd is back"); },
+                              .until = give_up};
   BERTH_RETURN_IF_ERROR(Follow(session, stream));
   return answer;
 }
 
 absl::Status Drain(Session& session, const DrainOptions& options) {
+  const auto give_up = steady_clock::now() + session.timeout;
   v1::DrainNodeRequest request;
   request.set_reason(options.reason);
   if (options.reason.empty()) {
@@ -114,7 +130,7 @@ absl::Status Drain(Session& session, const DrainOptions& options) {
   BERTH_ASSIGN_OR_RETURN(v1::DrainNodeResponse answer,
                          node.Call(&NodeClient::Stub::DrainNode, request, "drain the node"));
   if (options.wait) {
-    BERTH_ASSIGN_OR_RETURN(answer, WaitUntilDrained(session, request));
+    BERTH_ASSIGN_OR_RETURN(answer, WaitUntilDrained(session, request, give_up));
   }
   if (session.output.json()) {
     session.output.Json(answer);

@@ -12,6 +12,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class ClusterCommandsTest : public testing::Test {
  protected:
@@ -60,6 +61,7 @@ TEST_F(ClusterCommandsTest, ADrainIsWaitedForUntilTheLastOneHasLeft) {
   const Ended run = Ctl({"drain", "--wait"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "drained: nothing is published here but what files declare\n");
+  EXPECT_TRUE(node_.drain_request.wait());
   EXPECT_THAT(node_.left_in_drain, testing::ElementsAre(0)) << "it looked until none was left";
 }
 
@@ -71,10 +73,34 @@ TEST_F(ClusterCommandsTest, ADrainThatTakesTooLongSaysWhoIsLeft) {
   v1::Volume& volume = *node_.volumes.add_volumes();
   volume.set_volume_id("vol-1");
   volume.add_publications()->set_consumer("job-7");
-  const Ended run = Ctl({"drain", "--wait", "--timeout", "200ms"});
+  const Ended run = Ctl({"drain", "--wait", "--timeout", "2s"});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err,
               AllOf(HasSubstr("1 publication is left: vol-1 for job-7"), HasSubstr("berthctl undrain")));
+}
+
+TEST_F(ClusterCommandsTest, WhoIsLeftIsFoundBehindPagesOfDeclaredVolumes) {
+  node_.left_in_drain = {1};
+  v1::ListVolumesResponse declared;
+  declared.add_volumes()->add_publications()->set_origin(v1::DECLARED);
+  declared.set_next_page_token("1");
+  v1::ListVolumesResponse asked;
+  v1::Volume& volume = *asked.add_volumes();
+  volume.set_volume_id("vol-1");
+  volume.add_publications()->set_consumer("job-7");
+  node_.volume_pages = {declared, asked};
+  const Ended run = Ctl({"drain", "--wait", "--timeout", "2s"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("1 publication is left: vol-1 for job-7\n"));
+}
+
+TEST_F(ClusterCommandsTest, ADrainThatSomebodyEndsIsNotAskedForAgain) {
+  node_.left_in_drain = {1};
+  node_.drain_is_ended = true;
+  const Ended run = Ctl({"drain", "--wait"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("somebody has put the node back into use"),
+                             HasSubstr("the node takes volumes again"), Not(HasSubstr("try again"))));
 }
 
 TEST_F(ClusterCommandsTest, TheLinkIsShownByStatusAndAlone) {
@@ -116,15 +142,54 @@ TEST_F(ClusterCommandsTest, AClaimSpeaksTheWordsOfARuntime) {
 
 TEST_F(ClusterCommandsTest, AClaimWaitsForTheSchedulerOnlyWhenTold) {
   AddMount();
-  node_.claim_takes_calls = 1;
+  node_.scheduler_is_away = true;
   const Ended refused = Claim();
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("the scheduler is not connected"));
-  node_.claim_takes_calls = 1;
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("the scheduler is not connected"),
+                                 HasSubstr("berthctl scheduler; to wait for it: --wait")));
   const Ended waited = Claim({"--wait"});
   EXPECT_EQ(waited.exit_code, 0) << waited.err;
   EXPECT_EQ(waited.out, "/volumes/vol-9\n");
+  EXPECT_EQ(waited.err, "") << "berthd was there all the time";
   EXPECT_TRUE(node_.claim_request.wait());
+}
+
+TEST_F(ClusterCommandsTest, WhatTheSchedulerAnswersEndsAClaimThatWaits) {
+  for (const grpc::StatusCode code :
+       {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::NOT_FOUND, grpc::StatusCode::PERMISSION_DENIED}) {
+    node_.calls.clear();
+    node_.claim_failures = {{code, "the scheduler: not this one"}};
+    const Ended run = Claim({"--wait"});
+    EXPECT_EQ(run.exit_code, 1);
+    EXPECT_THAT(run.err, AllOf(HasSubstr("the scheduler: not this one"), HasSubstr("scheduler's answer"),
+                               Not(HasSubstr("berthd")), Not(HasSubstr("berthctl volumes"))));
+    EXPECT_THAT(node_.calls, testing::ElementsAre("ClaimVolume"));
+  }
+}
+
+TEST_F(ClusterCommandsTest, AClaimThatWaitsWaitsForBerthdToo) {
+  AddMount();
+  node_.claim_failures = {{grpc::StatusCode::UNAVAILABLE, "berthd is stopping"}};
+  const Ended stopped = Claim({"--wait"});
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+  EXPECT_THAT(stopped.err, HasSubstr("berthd has gone; waiting"));
+  node_.Stop();
+  EXPECT_EQ(Claim().exit_code, 3);
+  EXPECT_EQ(Claim({"--wait", "--timeout", "50ms"}).exit_code, 3);
+  RunningBerthctl early(
+      {"--socket", node_.socket(), "volume", "claim", "prod/db", "--consumer", "job-7", "--wait"},
+      RunningBerthctl::Stderr::kTerminal);
+  EXPECT_TRUE(early.TerminalShows("cannot reach berthd"));
+  EXPECT_TRUE(early.TerminalShows("waiting for it"));
+  node_.Serve();
+  EXPECT_EQ(early.ReadLine(), "/volumes/vol-9");
+  EXPECT_EQ(early.Wait(), 0);
+}
+
+TEST_F(ClusterCommandsTest, AClaimWhoseTimeIsOverSaysThatItIsWithdrawn) {
+  node_.claim_failures = {{grpc::StatusCode::DEADLINE_EXCEEDED, "the scheduler has not answered in time"}};
+  EXPECT_THAT(Claim().err,
+              AllOf(HasSubstr("not answered in time"), HasSubstr("is withdrawn"), Not(HasSubstr("joins"))));
 }
 
 TEST_F(ClusterCommandsTest, AClaimNamesAVolumeInItsNamespace) {

@@ -1,5 +1,6 @@
 #include "cli/follow.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/inotify.h>
 
@@ -47,7 +48,8 @@ constexpr auto kWasThere = std::chrono::seconds(2);
 
 absl::Status Follow(Session& session, const FollowedStream& stream) {
   absl::StatusOr<NodeClient> node = session.Connect();
-  if (!node.ok()) return node.status();
+  if (!node.ok() && !stream.until) return node.status();
+  bool was_there = node.ok();
   steady_clock::time_point away_since;
   bool away = false;
   bool told_back = false;
@@ -67,20 +69,23 @@ absl::Status Follow(Session& session, const FollowedStream& stream) {
       away = true;
       told_back = false;
       away_since = steady_clock::now();
-      session.output.Note(stream.gone);
+      session.output.Note(was_there ? stream.gone
+                                    : fmt::format("{}; waiting for it", std::string(ended.message())));
     } else {
       // Listening, and yet not serving: it is asked again, but not in a spin.
       poll(nullptr, 0, static_cast<int>(kLookAgain.count()));
     }
     SocketWatch watch(session.socket);
     node = session.Connect();
-    const auto time_is_over = [&] { return steady_clock::now() - away_since >= session.timeout; };
+    const auto give_up = stream.until.value_or(away_since + session.timeout);
+    const auto time_is_over = [&] { return steady_clock::now() >= give_up; };
     while (absl::IsUnavailable(node.status()) && !time_is_over()) {
       watch.WaitForChange(kLookAgain);
       node = session.Connect();
     }
     if (!node.ok()) return node.status();
     if (time_is_over()) return ended;
+    was_there = true;
     if (!std::exchange(told_back, true)) session.output.Note(stream.back());
   }
 }

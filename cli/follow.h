@@ -5,7 +5,9 @@
 
 #include <absl/status/status.h>
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "cli/session.h"
@@ -19,11 +21,14 @@ struct FollowedStream {
   // What is said on standard error when berthd has gone, and when it is back.
   std::string gone;
   std::function<std::string()> back;
+  // Set: when the whole of it ends, however often berthd goes; and berthd may be away from the beginning.
+  // Unset: berthd is to be there at first, and may be away for the session's timeout each time.
+  std::optional<std::chrono::steady_clock::time_point> until;
 };
 
 // Calls `stream.read` again whenever berthd has gone away and come back. Fails like its first connection or,
-// once berthd has been away for the session's timeout, like its last one; and at once with any failure that
-// is not berthd's absence.
+// once berthd has been away for too long, like its last one; and at once with any failure that is not
+// berthd's absence. UNAVAILABLE from `stream.read` counts as that, whoever said it.
 [[nodiscard]] absl::Status Follow(Session& session, const FollowedStream& stream);
 
 }  // namespace berth::cli

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -62,8 +63,12 @@ class FakeNode final : public v1::Node::Service {
   // Of the drain that DrainNode begins, how many publications each look finds, one after the other; the
   // last one for ever. Empty: none.
   std::vector<int> left_in_drain;
-  // How many calls of ClaimVolume end with UNAVAILABLE before one is answered.
-  int claim_takes_calls = 0;
+  // ClaimVolume fails unless it waits.
+  bool scheduler_is_away = false;
+  // How calls of ClaimVolume end before one is answered.
+  std::deque<grpc::Status> claim_failures;
+  // DrainNode does not wait to the end: the node has been put back into use.
+  bool drain_is_ended = false;
   // Where there are any, ListVolumes answers with them, one after the other.
   std::vector<v1::ListVolumesResponse> volume_pages;
   // How many calls of UnpublishVolume end with DEADLINE_EXCEEDED before one is answered.
@@ -133,6 +138,9 @@ class FakeNode final : public v1::Node::Service {
     if (request->end()) {
       status.clear_drain();
     } else {
+      if (request->wait() && drain_is_ended) {
+        return {grpc::StatusCode::ABORTED, "somebody has put the node back into use"};
+      }
       status.mutable_drain()->set_reason(request->reason());
       do {
         LookAtDrain();
@@ -152,8 +160,13 @@ class FakeNode final : public v1::Node::Service {
     claim_request = *request;
     const grpc::Status answered = Answer("ClaimVolume", claimed, response);
     const std::lock_guard lock(mutex_);
-    if (claim_takes_calls-- > 0) return {grpc::StatusCode::UNAVAILABLE, "the scheduler is not connected"};
-    return answered;
+    if (scheduler_is_away && !request->wait()) {
+      return {grpc::StatusCode::UNAVAILABLE, "the scheduler is not connected"};
+    }
+    if (claim_failures.empty()) return answered;
+    grpc::Status failed = claim_failures.front();
+    claim_failures.pop_front();
+    return failed;
   }
   grpc::Status ListPlugins(grpc::ServerContext* /*context*/, const v1::ListPluginsRequest* /*request*/,
                            v1::ListPluginsResponse* response) override {
