@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,7 +39,10 @@ class Talk {
   Talk(std::vector<std::string> command, const std::string& error_path) {
     int in[2];
     int out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    // A socket, since whoever writes to it can do without SIGPIPE.
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, in) != 0 || pipe2(out, O_CLOEXEC) != 0) {
+      throw std::runtime_error("socketpair, pipe2");
+    }
     std::vector<char*> argv;
     for (std::string& word : command) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -79,7 +83,7 @@ class Talk {
     }
   }
   void PressEnter() const {
-    if (write(in_, "\n", 1) != 1) throw std::runtime_error("write to the scheduler");
+    if (send(in_, "\n", 1, MSG_NOSIGNAL) != 1) throw std::runtime_error("the scheduler has ended");
   }
   // Its exit status, once it has ended by itself.
   int Wait() {

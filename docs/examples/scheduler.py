@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""A small, whole scheduler for Berth's nodes: attaches a volume, publishes it, moves it to another node, releases it.
+r"""A small, whole scheduler for Berth's nodes: attaches a volume, publishes it, moves it to another node, releases it.
 
-Needs Debian's python3-grpcio and python3-protobuf, and the modules that protoc makes of Berth's protos:
+Needs Debian's python3-grpcio and python3-protobuf, and the modules that protoc makes of Berth's protos, for which it
+needs protobuf-compiler, protobuf-compiler-grpc and libprotobuf-dev:
 
-  protoc -I /usr/include/berth --python_out=gen --grpc_python_out=gen \\
-    --plugin=protoc-gen-grpc_python=$(command -v grpc_python_plugin) \\
+  mkdir -p gen
+  protoc -I /usr/include/berth --python_out=gen --grpc_python_out=gen \
+    --plugin=protoc-gen-grpc_python=$(command -v grpc_python_plugin) \
     berth/v1/node.proto berth/v1/scheduler.proto csi/csi.proto
+
   PYTHONPATH=gen ./scheduler.py --listen unix:/run/scheduler.sock --plugin ceph --volume vol-1 node-1 node-2
 
 It keeps what it knows in memory. So it takes a new lease epoch whenever it starts, and releases the volume everywhere
@@ -19,14 +22,11 @@ import threading
 import time
 
 import grpc
-from berth.v1 import node_pb2
-from berth.v1 import scheduler_pb2 as pb
-from berth.v1 import scheduler_pb2_grpc
+from berth.v1 import node_pb2, scheduler_pb2 as pb, scheduler_pb2_grpc
 from csi import csi_pb2 as csi
 
-HEARTBEAT_SECONDS, SILENCE_SECONDS, LEASE_SECONDS = 1, 5, 20
-WRITER = csi.VolumeCapability(
-    mount={}, access_mode={"mode": csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER})
+HEARTBEAT_SECONDS, SILENCE_SECONDS, LEASE_SECONDS, LONGEST_PAUSE_SECONDS = 1, 5, 20, 60
+WRITER = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER"})
 
 
 class Node:
@@ -40,21 +40,18 @@ class Node:
 
 class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
     def __init__(self, tls):
-        self.tls, self.nodes, self.changed = tls, {}, threading.Condition()
+        self.tls, self.nodes, self.changed, self.ended = tls, {}, threading.Condition(), threading.Event()
         self.epoch = time.time_ns() // 1_000_000  # milliseconds: above that of every earlier run, and so are the ids
         self.last_id = self.epoch * 1000
 
     # --- The stream: one for each node, on threads of gRPC's ---
 
     def Connect(self, messages, context):
-        hello = next(messages).hello
-        outgoing = queue.Queue()
+        hello, outgoing = next(messages).hello, queue.Queue()
         outgoing.put(pb.SchedulerMessage(welcome=pb.Welcome(
             protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": HEARTBEAT_SECONDS})))
         with self.changed:
-            refusal = self.why_not(hello, context)
-            if refusal:
-                context.abort(*refusal)
+            self.refuse_a_stranger(hello, context)
             node = self.nodes.setdefault(hello.node_id, Node())
             if node.outgoing:
                 node.outgoing.put(None)  # The same node again: its old stream is dead, though nobody said so.
@@ -65,18 +62,17 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         except queue.Empty:
             pass  # There was no heartbeat to answer for so long: the stream is dead. It says nothing of volumes.
 
-    def why_not(self, hello, context):
+    def refuse_a_stranger(self, hello, context):
         names = context.auth_context().get("x509_subject_alternative_name", [])
         if self.tls and hello.node_id.encode() not in names:
-            return grpc.StatusCode.PERMISSION_DENIED, "the certificate is not that of " + hello.node_id
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not that of " + hello.node_id)
         if hello.protocol.major != 1:
-            return grpc.StatusCode.FAILED_PRECONDITION, "this scheduler speaks version 1"
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this scheduler speaks version 1")
         if hello.lease_epoch > self.epoch:
-            return grpc.StatusCode.UNAVAILABLE, "another scheduler has taken over"
+            context.abort(grpc.StatusCode.UNAVAILABLE, "another scheduler has taken over")
         node = self.nodes.get(hello.node_id)
         if node and node.outgoing and node.instance_id != hello.instance_id:
-            return grpc.StatusCode.ALREADY_EXISTS, "another node goes by this name, and is connected"
-        return None
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "another node goes by this name, and is connected")
 
     def read(self, node, messages, outgoing):
         try:
@@ -84,7 +80,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 with self.changed:
                     if node.outgoing is not outgoing:
                         break  # There is a newer stream, and what this one still says is old.
-                    self.take(node, message, outgoing)
+                    self.take(node, message, lambda **kind: outgoing.put(pb.SchedulerMessage(**kind)))
                     self.changed.notify_all()
         except grpc.RpcError:
             pass  # The stream has ended. What the node holds it holds still.
@@ -93,10 +89,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 node.outgoing = None
         outgoing.put(None)
 
-    def take(self, node, message, outgoing):
-        def say(**kind):
-            outgoing.put(pb.SchedulerMessage(**kind))
-
+    def take(self, node, message, say):
         kind = message.WhichOneof("message")
         if kind == "heartbeat":
             lease = pb.Lease(epoch=self.epoch, duration={"seconds": LEASE_SECONDS})
@@ -126,7 +119,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 node.plugins[thing.plugin.id] = thing.plugin
             elif kind == "removed":
                 node.plugins.pop(thing.removed.plugin_id, None)
-            elif kind == "ended_consumer":  # The node releases its volumes; main() detaches them in its time.
+            elif kind == "ended_consumer":  # The node releases its volumes; move() detaches them in its time.
                 say(acknowledge=pb.Acknowledge(ended_consumers=[thing.ended_consumer.number]))
             elif kind == "given_up" and thing.given_up.progress == pb.GivenUp.RELEASED:
                 say(acknowledge=pb.Acknowledge(given_up=[thing.given_up.number]))
@@ -145,73 +138,70 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             return node.results.pop(operation.id)
 
     def run(self, name, **kind):
-        """The same until it is done: what did not happen, or may have happened, is asked for anew."""
+        """The same until it is done: what did not happen, or may have happened, is asked for anew, ever less often."""
+        pause = HEARTBEAT_SECONDS
         while True:
             result = self.ask(name, **kind)
-            print(name, *kind, pb.Outcome.Name(result.outcome), result.message, flush=True)
-            if result.outcome == pb.OUTCOME_DONE:
+            # One that is newer than these modules counts as the zero value: it may have happened.
+            outcome = result.outcome if result.outcome in pb.Outcome.values() else pb.OUTCOME_UNKNOWN
+            lives_on = result.unpublish.may_live_on  # It may be written to still: unpublish again until it is not.
+            words = "the file system lives on" if lives_on else result.message
+            print(name, *kind, pb.Outcome.Name(outcome), words, flush=True)
+            if outcome == pb.OUTCOME_DONE and not lives_on:
                 return result
-            if result.outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
+            if outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
                 raise RuntimeError(f"{name}: {result.message}")
-            with self.changed:
-                self.changed.wait(HEARTBEAT_SECONDS)  # Something is heard, or a moment passes.
+            if self.ended.wait(pause):
+                raise RuntimeError(f"{name}: this scheduler ends")
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def storage(self, name, plugin):
+    def storage(self, name, plugin_id):
         """What the plugin there says of itself: whether it must attach, and what the storage calls the node."""
         def there():
-            known = self.nodes[name].plugins.get(plugin) if name in self.nodes else None
+            known = self.nodes[name].plugins.get(plugin_id) if name in self.nodes else None
             return known.fingerprint if known and known.registered else None
 
         with self.changed:
             return self.changed.wait_for(there)
 
-    def publish(self, name, plugin, volume, consumer):
-        storage = self.storage(name, plugin)
-        request = {"plugin_id": plugin, "volume_id": volume, "consumer": consumer,
-                   "capability": {"access_mode": node_pb2.SINGLE_NODE_WRITER}}
+    def publish(self, name, use):
+        storage = self.storage(name, use["plugin_id"])
+        request = dict(use, capability={"access_mode": node_pb2.SINGLE_NODE_WRITER})
         if storage.needs_attach:
             attach = csi.ControllerPublishVolumeRequest(
-                volume_id=volume, node_id=storage.node_id, volume_capability=WRITER)
-            attached = self.run(name, controller={"plugin_id": plugin, "attach": attach}).controller.attach
-            request["publish_context"] = {"values": attached.publish_context}
+                volume_id=use["volume_id"], node_id=storage.node_id, volume_capability=WRITER)
+            answer = self.run(name, controller={"plugin_id": use["plugin_id"], "attach": attach}).controller
+            request["publish_context"] = {"values": answer.attach.publish_context}
         return self.run(name, publish={"namespace": "example", "request": request}).publish.target_path
 
-    def release(self, name, plugin, volume, consumer):
-        """Detaches only once the node has said that it let go. Where it cannot say so, nobody else gets the volume."""
-        storage = self.storage(name, plugin)
-        request = {"plugin_id": plugin, "volume_id": volume, "consumer": consumer}
-        if self.run(name, unpublish={"namespace": "example", "request": request}).unpublish.may_live_on:
-            raise RuntimeError(f"{name}: {volume} may still be written to there")
+    def release(self, name, use):
+        """Detaches only once the node has said that it let go. Until it says so, nobody else gets the volume."""
+        storage = self.storage(name, use["plugin_id"])
+        self.run(name, unpublish={"namespace": "example", "request": use})
         if storage.needs_attach:
-            detach = csi.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=storage.node_id)
-            self.run(name, controller={"plugin_id": plugin, "detach": detach})
+            detach = csi.ControllerUnpublishVolumeRequest(volume_id=use["volume_id"], node_id=storage.node_id)
+            self.run(name, controller={"plugin_id": use["plugin_id"], "detach": detach})
 
 
-def move(scheduler, nodes, plugin, volume):
+def move(scheduler, nodes, use):
     """The story: the volume is on each of the nodes in turn, and on one at a time."""
     for name in nodes:
-        scheduler.release(name, plugin, volume, "web")  # An earlier run may have left it there.
+        scheduler.release(name, use)  # An earlier run may have left it there.
     for name in nodes:
         try:
-            print(name, "published at", scheduler.publish(name, plugin, volume, "web"), flush=True)
+            print(name, "published at", scheduler.publish(name, use), flush=True)
             sys.stdin.readline()  # Whoever plays with it looks at the mount, and presses Enter.
         finally:
-            scheduler.release(name, plugin, volume, "web")
+            scheduler.release(name, use)
     print("released", flush=True)
 
 
-def serve(scheduler, args):
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=64))  # One for each node.
-    scheduler_pb2_grpc.add_SchedulerLinkServicer_to_server(scheduler, server)
-    if args.certificate:
-        key, certificate, ca = (open(path, "rb").read() for path in (args.key, args.certificate, args.ca))
-        credentials = grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True)
-        port = server.add_secure_port(args.listen, credentials)
-    else:
-        port = server.add_insecure_port(args.listen)
-    server.start()
-    print("listening at", args.listen, "port", port, flush=True)
-    return server
+def listen(server, args):
+    if not args.certificate:
+        return server.add_insecure_port(args.listen)
+    key, certificate, ca = (open(path, "rb").read() for path in (args.key, args.certificate, args.ca))
+    return server.add_secure_port(
+        args.listen, grpc.ssl_server_credentials([(key, certificate)], ca, require_client_auth=True))
 
 
 def main():
@@ -222,10 +212,15 @@ def main():
     parser.add_argument("nodes", nargs="+")
     args = parser.parse_args()
     scheduler = Scheduler(tls=bool(args.certificate))
-    server = serve(scheduler, args)
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(max_workers=64))  # One for each node.
+    scheduler_pb2_grpc.add_SchedulerLinkServicer_to_server(scheduler, server)
+    port = listen(server, args)
+    server.start()
+    print("listening at", args.listen, "port", port, flush=True)
     try:
-        move(scheduler, args.nodes, args.plugin, args.volume)
+        move(scheduler, args.nodes, {"plugin_id": args.plugin, "volume_id": args.volume, "consumer": "web"})
     finally:
+        scheduler.ended.set()
         server.stop(1).wait()
 
 
