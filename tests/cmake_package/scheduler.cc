@@ -25,6 +25,7 @@ class Scheduler final : public SchedulerLink::Service {
       } else if (heard.has_heartbeat()) {
         said.mutable_heartbeat_answer()->set_number(heard.heartbeat().number());
         said.mutable_heartbeat_answer()->mutable_lease()->set_epoch(1);
+        said.mutable_heartbeat_answer()->mutable_lease()->mutable_duration()->set_seconds(20);
       } else {
         continue;
       }
@@ -42,7 +43,9 @@ bool WelcomesANode(SchedulerLink::Stub& scheduler) {
   said.mutable_hello()->set_node_id("node-1");
   if (!stream->Write(said) || !stream->Read(&heard) || !heard.has_welcome()) return false;
   said.mutable_heartbeat()->set_number(1);
-  if (!stream->Write(said) || !stream->Read(&heard) || !heard.heartbeat_answer().has_lease()) return false;
+  if (!stream->Write(said) || !stream->Read(&heard)) return false;
+  if (heard.heartbeat_answer().lease().duration().seconds() < 1)
+    return false;  // A node takes none that is shorter.
   stream->WritesDone();
   return stream->Finish().ok();
 }
