@@ -94,8 +94,9 @@ grpc::Status TestScheduler::Connect(grpc::ServerContext* context, Stream* stream
   {
     const std::lock_guard lock(mutex_);
     link->ended = true;
-    if (links_[id] == link) {
-      links_.erase(id);
+    // A newer stream may have replaced this one, and have ended before it.
+    if (const auto current = links_.find(id); current != links_.end() && current->second == link) {
+      links_.erase(current);
       nodes_[id].connected = false;
     }
     changed_.notify_all();
