@@ -198,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Jumps, FaultWallClockTest, testing::Values(6, -6),
                          [](const auto& jump) { return jump.param > 0 ? "Forward" : "Backward"; });
 
 TEST_P(FaultWallClockTest, Fault34TheLinkStandsItsLeaseHoldsAndItsHeartbeatsGoOn) {
-  StartScheduler({.lease = milliseconds(2500)});
+  StartScheduler({.lease = seconds(5), .heartbeat = milliseconds(500)});
   StartLinked();
   const std::string volume = CreateVolume("kept");
   Jump(hours(GetParam()));
@@ -218,17 +218,18 @@ TEST_P(FaultWallClockTest, Fault34TheLinkStandsItsLeaseHoldsAndItsHeartbeatsGoOn
 }
 
 TEST_P(FaultWallClockTest, Fault34ALeaseThatIsNotRenewedRunsOutInItsTime) {
-  StartScheduler({.lease = milliseconds(1500)});
+  StartScheduler({.lease = seconds(5)});
   StartLinked();
+  // The last lease was asked for a moment before this at the earliest.
+  const auto began = std::chrono::steady_clock::now();
   scheduler().GrantLeases(false);
   Jump(hours(GetParam()));
-  const auto began = std::chrono::steady_clock::now();
   scheduler().WaitNode(kNode, "the lease to run out", [](const TestScheduler::Node& node) {
     return node.state.lease() == v1::LEASE_EXPIRED;
   });
   const auto took = std::chrono::steady_clock::now() - began;
-  EXPECT_GT(took, milliseconds(900));
-  EXPECT_LT(took, seconds(10));
+  EXPECT_GT(took, seconds(2));
+  EXPECT_LT(took, seconds(15));
   scheduler().GrantLeases(true);
   WaitLinked();
 }
