@@ -6,6 +6,7 @@
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/multiple_exceptions.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
@@ -22,6 +23,9 @@ bool IsCancellation(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const boost::system::system_error& e) {
     return e.code() == asio::error::operation_aborted;
+  } catch (const asio::multiple_exceptions& both) {
+    // Of `a || b`: a cancellation ends both, and is one.
+    return IsCancellation(both.first_exception());
   } catch (...) {
     return false;
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
@@ -29,6 +30,12 @@ Awaitable<void> SleepLong(bool& unwound) {
 Awaitable<void> Throw() {
   co_await SleepUntil(Clock::now());
   throw std::runtime_error("a bug");
+}
+
+Awaitable<void> SleepLongTwice(bool& unwound) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  bool other = false;
+  [[maybe_unused]] const auto first = co_await (SleepLong(unwound) || SleepLong(other));
 }
 
 Awaitable<void> JoinScope(TaskScope& scope) { co_await scope.Join(); }
@@ -79,6 +86,17 @@ TEST_F(TaskScopeTest, JoinCancelsAndWaitsForEveryTask) {
   RunOn(loop_, JoinScope(scope));
   EXPECT_TRUE(one);
   EXPECT_TRUE(two);
+}
+
+// What is cancelled while it waits for either of two ends with two exceptions.
+TEST_F(TaskScopeTest, ACancellationOfTwoWaitsAtOnceIsNoBug) {
+  TaskScope scope(loop_.get_executor(), "test");
+  bool unwound = false;
+  scope.Spawn("both", SleepLongTwice(unwound));
+  loop_.poll();
+  RunOn(loop_, JoinScope(scope));
+  EXPECT_TRUE(unwound);
+  EXPECT_EQ(scope.size(), 0U);
 }
 
 TEST_F(TaskScopeTest, ATaskSpawnedAfterCancelNeverRuns) {
