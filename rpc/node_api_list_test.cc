@@ -286,6 +286,7 @@ TEST_F(NodeApiListTest, TheEndOfAConsumerReleasesWhatItUsed) {
   v1::EndConsumerRequest request;
   request.set_consumer("web");
   EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 1);
+  EXPECT_THAT(mounter_.ended_causes, ElementsAre(fmt::format("said by uid {}", getuid())));
   EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 0) << "again, with nothing left";
   EXPECT_THAT(mounter_.volumes, SizeIs(1));
   mounter_.next_error = absl::UnavailableError("busy");

@@ -21,9 +21,11 @@ void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolume
   if (configured != runtimes.end()) *request.mutable_runtime() = ToProto(*configured);
 }
 
+// Why a consumer has ended of which nothing but a word is known.
 std::string SaidBy(const CallInfo& call) {
   if (call.origin == Origin::kScheduler) return "said by the scheduler";
-  return call.peer ? "said by " + call.peer->Describe() : "said by a program of this node";
+  if (!call.peer) return "said by a program of this node";  // that has gone meanwhile
+  return fmt::format("said by uid {}", call.peer->uid);
 }
 
 }  // namespace

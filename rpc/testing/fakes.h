@@ -27,6 +27,7 @@ class FakePluginControl final : public PluginControl {
   // What the next lever answers; OK once it is empty.
   std::deque<absl::Status> next;
   std::vector<std::string> pulled;  // "start P", "stop P", "stop P force", "swap P /command"
+  TimePoint last_deadline;          // of what was pulled
   SwapRequest last_swap;
   NodeReload reload;
   // Stands for the log.
@@ -48,24 +49,26 @@ class FakePluginControl final : public PluginControl {
   [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override {
     return plugins_by_id;
   }
-  [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint) override {
-    return Pull("start " + id);
+  [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint deadline) override {
+    return Pull("start " + id, deadline);
   }
-  [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint) override {
-    return Pull("stop " + id + (force ? " force" : ""));
+  [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint deadline) override {
+    return Pull("stop " + id + (force ? " force" : ""), deadline);
   }
-  [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force, TimePoint) override {
-    return Pull("restart " + id + (force ? " force" : ""));
+  [[nodiscard]] Awaitable<absl::Status> RestartPlugin(std::string id, bool force,
+                                                      TimePoint deadline) override {
+    return Pull("restart " + id + (force ? " force" : ""), deadline);
   }
-  [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint) override {
-    return Pull("drain " + id);
+  [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) override {
+    return Pull("drain " + id, deadline);
   }
-  [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint) override {
+  [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
+                                                   TimePoint deadline) override {
     last_swap = request;
-    return Pull("swap " + id + " " + request.command);
+    return Pull("swap " + id + " " + request.command, deadline);
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint) override {
-    if (absl::Status status = co_await Pull("reload"); !status.ok()) co_return status;
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) override {
+    if (absl::Status status = co_await Pull("reload", deadline); !status.ok()) co_return status;
     co_return reload;
   }
   // Needs `read_log`.
@@ -78,8 +81,9 @@ class FakePluginControl final : public PluginControl {
   [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
 
  private:
-  Awaitable<absl::Status> Pull(std::string lever) {
+  Awaitable<absl::Status> Pull(std::string lever, TimePoint deadline) {
     pulled.push_back(std::move(lever));
+    last_deadline = deadline;
     if (next.empty()) co_return absl::OkStatus();
     const absl::Status status = next.front();
     next.pop_front();
@@ -180,7 +184,8 @@ class FakeMounter : public Mounter {
   bool throws = false;      // Publish has a bug
   int publishing = 0;       // how many wait
   int cancelled = 0;        // how many were cancelled while they waited
-  TimePoint last_deadline;
+  TimePoint last_deadline;  // of whatever was asked for
+  UnpublishRequest last_unpublish;
   std::map<std::string, std::string> last_secrets;
   std::optional<RuntimeAbility> last_runtime;
   ::csi::v1::CapacityRange last_range;
@@ -243,17 +248,21 @@ class FakeMounter : public Mounter {
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
     VolumeView& view = Add(request.plugin_id, request.volume_id, request.consumer);
     view.use = request.use;
+    view.publications[0].origin = request.origin;
     co_return view.publications[0].target_path;
   }
   [[nodiscard]] Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request,
-                                                                     TimePoint) override {
+                                                                     TimePoint deadline) override {
+    last_deadline = deadline;
+    last_unpublish = request;
     const auto undone = std::erase_if(volumes, [&](const VolumeView& view) {
       return view.plugin_id == request.plugin_id && view.volume_id == request.volume_id;
     });
     co_return UnpublishResult{.was_published = undone > 0};
   }
   [[nodiscard]] Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, std::string cause,
-                                                                TimePoint) override {
+                                                                TimePoint deadline) override {
+    last_deadline = deadline;
     ended_causes.push_back(std::move(cause));
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
     co_return std::erase_if(volumes, [&](const VolumeView& view) {
@@ -319,7 +328,8 @@ class FakeMounter : public Mounter {
   }
   [[nodiscard]] Awaitable<absl::StatusOr<VolumeExplanation>> Explain(std::string plugin_id,
                                                                      std::string volume_id,
-                                                                     TimePoint) override {
+                                                                     TimePoint deadline) override {
+    last_deadline = deadline;
     const auto view = Find(plugin_id, volume_id);
     if (!view) co_return absl::NotFoundError("not known here");
     VolumeExplanation told = explanation;
@@ -344,6 +354,7 @@ class FakeMounter : public Mounter {
       ~Asking() { --mounter->asked; }
     } asking(this);
     ++stats_calls[volume_id];
+    last_deadline = deadline;
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
     const TimePoint until = stats_hang.contains(volume_id) ? deadline : Clock::now();
     co_await SleepUntil(until);
@@ -354,7 +365,8 @@ class FakeMounter : public Mounter {
   [[nodiscard]] Awaitable<absl::StatusOr<int64_t>> NodeExpand(std::string plugin_id, std::string volume_id,
                                                               ::csi::v1::CapacityRange range,
                                                               std::map<std::string, std::string> secrets,
-                                                              TimePoint) override {
+                                                              TimePoint deadline) override {
+    last_deadline = deadline;
     last_range = range;
     last_secrets = std::move(secrets);
     steps.push_back("expand " + volume_id);
