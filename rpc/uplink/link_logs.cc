@@ -76,7 +76,7 @@ void LinkLogs::Request(const v1::LogRequest& request) {
   if (!request.has_plugin() && !request.has_node()) {
     return End(number, absl::InvalidArgumentError("log: must say which"));
   }
-  // Of those that were ended just now the readers may still be there.
+  // Readers whose log is not wanted any more are there for a moment longer, and are bounded too.
   if (followed_.size() >= kFollowed || tasks_.size() >= 2 * kFollowed) {
     return End(number, absl::ResourceExhaustedError(fmt::format("{} logs are followed already", kFollowed)));
   }
@@ -123,22 +123,29 @@ void LinkLogs::End(uint64_t number, const absl::Status& why) {
 }
 
 std::optional<v1::LogLines> LinkLogs::NextToSend() {
-  auto has_some = [](const auto& entry) { return entry.second->at_hand.has_value(); };
-  auto next = std::find_if(followed_.upper_bound(last_sent_), followed_.end(), has_some);
-  if (next == followed_.end()) next = std::ranges::find_if(followed_, has_some);
-  if (next != followed_.end()) {
-    last_sent_ = next->first;
-    v1::LogLines lines = *std::move(next->second->at_hand);
-    next->second->at_hand.reset();
-    changed_.NotifyAll();
+  auto number = FirstOf(followed_.upper_bound(last_sent_), ended_.upper_bound(last_sent_));
+  if (!number) number = FirstOf(followed_.begin(), ended_.begin());
+  if (!number) return std::nullopt;
+  last_sent_ = *number;
+  v1::LogLines lines;
+  if (auto end = ended_.extract(*number); !end.empty()) {
+    lines.set_number(*number);
+    *lines.mutable_end() = std::move(end.mapped());
     return lines;
   }
-  if (ended_.empty()) return std::nullopt;
-  v1::LogLines lines;
-  lines.set_number(ended_.begin()->first);
-  *lines.mutable_end() = std::move(ended_.begin()->second);
-  ended_.erase(ended_.begin());
+  std::optional<v1::LogLines>& at_hand = followed_.at(*number)->at_hand;
+  lines = *std::move(at_hand);
+  at_hand.reset();
+  changed_.NotifyAll();
   return lines;
+}
+
+std::optional<uint64_t> LinkLogs::FirstOf(FollowedLogs::const_iterator followed,
+                                          EndedLogs::const_iterator ended) const {
+  while (followed != followed_.end() && !followed->second->at_hand) ++followed;
+  const bool any_ended = ended != ended_.end();
+  if (followed != followed_.end() && !(any_ended && ended->first < followed->first)) return followed->first;
+  return any_ended ? std::optional(ended->first) : std::nullopt;
 }
 
 bool LinkLogs::anything_to_send() const {

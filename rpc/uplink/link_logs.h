@@ -34,7 +34,7 @@ class LinkLogs {
   [[nodiscard]] bool room() const { return ended_.size() < kEnds; }
   void Credit(const v1::LogCredit& credit);
 
-  // The next message, of each log in turn.
+  // The next message, of each log in turn, be it lines or its end.
   [[nodiscard]] std::optional<v1::LogLines> NextToSend();
   [[nodiscard]] bool anything_to_send() const;
 
@@ -49,12 +49,18 @@ class LinkLogs {
   static Awaitable<void> Follow(LinkLogs* self, std::shared_ptr<Followed> log);
   [[nodiscard]] Awaitable<absl::Status> Read(std::shared_ptr<Followed> log);
   void End(uint64_t number, const absl::Status& why);
+  // The lowest number from these two places on of which something is to be told.
+  using FollowedLogs = std::map<uint64_t, std::shared_ptr<Followed>>;
+  using EndedLogs = std::map<uint64_t, v1::LogEnd>;
+  [[nodiscard]] std::optional<uint64_t> FirstOf(FollowedLogs::const_iterator followed,
+                                                EndedLogs::const_iterator ended) const;
 
   NodeApi& api_;
   std::function<void()> ready_;
-  std::map<uint64_t, std::shared_ptr<Followed>> followed_;
-  std::map<uint64_t, v1::LogEnd> ended_;  // to be told: kEnds of refusals, and those that were followed
-  uint64_t last_sent_ = 0;                // whose turn it was
+  // No number is in both.
+  FollowedLogs followed_;
+  EndedLogs ended_;         // to be told: kEnds of refusals, and those that were followed
+  uint64_t last_sent_ = 0;  // whose turn it was
   Condition changed_;
   TaskScope tasks_;
 };
