@@ -61,16 +61,17 @@ class UplinkTest : public NodeApiTest {
   void Start(UplinkOptions options) {
     // Nothing of the plugins changes but what the test changes.
     controllers_.on_wait = nullptr;
-    UplinkParts parts{
-        .dialer = dialer_,
-        .lease = lease_,
-        .rows = rows_,
-        .api = api_,
-        .plugins = control_,
-        .controllers = *directory_,
-        .mounter = mounter_,
-        .events = events_,
-        .controller = [this](v1::ControllerCall call, TimePoint) { return Controller(std::move(call)); }};
+    UplinkParts parts{.dialer = dialer_,
+                      .lease = lease_,
+                      .rows = rows_,
+                      .api = api_,
+                      .plugins = control_,
+                      .controllers = *directory_,
+                      .mounter = mounter_,
+                      .events = events_,
+                      .controller = [this](v1::ControllerCall call, TimePoint deadline) {
+                        return Controller(std::move(call), deadline);
+                      }};
     uplink_ =
         std::make_unique<Uplink>(loop_.get_executor(), std::move(options), std::move(parts), rows_.rows);
     uplink_->Start();
@@ -82,8 +83,9 @@ class UplinkTest : public NodeApiTest {
     uplink_.reset();
   }
 
-  Awaitable<ControllerCalls::Result> Controller(v1::ControllerCall call) {
+  Awaitable<ControllerCalls::Result> Controller(v1::ControllerCall call, TimePoint deadline) {
     controller_calls_.push_back(std::move(call));
+    controller_deadline_ = deadline;
     co_return controller_result_;
   }
 
@@ -205,6 +207,7 @@ class UplinkTest : public NodeApiTest {
   FakeLinkLease lease_;
   FakeLinkRows rows_;
   std::vector<v1::ControllerCall> controller_calls_;
+  TimePoint controller_deadline_;  // of the last one
   ControllerCalls::Result controller_result_{
       .status = absl::OkStatus(), .outcome = v1::OUTCOME_DONE, .answer = {}};
   std::unique_ptr<Uplink> uplink_;
@@ -228,6 +231,35 @@ TEST_F(UplinkTest, ANodeSaysWhoItIsAndHowEverythingOnItStands) {
   EXPECT_EQ(uplink_->Status()->state(), v1::LinkStatus::SYNCED);
   EXPECT_EQ(uplink_->Status()->peer(), "scheduler.test");
   EXPECT_THAT(EventTypes(), Contains("scheduler.connected"));
+}
+
+TEST_F(UplinkTest, ANodesRuntimesAreToldAndUsedByTheirNames) {
+  control_.Add("p");
+  api_.SetRuntimes({{.name = "podman"}, {.name = "vm", .mount = false, .fs_types = {"ext4"}}});
+  Start();
+  Greet();
+  const auto objects = Objects();
+  const auto node = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_node(); });
+  ASSERT_EQ(node->node().runtimes_size(), 2);
+  EXPECT_EQ(node->node().runtimes(0).name(), "podman");
+  EXPECT_TRUE(node->node().runtimes(0).mount());
+  EXPECT_EQ(node->node().runtimes(1).name(), "vm");
+  EXPECT_FALSE(node->node().runtimes(1).mount());
+  EXPECT_EQ(node->node().runtimes(1).fs_types(0), "ext4");
+
+  v1::Operation known = Publish(1);
+  known.mutable_publish()->set_runtime("vm");
+  Say(known);
+  EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_DONE);
+  const RuntimeAbility vm{.name = "vm", .mount = false, .fs_types = {"ext4"}};
+  EXPECT_EQ(mounter_.last_runtime, vm);
+
+  v1::Operation unknown = Publish(2, "w");
+  unknown.mutable_publish()->set_runtime("docker");
+  Say(unknown);
+  EXPECT_EQ(AwaitResult(2).outcome(), v1::OUTCOME_REFUSED);
+  EXPECT_EQ(ResultOf(2)->message(), "publish.runtime: no runtime of this node is called docker");
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
 }
 
 TEST_F(UplinkTest, WhatChangesIsToldOnceItLooksDifferent) {
@@ -543,6 +575,54 @@ TEST_F(UplinkTest, EveryMistakeOfAControllersCallIsNamedToo) {
   EXPECT_THAT(controller_calls_, IsEmpty());
 }
 
+TEST_F(UplinkTest, AnOperationsTimeoutEndsTheWaitAndANewIdWaitsOn) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  v1::Operation hasty = Publish(1);
+  hasty.mutable_timeout()->set_nanos(50'000'000);
+  const TimePoint began = Clock::now();
+  Say(hasty);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_GE(Clock::now() - began, std::chrono::milliseconds(50));
+  EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_UNCERTAIN);
+  EXPECT_EQ(result.answer_case(), v1::OperationResult::ANSWER_NOT_SET);
+  EXPECT_EQ(mounter_.cancelled, 0) << "the wait has ended, and nothing was called off";
+  // The same id would have the same result.
+  Say(Publish(2));
+  Until([this] { return mounter_.publishing == 1; }, "the publish again");
+  EXPECT_EQ(ResultOf(2), nullptr);
+  mounter_.Release();
+  EXPECT_EQ(AwaitResult(2).outcome(), v1::OUTCOME_DONE);
+  EXPECT_THAT(mounter_.volumes, SizeIs(1));
+}
+
+TEST_F(UplinkTest, AnOperationHasTenMinutesWhereItSaysNothing) {
+  control_.Add("p");
+  Start();
+  Greet();
+  const TimePoint before = Clock::now();
+  Say(Publish(1));
+  AwaitResult(1);
+  EXPECT_GE(mounter_.last_deadline, before + std::chrono::minutes(10));
+  EXPECT_LE(mounter_.last_deadline, Clock::now() + std::chrono::minutes(10));
+}
+
+TEST_F(UplinkTest, ATimeoutBeyondADayIsRefusedBeforeAnythingIsDone) {
+  control_.Add("p");
+  Start();
+  Greet();
+  v1::Operation operation = Publish(1);
+  operation.mutable_timeout()->set_seconds(24 * 3600 + 1);
+  Say(operation);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_REFUSED);
+  EXPECT_EQ(result.message(), "timeout: must be above zero, and 24 h at most");
+  EXPECT_THAT(mounter_.volumes, IsEmpty());
+}
+
 TEST_F(UplinkTest, AnOperationThatIsCancelledIsUncertain) {
   control_.Add("p");
   mounter_.hang = true;
@@ -572,6 +652,45 @@ TEST_F(UplinkTest, AnOperationGoesOnWhileTheLinkIsDown) {
   EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_DONE);
 }
 
+TEST_F(UplinkTest, ANodeThatEndsWhileAnOperationRunsEndsInOrder) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(1));
+  Until([this] { return mounter_.publishing == 1; }, "the publish");
+  Stop();
+  EXPECT_EQ(mounter_.publishing, 0);
+  EXPECT_THAT(rows_.rows, Not(Contains(Key("result/1")))) << "nothing is known of it";
+}
+
+TEST_F(UplinkTest, ALinkThatBreaksWhileALogIsFollowedBeginsAnew) {
+  control_.Add("p");
+  int reading = 0;
+  control_.read_log = [&reading](std::string, LogQuery query,
+                                 TimePoint deadline) -> Awaitable<absl::StatusOr<LogBatch>> {
+    return [](int* count, LogQuery asked, TimePoint until) -> Awaitable<absl::StatusOr<LogBatch>> {
+      ++*count;
+      const LogCursor next{.position = 0, .number = 0};
+      if (!asked.after) co_return LogBatch{.next = next, .at_end = true};
+      co_await SleepUntil(until);
+      co_return LogBatch{.next = next, .at_end = true};
+    }(&reading, std::move(query), deadline);
+  };
+  Start();
+  Greet();
+  v1::SchedulerMessage follow;
+  follow.mutable_log_request()->set_number(1);
+  follow.mutable_log_request()->mutable_plugin()->set_id("p");
+  follow.mutable_log_request()->mutable_plugin()->set_follow(true);
+  follow.mutable_log_request()->set_credit(10);
+  wire().Say(follow);
+  Until([&] { return reading == 2; }, "the reader to wait for lines");
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2);
+  EXPECT_EQ(Count(Message::kLogLines), 0U) << "a stream's logs end with it";
+}
+
 TEST_F(UplinkTest, AControllersCallIsHandedOnWithItsSecrets) {
   Start();
   Greet();
@@ -583,6 +702,26 @@ TEST_F(UplinkTest, AControllersCallIsHandedOnWithItsSecrets) {
   ASSERT_THAT(controller_calls_, SizeIs(1));
   EXPECT_EQ(controller_calls_[0].attach().secrets().at("password"), "hunter22");
   for (const auto& [key, row] : rows_.rows) EXPECT_THAT(row, Not(HasSubstr("hunter22"))) << key;
+}
+
+TEST_F(UplinkTest, AControllersCallHasTheDeadlineOfItsOperation) {
+  Start();
+  Greet();
+  v1::Operation operation;
+  operation.set_lease_epoch(1);
+  operation.mutable_controller()->set_plugin_id("p");
+  operation.mutable_controller()->mutable_list();
+  const std::vector<std::pair<int64_t, Duration>> timeouts = {{3, std::chrono::seconds(3)},
+                                                              {24 * 3600, std::chrono::hours(24)}};
+  for (const auto& [seconds, timeout] : timeouts) {
+    operation.set_id(operation.id() + 1);
+    operation.mutable_timeout()->set_seconds(seconds);
+    const TimePoint before = Clock::now();
+    Say(operation);
+    AwaitResult(operation.id());
+    EXPECT_GE(controller_deadline_, before + timeout);
+    EXPECT_LE(controller_deadline_, Clock::now() + timeout);
+  }
 }
 
 TEST_F(UplinkTest, AnOperationOfAnUnknownKindIsUnimplemented) {
