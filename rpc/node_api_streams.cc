@@ -20,8 +20,9 @@ constexpr size_t kLogBatch = 128;
 constexpr auto kLookAgain = std::chrono::seconds(10);
 constexpr auto kNoLogYet = std::chrono::milliseconds(500);
 
+// It waits for nothing: whoever follows is told at once where he stands.
 LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
-  LogQuery query{.follow = request.follow()};
+  LogQuery query;
   if (request.has_after()) {
     query.after = LogCursor{.position = request.after().position()};
     if (request.after().has_number()) query.after->number = request.after().number();

@@ -186,6 +186,9 @@ TEST_F(PluginLogTest, AReaderThatFollowsIsToldWhereItStandsAndThenWhatComes) {
   out.take = 3;
   EXPECT_EQ(ReadLog(request_, out).code(), absl::StatusCode::kCancelled);
   ASSERT_THAT(out.sent, SizeIs(3));
+  EXPECT_EQ(out.sent[0].lines_size(), 0);
+  EXPECT_FALSE(control_.queries[0].follow) << "where it stands waits for no line";
+  EXPECT_TRUE(control_.queries[1].follow);
   EXPECT_THAT(Numbers(out), testing::Not(testing::Contains(4)));
   for (size_t i = 1; i < out.sent.size(); ++i) {
     EXPECT_EQ(out.sent[i].lines(0).number(), out.sent[i - 1].next().number()) << "none lost, none doubled";
