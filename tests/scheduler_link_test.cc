@@ -9,86 +9,19 @@
 #include <csignal>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
+#include <vector>
 
-#include "tests/harness/fault_test.h"
-#include "tests/harness/scheduler.h"
+#include "tests/harness/scheduler_test.h"
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
-constexpr char kNode[] = "node-1";
-
-class SchedulerLinkTest : public FaultTest {
- protected:
-  TestScheduler& StartScheduler(TestScheduler::Options options = {}) {
-    if (options.address.empty()) options.address = "unix:" + node_.dir() + "/scheduler.sock";
-    scheduler_ = std::make_unique<TestScheduler>(std::move(options));
-    return *scheduler_;
-  }
-  // A node that is linked to the scheduler, and has told everything.
-  void StartLinked(const std::string& settings = "", const std::string& sections = "") {
-    if (!scheduler_) StartScheduler();
-    node_.WriteBerthdToml("[scheduler]\naddresses = [\"" + scheduler_->address() + "\"]\n" + settings);
-    StartReady(sections);
-    scheduler_->WaitNode(kNode, "the plugins", [](const TestScheduler::Node& node) {
-      return node.synced && node.state.lease() == v1::LEASE_VALID && node.plugins.contains("fault") &&
-             node.plugins.at("fault").registered();
-    });
-  }
-
-  v1::Operation Publishing(const std::string& volume, const std::string& consumer) {
-    v1::Operation operation;
-    operation.mutable_publish()->set_namespace_("jobs");
-    v1::PublishVolumeRequest& request = *operation.mutable_publish()->mutable_request();
-    request.set_plugin_id("fault");
-    request.set_volume_id(volume);
-    request.set_consumer(consumer);
-    (*request.mutable_secrets())["password"] = kSecret;
-    return operation;
-  }
-  v1::Operation Unpublishing(const std::string& volume, const std::string& consumer) {
-    v1::Operation operation;
-    operation.mutable_unpublish()->set_namespace_("jobs");
-    v1::UnpublishVolumeRequest& request = *operation.mutable_unpublish()->mutable_request();
-    request.set_plugin_id("fault");
-    request.set_volume_id(volume);
-    request.set_consumer(consumer);
-    return operation;
-  }
-  std::string PublishFromAfar(const std::string& volume, const std::string& consumer = "web") {
-    const v1::OperationResult result = scheduler_->Run(kNode, Publishing(volume, consumer));
-    EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
-    return result.publish().target_path();
-  }
-  void UnpublishFromAfar(const std::string& volume, const std::string& consumer = "web") {
-    const v1::OperationResult result = scheduler_->Run(kNode, Unpublishing(volume, consumer));
-    EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
-  }
-  TestScheduler::Node WaitVolumeTold(const std::string& volume, v1::VolumeState state) {
-    return scheduler_->WaitNode(kNode, "the volume to be told", [&](const TestScheduler::Node& node) {
-      const auto told = node.volumes.find({"fault", volume});
-      return told != node.volumes.end() && told->second.state() == state;
-    });
-  }
-  void WaitVolumeGone(const std::string& volume) {
-    scheduler_->WaitNode(kNode, "the volume to be told as gone", [&](const TestScheduler::Node& node) {
-      return !node.volumes.contains({"fault", volume});
-    });
-  }
-  void WaitLease(v1::LeaseState state) {
-    scheduler_->WaitNode(kNode, "another state of the lease",
-                         [&](const TestScheduler::Node& node) { return node.state.lease() == state; });
-  }
-
-  // A node's end is the end of all processes of the test, so another one lives until the test is over.
-  std::unique_ptr<Node> second_;
-  std::unique_ptr<TestScheduler> scheduler_;
-};
+class SchedulerLinkTest : public SchedulerTest {};
 
 TEST_F(SchedulerLinkTest, AVolumeIsMadePublishedReleasedAndDeletedFromAfar) {
   StartLinked();
@@ -321,40 +254,94 @@ TEST_F(SchedulerLinkTest, AConsumerThatEndsIsToldUntilItIsAcknowledged) {
   EXPECT_THAT(ended.cause(), HasSubstr(std::to_string(consumer)));
 }
 
-TEST_F(SchedulerLinkTest, APluginsLogAndBerthdsOwnAreFollowedFromAfarWithACreditEach) {
+// The logs of one kind that have come under a number, as text.
+std::vector<std::string> LinesOf(const TestScheduler::Node& node, uint64_t number) {
+  std::vector<std::string> lines;
+  for (const v1::LogLines& message : node.logs) {
+    if (message.number() != number) continue;
+    for (const v1::PluginLogLine& line : message.plugin().lines()) lines.push_back(line.text());
+    for (const v1::LogEntry& entry : message.node().entries()) {
+      lines.push_back(entry.level() + " " + entry.text());
+    }
+  }
+  return lines;
+}
+
+TEST_F(SchedulerLinkTest, APluginsLogIsFollowedFromAfarWithACredit) {
   StartLinked();
-  v1::SchedulerMessage plugin;
-  plugin.mutable_log_request()->set_number(1);
-  plugin.mutable_log_request()->mutable_plugin()->set_id("fault");
-  plugin.mutable_log_request()->set_credit(100);
-  scheduler_->Send(kNode, plugin);
-  v1::SchedulerMessage own;
-  own.mutable_log_request()->set_number(2);
-  own.mutable_log_request()->mutable_node()->set_level("info");
-  own.mutable_log_request()->set_credit(0);  // nothing may come yet
-  scheduler_->Send(kNode, own);
+  v1::SchedulerMessage follow;
+  v1::LogRequest& request = *follow.mutable_log_request();
+  request.set_number(1);
+  request.mutable_plugin()->set_id("fault");
+  request.mutable_plugin()->set_follow(true);
+  request.mutable_plugin()->set_last_lines(0);
+  request.set_credit(100);
+  scheduler_->Send(kNode, follow);
+  request.set_number(2);
+  request.set_credit(0);  // nothing may come yet
+  scheduler_->Send(kNode, follow);
   v1::SchedulerMessage unknown;
   unknown.mutable_log_request()->set_number(3);
   unknown.mutable_log_request()->mutable_plugin()->set_id("nobody");
   scheduler_->Send(kNode, unknown);
-  const auto count = [](const TestScheduler::Node& node, uint64_t number) {
-    return std::ranges::count_if(node.logs,
-                                 [&](const v1::LogLines& lines) { return lines.number() == number; });
-  };
-  scheduler_->WaitNode(kNode, "the plugin's log and the end of the unknown one",
-                       [&](const TestScheduler::Node& node) {
-                         return count(node, 1) >= 2 && count(node, 3) == 1;  // its lines, and its end
+  scheduler_->WaitNode(kNode, "where the log stands, and the end of the unknown one",
+                       [](const TestScheduler::Node& node) {
+                         const auto has = [&](uint64_t number) {
+                           return std::ranges::count(node.logs, number, &v1::LogLines::number) == 1;
+                         };
+                         return has(1) && has(3);
                        });
+  EXPECT_THAT(LinesOf(*scheduler_->Find(kNode), 1), IsEmpty()) << "nothing of before was asked for";
+
+  fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"output\"\ntext = \"said while it was followed\\n\""});
   const std::string volume = CreateVolume("logged");
   PublishFromAfar(volume);
   UnpublishFromAfar(volume);
-  EXPECT_EQ(count(*scheduler_->Find(kNode), 2), 0);
+  const auto heard = [](uint64_t number) {
+    return [number](const TestScheduler::Node& node) {
+      return std::ranges::count(LinesOf(node, number), "said while it was followed") == 1;
+    };
+  };
+  scheduler_->WaitNode(kNode, "what the plugin says now", heard(1));
+  EXPECT_THAT(LinesOf(*scheduler_->Find(kNode), 2), IsEmpty());
   v1::SchedulerMessage credit;
   credit.mutable_log_credit()->set_number(2);
-  credit.mutable_log_credit()->set_messages(10);
+  credit.mutable_log_credit()->set_messages(100);
   scheduler_->Send(kNode, credit);
-  scheduler_->WaitNode(kNode, "berthd's log",
-                       [&](const TestScheduler::Node& node) { return count(node, 2) >= 1; });
+  scheduler_->WaitNode(kNode, "the same, later", heard(2));
+}
+
+TEST_F(SchedulerLinkTest, BerthdsOwnLogIsFollowedFromAfarAtTheLevelThatWasAskedFor) {
+  StartLinked();
+  const auto follow = [&](uint64_t number, const std::string& level) {
+    v1::SchedulerMessage message;
+    message.mutable_log_request()->set_number(number);
+    message.mutable_log_request()->mutable_node()->set_level(level);
+    message.mutable_log_request()->set_credit(100'000);
+    scheduler_->Send(kNode, message);
+  };
+  follow(1, "debug");
+  follow(2, "info");
+  const std::string volume = CreateVolume("logged");
+  PublishFromAfar(volume);
+  const auto told = [&](uint64_t number, const std::string& part) {
+    return [number, part](const TestScheduler::Node& node) {
+      return std::ranges::any_of(LinesOf(node, number), [&](const std::string& line) {
+        return line.find(part) != std::string::npos;
+      });
+    };
+  };
+  scheduler_->WaitNode(kNode, "calls of the plugin", told(1, "NodePublishVolume"));
+  UnpublishFromAfar(volume);
+  for (const uint64_t number : {1, 2})
+    scheduler_->WaitNode(kNode, "news", told(number, "volume.unpublished"));
+  const TestScheduler::Node node = *scheduler_->Find(kNode);
+  const auto is_debug = [](const std::string& line) { return line.starts_with("debug "); };
+  EXPECT_TRUE(std::ranges::any_of(LinesOf(node, 1), is_debug));
+  EXPECT_FALSE(std::ranges::any_of(LinesOf(node, 2), is_debug));
+  for (const uint64_t number : {1, 2}) {
+    for (const std::string& line : LinesOf(node, number)) EXPECT_THAT(line, Not(HasSubstr(kSecret)));
+  }
 }
 
 TEST_F(SchedulerLinkTest, ANodeIsDrainedByItsOperatorAndTheSchedulerKnows) {
@@ -370,36 +357,6 @@ TEST_F(SchedulerLinkTest, ANodeIsDrainedByItsOperatorAndTheSchedulerKnows) {
   const v1::OperationResult refused = scheduler_->Run(kNode, Publishing(volume, "web"));
   EXPECT_EQ(refused.code(), static_cast<int>(grpc::StatusCode::FAILED_PRECONDITION));
   EXPECT_THAT(refused.message(), HasSubstr("new disks"));
-}
-
-TEST_F(SchedulerLinkTest, AWorkloadClaimsItsVolumeThroughTheNode) {
-  StartScheduler();
-  StartLinked();
-  const std::string volume = CreateVolume("claimed");
-  scheduler_->OnAsk([](const v1::Ask&) { return std::nullopt; });
-  v1::ClaimVolumeRequest claim;
-  claim.set_namespace_("jobs");
-  claim.set_volume("data");
-  claim.set_consumer("web");
-  claim.set_wait(true);
-  v1::ClaimVolumeResponse claimed;
-  grpc::Status status;
-  std::thread caller([&] { status = node_.stub().ClaimVolume(Node::Context().get(), claim, &claimed); });
-  const auto asked = scheduler_->WaitNode(kNode, "the claim",
-                                          [](const TestScheduler::Node& node) { return !node.asks.empty(); });
-  const v1::Ask& ask = asked.asks.begin()->second;
-  EXPECT_EQ(ask.claim().volume(), "data");
-  EXPECT_EQ(ask.claim().uid(), 0U);
-  PublishFromAfar(volume, "web");
-  v1::SchedulerMessage answer;
-  answer.mutable_answer()->set_number(ask.number());
-  answer.mutable_answer()->mutable_claim()->set_plugin_id("fault");
-  answer.mutable_answer()->mutable_claim()->set_volume_id(volume);
-  scheduler_->Send(kNode, answer);
-  caller.join();
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(MountsAt(claimed.mount().source_path()), 1);
-  UnpublishFromAfar(volume);
 }
 
 }  // namespace

@@ -1,0 +1,137 @@
+// A workload without rights of its own asks the scheduler for its volume: the built berthctl as an
+// unprivileged user, a real berthd, a real plugin and real mounts.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <string>
+
+#include "tests/harness/scheduler_test.h"
+
+namespace berth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Who may claim, who may not, and both may do nothing else.
+constexpr int kClaimer = 65534;
+constexpr int kStranger = 65533;
+
+struct Ended {
+  int exit_code = -1;
+  std::string output;  // both streams
+};
+
+Ended RunAs(int uid, const std::string& command) {
+  Ended ended;
+  // What is left open here is nobody else's.
+  FILE* out = popen(
+      fmt::format("setpriv --reuid {0} --regid {0} --clear-groups {1} 2>&1", uid, command).c_str(), "re");
+  if (out == nullptr) return ended;
+  std::array<char, 4096> piece{};
+  for (size_t size = 0; (size = fread(piece.data(), 1, piece.size(), out)) > 0;) {
+    ended.output.append(piece.data(), size);
+  }
+  const int status = pclose(out);
+  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
+
+class SchedulerClaimTest : public SchedulerTest {
+ protected:
+  void StartWithClaimers() {
+    StartLinked(fmt::format("[access]\nreaders = []\nclaimers = [\"user:{}\"]\n", kClaimer));
+    scheduler_->OnAsk([](const v1::Ask&) { return std::nullopt; });
+  }
+  [[nodiscard]] std::string Berthctl(const std::string& words) const {
+    return fmt::format("{} --socket {} --timeout 50s {}", BERTHCTL, node_.socket(), words);
+  }
+  // Runs beside the test, to its end.
+  [[nodiscard]] std::future<Ended> Claim(int uid) const {
+    return std::async(std::launch::async, RunAs, uid,
+                      Berthctl("volume claim jobs/data --consumer web --wait"));
+  }
+  v1::Ask WaitAsk() {
+    const auto node = scheduler_->WaitNode(
+        kNode, "the claim", [](const TestScheduler::Node& known) { return !known.asks.empty(); });
+    return node.asks.begin()->second;
+  }
+  static bool IsThere(const std::future<Ended>& claimed) {
+    return claimed.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
+  void Answer(const v1::Ask& ask, v1::Answer answer) {
+    v1::SchedulerMessage message;
+    answer.set_number(ask.number());
+    *message.mutable_answer() = std::move(answer);
+    scheduler_->Send(kNode, message);
+  }
+};
+
+TEST_F(SchedulerClaimTest, AWorkloadWithoutRightsWaitsUntilTheSchedulerAnswers) {
+  StartWithClaimers();
+  const std::string volume = CreateVolume("claimed");
+  std::future<Ended> claimed = Claim(kClaimer);
+  const v1::Ask ask = WaitAsk();
+  EXPECT_EQ(ask.claim().namespace_(), "jobs");
+  EXPECT_EQ(ask.claim().volume(), "data");
+  EXPECT_EQ(ask.claim().consumer(), "web");
+  EXPECT_EQ(ask.claim().uid(), static_cast<uint32_t>(kClaimer));
+  EXPECT_EQ(ask.claim().gid(), static_cast<uint32_t>(kClaimer));
+  const std::string target = PublishFromAfar(volume, "web");
+  EXPECT_FALSE(IsThere(claimed)) << "published is not granted";
+  v1::Answer answer;
+  answer.mutable_claim()->set_plugin_id("fault");
+  answer.mutable_claim()->set_volume_id(volume);
+  Answer(ask, answer);
+  const Ended ended = claimed.get();
+  EXPECT_EQ(ended.exit_code, 0) << ended.output;
+  EXPECT_EQ(ended.output, target + "\n") << "the path and nothing else";
+  EXPECT_EQ(MountsAt(target), 1);
+  UnpublishFromAfar(volume);
+}
+
+TEST_F(SchedulerClaimTest, WhileTheSchedulerIsAwayAClaimFailsOrWaitsForItsWords) {
+  StartWithClaimers();
+  GoAway();
+  WaitFor("the node to notice", [this] {
+    v1::GetStatusResponse status;
+    EXPECT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+    return status.scheduler().state() == v1::LinkStatus::DIALLING;
+  });
+  const Ended at_once = RunAs(kClaimer, Berthctl("volume claim jobs/data --consumer web"));
+  EXPECT_NE(at_once.exit_code, 0);
+  EXPECT_THAT(at_once.output, HasSubstr("the scheduler is not connected"));
+  std::future<Ended> claimed = Claim(kClaimer);
+  ComeBack();
+  const v1::Ask ask = WaitAsk();
+  EXPECT_FALSE(IsThere(claimed));
+  v1::Answer answer;
+  answer.set_code(static_cast<int>(grpc::StatusCode::PERMISSION_DENIED));
+  answer.set_message("data is not for web");
+  Answer(ask, answer);
+  const Ended ended = claimed.get();
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.output, HasSubstr("the scheduler: data is not for web"));
+}
+
+TEST_F(SchedulerClaimTest, WhoIsNoClaimerIsRefusedAndToldWhereItStands) {
+  StartWithClaimers();
+  const Ended ended = Claim(kStranger).get();
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("right to claim"),
+                                  HasSubstr("claimers"), HasSubstr("berthd.toml")));
+  EXPECT_TRUE(scheduler_->Find(kNode)->asks.empty()) << "the scheduler is not bothered with it";
+  // And the right to claim is that and no other.
+  const Ended other = RunAs(kClaimer, Berthctl("status"));
+  EXPECT_NE(other.exit_code, 0);
+  EXPECT_THAT(other.output, HasSubstr("PERMISSION_DENIED"));
+}
+
+}  // namespace
+}  // namespace berth
