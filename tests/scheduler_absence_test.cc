@@ -46,12 +46,22 @@ class SchedulerAbsenceTest : public SchedulerTest {
     ASSERT_TRUE(shown.has_value());
     ASSERT_EQ(shown->publications_size(), 1);
     EXPECT_THAT(shown->publications(0).held(), HasSubstr(why));
+    EXPECT_TRUE(shown->publications(0).state() != v1::PUBLISHED || shown->publications(0).uncertain());
     EXPECT_EQ(MountsAt(shown->publications(0).target_path()), 0);
     EXPECT_THAT(Events("node.awaiting_scheduler"), SizeIs(1));
   }
-  // The scheduler is back, and asks for nothing but grants its lease; the target.
+  // The scheduler is back, and asks for nothing: that it is heard is not enough, its lease is. The target.
   std::string ExpectPublishedOnceItIsBack(const std::string& volume) {
+    scheduler_->GrantLeases(false);
+    const uint64_t heard = scheduler_->Find(kNode)->heartbeats;
     ComeBack();
+    scheduler_->WaitNode(kNode, "the volume to be told as held", [&](const TestScheduler::Node& node) {
+      const auto told = node.volumes.find({"fault", volume});
+      return node.synced && node.heartbeats > heard + 2 && told != node.volumes.end() &&
+             !told->second.publications(0).held().empty();
+    });
+    EXPECT_EQ(MountsAt(VolumeOf(volume)->publications(0).target_path()), 0);
+    scheduler_->GrantLeases(true);
     const v1::Volume volume_now = WaitVolume(volume, "published", [](const v1::Volume& shown) {
       const v1::Publication& use = shown.publications(0);
       return use.state() == v1::PUBLISHED && use.held().empty();
