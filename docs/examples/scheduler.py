@@ -49,7 +49,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
     def Connect(self, messages, context):
         hello, outgoing = next(messages).hello, queue.Queue()
         outgoing.put(pb.SchedulerMessage(welcome=pb.Welcome(
-            protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": HEARTBEAT_SECONDS})))
+            protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": HEARTBEAT_SECONDS},
+            lease_epoch=self.epoch)))
         with self.changed:
             self.refuse_a_stranger(hello, context)
             node = self.nodes.setdefault(hello.node_id, Node())

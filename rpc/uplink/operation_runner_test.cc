@@ -220,7 +220,7 @@ TEST_F(OperationRunnerTest, AFailedPublishIsUncertainWhereSomethingIsLeftOfIt) {
   mounter_.next_error = absl::UnavailableError("not now");
   EXPECT_EQ(Run(publish).outcome(), v1::OUTCOME_RETRY);
   mounter_.next_error = absl::InvalidArgumentError("no such file system");
-  EXPECT_EQ(Run(publish).outcome(), v1::OUTCOME_FAILED);
+  EXPECT_EQ(Run(publish).outcome(), v1::OUTCOME_REFUSED) << "nothing is there";
   mounter_.Add("p", "v", "jobs/web").publications[0].state = PublicationState::kPublishing;
   mounter_.next_error = absl::UnavailableError("not now");
   EXPECT_EQ(Run(publish).outcome(), v1::OUTCOME_UNCERTAIN);
@@ -236,7 +236,7 @@ TEST_F(OperationRunnerTest, AKindThatIsNotKnownIsRefused) {
 
 TEST(OutcomeOfTest, EveryCodeSaysWhatFollows) {
   using Code = absl::StatusCode;
-  const std::vector<std::pair<Code, v1::Outcome>> absent = {
+  const std::vector<std::pair<Code, v1::Outcome>> outcomes = {
       {Code::kOk, v1::OUTCOME_DONE},
       {Code::kCancelled, v1::OUTCOME_UNCERTAIN},
       {Code::kUnknown, v1::OUTCOME_UNCERTAIN},
@@ -245,7 +245,7 @@ TEST(OutcomeOfTest, EveryCodeSaysWhatFollows) {
       {Code::kNotFound, v1::OUTCOME_FAILED},
       {Code::kAlreadyExists, v1::OUTCOME_FAILED},
       {Code::kPermissionDenied, v1::OUTCOME_FAILED},
-      {Code::kResourceExhausted, v1::OUTCOME_FAILED},
+      {Code::kResourceExhausted, v1::OUTCOME_RETRY},
       {Code::kFailedPrecondition, v1::OUTCOME_FAILED},
       {Code::kAborted, v1::OUTCOME_RETRY},
       {Code::kOutOfRange, v1::OUTCOME_FAILED},
@@ -255,11 +255,13 @@ TEST(OutcomeOfTest, EveryCodeSaysWhatFollows) {
       {Code::kDataLoss, v1::OUTCOME_FAILED},
       {Code::kUnauthenticated, v1::OUTCOME_FAILED},
   };
-  ASSERT_THAT(absent, SizeIs(17));
-  for (const auto& [code, outcome] : absent) {
-    EXPECT_EQ(OutcomeOf(absl::Status(code, "why"), /*may_be_there=*/false), outcome) << code;
+  ASSERT_THAT(outcomes, SizeIs(17));
+  for (const auto& [code, outcome] : outcomes) {
+    EXPECT_EQ(OutcomeOf(absl::Status(code, "why")), outcome) << code;
+    const v1::Outcome absent_publish = outcome == v1::OUTCOME_FAILED ? v1::OUTCOME_REFUSED : outcome;
+    EXPECT_EQ(OutcomeOfPublish(absl::Status(code, "why"), /*may_be_there=*/false), absent_publish) << code;
     const v1::Outcome there = code == Code::kOk ? v1::OUTCOME_DONE : v1::OUTCOME_UNCERTAIN;
-    EXPECT_EQ(OutcomeOf(absl::Status(code, "why"), /*may_be_there=*/true), there) << code;
+    EXPECT_EQ(OutcomeOfPublish(absl::Status(code, "why"), /*may_be_there=*/true), there) << code;
   }
 }
 
