@@ -85,7 +85,8 @@ std::string_view ClaimHintFor(const absl::Status& failure) {
   if (absl::IsUnavailable(failure) && IsAboutScheduler(failure)) {
     return "How the link to it stands: berthctl scheduler; to wait for it: --wait";
   }
-  if (absl::IsAborted(failure)) return "The volume has gone again: the same command claims it anew";
+  if (absl::IsAborted(failure)) return "It may have gone again: the same command claims it anew";
+  if (absl::IsFailedPrecondition(failure)) return "How the link to a scheduler stands: berthctl scheduler";
   if (absl::IsResourceExhausted(failure)) return "How the link to the scheduler stands: berthctl scheduler";
   return {};
 }

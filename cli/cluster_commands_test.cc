@@ -192,6 +192,14 @@ TEST_F(ClusterCommandsTest, AClaimWhoseTimeIsOverSaysThatItIsWithdrawn) {
               AllOf(HasSubstr("not answered in time"), HasSubstr("is withdrawn"), Not(HasSubstr("joins"))));
 }
 
+TEST_F(ClusterCommandsTest, AClaimThatTheNodeCannotPassOnPointsToTheLink) {
+  for (const grpc::StatusCode code :
+       {grpc::StatusCode::FAILED_PRECONDITION, grpc::StatusCode::RESOURCE_EXHAUSTED}) {
+    node_.claim_failures = {{code, "it cannot be passed on"}};
+    EXPECT_THAT(Claim().err, AllOf(HasSubstr("it cannot be passed on"), HasSubstr("berthctl scheduler")));
+  }
+}
+
 TEST_F(ClusterCommandsTest, AClaimNamesAVolumeInItsNamespace) {
   for (const char* volume : {"db", "/db", "prod/"}) {
     const Ended run = Ctl({"volume", "claim", volume, "--consumer", "job-7"});
