@@ -178,6 +178,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   record.draining = launch.draining;
   record.keep_children = config.children == ChildrenPolicy::kKeep;
   record.serves_mounts = config.serves_mounts;
+  record.tokens = config.tokens;
   record.command = config.command;
   for (const std::string& argument : config.arguments) record.command += " " + Printable(argument, 256);
   record.volumes_path = config.volumes_path;

@@ -355,6 +355,16 @@ void PluginRunner::KeepWish() {
   instance_->Note([wished = lifecycle_.drain_wished()](RunRecord& record) { record.draining = wished; });
 }
 
+void PluginRunner::KeepTokens() {
+  if (!config_.ok()) {
+    if (instance_) snapshot_.tokens = instance_->record().tokens;
+    return;
+  }
+  snapshot_.tokens = config_->tokens;
+  if (!instance_ || instance_->record().tokens == config_->tokens) return;
+  instance_->Note([tokens = config_->tokens](RunRecord& record) { record.tokens = tokens; });
+}
+
 // --- What probing has found -----------------------------------------------------------------------------
 
 void PluginRunner::OnHealth(uint64_t incarnation, const PluginHealth& health) {
@@ -446,7 +456,7 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
 
 void PluginRunner::Publish() {
   snapshot_.config_file = config_file_;
-  if (config_.ok()) snapshot_.tokens = config_->tokens;
+  KeepTokens();
   if (config_.ok() && !instance_) {
     snapshot_.kind = config_->kind;
     snapshot_.serves_mounts = config_->serves_mounts;

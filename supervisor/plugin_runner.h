@@ -131,6 +131,9 @@ class PluginRunner final : public PluginOwner {
   bool TakeFindings(Message& message);
   LifecycleEvent TakeFacts(Facts facts);
   void KeepWish();
+  // What it is to be given when it publishes: shown, and written down for a berthd that finds its file broken
+  // or gone, since without its tokens nothing may be published through it.
+  void KeepTokens();
 
   // Taking back (plugin_runner_restore.cc).
   // True: the recorded process runs and is ours again. False: there is none. An error: there is one of which

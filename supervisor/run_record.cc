@@ -42,6 +42,48 @@ class Fields {
   std::string missing_;
 };
 
+// As in a plugin's file.
+constexpr std::string_view kInSecrets = "secrets";
+constexpr std::string_view kInVolumeContext = "volume_context";
+
+toml::array TokensTable(const std::vector<WantedToken>& tokens) {
+  toml::array tables;
+  for (const WantedToken& token : tokens) {
+    toml::table table;
+    table.insert("audience", token.audience);
+    table.insert("name", token.name);
+    table.insert("in", token.place == WantedToken::Place::kSecrets ? kInSecrets : kInVolumeContext);
+    table.insert("republish", token.republish);
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+// Where there are none, an older berthd has written the record, or none are wanted.
+absl::StatusOr<std::vector<WantedToken>> ReadTokensTable(const toml::table& record) {
+  std::vector<WantedToken> tokens;
+  const toml::array* tables = record["token"].as_array();
+  if (tables == nullptr) return tokens;
+  for (const toml::node& each : *tables) {
+    if (!each.is_table()) return absl::InvalidArgumentError("token is no table");
+    Fields fields(*each.as_table());
+    WantedToken token;
+    token.audience = fields.Take<std::string>("audience");
+    token.name = fields.Take<std::string>("name");
+    const auto place = fields.Take<std::string>("in");
+    token.republish = fields.Take<bool>("republish");
+    if (!fields.missing().empty()) {
+      return absl::InvalidArgumentError(fmt::format("token.{} is missing", fields.missing()));
+    }
+    if (place != kInSecrets && place != kInVolumeContext) {
+      return absl::InvalidArgumentError(fmt::format("token.in is \"{}\"", Printable(place, 64)));
+    }
+    if (place == kInVolumeContext) token.place = WantedToken::Place::kVolumeContext;
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 std::string RunRecordPath(const std::string& plugin_runtime_dir, RunSlot slot) {
@@ -73,6 +115,7 @@ absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunReco
   table.insert("serves_mounts", record.serves_mounts);
   table.insert("command", record.command);
   table.insert("volumes_path", record.volumes_path);
+  table.insert("token", TokensTable(record.tokens));
   std::ostringstream text;
   text << table << '\n';
   return WriteFileAtomic(RunRecordPath(plugin_runtime_dir, slot), text.str(), 0600);
@@ -117,6 +160,9 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, R
   record.serves_mounts = table["serves_mounts"].value_or(false);
   record.command = table["command"].value_or(std::string());
   record.volumes_path = table["volumes_path"].value_or(std::string());
+  absl::StatusOr<std::vector<WantedToken>> tokens = ReadTokensTable(table);
+  if (!tokens.ok()) return Annotate(tokens.status(), fmt::format("read {}", path));
+  record.tokens = *std::move(tokens);
   if (!fields.missing().empty()) {
     return absl::InvalidArgumentError(fmt::format("read {}: {} is missing", path, fields.missing()));
   }

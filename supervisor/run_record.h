@@ -3,7 +3,8 @@
 //
 // Written before the plugin's program is executed (the child waits at a gate meanwhile, base/process.h), so
 // that berthd's death at any moment leaves no plugin that nobody knows of; written again once its socket
-// answers, since a wrapper script has become the real program by then; removed when the process has ended.
+// answers, since a wrapper script has become the real program by then, and when a person's wish or its file
+// changes what stands here; removed when the process has ended.
 // Blocking calls on a small local file; any thread. A file that is not berthd's own user's is no record: the
 // directory may be one in which the plugin, as another user, makes its socket.
 #pragma once
@@ -18,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/process.h"
+#include "csi/wanted_token.h"
 #include "supervisor/registry.h"
 
 namespace berth {
@@ -44,6 +46,8 @@ struct RunRecord {
   bool draining = false;       // a person has asked for a drain
   bool keep_children = false;  // what holds /dev/fuse outlives the main process
   bool serves_mounts = false;
+  // What it is to be given when it publishes, by the last file that could be read.
+  std::vector<WantedToken> tokens;
   std::string command;  // for people
   std::string volumes_path;
 

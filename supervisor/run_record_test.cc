@@ -28,6 +28,9 @@ RunRecord Record() {
   record.started_at = WallTime(std::chrono::milliseconds(1'700'000'000'123));
   record.output_position = 42;
   record.stop_timeout = std::chrono::milliseconds(1500);
+  record.tokens = {
+      {.audience = "vault", .name = "a \"quoted\" name"},
+      {.audience = "s3", .name = "s3-token", .place = WantedToken::Place::kVolumeContext, .republish = true}};
   return record;
 }
 
@@ -40,6 +43,22 @@ TEST(RunRecordTest, IsReadAsItWasWritten) {
   struct stat info{};
   ASSERT_EQ(stat(RunRecordPath(temp.path()).c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
+}
+
+TEST(RunRecordTest, WhatAnOlderBerthdHasWrittenWantsNoTokens) {
+  const TempDir temp;
+  RunRecord record = Record();
+  record.tokens.clear();
+  ASSERT_TRUE(WriteRunRecord(temp.path(), record).ok());
+  std::string text = *ReadFile(RunRecordPath(temp.path()), 1 << 16);
+  const std::string none = "token = []\n";
+  ASSERT_THAT(text, HasSubstr(none));
+  temp.Write("run.toml", text.erase(text.find(none), none.size()));
+  const absl::StatusOr<RunRecord> read = ReadRunRecord(temp.path());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, record);
+  temp.Write("run.toml", text + "[[token]]\naudience = \"vault\"\n");
+  EXPECT_THAT(std::string(ReadRunRecord(temp.path()).status().message()), HasSubstr("token.name is missing"));
 }
 
 TEST(RunRecordTest, IsNotFoundOnceRemoved) {

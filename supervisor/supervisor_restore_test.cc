@@ -158,6 +158,32 @@ TEST_F(SupervisorTest, BrokenFileDoesNotCostARunningPlugin) {
   EXPECT_THAT(node_->WaitState("nfs", PluginState::kFailed).reason, HasSubstr("nfs.toml:4: colour"));
 }
 
+// Published without them, a volume would come up without its access, or with somebody else's.
+TEST_F(SupervisorTest, TokensOfAPluginWhoseFileIsBrokenAreStillWanted) {
+  const std::string file = "[[token]]\naudience = \"vault\"\nname = \"vault-token\"\n";
+  const WantedToken once{.audience = "vault", .name = "vault-token"};
+  WantedToken renewed = once;
+  renewed.republish = true;
+  WritePlugin("nfs", "", file);
+  node_->Start();
+  const pid_t pid = node_->WaitRegistered("nfs").pid;
+  NextBerthd();
+  WritePlugin("nfs", "", "colour = 1\n");
+  node_->Start();
+  EXPECT_THAT(node_->Get("nfs").tokens, ElementsAre(once));
+  // What a reload changes without a new process is known to the next one, too.
+  WritePlugin("nfs", "", file + "republish = true\n");
+  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload()).ok());
+  EXPECT_THAT(node_->Get("nfs").tokens, ElementsAre(renewed));
+  RemovePlugin("nfs");
+  NextBerthd();
+  node_->held_by_ = {"job-7"};
+  node_->Start();
+  const PluginSnapshot plugin = node_->WaitRegistered("nfs");
+  EXPECT_EQ(plugin.pid, pid);
+  EXPECT_THAT(plugin.tokens, ElementsAre(renewed));
+}
+
 TEST_F(SupervisorTest, PluginWhoseFileIsGoneIsStopped) {
   WritePlugin("nfs");
   node_->Start();
