@@ -104,6 +104,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   bridge_.Connect(supervisor_.get(), mounter_.get(), [this] { return Reload(); });
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
+  background_.Spawn("tokens wanted", bridge_.CarryTokensWanted());
   scheduler_ = std::make_unique<SchedulerLink>(executor_, config_, *mounter_, events_);
   BERTH_CO_RETURN_IF_ERROR(co_await mounter_->Recover());
   BERTH_CO_RETURN_IF_ERROR(scheduler_->Restore());
@@ -177,7 +178,6 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
   bridge_.SetSettingsProblems(std::move(shown));
   NodeReload report;
   BERTH_CO_ASSIGN_OR_RETURN(report.plugins, co_await supervisor_->Reload());
-  mounter_->OnTokensWantedChanged();
   for (std::string& problem : problems) report.plugins.broken.push_back("berthd: " + std::move(problem));
   // After the plugins: a volume may be declared together with its plugin.
   auto volumes = co_await declared_->Reload(Clock::now() + kVolumesReadWithin);

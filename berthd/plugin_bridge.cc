@@ -34,6 +34,16 @@ void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter,
   reload_ = std::move(reload);
 }
 
+Awaitable<void> PluginBridge::CarryTokensWanted() {
+  Registry& registry = supervisor_->registry();
+  uint64_t told = 0;
+  while (true) {
+    [[maybe_unused]] const bool changed = co_await registry.WaitTokensChanged(told, TimePoint::max());
+    told = registry.tokens_version();
+    mounter_->OnTokensWantedChanged();
+  }
+}
+
 Awaitable<void> PluginBridge::Shutdown() { return connections_.Shutdown(); }
 
 void PluginBridge::OnSocketAppeared(const Incarnation& incarnation) {

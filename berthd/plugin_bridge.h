@@ -39,6 +39,10 @@ class PluginBridge final : public PluginObserver,
   // What there is to say of berthd's own settings; with the plugins' in Problems.
   void SetSettingsProblems(std::vector<std::string> problems) { settings_problems_ = std::move(problems); }
 
+  // Tells the mounter whenever a plugin wants other tokens, by a reload, a start, a restart or a swap, until
+  // cancelled.
+  [[nodiscard]] Awaitable<void> CarryTokensWanted();
+
   // Ends all probing.
   [[nodiscard]] Awaitable<void> Shutdown();
 

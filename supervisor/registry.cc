@@ -1,5 +1,7 @@
 #include "supervisor/registry.h"
 
+#include <utility>
+
 namespace berth {
 
 std::string_view PluginStateName(PluginState state) {
@@ -45,15 +47,23 @@ Awaitable<bool> Registry::WaitChanged(uint64_t seen, TimePoint deadline) {
   return changed_.WaitUntil([this, seen] { return version_ > seen; }, deadline);
 }
 
+Awaitable<bool> Registry::WaitTokensChanged(uint64_t seen, TimePoint deadline) {
+  return changed_.WaitUntil([this, seen] { return tokens_version_ > seen; }, deadline);
+}
+
 void Registry::Put(PluginSnapshot snapshot) {
-  const std::string id = snapshot.id;
-  plugins_.insert_or_assign(id, std::move(snapshot));
+  PluginSnapshot& known = plugins_[snapshot.id];
+  if (known.tokens != snapshot.tokens) ++tokens_version_;
+  known = std::move(snapshot);
   ++version_;
   changed_.NotifyAll();
 }
 
 void Registry::Remove(const std::string& id) {
-  if (plugins_.erase(id) == 0) return;
+  const auto plugin = plugins_.find(id);
+  if (plugin == plugins_.end()) return;
+  if (!plugin->second.tokens.empty()) ++tokens_version_;
+  plugins_.erase(plugin);
   ++version_;
   changed_.NotifyAll();
 }

@@ -62,7 +62,8 @@ struct PluginSnapshot {
   std::optional<PluginFacts> facts;
   std::string computed_class;
   std::optional<WallTime> facts_read_at;
-  // What its file wants it to be given when it publishes; of the last file that could be read.
+  // What its file wants it to be given when it publishes; of the last file that could be read, also by an
+  // earlier berthd that ran it.
   std::vector<WantedToken> tokens;
 
   // No new call may begin now, and that passes soon (it is being restarted, replaced or swapped): callers
@@ -92,6 +93,10 @@ class Registry {
   // Waits until version() is above `seen`, or `deadline`; says whether it is.
   [[nodiscard]] Awaitable<bool> WaitChanged(uint64_t seen, TimePoint deadline);
 
+  // The same of the tokens that plugins want alone.
+  [[nodiscard]] uint64_t tokens_version() const { return tokens_version_; }
+  [[nodiscard]] Awaitable<bool> WaitTokensChanged(uint64_t seen, TimePoint deadline);
+
   // For the Supervisor.
   void Put(PluginSnapshot snapshot);
   void Remove(const std::string& id);
@@ -99,6 +104,7 @@ class Registry {
  private:
   std::map<std::string, PluginSnapshot> plugins_;
   uint64_t version_ = 1;
+  uint64_t tokens_version_ = 1;
   Condition changed_;
 };
 

@@ -6,6 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/use_future.hpp>
 #include <future>
+#include <utility>
 
 namespace berth {
 namespace {
@@ -68,6 +69,37 @@ TEST_F(RegistryTest, WaitEndsAtItsDeadline) {
       asio::co_spawn(loop_, registry_.WaitChanged(registry_.version(), Clock::now()), asio::use_future);
   loop_.run_for(seconds(20));
   EXPECT_FALSE(waited.get());
+}
+
+TEST_F(RegistryTest, WhoeverWaitsForOtherTokensIsWokenByThoseAlone) {
+  const auto changed_since = [this](uint64_t seen) { return registry_.tokens_version() > seen; };
+  PluginSnapshot wants = Named("a");
+  wants.tokens = {{.audience = "vault", .name = "a"}};
+  auto waited = asio::co_spawn(
+      loop_, registry_.WaitTokensChanged(registry_.tokens_version(), Clock::now() + seconds(20)),
+      asio::use_future);
+  loop_.poll();
+  registry_.Put(Named("a"));
+  loop_.restart();
+  loop_.poll();
+  EXPECT_EQ(waited.wait_for(seconds(0)), std::future_status::timeout);
+  registry_.Put(wants);
+  loop_.restart();
+  loop_.run_for(seconds(20));
+  EXPECT_TRUE(waited.get());
+
+  uint64_t seen = registry_.tokens_version();
+  wants.state = PluginState::kReady;
+  registry_.Put(wants);
+  EXPECT_FALSE(changed_since(seen));
+  registry_.Put(Named("a"));
+  EXPECT_TRUE(changed_since(std::exchange(seen, registry_.tokens_version())));
+  registry_.Remove("a");
+  EXPECT_FALSE(changed_since(seen));
+  registry_.Put(wants);
+  EXPECT_TRUE(changed_since(std::exchange(seen, registry_.tokens_version())));
+  registry_.Remove("a");
+  EXPECT_TRUE(changed_since(seen));
 }
 
 }  // namespace

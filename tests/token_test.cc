@@ -220,5 +220,27 @@ TEST_F(TokenTest, APluginThatQuotesThemInItsErrorsTellsNobody) {
   UnpublishFromAfar(volume);
 }
 
+TEST_F(TokenTest, WhatARestartFindsInThePluginsFileHoldsForWhatIsPublished) {
+  StartWanting();
+  Answer(1);
+  // From here on none is passed again.
+  constexpr const char* kTokens = "[[token]]\naudience = \"s3\"\nname = \"s3-token\"\n";
+  fault_.Write(kTokens);
+  v1::ReloadResponse reloaded;
+  ASSERT_TRUE(node_.stub().Reload(Node::Context().get(), {}, &reloaded).ok());
+  const std::string volume = CreateVolume("restarted");
+  const std::string target = PublishFromAfar(volume);
+  EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  fault_.Write(std::string(kTokens) + "republish = true\n");
+  v1::RestartPluginRequest restart;
+  restart.set_id(fault_.id());
+  v1::Plugin restarted;
+  const grpc::Status status = node_.stub().RestartPlugin(Node::Context().get(), restart, &restarted);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  WaitPublishCalls(volume, 3);
+  EXPECT_EQ(MountsAt(target), 1);
+  UnpublishFromAfar(volume);
+}
+
 }  // namespace
 }  // namespace berth
