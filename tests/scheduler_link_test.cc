@@ -217,6 +217,22 @@ TEST_F(SchedulerLinkTest, Fault16ABerthdThatIsKilledInTheMiddleOfAnOperationDoes
   UnpublishFromAfar(volume);
 }
 
+TEST_F(SchedulerLinkTest, ABerthdThatIsStoppedInTheMiddleOfAnOperationEndsInOrderAndTheNextDoesIt) {
+  StartLinked();
+  const std::string volume = CreateVolume("stopped");
+  fault_.Play({"rpc = \"NodePublishVolume\"\naction = \"fail\"\ncode = \"UNAVAILABLE\""});
+  const uint64_t id = scheduler_->Ask(kNode, Publishing(volume, "web"));
+  fault_.WaitActed("NodePublishVolume");
+  node_.Stop();
+  EXPECT_FALSE(scheduler_->Find(kNode)->results.contains(id)) << "nothing is known of it";
+  fault_.Play();
+  node_.Start();
+  const v1::OperationResult result = scheduler_->WaitResult(kNode, id);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  EXPECT_EQ(MountsAt(result.publish().target_path()), 1);
+  UnpublishFromAfar(volume);
+}
+
 TEST_F(SchedulerLinkTest, AResultThatNobodyTookIsToldByTheNextBerthd) {
   StartLinked();
   const std::string volume = CreateVolume("kept");
@@ -309,6 +325,15 @@ TEST_F(SchedulerLinkTest, APluginsLogIsFollowedFromAfarWithACredit) {
   credit.mutable_log_credit()->set_messages(100);
   scheduler_->Send(kNode, credit);
   scheduler_->WaitNode(kNode, "the same, later", heard(2));
+
+  // Both are followed still when the link breaks, and berthd takes no harm.
+  const pid_t berthd = BerthdPid();
+  const size_t streams = scheduler_->Find(kNode)->streams;
+  scheduler_->Cut();
+  scheduler_->WaitNode(kNode, "another stream", [streams](const TestScheduler::Node& node) {
+    return node.streams > streams && node.synced;
+  });
+  EXPECT_EQ(BerthdPid(), berthd);
 }
 
 TEST_F(SchedulerLinkTest, BerthdsOwnLogIsFollowedFromAfarAtTheLevelThatWasAskedFor) {
