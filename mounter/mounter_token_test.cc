@@ -7,7 +7,9 @@
 #include <sstream>
 #include <vector>
 
+#include "base/file.h"
 #include "mounter/mounter.h"
+#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 
 namespace berth {
@@ -330,6 +332,32 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   EXPECT_EQ(*Unpublish(Scheduled()), true);
   EXPECT_TRUE(Gone());
   EXPECT_FALSE(IsMounted(target));
+}
+
+TEST_F(MounterTokenTest, AFileSystemThatDiesDuringARenewalIsMountedAgainAfterwards) {
+  options_.health_interval = std::chrono::milliseconds(50);
+  Close();
+  Open();
+  ASSERT_TRUE(std::filesystem::create_directory(plugin_.DataPath("v1")));
+  auto fuse = FuseServer::Mount(plugin_.DataPath("v1"));
+  ASSERT_TRUE(fuse.ok()) << fuse.status();
+  RenewSoon();
+  PublishRequest request = Scheduled();
+  request.remount = true;
+  ASSERT_TRUE(Publish(request).ok());
+  tokens_.lifetime = std::chrono::hours(1);
+  plugin_.HangNext("NodePublishVolume", Effect::kNone);
+  ASSERT_TRUE(Called(2));
+  (*fuse)->Die();
+  ASSERT_TRUE(WaitTold("volume.dead"));
+  fuse->reset();
+  fuse = FuseServer::Mount(plugin_.DataPath("v1"));
+  ASSERT_TRUE(fuse.ok()) << fuse.status();
+  EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0) << "not in the middle of a step";
+  plugin_.Release();
+  ASSERT_TRUE(WaitTold("volume.remounted"));
+  EXPECT_EQ(*ReadFile(Target() + "/hello", 100), "hello\n");
+  ASSERT_TRUE(Unpublish(Scheduled()).ok());
 }
 
 TEST_F(MounterTokenTest, APluginThatTakesItsMountAwayIsFoundOutByTheKernel) {

@@ -178,6 +178,7 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       self->MendStaging();
     } else if (Clock::now() >= self->NextRenewal()) {
       co_await self->RenewTokens();
+      self->MendStaging();
     }
     self->TellView();
   }
