@@ -160,6 +160,29 @@ TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
   EXPECT_EQ(View().publications.size(), 1U);
 }
 
+TEST_F(MounterLeaseTest, FromWhicheverPointOnThereIsNoLeaseNothingMoreIsSent) {
+  size_t sent = 0;
+  bool lost = true;
+  for (int point = 2; lost; ++point) {  // at the first one it is not asked for yet
+    ASSERT_LT(point, 20);
+    lost = false;
+    int finds = 0;
+    plugins_.on_find = [&] {
+      if (++finds != point) return;
+      lost = true;
+      sent = plugin_.Log().size();
+      mounter_->Withhold(Origin::kScheduler, kNoLease);
+    };
+    const auto published = Publish(Scheduled());
+    plugins_.on_find = nullptr;
+    EXPECT_EQ(published.ok(), !lost) << "at point " << point << ": " << published.status();
+    if (lost) EXPECT_EQ(plugin_.Log().size(), sent) << "at point " << point;
+    if (lost) EXPECT_TRUE(absl::IsUnavailable(published.status())) << published.status();
+    ASSERT_TRUE(Unpublish(Scheduled()).ok());
+  }
+  EXPECT_GT(sent, 0U) << "once after the staging";
+}
+
 TEST_F(MounterLeaseTest, AMountThatIsLostWithoutALeaseIsMadeAgainWithOne) {
   PublishRequest request = Scheduled();
   request.remount = true;

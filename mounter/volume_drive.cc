@@ -233,7 +233,10 @@ Awaitable<StepReport> VolumeActor::TryExpand(ExpandRequest request, TimePoint de
   range.set_limit_bytes(request.limit_bytes);
   sent_ = false;
   auto given_up = [this] { return ExpansionGivenUp(); };
-  auto expand = steps_.Expand(machine_.record(), range, std::move(request.secrets), Progress({}), deadline);
+  StepProgress progress = Progress({});
+  progress.still_wanted = [this] { return !ExpansionGivenUp(); };
+  auto expand =
+      steps_.Expand(machine_.record(), range, std::move(request.secrets), std::move(progress), deadline);
   auto report = co_await Unless(&changed_, std::move(given_up), std::move(expand));
   if (report) co_return *std::move(report);
   co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::AbortedError(std::string(kGivenUp))};
@@ -300,33 +303,32 @@ void VolumeActor::SaveSoon() {
 
 StepProgress VolumeActor::Progress(const Step& step) {
   // They outlive the wait for a try that was given up only until it has ended, which is awaited.
-  return {
-      .waiting =
-          [this](std::string why) {
-            waiting_for_ = std::move(why);
-            changed_.NotifyAll();
-          },
-      .sending =
-          [this, step](std::string_view rpc) {
-            sent_ = true;
-            const bool row_is_stale = OverturnsRow(step);
-            machine_.OnSent(step);
-            if (row_is_stale) SaveSoon();
-            waiting_for_.clear();
-            running_ = rpc;
-            running_since_ = WallClock::now();
-          },
-      .answered =
-          [this](const RpcTrace& trace) {
-            rpcs_.push_back(trace);
-            if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
-          },
-      .may_live_on =
-          [this] {
-            machine_.SetMayLiveOn();
-            SaveSoon();
-          },
-      .still_wanted = [this, step] { return step.kind != StepKind::kRenew || machine_.MayRenew(step.key); }};
+  return {.waiting =
+              [this](std::string why) {
+                waiting_for_ = std::move(why);
+                changed_.NotifyAll();
+              },
+          .sending =
+              [this, step](std::string_view rpc) {
+                sent_ = true;
+                const bool row_is_stale = OverturnsRow(step);
+                machine_.OnSent(step);
+                if (row_is_stale) SaveSoon();
+                waiting_for_.clear();
+                running_ = rpc;
+                running_since_ = WallClock::now();
+              },
+          .answered =
+              [this](const RpcTrace& trace) {
+                rpcs_.push_back(trace);
+                if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
+              },
+          .may_live_on =
+              [this] {
+                machine_.SetMayLiveOn();
+                SaveSoon();
+              },
+          .still_wanted = [this, step] { return !GivenUp(step); }};
 }
 
 bool VolumeActor::OverturnsRow(const Step& step) const {

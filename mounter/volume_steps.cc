@@ -16,6 +16,7 @@ namespace berth {
 namespace {
 
 using volume_steps_internal::NotSent;
+using volume_steps_internal::NotWanted;
 using volume_steps_internal::Report;
 using volume_steps_internal::SafeToHandOut;
 
@@ -58,6 +59,11 @@ absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::st
   if (!S_ISLNK(facts->mode)) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "{}: somebody put a symbolic link there, which would lead the plugin elsewhere; remove it", path));
+}
+
+std::optional<StepReport> NotWanted(const StepProgress& progress) {
+  if (!progress.still_wanted || progress.still_wanted()) return std::nullopt;
+  return StepReport{.outcome = CallOutcome::kRetry, .error = absl::AbortedError("not wanted any more")};
 }
 
 StepReport NotSent(const absl::Status& status) {
@@ -181,6 +187,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   const StepReport bare = co_await UncoverStaging(record, deadline);
   if (bare.outcome != CallOutcome::kDone) co_return bare;
+  if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
   auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
@@ -261,9 +268,7 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
       publication.ephemeral ? std::nullopt : PlanStaging(record, LookAtStagingMount(record, *context_.paths));
   if (staging)
     co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::UnavailableError(staging->why)};
-  if (progress.still_wanted && !progress.still_wanted()) {
-    co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::AbortedError("not wanted any more")};
-  }
+  if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   PassTo(tokens, &request);
   const WallTime began = WallClock::now();
@@ -395,6 +400,7 @@ Awaitable<StepReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::Capaci
   }
   auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
+  if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
   auto request = Seen(NodeExpandRequest(record, *context_.paths, range, secrets), *admission);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeExpandVolume(std::move(request), deadline);

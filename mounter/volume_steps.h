@@ -60,7 +60,7 @@ struct StepProgress {
   std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
   std::function<void()> may_live_on = {};              // so says the kernel of what was unmounted
-  std::function<bool()> still_wanted = {};             // asked just before a renewal leaves
+  std::function<bool()> still_wanted = {};             // asked just before anything forward leaves
 };
 
 class VolumeSteps {
@@ -187,6 +187,10 @@ class VolumeSteps {
 
 // What a step's source files share.
 namespace volume_steps_internal {
+
+// Set where what goes forward is not to leave any more. Whoever waited for the plugin's gate may be let in,
+// and lose its reason to go, in one turn of the loop.
+[[nodiscard]] std::optional<StepReport> NotWanted(const StepProgress& progress);
 
 // How a call ended, from its own answer. `began` is when it left: it is stuck if it was given up at
 // `deadline`.

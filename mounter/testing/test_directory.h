@@ -30,6 +30,7 @@ class TestDirectory final : public PluginDirectory {
   }
 
   absl::StatusOr<Entry> Find(const std::string& plugin_id) override {
+    if (on_find) on_find();
     if (plugin_id != "hp") return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
     if (!usable_) return absl::UnavailableError("plugin hp: backing off");
     return Entry{.client = client_, .facts = facts, .refuses_new = refuses_new, .volumes_path = volumes_path};
@@ -42,6 +43,8 @@ class TestDirectory final : public PluginDirectory {
     return plugin_id == "hp" ? tokens : std::vector<WantedToken>();
   }
 
+  // Called by each Find, which a step does last before its call leaves.
+  std::function<void()> on_find;
   PluginFacts facts;
   std::vector<WantedToken> tokens;
   std::string refuses_new;
