@@ -310,6 +310,24 @@ TEST_F(MounterTokenTest, WhatWasPublishedWithSecretsWaitsForThemAfterARestart) {
   EXPECT_TRUE(WaitTold("volume.token_renewed"));
 }
 
+TEST_F(MounterTokenTest, WhatIsMountedAgainTakesTheSecretsThatAreKeptForTheTokens) {
+  PublishRequest request = Scheduled();
+  request.secrets = {{"password", "hunter2-own"}};
+  request.remount = true;
+  ASSERT_TRUE(Publish(request).ok());
+  ASSERT_EQ(umount2(Target().c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitTold("volume.remounted"));
+  EXPECT_EQ(Told("volume.awaiting_secrets"), 0U);
+  EXPECT_EQ(plugin_.LastPublish().secrets().at("password"), "hunter2-own");
+  // They are kept for nothing else.
+  plugins_.tokens[1].republish = false;
+  mounter_->OnTokensWantedChanged();
+  ASSERT_EQ(umount2(Target().c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitTold("volume.awaiting_secrets"));
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 2);
+  ASSERT_TRUE(Publish(request).ok());
+}
+
 TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   RenewSoon();
   ASSERT_TRUE(Publish(Scheduled()).ok());

@@ -438,6 +438,8 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     remainders = TakeOverOwed();
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  std::optional<Secrets> kept;
+  if (const auto it = secrets_.find(key); it != secrets_.end()) kept = it->second;
   machine_.SetBootId(BootId());
   machine_.Want(NewPublication(request));
   if (!request.secrets.empty()) secrets_[key] = request.secrets;
@@ -459,6 +461,9 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
   machine_.Withdraw(key, before);
   secrets_.erase(key);
+  // Those of the publish before this one, which goes on.
+  const PublicationRecord* goes_on = machine_.record().Find(key);
+  if (kept && goes_on != nullptr && goes_on->secrets_at_hand) secrets_[key] = *std::move(kept);
   const bool had_it = before.record().Find(key) != nullptr;
   if (!had_it && context_.paths->RemovePublication(record, publication).ok() && !before.present()) {
     const absl::Status removed = context_.paths->RemoveVolume(record);

@@ -195,6 +195,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void Apply(const Reconciliation& found);
   // Everything is undone and done again, the staging first; false where that may not be.
   bool RepairStaging(const std::string& why, bool asked);
+  // The machine's Repair of one, which goes on with the secrets that are kept while tokens are renewed.
+  bool MountAgain(const PublicationKey& key, const std::string& why, bool asked);
+  void KeepSecretsAtHand();
   // What died while a step was under way is repaired after it.
   void MendStaging();
   // What was dead, or taken away, while it was withheld is repaired.

@@ -255,6 +255,10 @@ void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {
   if (PublicationRecord* publication = record_.Find(key)) publication->mount_id = mount_id;
 }
 
+void VolumeMachine::SetSecretsAtHand(const PublicationKey& key, bool at_hand) {
+  if (PublicationRecord* publication = record_.Find(key)) publication->secrets_at_hand = at_hand;
+}
+
 void VolumeMachine::SetOfThisBoot(const PublicationKey& key) {
   if (PublicationRecord* publication = record_.Find(key)) publication->before_reboot = false;
 }

@@ -146,6 +146,8 @@ class VolumeMachine {
   void MarkLost(const PublicationKey& key, std::string error);
   // It shows it (again).
   void MarkFound(const PublicationKey& key);
+  // Whether this process has the secrets that it needs in memory.
+  void SetSecretsAtHand(const PublicationKey& key, bool at_hand);
   // Its file system does not answer; empty: it does.
   void MarkDead(const PublicationKey& key, std::string error);
   // The kernel's id of its mount.

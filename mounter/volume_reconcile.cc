@@ -85,7 +85,7 @@ void VolumeActor::Apply(const Reconciliation& found) {
       return;
     case ReconcileAction::kRepair:
       Event("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
-      if (machine_.Repair(found.key, found.why)) remounting_.insert(found.key);
+      MountAgain(found.key, found.why, /*asked=*/false);
       return;
     case ReconcileAction::kResume:
       machine_.Resume(found.key, found.why);
@@ -171,10 +171,20 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
                     dead ? fmt::format("{} has to be restarted once it is mounted again", Describe(key))
                          : fmt::format("{} waits with it", Describe(key)),
                     repair ? "; mounting it again" : ""));
-  if (!repair || !machine_.Repair(key, why)) return;
-  remounting_.insert(key);
+  if (!repair || !MountAgain(key, why, /*asked=*/false)) return;
   SaveSoon();
   Start();
+}
+
+bool VolumeActor::MountAgain(const PublicationKey& key, const std::string& why, bool asked) {
+  if (!machine_.Repair(key, why, asked)) return false;
+  KeepSecretsAtHand();
+  remounting_.insert(key);
+  return true;
+}
+
+void VolumeActor::KeepSecretsAtHand() {
+  for (const auto& [key, secrets] : secrets_) machine_.SetSecretsAtHand(key, true);
 }
 
 void VolumeActor::MendStaging() {
@@ -185,6 +195,7 @@ void VolumeActor::MendStaging() {
 bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
   if (trying_.kind != StepKind::kNone) return false;  // MendStaging comes afterwards
   if (!machine_.RepairStaging(why, asked)) return false;
+  KeepSecretsAtHand();
   for (const PublicationRecord& p : machine_.record().publications) {
     if (!p.again) continue;
     unrepaired_.erase(p.key);
@@ -240,7 +251,7 @@ void VolumeActor::MendWhatWaited() {
   for (const PublicationKey& key : std::exchange(unrepaired_, {})) {
     const PublicationRecord* publication = machine_.record().Find(key);
     if (publication == nullptr || publication->dead.empty()) continue;
-    if (machine_.Repair(key, publication->dead)) remounting_.insert(key);
+    MountAgain(key, publication->dead, /*asked=*/false);
   }
   MendStaging();
   // What was taken away meanwhile. Before Recover the kernel has not been looked at, and is then.
@@ -252,8 +263,7 @@ bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
   const PublicationRecord* publication = machine_.record().Find(key);
   const bool staged = machine_.record().stages && publication != nullptr && !publication->ephemeral;
   if (staging_dead_ && staged) return RepairStaging(why, /*asked=*/true);
-  if (!machine_.Repair(key, why, /*asked=*/true)) return false;
-  remounting_.insert(key);
+  if (!MountAgain(key, why, /*asked=*/true)) return false;
   SaveSoon();
   TellAwaiting();
   Start();

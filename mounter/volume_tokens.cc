@@ -45,6 +45,13 @@ TimePoint VolumeActor::NextMove() const {
 }
 
 void VolumeActor::OnTokensWantedChanged() {
+  if (!WantsRenewal(context_.plugins.TokensWanted(machine_.record().plugin_id))) {
+    // They were kept for nothing else.
+    std::erase_if(secrets_, [this](const auto& kept) {
+      const PublicationRecord* publication = machine_.record().Find(kept.first);
+      return publication != nullptr && publication->state == PublicationState::kPublished;
+    });
+  }
   changed_.NotifyAll();
   if (NextRenewal() != TimePoint::max()) EnsureWorking();
 }
