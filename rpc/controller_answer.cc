@@ -110,6 +110,11 @@ std::string Not(std::string_view what, const std::string& given, const std::stri
 
 }  // namespace
 
+absl::Status TooLongAnswer(std::string_view plugin_id, std::string_view rpc, std::string_view what) {
+  return absl::InternalError(
+      fmt::format("plugin {}: its answer to {} is too long: {}", plugin_id, rpc, what));
+}
+
 absl::Status WrongAnswer(std::string_view plugin_id, std::string_view rpc, std::string_view what) {
   return absl::InternalError(fmt::format("plugin {}: its answer to {} is wrong: {}", plugin_id, rpc, what));
 }

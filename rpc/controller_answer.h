@@ -12,9 +12,13 @@
 
 namespace berth {
 
-// The most bytes of an answer that is handed on. A message of the API and of the link has up to 4 MiB, and
-// the answer does not go alone.
+// The most bytes of an answer that is handed on, without secrets and with its texts made printable. A message
+// of the API and of the link has up to 4 MiB, and the answer does not go alone.
 inline constexpr size_t kAnswerBytes = size_t{3} << 20;
+
+// INTERNAL "plugin P: its answer to RPC is too long: WHAT".
+[[nodiscard]] absl::Status TooLongAnswer(std::string_view plugin_id, std::string_view rpc,
+                                         std::string_view what);
 
 // INTERNAL "plugin P: its answer to RPC is wrong: WHAT".
 [[nodiscard]] absl::Status WrongAnswer(std::string_view plugin_id, std::string_view rpc,

@@ -193,6 +193,19 @@ void CleanTexts(const Secrets& secrets, Response* response) {
   }
 }
 
+// "; the volume V exists now", where the answer is of something that was made.
+template <class Response>
+std::string MadeBy(const Response& response) {
+  if constexpr (std::is_same_v<Response, csi::CreateVolumeResponse>) {
+    return fmt::format("; the volume {} exists now", Shown(response.volume().volume_id()));
+  } else if constexpr (std::is_same_v<Response, csi::CreateVolumeGroupSnapshotResponse>) {
+    return fmt::format("; the group snapshot {} exists now",
+                       Shown(response.group_snapshot().group_snapshot_id()));
+  } else {
+    return {};
+  }
+}
+
 // The most entries to ask for, where 0 is as many as the plugin likes: what is `left` of those that are
 // wanted, and no more than `page`.
 int32_t EntriesToAsk(int32_t left, int32_t page) {
@@ -353,17 +366,16 @@ class ControllerCalls::Work {
     uncertain_ = uncertain_ || outcome_ == v1::OUTCOME_UNCERTAIN;
     // A try that is certain to have failed says nothing of those before it.
     if (uncertain_ && outcome_ == v1::OUTCOME_RETRY) outcome_ = v1::OUTCOME_UNCERTAIN;
-    if (status.ok()) co_return std::move(*answer);
-    co_return status;
+    if (!status.ok()) co_return status;
+    // What our proto does not know may be a secret of a later one.
+    StripSecrets(&*answer);
+    CleanTexts(secrets_, &*answer);
+    co_return std::move(*answer);
   }
 
   // This try was none; those before it may have done something.
   absl::Status NotSent(const absl::Status& status) {
-    if (sent_to_.empty()) {
-      outcome_ = OutcomeUnsent(status.code());
-    } else {
-      outcome_ = uncertain_ ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_RETRY;
-    }
+    outcome_ = uncertain_ ? v1::OUTCOME_UNCERTAIN : OutcomeUnsent(status.code());
     return status;
   }
 
@@ -400,7 +412,7 @@ class ControllerCalls::Work {
       }
       bytes += page->ByteSizeLong();
       if (bytes > kAnswerBytes && all.entries_size() > 0) co_return all;
-      if (large) co_return Wrong("one entry that is too large");
+      if (large) co_return TooLong(fmt::format("one entry of {} bytes", page->ByteSizeLong()));
       empty = page->entries_size() == 0 ? empty + 1 : 0;
       for (auto& entry : *page->mutable_entries()) *all.add_entries() = std::move(entry);
       all.set_next_token(page->next_token());
@@ -412,6 +424,12 @@ class ControllerCalls::Work {
     co_return all;
   }
 
+  // The same again would be as long. What was changed is changed.
+  absl::Status TooLong(std::string_view what) {
+    outcome_ = ChangesSomething(rpc_) ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED;
+    return HideSecrets(TooLongAnswer(sent_to_, RpcName(rpc_), what), secrets_);
+  }
+
   absl::Status Wrong(std::string_view what) {
     const absl::Status status = WrongAnswer(sent_to_, RpcName(rpc_), what);
     outcome_ = OutcomeOf(rpc_, status.code());
@@ -420,12 +438,11 @@ class ControllerCalls::Work {
 
   template <class Response>
   Result Finish(absl::StatusOr<Response> answer, Response* (v1::ControllerAnswer::*field)()) {
+    if (answer.ok() && answer->ByteSizeLong() > kAnswerBytes) {
+      answer = TooLong(fmt::format("{} bytes{}", answer->ByteSizeLong(), MadeBy(*answer)));
+    }
     Result result{.status = answer.status(), .outcome = outcome_, .answer = {}};
-    if (!answer.ok()) return result;
-    // What our proto does not know may be a secret of a later one.
-    StripSecrets(&*answer);
-    CleanTexts(secrets_, &*answer);
-    *(result.answer.*field)() = std::move(*answer);
+    if (answer.ok()) *(result.answer.*field)() = std::move(*answer);
     return result;
   }
 

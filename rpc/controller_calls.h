@@ -55,7 +55,8 @@ class ControllerCalls {
   // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted, detached from this node
   // or expanded offline is used here),
   // RESOURCE_EXHAUSTED (too many calls wait for the volume). Else rpc/controller_outcome.h says it of the
-  // plugin's code, or INTERNAL where the answer was no good.
+  // plugin's code, or INTERNAL where the answer was no good. An answer of more than kAnswerBytes has FAILED,
+  // or is UNCERTAIN where something was changed: the message says what was made.
   [[nodiscard]] Awaitable<Result> Call(v1::ControllerCall call, TimePoint deadline);
 
   // Gives up what is under way; after the last caller, and before the destructor.

@@ -626,6 +626,31 @@ TEST_F(ControllerCallsTest, AWrongAnswerIsNotBelieved) {
   wrong(Kind::kGetGroupSnapshot, "GetVolumeGroupSnapshot", got_group, "of another group");
 }
 
+TEST_F(ControllerCallsTest, AnAnswerThatIsTooLongToBeHandedOnIsNot) {
+  AddAblePlugin();
+  csi::CreateVolumeResponse created;
+  created.mutable_volume()->set_volume_id("v");
+  csi::Topology topology;
+  (*topology.mutable_segments())["zone"] = std::string(100, 'z');
+  const size_t count = (size_t{3} << 20) / topology.ByteSizeLong();
+  for (size_t i = 0; i < count; ++i) *created.mutable_volume()->add_accessible_topology() = topology;
+  fake_->Answer("CreateVolume", created);
+  const Result made = Do(CallOf(Kind::kCreate));
+  EXPECT_EQ(made.status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(Message(made.status), AllOf(HasSubstr("is too long"), HasSubstr("the volume v exists now")));
+  EXPECT_EQ(made.outcome, v1::OUTCOME_UNCERTAIN);
+  EXPECT_EQ(made.answer.ByteSizeLong(), 0U);
+
+  csi::ControllerGetVolumeResponse got;
+  *got.mutable_volume() = created.volume();
+  fake_->Answer("ControllerGetVolume", got);
+  EXPECT_EQ(Do(CallOf(Kind::kGet)).outcome, v1::OUTCOME_FAILED) << "the same again will not do";
+
+  created.mutable_volume()->mutable_accessible_topology()->DeleteSubrange(0, 2000);
+  fake_->Answer("CreateVolume", created);
+  EXPECT_TRUE(Do(CallOf(Kind::kCreate)).status.ok());
+}
+
 TEST_F(ControllerCallsTest, NoSecretComesBack) {
   AddAblePlugin();
   v1::ControllerCall call = CallOf(Kind::kValidate);

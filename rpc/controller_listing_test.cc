@@ -89,6 +89,22 @@ TEST_F(ControllerListingTest, WhatDoesNotFitGoesOnWithAToken) {
   EXPECT_EQ(fake_->Calls("ListVolumes"), 2);
 }
 
+TEST_F(ControllerListingTest, BytesAreCountedAsTheyAreHandedOn) {
+  // A control byte becomes four.
+  csi::ListVolumesResponse page = PageOf(0, 200, "a");
+  for (auto& entry : *page.mutable_entries()) {
+    entry.mutable_status()->mutable_volume_condition()->set_message(std::string(3000, '\1'));
+  }
+  fake_->AnswerNext("ListVolumes", page);
+  page.clear_next_token();
+  fake_->Answer("ListVolumes", page);
+  const Result result = Do(call_);
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.answer.list().entries_size(), 200);
+  EXPECT_EQ(result.answer.list().next_token(), "a");
+  EXPECT_LT(result.answer.ByteSizeLong(), size_t{3} << 20);
+}
+
 TEST_F(ControllerListingTest, APageThatIsTooLargeIsAskedForInSmallerOnes) {
   fake_->AnswerNext("ListVolumes", PageOf(0, 0, "", size_t{5} << 20));
   fake_->AnswerNext("ListVolumes", PageOf(0, 0, "", (size_t{7} << 20) / 2));
