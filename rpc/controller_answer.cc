@@ -1,9 +1,13 @@
 #include "rpc/controller_answer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "rpc/request_check.h"
@@ -104,6 +108,25 @@ std::string WrongPage(const Request& request, const Response& answer) {
   return {};
 }
 
+// Equal capabilities have equal ones; the order of mount flags means nothing.
+std::string BytesOf(::csi::v1::VolumeCapability capability) {
+  if (capability.has_mount()) std::ranges::sort(*capability.mutable_mount()->mutable_mount_flags());
+  return capability.SerializeAsString();
+}
+
+std::string BytesWithoutFsType(::csi::v1::VolumeCapability capability) {
+  if (capability.has_mount()) capability.mutable_mount()->clear_fs_type();
+  return BytesOf(std::move(capability));
+}
+
+bool IsAnother(const ContextMap& given, const ContextMap& asked) {
+  if (given.empty()) return false;
+  return given.size() != asked.size() || !std::ranges::all_of(asked, [&given](const auto& entry) {
+           const auto same = given.find(entry.first);
+           return same != given.end() && same->second == entry.second;
+         });
+}
+
 std::string Not(std::string_view what, const std::string& given, const std::string& wanted) {
   return fmt::format("it is about {} {}, not {}", what, Shown(given), Shown(wanted));
 }
@@ -133,6 +156,35 @@ std::string WrongIn(const ::csi::v1::ValidateVolumeCapabilitiesRequest& /*reques
   if (why.empty()) why = WrongContext("set of parameters", confirmed.parameters());
   if (why.empty()) why = WrongContext("set of mutable parameters", confirmed.mutable_parameters());
   return why;
+}
+
+void TakeBackUnconfirmed(const ::csi::v1::ValidateVolumeCapabilitiesRequest& request,
+                         ::csi::v1::ValidateVolumeCapabilitiesResponse* answer) {
+  if (!answer->has_confirmed()) return;
+  const auto& confirmed = answer->confirmed();
+  std::set<std::string> exact;
+  std::set<std::string> of_any_fs_type;
+  for (const auto& capability : confirmed.volume_capabilities()) {
+    exact.insert(BytesOf(capability));
+    of_any_fs_type.insert(BytesWithoutFsType(capability));
+  }
+  std::vector<std::string> missing;
+  for (int i = 0; i < request.volume_capabilities_size(); ++i) {
+    const auto& wanted = request.volume_capabilities(i);
+    const bool any = wanted.has_mount() && wanted.mount().fs_type().empty();
+    if (!(any ? of_any_fs_type : exact).contains(BytesOf(wanted))) {
+      missing.push_back(fmt::format("volume_capabilities[{}]", i));
+    }
+  }
+  if (IsAnother(confirmed.volume_context(), request.volume_context())) missing.emplace_back("volume_context");
+  if (IsAnother(confirmed.parameters(), request.parameters())) missing.emplace_back("parameters");
+  if (IsAnother(confirmed.mutable_parameters(), request.mutable_parameters())) {
+    missing.emplace_back("mutable_parameters");
+  }
+  if (missing.empty()) return;
+  answer->clear_confirmed();
+  answer->set_message(fmt::format("the plugin did not confirm, as asked, {}{}{}", fmt::join(missing, ", "),
+                                  answer->message().empty() ? "" : ": ", answer->message()));
 }
 
 std::string WrongIn(const ::csi::v1::CreateVolumeRequest& request,

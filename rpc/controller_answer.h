@@ -51,6 +51,13 @@ inline constexpr size_t kAnswerBytes = size_t{3} << 20;
 [[nodiscard]] std::string WrongIn(const ::csi::v1::GetVolumeGroupSnapshotRequest& request,
                                   const ::csi::v1::GetVolumeGroupSnapshotResponse& answer);
 
+// CSI wants a confirmation compared with what was asked: an older plugin skips what it does not know. Takes
+// `confirmed` out of the answer, and says in its message what is not confirmed, where a capability of
+// `request`, which is as the plugin was sent it, has no equal there, or a map that it gives back is another
+// one. A map that it leaves out says nothing, by CSI. An unset fs_type is the plugin's to choose.
+void TakeBackUnconfirmed(const ::csi::v1::ValidateVolumeCapabilitiesRequest& request,
+                         ::csi::v1::ValidateVolumeCapabilitiesResponse* answer);
+
 // The answers that say nothing but OK.
 [[nodiscard]] inline std::string WrongIn(const ::csi::v1::ControllerUnpublishVolumeRequest& /*request*/,
                                          const ::csi::v1::ControllerUnpublishVolumeResponse& /*answer*/) {

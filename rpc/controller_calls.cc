@@ -367,6 +367,10 @@ class ControllerCalls::Work {
     // A try that is certain to have failed says nothing of those before it.
     if (uncertain_ && outcome_ == v1::OUTCOME_RETRY) outcome_ = v1::OUTCOME_UNCERTAIN;
     if (!status.ok()) co_return status;
+    if constexpr (std::is_same_v<Request, csi::ValidateVolumeCapabilitiesRequest>) {
+      // Here, since the caller sees neither the mount flags nor which access modes were sent.
+      TakeBackUnconfirmed(request, &*answer);
+    }
     // What our proto does not know may be a secret of a later one.
     StripSecrets(&*answer);
     CleanTexts(secrets_, &*answer);

@@ -651,6 +651,44 @@ TEST_F(ControllerCallsTest, AnAnswerThatIsTooLongToBeHandedOnIsNot) {
   EXPECT_TRUE(Do(CallOf(Kind::kCreate)).status.ok());
 }
 
+TEST_F(ControllerCallsTest, AConfirmationIsComparedWithWhatWasAsked) {
+  using Mode = csi::VolumeCapability::AccessMode;
+  AddPlugin({});  // knows no late access modes
+  v1::ControllerCall call = CallOf(Kind::kValidate);
+  csi::ValidateVolumeCapabilitiesRequest& asked = *call.mutable_validate();
+  csi::VolumeCapability& late = *asked.mutable_volume_capabilities(0);
+  late.mutable_access_mode()->set_mode(Mode::SINGLE_NODE_SINGLE_WRITER);
+  late.mutable_mount()->add_mount_flags("noatime");
+  late.mutable_mount()->add_mount_flags("ro");
+  *asked.add_volume_capabilities() = SomeCapability();
+  asked.mutable_volume_capabilities(1)->mutable_mount()->clear_fs_type();
+  (*asked.mutable_parameters())["tier"] = "gold";
+  csi::ValidateVolumeCapabilitiesResponse answer;
+  auto& confirmed = *answer.mutable_confirmed();
+  *confirmed.add_volume_capabilities() = late;
+  confirmed.mutable_volume_capabilities(0)->mutable_access_mode()->set_mode(Mode::SINGLE_NODE_WRITER);
+  confirmed.mutable_volume_capabilities(0)->mutable_mount()->mutable_mount_flags()->SwapElements(0, 1);
+  *confirmed.add_volume_capabilities() = SomeCapability();
+  const auto told = [&] {
+    fake_->Answer("ValidateVolumeCapabilities", answer);
+    const Result result = Do(call);
+    EXPECT_EQ(result.outcome, v1::OUTCOME_DONE) << result.status;
+    EXPECT_NE(result.answer.validate().has_confirmed(), !result.answer.validate().message().empty());
+    return result.answer.validate().message();
+  };
+  EXPECT_EQ(told(), "") << "as it was sent, in any order, with a file system of the plugin's choice";
+  (*confirmed.mutable_parameters())["tier"] = "gold";
+  EXPECT_EQ(told(), "");
+  (*confirmed.mutable_parameters())["tier"] = "tin";
+  (*confirmed.mutable_volume_context())["k"] = "never asked about";
+  EXPECT_THAT(told(), HasSubstr("volume_context, parameters"));
+  confirmed.clear_parameters();
+  confirmed.clear_volume_context();
+  confirmed.mutable_volume_capabilities(0)->mutable_mount()->mutable_mount_flags()->RemoveLast();
+  answer.set_message("too old for flags");
+  EXPECT_THAT(told(), AllOf(HasSubstr("volume_capabilities[0]: too old"), Not(HasSubstr("capabilities[1]"))));
+}
+
 TEST_F(ControllerCallsTest, NoSecretComesBack) {
   AddAblePlugin();
   v1::ControllerCall call = CallOf(Kind::kValidate);
@@ -663,6 +701,7 @@ TEST_F(ControllerCallsTest, NoSecretComesBack) {
   csi::VolumeCapability& capability = *answer.mutable_confirmed()->add_volume_capabilities();
   capability = SomeCapability();
   capability.mutable_mount()->add_mount_flags("password=hunter22");
+  *call.mutable_validate()->mutable_volume_capabilities(0) = capability;
   answer.GetReflection()->MutableUnknownFields(&answer)->AddLengthDelimited(999, "hunter22");
   fake_->Answer("ValidateVolumeCapabilities", answer);
   const Result result = Do(call);
