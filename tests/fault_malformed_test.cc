@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -43,15 +42,6 @@ class FaultMalformedTest : public FaultTest {
     request.add_capabilities();
     return node_.stub().CreateVolume(Node::Context().get(), request, response);
   }
-  // The most memory that berthd has had.
-  int64_t PeakBytes() {
-    std::ifstream in(fmt::format("/proc/{}/status", BerthdPid()));
-    for (std::string line; std::getline(in, line);) {
-      if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-    }
-    ADD_FAILURE() << "no VmHWM";
-    return 0;
-  }
 };
 
 // --- too large ---------------------------------------------------------------------------------------------
@@ -64,7 +54,7 @@ TEST_F(FaultMalformedTest, Fault14LargeAnswersToAPublishHaveOneEffectAndTakeNoMe
   StartReady();
   const std::string volume = CreateVolume("v");
   ExpectWorks("warm");
-  const int64_t before = PeakBytes();
+  const int64_t before = PeakBytes(BerthdPid());
   fault_.Play({Answer("NodeStageVolume", "count = 2\npad = 67108864"),
                Answer("NodePublishVolume", "count = 2\npad = 67108864")});
   const std::string target = Publish(volume, "job");
@@ -72,7 +62,7 @@ TEST_F(FaultMalformedTest, Fault14LargeAnswersToAPublishHaveOneEffectAndTakeNoMe
   EXPECT_GE(Calls("NodePublishVolume", volume), 3) << "its answer was lost, so it is asked again";
   // gRPC reads an answer whole before it refuses it; it is not kept.
   if (!kAddressSanitizer) {
-    EXPECT_LT(PeakBytes() - before, 160 * kMiB) << "256 MiB were sent";
+    EXPECT_LT(PeakBytes(BerthdPid()) - before, 160 * kMiB) << "256 MiB were sent";
   }
   Unpublish(volume, "job");
 }

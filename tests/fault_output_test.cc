@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "base/sanitizer.h"
 #include "tests/harness/fault_test.h"
@@ -24,9 +23,8 @@ class FaultOutputTest : public FaultTest {
     StartReady("[log]\nkeep = \"1MiB\"\nmax_unread = \"32MiB\"\n");
     const std::string volume = CreateVolume("v");
     Publish(volume, "job");
-    v1::GetStatusResponse status;
-    ASSERT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    const int64_t memory_before = PeakMemory(status.pid());
+    const pid_t berthd = BerthdPid();
+    const int64_t memory_before = PeakBytes(berthd);
 
     fault_.Play(
         {"rpc = \"NodeGetVolumeStats\"\naction = \"output\"\nbackground = true\ncall = 1\n" + output});
@@ -43,7 +41,7 @@ class FaultOutputTest : public FaultTest {
     EXPECT_GE(Written(), least_written);
     WaitFor("what was read is given back", [&] { return OnDisk() < 8 * kMiB; }, std::chrono::seconds(90));
     EXPECT_LT(most_on_disk, 256 * kMiB) << "of " << Written() / kMiB << " MiB";
-    EXPECT_LT(PeakMemory(status.pid()) - memory_before, kMostMemory);
+    EXPECT_LT(PeakBytes(berthd) - memory_before, kMostMemory);
     EXPECT_TRUE(Get().ready());
     Unpublish(volume, "job");
     ExpectWorks("w");
@@ -54,14 +52,6 @@ class FaultOutputTest : public FaultTest {
   }
 
  private:
-  static int64_t PeakMemory(pid_t pid) {
-    std::ifstream in(fmt::format("/proc/{}/status", pid));
-    for (std::string line; std::getline(in, line);) {
-      if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-    }
-    ADD_FAILURE() << "berthd has no status";
-    return 0;
-  }
   [[nodiscard]] int64_t Written() const {
     struct stat info{};
     return stat(Log().c_str(), &info) == 0 ? info.st_size : 0;

@@ -6,7 +6,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <tuple>
 
@@ -35,12 +37,33 @@ void WriteMarker(const std::string& target, const std::string& volume) {
   EXPECT_TRUE(out.good()) << target;
 }
 
+// The number after `name` in a file of /proc that counts in kB.
+int64_t Kilobytes(const std::string& path, const std::string& name) {
+  std::istringstream lines(ReadText(path));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(name)) return std::stoll(line.substr(name.size()));
+  }
+  ADD_FAILURE() << path << " has no " << name;
+  return 0;
+}
+
 }  // namespace
 
 bool Lives(pid_t pid) {
   const std::string stat = Read(fmt::format("/proc/{}/stat", pid));
   const size_t end = stat.rfind(") ");
   return end != std::string::npos && stat.size() > end + 2 && stat[end + 2] != 'Z';
+}
+
+int64_t PrivateDirtyBytes(pid_t pid) {
+  return Kilobytes(fmt::format("/proc/{}/smaps_rollup", pid), "Private_Dirty:") * 1024;
+}
+
+int64_t PeakBytes(pid_t pid) { return Kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM:") * 1024; }
+
+size_t Descriptors(pid_t pid) {
+  const std::filesystem::directory_iterator all(fmt::format("/proc/{}/fd", pid));
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
 void FaultTest::StartNode(const std::string& sections) {

@@ -115,4 +115,10 @@ class FaultTest : public testing::Test {
 // Whether a process with this pid lives (zombies do not).
 [[nodiscard]] bool Lives(pid_t pid);
 
+// What a process holds: bytes that nobody else has and that it has written to; the most bytes that it ever
+// had in memory; open descriptors.
+[[nodiscard]] int64_t PrivateDirtyBytes(pid_t pid);
+[[nodiscard]] int64_t PeakBytes(pid_t pid);
+[[nodiscard]] size_t Descriptors(pid_t pid);
+
 }  // namespace berth

@@ -7,8 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <sstream>
 #include <utility>
 
 namespace berth {
@@ -25,28 +23,7 @@ void Replace(const std::string& path, const std::string& content) {
   EXPECT_EQ(std::rename(fresh.c_str(), path.c_str()), 0) << path;
 }
 
-// The number after `name` in a file of /proc that counts in kB.
-int64_t Kilobytes(const std::string& path, const std::string& name) {
-  std::istringstream lines(ReadText(path));
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(name)) return std::stoll(line.substr(name.size()));
-  }
-  ADD_FAILURE() << path << " has no " << name;
-  return 0;
-}
-
 }  // namespace
-
-int64_t PrivateDirtyBytes(pid_t pid) {
-  return Kilobytes(fmt::format("/proc/{}/smaps_rollup", pid), "Private_Dirty:") * 1024;
-}
-
-int64_t PeakBytes(pid_t pid) { return Kilobytes(fmt::format("/proc/{}/status", pid), "VmHWM:") * 1024; }
-
-size_t Descriptors(pid_t pid) {
-  const std::filesystem::directory_iterator all(fmt::format("/proc/{}/fd", pid));
-  return static_cast<size_t>(std::distance(begin(all), end(all)));
-}
 
 TestCertificate LinkTest::Certificate(const std::string& name) const {
   return ca_.Issue({.names = {"DNS:" + name}, .valid_from = -hours(48), .valid_to = hours(48)});

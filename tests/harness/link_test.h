@@ -88,10 +88,4 @@ class LinkTest : public FaultTest {
   uint64_t last_operation_ = 0;
 };
 
-// What a process holds: bytes that nobody else has and that it has written to; the most bytes that it ever
-// had in memory; open descriptors.
-[[nodiscard]] int64_t PrivateDirtyBytes(pid_t pid);
-[[nodiscard]] int64_t PeakBytes(pid_t pid);
-[[nodiscard]] size_t Descriptors(pid_t pid);
-
 }  // namespace berth
