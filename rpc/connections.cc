@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<Connections>> Connections::Make(const asio::any_i
 }
 
 Connections::Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll)
-    : limits_(limits), epoll_(executor, epoll.Release()) {}
+    : limits_(limits), epoll_(executor, epoll.Release()), pipes_(executor, "peers") {}
 
 absl::Status Connections::Admit(const PeerCredentials& peer, Rights rights) const {
   const size_t total =
@@ -39,7 +39,7 @@ absl::Status Connections::Admit(const PeerCredentials& peer, Rights rights) cons
   return absl::OkStatus();
 }
 
-absl::Status Connections::Add(int fd, PeerCredentials peer) {
+absl::Status Connections::Add(int fd, PeerCredentials peer, std::unique_ptr<PeerPipe> pipe) {
   UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (!duplicate.valid()) return ErrnoStatus(errno, "duplicate a connection");
   const uint64_t id = next_id_++;
@@ -50,7 +50,13 @@ absl::Status Connections::Add(int fd, PeerCredentials peer) {
   }
   by_grpc_fd_[fd] = id;
   ++per_user_[peer.uid];
-  open_[id] = {.duplicate = std::move(duplicate), .grpc_fd = fd, .peer = std::move(peer)};
+  const bool piped = pipe != nullptr;
+  open_[id] = {.duplicate = std::move(duplicate),
+               .grpc_fd = fd,
+               .peer = std::move(peer),
+               .refused = false,
+               .pipe = std::move(pipe)};
+  if (piped) pipes_.Spawn("pipe", Carry(id));
   return absl::OkStatus();
 }
 
@@ -59,21 +65,40 @@ Awaitable<void> Connections::Watch() {
     co_await epoll_.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
     std::array<epoll_event, 64> ended{};
     const int count = epoll_wait(epoll_.native_handle(), ended.data(), static_cast<int>(ended.size()), 0);
-    for (int i = 0; i < count; ++i) Forget(ended[static_cast<size_t>(i)].data.u64);
+    for (int i = 0; i < count; ++i) OnHangUp(ended[static_cast<size_t>(i)].data.u64);
   }
+}
+
+void Connections::OnHangUp(uint64_t id) {
+  const auto it = open_.find(id);
+  if (it == open_.end()) return;
+  StopWatching(id, it->second);
+  if (it->second.pipe) {
+    it->second.pipe->LetGo();
+  } else {
+    Forget(id);
+  }
+}
+
+void Connections::StopWatching(uint64_t id, const Connection& connection) {
+  // Closing is not enough: gRPC's descriptor may keep the socket, and with it its place in the epoll.
+  epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, connection.duplicate.get(), nullptr);
+  const auto named = by_grpc_fd_.find(connection.grpc_fd);
+  if (named != by_grpc_fd_.end() && named->second == id) by_grpc_fd_.erase(named);
 }
 
 void Connections::Forget(uint64_t id) {
   const auto it = open_.find(id);
-  if (it == open_.end()) return;
-  const Connection& connection = it->second;
-  // Closing is not enough: gRPC's descriptor may keep the socket, and with it its place in the epoll.
-  epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, connection.duplicate.get(), nullptr);
-  const auto user = per_user_.find(connection.peer.uid);
+  StopWatching(id, it->second);
+  const auto user = per_user_.find(it->second.peer.uid);
   if (--user->second == 0) per_user_.erase(user);
-  const auto named = by_grpc_fd_.find(connection.grpc_fd);
-  if (named != by_grpc_fd_.end() && named->second == id) by_grpc_fd_.erase(named);
   open_.erase(it);
+}
+
+Awaitable<void> Connections::Carry(uint64_t id) {
+  const absl::Status why = co_await open_.at(id).pipe->Run();
+  if (!why.ok()) cut_told_(open_.at(id).peer, why);
+  Forget(id);
 }
 
 std::optional<uint64_t> Connections::Find(const std::string& grpc_peer) const {
@@ -100,6 +125,13 @@ bool Connections::FirstRefusal(const std::string& grpc_peer) {
 
 void Connections::ShutdownAll() {
   for (const auto& [id, connection] : open_) shutdown(connection.duplicate.get(), SHUT_RDWR);
+}
+
+Awaitable<void> Connections::PipesEnded() {
+  for (const auto& [id, connection] : open_) {
+    if (connection.pipe) connection.pipe->LetGo();
+  }
+  co_await pipes_.WaitEmpty();
 }
 
 }  // namespace berth

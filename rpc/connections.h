@@ -4,6 +4,9 @@
 // and watched for hang-up, by an epoll of our own that asks for nothing else and so is silent while bytes
 // flow. gRPC shuts a socket down before it closes it, so a hang-up is seen whichever side ends it.
 //
+// Of a peer that may not change, what gRPC owns is the inner end of a pipe (peer_pipe.h): such a connection
+// counts until both ends have ended.
+//
 // Loop thread only.
 #pragma once
 
@@ -11,17 +14,20 @@
 
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "base/task_scope.h"
 #include "base/unique_fd.h"
 #include "rpc/access.h"
+#include "rpc/peer_pipe.h"
 
 namespace berth {
 
-// Each open connection takes two descriptors and some 50 KiB.
+// Each open connection takes two descriptors and some 50 KiB; behind a pipe four, and 90 KiB.
 struct ConnectionLimits {
   size_t total = 256;
   size_t per_user = 64;
@@ -39,7 +45,12 @@ class Connections {
   [[nodiscard]] absl::Status Admit(const PeerCredentials& peer, Rights rights) const;
 
   // Begins to count the connection behind `fd`, before it is handed to gRPC (which will call it "fd:<fd>").
-  [[nodiscard]] absl::Status Add(int fd, PeerCredentials peer);
+  // `pipe`, where there is one, leads from there to the peer, and begins to work.
+  [[nodiscard]] absl::Status Add(int fd, PeerCredentials peer, std::unique_ptr<PeerPipe> pipe);
+
+  // Told who was cut off by their pipe, and why.
+  using CutTold = std::function<void(const PeerCredentials& peer, const absl::Status& why)>;
+  void OnCut(CutTold told) { cut_told_ = std::move(told); }
 
   // Notices connections that end. Runs until it is cancelled.
   [[nodiscard]] Awaitable<void> Watch();
@@ -55,6 +66,8 @@ class Connections {
 
   // Breaks every connection off.
   void ShutdownAll();
+  // After ShutdownAll: waits until the pipes have told what gRPC said last, for a second at most.
+  [[nodiscard]] Awaitable<void> PipesEnded();
 
   [[nodiscard]] size_t size() const { return open_.size(); }
 
@@ -64,10 +77,16 @@ class Connections {
     int grpc_fd = -1;
     PeerCredentials peer;
     bool refused = false;  // something, and the log was told
+    std::unique_ptr<PeerPipe> pipe;
   };
 
   Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll);
+  // gRPC has ended its side of it.
+  void OnHangUp(uint64_t id);
+  void StopWatching(uint64_t id, const Connection& connection);
   void Forget(uint64_t id);
+  // From the pipe's beginning to its end.
+  Awaitable<void> Carry(uint64_t id);
   // Its id; nullopt once it has ended.
   [[nodiscard]] std::optional<uint64_t> Find(const std::string& grpc_peer) const;
 
@@ -77,6 +96,8 @@ class Connections {
   std::map<uint64_t, Connection> open_;
   std::map<uid_t, size_t> per_user_;
   std::map<int, uint64_t> by_grpc_fd_;  // the newest of each number
+  CutTold cut_told_;
+  TaskScope pipes_;
 };
 
 }  // namespace berth

@@ -97,6 +97,9 @@ absl::Status NodeServer::StartBackends(const NodeServerOptions& options, NodeApi
   grpc::ResourceQuota quota("berth.v1.Node");
   quota.Resize(options.memory);
   const auto peers = [this](const std::string& peer) { return connections_->PeerOf(peer); };
+  connections_->OnCut([this](const PeerCredentials& peer, const absl::Status& why) {
+    WarnOfPeer(fmt::format("connection of {} cut: {}", peer.Describe(), std::string(why.message())));
+  });
   const auto refused = [this](const std::string& peer, const absl::Status& why) { TellRefusal(peer, why); };
   for (const Rights rights : kEveryRights) {
     auto backend = std::make_shared<Backend>(executor_, api, rights, peers, refused, options.calls);
@@ -152,13 +155,23 @@ void NodeServer::HandOver(UniqueFd connection) {
     rights = policy_.RightsOf(*peer);
     taken = connections_->Admit(*peer, rights);
   }
-  if (taken.ok()) taken = connections_->Add(connection.get(), *peer);
+  if (taken.ok()) taken = Take(&connection, *peer, rights);
   if (!taken.ok()) {
     WarnOfPeer(fmt::format("connection of {} closed: {}", peer.ok() ? peer->Describe() : "an unknown peer",
                            std::string(taken.message())));
     return;
   }
   grpc::AddInsecureChannelFromFd(BackendOf(rights).server.get(), connection.Release());
+}
+
+absl::Status NodeServer::Take(UniqueFd* connection, const PeerCredentials& peer, Rights rights) {
+  std::unique_ptr<PeerPipe> pipe;
+  if (!rights.change) {
+    UniqueFd grpcs;
+    BERTH_ASSIGN_OR_RETURN(pipe, PeerPipe::Make(executor_, std::move(*connection), &grpcs));
+    *connection = std::move(grpcs);
+  }
+  return connections_->Add(connection->get(), peer, std::move(pipe));
 }
 
 void NodeServer::TellRefusal(const std::string& grpc_peer, const absl::Status& why) {
@@ -185,6 +198,7 @@ Awaitable<void> NodeServer::Shutdown(TimePoint grace) {
 
   const bool down = co_await ShutdownBackends(Clock::now() + kEndTime);
   connections_->ShutdownAll();
+  co_await connections_->PipesEnded();
   bool gone = down;
   for (const auto& backend : backends_) {
     if (gone) gone = co_await backend->service.WaitGone(Clock::now() + kEndTime);

@@ -9,6 +9,9 @@
 //                                             │                                        │ NodeService
 //                                        AccessPolicy                               NodeApi, on the loop
 //
+// What peers say that may not change goes through a pipe, which holds it to a pace and to limits that gRPC
+// does not have (peer_pipe.h).
+//
 // Owned by main; loop thread only. Memory, connections, calls, streams and message sizes are bounded; a peer
 // that goes silent or sends nothing sensible is disconnected, and costs no more than its connection until
 // then.
@@ -43,7 +46,7 @@ struct NodeServerOptions {
   ConnectionLimits connections;
   ServiceLimits calls;        // of each server
   size_t memory = 64U << 20;  // gRPC's buffers, all connections together
-  int message = 4 << 20;      // the longest request
+  int message = 4 << 20;      // the longest request; of a peer that may not change: FrameLimits
   // A connection that carries no call is closed after `idle`; one that does not answer a ping, sent when
   // nothing was heard for `ping_after`, after `ping_timeout`.
   Duration idle = std::chrono::minutes(5);
@@ -82,6 +85,8 @@ class NodeServer {
   [[nodiscard]] Backend& BackendOf(Rights rights) const;
   Awaitable<void> AcceptLoop();
   void HandOver(UniqueFd connection);
+  // Behind a pipe where its rights do not let it change: `connection` is then the pipe's end for gRPC.
+  absl::Status Take(UniqueFd* connection, const PeerCredentials& peer, Rights rights);
   // Logs that a call was refused, once for each connection.
   void TellRefusal(const std::string& grpc_peer, const absl::Status& why);
   // Logs what any local user can bring about, and so no more of it than a log can bear.
