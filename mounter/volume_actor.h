@@ -216,6 +216,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool MayNotRepeat(const Step& step) const {
     return Superseded(step) || Withheld(step) || GivenUp(step);
   }
+  // Whether `step`, which goes forward, may leave now.
+  [[nodiscard]] bool StillWanted(const Step& step) const;
   // Whether a try of `step` is to be left to itself now.
   [[nodiscard]] bool GivenUp(const Step& step) const;
   // The same of an expansion that was asked for.

@@ -234,7 +234,7 @@ Awaitable<StepReport> VolumeActor::TryExpand(ExpandRequest request, TimePoint de
   sent_ = false;
   auto given_up = [this] { return ExpansionGivenUp(); };
   StepProgress progress = Progress({});
-  progress.still_wanted = [this] { return !ExpansionGivenUp(); };
+  progress.still_wanted = [this] { return waiting_for_.empty() || !ExpansionGivenUp(); };
   auto expand =
       steps_.Expand(machine_.record(), range, std::move(request.secrets), std::move(progress), deadline);
   auto report = co_await Unless(&changed_, std::move(given_up), std::move(expand));
@@ -328,7 +328,7 @@ StepProgress VolumeActor::Progress(const Step& step) {
                 machine_.SetMayLiveOn();
                 SaveSoon();
               },
-          .still_wanted = [this, step] { return !GivenUp(step); }};
+          .still_wanted = [this, step] { return StillWanted(step); }};
 }
 
 bool VolumeActor::OverturnsRow(const Step& step) const {
@@ -351,6 +351,13 @@ bool VolumeActor::Withheld(const Step& step) const {
   if (!GoesForward(step.kind)) return false;
   const PublicationRecord* publication = machine_.record().Find(step.key);
   return publication != nullptr && !publication->withheld.empty();
+}
+
+bool VolumeActor::StillWanted(const Step& step) const {
+  if (Withheld(step)) return false;
+  // What had to wait makes way for what has come meanwhile; what had not is in its turn.
+  if (!waiting_for_.empty() && GivenUp(step)) return false;
+  return step.kind != StepKind::kRenew || machine_.MayRenew(step.key);
 }
 
 bool VolumeActor::ExpansionGivenUp() const {
