@@ -59,6 +59,7 @@ absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
       tokens.life = TokenLife{.since = now, .lifetime = lifetime};
     }
   }
+  if (tokens.life) tokens.life->wanted = wanted;
   return tokens;
 }
 

@@ -53,7 +53,8 @@ class TokenSource {
 // How long what a plugin was given is good for.
 struct TokenLife {
   TimePoint since;
-  Duration lifetime{};  // the shortest of those that are to be renewed
+  Duration lifetime{};              // the shortest of those that are to be renewed
+  std::vector<WantedToken> wanted;  // for what they were made out
 };
 
 // What one call carries.

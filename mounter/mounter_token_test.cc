@@ -226,6 +226,20 @@ TEST_F(MounterTokenTest, WhatThePluginDoesNotTakeAgainIsPassedOnce) {
   EXPECT_TRUE(loop_.RunUntil([&] { return of("NodePublishVolume v1") >= 2; }));
 }
 
+TEST_F(MounterTokenTest, WhatIsWantedAnewReachesWhatIsRenewedAlready) {
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  mounter_->OnTokensWantedChanged();
+  ASSERT_TRUE(Publish(Scheduled("v2")).ok());
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 2) << "its file was read again, and says the same";
+  plugins_.tokens[0].name = "vault-token-2";
+  mounter_->OnTokensWantedChanged();
+  ASSERT_TRUE(Called(4));
+  EXPECT_THAT(plugin_.LastPublish().secrets(),
+              ElementsAre(Pair("vault-token-2", HasSubstr("hunter2-vault-"))));
+  ASSERT_TRUE(Publish(Scheduled("v3")).ok());
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 5) << "once";
+}
+
 TEST_F(MounterTokenTest, AFailureIsToldOnceAndCostsTheMountNothing) {
   RenewSoon();
   ASSERT_TRUE(Publish(Scheduled()).ok());

@@ -5,12 +5,17 @@
 
 namespace berth {
 
-void TokenRenewal::OnPassed(TimePoint since, Duration lifetime, double random) {
+void TokenRenewal::OnPassed(const TokenLife& life, double random) {
   const double share = 0.8 - 0.05 * std::clamp(random, 0.0, 1.0);
-  const auto wait = Duration(static_cast<Duration::rep>(static_cast<double>(lifetime.count()) * share));
-  due_ = since + std::max(wait, kLeastPause);
+  const auto wait = Duration(static_cast<Duration::rep>(static_cast<double>(life.lifetime.count()) * share));
+  due_ = life.since + std::max(wait, kLeastPause);
+  passed_ = life.wanted;
   failures_ = 0;
   error_.clear();
+}
+
+void TokenRenewal::OnWanted(const std::vector<WantedToken>& wanted) {
+  if (wanted != passed_) Hasten();
 }
 
 bool TokenRenewal::OnFailed(TimePoint now, Duration pause, std::string error) {

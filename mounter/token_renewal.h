@@ -12,8 +12,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "mounter/consumer_tokens.h"
 
 namespace berth {
 
@@ -25,9 +27,11 @@ class TokenRenewal {
   // Unknown: what berthd did not pass itself, since it was restarted or the plugin's file has changed. Due.
   TokenRenewal() = default;
 
-  // They came at `since` for `lifetime`, and the plugin has taken them. Due when a fifth is left; up to a
-  // twentieth earlier by `random` in [0, 1), so that what began together does not come together.
-  void OnPassed(TimePoint since, Duration lifetime, double random);
+  // The plugin has taken them. Due when a fifth of their life is left; up to a twentieth earlier by `random`
+  // in [0, 1), so that what began together does not come together.
+  void OnPassed(const TokenLife& life, double random);
+  // What the plugin wants now: due at once where it was given what was made out for something else.
+  void OnWanted(const std::vector<WantedToken>& wanted);
   // They could not be got, or not be passed; due again after `pause`. True if it did not fail before.
   [[nodiscard]] bool OnFailed(TimePoint now, Duration pause, std::string error);
 
@@ -41,6 +45,7 @@ class TokenRenewal {
 
  private:
   TimePoint due_ = TimePoint::min();
+  std::vector<WantedToken> passed_;
   int failures_ = 0;
   std::string error_;
 };

@@ -132,6 +132,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] TimePoint RenewalOf(const PublicationKey& key) const;
   // Whether the plugin of this publication is to be given new tokens while it is published.
   [[nodiscard]] bool Renews(const PublicationKey& key) const;
+  void OnTokensPassed(const PublicationKey& key, const TokenLife& life);
   void AfterRenewal(const Step& step, const StepReport& report);
   // A plugin may have mounted anew what it was to give new tokens: then that is the publication's mount.
   void AdoptMount(const PublicationKey& key);

@@ -269,9 +269,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (report.outcome != CallOutcome::kDone) return;
   if (step.kind == StepKind::kPublish) {
     renewals_.erase(step.key);
-    if (report.tokens) {
-      renewals_[step.key].OnPassed(report.tokens->since, report.tokens->lifetime, context_.Random());
-    }
+    if (report.tokens) OnTokensPassed(step.key, *report.tokens);
     const PublicationRecord* publication = machine_.record().Find(step.key);
     if (publication == nullptr) return;
     const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);

@@ -44,8 +44,17 @@ TimePoint VolumeActor::NextMove() const {
   return Unfinished() ? std::min(next_retry_, renewal) : renewal;
 }
 
+void VolumeActor::OnTokensPassed(const PublicationKey& key, const TokenLife& life) {
+  TokenRenewal& renewal = renewals_[key];
+  renewal.OnPassed(life, context_.Random());
+  // The plugin's file may have changed during the call.
+  renewal.OnWanted(context_.plugins.TokensWanted(machine_.record().plugin_id));
+}
+
 void VolumeActor::OnTokensWantedChanged() {
-  if (!WantsRenewal(context_.plugins.TokensWanted(machine_.record().plugin_id))) {
+  const std::vector<WantedToken> wanted = context_.plugins.TokensWanted(machine_.record().plugin_id);
+  for (auto& [key, renewal] : renewals_) renewal.OnWanted(wanted);
+  if (!WantsRenewal(wanted)) {
     // They were kept for nothing else.
     std::erase_if(secrets_, [this](const auto& kept) {
       const PublicationRecord* publication = machine_.record().Find(kept.first);
@@ -88,9 +97,7 @@ void VolumeActor::AfterRenewal(const Step& step, const StepReport& report) {
   }
   AdoptMount(step.key);
   const bool failed_before = renewal.failures() > 0;
-  if (report.tokens) {
-    renewal.OnPassed(report.tokens->since, report.tokens->lifetime, context_.Random());
-  }
+  if (report.tokens) OnTokensPassed(step.key, *report.tokens);
   if (failed_before) Event("volume.token_renewed", step.key.consumer, "its tokens are renewed again");
 }
 
