@@ -366,6 +366,49 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   EXPECT_FALSE(IsMounted(target));
 }
 
+TEST_F(MounterTokenTest, AMountThatIsMadeAnewIsThePublicationsOwnThoughTheRenewalFails) {
+  RenewSoon();
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  const uint64_t before = LookAt(Target())->mount_id;
+  plugin_.MountAnew(true);
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::INTERNAL, Effect::kDone);
+  tokens_.lifetime = std::chrono::hours(1);
+  ASSERT_TRUE(WaitTold("volume.token_renewed"));
+  plugin_.MountAnew(false);
+  EXPECT_NE(LookAt(Target())->mount_id, before);
+  EXPECT_EQ(Told("volume.remounted"), 2U) << "its consumer is told each time";
+  // The kernel is looked at, as whenever a scheduler is heard again.
+  mounter_->Withhold(Origin::kScheduler, "no valid lease");
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "not taken from under its consumer";
+  EXPECT_EQ(Told("volume.overmounted") + Told("volume.lost"), 0U);
+}
+
+TEST_F(MounterTokenTest, AMountThatIsMadeAnewWhileBerthdEndsIsThePublicationsOwn) {
+  RenewSoon();
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  const std::string target = Target();
+  const uint64_t before = LookAt(target)->mount_id;
+  plugin_.MountAnew(true);
+  plugin_.HangNext("NodePublishVolume", Effect::kDone);
+  ASSERT_TRUE(loop_.RunUntil([&] {
+    const auto facts = LookAt(target);
+    return facts.ok() && facts->mount_root && facts->mount_id != before;
+  }));
+  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+  mounter_.reset();
+  plugin_.Release();
+  plugin_.MountAnew(false);
+  tokens_.lifetime = std::chrono::hours(1);
+  Open();
+  mounter_->Confirm(Origin::kScheduler);
+  ASSERT_TRUE(Called(3)) << "renewed at once";
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  EXPECT_EQ(Told("volume.overmounted") + Told("volume.lost"), 0U);
+}
+
 TEST_F(MounterTokenTest, AFileSystemThatDiesDuringARenewalIsMountedAgainAfterwards) {
   options_.health_interval = std::chrono::milliseconds(50);
   Close();

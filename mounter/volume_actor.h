@@ -134,7 +134,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool Renews(const PublicationKey& key) const;
   void OnTokensPassed(const PublicationKey& key, const TokenLife& life);
   void AfterRenewal(const Step& step, const StepReport& report);
-  // A plugin may have mounted anew what it was to give new tokens: then that is the publication's mount.
+  // A plugin may mount anew what it is to give new tokens, whatever it answers: then that is the
+  // publication's mount. The one before the call is kept in mind until then.
+  void RememberMount(const PublicationKey& key);
   void AdoptMount(const PublicationKey& key);
   // What a repeated publish brings and a renewal lacks.
   void KeepForRenewal(const PublishRequest& request);
@@ -249,6 +251,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::map<PublicationKey, Secrets> secrets_;
   // Of what is published. One that is not in here is due.
   std::map<PublicationKey, TokenRenewal> renewals_;
+  // The mounts as they were before renewals whose outcome is not known yet.
+  std::map<PublicationKey, uint64_t> renewed_over_;
   bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
   // What an operator allowed for the unpublish that runs.

@@ -258,6 +258,7 @@ void VolumeActor::BeforeTry(const Step& step) {
       Untrack(publication->mount_id);
     }
     renewals_.erase(step.key);
+    if (const auto before = renewed_over_.extract(step.key)) Untrack(before.mapped());
   }
   if (step.kind == StepKind::kUnstage) Untrack(machine_.record().staging_mount_id);
 }
@@ -265,7 +266,11 @@ void VolumeActor::BeforeTry(const Step& step) {
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
-  if (step.kind == StepKind::kRenew) return AfterRenewal(step, report);
+  if (step.kind == StepKind::kRenew) {
+    // A call that has not come back may mount it anew yet.
+    if (!report.stuck) AdoptMount(step.key);
+    return AfterRenewal(step, report);
+  }
   if (report.outcome != CallOutcome::kDone) return;
   if (step.kind == StepKind::kPublish) {
     renewals_.erase(step.key);
@@ -310,6 +315,7 @@ StepProgress VolumeActor::Progress(const Step& step) {
               [this, step](std::string_view rpc) {
                 sent_ = true;
                 const bool row_is_stale = OverturnsRow(step);
+                if (step.kind == StepKind::kRenew) RememberMount(step.key);
                 machine_.OnSent(step);
                 if (row_is_stale) SaveSoon();
                 waiting_for_.clear();
@@ -332,9 +338,10 @@ StepProgress VolumeActor::Progress(const Step& step) {
 bool VolumeActor::OverturnsRow(const Step& step) const {
   // A row that keeps the old mount's id would have the new one for somebody else's.
   if (step.kind == StepKind::kStage) return machine_.record().staging_mount_id != 0;
-  if (step.kind != StepKind::kPublish) return false;
   const PublicationRecord* publication = machine_.record().Find(step.key);
-  return publication != nullptr && publication->before_reboot;
+  if (publication == nullptr) return false;
+  if (step.kind == StepKind::kRenew) return publication->mount_id != 0;
+  return step.kind == StepKind::kPublish && publication->before_reboot;
 }
 
 bool VolumeActor::Superseded(const Step& step) const {

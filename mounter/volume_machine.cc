@@ -483,8 +483,11 @@ void VolumeMachine::OnSent(const Step& step) {
     case StepKind::kExpand:
       expanding_ = record_.owed_expansion_bytes;
       return;
-    case StepKind::kNone:
     case StepKind::kRenew:
+      // From here on what lies there may be mounted anew, whatever the plugin answers.
+      SetMountId(step.key, 0);
+      return;
+    case StepKind::kNone:
     case StepKind::kUnpublish:
     case StepKind::kForget:
       return;

@@ -150,7 +150,7 @@ class VolumeMachine {
   void SetSecretsAtHand(const PublicationKey& key, bool at_hand);
   // Its file system does not answer; empty: it does.
   void MarkDead(const PublicationKey& key, std::string error);
-  // The kernel's id of its mount.
+  // The kernel's id of its mount; 0: it is not known, as once a renewal was sent.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);
   // It is there in this boot: its consumer may have it.
   void SetOfThisBoot(const PublicationKey& key);

@@ -2,8 +2,9 @@
 //
 // The plugin is told so with NodePublishVolume once more, the arguments being the same but for the tokens: it
 // declares that it takes that (republish = true in its file), and must only renew what it has. A plugin that
-// mounts anew instead is not taken for a liar: what it mounts in answer to this call is the publication's own
-// mount from then on, however it came there, and an unpublish takes away all that lies at the target. Its
+// mounts anew instead is not taken for a liar: what it mounts during this call is the publication's own mount
+// from then on, whatever it answers and whoever ends meanwhile: so the row does not name a mount from before
+// the call until what came of it is known. An unpublish takes away all that lies at the target. Its
 // consumer may hold the old one, so it is told.
 #include <fmt/format.h>
 
@@ -95,23 +96,33 @@ void VolumeActor::AfterRenewal(const Step& step, const StepReport& report) {
           fmt::format("{}; it stays mounted, and this is tried again", error));
     return;
   }
-  AdoptMount(step.key);
   const bool failed_before = renewal.failures() > 0;
   if (report.tokens) OnTokensPassed(step.key, *report.tokens);
   if (failed_before) Event("volume.token_renewed", step.key.consumer, "its tokens are renewed again");
 }
 
+void VolumeActor::RememberMount(const PublicationKey& key) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  // Of several calls that have not come back the first one's counts.
+  if (publication != nullptr && publication->mount_id != 0) renewed_over_[key] = publication->mount_id;
+}
+
 void VolumeActor::AdoptMount(const PublicationKey& key) {
   const PublicationRecord* publication = machine_.record().Find(key);
-  if (publication == nullptr || machine_.record().use.access_type == AccessType::kBlock) return;
+  if (publication == nullptr) return;
   const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);
   const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
-  const uint64_t before = publication->mount_id;
+  const auto known = renewed_over_.extract(key);
+  // Nothing was sent: what lies over ours is somebody else's.
+  if (!known && publication->mount_id != 0) return;
+  const uint64_t before = known ? known.mapped() : 0;
+  if (id != publication->mount_id) {
+    machine_.SetMountId(key, id);
+    SaveSoon();
+  }
   if (id == 0 || id == before) return;
   Untrack(before);
-  machine_.SetMountId(key, id);
   if (context_.watch != nullptr) context_.watch->Track(id, key_);
-  SaveSoon();
   if (before == 0) return;
   Event("volume.remounted", key.consumer,
         fmt::format("its plugin mounted it anew when it was given new tokens; {} has to be restarted if it "
