@@ -159,6 +159,14 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   EXPECT_EQ(file_system.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Message(file_system),
             "\"tiny 1.0\" cannot use a volume with file system btrfs, only with ext4, xfs");
+  // As berthd.toml(5) has it.
+  request.runtime->fs_types = {"nfs", "fuse"};
+  for (const char* asked : {"nfs", "nfs4", "fuse", "fuse.sshfs"}) {
+    request.use.fs_type = asked;
+    EXPECT_EQ(CheckForm(request), absl::OkStatus()) << asked;
+  }
+  request.use.fs_type = "nfs3";
+  EXPECT_EQ(CheckForm(request).code(), absl::StatusCode::kFailedPrecondition);
   request.use.fs_type = "";
   request.readonly = true;
   EXPECT_THAT(Message(CheckForm(request)), HasSubstr("cannot keep a volume read-only"));

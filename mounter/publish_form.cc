@@ -243,6 +243,11 @@ bool SameFileSystem(std::string_view listed, std::string_view shown) {
   return listed_base == shown_base && (listed_base == listed || shown_base == shown);
 }
 
+bool Listed(const RuntimeAbility& runtime, std::string_view fs_type) {
+  return std::ranges::any_of(runtime.fs_types,
+                             [fs_type](const std::string& type) { return SameFileSystem(type, fs_type); });
+}
+
 // In people's words, and before anything is done: what the runtime cannot use it will not get.
 absl::Status RuntimeCanUse(const PublishRequest& request) {
   if (!request.runtime) return absl::OkStatus();
@@ -261,8 +266,7 @@ absl::Status RuntimeCanUse(const PublishRequest& request) {
         fmt::format("{} cannot keep a volume read-only: publish it writable, or use another runtime", who));
   }
   const std::string& fs_type = request.use.fs_type;
-  if (!fs_type.empty() && !runtime.fs_types.empty() &&
-      std::ranges::find(runtime.fs_types, fs_type) == runtime.fs_types.end()) {
+  if (!fs_type.empty() && !runtime.fs_types.empty() && !Listed(runtime, fs_type)) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use a volume with file system {}, only with {}", who, Printable(fs_type, 64),
                     FileSystemsOf(runtime)));
@@ -295,9 +299,7 @@ bool LeavesFileSystemOpen(const PublishRequest& request) {
 absl::Status CheckFileSystem(const PublishRequest& request, std::string_view fs_type) {
   if (!LeavesFileSystemOpen(request)) return absl::OkStatus();
   const RuntimeAbility& runtime = *request.runtime;
-  const bool listed = std::ranges::any_of(
-      runtime.fs_types, [fs_type](const std::string& type) { return SameFileSystem(type, fs_type); });
-  if (listed) return absl::OkStatus();
+  if (Listed(runtime, fs_type)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("plugin {} has mounted a file system of type {}, which {} cannot use, only {}: ask for one "
                   "of these (--fs), or use another runtime",
