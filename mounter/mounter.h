@@ -192,6 +192,8 @@ struct PublicationView {
   std::string held = {};
   // Its mount is there and does not answer, or not any more (ENOTCONN): the error. Empty: it is well.
   std::string dead = {};
+  // It is being undone to be mounted again, a repair: then kUnpublishing is not its way out.
+  bool again = false;
 };
 
 // A step that a file system, or a plugin inside one, does not come back from.

@@ -399,6 +399,24 @@ TEST_F(MounterStagingTest, WhatIsMountedAgainWithItsStagingIsUnstagedFirst) {
                           "NodeUnstageVolume v1", "NodeStageVolume v1", "NodePublishVolume v1"));
 }
 
+TEST_F(MounterReconcileTest, ARepairIsNotTakenForTheWayOut) {
+  PublishRequest request = Request();
+  request.remount = true;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugins_.SetUsable(false);
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.lost"));
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
+  EXPECT_TRUE(View().publications.at(0).again);
+  EXPECT_FALSE(
+      loop_.Run(mounter_->Unpublish(Undo(request), Clock::now() + std::chrono::milliseconds(30))).ok());
+  EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
+  EXPECT_FALSE(View().publications.at(0).again) << "now it is";
+  plugins_.SetUsable(true);
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+}
+
 class MounterDeadMountTest : public MounterReconcileTest {
  protected:
   void SetUp() override {

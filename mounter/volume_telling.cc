@@ -170,7 +170,8 @@ VolumeView VolumeActor::View() const {
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
          .held = VolumeMachine::WaitsFor(p),
-         .dead = p.dead});
+         .dead = p.dead,
+         .again = p.again});
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }
