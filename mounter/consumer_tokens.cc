@@ -42,7 +42,7 @@ absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id) {
 }
 
 absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
-                                       std::vector<ConsumerToken> came, TimePoint now) {
+                                       std::vector<ConsumerToken> came, BootTime now) {
   PluginTokens tokens;
   for (const WantedToken& want : wanted) {
     const auto found = std::ranges::find(came, want.audience, &ConsumerToken::audience);

@@ -52,7 +52,7 @@ class TokenSource {
 
 // How long what a plugin was given is good for.
 struct TokenLife {
-  TimePoint since;
+  BootTime since;                   // they grow old while the machine sleeps, too
   Duration lifetime{};              // the shortest of those that are to be renewed
   std::vector<WantedToken> wanted;  // for what they were made out
 };
@@ -74,7 +74,7 @@ struct PluginTokens {
 // What came at `now`, as the plugin wants it. INTERNAL: a token that is wanted did not come, or is empty, has
 // no lifetime, or is longer than 64 KiB.
 [[nodiscard]] absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
-                                                     std::vector<ConsumerToken> came, TimePoint now);
+                                                     std::vector<ConsumerToken> came, BootTime now);
 
 // Puts them into the request, in place of what stood under their keys.
 void PassTo(const PluginTokens& tokens, ::csi::v1::NodePublishVolumeRequest* request);

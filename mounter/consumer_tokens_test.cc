@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Pair;
 
-const TimePoint kCame{seconds(1000)};
+const BootTime kCame{seconds(1000)};
 const WantedToken kVault{.audience = "vault", .name = "vault-token"};
 const WantedToken kS3{
     .audience = "s3", .name = "s3-token", .place = WantedToken::Place::kVolumeContext, .republish = true};

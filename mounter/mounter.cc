@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/boot_timer.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "mounter/journal.h"
@@ -20,6 +21,10 @@ namespace {
 constexpr size_t kPathPromise = 128;
 constexpr size_t kTargetLength =
     sizeof("/0123456789abcdef0123456789abcdef/publish/0123456789abcdef0123456789abcdef/target") - 1;
+
+// How often it is asked whether the machine has slept; less than the latter is nobody's loss.
+constexpr Duration kLookForSleep = std::chrono::seconds(10);
+constexpr Duration kShortSleep = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -141,6 +146,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
                                       awaiting, rebooted ? "the node" : "berthd"));
   }
   WatchHealth();
+  context_.scope.Spawn("sleep of the machine", WatchSleep());
   SPDLOG_INFO("{} volumes in the journal, {} with unfinished steps, {} that wait for a scheduler",
               actors.size(), unfinished, awaiting);
   co_return absl::OkStatus();
@@ -160,6 +166,19 @@ void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& key
     } else if (!told_strangers_.contains(key) && ReportStranger(*context_.paths, key, context_.events)) {
       told_strangers_.insert(key);
     }
+  }
+}
+
+Awaitable<void> MounterImpl::WatchSleep() {
+  while (true) {
+    const BootTime began = BootClock::now();
+    const TimePoint awake = Clock::now();
+    // Ends as soon as the machine is awake, if it has slept past that.
+    co_await SleepUntil(began + kLookForSleep);
+    const Duration slept = (BootClock::now() - began) - (Clock::now() - awake);
+    if (slept < kShortSleep) continue;
+    const auto actors = volumes_;
+    for (const auto& [key, actor] : actors) actor->AfterSleep();
   }
 }
 

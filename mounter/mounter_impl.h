@@ -119,6 +119,8 @@ class MounterImpl final : public Mounter {
   // Somebody may have changed the mounts of these volumes; unset: of any.
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();
+  // Wakes the volumes after the machine has slept.
+  [[nodiscard]] Awaitable<void> WatchSleep();
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);

@@ -18,7 +18,7 @@ void TokenRenewal::OnWanted(const std::vector<WantedToken>& wanted) {
   if (wanted != passed_) Hasten();
 }
 
-bool TokenRenewal::OnFailed(TimePoint now, Duration pause, std::string error) {
+bool TokenRenewal::OnFailed(BootTime now, Duration pause, std::string error) {
   due_ = now + pause;
   error_ = std::move(error);
   return failures_++ == 0;

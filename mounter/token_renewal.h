@@ -33,18 +33,18 @@ class TokenRenewal {
   // What the plugin wants now: due at once where it was given what was made out for something else.
   void OnWanted(const std::vector<WantedToken>& wanted);
   // They could not be got, or not be passed; due again after `pause`. True if it did not fail before.
-  [[nodiscard]] bool OnFailed(TimePoint now, Duration pause, std::string error);
+  [[nodiscard]] bool OnFailed(BootTime now, Duration pause, std::string error);
 
   // What it lacked has come: due at once.
-  void Hasten() { due_ = TimePoint::min(); }
+  void Hasten() { due_ = BootTime::min(); }
 
-  [[nodiscard]] TimePoint due() const { return due_; }
+  [[nodiscard]] BootTime due() const { return due_; }
   // Failures since it last succeeded, and the last one's words; 0 and empty: it is well.
   [[nodiscard]] int failures() const { return failures_; }
   [[nodiscard]] const std::string& error() const { return error_; }
 
  private:
-  TimePoint due_ = TimePoint::min();
+  BootTime due_ = BootTime::min();
   std::vector<WantedToken> passed_;
   int failures_ = 0;
   std::string error_;

@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-const TimePoint kNow{seconds(1000)};
+const BootTime kNow{seconds(1000)};
 
 TEST(TokenRenewalTest, WhatIsNotKnownIsDueAtOnce) {
   const TokenRenewal renewal;

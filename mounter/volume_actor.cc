@@ -168,15 +168,17 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       self->next_retry_at_ = WallClock::now() + std::max(Duration(0), self->next_retry_ - Clock::now());
     }
     // Until it is time, which may come earlier than it seemed.
+    self->slept_ = false;
     auto disturbed = [actor = self.get()] {
-      return !actor->queue_.empty() || actor->context_.stopping || Clock::now() >= actor->NextMove();
+      return !actor->queue_.empty() || actor->context_.stopping || actor->slept_ ||
+             Clock::now() >= actor->NextMove();
     };
     co_await self->changed_.WaitUntil(std::move(disturbed), next_move);
     if (!self->queue_.empty() || context.stopping) continue;
     if (self->Unfinished() && Clock::now() >= self->next_retry_) {
       co_await self->Settle();
       self->MendStaging();
-    } else if (Clock::now() >= self->NextRenewal()) {
+    } else if (BootClock::now() >= self->NextRenewal()) {
       co_await self->RenewTokens();
       self->MendStaging();
     }

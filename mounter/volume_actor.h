@@ -64,6 +64,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void Start();
   // The context is stopping: waits end, and nothing new begins.
   void WakeUp() { changed_.NotifyAll(); }
+  // The machine has slept, and timers stood still meanwhile: what is due by now begins.
+  void AfterSleep() {
+    slept_ = true;
+    changed_.NotifyAll();
+  }
   // Ends every request that waits, at shutdown.
   void FailAll(const absl::Status& status);
 
@@ -128,8 +133,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] TimePoint NextMove() const;
   // Whether a step, or its row, is to be tried again.
   [[nodiscard]] bool Unfinished() const { return stale_row_ || machine_.Unsettled(); }
-  [[nodiscard]] TimePoint NextRenewal() const;
-  [[nodiscard]] TimePoint RenewalOf(const PublicationKey& key) const;
+  [[nodiscard]] BootTime NextRenewal() const;
+  [[nodiscard]] BootTime RenewalOf(const PublicationKey& key) const;
   // Whether the plugin of this publication is to be given new tokens while it is published.
   [[nodiscard]] bool Renews(const PublicationKey& key) const;
   void OnTokensPassed(const PublicationKey& key, const TokenLife& life);
@@ -245,6 +250,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::shared_ptr<VolumeOperation> current_;
   Condition changed_;  // the queue, the time of the next retry, or the context's stopping
   bool working_ = false;
+  bool slept_ = false;  // since the present wait began
 
   // Of publications that are on their way; gone once they have arrived or are given up. Those that nobody
   // could read again stay while tokens are renewed, which repeats the call with them.

@@ -232,7 +232,7 @@ Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord reco
   const TimePoint until = std::min(deadline, Clock::now() + context_.options.tokens_within);
   auto came = co_await context_.options.tokens->Get(std::move(query), until);
   if (!came.ok()) co_return Annotate(came.status(), kAwaiting);
-  auto tokens = ForPlugin(wanted, *std::move(came), Clock::now());
+  auto tokens = ForPlugin(wanted, *std::move(came), BootClock::now());
   if (!tokens.ok()) co_return Annotate(tokens.status(), kAwaiting);
   co_return tokens;
 }

@@ -26,13 +26,13 @@ bool VolumeActor::Renews(const PublicationKey& key) const {
   return machine_.MayRenew(key) && WantsRenewal(context_.plugins.TokensWanted(machine_.record().plugin_id));
 }
 
-TimePoint VolumeActor::RenewalOf(const PublicationKey& key) const {
+BootTime VolumeActor::RenewalOf(const PublicationKey& key) const {
   const auto known = renewals_.find(key);
-  return known == renewals_.end() ? TimePoint::min() : known->second.due();
+  return known == renewals_.end() ? BootTime::min() : known->second.due();
 }
 
-TimePoint VolumeActor::NextRenewal() const {
-  TimePoint next = TimePoint::max();
+BootTime VolumeActor::NextRenewal() const {
+  BootTime next = BootTime::max();
   if (!context_.recovered) return next;
   for (const PublicationRecord& publication : machine_.record().publications) {
     if (Renews(publication.key)) next = std::min(next, RenewalOf(publication.key));
@@ -41,8 +41,11 @@ TimePoint VolumeActor::NextRenewal() const {
 }
 
 TimePoint VolumeActor::NextMove() const {
-  const TimePoint renewal = NextRenewal();
-  return Unfinished() ? std::min(next_retry_, renewal) : renewal;
+  const TimePoint retry = Unfinished() ? next_retry_ : TimePoint::max();
+  const BootTime renewal = NextRenewal();
+  if (renewal == BootTime::max()) return retry;
+  const BootTime now = BootClock::now();
+  return renewal <= now ? TimePoint::min() : std::min(retry, Clock::now() + (renewal - now));
 }
 
 void VolumeActor::OnTokensPassed(const PublicationKey& key, const TokenLife& life) {
@@ -63,7 +66,7 @@ void VolumeActor::OnTokensWantedChanged() {
     });
   }
   changed_.NotifyAll();
-  if (NextRenewal() != TimePoint::max()) EnsureWorking();
+  if (NextRenewal() != BootTime::max()) EnsureWorking();
 }
 
 Awaitable<void> VolumeActor::RenewTokens() {
@@ -71,7 +74,7 @@ Awaitable<void> VolumeActor::RenewTokens() {
   for (const PublicationRecord& publication : machine_.record().publications) keys.push_back(publication.key);
   for (const PublicationKey& key : keys) {
     if (!queue_.empty() || context_.stopping) co_return;
-    if (!Renews(key) || Clock::now() < RenewalOf(key)) continue;
+    if (!Renews(key) || BootClock::now() < RenewalOf(key)) continue;
     co_await RunStep({StepKind::kRenew, key});
     // What became of the mount meanwhile, or of its staging, is the kernel's to say.
     if (std::exchange(reconcile_again_, false)) Reconcile({});
@@ -90,7 +93,7 @@ void VolumeActor::AfterRenewal(const Step& step, const StepReport& report) {
     const Duration pause =
         context_.RetryAfter(renewal.failures() + 1, kFirstPause, context_.options.retry_limit);
     std::string error = fmt::format("its tokens are not renewed: {}", MessageOf(report.error));
-    const bool news = renewal.OnFailed(Clock::now(), pause, error);
+    const bool news = renewal.OnFailed(BootClock::now(), pause, error);
     if (!news) return;
     Event("volume.token_failed", step.key.consumer,
           fmt::format("{}; it stays mounted, and this is tried again", error));
