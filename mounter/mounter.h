@@ -59,7 +59,8 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
   bool operator==(const VolumeUse&) const = default;
 };
 
-// Who asked for a publication, and so whose word counts once the node has been away.
+// Who asked for a publication, and so whose word counts once the node has been away. A scheduler that
+// publishes what a caller has published takes it over; what is declared it does not get (ALREADY_EXISTS).
 enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
