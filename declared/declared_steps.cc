@@ -200,6 +200,8 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
   if (entry->state.owed->publish_context.has_value()) {
     request.publish_context = entry->state.owed->publish_context;
   }
+  BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(request.plugin_id, request.volume_id));
+  const ControllerAccess::Hold hold = access_.HoldForPublish(request.plugin_id, request.volume_id);
   const bool anew = std::exchange(entry->state.tell_anew, false);
   const TimePoint deadline = Clock::now() + kTryWithin;
   // Whoever withdraws it does not wait for a plugin that hangs: the mounter turns the work round.

@@ -53,6 +53,7 @@ class DeclaredSteps {
       : obligations_(std::move(obligations)),
         mounter_(mounter),
         plugins_(plugins),
+        access_(access),
         events_(events),
         attacher_(access, mounter) {}
 
@@ -79,6 +80,7 @@ class DeclaredSteps {
   Obligations obligations_;
   Mounter& mounter_;
   PluginControl& plugins_;
+  ControllerAccess& access_;
   EventLog& events_;
   Attacher attacher_;
 };
