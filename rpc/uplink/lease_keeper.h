@@ -12,7 +12,8 @@
 //       stays published
 //
 // What is begun is in a row before anything is done, so a berthd that ends in the middle finishes it at its
-// next start. RELEASED says what the node has seen: every consumer has ended and the kernel shows no mount.
+// next start. RELEASED says what the node has seen: every consumer that is known has ended, and the kernel
+// shows no mount.
 // That a lease ran out says no such thing of any volume.
 //
 // Owned by main, or by the link; loop thread. The mounter, the events and the rows outlive it.
