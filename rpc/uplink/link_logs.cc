@@ -133,9 +133,7 @@ std::optional<v1::LogLines> LinkLogs::NextToSend() {
     *lines.mutable_end() = std::move(end.mapped());
     return lines;
   }
-  std::optional<v1::LogLines>& at_hand = followed_.at(*number)->at_hand;
-  lines = *std::move(at_hand);
-  at_hand.reset();
+  lines = *std::exchange(followed_.at(*number)->at_hand, std::nullopt);
   changed_.NotifyAll();
   return lines;
 }

@@ -44,8 +44,8 @@ struct WrittenLines {
 class LinkLogsTest : public NodeApiTest {
  protected:
   LinkLogsTest() {
-    control_.read_log = [this](std::string plugin, LogQuery query, TimePoint deadline) {
-      return ReadLines(*written_.at(plugin), std::move(plugin), std::move(query), deadline);
+    control_.read_log = [this](const std::string& plugin, const LogQuery& query, TimePoint deadline) {
+      return ReadLines(*written_.at(plugin), plugin, query, deadline);
     };
   }
   ~LinkLogsTest() override { RunOn(loop_, logs_.Shutdown()); }
