@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tests/harness/reboot.h"
-#include "tests/harness/scheduler_test.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 namespace {

@@ -11,7 +11,7 @@
 #include <future>
 #include <string>
 
-#include "tests/harness/scheduler_test.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 namespace {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/harness/scheduler_test.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 namespace {

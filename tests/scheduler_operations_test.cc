@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tests/harness/scheduler_test.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 namespace {

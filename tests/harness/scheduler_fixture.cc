@@ -1,4 +1,4 @@
-#include "tests/harness/scheduler_test.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 
