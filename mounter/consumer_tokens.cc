@@ -43,7 +43,7 @@ absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id) {
 
 absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
                                        std::vector<ConsumerToken> came, BootTime now) {
-  PluginTokens tokens;
+  PluginTokens tokens{.secrets = {}, .volume_context = {}, .life = {}, .wanted = wanted};
   for (const WantedToken& want : wanted) {
     const auto found = std::ranges::find(came, want.audience, &ConsumerToken::audience);
     if (found == came.end()) {

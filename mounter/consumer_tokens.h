@@ -61,7 +61,8 @@ struct TokenLife {
 struct PluginTokens {
   std::map<std::string, std::string> secrets;
   std::map<std::string, std::string> volume_context;
-  std::optional<TokenLife> life;  // unset: none of them is renewed
+  std::optional<TokenLife> life;    // unset: none of them is renewed
+  std::vector<WantedToken> wanted;  // for what they were made out; empty: the plugin wanted none
 };
 
 // Whether a plugin that wants these is to be given new ones before the old ones end.

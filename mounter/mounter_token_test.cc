@@ -240,6 +240,18 @@ TEST_F(MounterTokenTest, WhatIsWantedAnewReachesWhatIsRenewedAlready) {
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 5) << "once";
 }
 
+// A file that was broken when the publish came, say.
+TEST_F(MounterTokenTest, WhatIsWantedWhenTheCallLeavesCounts) {
+  const std::vector<WantedToken> wanted = std::exchange(plugins_.tokens, {});
+  plugins_.on_find = [&] {
+    if (plugin_.Calls("NodeStageVolume") > 0) plugins_.tokens = wanted;
+  };
+  ASSERT_TRUE(Publish(Scheduled()).ok());
+  plugins_.on_find = nullptr;
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
+  EXPECT_THAT(plugin_.LastPublish().secrets(), ElementsAre(Pair("vault-token", HasSubstr("hunter2-vault-"))));
+}
+
 TEST_F(MounterTokenTest, AFailureIsToldOnceAndCostsTheMountNothing) {
   RenewSoon();
   ASSERT_TRUE(Publish(Scheduled()).ok());

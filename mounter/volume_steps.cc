@@ -269,6 +269,11 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
   if (staging)
     co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::UnavailableError(staging->why)};
   if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
+  // Its file may be another one since they were made out, and it may not have been there at all before.
+  if (context_.plugins.TokensWanted(record.plugin_id) != tokens.wanted) {
+    co_return StepReport{.outcome = CallOutcome::kRetry,
+                         .error = absl::UnavailableError("the plugin wants other tokens by now")};
+  }
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
   PassTo(tokens, &request);
   const WallTime began = WallClock::now();

@@ -141,7 +141,8 @@ bool NodeDrainer::IsHere(const UseKey& use) const {
   const auto volume = mounter_.Find(plugin, id);
   if (!volume) return false;
   return std::ranges::any_of(volume->publications, [&consumer, &name](const PublicationView& seen) {
-    return seen.consumer == consumer && seen.name == name && seen.state != PublicationState::kUnpublishing;
+    const bool leaves = seen.state == PublicationState::kUnpublishing && !seen.again;
+    return seen.consumer == consumer && seen.name == name && !leaves;
   });
 }
 

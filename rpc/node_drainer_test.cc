@@ -115,6 +115,14 @@ TEST_F(NodeDrainerTest, NothingNewIsAdmittedAndWhatIsHereIsConfirmed) {
   EXPECT_TRUE(Admits(Of("v", "new")).ok());
 }
 
+TEST_F(NodeDrainerTest, WhatIsUndoneToBeMountedAgainIsHere) {
+  PublicationView& repaired = mounter_.Add("p", "v", "here").publications[0];
+  repaired.state = PublicationState::kUnpublishing;
+  repaired.again = true;
+  ASSERT_TRUE(Begin().ok());
+  EXPECT_TRUE(Admits(Of("v", "here")).ok());
+}
+
 TEST_F(NodeDrainerTest, APublishThatWasAdmittedBeforeIsJoinedAndCounted) {
   {
     const auto admitted = drainer_->Admit(Of("v", "c"));

@@ -167,10 +167,12 @@ void CheckExpansion(const v1::ExpandOperation& expand, Mistakes& mistakes) {
 void CheckTimeout(const v1::Operation& operation, Mistakes& mistakes) {
   if (!operation.has_timeout()) return;
   const auto& timeout = operation.timeout();
-  const bool positive =
-      timeout.seconds() >= 0 && timeout.nanos() >= 0 && (timeout.seconds() > 0 || timeout.nanos() > 0);
-  if (!positive ||
-      timeout.seconds() > std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count()) {
+  constexpr int64_t kLongest = std::chrono::duration_cast<std::chrono::seconds>(kLongestTimeout).count();
+  const bool whole = timeout.nanos() >= 0 && timeout.nanos() <= 999'999'999;
+  const bool positive = timeout.seconds() > 0 || (timeout.seconds() == 0 && timeout.nanos() > 0);
+  const bool in_time =
+      timeout.seconds() < kLongest || (timeout.seconds() == kLongest && timeout.nanos() == 0);
+  if (!whole || !positive || !in_time) {
     mistakes.Add("timeout", "must be above zero, and 24 h at most");
   }
 }

@@ -170,8 +170,9 @@ TEST(OperationCheckTest, ATimeoutIsAboveZeroAndADayAtMost) {
   for (const char* taken : {"seconds: 86400", "nanos: 1", "seconds: 1 nanos: 999999999"}) {
     EXPECT_EQ(MistakesOf(OperationOf("timeout { " + std::string(taken) + " }" + stats)), "") << taken;
   }
-  for (const char* refused : {"", "seconds: 86401", "seconds: -1", "nanos: -1", "seconds: 5 nanos: -1",
-                              "seconds: 9223372036854775807", "seconds: -9223372036854775808"}) {
+  for (const char* refused :
+       {"", "seconds: 86400 nanos: 1", "nanos: 1000000000", "seconds: 86401", "seconds: -1", "nanos: -1",
+        "seconds: 5 nanos: -1", "seconds: 9223372036854775807", "seconds: -9223372036854775808"}) {
     EXPECT_EQ(MistakesOf(OperationOf("timeout { " + std::string(refused) + " }" + stats)),
               "timeout: must be above zero, and 24 h at most")
         << refused;

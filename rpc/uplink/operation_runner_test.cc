@@ -177,8 +177,11 @@ TEST_F(OperationRunnerTest, EachLeverOfAPluginIsPulledAndAnsweredWithThePlugin) 
 }
 
 TEST_F(OperationRunnerTest, AControllersCallHasTheOperationsDeadlineAndItsOwnOutcome) {
+  const std::string create =
+      "controller { plugin_id: 'p' create { name: 'new' volume_capabilities { mount {} "
+      "access_mode { mode: SINGLE_NODE_WRITER } } } }";
   controller_result_.answer.mutable_create()->mutable_volume()->set_volume_id("new");
-  const v1::OperationResult done = Run("controller { plugin_id: 'p' create { name: 'new' } }");
+  const v1::OperationResult done = Run(create);
   EXPECT_EQ(done.outcome(), v1::OUTCOME_DONE);
   EXPECT_EQ(done.controller().create().volume().volume_id(), "new");
   ASSERT_THAT(controller_calls_, SizeIs(1));
@@ -188,7 +191,7 @@ TEST_F(OperationRunnerTest, AControllersCallHasTheOperationsDeadlineAndItsOwnOut
   controller_result_.status = absl::NotFoundError("there is none\x1b");
   for (const v1::Outcome outcome : {v1::OUTCOME_REFUSED, v1::OUTCOME_FAILED, v1::OUTCOME_UNCERTAIN}) {
     controller_result_.outcome = outcome;
-    const v1::OperationResult failed = Run("controller { plugin_id: 'p' create { name: 'new' } }");
+    const v1::OperationResult failed = Run(create);
     EXPECT_EQ(failed.outcome(), outcome);
     EXPECT_EQ(failed.code(), static_cast<int>(absl::StatusCode::kNotFound));
     EXPECT_EQ(failed.answer_case(), v1::OperationResult::ANSWER_NOT_SET);
