@@ -122,23 +122,23 @@ TEST_F(ControllerCallsTest, AtTheDeadlineAChangeIsUncertainAndAQuestionIsNot) {
   for (const char* rpc : {"ControllerPublishVolume", "DeleteVolume", "ControllerGetVolume"}) {
     fake_->Fail(rpc, {grpc::StatusCode::ABORTED, "an operation is pending"});
   }
-  const Result attach = Do(CallOf(Kind::kAttach), milliseconds(60));
+  const Result attach = Do(CallOf(Kind::kAttach), milliseconds(600));
   // The last try may just be under way.
   EXPECT_THAT(attach.status.code(), AnyOf(absl::StatusCode::kAborted, absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(attach.outcome, v1::OUTCOME_UNCERTAIN);
   EXPECT_GT(fake_->Calls("ControllerPublishVolume"), 1);
-  EXPECT_EQ(Do(CallOf(Kind::kDelete), milliseconds(20)).outcome, v1::OUTCOME_UNCERTAIN);
-  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(20)).outcome, v1::OUTCOME_RETRY);
+  EXPECT_EQ(Do(CallOf(Kind::kDelete), milliseconds(400)).outcome, v1::OUTCOME_UNCERTAIN);
+  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(400)).outcome, v1::OUTCOME_RETRY);
 }
 
 TEST_F(ControllerCallsTest, APluginThatNeverAnswersIsLeftAtTheDeadline) {
   AddAblePlugin();
   fake_->Hang("CreateVolume");
-  const Result result = Do(CallOf(Kind::kCreate), milliseconds(50));
+  const Result result = Do(CallOf(Kind::kCreate), milliseconds(500));
   EXPECT_EQ(result.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(result.outcome, v1::OUTCOME_UNCERTAIN);
   fake_->Hang("ControllerGetVolume");
-  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(50)).outcome, v1::OUTCOME_RETRY);
+  EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(500)).outcome, v1::OUTCOME_RETRY);
   EXPECT_TRUE(fake_->WaitForCancelled("ControllerGetVolume", 1)) << "nobody needs the answer to a question";
   EXPECT_EQ(fake_->Cancelled("CreateVolume"), 0) << "what changes something goes on";
 }
