@@ -16,8 +16,8 @@
 //
 // Events: scheduler.connected, scheduler.lost (a stream that was up, or the first attempt that reaches
 // nobody: once, with why, however many fail after it), scheduler.refused (it is not ours, or refuses us: once
-// for each reason, until there is a stream again), scheduler.untold (of more ended consumers than are kept the
-// oldest are told no more: once, until none waits for an acknowledgement).
+// for each reason, until there is a stream again), scheduler.untold (of more ended consumers than are kept
+// the oldest are told no more: once, until none waits for an acknowledgement).
 #pragma once
 
 #include <functional>
