@@ -104,6 +104,34 @@ TEST_F(UplinkTest, AnAcknowledgedOperationIsNotRunAgainNotEvenAfterARestart) {
   EXPECT_THAT(rows_.rows, Not(Contains(Key("acknowledged/7"))));
 }
 
+TEST_F(UplinkTest, Fault31OperationsThatOvertakeEachOtherAreEachDoneOnce) {
+  control_.Add("p");
+  mounter_.hang = true;
+  Start();
+  Greet();
+  Say(Publish(8, "w"));
+  Say(Publish(7, "v"));
+  Until([this] { return mounter_.publishing == 2; }, "both");
+  SayAcknowledged({7});  // Nobody can have its result.
+  mounter_.Release();
+  EXPECT_EQ(AwaitResult(7).outcome(), v1::OUTCOME_DONE);
+  EXPECT_EQ(AwaitResult(8).outcome(), v1::OUTCOME_DONE);
+  EXPECT_THAT(mounter_.volumes, SizeIs(2));
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2);
+  EXPECT_EQ(AwaitResult(7).outcome(), v1::OUTCOME_DONE) << "it was not acknowledged";
+}
+
+TEST_F(UplinkTest, Fault31WhatIsSettledBeforeItArrivesIsNotDone) {
+  control_.Add("p");
+  Start();
+  Greet();
+  SayAcknowledged({}, 10);
+  Say(Publish(9));
+  EXPECT_EQ(AwaitResult(9).refusal(), v1::SETTLED);
+  EXPECT_THAT(mounter_.volumes, IsEmpty());
+}
+
 TEST_F(UplinkTest, AnOperationThatIsSettledWhileItRunsLeavesNoResultOnTheDisk) {
   control_.Add("p");
   mounter_.hang = true;
