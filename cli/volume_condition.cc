@@ -143,6 +143,12 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
                           .next = "",
                           .tone = Tone::kCareful});
   }
+  if (volume.condition().abnormal()) {
+    conditions.push_back({.word = "abnormal",
+                          .text = "its plugin says of it: " + volume.condition().message(),
+                          .next = "",
+                          .tone = Tone::kCareful});
+  }
   return conditions;
 }
 

@@ -108,11 +108,13 @@ TEST(VolumeConditionTest, TheWorstComesFirst) {
   volume.set_uncertain(true);
   volume.set_owed_expansion_bytes(int64_t{2} << 30);
   volume.set_last_error("it failed");
+  volume.mutable_condition()->set_abnormal(true);
+  volume.mutable_condition()->set_message("a disk is missing");
   volume.mutable_stuck()->set_on("NodeUnpublishVolume");
   volume.mutable_publications(0)->set_held("after a reboot");
   std::string words;
   for (const Condition& condition : ConditionsOf(volume, kNowTime)) words += condition.word + "|";
-  EXPECT_EQ(words, "stuck|held|failing|uncertain|to be grown|");
+  EXPECT_EQ(words, "stuck|held|failing|uncertain|to be grown|abnormal|");
 }
 
 TEST(VolumeConditionTest, AFailureSaysWhenItIsTriedAgain) {

@@ -204,6 +204,14 @@ struct StuckView {
   WallTime since;
 };
 
+// What a plugin said of a volume (CSI's VolumeCondition). It informs, and drives nothing.
+struct ConditionView {
+  bool abnormal = false;
+  std::string message;  // the plugin's words, printable
+
+  bool operator==(const ConditionView&) const = default;
+};
+
 struct VolumeView {
   std::string plugin_id;
   std::string volume_id;
@@ -221,6 +229,8 @@ struct VolumeView {
   std::optional<StuckView> stuck;
   // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
   int64_t owed_expansion_bytes = 0;
+  // With the last NodeGetVolumeStats since it came here; unset: none was told.
+  std::optional<ConditionView> condition = {};
 };
 
 // What a consumer's runtime needs to use a publication.

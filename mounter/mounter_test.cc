@@ -415,6 +415,21 @@ TEST_F(MounterTest, StatsBypassTheQueueAndShareOneCall) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_F(MounterTest, WhatThePluginSaysOfAVolumesConditionIsShownUntilItSaysOtherwise) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  ASSERT_TRUE(loop_.Run(mounter_->Stats("hp", "v1", Soon())).ok());
+  EXPECT_FALSE(View().condition.has_value());
+  plugin_.SayCondition(true, "a disk\x1b is missing");
+  ASSERT_TRUE(loop_.Run(mounter_->Stats("hp", "v1", Soon())).ok());
+  ASSERT_TRUE(View().condition.has_value());
+  EXPECT_TRUE(View().condition->abnormal);
+  EXPECT_THAT(View().condition->message, HasSubstr("is missing"));
+  EXPECT_THAT(View().condition->message, Not(HasSubstr("\x1b")));
+  plugin_.SayCondition(false, "");
+  ASSERT_TRUE(loop_.Run(mounter_->Stats("hp", "v1", Soon())).ok());
+  EXPECT_FALSE(View().condition->abnormal);
+}
+
 TEST_F(MounterTest, ExpandsOnTheNode) {
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 << 20);

@@ -437,6 +437,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   Remainders::Rows remainders;
   if (!machine_.present()) {
     machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
+    condition_.reset();
     remainders = TakeOverOwed();
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};

@@ -237,6 +237,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] std::string ErrorOf(const PublicationRecord& publication) const;
   void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
+  void NoteCondition(const ::csi::v1::NodeGetVolumeStatsResponse& stats);
   // "NodeStageVolume has run for 12 s for consumer web": what others wait for.
   [[nodiscard]] std::string WhatRuns() const;
 
@@ -261,6 +262,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::map<PublicationKey, uint64_t> renewed_over_;
   bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
+  std::optional<ConditionView> condition_;  // as the stats last told it
   // What an operator allowed for the unpublish that runs.
   bool force_ = false;
   bool lazy_ = false;

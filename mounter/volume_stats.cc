@@ -23,9 +23,22 @@ struct VolumeActor::SharedStats {
                              TimePoint deadline) {
     self->result = co_await client->NodeGetVolumeStats(std::move(request), deadline);
     if (actor->stats_ == self) actor->stats_.reset();
+    if (self->result->ok()) actor->NoteCondition(**self->result);
     self->finished.NotifyAll();
   }
 };
+
+void VolumeActor::NoteCondition(const ::csi::v1::NodeGetVolumeStatsResponse& stats) {
+  if (!machine_.present()) return;
+  std::optional<ConditionView> told;
+  if (stats.has_volume_condition()) {
+    told = {.abnormal = stats.volume_condition().abnormal(),
+            .message = Printable(stats.volume_condition().message())};
+  }
+  if (told == condition_) return;
+  condition_ = std::move(told);
+  TellView();
+}
 
 Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::Stats(
     std::shared_ptr<VolumeActor> self, TimePoint deadline) {

@@ -180,6 +180,7 @@ VolumeView VolumeActor::View() const {
   view.running_since = running_since_;
   view.stuck = machine_.stuck();
   view.owed_expansion_bytes = record.owed_expansion_bytes;
+  view.condition = condition_;
   return view;
 }
 

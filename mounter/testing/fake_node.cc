@@ -84,6 +84,13 @@ void FakeNode::LeaveTargets(bool leave) {
   leave_targets_ = leave;
 }
 
+void FakeNode::SayCondition(bool abnormal, const std::string& message) {
+  const std::scoped_lock lock(mutex_);
+  condition_.emplace();
+  condition_->set_abnormal(abnormal);
+  condition_->set_message(message);
+}
+
 void FakeNode::MountAnew(bool anew) {
   const std::lock_guard lock(mutex_);
   mount_anew_ = anew;
@@ -311,6 +318,7 @@ grpc::Status FakeNode::NodeGetVolumeStats(grpc::ServerContext* context,
     usage->set_total(1000);
     usage->set_used(10);
     usage->set_available(990);
+    if (condition_) *response->mutable_volume_condition() = *condition_;
     return published_.contains(request->volume_path())
                ? grpc::Status::OK
                : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void LeaveTargets(bool leave);
   // What is published is taken down and mounted once more when it is published again.
   void MountAnew(bool anew);
+  // Its stats tell a condition from now on.
+  void SayCondition(bool abnormal, const std::string& message);
   // Lets those that hang answer.
   void Release();
 
@@ -120,6 +123,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   bool ignore_readonly_ = false;
   bool leave_targets_ = false;
   bool mount_anew_ = false;
+  std::optional<::csi::v1::VolumeCondition> condition_;
   int released_ = 0;
   bool stopping_ = false;
 };
