@@ -20,6 +20,7 @@ enum FrameType : unsigned char {
   kWindowUpdate = 8,
   kContinuation = 9,
 };
+constexpr size_t kHeadBytes = 9;
 constexpr unsigned kEndStream = 0x1;
 constexpr unsigned kIsAnswer = 0x1;  // of SETTINGS and PING
 constexpr unsigned kEndHeaders = 0x4;
@@ -29,18 +30,9 @@ constexpr unsigned kEndHeaders = 0x4;
 absl::StatusOr<size_t> FrameGuard::Take(std::string_view bytes, TimePoint now) {
   BERTH_RETURN_IF_ERROR(TakeGreeting(&bytes));
   size_t frames = 0;
-  while (!bytes.empty()) {
-    if (frame_left_ > 0) {
-      const size_t passed = std::min(frame_left_, bytes.size());
-      frame_left_ -= passed;
-      bytes.remove_prefix(passed);
-      continue;
-    }
-    head_[head_filled_++] = static_cast<unsigned char>(bytes.front());
-    bytes.remove_prefix(1);
-    if (head_filled_ < head_.size()) continue;
-    head_filled_ = 0;
-    if (head_[3] != kWindowUpdate) ++frames;
+  while (const auto piece = reader_.Next(&bytes)) {
+    if (!piece->begins) continue;
+    if (reader_.frame().type != kWindowUpdate) ++frames;
     BERTH_RETURN_IF_ERROR(BeginFrame(now));
   }
   return frames;
@@ -55,16 +47,11 @@ absl::Status FrameGuard::TakeGreeting(std::string_view* bytes) {
 }
 
 absl::Status FrameGuard::BeginFrame(TimePoint now) {
-  const size_t length = size_t{head_[0]} << 16 | size_t{head_[1]} << 8 | head_[2];
-  const unsigned flags = head_[4];
-  const uint32_t stream =
-      (uint32_t{head_[5]} << 24 | uint32_t{head_[6]} << 16 | uint32_t{head_[7]} << 8 | uint32_t{head_[8]}) &
-      0x7fffffffU;
-  frame_left_ = length;
-  switch (head_[3]) {
+  const auto& [length, type, flags, stream] = reader_.frame();
+  switch (type) {
     case kHeaders:
     case kContinuation: {
-      const bool first = head_[3] == kHeaders;
+      const bool first = type == kHeaders;
       BERTH_RETURN_IF_ERROR(BeginHeaders(length, first, (flags & kEndHeaders) != 0));
       // Of a continuation the flag says nothing.
       if (first && (flags & kEndStream) != 0) EndRequest(stream);
@@ -88,7 +75,7 @@ absl::Status FrameGuard::BeginFrame(TimePoint now) {
 absl::Status FrameGuard::BeginHeaders(size_t length, bool first, bool last) {
   if (first) headers_ = 0;
   // The frames count, too: they may be empty.
-  headers_ += head_.size() + length;
+  headers_ += kHeadBytes + length;
   if (headers_ > limits_.headers) {
     return absl::ResourceExhaustedError(
         fmt::format("headers of more than {} bytes have begun", limits_.headers));

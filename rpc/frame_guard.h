@@ -17,13 +17,13 @@
 
 #include <absl/status/statusor.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string_view>
 
 #include "base/clock.h"
+#include "rpc/frame_reader.h"
 
 namespace berth {
 
@@ -57,9 +57,7 @@ class FrameGuard {
 
   FrameLimits limits_;
   size_t greeted_ = 0;  // bytes of the greeting that came
-  std::array<unsigned char, 9> head_{};
-  size_t head_filled_ = 0;
-  size_t frame_left_ = 0;
+  FrameReader reader_;
   size_t headers_ = 0;                   // bytes of the block that is coming
   std::map<uint32_t, size_t> requests_;  // by stream: those that are not complete, with what came of them
   size_t in_requests_ = 0;               // of all of them

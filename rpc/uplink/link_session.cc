@@ -286,13 +286,12 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
     if (!object) continue;
     const std::string text = object->SerializeAsString();
     const size_t hash = std::hash<std::string>{}(text);
+    // What is acknowledged has a number, and leaves without a removal: it would stay here.
     if (change->removed) {
       told_.erase(change->key);
-    } else if (change->key.number != 0) {
-      // What is acknowledged leaves without a removal, and would stay here; its owner tells it when it
-      // changes.
-    } else if (const auto [told, first] = told_.try_emplace(change->key, hash); !first) {
-      if (std::exchange(told->second, hash) == hash) continue;
+    } else if (change->key.number == 0) {
+      const auto [told, first] = told_.try_emplace(change->key, hash);
+      if (!first && std::exchange(told->second, hash) == hash) continue;
     }
     bytes += text.size();
     *state.add_objects() = *std::move(object);

@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "rpc/frame_reader.h"
+
 namespace berth {
 
 class MessageGuard {
@@ -32,23 +34,12 @@ class MessageGuard {
   [[nodiscard]] absl::Status Take(std::string_view bytes);
 
  private:
-  // So many bytes that are kept until there are enough of them.
-  template <size_t kSize>
-  struct Head {
-    std::array<unsigned char, kSize> bytes{};
-    size_t filled = 0;
-
-    // Takes what it needs of `from`; true: it is whole, and empty again.
-    bool Fill(std::string_view* from);
-  };
-
   [[nodiscard]] absl::Status TakeData(std::string_view data);
 
   uint32_t limit_;
-  Head<9> frame_;
-  size_t frame_left_ = 0;
-  bool is_data_ = false;
-  Head<5> message_;
+  FrameReader reader_;
+  std::array<unsigned char, 5> head_{};  // of a message
+  size_t filled_ = 0;                    // of it
   size_t message_left_ = 0;
 };
 
