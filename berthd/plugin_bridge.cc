@@ -95,7 +95,8 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
   return Entry{.client = connection->client,
                .facts = *plugin->facts,
                .refuses_new = std::move(refuses_new),
-               .volumes_path = connection->incarnation.volumes_path};
+               .volumes_path = connection->incarnation.volumes_path,
+               .pid = plugin->pid};
 }
 
 Awaitable<void> PluginBridge::WaitUsable(std::string plugin_id, TimePoint deadline) {

@@ -109,10 +109,10 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
   }();
   if (!answer.ok()) return Advised(node, options, answer.status());
   if (answer->may_live_on()) {
-    session.output.Note(
-        fmt::format("the file system of {} may live on and be written to, until those who use it end or its "
-                    "server is back: it is not mounted here any more, and not free",
-                    Shown(options.volume)));
+    session.output.Note(fmt::format(
+        "{} is not free: {}. It is released by itself once that has ended (berthctl volume explain)",
+        Shown(options.volume),
+        answer->still_used().empty() ? "it may still be used and written to" : answer->still_used()));
   }
   if (session.output.json()) {
     session.output.Json(*answer);

@@ -167,7 +167,8 @@ class VolumeExamination {
     const std::string& error = volume_.record.last_error;
     const std::string_view aim = VolumesAim();
     if (!error.empty() && !aim.empty() && !told.contains(error)) {
-      Add(Severity::kWarning, "volume.failing", {}, fmt::format("not {} yet: {}; {}", aim, error, NextTry()));
+      Add(Severity::kWarning, volume_.view.may_live_on ? "volume.in_use" : "volume.failing", {},
+          fmt::format("not {} yet: {}; {}", aim, error, NextTry()));
       told.insert(error);
     }
     return !told.empty();

@@ -71,10 +71,17 @@ std::string DescribeHolders(const std::vector<MountHolder>& holders) {
   std::string text;
   for (size_t i = 0; i < holders.size() && i < kShown; ++i) {
     const MountHolder& holder = holders[i];
+    text += i == 0 ? "" : "; ";
+    const std::string how = Printable(holder.how, 256);
+    // A mount that no process stands for.
+    if (holder.pid == 0) {
+      text += how;
+      continue;
+    }
     text += fmt::format(
-        "{}pid {} ({}){}: {}", i == 0 ? "" : "; ", holder.pid, Printable(holder.command, 64),
+        "pid {} ({}){}{}{}", holder.pid, Printable(holder.command, 64),
         holder.consumer.empty() ? "" : fmt::format(" of consumer {}", Printable(holder.consumer, 128)),
-        Printable(holder.how, 256));
+        how.starts_with("in ") ? " " : ": ", how);
   }
   if (holders.size() > kShown) text += fmt::format("; and {} more", holders.size() - kShown);
   return text;

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -546,6 +548,55 @@ Awaitable<absl::StatusOr<FileContent>> MountHelper::ReadFile(std::string path, s
   absl::StatusOr<FileContent> content = ParseRead(*output, what);
   explicit_bzero(output->data(), output->size());
   co_return content;
+}
+
+Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, TimePoint deadline) {
+  const std::string number = fmt::format("{}:{}", major(device), minor(device));
+  const std::string what = "look for the file system with device number " + number;
+  const auto output = co_await Run(Kind::kRead, what, {"superblock", number}, deadline);
+  if (ErrnoOf(output.status()) == ENOSYS || ErrnoOf(output.status()) == EPERM) {
+    co_return absl::UnimplementedError(fmt::format("{}", MessageOf(output.status())));
+  }
+  if (!output.ok()) co_return output.status();
+  if (output->starts_with("alive 1")) co_return true;
+  if (output->starts_with("alive 0")) co_return false;
+  co_return absl::InternalError(what + ": the helper did not say what it found");
+}
+
+Awaitable<absl::StatusOr<std::vector<pid_t>>> MountHelper::Users(std::vector<uint64_t> mounts,
+                                                                 std::vector<dev_t> devices,
+                                                                 TimePoint deadline) {
+  std::vector<std::string> arguments{"users"};
+  for (const uint64_t id : mounts) {
+    arguments.emplace_back("--mount");
+    arguments.push_back(fmt::format("{}", id));
+  }
+  for (const dev_t device : devices) {
+    arguments.emplace_back("--device");
+    arguments.push_back(fmt::format("{}:{}", major(device), minor(device)));
+  }
+  const std::string what = fmt::format("look for {}", fmt::join(arguments, " "));
+  const auto output = co_await Run(Kind::kRead, what, arguments, deadline);
+  if (!output.ok()) co_return output.status();
+  std::vector<pid_t> pids;
+  for (const auto line : *output | std::views::split('\n')) {
+    constexpr std::string_view kLead = "user ";
+    const std::string_view text(line.begin(), line.end());
+    if (!text.starts_with(kLead)) continue;
+    if (const auto pid = NumberAt(text.substr(kLead.size()))) pids.push_back(*pid);
+  }
+  co_return pids;
+}
+
+Awaitable<absl::StatusOr<bool>> MountHelper::DeviceIsClaimed(dev_t device, TimePoint deadline) {
+  const std::string number = fmt::format("{}:{}", major(device), minor(device));
+  const auto output =
+      co_await Run(Kind::kRead, "open block device " + number, {"exclusive", number}, deadline);
+  if (output.ok()) co_return false;
+  const std::optional<int> error = ErrnoOf(output.status());
+  if (error == EBUSY) co_return true;
+  if (error == ENOENT || error == ENODEV || error == ENXIO) co_return false;
+  co_return output.status();
 }
 
 }  // namespace berth

@@ -95,6 +95,22 @@ class MountHelper {
   [[nodiscard]] Awaitable<absl::StatusOr<FileContent>> ReadFile(std::string path, size_t limit,
                                                                 TimePoint deadline);
 
+  // Whether the kernel has a file system with this device number, mounted anywhere or not any more.
+  // DEADLINE_EXCEEDED while it is being ended, or does not answer. UNIMPLEMENTED: this kernel cannot be
+  // asked.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> SuperblockIsAlive(dev_t device, TimePoint deadline);
+
+  // Processes that have a file of one of these mounts (PathFacts::mount_id) open or mapped or a directory of
+  // it for their own, also where the mount was detached; and those that have one of the block devices open.
+  // At most 64.
+  [[nodiscard]] Awaitable<absl::StatusOr<std::vector<pid_t>>> Users(std::vector<uint64_t> mounts,
+                                                                    std::vector<dev_t> devices,
+                                                                    TimePoint deadline);
+
+  // Whether the kernel itself uses a block device: as a mount, swap, or part of another device. False where
+  // there is no such device.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> DeviceIsClaimed(dev_t device, TimePoint deadline);
+
   // Those left behind, the oldest first.
   [[nodiscard]] std::vector<StuckHelper> stuck() const;
 

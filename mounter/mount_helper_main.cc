@@ -18,10 +18,19 @@
 //   [--recursive]
 //       the root of the mount at PATH, or a block device there; --recursive: owner and group of everything
 //       beneath, too, through no mount and no symlink. What is so already is not touched.
+//   berth-mount-helper superblock DEVICE
+//       asks the kernel for a mounted file system with this device number, as "MAJOR:MINOR", wherever it is
+//       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system.
+//   berth-mount-helper users [--mount ID]... [--device DEVICE]...
+//       prints "user PID" for each process, 64 at most, with an open or mapped file, a working or a root
+//       directory on the mount with the kernel's id ID, or with the block device DEVICE open
+//   berth-mount-helper exclusive DEVICE
+//       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
+//       is mounted, swap, or part of another device
 //
-// umount, statvfs and permissions print their answer, or "ok", and end with 0, else "errno E" and 1. Usage
-// mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own umount would read
-// the whole mount table first; what berthd unmounts here it knows by its path.
+// umount, statvfs, permissions and exclusive print their answer, or "ok", and end with 0, else "errno E"
+// and 1. Usage mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own
+// umount would read the whole mount table first; what berthd unmounts here it knows by its path.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
@@ -30,6 +39,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -52,7 +62,10 @@ int Usage() {
       "       berth-mount-helper read PATH LIMIT\n"
       "       berth-mount-helper probe PATH...\n"
       "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
-      "                                           [--label TEXT] [--recursive]\n",
+      "                                           [--label TEXT] [--recursive]\n"
+      "       berth-mount-helper superblock MAJOR:MINOR\n"
+      "       berth-mount-helper users [--mount ID]... [--device MAJOR:MINOR]...\n"
+      "       berth-mount-helper exclusive MAJOR:MINOR\n",
       stderr);
   return 2;
 }
@@ -314,6 +327,146 @@ int SetPermissions(int argc, char** argv) {
   return Answered(Apply(argv[2], want));
 }
 
+// --- superblock, users, exclusive ---
+
+bool Device(const char* text, dev_t* device) {
+  unsigned long numbers[2] = {0, 0};
+  const char* const colon = std::strchr(text, ':');
+  char first[16];
+  if (colon == nullptr || static_cast<size_t>(colon - text) >= sizeof first) return false;
+  std::memcpy(first, text, static_cast<size_t>(colon - text));
+  first[colon - text] = '\0';
+  if (!Number(first, 10, 0xFFF, &numbers[0]) || !Number(colon + 1, 10, 0xFFFFF, &numbers[1])) return false;
+  *device = makedev(numbers[0], numbers[1]);
+  return true;
+}
+
+int Superblock(const char* text) {
+  dev_t device = 0;
+  if (!Device(text, &device)) return Usage();
+#ifdef SYS_ustat
+  // The kernel's own form of a number: 12 bits major, 20 bits minor. What it writes is of no interest.
+  const unsigned number = (minor(device) & 0xFFU) | (major(device) << 8U) | ((minor(device) & ~0xFFU) << 12U);
+  char ignored[256];
+  if (syscall(SYS_ustat, number, ignored) == 0) {
+    std::puts("alive 1");
+    return 0;
+  }
+  if (errno == EINVAL) {
+    std::puts("alive 0");
+    return 0;
+  }
+  // A file system that is there, and whose own answer failed (a dead server), is there.
+  if (errno != ENOSYS && errno != EPERM) {
+    std::puts("alive 1");
+    return 0;
+  }
+  return Answered(errno);
+#else
+  return Answered(ENOSYS);
+#endif
+}
+
+constexpr int kUsers = 64;
+constexpr int kWanted = 64;
+
+struct WantedUse {
+  unsigned long long mounts[kWanted];
+  int mount_count = 0;
+  dev_t devices[kWanted];
+  int device_count = 0;
+};
+
+// Whether what the link `name` in `directory` leads to is one of those wanted. Wakes no file system.
+bool Uses(int directory, const char* name, const WantedUse& want) {
+  // The unique id where the kernel has it (6.8), as PathFacts::mount_id.
+  constexpr unsigned kUniqueMountId = 0x4000;
+  struct statx info{};
+  const unsigned mask = STATX_TYPE | STATX_MNT_ID | kUniqueMountId;
+  if (statx(directory, name, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, mask, &info) != 0) return false;
+  for (int i = 0; i < want.mount_count; ++i) {
+    if (info.stx_mnt_id == want.mounts[i]) return true;
+  }
+  if (!S_ISBLK(info.stx_mode)) return false;
+  for (int i = 0; i < want.device_count; ++i) {
+    if (makedev(info.stx_rdev_major, info.stx_rdev_minor) == want.devices[i]) return true;
+  }
+  return false;
+}
+
+bool AnyUses(int process, const char* links, const WantedUse& want) {
+  const int fd = openat(process, links, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return false;
+  DIR* const entries = fdopendir(fd);
+  if (entries == nullptr) {
+    close(fd);
+    return false;
+  }
+  bool uses = false;
+  while (const dirent* const entry = uses ? nullptr : readdir(entries)) {
+    if (entry->d_name[0] != '.') uses = Uses(dirfd(entries), entry->d_name, want);
+  }
+  closedir(entries);
+  return uses;
+}
+
+int Users(int argc, char** argv) {
+  WantedUse want;
+  for (int i = 2; i + 1 < argc; i += 2) {
+    unsigned long id = 0;
+    if (std::strcmp(argv[i], "--mount") == 0 && want.mount_count < kWanted &&
+        Number(argv[i + 1], 10, ~0UL, &id)) {
+      want.mounts[want.mount_count++] = id;
+    } else if (std::strcmp(argv[i], "--device") != 0 || want.device_count == kWanted ||
+               !Device(argv[i + 1], &want.devices[want.device_count++])) {
+      return Usage();
+    }
+  }
+  if (argc % 2 != 0 || want.mount_count + want.device_count == 0) return Usage();
+  DIR* const processes = opendir("/proc");
+  if (processes == nullptr) return Answered(errno);
+  int told = 0;
+  while (const dirent* const entry = told < kUsers ? readdir(processes) : nullptr) {
+    unsigned long pid = 0;
+    if (!Number(entry->d_name, 10, 0x7FFFFFFFUL, &pid)) continue;
+    const int process = openat(dirfd(processes), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (process < 0) continue;
+    if (Uses(process, "cwd", want) || Uses(process, "root", want) || AnyUses(process, "fd", want) ||
+        AnyUses(process, "map_files", want)) {
+      std::printf("user %lu\n", pid);
+      ++told;
+    }
+    close(process);
+  }
+  closedir(processes);
+  return 0;
+}
+
+int Exclusive(const char* text) {
+  dev_t device = 0;
+  if (!Device(text, &device)) return Usage();
+  char sysfs[64];
+  std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u/uevent", major(device), minor(device));
+  FILE* const uevent = std::fopen(sysfs, "re");
+  if (uevent == nullptr) return Answered(errno);
+  char line[256];
+  char path[300] = "";
+  while (std::fgets(line, sizeof line, uevent) != nullptr) {
+    if (std::strncmp(line, "DEVNAME=", 8) != 0) continue;
+    line[std::strcspn(line, "\n")] = '\0';
+    std::snprintf(path, sizeof path, "/dev/%s", line + 8);
+  }
+  std::fclose(uevent);
+  const int fd = open(path, O_PATH | O_CLOEXEC);
+  if (fd < 0) return Answered(errno);
+  // The name may be another device's by now, or somebody's file.
+  struct stat is{};
+  if (fstat(fd, &is) != 0 || !S_ISBLK(is.st_mode) || is.st_rdev != device) return Answered(ENODEV);
+  char self[64];
+  std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+  return Answered(open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) < 0 ? errno : 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -324,5 +477,8 @@ int main(int argc, char** argv) {
   if (std::strcmp(operation, "read") == 0) return argc == 4 ? Read(argv[2], argv[3]) : Usage();
   if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
+  if (std::strcmp(operation, "superblock") == 0) return argc == 3 ? Superblock(argv[2]) : Usage();
+  if (std::strcmp(operation, "users") == 0) return Users(argc, argv);
+  if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
   return Usage();
 }

@@ -105,8 +105,8 @@ class Scan {
     });
     for (const auto& [name, pid] : named_) {
       const Candidate candidate{.pid = pid, .table = &tables_.at(name)};
-      Tell(candidate, fmt::format("mount namespace of pid {}, where it lies at {}", pid,
-                                  Shown(candidate.table->targets.front())));
+      Tell(candidate,
+           fmt::format("in another mount namespace, mounted at {}", Shown(candidate.table->targets.front())));
     }
     std::vector<Candidate> others;
     for (const Candidate& candidate : candidates) {

@@ -53,20 +53,33 @@ void MounterImpl::Uses(const std::string& consumer, const std::string& key, bool
 }
 
 void MounterImpl::TellForgotten(const Remainder& forgotten) {
-  std::string what;
-  if (forgotten.may_live_on) what = "that its file system may live on";
-  if (forgotten.owed_expansion_bytes > 0) {
-    what += fmt::format("{}that the node owes it an expansion to {} bytes", what.empty() ? "" : ", and ",
-                        forgotten.owed_expansion_bytes);
-  }
   context_.events.Append(
       {.type = "volume.forgotten",
        .plugin_id = forgotten.plugin_id,
        .volume_id = forgotten.volume_id,
        .consumer = "",
-       .message = fmt::format("too much is remembered of volumes that are not here; of this one it is "
-                              "forgotten {}",
-                              what)});
+       .message = fmt::format(
+           "too many expansions are pending of volumes that are not here: the one of this volume, "
+           "to {} bytes, is dropped",
+           forgotten.owed_expansion_bytes)});
+}
+
+void MounterImpl::KeepInUse() {
+  for (Remainder& left : context_.remainders.All()) {
+    if (!left.may_live_on) continue;
+    const std::string key = VolumePaths::VolumeKey(left.plugin_id, left.volume_id);
+    if (!volumes_.contains(key)) {
+      VolumeRecord record;
+      record.plugin_id = left.plugin_id;
+      record.volume_id = left.volume_id;
+      record.boot_id = BootId();
+      record.may_live_on = true;
+      context_.journal->PutSoon(key, EncodeRecord(record));
+      AddActor(key, VolumeMachine::Recovered(std::move(record), /*rebooted=*/false));
+    }
+    left.may_live_on = false;
+    context_.journal->PutRemaindersSoon(context_.remainders.Set(left));
+  }
 }
 
 std::vector<std::shared_ptr<VolumeActor>> MounterImpl::ActorsOf(const std::string& consumer) const {

@@ -165,8 +165,9 @@ struct VolumeRef {
 };
 
 struct UnpublishResult {
-  bool was_published = false;  // there was something to undo
-  bool may_live_on = false;    // the file system may still be in use, or not be written
+  bool was_published = false;   // there was something to undo
+  bool may_live_on = false;     // the kernel may still have the volume: it is not free
+  std::string still_used = {};  // with may_live_on, where that is known: by whom, for people
 };
 
 // The volume's and each publication's place in its life; drawn in volume_machine.h.
@@ -229,6 +230,9 @@ struct VolumeView {
   std::optional<StuckView> stuck;
   // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
   int64_t owed_expansion_bytes = 0;
+  // Nothing of it is published or staged, or a mount of it was detached while in use, and the kernel still
+  // has it: `last_error` says what is known of its users.
+  bool may_live_on = false;
   // With the last NodeGetVolumeStats since it came here; unset: none was told.
   std::optional<ConditionView> condition = {};
 };
@@ -314,6 +318,8 @@ class PluginDirectory {
     std::string refuses_new = {};
     // Where the plugin sees the tree of volumes; empty: where we do.
     std::string volumes_path = {};
+    // Who serves its socket; 0: unknown.
+    int64_t pid = 0;
   };
   virtual ~PluginDirectory() = default;
   // The plugin, if it is registered and serves Node now. NOT_FOUND: no such plugin (the message names those
@@ -412,12 +418,10 @@ class Mounter {
   // that cannot be heard need most. Not among them: what is only read, and what several nodes may write to.
   [[nodiscard]] virtual std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const = 0;
   // Lets a volume go against its consumers' will: ends those that `origin` published it for, as far as it is
-  // known what they consist of (consumer_end.h), unpublishes it for them, and looks. OK: they have ended, the
-  // volume has left its plugin, and the kernel shows no mount of it; or there was nothing to let go. Of a
-  // consumer of which nobody said what it consists of the kernel's word alone counts: may_live_on says
-  // whether somebody has it still. An error says what stands in the way, FAILED_PRECONDITION also where
-  // others use the volume here; what was begun goes on in the background, and the same may be asked for
-  // again.
+  // known what they consist of (consumer_end.h), and unpublishes it for them. OK: they have ended, the volume
+  // has left its plugin, and the kernel has released it; or there was nothing to release. An error says what
+  // stands in the way, FAILED_PRECONDITION also where others use the volume here; what was begun goes on in
+  // the background, and the same may be asked for again.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
                                                                           TimePoint deadline) = 0;
 
@@ -442,11 +446,6 @@ class Mounter {
   [[nodiscard]] virtual std::vector<VolumeView> ListDeclared() const = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
-  // Whether the kernel may keep the file system of a volume that is not here any more
-  // (UnpublishResult::may_live_on), and of which ones: until the node is restarted, or they were used here
-  // once more.
-  [[nodiscard]] virtual bool MayLiveOn(const std::string& plugin_id, const std::string& volume_id) const = 0;
-  [[nodiscard]] virtual std::vector<VolumeRef> LivingOn() const = 0;
   // A publication as its consumer's runtime needs it; nothing where it is not published.
   [[nodiscard]] virtual std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
                                                              const std::string& volume_id,

@@ -20,6 +20,7 @@
 #include "mounter/plugin_gates.h"
 #include "mounter/remainders.h"
 #include "mounter/volume_paths.h"
+#include "mounter/volume_release.h"
 
 namespace berth {
 
@@ -37,6 +38,8 @@ struct MounterContext {
         helper(options.helper_path, scope),
         consumers(loop),
         consumer_end(consumers, options.consumer_end),
+        namespaces(loop, scope, paths->tree()),
+        release(namespaces, helper, paths->tree()),
         gates(loop, options.calls_per_plugin),
         token_gate(loop, kTokenAsks),
         work_ended(loop) {}
@@ -56,6 +59,8 @@ struct MounterContext {
   ConsumerEnd consumer_end;
   // From Recover on; none where the kernel does not let us watch.
   std::unique_ptr<MountWatch> watch;
+  MountNamespaces namespaces;
+  VolumeRelease release;
   PluginGates gates;
   // How many publications wait for tokens at a time: all of them want some when a scheduler comes back.
   static constexpr size_t kTokenAsks = 64;

@@ -109,7 +109,6 @@ std::string DescribeAbsent(const Remainder& left) {
   const std::string plugin = Printable(left.plugin_id, 128);
   std::string text = fmt::format("nothing is known of it through plugin {}", plugin);
   if (!left.Nothing()) text = fmt::format("it is not here through plugin {}", plugin);
-  if (left.may_live_on) text += "; since its last use here its file system may live on";
   if (left.owed_expansion_bytes > 0) {
     text += fmt::format("; an expansion to {} bytes is owed once it is here", left.owed_expansion_bytes);
   }

@@ -54,6 +54,7 @@ class MounterImpl final : public Mounter {
     BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
     for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
     context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
+    KeepInUse();
     return absl::OkStatus();
   }
 
@@ -90,10 +91,6 @@ class MounterImpl final : public Mounter {
   std::vector<VolumeView> List() const override;
   std::vector<VolumeView> ListDeclared() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
-  bool MayLiveOn(const std::string& plugin_id, const std::string& volume_id) const override {
-    return context_.remainders.Of(plugin_id, volume_id).may_live_on;
-  }
-  std::vector<VolumeRef> LivingOn() const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(SecretsReference reference,
                                                                             TimePoint deadline) override {
@@ -136,6 +133,9 @@ class MounterImpl final : public Mounter {
   // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
   [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
   void TellForgotten(const Remainder& forgotten);
+  // A berthd of version 0.1 deleted the row of a volume that the kernel may still have, and noted that
+  // beside: the volume gets a row again.
+  void KeepInUse();
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);

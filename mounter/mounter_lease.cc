@@ -138,8 +138,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::GiveUp(VolumeRef volume,
   for (const absl::Status& result : leaving->results) BERTH_CO_RETURN_IF_ERROR(Annotate(result, context));
   const absl::Status let_go = CheckLetGo(volume);
   if (!let_go.ok()) co_return Annotate(let_go, context);
-  const Remainder left = context_.remainders.Of(volume.plugin_id, volume.volume_id);
-  co_return UnpublishResult{.was_published = !publications.empty(), .may_live_on = left.may_live_on};
+  co_return UnpublishResult{.was_published = !publications.empty()};
 }
 
 Awaitable<void> MounterImpl::TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
@@ -176,7 +175,8 @@ absl::Status MounterImpl::CheckLetGo(const VolumeRef& volume) const {
     for (const PublicationRecord& p : actor->machine().record().publications) {
       return absl::FailedPreconditionError(fmt::format("it is published for {} still", Describe(p.key)));
     }
-    return absl::FailedPreconditionError("it is not unstaged yet");
+    return absl::FailedPreconditionError(
+        actor->machine().InUseByKernel() ? actor->machine().record().last_error : "it is not unstaged yet");
   }
   // The kernel's own word, whatever the records say.
   const std::string directory = fmt::format("{}/{}", context_.paths->tree(),

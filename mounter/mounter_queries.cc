@@ -76,15 +76,6 @@ std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
   return actor->View();
 }
 
-std::vector<VolumeRef> MounterImpl::LivingOn() const {
-  std::vector<VolumeRef> living;
-  for (Remainder& left : context_.remainders.All()) {
-    if (left.may_live_on)
-      living.push_back({.plugin_id = std::move(left.plugin_id), .volume_id = std::move(left.volume_id)});
-  }
-  return living;
-}
-
 std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
   for (const auto& [key, actor] : volumes_) {
@@ -94,7 +85,10 @@ std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) 
     for (const PublicationRecord& publication : record.publications) {
       held.push_back(fmt::format("volume {} by {}", volume, Describe(publication.key)));
     }
-    if (record.publications.empty()) held.push_back(fmt::format("volume {}, being unstaged", volume));
+    if (record.publications.empty()) {
+      held.push_back(fmt::format("volume {}, {}", volume,
+                                 actor->machine().InUseByKernel() ? record.last_error : "being unstaged"));
+    }
   }
   return held;
 }

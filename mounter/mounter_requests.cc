@@ -59,10 +59,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   const std::string context = Context("unpublish", request.volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(request.plugin_id, request.volume_id);
-  if (actor == nullptr) {
-    const Remainder left = context_.remainders.Of(request.plugin_id, request.volume_id);
-    co_return UnpublishResult{.was_published = false, .may_live_on = left.may_live_on};
-  }
+  if (actor == nullptr) co_return UnpublishResult{};
   if (request.wait_for_consumer) {
     const bool there =
         std::ranges::any_of(actor->machine().record().publications,
@@ -77,7 +74,9 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   }
   const auto done = co_await Run(actor, std::move(request), deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
-  co_return UnpublishResult{.was_published = (*done)->undone, .may_live_on = (*done)->may_live_on};
+  co_return UnpublishResult{.was_published = (*done)->undone,
+                            .may_live_on = (*done)->may_live_on,
+                            .still_used = (*done)->still_used};
 }
 
 Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {

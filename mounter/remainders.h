@@ -1,11 +1,8 @@
-// What remains of volumes that are not here any more: an expansion that the node still owes them, and that a
-// file system of theirs may live on. A volume's row in the journal goes with its last use; this is kept
-// beside the rows, so that neither a restart nor the next use begins with a lie.
+// Pending expansions of volumes that are not here: a volume's row in the journal goes with its last use, and
+// what the node has still to expand is kept beside the rows until the next one.
 //
 //   row deleted ────────► remainder ──► first row of the next use: takes over what is owed
-//   owed while not here ─────┘    ├───► published again: its file system lives, rightly
-//                                 ├───► another boot: nothing lives on any more; what is owed stays owed
-//                                 └───► more than the limit: the oldest is forgotten, and told
+//   owed while not here ─────┘    └───► more than the limit: the oldest is forgotten, and told
 //
 // Owned by the MounterContext; loop thread only. No I/O: who changes it writes the rows that it returns, in
 // the transaction of what the change is about. If that fails, what is remembered here goes to the disk with
@@ -25,7 +22,8 @@ struct Remainder {
   std::string volume_id;
   // NodeExpandVolume is owed: to this size; 0: it is not.
   int64_t owed_expansion_bytes = 0;
-  // In this boot.
+  // Read only: a berthd of version 0.1 has noted here that the kernel may still have the volume, in this
+  // boot.
   bool may_live_on = false;
 
   [[nodiscard]] bool Nothing() const { return owed_expansion_bytes == 0 && !may_live_on; }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <array>
@@ -19,9 +20,11 @@ namespace {
 constexpr long kSysStatmount = 457;
 constexpr uint64_t kSuperblock = 0x1;
 constexpr uint64_t kMount = 0x2;
+constexpr uint64_t kRoot = 0x8;
 constexpr uint64_t kMountPoint = 0x10;
 constexpr uint64_t kFsType = 0x20;
 constexpr uint64_t kFsSubtype = 0x100;  // 6.11
+constexpr uint64_t kSource = 0x200;     // 6.13
 constexpr uint64_t kAttrReadonly = 0x1;
 
 struct Request {
@@ -54,7 +57,8 @@ struct Fixed {
   uint32_t mount_point;
   uint64_t namespace_id;
   uint32_t fs_subtype;
-  unsigned char rest[388];
+  uint32_t source;
+  unsigned char rest[384];
 };
 static_assert(sizeof(Fixed) == 512);
 
@@ -77,7 +81,7 @@ absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id) {
   const Request request{.size = sizeof request,
                         .spare = 0,
                         .mount_id = mount_id,
-                        .mask = kSuperblock | kMount | kMountPoint | kFsType | kFsSubtype};
+                        .mask = kSuperblock | kMount | kRoot | kMountPoint | kFsType | kFsSubtype | kSource};
   Answer answer;
   memset(&answer.fixed, 0, sizeof answer.fixed);
   if (syscall(kSysStatmount, &request, &answer, sizeof answer, 0) != 0) {
@@ -91,6 +95,10 @@ absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id) {
   facts.fs_type = StringAt(answer, kFsType, answer.fixed.fs_type);
   const std::string subtype = StringAt(answer, kFsSubtype, answer.fixed.fs_subtype);
   if (!subtype.empty()) facts.fs_type += "." + subtype;
+  facts.device = makedev(answer.fixed.device_major, answer.fixed.device_minor);
+  facts.root = StringAt(answer, kRoot, answer.fixed.root);
+  facts.source = StringAt(answer, kSource, answer.fixed.source);
+  facts.old_id = answer.fixed.old_mount_id;
   facts.readonly =
       (answer.fixed.attributes & kAttrReadonly) != 0 || (answer.fixed.superblock_flags & MS_RDONLY) != 0;
   facts.shared = (answer.fixed.propagation & MS_SHARED) != 0;

@@ -5,6 +5,7 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
@@ -17,6 +18,10 @@ struct MountFacts {
   std::string fs_type;    // "fuse.sshfs" where there is a subtype
   bool readonly = false;  // by its own flag or by its superblock's
   bool shared = false;    // what is mounted beneath it is seen in other namespaces
+  dev_t device = 0;       // the file system's, as mountinfo shows it
+  std::string root;       // the directory of the file system that is mounted
+  std::string source;     // as mountinfo shows it; empty before Linux 6.13
+  uint64_t old_id = 0;    // as /proc/PID/mountinfo and fdinfo number it: used again once the mount has gone
 };
 
 // Unset where the kernel does not have the call. NOT_FOUND: there is no such mount (any more) in this mount

@@ -16,6 +16,9 @@ namespace berth {
 namespace {
 
 constexpr Duration kFirstBackgroundRetry = std::chrono::seconds(1);
+// How many file systems and devices of a volume may be in use by the kernel before nothing more is published
+// of it.
+constexpr size_t kObjectsPerVolume = 16;
 
 VolumeRecord NewRecord(const PublishRequest& request, const PluginFacts& facts) {
   VolumeRecord record;
@@ -294,7 +297,9 @@ absl::Status VolumeActor::MayBegin(const PublishRequest& request,
   if (!context_.plugins.TokensWanted(request.plugin_id).empty()) {
     BERTH_RETURN_IF_ERROR(MayHaveTokens(request.origin, request.plugin_id));
   }
-  if (machine_.present()) return CheckPlugin(request, plugin.facts, &machine_.record(), 0);
+  if (machine_.present() && !machine_.InUseByKernel()) {
+    return CheckPlugin(request, plugin.facts, &machine_.record(), 0);
+  }
   // Every volume is looked at, so only where it matters.
   const bool limited = plugin.facts.max_volumes_per_node.value_or(0) > 0;
   const size_t held = limited ? context_.volumes_through(request.plugin_id) : 0;
@@ -322,14 +327,26 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   const PublicationRecord* publication = machine_.record().Find(key);
   const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
                        machine_.NextTeardown().kind != StepKind::kNone;
-  if (undoing) {
+  // What is staged still, since somebody uses it, can be published from as it is.
+  const bool unstages = publication == nullptr &&
+                        !(machine_.StagedForNobody() && CheckCompatible(request, machine_.record()).ok());
+  if (undoing && (publication != nullptr || unstages)) {
     const absl::Status status = co_await Drive(key);
     // Undone to be mounted again, it may wait for what this request brings.
     publication = machine_.record().Find(key);
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
                        (machine_.AwaitsSecrets(*publication) || !publication->held.empty() ||
                         !publication->withheld.empty());
-    if (!status.ok() && !waits) co_return Annotate(status, "the volume's last use is still being undone");
+    if (!status.ok() && !waits && !machine_.InUseByKernel())
+      co_return Annotate(status, "the volume's last use is still being undone");
+  }
+  if (machine_.InUseByKernel()) {
+    if (machine_.record().objects.size() >= kObjectsPerVolume) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("{} earlier uses of it still live in the kernel: {}", machine_.record().objects.size(),
+                      machine_.record().last_error));
+    }
+    co_return false;
   }
   if (machine_.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, machine_.record()));
   const bool completed = machine_.record().rebuilt;
@@ -435,9 +452,10 @@ void VolumeActor::SyncIdentitySoon(const std::string& component) {
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
   const VolumeMachine before = machine_;
   Remainders::Rows remainders;
-  if (!machine_.present()) {
+  if (!machine_.present() || machine_.InUseByKernel()) {
     machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
     condition_.reset();
+    if (before.present()) machine_.Inherit(before.record());
     remainders = TakeOverOwed();
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
@@ -462,7 +480,11 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     co_return status;
   }
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
-  machine_.Withdraw(key, before);
+  if (before.InUseByKernel()) {
+    machine_ = before;
+  } else {
+    machine_.Withdraw(key, before);
+  }
   secrets_.erase(key);
   // Those of the publish before this one, which goes on.
   const PublicationRecord* goes_on = machine_.record().Find(key);
@@ -490,12 +512,6 @@ Remainders::Rows VolumeActor::GiveBackOwed() {
   const VolumeRecord& record = machine_.record();
   Remainder left = context_.remainders.Of(record.plugin_id, record.volume_id);
   left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, record.owed_expansion_bytes);
-  return context_.remainders.Set(left);
-}
-
-Remainders::Rows VolumeActor::EndLastUse() {
-  Remainder left = context_.remainders.Of(machine_.record().plugin_id, machine_.record().volume_id);
-  left.may_live_on = false;
   return context_.remainders.Set(left);
 }
 
@@ -531,10 +547,12 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   // One that a failed publish, or an unpublish before this one, left half undone.
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
-  // Also what an earlier try detached.
-  const VolumeRecord& after = machine_.record();
-  operation->may_live_on =
-      after.may_live_on || context_.remainders.Of(after.plugin_id, after.volume_id).may_live_on;
+  // All that berthd and the plugin can do is done: the rest is for those who use it still.
+  if (machine_.InUseByKernel() && in_use_) {
+    operation->still_used = std::string(MessageOf(first_error));
+    first_error = absl::OkStatus();
+  }
+  operation->may_live_on = machine_.present() && machine_.record().may_live_on;
   co_return first_error;
 }
 

@@ -184,6 +184,12 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::StatusOr<StepInput>> ReadInput(Step step, TimePoint deadline);
   // Whether what `step` would publish from has to be staged (again) first, as the kernel shows it now.
   [[nodiscard]] bool StagingComesFirst(const Step& step);
+  // What the kernel has at `path`, as the mount `mount_id` (0: any), is noted in the record: it has to be
+  // gone before the volume counts as released.
+  void NoteObjects(const std::string& path, uint64_t mount_id);
+  // The volume is still in use: what the step found is kept, and it is tried again as soon as a holder ends.
+  void AfterInUse(const StepReport& report);
+  void WatchHolders(const std::vector<MountHolder>& holders);
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
   void AfterTry(const Step& step, const StepReport& report);
@@ -194,8 +200,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Remainders::Rows TakeOverOwed();
   // The same back, of a record that was not written.
   [[nodiscard]] Remainders::Rows GiveBackOwed();
-  // A use of it that succeeds ends what was to be said of the last one.
-  [[nodiscard]] Remainders::Rows EndLastUse();
   [[nodiscard]] size_t Holders() const {
     return machine_.present() ? machine_.record().publications.size() + 1 : 0;
   }
@@ -246,6 +250,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   VolumeMachine machine_;
   std::function<void()> on_gone_;
   std::string key_;  // in the journal, and of the directory
+
+  size_t watched_holders_ = 0;  // processes that keep the volume in use; see WatchHolders
+  bool in_use_ = false;         // the last unstage or forget found that somebody does
 
   std::deque<std::shared_ptr<VolumeOperation>> queue_;
   std::shared_ptr<VolumeOperation> current_;

@@ -19,6 +19,9 @@ namespace {
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kRetryLimit = std::chrono::seconds(5);
 constexpr size_t kRpcsKept = 16;
+// How long a caller waits for holders of the volume to end, before it is told who they are.
+constexpr Duration kHoldersMayEnd = std::chrono::seconds(1);
+constexpr size_t kHoldersWatched = 16;
 
 constexpr std::string_view kGivenUp = "given up for a request that came after it";
 
@@ -87,10 +90,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
     co_return absl::UnavailableError("the volume's staging is being repaired first");
   }
   if (machine_.present()) {
-    const bool published = publication != nullptr && publication->state == PublicationState::kPublished;
-    Remainders::Rows ended;
-    if (published) ended = EndLastUse();
-    const absl::Status status = co_await Commit(std::move(ended));
+    const absl::Status status = co_await Commit();
     if (!status.ok()) {
       machine_.Unsettle(key, std::string(MessageOf(status)));
       co_return status;
@@ -117,7 +117,8 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
 }
 
 Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
-  const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
+  const TimePoint began = Clock::now();
+  const TimePoint deadline = began + context_.options.rpc_timeout;
   absl::Status before;  // what the try before this one failed with
   for (int failures = 1;; ++failures) {
     if (StagingComesFirst(step)) co_return FollowUp::kNext;
@@ -150,7 +151,8 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     last_error_ = report.error;
     const Duration pause = context_.RetryAfter(failures, kFirstRetry, kRetryLimit);
     // A try that would begin at the deadline could only say that it is over.
-    const bool time_left = Clock::now() + pause < deadline && !MayNotRepeat(step) && !context_.stopping;
+    const TimePoint until = report.in_use ? began + kHoldersMayEnd : deadline;
+    const bool time_left = Clock::now() + pause < until && !MayNotRepeat(step) && !context_.stopping;
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
@@ -256,16 +258,21 @@ void VolumeActor::BeforeTry(const Step& step) {
   if (step.kind == StepKind::kUnpublish) {
     if (const PublicationRecord* publication = machine_.record().Find(step.key)) {
       Untrack(publication->mount_id);
+      NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), publication->mount_id);
     }
     renewals_.erase(step.key);
     if (const auto before = renewed_over_.extract(step.key)) Untrack(before.mapped());
   }
-  if (step.kind == StepKind::kUnstage) Untrack(machine_.record().staging_mount_id);
+  if (step.kind == StepKind::kUnstage) {
+    Untrack(machine_.record().staging_mount_id);
+    NoteObjects(context_.paths->StagingPath(machine_.record()), machine_.record().staging_mount_id);
+  }
 }
 
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
+  if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) AfterInUse(report);
   if (step.kind == StepKind::kRenew) {
     // A call that has not come back may mount it anew yet.
     if (!report.stuck) AdoptMount(step.key);
@@ -281,6 +288,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetMountId(step.key, id);
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
+    NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), id);
   }
   if (step.kind == StepKind::kStage) {
     staging_dead_ = false;
@@ -288,6 +296,43 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetStagingMount(id);
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
+    NoteObjects(context_.paths->StagingPath(machine_.record()), id);
+  }
+}
+
+void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id) {
+  const auto facts = LookAt(path);
+  // What somebody mounted over it is not the volume.
+  if (facts.ok() && mount_id != 0 && facts->mount_id != mount_id) return;
+  const auto objects = ObjectsAt(path, context_.paths->tree());
+  if (objects.ok()) {
+    machine_.AddObjects(*objects);
+  } else {
+    SPDLOG_WARN("{}: what is mounted there is not known: {}", path, MessageOf(objects.status()));
+  }
+}
+
+void VolumeActor::AfterInUse(const StepReport& report) {
+  if (report.objects) {
+    const bool known = machine_.record().may_live_on && machine_.record().objects == *report.objects;
+    machine_.SetInUse(*report.objects);
+    if (!known) SaveSoon();
+  }
+  in_use_ = report.in_use;
+  WatchHolders(report.in_use ? report.holders : std::vector<MountHolder>{});
+}
+
+void VolumeActor::WatchHolders(const std::vector<MountHolder>& holders) {
+  const auto id = [this](size_t number) { return fmt::format("{}/holder/{}", key_, number); };
+  for (size_t i = 0; i < watched_holders_; ++i) context_.consumers.Forget(id(i));
+  watched_holders_ = 0;
+  for (const MountHolder& holder : holders) {
+    if (holder.pid == 0 || watched_holders_ == kHoldersWatched) continue;
+    context_.consumers.Watch(id(watched_holders_++),
+                             {.kind = ConsumerLife::Kind::kProcess, .pid = holder.pid},
+                             [weak = weak_from_this()](const std::string& /*why*/) {
+                               if (const auto self = weak.lock()) self->Start();
+                             });
   }
 }
 
@@ -327,9 +372,9 @@ StepProgress VolumeActor::Progress(const Step& step) {
                 rpcs_.push_back(trace);
                 if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
               },
-          .may_live_on =
-              [this] {
-                machine_.SetMayLiveOn();
+          .detached =
+              [this](uint64_t mount_id) {
+                machine_.AddDetachedMount(mount_id);
                 SaveSoon();
               },
           .still_wanted = [this, step] { return StillWanted(step); }};

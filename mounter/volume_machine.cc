@@ -25,6 +25,8 @@ bool TakesOver(const PublicationRecord& said, const PublicationRecord& known) {
   return said.origin == Origin::kScheduler && known.origin == Origin::kCaller;
 }
 
+constexpr size_t kDetachedMounts = 64;
+
 constexpr const char* kNotHeardYet =
     "berthd was restarted: it waits for its scheduler, and for a valid lease of it";
 
@@ -42,7 +44,13 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   machine.record_ = std::move(record);
   machine.present_ = true;
   VolumeRecord& r = machine.record_;
-  if (rebooted) r.may_live_on = false;
+  if (rebooted) {
+    r.may_live_on = false;
+    r.objects.clear();
+    r.detached_mounts.clear();
+  }
+  // What it lives on as was not written down.
+  if (r.may_live_on && r.objects.empty()) r.objects.push_back(KernelObject{});
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
   // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
   // since the row was written.
@@ -249,6 +257,26 @@ void VolumeMachine::MarkDead(const PublicationKey& key, std::string error) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   publication->dead = std::move(error);
+}
+
+void VolumeMachine::Inherit(const VolumeRecord& last) {
+  record_.objects = last.objects;
+  record_.detached_mounts = last.detached_mounts;
+  record_.may_live_on = last.may_live_on;
+  Owe(last.owed_expansion_bytes);
+}
+
+void VolumeMachine::AddDetachedMount(uint64_t mount_id) {
+  record_.may_live_on = true;
+  std::vector<uint64_t>& mounts = record_.detached_mounts;
+  if (mount_id == 0 || std::ranges::find(mounts, mount_id) != mounts.end()) return;
+  mounts.push_back(mount_id);
+  if (mounts.size() > kDetachedMounts) mounts.erase(mounts.begin());
+}
+
+void VolumeMachine::SetInUse(std::vector<KernelObject> objects) {
+  record_.may_live_on = true;
+  record_.objects = std::move(objects);
 }
 
 void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {

@@ -44,6 +44,9 @@
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
+//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
+//   it is
+//                      forgotten once that has ended. A new publish may begin meanwhile.
 //   owed               an expansion: tried after each stage (or publish, without staging) and then in the
 //                      background. That it fails never undoes or delays a publication.
 //
@@ -155,8 +158,23 @@ class VolumeMachine {
   // It is there in this boot: its consumer may have it.
   void SetOfThisBoot(const PublicationKey& key);
   void SetPermissionsSet(const PublicationKey& key);
-  // A mount of it was detached lazily, or the kernel keeps its file system.
-  void SetMayLiveOn() { record_.may_live_on = true; }
+  // The kernel has what it had of the volume's last use, too.
+  void Inherit(const VolumeRecord& last);
+  // The kernel has these of it, from now on. Those that are known already are not added again.
+  void AddObjects(const std::vector<KernelObject>& objects) { MergeObjects(objects, &record_.objects); }
+  // A mount of it was detached while it was in use.
+  void AddDetachedMount(uint64_t mount_id);
+  // The kernel still has it: these objects, or what is not known.
+  void SetInUse(std::vector<KernelObject> objects);
+  // Nothing of it is published or staged, and the kernel still has it.
+  [[nodiscard]] bool InUseByKernel() const {
+    return present_ && record_.publications.empty() && record_.stage_state == StageState::kAbsent &&
+           record_.may_live_on;
+  }
+  // It is staged, nothing is published, and NodeUnstageVolume has not been sent.
+  [[nodiscard]] bool StagedForNobody() const {
+    return present_ && record_.publications.empty() && Staged() && !record_.rebuilt;
+  }
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
   // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, or it is

@@ -790,7 +790,7 @@ TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
 
 TEST(VolumeMachineTest, NothingLivesOnAfterAReboot) {
   VolumeMachine detached = Published();
-  detached.SetMayLiveOn();
+  detached.AddDetachedMount(7);
   EXPECT_TRUE(VolumeMachine::Recovered(detached.record(), false).record().may_live_on);
   EXPECT_FALSE(VolumeMachine::Recovered(detached.record(), true).record().may_live_on);
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 
@@ -195,6 +196,19 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_last_error(Printable(record.last_error));
   out.set_staging_mount_id(record.staging_mount_id);
   out.set_staging_lost(record.staging_lost);
+  for (const KernelObject& object : record.objects) {
+    pb::KernelObject& o = *out.add_objects();
+    o.set_block_device(object.block_device);
+    o.set_device_major(major(object.device));
+    o.set_device_minor(minor(object.device));
+    o.set_disk_major(major(object.disk));
+    o.set_disk_minor(minor(object.disk));
+    o.set_disk_sequence(object.disk_sequence);
+    o.set_root(object.root);
+    o.set_fs_type(object.fs_type);
+    o.set_source(object.source);
+  }
+  for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
   for (const PublicationRecord& publication : record.publications) {
     pb::Publication& p = *out.add_publications();
     p.set_consumer(publication.key.consumer);
@@ -266,6 +280,16 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.last_error = in.last_error();
   record.staging_mount_id = in.staging_mount_id();
   record.staging_lost = in.staging_lost();
+  for (const pb::KernelObject& o : in.objects()) {
+    record.objects.push_back({.block_device = o.block_device(),
+                              .device = makedev(o.device_major(), o.device_minor()),
+                              .disk = makedev(o.disk_major(), o.disk_minor()),
+                              .disk_sequence = o.disk_sequence(),
+                              .root = o.root(),
+                              .fs_type = o.fs_type(),
+                              .source = o.source()});
+  }
+  record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
   for (const pb::Publication& p : in.publications()) {
     const auto state = FromProto(p.state());
     if (!state) {

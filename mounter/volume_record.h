@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "mounter/kernel_object.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -98,9 +99,13 @@ struct VolumeRecord {
   // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,
   // so nothing goes forward of itself until a publish that brings them is taken (which ends it).
   bool rebuilt = false;
-  // A mount of it was detached lazily, or the kernel keeps its file system: it may be in use still, whatever
-  // becomes of the record.
+  // A mount of it was detached while in use, or nothing of it is published or staged and the kernel still has
+  // it: it may be written to. The record stays until the kernel has released it.
   bool may_live_on = false;
+  // What the kernel has or had of it, in the boot `boot_id` (kernel_object.h), and the ids of its mounts that
+  // were detached while in use (PathFacts::mount_id).
+  std::vector<KernelObject> objects;
+  std::vector<uint64_t> detached_mounts;
   std::vector<PublicationRecord> publications;
 
   // Not written; as PublicationRecord::sent, of NodeStageVolume.

@@ -171,7 +171,7 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
     case StepKind::kUnstage:
       co_return co_await Unstage(std::move(record), std::move(input), std::move(progress), deadline);
     case StepKind::kForget:
-      co_return co_await Forget(std::move(record));
+      co_return co_await Forget(std::move(record), deadline);
   }
   co_return StepReport{};
 }
@@ -376,11 +376,23 @@ Remainder VolumeSteps::WhatRemains(const VolumeRecord& record) const {
   // What is known beside the row stays: that it may live on since its last use, say.
   Remainder left = context_.remainders.Of(record.plugin_id, record.volume_id);
   left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, record.owed_expansion_bytes);
-  left.may_live_on = left.may_live_on || record.may_live_on;
   return left;
 }
 
-Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record) {
+pid_t VolumeSteps::PluginPid(const std::string& plugin_id) const {
+  const auto plugin = context_.plugins.Find(plugin_id);
+  return plugin.ok() ? static_cast<pid_t>(plugin->pid) : 0;
+}
+
+Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record, TimePoint deadline) {
+  ReleaseCheck check = co_await context_.release.CheckReleased(record, PluginPid(record.plugin_id), deadline);
+  if (!check.released) {
+    co_return StepReport{.outcome = CallOutcome::kRetry,
+                         .error = absl::UnavailableError(check.why),
+                         .holders = std::move(check.holders),
+                         .in_use = true,
+                         .objects = std::move(check.objects)};
+  }
   const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
   absl::Status status = context_.paths->RemoveVolume(record);
   if (!status.ok()) status = OnLeftover(record, fmt::format("{}/{}", context_.paths->tree(), key), status);

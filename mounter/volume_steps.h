@@ -46,8 +46,13 @@ struct StepReport {
   // A mount is out of sight, and its file system may live on. Whatever the outcome; of this try only.
   bool detached_lazily = false;
   bool permissions_set = false;  // of a publish: what it asked for of the root was applied, now
-  // Of a target that was busy: who holds it, as `error` says in words too.
+  // Of a target that was busy, or a volume that is still in use: who holds it, as `error` says in words too.
   std::vector<MountHolder> holders = {};
+  // Of an unstage or a forget: the volume is still in use, and nothing was done. Repeating it at once is of
+  // little use.
+  bool in_use = false;
+  // Of a forget: what the kernel still has of it.
+  std::optional<std::vector<KernelObject>> objects = {};
   int64_t capacity_bytes = 0;  // of an expansion: what the plugin answered; 0: it did not say
   // Of a publish or a renewal that is done: how long what the plugin was given is good for, where it is to be
   // renewed.
@@ -56,11 +61,11 @@ struct StepReport {
 
 // Told as a step goes on: for what people see, and for what the machine must know.
 struct StepProgress {
-  std::function<void(std::string why)> waiting;        // for the plugin, or for its gate
-  std::function<void(std::string_view rpc)> sending;   // an RPC leaves now
-  std::function<void(const RpcTrace&)> answered = {};  // it has ended, however
-  std::function<void()> may_live_on = {};              // so says the kernel of what was unmounted
-  std::function<bool()> still_wanted = {};             // asked just before anything forward leaves
+  std::function<void(std::string why)> waiting;          // for the plugin, or for its gate
+  std::function<void(std::string_view rpc)> sending;     // an RPC leaves now
+  std::function<void(const RpcTrace&)> answered = {};    // it has ended, however
+  std::function<void(uint64_t mount_id)> detached = {};  // a mount was detached while in use
+  std::function<bool()> still_wanted = {};               // asked just before anything forward leaves
 };
 
 class VolumeSteps {
@@ -114,7 +119,11 @@ class VolumeSteps {
                                                 StepInput input, StepProgress progress, TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepInput input, StepProgress progress,
                                               TimePoint deadline);
-  [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record);
+  [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record, TimePoint deadline);
+  // Who serves the plugin's socket; 0: unknown.
+  [[nodiscard]] pid_t PluginPid(const std::string& plugin_id) const;
+  // Who uses a staged volume outside of this mount namespace, as a report; unset: nobody.
+  [[nodiscard]] Awaitable<std::optional<StepReport>> InUseOutside(VolumeRecord record, TimePoint deadline);
   // What outlives its row.
   [[nodiscard]] Remainder WhatRemains(const VolumeRecord& record) const;
 
@@ -129,10 +138,9 @@ class VolumeSteps {
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
-  // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path. `device` becomes the
-  // file system's that the plugin is asked to take back, where one is mounted.
+  // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path.
   [[nodiscard]] Awaitable<StepReport> TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
-                                               StepProgress progress, dev_t* device, TimePoint deadline);
+                                               StepProgress progress, TimePoint deadline);
   // Takes away what somebody mounted over the mount `mount_id`, or where that was: a plugin may refuse to
   // touch what is not its own, or take it for that. OK where the id is not known.
   [[nodiscard]] Awaitable<absl::Status> Uncover(std::function<absl::StatusOr<PathFacts>()> look,
@@ -149,9 +157,6 @@ class VolumeSteps {
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                   dev_t device, TimePoint deadline);
-  // `how` follows the path in a sentence.
-  void TellMayLiveOn(const VolumeRecord& record, const Reverse& reverse, const StepProgress& progress,
-                     std::string_view how);
   // A helper's failure as a report.
   [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
 

@@ -44,6 +44,10 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
                                        report.stuck ? report.stuck->on : report.error.ToString());
   if (told == std::exchange(last_told_, told)) return;
   const std::string message(MessageOf(report.error));
+  if (step.kind == StepKind::kForget && report.in_use) {
+    Event("volume.may_live_on", "", fmt::format("not released: {}", message));
+    return;
+  }
   if (report.stuck) {
     Event(
         "volume.stuck", step.key.consumer,
@@ -73,9 +77,11 @@ void VolumeActor::AnnounceDone(const Step& step) {
     case StepKind::kExpand:
       Event("volume.expanded", "", "the node's part of its expansion is done");
       return;
+    case StepKind::kForget:
+      if (machine_.record().may_live_on) Event("volume.free", "", "the kernel has released it");
+      return;
     case StepKind::kPublish:  // told once it is durable
     case StepKind::kRenew:
-    case StepKind::kForget:
     case StepKind::kNone:
       return;
   }
@@ -180,6 +186,7 @@ VolumeView VolumeActor::View() const {
   view.running_since = running_since_;
   view.stuck = machine_.stuck();
   view.owed_expansion_bytes = record.owed_expansion_bytes;
+  view.may_live_on = record.may_live_on;
   view.condition = condition_;
   return view;
 }

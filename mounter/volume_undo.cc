@@ -8,7 +8,6 @@
 
 #include "mounter/holder_names.h"
 #include "mounter/mount_holders.h"
-#include "mounter/superblock.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {
@@ -28,8 +27,6 @@ constexpr Duration kLookForHolders = std::chrono::seconds(5);
 constexpr Duration kAbort = std::chrono::seconds(10);
 // How long our own probe, once killed, may take to let go.
 constexpr Duration kEndAProbe = std::chrono::seconds(2);
-// How long the kernel may take to end a file system that was unmounted.
-constexpr Duration kLastWrites = std::chrono::seconds(2);
 
 template <class Response>
 Awaitable<absl::Status> StatusOf(Awaitable<absl::StatusOr<Response>> call) {
@@ -81,6 +78,9 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
 Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input, StepProgress progress,
                                            TimePoint deadline) {
   if (!record.stages) co_return StepReport{};
+  if (!input.force && !input.lazy) {
+    if (auto in_use = co_await InUseOutside(record, deadline)) co_return *std::move(in_use);
+  }
   auto request = UnstageRequest(record, *context_.paths);
   Reverse reverse{.rpc = CsiRpc::kNodeUnstageVolume,
                   .path = context_.paths->StagingPath(record),
@@ -94,10 +94,21 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
   co_return co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
 }
 
+Awaitable<std::optional<StepReport>> VolumeSteps::InUseOutside(VolumeRecord record, TimePoint deadline) {
+  const TimePoint until = std::min(deadline, Clock::now() + kLookForHolders);
+  auto holders = co_await context_.release.HoldersOutside(record, PluginPid(record.plugin_id), until);
+  if (holders.ok() && holders->empty()) co_return std::nullopt;
+  StepReport report{.outcome = CallOutcome::kRetry, .error = holders.status(), .in_use = true};
+  if (holders.ok()) {
+    report.error = absl::UnavailableError(fmt::format(
+        "{}; it stays staged until then, and is unstaged once they have ended", DescribeUse(*holders)));
+    report.holders = *std::move(holders);
+  }
+  co_return report;
+}
+
 Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                         StepProgress progress, TimePoint deadline) {
-  const auto before = reverse.look();
-  dev_t device = before.ok() && before->mount_root ? before->device : 0;
   // Before the plugin's turn and before its gate: what hangs in there may be waiting for this.
   if (input.force) {
     const TimePoint now = Clock::now();
@@ -107,29 +118,18 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
   // From here on nothing of ours is in there, if the kernel lets go of it.
   const auto unprobed =
       co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
-  const StepReport report = co_await TakeBack(record, reverse, std::move(input), progress, &device, deadline);
-  if (report.outcome != CallOutcome::kDone || report.detached_lazily) co_return report;
-  // Bound from the staging, and mounted there still: of course it lives.
-  const auto staging = context_.paths->LookAtStaging(record);
-  if (staging.ok() && staging->mount_root && staging->device == device) co_return report;
-  if (co_await LivesUnmounted(device, std::min(deadline, Clock::now() + kLastWrites))) {
-    TellMayLiveOn(
-        record, reverse, progress,
-        "is unmounted, and its file system lives on in the kernel: not all of its data may be written, "
-        "or another mount namespace has it");
-  }
-  co_return report;
+  co_return co_await TakeBack(std::move(record), std::move(reverse), std::move(input), std::move(progress),
+                              deadline);
 }
 
 Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
-                                            StepProgress progress, dev_t* device, TimePoint deadline) {
+                                            StepProgress progress, TimePoint deadline) {
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
   // What cannot be taken away shows itself after the plugin's answer.
   const absl::Status uncovered = co_await Uncover(reverse.look, reverse.path, reverse.mount_id, deadline);
-  if (const auto ours = reverse.look(); ours.ok() && ours->mount_root) *device = ours->device;
   bool detached = false;
   for (int call = 1;; ++call) {
     // A plugin that hangs in the file system is not waited for to the end where it may be detached.
@@ -177,7 +177,15 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
           co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
-      TellMayLiveOn(record, reverse, progress, "was detached while it was used");
+      if (progress.detached) progress.detached(facts->mount_id);
+      context_.events.Append(
+          {.type = "volume.may_live_on",
+           .plugin_id = record.plugin_id,
+           .volume_id = record.volume_id,
+           .consumer = reverse.consumer,
+           .message =
+               fmt::format("{} was detached while it was used: the volume is not free before that has ended",
+                           reverse.path)});
       // Its books are still to be told.
       continue;
     }
@@ -240,17 +248,6 @@ Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
     BERTH_CO_RETURN_IF_ERROR(co_await context_.helper.Unmount(path, options, deadline));
   }
   co_return absl::UnavailableError(fmt::format("{}: still mounted after {} unmounts", path, kStackedMounts));
-}
-
-void VolumeSteps::TellMayLiveOn(const VolumeRecord& record, const Reverse& reverse,
-                                const StepProgress& progress, std::string_view how) {
-  if (progress.may_live_on) progress.may_live_on();
-  context_.events.Append(
-      {.type = "volume.may_live_on",
-       .plugin_id = record.plugin_id,
-       .volume_id = record.volume_id,
-       .consumer = reverse.consumer,
-       .message = fmt::format("{} {}; the volume must not be taken for free", reverse.path, how)});
 }
 
 Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport report, std::string path,

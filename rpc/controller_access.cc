@@ -99,6 +99,11 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
   if (const auto held = FindHeld(name, volume_id)) {
     std::set<std::string> consumers;
     for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
+    if (consumers.empty() && held->may_live_on) {
+      return absl::FailedPreconditionError(
+          fmt::format("volume {} is not released on this node (plugin {}): {}", Shown(volume_id),
+                      held->plugin_id, held->last_error));
+    }
     return absl::FailedPreconditionError(fmt::format(
         "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(volume_id),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));

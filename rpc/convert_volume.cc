@@ -205,6 +205,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
     *to.mutable_stuck()->mutable_since() = ToProto(volume.stuck->since);
   }
   to.set_owed_expansion_bytes(volume.owed_expansion_bytes);
+  to.set_may_live_on(volume.may_live_on);
   if (volume.condition) {
     to.mutable_condition()->set_abnormal(volume.condition->abnormal);
     to.mutable_condition()->set_message(Printable(volume.condition->message));

@@ -64,6 +64,7 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   v1::UnpublishVolumeResponse answer;
   answer.set_was_published(result.was_published);
   answer.set_may_live_on(result.may_live_on);
+  answer.set_still_used(Printable(result.still_used));
   co_return answer;
 }
 

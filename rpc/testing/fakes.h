@@ -378,11 +378,6 @@ class FakeMounter : public Mounter {
   }
 
   [[nodiscard]] std::vector<VolumeView> List() const override { return volumes; }
-  std::vector<VolumeRef> living_on;
-  [[nodiscard]] bool MayLiveOn(const std::string& plugin_id, const std::string& volume_id) const override {
-    return std::ranges::count(living_on, VolumeRef{.plugin_id = plugin_id, .volume_id = volume_id}) > 0;
-  }
-  [[nodiscard]] std::vector<VolumeRef> LivingOn() const override { return living_on; }
   [[nodiscard]] std::vector<VolumeView> ListDeclared() const override {
     std::vector<VolumeView> declared;
     std::ranges::copy_if(volumes, std::back_inserter(declared), [](const VolumeView& view) {

@@ -242,7 +242,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
     if (result.ok()) {
       v1::GivenUp released = given_up;
       released.set_progress(v1::GivenUp::RELEASED);
-      released.set_may_live_on(result->may_live_on);
+      released.set_may_live_on(false);
       released.clear_last_error();
       // Told once it is on the disk: what was told is not taken back.
       (void)co_await PutRow(RowOf(number), released.SerializeAsString(), [] { return false; });
@@ -251,18 +251,17 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
       break;
     }
     const std::string error = Printable(MessageOf(result.status()));
+    const auto view = mounter_.Find(volume.plugin_id, volume.volume_id);
     if (error != given_up.last_error()) {
       SPDLOG_WARN("{}; trying again", error);
       given_up.set_last_error(error);
+      given_up.set_may_live_on(view && view->may_live_on);
       Changed();
     }
     (void)co_await Pause(failures, [] { return false; });
   }
-  const bool lives_on = given_up_[number].may_live_on();
   Tell("volume.given_up",
-       fmt::format("it was let go: every consumer that is known has ended, and the kernel shows no mount{}",
-                   lives_on ? ", but may keep its file system with data to be written: it is not free" : ""),
-       volume);
+       "it is released: every consumer that is known has ended, and the kernel no longer has it", volume);
   Changed();
 }
 

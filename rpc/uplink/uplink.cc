@@ -97,8 +97,6 @@ void Uplink::Start() {
   state_.outbox.Changed({.kind = ObjectKey::Kind::kNode});
   for (const VolumeView& volume : parts_.mounter.List())
     OnVolumeChanged(volume.plugin_id, volume.volume_id, true);
-  for (const VolumeRef& volume : parts_.mounter.LivingOn())
-    OnVolumeChanged(volume.plugin_id, volume.volume_id, false);
   OnGivenUpChanged();
   tasks_.Spawn("plugins", FollowPlugins());
   tasks_.Spawn("node", FollowNode());

@@ -34,8 +34,7 @@ v1::Plugin PluginForScheduler(const PluginSnapshot& snapshot) {
 
 void Uplink::OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here) {
   ObjectKey key{.kind = ObjectKey::Kind::kVolume, .plugin_id = plugin_id, .volume_id = volume_id};
-  // One whose file system may live on is told as such for as long as that is so, also to who begins anew.
-  if (here || parts_.mounter.MayLiveOn(plugin_id, volume_id)) {
+  if (here) {
     state_.outbox.Changed(key);
   } else {
     state_.outbox.Removed(key);
@@ -122,13 +121,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
     }
     case ObjectKey::Kind::kVolume: {
       const auto view = parts_.mounter.Find(key.plugin_id, key.volume_id);
-      if (!view) {
-        if (!parts_.mounter.MayLiveOn(key.plugin_id, key.volume_id)) co_return std::nullopt;
-        object.mutable_removed()->mutable_volume()->set_plugin_id(key.plugin_id);
-        object.mutable_removed()->mutable_volume()->set_volume_id(IdText(key.volume_id));
-        object.mutable_removed()->set_may_live_on(true);
-        co_return object;
-      }
+      if (!view) co_return std::nullopt;
       v1::Volume& volume = *object.mutable_volume();
       volume = ToProto(*view, /*show_options=*/false);
       // What is of the moment.

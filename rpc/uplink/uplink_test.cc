@@ -112,30 +112,22 @@ TEST_F(UplinkTest, ANodeThatWasAwayForAWeekComesBackWithOneStateOfEachObject) {
   EXPECT_EQ(std::ranges::count(EventTypes(), "scheduler.untold"), 1);
 }
 
-// It would be taken for free otherwise.
-TEST_F(UplinkTest, AVolumeWhoseFileSystemMayLiveOnIsToldAsSuchAlsoToWhoBeginsAnew) {
+TEST_F(UplinkTest, Fault37AVolumeThatTheKernelStillHasIsReportedAndNotRemoved) {
   mounter_.Add("p", "v", "jobs/web");
   Start();
   Greet();
+  mounter_.volumes.front().publications.clear();
+  mounter_.volumes.front().may_live_on = true;
+  uplink_->OnVolumeChanged("p", "v", true);
+  const auto reported = [this] {
+    const auto objects = Objects();
+    return std::ranges::any_of(objects, [](const v1::Object& o) { return o.volume().may_live_on(); });
+  };
+  Until(reported, "the volume that is in use");
+  EXPECT_EQ(ObjectsOf(v1::Object::kRemoved), 0U);
   mounter_.volumes.clear();
-  mounter_.living_on = {{.plugin_id = "p", .volume_id = "v"}};
   uplink_->OnVolumeChanged("p", "v", false);
   Until([this] { return ObjectsOf(v1::Object::kRemoved) == 1; }, "the removal");
-  const auto told_of_it = [this] {
-    const auto objects = Objects();
-    const auto removed = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_removed(); });
-    return removed != objects.end() && removed->removed().volume().volume_id() == "v" &&
-           removed->removed().may_live_on();
-  };
-  EXPECT_TRUE(told_of_it());
-  wire().Break(absl::UnavailableError("cut"));
-  Greet(2);
-  ASSERT_EQ(ObjectsOf(v1::Object::kRemoved), 1U);
-  Stop();
-  Start();
-  Greet(3);
-  ASSERT_EQ(ObjectsOf(v1::Object::kRemoved), 1U);
-  EXPECT_TRUE(told_of_it());
 }
 
 TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {

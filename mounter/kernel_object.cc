@@ -1,0 +1,141 @@
+#include "mounter/kernel_object.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/file.h"
+#include "base/safe_path.h"
+#include "base/status.h"
+#include "mounter/mount_table.h"
+#include "mounter/mountinfo.h"
+#include "mounter/statmount.h"
+
+namespace berth {
+namespace {
+
+constexpr size_t kSequenceFileLimit = 64;
+
+// Whether the source names the directory of the server that is mounted, and the root path is "/".
+bool SourceNamesDirectory(std::string_view fs_type) {
+  return fs_type.starts_with("nfs") || fs_type == "cifs" || fs_type == "smb3" || fs_type == "ceph";
+}
+
+// The block device of this name; 0: it is none.
+dev_t DeviceNamed(const std::string& path) {
+  if (!path.starts_with("/dev/")) return 0;
+  const auto facts = LookAt(path);
+  return facts.ok() && S_ISBLK(facts->mode) ? facts->special : 0;
+}
+
+// The root path, type and source of the mount on top at `path`.
+absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFacts& facts) {
+  KernelObject object{.device = facts.device};
+  BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
+  if (told.has_value() && (!told->source.empty() || major(told->device) != 0)) {
+    // The file system's number: of a btrfs subvolume stat(2) shows another one.
+    object.device = told->device;
+    object.root = told->root;
+    object.fs_type = told->fs_type;
+    object.source = told->source;
+  } else {
+    bool found = false;
+    // The last line is the topmost mount.
+    BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+      if (DecodeMountinfo(line.target) != path) return true;
+      found = true;
+      object.device = makedev(line.device_major, line.device_minor);
+      object.root = DecodeMountinfo(line.root);
+      object.fs_type = line.fs_type;
+      object.source = DecodeMountinfo(line.source);
+      return true;
+    }));
+    if (!found) return absl::UnavailableError(fmt::format("{}: its mount has gone meanwhile", path));
+  }
+  object.disk = major(object.device) != 0 ? object.device : DeviceNamed(object.source);
+  if (object.disk != 0) object.disk_sequence = DiskSequence(object.disk);
+  if (major(object.device) != 0) {
+    object.source.clear();
+  } else if (!SourceNamesDirectory(object.fs_type)) {
+    object.source = HashComponent({object.source});
+  }
+  return object;
+}
+
+}  // namespace
+
+MountMatch Match(const KernelObject& object, const MountLine& line) {
+  if (object.block_device || line.device != object.device) return MountMatch::kOther;
+  if (major(object.device) == 0) {
+    // Such numbers are used again as soon as they are free.
+    if (line.fs_type != object.fs_type) return MountMatch::kReused;
+    if (SourceNamesDirectory(object.fs_type)) {
+      if (!IsAtOrBeneath(line.source, object.source)) return MountMatch::kSibling;
+    } else if (HashComponent({line.source}) != object.source) {
+      return MountMatch::kReused;
+    }
+  }
+  return IsAtOrBeneath(line.root, object.root) ? MountMatch::kSubtree : MountMatch::kSibling;
+}
+
+absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, const std::string& tree) {
+  std::vector<KernelObject> objects;
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
+  if (!facts.exists) return objects;
+  if (facts.mount_root) {
+    BERTH_ASSIGN_OR_RETURN(KernelObject mounted, FileSystemOf(path, facts));
+    objects.push_back(std::move(mounted));
+  }
+  if (!S_ISBLK(facts.mode)) return objects;
+  if (!facts.mount_root && path.starts_with(tree)) {
+    // A node that the plugin made in the tree: a bind of it shows the tree's file system and its path there.
+    BERTH_ASSIGN_OR_RETURN(const PathFacts above, LookAt(tree));
+    if (above.mount_root) {
+      BERTH_ASSIGN_OR_RETURN(KernelObject node, FileSystemOf(tree, above));
+      node.root = (node.root == "/" ? "" : node.root) + path.substr(tree.size());
+      objects.push_back(std::move(node));
+    }
+  }
+  objects.push_back({.block_device = true,
+                     .device = facts.special,
+                     .disk = facts.special,
+                     .disk_sequence = DiskSequence(facts.special),
+                     .root = "",
+                     .fs_type = "",
+                     .source = ""});
+  return objects;
+}
+
+void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects) {
+  for (const KernelObject& object : found) {
+    if (std::ranges::find(*objects, object) == objects->end()) objects->push_back(object);
+  }
+}
+
+uint64_t DiskSequence(dev_t device) {
+  const std::string disk = fmt::format("/sys/dev/block/{}:{}", major(device), minor(device));
+  // A loop device outlives the file that it was attached to.
+  const bool loop = access((disk + "/loop").c_str(), F_OK) == 0;
+  constexpr unsigned kLoopMajor = 7;
+  if (major(device) == kLoopMajor && !loop) return 0;
+  // Of a partition: its disk's.
+  for (const char* const file : {"/diskseq", "/../diskseq"}) {
+    const auto text = ReadFile(disk + file, kSequenceFileLimit);
+    if (!text.ok()) continue;
+    uint64_t sequence = 0;
+    std::from_chars(text->data(), text->data() + text->size(), sequence);
+    return sequence;
+  }
+  return 0;
+}
+
+bool DiskIsGone(const KernelObject& object) {
+  return object.disk_sequence != 0 && DiskSequence(object.disk) != object.disk_sequence;
+}
+
+}  // namespace berth

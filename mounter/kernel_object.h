@@ -1,0 +1,78 @@
+// What the kernel has of a volume: the file system that is mounted for it, or its block device. While the
+// kernel has one of them anywhere on the node, the volume is not released (volume_release.h).
+//
+//   volume                      objects recorded
+//   own file system             device of its superblock, root "/"
+//   directory, NFS subtree      the same device as others use, and the root path (NFS: the source) of this
+//   volume raw block                   the block device itself, and the bind mount of its node
+//
+// An object without a device stands for one that is not known: only a reboot ends it.
+//
+// Values and pure functions; any thread. ObjectsAt asks the kernel, and touches no file system.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace berth {
+
+struct KernelObject {
+  // A block device that a process may open; else a mounted file system.
+  bool block_device = false;
+  // The file system's device number, as mountinfo shows it, or the block device's own.
+  dev_t device = 0;
+  // The block device that holds its data: `device`, or of btrfs the one that it was mounted from. 0: it has
+  // none, as a network file system. And the kernel's sequence number of the disk behind that number
+  // (/sys/dev/block/M:m/diskseq): another one means that the device was detached since. 0: unknown.
+  dev_t disk = 0;
+  uint64_t disk_sequence = 0;
+  // Of a file system: the directory of it that is mounted, and its type, as mountinfo shows them.
+  std::string root;
+  std::string fs_type;
+  // Where `device` is no block device: the source as mountinfo shows it, of a network file system, for that
+  // names the directory there; of others a hash of it, for it may hold more than should be written down.
+  std::string source;
+
+  bool operator==(const KernelObject&) const = default;
+};
+
+// What a line of a mount table is to an object.
+enum class MountMatch {
+  kOther,    // another file system
+  kSubtree,  // the volume's: its root or something beneath it
+  kSibling,  // the same file system, elsewhere in it: somebody else's use
+  kReused,   // the device number belongs to another file system by now
+};
+
+// A line of a mount table, as far as it matters here; the texts are decoded.
+struct MountLine {
+  dev_t device = 0;
+  std::string_view root;
+  std::string_view fs_type;
+  std::string_view source;
+};
+[[nodiscard]] MountMatch Match(const KernelObject& object, const MountLine& line);
+
+// What the kernel has at `path`: the mount that lies there, and the block device that it shows, if it is one.
+// Empty: nothing is mounted there, and no block device is there. `tree` is the volume tree's root: a device
+// node that lies in the tree without a mount of its own is found there.
+[[nodiscard]] absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path,
+                                                                  const std::string& tree);
+
+// Adds those of `found` that are not in `objects` yet.
+void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects);
+
+// The disk behind a block device's number now; 0: there is no such device, or this kernel does not number
+// disks (before 5.15). Reads sysfs.
+[[nodiscard]] uint64_t DiskSequence(dev_t device);
+
+// Whether the disk of an object has been detached or replaced since: then the kernel has nothing of it. Of an
+// object without a disk, or one whose number is unknown: false.
+[[nodiscard]] bool DiskIsGone(const KernelObject& object);
+
+}  // namespace berth
