@@ -1,0 +1,225 @@
+// Volumes that are in use outside of berthd's mount namespace when they are unpublished, one test for each
+// kind: none is reported free before the kernel has released it (FAULTS row 37).
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/unique_fd.h"
+#include "mounter/testing/holder.h"
+#include "mounter/testing/mounter_test_base.h"
+
+namespace berth {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A file with a file system in it, mounted at a path through a loop device; both go with it.
+class DiskImage {
+ public:
+  DiskImage(const std::string& file, const std::string& make, const std::string& size) : file_(file) {
+    made_ = Run(fmt::format("truncate -s {} {} && {} {} >/dev/null 2>&1", size, file, make, file));
+  }
+  [[nodiscard]] bool made() const { return made_; }
+  [[nodiscard]] bool Mount(const std::string& path, const std::string& options = "") const {
+    return Run(fmt::format("mount -o loop{} {} {}", options.empty() ? "" : "," + options, file_, path));
+  }
+  static bool Run(const std::string& command) { return std::system(command.c_str()) == 0; }
+
+ private:
+  std::string file_;
+  bool made_ = false;
+};
+
+class MounterHoldersTest : public MounterTestBase {
+ protected:
+  void SetUp() override {
+    MounterTestBase::SetUp();
+    std::filesystem::create_directories(plugin_.DataPath("v1"));
+    std::filesystem::create_directories(plugin_.DataPath("v2"));
+  }
+  // A container: a mount namespace of its own, into which the volume is bound somewhere else.
+  [[nodiscard]] std::unique_ptr<Holder> Container(const std::string& target, bool block = false) {
+    const std::string data = NewTestDirectory() + "/data";
+    return std::make_unique<Holder>([=] {
+      const bool made =
+          block ? close(open(data.c_str(), O_CREAT | O_WRONLY, 0600)) == 0 : mkdir(data.c_str(), 0755) == 0;
+      return made && unshare(CLONE_NEWNS) == 0 &&
+             mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
+             mount(target.c_str(), data.c_str(), nullptr, MS_BIND, nullptr) == 0;
+    });
+  }
+  // The holder is named, by each try, and nothing is unstaged; the rest happens by itself once it has ended.
+  void ExpectBlockedBy(std::unique_ptr<Holder> holder) {
+    for (const char* time : {"first", "second"}) {
+      const auto busy = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+      EXPECT_EQ(busy.status().code(), absl::StatusCode::kUnavailable) << time << ": " << busy.status();
+      EXPECT_THAT(std::string(busy.status().message()),
+                  HasSubstr(fmt::format("still used by pid {}", holder->pid())))
+          << time;
+      EXPECT_THAT(std::string(busy.status().message()), HasSubstr("in another mount namespace")) << time;
+    }
+    EXPECT_TRUE(View().publications.empty()) << "the consumer's target is gone";
+    EXPECT_EQ(View().stage_state, StageState::kStaged);
+    EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 0);
+    holder.reset();
+    EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+    EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 1);
+  }
+};
+
+TEST_F(MounterHoldersTest, Fault37ADirectoryVolumeInAContainerStaysStaged) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ExpectBlockedBy(Container(*target));
+}
+
+TEST_F(MounterHoldersTest, Fault37ADiskInAContainerStaysStaged) {
+  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
+  ASSERT_TRUE(disk.made());
+  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
+  ExpectBlockedBy(Container(*target));
+}
+
+TEST_F(MounterHoldersTest, Fault37AServiceThatClonedTheTreeIsNamed) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ExpectBlockedBy(std::make_unique<Holder>([] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  }));
+}
+
+TEST_F(MounterHoldersTest, ACopyThatFollowsOursHoldsNothing) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  const Holder follower([] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0;
+  });
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterHoldersTest, Fault37ABtrfsSubvolumeInAContainerStaysStagedAndItsNeighbourDoesNot) {
+  const DiskImage disk(directory_ + "/disk", "mkfs.btrfs -q", "128M");
+  const std::string top = NewTestDirectory();
+  if (!disk.made() || !disk.Mount(top)) GTEST_SKIP() << "this kernel has no btrfs";
+  for (const std::string volume : {"v1", "v2"}) {
+    ASSERT_TRUE(DiskImage::Run(fmt::format("btrfs subvolume create {}/{} >/dev/null", top, volume)));
+    ASSERT_EQ(
+        mount((top + "/" + volume).c_str(), plugin_.DataPath(volume).c_str(), nullptr, MS_BIND, nullptr), 0);
+  }
+  ASSERT_EQ(umount2(top.c_str(), UMOUNT_NOFOLLOW), 0);
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_TRUE(Publish(Request("v2")).ok());
+  for (const std::string volume : {"v1", "v2"}) {
+    ASSERT_EQ(umount2(plugin_.DataPath(volume).c_str(), UMOUNT_NOFOLLOW), 0);
+  }
+  auto container = Container(*target);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Unpublish(Request("v2")).ok());
+  EXPECT_EQ(mounter_->Find("hp", "v2"), std::nullopt);
+  plugin_.ClearFaults();
+  container.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
+TEST_F(MounterHoldersTest, Fault37TwoVolumesThatShareASuperblockAreReleasedOneByOne) {
+  const std::string shared = NewTestDirectory();
+  ASSERT_EQ(mount("shared", shared.c_str(), "tmpfs", 0, nullptr), 0);
+  for (const std::string volume : {"v1", "v2"}) {
+    ASSERT_EQ(mkdir((shared + "/" + volume).c_str(), 0755), 0);
+    ASSERT_EQ(
+        mount((shared + "/" + volume).c_str(), plugin_.DataPath(volume).c_str(), nullptr, MS_BIND, nullptr),
+        0);
+  }
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_TRUE(Publish(Request("v2")).ok());
+  auto container = Container(*target);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Unpublish(Request("v2")).ok()) << "the other one is not used";
+  container.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+  for (const std::string volume : {"v1", "v2"}) umount2(plugin_.DataPath(volume).c_str(), UMOUNT_NOFOLLOW);
+  umount2(shared.c_str(), UMOUNT_NOFOLLOW);
+}
+
+TEST_F(MounterHoldersTest, Fault37WithoutStagingTheVolumeStaysUntilTheKernelHasReleasedIt) {
+  Close();
+  std::erase(plugins_.facts.node_capabilities, ::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
+  Open();
+  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
+  ASSERT_TRUE(disk.made());
+  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
+  auto container = Container(*target);
+  for (const char* time : {"first", "second", "after a restart"}) {
+    const auto result = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->may_live_on) << time;
+    EXPECT_THAT(result->still_used, HasSubstr(fmt::format("pid {}", container->pid()))) << time;
+    EXPECT_TRUE(View().may_live_on) << time;
+    Close();
+    Open();
+  }
+  container.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+  EXPECT_THAT(EventTypes(), ::testing::Contains("volume.free"));
+}
+
+TEST_F(MounterHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWriterIsStillSeen) {
+  const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
+  ASSERT_TRUE(disk.made());
+  ASSERT_TRUE(disk.Mount(plugin_.DataPath("v1")));
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  UniqueFd writer(open((*target + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ASSERT_TRUE(writer.valid());
+  UnpublishRequest lazy = Undo(Request());
+  lazy.lazy = true;
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(lazy, Soon()))->may_live_on);
+  ASSERT_TRUE(Publish(Request()).ok());
+  ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->may_live_on);
+  EXPECT_TRUE(View().may_live_on);
+  writer.Reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
+TEST_F(MounterHoldersTest, WhatIsStillStagedForAContainerCanBePublishedAgain) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const auto container = Container(*target);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Publish(Request("v1", "db")).ok());
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "its staging is used as it is";
+}
+
+TEST_F(MounterHoldersTest, AForcedUnpublishDoesNotWaitForTheContainer) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  const auto container = Container(*target);
+  UnpublishRequest lazy = Undo(Request());
+  lazy.lazy = true;
+  const auto result = loop_.Run(mounter_->Unpublish(lazy, Soon()));
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(result->may_live_on);
+  EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 1);
+  EXPECT_TRUE(View().may_live_on);
+}
+
+}  // namespace
+}  // namespace berth
