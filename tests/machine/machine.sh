@@ -10,9 +10,11 @@
 #                its power to be cut at a random moment; its disk (berth-test-disk) then loses what was not flushed.
 #                BERTH_MACHINE_SEED=N repeats the choices of a run.
 #
-# The machine is emulated where there is no KVM: it boots in half a minute then. Its console is in
-# build/machine/console.log, what the cases said in build/machine/cases.log. Exit status 1: a case failed, or the
-# machine did not come to its end.
+# BERTH_MACHINE_ACCEL=kvm or tcg chooses between KVM and software emulation, with which a boot takes half a minute.
+# The default, auto, boots a kernel under KVM once, and takes emulation where that fails.
+#
+# The console is in build/machine/console.log, what the cases said in build/machine/cases.log. Exit status 1: a case
+# failed, or the machine did not come to its end.
 set -euo pipefail
 
 # Whatever is mounted here is mounted for this script alone, and goes with it.
@@ -32,8 +34,10 @@ readonly SUITE=bookworm
 readonly MIRROR=${BERTH_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 # Longer than all of cases/, or one of cases/boots/, takes under emulation on two busy cores.
 readonly TIME_LIMIT=${BERTH_MACHINE_TIME_LIMIT:-2400}
+readonly KVM_PROBE_LIMIT=30 # seconds; a boot as far as that takes two
 SEED=${BERTH_MACHINE_SEED:-$((RANDOM * 32768 + RANDOM))}
 readonly SEED
+ACCEL=${BERTH_MACHINE_ACCEL:-auto} # kvm or tcg once choose_accelerator has run
 
 # Of the machine itself, and what the cases use. The programs' libraries are found out by themselves.
 readonly PACKAGES=(
@@ -154,15 +158,36 @@ make_payload() {
 
 # --- the machine -------------------------------------------------------------------------------------------
 
+# kvm_works: whether the machine's kernel runs under KVM until it finds that it has no root file system. It then
+# panics, which ends the emulator. An internal error of KVM stops the machine, but not the emulator: hence the limit.
+kvm_works() {
+  { # the shell says here too how the emulator ended
+    timeout --kill-after=5 "$KVM_PROBE_LIMIT" qemu-system-x86_64 \
+      -accel kvm -cpu max -smp 2 -m 512 -nodefaults -display none -no-reboot \
+      -kernel "$OUT/vmlinuz" -append 'console=ttyS0 panic=-1' -serial stdio </dev/null
+  } >"$OUT/kvm.log" 2>&1 && grep -q 'Unable to mount root fs' "$OUT/kvm.log"
+}
+
+choose_accelerator() {
+  [[ $ACCEL == auto ]] || return 0
+  ACCEL=tcg
+  if [[ ! -e /dev/kvm ]]; then
+    say '==> there is no /dev/kvm: the machine is emulated in software'
+  elif kvm_works; then
+    ACCEL=kvm
+  else
+    say '==> KVM does not work here (build/machine/kvm.log): the machine is emulated in software'
+  fi
+}
+
 # run_machine WORDS-FOR-THE-KERNEL DISK…: until it ends by itself, or a case asks for its power to be cut. What the
 # cases say is shown as it comes. OUTCOME: ended, cut, or late.
 run_machine() {
-  local accelerator=tcg kernel=$1 machine shown count line until=$((SECONDS + TIME_LIMIT)) cut_at=
+  local kernel=$1 machine shown count line until=$((SECONDS + TIME_LIMIT)) cut_at=
   shift
-  [[ ! -w /dev/kvm ]] || accelerator=kvm
   shown=$(wc -l <"$OUT/cases.log")
   TMPDIR=$OUT setpriv --pdeathsig KILL qemu-system-x86_64 \
-    -accel "$accelerator" -cpu max -smp 2 -m 1536 -nodefaults -display none -no-reboot \
+    -accel "$ACCEL" -cpu max -smp 2 -m 1536 -nodefaults -display none -no-reboot \
     -kernel "$OUT/vmlinuz" -initrd "$OUT/initrd.img" \
     -append "root=/dev/vda rw console=ttyS0 quiet panic=-1 ${QUICK_BOOT[*]} $kernel" \
     "$@" \
@@ -254,6 +279,7 @@ run_boots() {
 main() {
   local name began=$SECONDS word passed failed
   local -a together=() boots=()
+  [[ $ACCEL =~ ^(auto|kvm|tcg)$ ]] || die "BERTH_MACHINE_ACCEL is '$ACCEL': it must be auto, kvm or tcg"
   mkdir -p "$OUT"
   shopt -s nullglob
   for name in "$HERE"/cases/*.sh "$HERE"/cases/boots/*.sh; do
@@ -265,6 +291,7 @@ main() {
   done
   ((${#together[@]} + ${#boots[@]} > 0)) || die "no case is called $*"
   make_base
+  choose_accelerator
   make_payload "${together[@]}"
   : >"$OUT/console.log"
   : >"$OUT/cases.log"
