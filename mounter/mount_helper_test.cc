@@ -12,10 +12,8 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include "base/process.h"
 #include "base/safe_path.h"
@@ -254,33 +252,6 @@ TEST_F(MountHelperTest, Fault24AKilledDaemonIsNotKeptByItsHelper) {
 
 // --- probing ---
 
-struct ProcessFacts {
-  char state = '?';
-  pid_t parent = 0;
-};
-ProcessFacts FactsOf(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/stat");
-  std::string text;
-  std::getline(file, text);
-  ProcessFacts facts;
-  const size_t name_end = text.rfind(')');
-  if (name_end != std::string::npos)
-    std::istringstream(text.substr(name_end + 1)) >> facts.state >> facts.parent;
-  return facts;
-}
-// Whether a helper's child sleeps: it waits for its file system then, and for nothing else.
-bool AProbeHangs() {
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const ProcessFacts facts = FactsOf(name);
-    const bool sleeps = facts.state == 'S' || facts.state == 'D';
-    if (sleeps && FactsOf(std::to_string(facts.parent)).parent == getpid()) return true;
-  }
-  return false;
-}
-
 TEST_F(MountHelperTest, EachPathIsProbedByItself) {
   const std::string alive = NewTestDirectory();
   const std::string hung = NewTestDirectory();
@@ -328,7 +299,10 @@ TEST_F(MountHelperTest, WhatIsToBeUnmountedIsKeptFromProbes) {
                  [&round](const std::exception_ptr&, std::vector<absl::Status> verdicts) {
                    round = std::move(verdicts);
                  });
-  while (!AProbeHangs()) loop_.run_one_for(kTick);
+  // Not before the server has the probe's request: until then a probe can be killed.
+  const TimePoint bound = In(kSoon);
+  while (!(*server)->HoldsRequest() && Clock::now() < bound) loop_.run_one_for(kTick);
+  ASSERT_TRUE((*server)->HoldsRequest());
   {
     // A round that is under way ends at once. Its probe cannot: this file system lets nobody be killed.
     const auto unprobed = RunOn(loop_, helper_.KeepFromProbes(path, In(kShort)));

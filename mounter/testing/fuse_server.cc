@@ -104,6 +104,7 @@ class Server {
   }
 
   void Obey(std::string_view command) {
+    if (command == "held?") return Say(memory_.queued > 0 ? "yes\n" : "no\n");
     if (command == "hang") {
       hangs_ = true;
     } else if (command == "resume") {
@@ -383,12 +384,15 @@ FuseServer::~FuseServer() {
   }
 }
 
-void FuseServer::Tell(std::string_view command) const {
+std::string FuseServer::Tell(std::string_view command) const {
   char answer[8] = {};
   // A server that has died says nothing.
-  if (send(control_.get(), command.data(), command.size(), MSG_NOSIGNAL) < 0) return;
-  [[maybe_unused]] const ssize_t heard = read(control_.get(), answer, sizeof answer);
+  if (send(control_.get(), command.data(), command.size(), MSG_NOSIGNAL) < 0) return {};
+  const ssize_t size = read(control_.get(), answer, sizeof answer);
+  return {answer, size > 0 ? static_cast<size_t>(size) : 0};
 }
+
+bool FuseServer::HoldsRequest() const { return Tell("held?\n") == "yes\n"; }
 
 void FuseServer::Hang() const { Tell("hang\n"); }
 void FuseServer::Resume() const { Tell("resume\n"); }

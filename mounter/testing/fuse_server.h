@@ -33,6 +33,8 @@ class FuseServer {
   // Takes requests and does not answer them: whoever waits for one cannot even be killed. Returns once the
   // server has heard it.
   void Hang() const;
+  // Whether it has taken a request that it does not answer.
+  [[nodiscard]] bool HoldsRequest() const;
   // Answers all those, and everything else.
   void Resume() const;
   // Ends the server: everything fails with ENOTCONN, the mount stays. Nothing can be told it any more.
@@ -43,7 +45,8 @@ class FuseServer {
  private:
   FuseServer(std::string path, dev_t device, pid_t pid, UniqueFd control)
       : path_(std::move(path)), device_(device), pid_(pid), control_(std::move(control)) {}
-  void Tell(std::string_view command) const;
+  // Returns the answer; empty if the server has died.
+  std::string Tell(std::string_view command) const;
 
   std::string path_;
   dev_t device_;
@@ -53,7 +56,8 @@ class FuseServer {
 
 // The same for a process that is nothing else (fuse_main.cc): mounts at `path` and serves until it is told to
 // die, or nobody can tell it anything any more. Commands are lines read from `control_fd`: "hang", "resume",
-// "die"; each is answered by a line "ok" on `answer_fd`, which says "ready" first.
+// "die"; each is answered by a line "ok" on `answer_fd`, which says "ready" first. "held?" is answered by
+// "yes" or "no".
 [[nodiscard]] absl::Status RunFuseServer(const std::string& path, int control_fd, int answer_fd);
 
 }  // namespace berth
