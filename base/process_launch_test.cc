@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <linux/capability.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -20,6 +19,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/process_testing.h"
+#include "base/testing/mount_namespace.h"
 
 namespace berth {
 namespace {
@@ -310,8 +310,7 @@ class DeadFileSystem {
  public:
   DeadFileSystem() {
     device_ = UniqueFd(open("/dev/fuse", O_RDWR | O_CLOEXEC));
-    if (!device_.valid() || unshare(CLONE_NEWNS) != 0) return;
-    if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return;
+    if (!device_.valid() || !UnshareMounts()) return;
     path_ = fmt::format("/tmp/berth-process-test-dead-{}", getpid());
     if (mkdir(path_.c_str(), 0700) != 0) return;
     const std::string options = fmt::format("fd={},rootmode=40000,user_id=0,group_id=0", device_.get());

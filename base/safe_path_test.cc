@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/status.h"
+#include "base/testing/mount_namespace.h"
 
 namespace berth {
 namespace {
@@ -29,8 +29,7 @@ class SafeRootTest : public testing::Test {
  protected:
   void SetUp() override {
     // What a test mounts stays in a namespace of this process.
-    ASSERT_EQ(unshare(CLONE_NEWNS), 0) << "needs root";
-    ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_TRUE(UnshareMounts()) << "needs root";
     std::string pattern = "/tmp/berth-safe-path-test.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     dir_ = pattern;

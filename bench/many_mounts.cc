@@ -1,7 +1,6 @@
 #include "bench/many_mounts.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 
 #include "base/status.h"
+#include "base/testing/mount_namespace.h"
 
 namespace berth {
 namespace {
@@ -48,7 +48,7 @@ absl::Status MakeMounts(const std::string& directory, int count) {
 }
 
 int WithMountsMain(const std::string& directory, int count, std::vector<std::string> command) {
-  if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+  if (!UnshareMounts()) {
     fmt::print(stderr, "a mount namespace: {}\n", strerror(errno));
     return 1;
   }

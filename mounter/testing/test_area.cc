@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "base/testing/mount_namespace.h"
 
 namespace berth {
 namespace {
@@ -30,8 +31,7 @@ void Require(bool ok, const char* what) {
 }  // namespace
 
 void EnterTestArea() {
-  Require(unshare(CLONE_NEWNS) == 0, "unshare the mount namespace");
-  Require(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make / private");
+  Require(UnshareMounts(), "make a mount namespace");
   char name[] = "/tmp/bmt.XXXXXX";
   Require(mkdtemp(name) != nullptr, "mkdtemp");
   Area() = name;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/testing/mount_namespace.h"
 #include "base/unique_fd.h"
 
 namespace berth::hostpath {
@@ -72,11 +72,10 @@ TEST_F(TrashTest, FollowsNoLink) {
 }
 
 TEST_F(TrashTest, NeverEntersAMount) {
-  if (unshare(CLONE_NEWNS) != 0) {
+  if (!UnshareMounts()) {
     GTEST_LOG_(WARNING) << "NO MOUNT NAMESPACE HERE: that trash is not emptied across mounts is not tested";
     GTEST_SKIP();
   }
-  ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
   Touch(root_ + "/victim");
   const std::string mounted = path_ + "/stuck/mounted";
   std::filesystem::create_directories(mounted);

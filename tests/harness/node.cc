@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -22,6 +21,8 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+
+#include "base/testing/mount_namespace.h"
 
 namespace berth {
 namespace {
@@ -88,8 +89,7 @@ void WaitFor(const std::string& what, const std::function<bool()>& condition, se
 }
 
 void EnterOwnNamespaces() {
-  Require(unshare(CLONE_NEWNS) == 0, "unshare(CLONE_NEWNS): these tests need root");
-  Require(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "make / private");
+  Require(UnshareMounts(), "make a mount namespace: these tests need root");
   Require(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
 }
 

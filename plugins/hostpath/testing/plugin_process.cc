@@ -5,7 +5,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/testing/mount_namespace.h"
 #include "base/unique_fd.h"
 
 namespace berth::hostpath {
@@ -41,10 +41,7 @@ void RemoveOneByOne(const std::string& path) {
 
 }  // namespace
 
-void EnterPrivateMountNamespace() {
-  ASSERT_EQ(unshare(CLONE_NEWNS), 0) << "these tests need root";
-  ASSERT_EQ(mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
-}
+void EnterPrivateMountNamespace() { ASSERT_TRUE(UnshareMounts()) << "these tests need root"; }
 
 Workplace::Workplace() {
   std::string pattern = "/tmp/berth-hostpath-test-XXXXXX";
