@@ -4,16 +4,19 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "base/temp_dir.h"
+#include "base/testing/mount_namespace.h"
 #include "supervisor/logs/log_intake.h"
 #include "supervisor/logs/log_reader.h"
 
@@ -43,6 +46,7 @@ class LogOnDisk {
     while (intake_->Run(secrets_, journal_, buffer_) == LogIntake::Step::kMore) {
     }
   }
+  LogIntake::Step TakeInOnce(LogJournal& journal) { return intake_->Run(secrets_, journal, buffer_); }
   LogBatch Read(LogQuery query = {}) {
     query.max_lines = 1'000'000;
     query.max_bytes = size_t{1} << 30;
@@ -308,13 +312,44 @@ TEST_F(LogFileTest, WhatIsUnreadForTooLongIsSkipped) {
   EXPECT_LT(log.DiskBytes(), 1'200'000U);
 }
 
+// A mark for each attempt would fill the index within seconds, and readers would lose the lines before.
+TEST_F(LogFileTest, Fault43LineThatWaitsForTheJournalIsMarkedOnce) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  temp_.Path("journal").copy(address.sun_path, sizeof address.sun_path - 1);
+  const UniqueFd receiver(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(receiver.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const UniqueFd sender(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(connect(sender.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  LogJournal journal(temp_.Path("journal"));
+  LogOnDisk log(path_);
+  const auto take_in = [&] { return log.TakeInOnce(journal); };
+
+  log.Write("one\n");
+  ASSERT_EQ(take_in(), LogIntake::Step::kCaughtUp);
+  while (send(sender.get(), "", 1, 0) >= 0) {
+  }
+  ASSERT_EQ(errno, EAGAIN);
+  log.Write("two\nthree\n");
+  ASSERT_EQ(take_in(), LogIntake::Step::kBlocked);
+  const size_t marks = log.file().Marks().size();
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(take_in(), LogIntake::Step::kBlocked);
+  EXPECT_EQ(log.file().Marks().size(), marks);
+  EXPECT_THAT(log.Lines(), ElementsAre("one"));
+
+  char message[4096];
+  while (recv(receiver.get(), message, sizeof message, MSG_DONTWAIT) >= 0) {
+  }
+  ASSERT_EQ(take_in(), LogIntake::Step::kCaughtUp);
+  EXPECT_THAT(log.Lines(), ElementsAre("one", "two", "three"));
+}
+
 // The kept tail on file systems of several kinds. Each is mounted in a mount namespace of the test's own.
 class LogOnFileSystemTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (geteuid() != 0) GTEST_SKIP() << "needs root, to mount";
-    ASSERT_EQ(unshare(CLONE_NEWNS), 0);
-    ASSERT_EQ(mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr), 0);
+    ASSERT_TRUE(UnshareMounts());
     ASSERT_EQ(mkdir(temp_.Path("fs").c_str(), 0700), 0);
     if (GetParam() == "ext4") {
       const std::string image = temp_.Path("image");

@@ -80,8 +80,11 @@ void LogIntake::HideSecrets(const SecretSet& secrets, std::string_view text, siz
 }
 
 bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now, LogJournal& journal) {
+  // The journal did not take this line the last time. It has its mark already: one for each attempt would push
+  // those of earlier lines out of the index, and readers would lose these lines.
+  const bool again = admitted_.has_value();
   // Not `now`: a chunk of many lines may take its time with the journal.
-  if (!admitted_) admitted_ = rate_.Admit(Clock::now());
+  if (!again) admitted_ = rate_.Admit(Clock::now());
   const bool admitted = *admitted_;
   const LogRegion region = admitted ? LogRegion::kShown : LogRegion::kDropped;
   const LogMark& last = file_->last_mark();
@@ -89,7 +92,7 @@ bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now,
   if (region != last.region) {
     if (!TellDropped(journal)) return false;
     file_->Mark(region, now);
-  } else if (bytes >= kMarkBytes || Nanoseconds(now) > last.time) {
+  } else if (!again && (bytes >= kMarkBytes || Nanoseconds(now) > last.time)) {
     file_->Mark(region, now);
   }
   const uint64_t position = file_->state().position;
