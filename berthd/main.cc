@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/resource.h>
-#include <systemd/sd-daemon.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/as_tuple.hpp>
@@ -14,6 +13,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <exception>
 
@@ -22,6 +22,7 @@
 #include "base/status.h"
 #include "berthd/berthd.h"
 #include "berthd/config.h"
+#include "berthd/service_notifier.h"
 #include "berthd/version.h"
 #include "supervisor/reload.h"
 
@@ -35,8 +36,6 @@ void RaiseDescriptorLimit() {
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
-
-void Notify(const std::string& state) { sd_notify(0, state.c_str()); }
 
 // SIGHUP: any number of them that come while one reload runs are one more.
 struct Hangup {
@@ -58,22 +57,23 @@ std::string DescribeVolumes(const DeclaredReload& report) {
   return text;
 }
 
-Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, std::string serving) {
+Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, ServiceNotifier& notifier,
+                                std::string serving) {
   while (true) {
     [[maybe_unused]] const bool rung =
         co_await hangup.bell.WaitUntil([&hangup] { return hangup.rung; }, TimePoint::max());
     hangup.rung = false;
     timespec now{};
     clock_gettime(CLOCK_MONOTONIC, &now);
-    Notify(fmt::format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=Reading its files again",
-                       now.tv_sec * 1'000'000 + now.tv_nsec / 1000));
+    notifier.Send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=Reading its files again",
+                              now.tv_sec * 1'000'000 + now.tv_nsec / 1000));
     const absl::StatusOr<NodeReload> report = co_await berthd.Reload();
     if (report.ok()) {
       SPDLOG_INFO("reloaded: {}{}", Describe(report->plugins), DescribeVolumes(report->volumes));
     } else {
       SPDLOG_ERROR("reload: {}", MessageOf(report.status()));
     }
-    Notify(fmt::format("READY=1\nSTATUS={}", serving));
+    notifier.Send(fmt::format("READY=1\nSTATUS={}", serving));
   }
 }
 
@@ -85,13 +85,15 @@ Awaitable<int> Run(BerthdOptions options, BerthdConfig config, std::shared_ptr<L
   asio::signal_set signals(executor, SIGTERM, SIGINT, SIGHUP);
   Berthd berthd(executor, std::move(options), std::move(config), std::move(log));
   Hangup hangup(executor);
+  const char* const notify_socket = std::getenv("NOTIFY_SOCKET");
+  ServiceNotifier notifier(executor, notify_socket == nullptr ? "" : notify_socket);
   TaskScope reloads(executor, "berthd");
 
   const absl::Status started = co_await berthd.Start();
   if (started.ok()) {
     SPDLOG_INFO("berthd {} is ready as node {}", kBerthVersion, node_id);
-    Notify(fmt::format("READY=1\nSTATUS={}", serving));
-    reloads.Spawn("reload", ReloadWhenAsked(berthd, hangup, serving));
+    notifier.Send(fmt::format("READY=1\nSTATUS={}", serving));
+    reloads.Spawn("reload", ReloadWhenAsked(berthd, hangup, notifier, serving));
     while (true) {
       const auto [error, signal] = co_await signals.async_wait(asio::as_tuple(asio::use_awaitable));
       if (!error && signal == SIGHUP) {
@@ -102,13 +104,14 @@ Awaitable<int> Run(BerthdOptions options, BerthdConfig config, std::shared_ptr<L
       SPDLOG_INFO("stopping: {}", error ? error.message() : strsignal(signal));
       break;
     }
-    Notify("STOPPING=1\nSTATUS=Stopping; plugins and volumes stay");
+    notifier.Send("STOPPING=1\nSTATUS=Stopping; plugins and volumes stay");
     co_await reloads.Join();
   } else {
     SPDLOG_CRITICAL("cannot start: {}", MessageOf(started));
-    Notify(fmt::format("STATUS=Cannot start: {}", Printable(MessageOf(started), 512)));
+    notifier.Send(fmt::format("STATUS=Cannot start: {}", Printable(MessageOf(started), 512)));
   }
   co_await berthd.Stop();
+  co_await notifier.Join();
   co_return started.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 

@@ -2,11 +2,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 
+#include "base/unique_fd.h"
 #include "tests/harness/node.h"
 
 namespace berth {
@@ -52,6 +57,30 @@ fingerprint_interval = "1h"
 
   Node node_;
 };
+
+TEST_F(ReloadTest, Fault43ServiceManagerThatReadsNothingStopsNothing) {
+  Write("a");
+  node_.Start();
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(node_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+  // Whatever net.unix.max_dgram_qlen is: others have filled its queue.
+  sockaddr_un address{.sun_family = AF_UNIX};
+  (node_.dir() + "/notify.sock").copy(address.sun_path, sizeof address.sun_path - 1);
+  const UniqueFd other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ASSERT_EQ(connect(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  while (send(other.get(), "X", 1, 0) >= 0) {
+  }
+  ASSERT_EQ(errno, EAGAIN);
+
+  Write("b");
+  ASSERT_EQ(kill(static_cast<pid_t>(status.pid()), SIGHUP), 0);
+  WaitFor("berthd to read its files", [this] { return node_.log().find("reloaded: ") != std::string::npos; });
+  node_.WaitReady("b");
+  const std::string last = "READY=1";
+  WaitFor("the state after the reload",
+          [&] { return node_.Notified().back().find(last) != std::string::npos; });
+  node_.Stop();
+}
 
 TEST_F(ReloadTest, ReadyIsSaidOnce) {
   Write("a");
