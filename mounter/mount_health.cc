@@ -138,7 +138,27 @@ Awaitable<void> MountHealth::Round() {
   }
   std::vector<std::string> second_paths = paths(second);
   const auto second_verdicts = co_await helper_.Probe(std::move(second_paths), Clock::now() + patience_);
-  for (size_t i = 0; i < second.size(); ++i) Conclude(second[i].mount, second[i].id, second_verdicts[i]);
+
+  // A file system may have died after one of its mounts answered. That mount is asked again, and its verdict
+  // comes first: a volume must not be mounted again from a staging that is dead, too.
+  std::set<dev_t> died;
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].code() == absl::StatusCode::kUnavailable) died.insert(second[i].device);
+  }
+  std::vector<Asked> again;
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (first_verdicts[i].ok() && died.contains(first[i].device)) again.push_back(first[i]);
+  }
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].ok() && died.contains(second[i].device)) again.push_back(second[i]);
+  }
+  std::vector<std::string> again_paths = paths(again);
+  const auto again_verdicts = co_await helper_.Probe(std::move(again_paths), Clock::now() + patience_);
+  for (size_t i = 0; i < again.size(); ++i) Conclude(again[i].mount, again[i].id, again_verdicts[i]);
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].ok() && died.contains(second[i].device)) continue;
+    Conclude(second[i].mount, second[i].id, second_verdicts[i]);
+  }
 }
 
 void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict) {

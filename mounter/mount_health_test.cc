@@ -1,11 +1,13 @@
 #include "mounter/mount_health.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
 #include <memory>
 #include <utility>
 
@@ -125,6 +127,39 @@ TEST_F(MountHealthRounds, Fault24AHungFileSystemIsAskedOnceAndAgainWhenItAnswers
   server->Resume();
   EXPECT_THAT(WaitForVerdicts(1), ElementsAre(Pair(path, kWell)));
   EXPECT_THAT(helper_.stuck(), IsEmpty());
+}
+
+// The staging had answered, and the publication was then mounted again from it, dead as it was.
+TEST_F(MountHealthRounds, Fault43FileSystemThatDiesBetweenTwoProbesIsDeadForBothMounts) {
+  const std::string path = NewTestDirectory();
+  const std::string copy = NewTestDirectory();
+  const auto server = MountFuse(path);
+  ASSERT_EQ(mount(path.c_str(), copy.c_str(), nullptr, MS_BIND, nullptr), 0);
+  // After the first probe the server is killed; once it is a zombie the kernel fails all requests.
+  const std::string script = NewTestDirectory() + "/helper";
+  std::ofstream(script) << fmt::format(R"(#!/bin/sh
+{0} "$@"
+kill -9 {1} 2>/dev/null
+until grep -q ') Z' /proc/{1}/stat; do :; done
+)",
+                                       BERTH_MOUNT_HELPER, server->pid());
+  ASSERT_EQ(chmod(script.c_str(), 0755), 0);
+  MountHelper helper(script, scope_);
+  MountHealth health(
+      loop_.get_executor(), helper, std::chrono::milliseconds(50),
+      [&] {
+        return std::vector<WatchedMount>{{.key = "k", .component = "", .path = path},
+                                         {.key = "k", .component = "c", .path = copy}};
+      },
+      [this](const WatchedMount& mount, const absl::Status& verdict) {
+        verdicts_.emplace_back(mount.path, verdict.code());
+        changed_.NotifyAll();
+      },
+      std::chrono::seconds(20));
+  scope_.Spawn("health", health.Run());
+  EXPECT_THAT(WaitForVerdicts(2), ElementsAre(Pair(path, kDead), Pair(copy, kDead)));
+  RunOn(loop_, scope_.Join());
+  EXPECT_EQ(umount2(copy.c_str(), UMOUNT_NOFOLLOW), 0);
 }
 
 TEST_F(MountHealthRounds, TwoMountsOfOneFileSystemThatHangsAreAskedOnce) {
