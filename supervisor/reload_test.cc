@@ -110,6 +110,7 @@ class FakeOwner final : public PluginOwner {
   Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file, TimePoint deadline) override {
     asked.push_back(file.path);
     if (slow) co_await SleepUntil(std::min(deadline, Clock::now() + std::chrono::milliseconds(30)));
+    if (until != nullptr) (void)co_await until->WaitUntil([this] { return released; }, deadline);
     if (file.path.empty() && answer.ok()) is_gone = true;
     co_return answer;
   }
@@ -121,6 +122,8 @@ class FakeOwner final : public PluginOwner {
 
   absl::StatusOr<Reconfigured> answer = Reconfigured::kUnchanged;
   bool slow = false;
+  std::unique_ptr<Condition> until;  // waits there until `released`
+  bool released = false;
   bool is_gone = false;
   std::vector<std::string> asked;
 };
@@ -193,7 +196,7 @@ TEST_F(CarryOutReloadTest, AReplacedPluginGoesFirst) {
 }
 
 TEST_F(CarryOutReloadTest, ItGoesOnWhereNobodyWaits) {
-  owners_["slow"].slow = true;
+  owners_["slow"].until = std::make_unique<Condition>(loop_.get_executor());
   owners_["slow"].answer = Reconfigured::kSwapped;
   TaskScope caller(loop_.get_executor(), "caller");
   const auto wait = [](ReloadTarget target, TaskScope& scope) -> Awaitable<void> {
@@ -208,6 +211,8 @@ TEST_F(CarryOutReloadTest, ItGoesOnWhereNobodyWaits) {
   EXPECT_THAT(owners_["slow"].asked, ElementsAre("slow.toml"));
   RunOn(loop_, caller.Join());
   EXPECT_EQ(scope_.size(), 1U);
+  owners_["slow"].released = true;
+  owners_["slow"].until->NotifyAll();
   RunOn(loop_, scope_.WaitEmpty());
 }
 
