@@ -90,6 +90,10 @@ void WaitFor(const std::string& what, const std::function<bool()>& condition, se
 
 void EnterOwnNamespaces() {
   Require(UnshareMounts(), "make a mount namespace: these tests need root");
+  // In a chroot there may be no cgroup v2 hierarchy, without which what a plugin forks is not found.
+  if (ReadWhole("/proc/self/mountinfo").find(" - cgroup2 ") == std::string::npos) {
+    [[maybe_unused]] const int mounted = mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, nullptr);
+  }
   Require(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
 }
 
