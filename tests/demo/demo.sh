@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Berth's story, played for real: ./dev demo [--keep] [--rootless], and ./dev demo --end DIRECTORY for one that
-# was kept.
+# was kept. demo.sh --check [--keep] [--rootless] only finds out whether it may mount: ./dev asks before it builds.
 #
 # A berthd of its own, on directories of its own, with one real plugin: a volume is made, published to two
 # consumers and used; the plugin and berthd are killed, a mount is taken away, found missing, explained and
@@ -123,9 +123,19 @@ plugin_ready_unlike() {
 
 # --- the way there -----------------------------------------------------------------------------------------
 
-can_use_user_namespaces() { unshare --user --map-root-user --mount true 2>/dev/null; }
+can_use_user_namespaces() { unshare --user --map-root-user --mount --propagation private true 2>/dev/null; }
 
-# Gets the rights to mount, by the best means there is; starts over with them where need be.
+# With root's rights the demo mounts in the mount namespace that it finds: so this does, too.
+may_mount() {
+  local directory result=0
+  directory=$(mktemp -d /tmp/berth-demo-check.XXXXXX)
+  mount -t tmpfs berth-demo "$directory" 2>/dev/null && umount -- "$directory" || result=1
+  rmdir -- "$directory"
+  return "$result"
+}
+
+# Gets the rights to mount, by the best means there is; starts over with them where need be. With "check" as $2 it only
+# finds out whether there is a means.
 gain_rights() {
   if [[ ${BERTH_DEMO_ROOTLESS:-} == entered ]]; then
     KIND=directory
@@ -133,7 +143,7 @@ gain_rights() {
   fi
   if [[ $1 == no ]]; then
     if ((EUID == 0)); then
-      ! unshare --mount true 2>/dev/null || return 0
+      ! may_mount || return 0
       echo 'Root may not mount here, so this demo tries a user namespace.'
     elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || { [[ -t 0 ]] && sudo -v; }; }; then
       exec sudo -- env BERTH_BIN="$BIN" "$SELF" "${ARGS[@]}"
@@ -142,7 +152,9 @@ gain_rights() {
     fi
   fi
   can_use_user_namespaces ||
-    fail 'no right to mount: neither as root, nor by sudo, nor in a user namespace (user.max_user_namespaces?)'
+    fail 'no right to mount: neither as root, nor by sudo, nor in a user namespace' \
+      '(is user.max_user_namespaces 0, or is this a chroot?)'
+  [[ $2 != check ]] || return 0
   echo 'It plays in a user namespace with directory volumes: no loop devices, so no ext4 and no capacity limit.'
   BERTH_DEMO_ROOTLESS=entered exec unshare --user --map-root-user --mount --propagation private \
     "$SELF" "${ARGS[@]}"
@@ -527,7 +539,7 @@ end_kept() {
 }
 
 main() {
-  local rootless=no argument
+  local rootless=no mode=play argument
   ARGS=("$@")
   if [[ ${1:-} == --end && $# -eq 2 ]]; then
     end_kept "$2"
@@ -537,6 +549,7 @@ main() {
     case $argument in
       --keep) KEEP=yes ;;
       --rootless) rootless=yes ;;
+      --check) mode=check ;;
       *)
         echo "demo: no option '$argument'; there are --keep, --rootless and --end DIRECTORY" >&2
         exit 2
@@ -545,7 +558,8 @@ main() {
   done
   trap on_exit EXIT
   trap 'exit 130' INT TERM HUP PIPE
-  gain_rights "$rootless"
+  gain_rights "$rootless" "$mode"
+  [[ $mode == play ]] || return 0
   look_around
   make_directories
   tell "a node of its own beneath $DEMO"

@@ -20,7 +20,14 @@ set -euo pipefail
 # Whatever is mounted here is mounted for this script alone, and goes with it.
 if [[ ${1:-} != --in-namespace ]]; then
   ((EUID == 0)) || { echo 'machine: needs root' >&2 && exit 1; }
-  exec unshare --mount --propagation private "$0" --in-namespace "$@"
+  SELF=$(realpath "${BASH_SOURCE[0]}")
+  if unshare --mount --propagation private true 2>/dev/null; then
+    exec unshare --mount --propagation private "$SELF" --in-namespace "$@"
+  fi
+  # A chroot whose root is no mount point and cannot be made private; a copy of it, mounted over /proc, can.
+  # shellcheck disable=SC2016 # expanded by the inner shell
+  exec unshare --mount --propagation unchanged bash -c 'mount --make-private /proc && mount --rbind / /proc &&
+    mount --make-rprivate /proc && exec chroot /proc "$@"' machine "$SELF" --in-namespace "$@"
 fi
 shift
 
