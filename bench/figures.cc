@@ -8,6 +8,7 @@ std::vector<std::unique_ptr<Figure>> AllFigures(const BenchOptions& options) {
   figures.push_back(MakeF02PublishMounts(options));
   figures.push_back(MakeF03PublishFloor(options));
   figures.push_back(MakeF04ImageCycle(options));
+  figures.push_back(MakeF04Holders(options));
   figures.push_back(MakeF05AtOnce(options));
   figures.push_back(MakeF06Restart(options));
   figures.push_back(MakeF07PluginMemory(options));

@@ -20,6 +20,7 @@ struct BenchOptions {
 [[nodiscard]] std::unique_ptr<Figure> MakeF02PublishMounts(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF03PublishFloor(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF04ImageCycle(const BenchOptions& options);
+[[nodiscard]] std::unique_ptr<Figure> MakeF04Holders(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF05AtOnce(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF06Restart(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF07PluginMemory(const BenchOptions& options);

@@ -95,6 +95,16 @@ Condition NotHereYet(const v1::Volume& volume) {
       .tone = volume.last_error().empty() ? Tone::kCareful : Tone::kBad};
 }
 
+Condition InUse(const v1::Volume& volume, system_clock::time_point now) {
+  return {.word = "in use",
+          .text = "not released, " + (volume.last_error().empty() ? "the kernel may still have it" : volume.last_error()),
+          .next = fmt::format("It is released by itself once its users have ended{}. Until then it is not free: do not "
+                              "attach it to another node.",
+                              volume.has_next_retry_at()
+                                  ? ", next look " + FormatRelative(volume.next_retry_at(), now)
+                                  : "")};
+}
+
 Condition Failing(const v1::Volume& volume, system_clock::time_point now) {
   Condition condition{.word = "failing", .text = volume.last_error(), .next = {}};
   if (volume.has_next_retry_at()) {
@@ -122,8 +132,10 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
   for (const v1::Publication& use : volume.publications()) {
     if (!use.held().empty()) conditions.push_back(Held(volume, use));
   }
-  if (volume.state() == v1::ABSENT && !volume.declared_in().empty()) {
+  if (volume.state() == v1::ABSENT && !volume.declared_in().empty() && !volume.may_live_on()) {
     conditions.push_back(NotHereYet(volume));
+  } else if (volume.may_live_on() && volume.publications().empty()) {
+    conditions.push_back(InUse(volume, now));
   } else if (!volume.last_error().empty()) {
     conditions.push_back(Failing(volume, now));
   }
