@@ -39,6 +39,10 @@ class SafeRoot {
  public:
   // Opens `path`, which must be an absolute path of a directory.
   [[nodiscard]] static absl::StatusOr<SafeRoot> Open(std::string path);
+  // Of a directory that is open, and may lie beneath a mount. `path` is for messages.
+  [[nodiscard]] static SafeRoot Of(std::string path, UniqueFd directory) {
+    return {std::move(path), std::move(directory)};
+  }
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] int fd() const { return fd_.get(); }

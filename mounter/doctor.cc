@@ -21,6 +21,18 @@ std::string Seconds(Duration age) {
   return fmt::format("{} s", std::chrono::duration_cast<std::chrono::seconds>(age).count());
 }
 
+std::string WhatIsLeft(const Leftover& leftover, const std::string& tree) {
+  const auto [parent, name] = [&tree] {
+    const size_t slash = tree.rfind('/');
+    return std::pair(tree.substr(0, slash), tree.substr(slash + 1));
+  }();
+  return fmt::format(
+      "on the disk, beneath the mount of the tree, lie files that nobody can see there: {}. To move them: "
+      "mount "
+      "--bind {} /mnt; mv /mnt/{}/{} DESTINATION; umount /mnt",
+      Describe(leftover), Printable(parent, 512), Printable(name, 128), Printable(leftover.name, 256));
+}
+
 class VolumeExamination {
  public:
   VolumeExamination(const VolumeEvidence& volume, const std::string& tree) : volume_(volume), tree_(tree) {}
@@ -28,6 +40,7 @@ class VolumeExamination {
   std::vector<Diagnosis> Run() {
     Row();
     Directory();
+    if (volume_.leftover) Left(*volume_.leftover);
     for (const PublicationRecord& p : volume_.record.publications) Publication(p);
     Progress();
     if (!volume_.plugin_problem.empty()) {
@@ -75,16 +88,24 @@ class VolumeExamination {
   }
 
   void Directory() {
-    if (!volume_.directory_there) {
+    const auto& publications = volume_.record.publications;
+    // After a reboot it is made again by the next step.
+    const bool needed = std::ranges::any_of(publications, [](const PublicationRecord& p) {
+      return p.state == PublicationState::kPublished && !p.uncertain && VolumeMachine::WaitsFor(p).empty();
+    });
+    if (!volume_.directory_there && needed) {
       Add(Severity::kError, "directory.missing", {},
           "its directory is gone: somebody removed it; unpublish it, and publish it again");
-      return;
     }
     if (volume_.identity_problem.empty()) return;
     Repair(Add(Severity::kWarning, "identity.wrong", {},
-               fmt::format("its identity files would not bring it back, should the journal be lost: {}",
+               fmt::format("its identity file would not bring it back, should the journal be lost: {}",
                            volume_.identity_problem)),
-           RepairKind::kWriteIdentity, "write its identity files anew");
+           RepairKind::kWriteIdentity, "write its identity file anew");
+  }
+
+  void Left(const Leftover& leftover) {
+    Add(Severity::kWarning, "tree.leftover", {}, WhatIsLeft(leftover, tree_));
   }
 
   void Publication(const PublicationRecord& p) {
@@ -261,23 +282,49 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
   }
 }
 
+void Tree(const Evidence& evidence, std::vector<Diagnosis>* found) {
+  if (evidence.old_tree) {
+    found->push_back(
+        Nobodys(Severity::kInfo, "tree.old", "", evidence.tree,
+                "the tree of an older berthd is used until nothing is mounted in it: then the next "
+                "start of berthd, or the next boot, replaces it"));
+  }
+  if (!evidence.unprotected.empty()) {
+    found->push_back(
+        Nobodys(Severity::kInfo, "tree.unprotected", "", evidence.tree,
+                fmt::format("before berthd has started, files can be put into this directory, and "
+                            "would be hidden once it has: {}",
+                            evidence.unprotected)));
+  }
+  for (const Leftover& leftover : evidence.leftovers) {
+    const bool known =
+        std::ranges::find(evidence.volumes, leftover.name, &VolumeEvidence::key) != evidence.volumes.end();
+    if (known) continue;
+    found->push_back(Nobodys(Severity::kWarning, "tree.leftover", leftover.name,
+                             fmt::format("{}/{}", evidence.tree, leftover.name),
+                             WhatIsLeft(leftover, evidence.tree)));
+  }
+}
+
 }  // namespace
 
 std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record) {
   const auto of_volume = [](const VolumeRecord& r) {
-    return std::tie(r.driver_name, r.node_id, r.stages, r.sent_mode, r.use.access_mode, r.use.access_type,
-                    r.use.fs_type);
+    return std::tuple(r.driver_name, r.node_id, r.stages, r.sent_mode, r.use.access_mode, r.use.access_type,
+                      r.use.fs_type, r.publish_context.has_value());
   };
-  if (of_volume(said) != of_volume(record)) return "the volume's says something else than the journal";
+  if (of_volume(said) != of_volume(record)) return "it says something else than the journal";
+  // It may say so although the record does not: of the volume's last use.
+  if (record.may_live_on && !said.may_live_on) return "it does not say that its file system may live on";
   const auto of_publication = [](const PublicationRecord& p) {
     return std::tie(p.readonly, p.origin, p.ephemeral);
   };
   for (const PublicationRecord& p : record.publications) {
     if (p.state != PublicationState::kPublished) continue;
     const PublicationRecord* const its = said.Find(p.key);
-    if (its == nullptr) return fmt::format("that of {} is missing, or cannot be read", Describe(p.key));
+    if (its == nullptr) return fmt::format("it does not name {}", Describe(p.key));
     if (of_publication(*its) != of_publication(p)) {
-      return fmt::format("that of {} says something else than the journal", Describe(p.key));
+      return fmt::format("of {} it says something else than the journal", Describe(p.key));
     }
   }
   return {};
@@ -298,6 +345,7 @@ std::vector<Diagnosis> Diagnose(const Evidence& evidence) {
   }
   StrangeMounts(evidence, &found);
   StrangeDirectories(evidence, &found);
+  Tree(evidence, &found);
   std::vector<Diagnosis> sorted;
   for (const Severity severity : {Severity::kError, Severity::kWarning, Severity::kInfo}) {
     for (Diagnosis& diagnosis : found) {

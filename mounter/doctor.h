@@ -12,6 +12,7 @@
 
 #include "mounter/mount_table.h"
 #include "mounter/mounter.h"
+#include "mounter/old_tree.h"
 #include "mounter/recovery.h"
 #include "mounter/volume_record.h"
 
@@ -23,9 +24,10 @@ struct VolumeEvidence {
   VolumeView view;
   bool in_journal = false;       // the row on the disk says what the record says
   std::string identity_problem;  // why its identity file says nothing, or something else; empty: it is right
-  bool directory_there = true;
+  bool directory_there = true;   // in the tree
   std::map<PublicationKey, ShownMount> targets;  // of those that are published
   std::string plugin_problem;                    // why its plugin is not at hand; empty: it is
+  std::optional<Leftover> leftover;              // of its directory beneath the mount of the tree
   WallTime at;                                   // when all this was so
 };
 
@@ -38,6 +40,11 @@ struct StrangerEvidence {
 
 struct Evidence {
   std::string tree;
+  bool old_tree = false;  // it is that of an older berthd, which makes way once nothing is mounted in it
+  // Why files can be put into the directory beneath the tree's mount while berthd has not started; empty:
+  // they cannot, or it is the old tree.
+  std::string unprotected;
+  std::vector<Leftover> leftovers;  // beneath the tree's mount
   std::vector<VolumeEvidence> volumes;
   std::vector<StrangerEvidence> strangers;
   std::vector<Mount> mounts;  // beneath the tree
@@ -47,7 +54,7 @@ struct Evidence {
 enum class RepairKind {
   kNone,             // only a person can
   kWriteRow,         // the record is written into the journal again
-  kWriteIdentity,    // and so are its identity files
+  kWriteIdentity,    // and so is its identity file
   kMountAgain,       // VolumeActor::Repair
   kRemoveDirectory,  // rmdir, while it is empty
 };
@@ -59,8 +66,8 @@ struct Diagnosis {
   PublicationKey publication;
 };
 
-// What identity files that say `said` would lose of `record`, should the journal be lost; empty: nothing. Of
-// its publications those that are published are compared: the others' files are being made or removed.
+// What an identity file that says `said` would lose of `record`, should the journal be lost; empty: nothing.
+// Of its publications those that are published are compared: the others come or go.
 [[nodiscard]] std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record);
 
 // Of one volume, without the mounts that nobody asked for.

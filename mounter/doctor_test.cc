@@ -6,6 +6,7 @@
 namespace berth {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -170,15 +171,24 @@ TEST(DoctorTest, IdentityFilesThatSayLessOrElseThanTheJournalAreWrong) {
   EXPECT_EQ(LostWithJournal(record, record), "");
   VolumeRecord said = record;
   said.use.fs_type = "xfs";
-  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("the volume's says something else"));
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("it says something else"));
   said = record;
   said.publications[0].readonly = true;
-  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("that of consumer web says something else"));
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("of consumer web it says something else"));
   said.publications[0].key.consumer = "unknown/4711";
-  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("that of consumer web is missing"));
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("does not name consumer web"));
+  said = record;
+  said.publish_context.emplace();
+  EXPECT_THAT(LostWithJournal(said, record), HasSubstr("it says something else"));
+  VolumeRecord living = record;
+  living.may_live_on = true;
+  EXPECT_THAT(LostWithJournal(record, living), HasSubstr("may live on"));
+  EXPECT_EQ(LostWithJournal(living, record), "") << "of the use before";
+  said = record;
+  said.publications[0].key.consumer = "unknown/4711";
   VolumeRecord leaving = record;
   leaving.publications[0].state = PublicationState::kUnpublishing;
-  EXPECT_EQ(LostWithJournal(said, leaving), "") << "its file may be gone already";
+  EXPECT_EQ(LostWithJournal(said, leaving), "") << "it may not be named any more";
 }
 
 TEST(DoctorTest, StrangersAreToldAndOnlyAnEmptyDirectoryIsTakenAway) {
@@ -212,6 +222,31 @@ TEST(DoctorTest, ErrorsComeFirst) {
   volume.targets.begin()->second = {};
   evidence.volumes.push_back(volume);
   EXPECT_THAT(Codes(Diagnose(evidence)), ElementsAre("mount.missing", "node.problem"));
+}
+
+TEST(DoctorTest, ADirectoryIsMissedOnlyWhereSomethingIsMountedInIt) {
+  VolumeEvidence volume = Well();
+  volume.directory_there = false;
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), Contains("directory.missing"));
+  volume.record.publications[0].held = "the node was restarted";
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.held"));
+}
+
+TEST(DoctorTest, WhatIsWrongWithTheTreeItselfIsTold) {
+  Evidence evidence;
+  evidence.tree = "/var/lib/berth/volumes";
+  evidence.volumes.push_back(Well());
+  evidence.unprotected = "no flag";
+  evidence.leftovers.push_back({.name = "x", .entries = {"x/a", "x/b"}, .more = 3});
+  const auto found = Diagnose(evidence);
+  ASSERT_THAT(Codes(found), ElementsAre("tree.leftover", "tree.unprotected"));
+  EXPECT_THAT(found[0].finding.text, HasSubstr("x/a, x/b and 3 more"));
+  EXPECT_THAT(found[0].finding.text, HasSubstr("mount --bind /var/lib/berth /mnt; mv /mnt/volumes/x "));
+  EXPECT_EQ(found[0].repair, RepairKind::kNone);
+  EXPECT_EQ(found[1].finding.severity, Finding::Severity::kInfo) << "nothing that a person can do";
+  evidence = {};
+  evidence.old_tree = true;
+  EXPECT_THAT(Codes(Diagnose(evidence)), ElementsAre("tree.old"));
 }
 
 TEST(DoctorTest, SaysWhatComesNext) {

@@ -170,7 +170,7 @@ TEST(HostViewTest, Fault29TooManyMountsLeaveNothingHalfDone) {
       if (errno != ENOSPC) return kNotPossible;
       --size;
     }
-    const absl::Status tree_status = SetUpMountTree(tree);
+    const absl::Status tree_status = SetUpMountTree(tree).status();
     const absl::Status seen_status = CheckSeenByHost(tree);
     for (const absl::Status& status : {tree_status, seen_status}) {
       if (status.code() == absl::StatusCode::kResourceExhausted) continue;

@@ -39,6 +39,8 @@ absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::str
                                         const std::string& boot_id) {
   BERTH_ASSIGN_OR_RETURN(VolumeRecord record, paths.ReadIdentity(name));
   record.rebuilt = true;
+  // What lived on then ended with its boot.
+  if (!record.boot_id.empty() && record.boot_id != boot_id) record.may_live_on = false;
   record.boot_id = boot_id;
   if (record.stages) {
     record.stage_state = StageState::kStaged;
@@ -50,15 +52,20 @@ absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::str
 }
 
 absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::string& boot_id) {
-  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, paths.List());
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> keys, paths.ListIdentities());
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> directories, paths.List());
   RebuiltRows rows;
-  for (const std::string& name : names) {
-    auto record = RebuildRow(paths, name, boot_id);
+  for (const std::string& key : keys) {
+    auto record = RebuildRow(paths, key, boot_id);
     if (record.ok()) {
       rows.records.push_back(*std::move(record));
     } else {
       rows.strangers.emplace_back(MessageOf(record.status()));
     }
+  }
+  for (const std::string& name : directories) {
+    if (paths.HasIdentity(name)) continue;
+    rows.strangers.push_back(fmt::format("{}/{}: no identity file", paths.tree(), Printable(name, 128)));
   }
   return rows;
 }

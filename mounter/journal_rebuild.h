@@ -1,10 +1,10 @@
-// The journal's rows made anew, when they are lost or cannot be read: from the identity files in the tree of
-// volumes, and from what the kernel shows there.
+// The journal's rows made anew, when they are lost or cannot be read: from the identity files, and from what
+// the kernel shows in the tree of volumes.
 //
 // What is mounted counts as published. What is not was wanted once, and perhaps not any more: it counts as
-// lost, and waits for somebody's word. What only a journal knows (contexts, mount flags) stays unknown:
-// VolumeRecord::rebuilt. An expansion that was owed, and what remains of volumes that have left
-// (remainders.h), are lost with the journal.
+// lost, and waits until somebody confirms it. What only a journal knows (contexts, mount flags) stays
+// unknown: VolumeRecord::rebuilt. Whether a volume is attached, and whether its file system may live on, is
+// known. An expansion that is pending for a volume that is not here (remainders.h) is lost with the journal.
 //
 // Reads the local disk and the mount table; at start, on the loop thread, before the journal's first write.
 #pragma once
@@ -22,16 +22,16 @@
 
 namespace berth {
 
-// The volume whose directory is `name`. NOT_FOUND: there is none. DATA_LOSS: its identity file is missing,
-// cannot be read, or is another volume's.
+// The volume of this key. NOT_FOUND: it has no identity file. DATA_LOSS: that cannot be read, or is another
+// volume's.
 [[nodiscard]] absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::string& name,
                                                       const std::string& boot_id);
 
 struct RebuiltRows {
   std::vector<VolumeRecord> records;
-  std::vector<std::string> strangers;  // why a directory gave no record, a sentence each
+  std::vector<std::string> strangers;  // why a directory or an identity file gave no record, a sentence each
 };
-// Every volume in the tree.
+// Every volume that has an identity file.
 [[nodiscard]] absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::string& boot_id);
 
 // Called once, when journal and tree are open: fills a journal that was begun anew, and replaces rows that

@@ -63,9 +63,14 @@ class JournalRebuildTest : public ::testing::Test {
   }
 
   LoopRunner loop_;
-  std::string tree_ = NewTestDirectory();
-  std::string path_ = NewTestDirectory() + "/journal.db";
-  VolumePaths paths_ = *VolumePaths::Open(tree_);
+  static VolumePaths OpenPaths(const std::string& state_dir) {
+    MakeDirectory(VolumePaths::TreeIn(state_dir));
+    return *VolumePaths::Open(state_dir);
+  }
+
+  std::string state_dir_ = NewTestDirectory();
+  std::string path_ = state_dir_ + "/journal.db";
+  VolumePaths paths_ = OpenPaths(state_dir_);
   VolumeRecord record_;
   PublicationRecord web_;
 };
@@ -97,31 +102,33 @@ TEST_F(JournalRebuildTest, Fault21WhatIsNotMountedIsUncertainAndHeld) {
   EXPECT_TRUE(row->stage_uncertain);
 }
 
-TEST_F(JournalRebuildTest, ATreeOfAnOlderBerthdHasConsumersWithoutNames) {
-  const std::string file = Target().substr(0, Target().rfind('/')) + "/identity.json";
-  ASSERT_EQ(unlink(file.c_str()), 0);
+TEST_F(JournalRebuildTest, Fault21WhetherItIsAttachedAndMayLiveOnIsKnown) {
+  record_.publish_context = std::map<std::string, std::string>{{"devicePath", "/dev/sdx"}};
+  record_.node_id = "node-7";
+  record_.boot_id = "boot";
+  record_.may_live_on = true;
+  ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
   const auto row = RebuildRow(paths_, Key(), "boot");
   ASSERT_TRUE(row.ok()) << row.status();
-  ASSERT_THAT(row->publications, SizeIs(1));
-  EXPECT_EQ(row->publications[0].key.consumer, "unknown/" + web_.component);
-  EXPECT_EQ(row->publications[0].component, web_.component) << "its directory is found again";
-  // And goes like every other.
-  EXPECT_EQ(paths_.RemovePublication(*row, row->publications[0]), absl::OkStatus());
-  EXPECT_EQ(paths_.RemoveVolume(*row), absl::OkStatus());
-  EXPECT_THAT(*paths_.List(), IsEmpty());
+  EXPECT_TRUE(row->publish_context.has_value());
+  EXPECT_EQ(row->node_id, "node-7");
+  EXPECT_TRUE(row->may_live_on);
+  EXPECT_FALSE(RebuildRow(paths_, Key(), "the next boot")->may_live_on) << "no kernel has it any more";
 }
 
-TEST_F(JournalRebuildTest, AnIdentityFileOfAnotherDirectoryIsNotBelieved) {
-  ASSERT_EQ(mkdir((tree_ + "/abcd").c_str(), 0755), 0);
-  std::ofstream(tree_ + "/abcd/identity.json") << R"({"plugin_id": "hp", "volume_id": "v1"})";
-  EXPECT_EQ(RebuildRow(paths_, "abcd", "boot").status().code(), absl::StatusCode::kDataLoss);
-  std::ofstream(tree_ + "/abcd/identity.json") << "no json";
-  EXPECT_EQ(RebuildRow(paths_, "abcd", "boot").status().code(), absl::StatusCode::kDataLoss);
+TEST_F(JournalRebuildTest, AnIdentityFileOfAnotherVolumeIsNotBelieved) {
+  const std::string other(32, 'a');
+  const std::string file = state_dir_ + "/identities/" + other + ".json";
+  std::ofstream(file) << R"({"plugin_id": "hp", "volume_id": "v1"})";
+  EXPECT_EQ(RebuildRow(paths_, other, "boot").status().code(), absl::StatusCode::kDataLoss);
+  std::ofstream(file) << "no json";
+  EXPECT_EQ(RebuildRow(paths_, other, "boot").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(RebuildRow(paths_, "nothing", "boot").status().code(), absl::StatusCode::kNotFound);
+  MakeDirectory(paths_.tree() + "/stranger");
   const auto rows = RebuildRows(paths_, "boot");
   ASSERT_TRUE(rows.ok());
   EXPECT_THAT(rows->records, SizeIs(1));
-  EXPECT_THAT(rows->strangers, ElementsAre(HasSubstr("cannot be read")));
+  EXPECT_THAT(rows->strangers, ElementsAre(HasSubstr("cannot be read"), HasSubstr("no identity file")));
 }
 
 TEST_F(JournalRebuildTest, Fault21ACorruptJournalIsMadeAnewFromTheTreeOnceAndSaysSo) {

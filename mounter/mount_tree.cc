@@ -6,29 +6,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "mounter/immutable.h"
 #include "mounter/mount_table.h"
 #include "mounter/statmount.h"
 
 namespace berth {
 namespace {
 
-// A detached copy of `directory`'s mount. Beneath a mount namespace that belongs to a user namespace, mounts
-// from outside are locked together and can only be copied with all that lies beneath them.
-UniqueFd CopyMount(const std::string& directory) {
-  constexpr unsigned kFlags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW;
-  UniqueFd copy(open_tree(AT_FDCWD, directory.c_str(), kFlags));
-  if (!copy.valid() && errno == EINVAL) {
-    copy.Reset(open_tree(AT_FDCWD, directory.c_str(), kFlags | AT_RECURSIVE));
-  }
-  return copy;
-}
+// A node cannot have more mounts than fs.mount-max, 100,000 a namespace. A publication is one mount at least,
+// and takes five directories where no other shares its volume: 500,000. The rest is for what plugins keep in
+// their staging directories. An inode takes about 1 KiB of memory, and only while it exists.
+constexpr char kInodes[] = "524288";
+// Directories take none of it: it is for the small files that plugins keep in their staging directories.
+constexpr char kSize[] = "256m";
 
 bool SetPropagation(int fd, uint64_t propagation) {
   mount_attr attributes{};
@@ -36,20 +36,54 @@ bool SetPropagation(int fd, uint64_t propagation) {
   return mount_setattr(fd, "", AT_EMPTY_PATH, &attributes, sizeof attributes) == 0;
 }
 
-// A plain bind mount would stay in the peer group of the mount that it was copied from: with a shared root,
-// each of a plugin's mounts would then turn up a second time, hidden beneath the tree. So the copy leaves
-// that group and begins one of its own before it is attached; other namespaces receive the tree itself as
-// they receive any mount, and follow the new group.
-absl::Status MountOntoItself(const std::string& directory) {
-  const UniqueFd copy = CopyMount(directory);
-  if (!copy.valid()) return ErrnoStatus(errno, fmt::format("bind {}", directory));
-  if (!SetPropagation(copy.get(), MS_PRIVATE) || !SetPropagation(copy.get(), MS_SHARED)) {
+// The tmpfs becomes shared before it is attached, so that it begins a peer group of its own: in the group of
+// the mount around it, each of a plugin's mounts would turn up a second time. Other namespaces receive it as
+// they receive any mount, and follow its group.
+absl::Status MountTmpfs(const std::string& directory) {
+  const auto failed = [&directory] {
+    return ErrnoStatus(errno, fmt::format("mount a tmpfs at {}", directory));
+  };
+  const UniqueFd context(fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context.valid()) return failed();
+  const std::pair<const char*, const char*> options[] = {
+      {"source", kTreeSource}, {"size", kSize}, {"nr_inodes", kInodes}, {"mode", "0711"}};
+  for (const auto& [key, value] : options) {
+    if (fsconfig(context.get(), FSCONFIG_SET_STRING, key, value, 0) != 0) return failed();
+  }
+  if (fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) return failed();
+  // Without nodev: a plugin may make a device node at a block volume's target.
+  const UniqueFd tmpfs(fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+  if (!tmpfs.valid()) return failed();
+  if (!SetPropagation(tmpfs.get(), MS_SHARED)) {
     return ErrnoStatus(errno, fmt::format("make {} shared", directory));
   }
-  if (move_mount(copy.get(), "", AT_FDCWD, directory.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
-    return ErrnoStatus(errno, fmt::format("mount {} onto itself", directory));
-  }
+  if (move_mount(tmpfs.get(), "", AT_FDCWD, directory.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) return failed();
   return absl::OkStatus();
+}
+
+UniqueFd OpenDirectory(int at, const std::string& path) {
+  return UniqueFd(openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// As Berth 0.1 mounted the directory onto itself.
+absl::StatusOr<bool> IsMountedOntoItself(const std::string& directory) {
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
+  BERTH_ASSIGN_OR_RETURN(const PathFacts parent,
+                         LookAt(std::filesystem::path(directory).parent_path().string()));
+  return facts.mount_root && facts.device == parent.device;
+}
+
+// Whether the old tree has to be used as it is. One that holds no mounts makes way for ours.
+absl::StatusOr<bool> OldTreeIsInUse(const std::string& directory) {
+  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
+  const bool holds_mounts =
+      std::ranges::any_of(mounts, [&directory](const Mount& mount) { return mount.target != directory; });
+  if (holds_mounts) return true;
+  BERTH_ASSIGN_OR_RETURN(const bool onto_itself, IsMountedOntoItself(directory));
+  // A disk of somebody's is not ours to unmount: the tmpfs is mounted over it.
+  if (!onto_itself || umount2(directory.c_str(), UMOUNT_NOFOLLOW) == 0) return false;
+  if (errno == EBUSY) return true;
+  return ErrnoStatus(errno, fmt::format("umount {}", directory));
 }
 
 absl::StatusOr<bool> IsShared(const std::string& directory, const PathFacts& facts) {
@@ -72,31 +106,69 @@ absl::Status Verify(const std::string& directory) {
 
 }  // namespace
 
-absl::Status SetUpMountTree(const std::string& directory) {
+bool IsTree(const Mount& mount) { return mount.fs_type == "tmpfs" && mount.source == kTreeSource; }
+
+absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory) {
   BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0711));
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
   if (!S_ISDIR(facts.mode)) {
     return absl::FailedPreconditionError(
         fmt::format("{}: must be a directory, not a symlink or file", directory));
   }
-  if (!facts.mount_root) BERTH_RETURN_IF_ERROR(MountOntoItself(directory));
+  MountTree tree;
+  bool ours = false;
+  if (facts.mount_root) {
+    BERTH_ASSIGN_OR_RETURN(const Mount top, TopMountAt(directory));
+    ours = IsTree(top);
+    if (!ours) {
+      BERTH_ASSIGN_OR_RETURN(tree.old, OldTreeIsInUse(directory));
+    }
+  }
+  if (ours) {
+    auto covered = OpenCovered(directory);
+    if (covered.ok()) tree.covered = *std::move(covered);
+  } else if (!tree.old) {
+    tree.covered = OpenDirectory(AT_FDCWD, directory);
+    BERTH_RETURN_IF_ERROR(MountTmpfs(directory));
+  }
   // Of a mount that was there: by an earlier berthd, or by an operator who gave the tree a disk of its own.
   if (mount(nullptr, directory.c_str(), nullptr, MS_SHARED, nullptr) != 0) {
     return ErrnoStatus(errno, fmt::format("make {} shared", directory));
   }
-  return Verify(directory);
+  BERTH_RETURN_IF_ERROR(Verify(directory));
+  return tree;
 }
 
 absl::Status TakeDownMountTree(const std::string& directory) {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
-  BERTH_ASSIGN_OR_RETURN(const PathFacts parent,
-                         LookAt(std::filesystem::path(directory).parent_path().string()));
-  const bool onto_itself = facts.device == parent.device;
-  if (!facts.mount_root || !onto_itself) return absl::OkStatus();
+  if (!facts.mount_root) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const Mount top, TopMountAt(directory));
+  if (IsTree(top)) {
+    BERTH_ASSIGN_OR_RETURN(const std::string left, FirstEntry(OpenDirectory(AT_FDCWD, directory).get()));
+    if (!left.empty()) {
+      return absl::FailedPreconditionError(
+          fmt::format("{}: not unmounted, since {} is left in it", directory, Printable(left, 128)));
+    }
+  } else {
+    BERTH_ASSIGN_OR_RETURN(const bool onto_itself, IsMountedOntoItself(directory));
+    if (!onto_itself) return absl::OkStatus();
+  }
   if (umount2(directory.c_str(), UMOUNT_NOFOLLOW) != 0) {
     return ErrnoStatus(errno, fmt::format("umount {}", directory));
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<UniqueFd> OpenCovered(const std::string& directory) {
+  const std::filesystem::path path(directory);
+  // A detached copy of the mount around the tree, without what is mounted in it.
+  const UniqueFd around(open_tree(AT_FDCWD, path.parent_path().c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  UniqueFd covered;
+  if (around.valid()) covered = OpenDirectory(around.get(), path.filename().string());
+  if (covered.valid()) return covered;
+  // In a user namespace, mounts from outside cannot be copied without what lies in them.
+  return absl::FailedPreconditionError(
+      fmt::format("{}: the directory beneath the mount cannot be opened: {}", directory, strerror(errno)));
 }
 
 }  // namespace berth

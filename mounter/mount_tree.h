@@ -1,22 +1,52 @@
-// The one directory tree beneath which every volume is staged and published, as a shared mount of its own:
-// what a plugin mounts there is seen by whoever runs beside it, in other mount namespaces too.
+// The one directory tree beneath which every volume is staged and published, as a shared tmpfs of its own:
+// what a plugin mounts there is seen by whoever runs beside it, in other mount namespaces too. A directory in
+// it never outlives the mounts of its boot.
 //
-// Owned by the Mounter; used at start and at shutdown, on the loop thread. Touches the local disk only.
+//   <state_dir>/volumes     the tmpfs "berth-volumes"
+//     beneath it            a directory on the disk, empty and immutable where its file system can do that:
+//                           before berthd starts, nobody can put a file where a volume is to be mounted
+//
+// Used at start and at shutdown, on the loop thread; OpenCovered on any thread. Touches the
+// local disk only.
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
 
 #include <string>
 
+#include "base/unique_fd.h"
+#include "mounter/mount_table.h"
+
 namespace berth {
 
-// Makes `directory` (mode 0711) if it is missing, mounts it onto itself unless it is a mount already, makes
-// that mount shared, and verifies both with the kernel. May be repeated: there is never a second mount.
-// Works in a user namespace too, if the caller has CAP_SYS_ADMIN there.
-[[nodiscard]] absl::Status SetUpMountTree(const std::string& directory);
+// What the mount table shows as the source of the tmpfs.
+inline constexpr char kTreeSource[] = "berth-volumes";
+// Whether it is a tmpfs of ours.
+[[nodiscard]] bool IsTree(const Mount& mount);
 
-// Takes the mount away, if it is one that SetUpMountTree made; an operator's own disk there stays mounted, as
-// does the directory. FAILED_PRECONDITION while something is mounted in it, or open.
+struct MountTree {
+  // A tree of Berth 0.1 (the directory, mounted onto itself), or a disk that somebody mounted there, with
+  // mounts in it. It is used as it is; a later start replaces it once nothing is mounted in it.
+  bool old = false;
+  // The directory over which the tmpfs was mounted, or lies. Not valid where `old`, or where it cannot be
+  // opened.
+  UniqueFd covered;
+};
+
+// Makes `directory` (mode 0711) if it is missing, mounts a tmpfs there unless it is mounted already, makes
+// that mount shared, and verifies both with the kernel. An empty tree of Berth 0.1 is unmounted first. May be
+// repeated: there is never a second tmpfs. Works in a user namespace too, if the caller has CAP_SYS_ADMIN
+// there.
+[[nodiscard]] absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory);
+
+// Takes the mount away, if it is one that SetUpMountTree made (or Berth 0.1 did); an operator's own disk
+// there stays mounted, as does the directory. FAILED_PRECONDITION while something is mounted in it, open, or
+// a file or directory is left in it.
 [[nodiscard]] absl::Status TakeDownMountTree(const std::string& directory);
+
+// The directory over which the tree is mounted. FAILED_PRECONDITION: the kernel does not let us past the
+// mount.
+[[nodiscard]] absl::StatusOr<UniqueFd> OpenCovered(const std::string& directory);
 
 }  // namespace berth

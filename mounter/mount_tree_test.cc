@@ -1,16 +1,24 @@
 #include "mounter/mount_tree.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 
 #include "base/file.h"
 #include "base/safe_path.h"
+#include "base/unique_fd.h"
+#include "mounter/immutable.h"
 #include "mounter/mount_table.h"
 #include "mounter/testing/test_area.h"
 
@@ -25,41 +33,149 @@ size_t MountsWithSource(const std::string& directory, const std::string& source)
 
 class MountTreeTest : public ::testing::Test {
  protected:
-  void TearDown() override { umount2(tree_.c_str(), MNT_DETACH); }
+  void TearDown() override {
+    while (umount2(tree_.c_str(), MNT_DETACH) == 0) {
+    }
+  }
+  // As Berth 0.1 left it.
+  void MountOldTree() {
+    MakeDirectory(tree_);
+    ASSERT_EQ(mount(tree_.c_str(), tree_.c_str(), nullptr, MS_BIND, nullptr), 0);
+    ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_PRIVATE, nullptr), 0);
+    ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_SHARED, nullptr), 0);
+  }
+  [[nodiscard]] std::string Source() const {
+    const auto top = TopMountAt(tree_);
+    return top.ok() ? top->source : top.status().ToString();
+  }
+  [[nodiscard]] static ino_t Inode(int fd) {
+    struct stat info{};
+    return fstat(fd, &info) == 0 ? info.st_ino : 0;
+  }
 
   std::string parent_ = NewTestDirectory();
   std::string tree_ = parent_ + "/volumes";
 };
 
-TEST_F(MountTreeTest, IsASharedMountOfItsOwn) {
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+TEST_F(MountTreeTest, IsASharedTmpfsOfItsOwn) {
+  const auto tree = SetUpMountTree(tree_);
+  ASSERT_EQ(tree.status(), absl::OkStatus());
+  EXPECT_FALSE(tree->old);
   EXPECT_TRUE(LookAt(tree_)->mount_root);
   const auto mounts = MountsBeneath(tree_, 10);
   ASSERT_TRUE(mounts.ok());
   ASSERT_EQ(mounts->size(), 1U);
   EXPECT_TRUE(mounts->front().shared);
+  EXPECT_TRUE(IsTree(mounts->front())) << mounts->front().source << " " << mounts->front().fs_type;
+  struct stat info{};
+  ASSERT_EQ(stat(tree_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFDIR | 0711U);
+  struct statfs bounds{};
+  ASSERT_EQ(statfs(tree_.c_str(), &bounds), 0);
+  EXPECT_GE(bounds.f_files, 100'000U) << "10,000 publications, and more";
+  EXPECT_LE(bounds.f_files, 1'000'000U);
+  EXPECT_LE(bounds.f_blocks * bounds.f_bsize, uint64_t{1} << 30);
+  // A plugin may make one at a block volume's target.
+  const std::string device = tree_ + "/null";
+  ASSERT_EQ(mknod(device.c_str(), S_IFCHR | 0600, makedev(1, 3)), 0);
+  const UniqueFd null(open(device.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_TRUE(null.valid()) << strerror(errno);
+  ASSERT_EQ(unlink(device.c_str()), 0);
+}
+
+TEST_F(MountTreeTest, TheDirectoryBeneathItIsReachedAtEveryStart) {
+  MakeDirectory(tree_);
+  const UniqueFd before(open(tree_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int start = 1; start <= 2; ++start) {
+    const auto tree = SetUpMountTree(tree_);
+    ASSERT_EQ(tree.status(), absl::OkStatus());
+    ASSERT_TRUE(tree->covered.valid());
+    EXPECT_EQ(Inode(tree->covered.get()), Inode(before.get())) << "start " << start;
+  }
+}
+
+TEST_F(MountTreeTest, WhatIsImmutableBeneathItCanBeWrittenByNobodyAndIsMountedAllTheSame) {
+  MakeDirectory(tree_);
+  const UniqueFd directory(open(tree_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const absl::Status set = MakeImmutable(directory.get());
+  if (!set.ok()) GTEST_SKIP() << "the file system of the tests has no such flag: " << set;
+  EXPECT_TRUE(*IsImmutable(directory.get()));
+  EXPECT_EQ(mkdir((tree_ + "/x").c_str(), 0755), -1);
+  EXPECT_EQ(errno, EPERM);
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  EXPECT_EQ(mkdir((tree_ + "/x").c_str(), 0755), 0);
+  ASSERT_EQ(rmdir((tree_ + "/x").c_str()), 0);
+  ASSERT_EQ(TakeDownMountTree(tree_), absl::OkStatus());
+  EXPECT_EQ(mkdir((tree_ + "/x").c_str(), 0755), -1) << "until the next start";
+  ASSERT_EQ(MakeMutable(directory.get()), absl::OkStatus());
+  // One that holds something is left as it is.
+  MakeDirectory(tree_ + "/x");
+  EXPECT_EQ(MakeImmutable(directory.get()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(*IsImmutable(directory.get()));
+}
+
+TEST_F(MountTreeTest, Fault18AnOldTreeIsReplacedOnceNothingIsMountedInIt) {
+  MountOldTree();
+  MakeDirectory(tree_ + "/v");
+  ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
+  auto tree = SetUpMountTree(tree_);
+  ASSERT_EQ(tree.status(), absl::OkStatus());
+  EXPECT_TRUE(tree->old);
+  EXPECT_TRUE(LookAt(tree_ + "/v")->mount_root) << "it is used as it is";
+
+  ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
+  tree = SetUpMountTree(tree_);
+  ASSERT_EQ(tree.status(), absl::OkStatus());
+  EXPECT_FALSE(tree->old);
+  EXPECT_EQ(Source(), kTreeSource);
+  EXPECT_EQ(MountsBeneath(tree_, 10)->size(), 1U) << "the old one is unmounted";
+  EXPECT_FALSE(LookAt(tree_ + "/v")->exists);
+  EXPECT_EQ(FirstEntry(tree->covered.get()).value(), "v");
+}
+
+TEST_F(MountTreeTest, Fault18AnOldTreeThatSomebodyStandsInIsUsedAsItIs) {
+  MountOldTree();
+  const UniqueFd inside(open(tree_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  auto tree = SetUpMountTree(tree_);
+  ASSERT_EQ(tree.status(), absl::OkStatus());
+  EXPECT_TRUE(tree->old);
 }
 
 TEST_F(MountTreeTest, ALaterStartFindsItAndStacksNothing) {
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
   EXPECT_EQ(MountsBeneath(tree_, 10)->size(), 1U);
 }
 
-TEST_F(MountTreeTest, MakesAMountThatWasPrivateShared) {
+TEST_F(MountTreeTest, AnOperatorsOwnDiskIsUsedWhileItHoldsMountsAndIsNeverUnmounted) {
   ASSERT_EQ(mkdir(tree_.c_str(), 0755), 0);
   ASSERT_EQ(mount("mine", tree_.c_str(), "tmpfs", 0, nullptr), 0);
   ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_PRIVATE, nullptr), 0);
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+  MakeDirectory(tree_ + "/v");
+  ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  EXPECT_EQ(Source(), "mine");
   EXPECT_TRUE(MountsBeneath(tree_, 10)->front().shared);
-  // An operator's own disk is not ours to unmount.
+  ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
   EXPECT_EQ(TakeDownMountTree(tree_), absl::OkStatus());
-  EXPECT_TRUE(LookAt(tree_)->mount_root);
+  EXPECT_EQ(Source(), "mine");
+
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  EXPECT_EQ(Source(), kTreeSource);
+  EXPECT_EQ(TakeDownMountTree(tree_), absl::OkStatus());
+  EXPECT_EQ(Source(), "mine");
+}
+
+TEST_F(MountTreeTest, IsNotTakenDownWhileAFileIsLeftInIt) {
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  std::ofstream(tree_ + "/precious") << "data";
+  EXPECT_EQ(TakeDownMountTree(tree_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReadFile(tree_ + "/precious", 100).value_or("gone"), "data");
 }
 
 // The area is a shared mount, as the root of a real host is.
 TEST_F(MountTreeTest, AMountInItIsNotDoubledBeneathIt) {
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
   const std::string target = tree_ + "/v";
   ASSERT_EQ(mkdir(target.c_str(), 0755), 0);
   ASSERT_EQ(mount("berth-token", target.c_str(), "tmpfs", 0, nullptr), 0);
@@ -84,7 +200,7 @@ TEST_F(MountTreeTest, AnOlderNamespaceSeesWhatIsMountedInIt) {
   }
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
   const std::string target = tree_ + "/v";
   ASSERT_EQ(mkdir(target.c_str(), 0755), 0);
   ASSERT_EQ(mount("x", target.c_str(), "tmpfs", 0, nullptr), 0);
@@ -97,13 +213,14 @@ TEST_F(MountTreeTest, AnOlderNamespaceSeesWhatIsMountedInIt) {
 }
 
 TEST_F(MountTreeTest, IsTakenDownOnlyWhenNothingIsMountedInIt) {
-  ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
   const std::string target = tree_ + "/v";
   ASSERT_EQ(mkdir(target.c_str(), 0755), 0);
   ASSERT_EQ(mount("x", target.c_str(), "tmpfs", 0, nullptr), 0);
   EXPECT_FALSE(TakeDownMountTree(tree_).ok());
   EXPECT_TRUE(LookAt(target)->mount_root);
   ASSERT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(rmdir(target.c_str()), 0);
   EXPECT_EQ(TakeDownMountTree(tree_), absl::OkStatus());
   EXPECT_FALSE(LookAt(tree_)->mount_root);
   EXPECT_EQ(TakeDownMountTree(tree_), absl::OkStatus()) << "again";
@@ -111,7 +228,7 @@ TEST_F(MountTreeTest, IsTakenDownOnlyWhenNothingIsMountedInIt) {
 
 TEST_F(MountTreeTest, RefusesASymlink) {
   ASSERT_EQ(symlink("/tmp", tree_.c_str()), 0);
-  EXPECT_EQ(SetUpMountTree(tree_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(SetUpMountTree(tree_).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(MountTreeTest, WorksInAUserNamespace) {
@@ -120,7 +237,7 @@ TEST_F(MountTreeTest, WorksInAUserNamespace) {
   const pid_t child = fork();
   if (child == 0) {
     if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) _exit(3);
-    const absl::Status status = SetUpMountTree(tree_);
+    const absl::Status status = SetUpMountTree(tree_).status();
     if (!status.ok()) fprintf(stderr, "%s\n", status.ToString().c_str());
     _exit(status.ok() ? 0 : 1);
   }

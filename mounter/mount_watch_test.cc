@@ -35,7 +35,7 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     MakeDirectory(parent_);
-    ASSERT_EQ(SetUpMountTree(tree_), absl::OkStatus());
+    ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
     for (const char* const name : {"/one", "/two", "/last"}) MakeDirectory(tree_ + name);
     MakeDirectory(outside_);
     Start();

@@ -10,9 +10,11 @@
 #include "base/boot_timer.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "mounter/immutable.h"
 #include "mounter/journal.h"
 #include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
+#include "mounter/old_tree.h"
 
 namespace berth {
 namespace {
@@ -26,7 +28,89 @@ constexpr size_t kTargetLength =
 constexpr Duration kLookForSleep = std::chrono::seconds(10);
 constexpr Duration kShortSleep = std::chrono::seconds(1);
 
+void Warn(const absl::Status& status) {
+  if (!status.ok()) SPDLOG_WARN("{}", MessageOf(status));
+}
+
+// What a start finds of Berth 0.1's tree, by journal key.
+struct OldTree {
+  std::set<std::string> taken_over;  // volumes whose identity files were taken over
+  std::set<std::string> leftovers;   // what lies beneath the mount of the tree
+};
+
+std::set<std::string> TakeOver(const SafeRoot& tree, const VolumePaths& paths) {
+  auto taken = TakeOverIdentities(tree, paths);
+  Warn(taken.status());
+  return taken.ok() ? *std::move(taken) : std::set<std::string>();
+}
+
+// Takes over what Berth 0.1 left, and closes the directory beneath the tree. Nothing of it keeps berthd from
+// starting.
+OldTree TidyUp(const std::string& tree, MountTree mounted, const VolumePaths& paths) {
+  OldTree found;
+  Warn(paths.RemoveUnfinishedIdentities());
+  if (mounted.old) {
+    SPDLOG_INFO(
+        "{}: the tree of an older berthd is used until nothing is mounted in it, or until the next boot",
+        tree);
+    const auto root = SafeRoot::Open(tree);
+    Warn(root.status());
+    if (root.ok()) found.taken_over = TakeOver(*root, paths);
+    return found;
+  }
+  if (!mounted.covered.valid()) return found;
+  const SafeRoot covered = SafeRoot::Of(tree, std::move(mounted.covered));
+  found.taken_over = TakeOver(covered, paths);
+  Warn(RemoveEmptyDirectories(covered, paths));
+  const auto leftovers = ListLeftovers(covered);
+  Warn(leftovers.status());
+  for (const Leftover& leftover : leftovers.ok() ? *leftovers : std::vector<Leftover>()) {
+    SPDLOG_WARN("{}: files lie on the disk beneath the mount, and were left there: {}", tree,
+                Describe(leftover));
+    found.leftovers.insert(leftover.name);
+  }
+  if (const absl::Status closed = MakeImmutable(covered.fd()); !closed.ok()) {
+    SPDLOG_WARN("{}: while berthd has not started, files can be put into this directory: {}", tree,
+                MessageOf(closed));
+  }
+  return found;
+}
+
 }  // namespace
+
+absl::Status MounterImpl::Load(const std::set<std::string>& outdated,
+                               const std::set<std::string>& leftovers) {
+  BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
+  BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
+  for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
+  context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
+  KeepInUse();
+  CompareIdentities(outdated, leftovers);
+  return absl::OkStatus();
+}
+
+void MounterImpl::CompareIdentities(const std::set<std::string>& outdated,
+                                    const std::set<std::string>& leftovers) {
+  const VolumePaths& paths = *context_.paths;
+  bool written = false;
+  for (const auto& [key, actor] : volumes_) {
+    if (paths.HasIdentity(key) && !outdated.contains(key)) continue;
+    Warn(paths.WriteIdentity(actor->machine().record()));
+    written = true;
+  }
+  if (written) {
+    context_.journal->WhenIdle([&paths] { Warn(paths.SyncAllIdentities()); });
+  }
+  const auto keys = paths.ListIdentities();
+  Warn(keys.status());
+  for (const std::string& key : keys.ok() ? *keys : std::vector<std::string>()) {
+    if (volumes_.contains(key) || leftovers.contains(key)) continue;
+    const auto directory = paths.LookAtVolume(key);
+    const auto identity = paths.ReadIdentity(key);
+    if (!directory.ok() || directory->exists || !identity.ok()) continue;
+    Warn(paths.RemoveIdentity(key));
+  }
+}
 
 std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, VolumeMachine machine) {
   auto on_gone = [this, key] {
@@ -266,18 +350,19 @@ absl::StatusOr<std::unique_ptr<Mounter>> Mounter::Open(asio::any_io_executor exe
   const std::string state_dir = std::filesystem::canonical(options.state_dir, error).string();
   if (error) return ErrnoStatus(error.value(), fmt::format("resolve {}", options.state_dir));
   options.state_dir = state_dir;
-  const std::string tree = state_dir + "/volumes";
+  const std::string tree = VolumePaths::TreeIn(state_dir);
   if (tree.size() + kTargetLength > kPathPromise) {
     SPDLOG_WARN("{}: target paths of {} bytes; a plugin need not accept more than {}", state_dir,
                 tree.size() + kTargetLength, kPathPromise);
   }
   // The journal first: its lock says that the tree is ours to touch.
   BERTH_ASSIGN_OR_RETURN(auto journal, Journal::Open(executor, {.path = state_dir + "/journal.db"}));
-  BERTH_RETURN_IF_ERROR(SetUpMountTree(tree));
-  BERTH_ASSIGN_OR_RETURN(VolumePaths paths, VolumePaths::Open(tree));
+  BERTH_ASSIGN_OR_RETURN(MountTree mounted, SetUpMountTree(tree));
+  BERTH_ASSIGN_OR_RETURN(VolumePaths paths, VolumePaths::Open(state_dir));
+  const OldTree old = TidyUp(tree, std::move(mounted), paths);
   auto mounter = std::make_unique<MounterImpl>(executor, std::move(options), plugins, events,
                                                std::move(journal), std::move(paths));
-  BERTH_RETURN_IF_ERROR(mounter->Load());
+  BERTH_RETURN_IF_ERROR(mounter->Load(old.taken_over, old.leftovers));
   return mounter;
 }
 

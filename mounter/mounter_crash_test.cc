@@ -169,7 +169,9 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
     EXPECT_EQ(plugin_.PublishedCount() + plugin_.StagedCount(), 0U);
     Close();
     // Not one directory is left of it.
-    EXPECT_EQ(rmdir((options_.state_dir + "/volumes").c_str()), 0) << strerror(errno);
+    EXPECT_FALSE(IsMounted(options_.state_dir + "/volumes")) << "an empty tree is unmounted";
+    EXPECT_TRUE(std::filesystem::is_empty(options_.state_dir + "/volumes"));
+    EXPECT_TRUE(std::filesystem::is_empty(options_.state_dir + "/identities"));
     ASSERT_THAT(plugin_.Breaches(), IsEmpty());
     ASSERT_FALSE(HasFailure());
   }

@@ -9,9 +9,12 @@
 #include "base/status.h"
 #include "mounter/doctor.h"
 #include "mounter/holder_names.h"
+#include "mounter/immutable.h"
 #include "mounter/mount_holders.h"
 #include "mounter/mount_table.h"
+#include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
+#include "mounter/old_tree.h"
 
 namespace berth {
 namespace {
@@ -31,41 +34,71 @@ struct TreeFacts {
   std::map<std::string, DirectoryFacts> volumes;
   std::vector<StrangerEvidence> strangers;
   std::vector<Mount> mounts;
+  bool old_tree = false;
+  std::string unprotected;
+  std::vector<Leftover> leftovers;
 };
 using Records = std::map<std::string, VolumeRecord>;  // by the journal's key
 
 DirectoryFacts LookAtDirectory(const VolumePaths& paths, const std::string& key, const VolumeRecord& record) {
   DirectoryFacts facts;
   const auto identity = paths.ReadIdentity(key);
-  facts.there = identity.status().code() != absl::StatusCode::kNotFound;
-  if (facts.there) {
-    facts.identity_problem =
-        identity.ok() ? LostWithJournal(*identity, record) : std::string(MessageOf(identity.status()));
-  }
+  facts.identity_problem =
+      identity.ok() ? LostWithJournal(*identity, record) : std::string(MessageOf(identity.status()));
+  // Where it cannot be asked, the look at the targets says so.
+  const auto directory = paths.LookAtVolume(key);
+  facts.there = !directory.ok() || directory->exists;
   facts.targets = LookAtMounts(record, paths);
-  facts.says = paths.DescribeDirectory(key);
+  facts.says = paths.DescribeIdentity(key);
   return facts;
+}
+
+// What lies beneath the mount of the tree, and whether anything can be put there.
+void LookBeneath(const std::string& tree, TreeFacts* facts) {
+  auto covered = OpenCovered(tree);
+  if (!covered.ok()) {
+    facts->unprotected = std::string(MessageOf(covered.status()));
+    return;
+  }
+  const SafeRoot root = SafeRoot::Of(tree, *std::move(covered));
+  const auto immutable = IsImmutable(root.fd());
+  if (!immutable.ok()) {
+    facts->unprotected =
+        fmt::format("its file system cannot prevent that ({})", MessageOf(immutable.status()));
+  } else if (!*immutable) {
+    facts->unprotected = "its immutable flag is not set; berthd sets it when it starts, once it is empty";
+  }
+  auto leftovers = ListLeftovers(root);
+  if (leftovers.ok()) facts->leftovers = *std::move(leftovers);
 }
 
 // Of the volumes in `records` alone, and the mounts beneath `directory`.
-absl::StatusOr<TreeFacts> LookAtVolumes(const std::string& tree, const std::string& directory,
+absl::StatusOr<TreeFacts> LookAtVolumes(const std::string& state_dir, const std::string& directory,
                                         const Records& records) {
   TreeFacts facts;
-  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
-  BERTH_ASSIGN_OR_RETURN(facts.mounts, MountsBeneath(directory, kMountLimit));
+  const std::string tree = VolumePaths::TreeIn(state_dir);
+  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
+  BERTH_ASSIGN_OR_RETURN(facts.mounts, MountsBeneath(tree, kMountLimit));
+  // The last one lies on top.
+  const auto top = std::ranges::find(facts.mounts.rbegin(), facts.mounts.rend(), tree, &Mount::target);
+  facts.old_tree = top != facts.mounts.rend() && !IsTree(*top);
+  std::erase_if(facts.mounts,
+                [&directory](const Mount& mount) { return !IsAtOrBeneath(mount.target, directory); });
   for (const auto& [key, record] : records) facts.volumes[key] = LookAtDirectory(paths, key, record);
+  if (!facts.old_tree) LookBeneath(tree, &facts);
   return facts;
 }
 
-absl::StatusOr<TreeFacts> LookAtEverything(const std::string& tree, const Records& records) {
-  BERTH_ASSIGN_OR_RETURN(TreeFacts facts, LookAtVolumes(tree, tree, records));
-  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+absl::StatusOr<TreeFacts> LookAtEverything(const std::string& state_dir, const Records& records) {
+  BERTH_ASSIGN_OR_RETURN(TreeFacts facts, LookAtVolumes(state_dir, VolumePaths::TreeIn(state_dir), records));
+  BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
   BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, paths.List());
   for (const std::string& name : names) {
     // One that has gone meanwhile is not worth a word.
-    if (records.contains(name) || absl::IsNotFound(paths.ReadIdentity(name).status())) continue;
-    const std::string says = paths.DescribeDirectory(name);
-    facts.strangers.push_back({.name = name, .says = says, .has_identity = says != "no identity file"});
+    const auto directory = paths.LookAtVolume(name);
+    if (records.contains(name) || !directory.ok() || !directory->exists) continue;
+    facts.strangers.push_back(
+        {.name = name, .says = paths.DescribeIdentity(name), .has_identity = paths.HasIdentity(name)});
   }
   return facts;
 }
@@ -80,6 +113,8 @@ bool Add(const TreeFacts& facts, const Records& records, VolumeEvidence* evidenc
   evidence->directory_there = directory->second.there;
   evidence->identity_problem = directory->second.identity_problem;
   evidence->targets = directory->second.targets;
+  const auto leftover = std::ranges::find(facts.leftovers, evidence->key, &Leftover::name);
+  if (leftover != facts.leftovers.end()) evidence->leftover = *leftover;
   return true;
 }
 
@@ -150,8 +185,8 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   explanation.directory = fmt::format("{}/{}", context_.paths->tree(), explanation.journal_key);
   const VolumeRecord record = actor->machine().record();
   const Records records = {{explanation.journal_key, record}};
-  auto read = [tree = context_.paths->tree(), directory = explanation.directory, records] {
-    return LookAtVolumes(tree, directory, records);
+  auto read = [state_dir = context_.options.state_dir, directory = explanation.directory, records] {
+    return LookAtVolumes(state_dir, directory, records);
   };
   auto looked =
       co_await RunBlocking(fmt::format("look at {}", explanation.directory), std::move(read), deadline);
@@ -218,13 +253,18 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
   for (const auto& [key, actor] : volumes_) {
     if (actor->present()) records.emplace(key, actor->machine().record());
   }
-  auto look = [tree, records] { return LookAtEverything(tree, records); };
+  auto look = [state_dir = context_.options.state_dir, records] {
+    return LookAtEverything(state_dir, records);
+  };
   auto facts = co_await RunBlocking(fmt::format("look at {}", tree), std::move(look), deadline);
   if (context_.stopping) co_return absl::UnavailableError("examine: berthd is stopping");
   if (!facts.ok()) co_return Annotate(facts.status(), "examine");
   Evidence evidence;
   evidence.tree = tree;
   evidence.problems = Problems();
+  evidence.old_tree = facts->old_tree;
+  evidence.unprotected = facts->unprotected;
+  evidence.leftovers = facts->leftovers;
   std::set<std::string> same;  // whose mounts mean something
   for (const auto& [key, actor] : volumes_) {
     if (!actor->present()) continue;
@@ -252,8 +292,8 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       co_return absl::OkStatus();
     case RepairKind::kRemoveDirectory: {
       if (actor != nullptr) co_return absl::AbortedError("a volume came to use it meanwhile");
-      auto remove = [tree, name = diagnosis.key]() -> absl::Status {
-        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
+      auto remove = [state_dir = context_.options.state_dir, name = diagnosis.key]() -> absl::Status {
+        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
         return paths.RemoveEmptyStranger(name);
       };
       co_return co_await RunBlocking(fmt::format("remove {}", diagnosis.finding.path), std::move(remove),
@@ -261,16 +301,14 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
     }
     case RepairKind::kWriteIdentity: {
       if (!here) co_return absl::OkStatus();
-      auto write = [tree, key = diagnosis.key, record = actor->machine().record()]() -> absl::Status {
-        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(tree));
-        BERTH_RETURN_IF_ERROR(paths.WriteIdentities(record));
-        for (const PublicationRecord& p : record.publications) {
-          BERTH_RETURN_IF_ERROR(paths.Sync(key, p.component));
-        }
-        return paths.Sync(key, "");
+      // On the loop, so that no step writes it at the same time.
+      BERTH_CO_RETURN_IF_ERROR(context_.paths->WriteIdentity(actor->machine().record()));
+      auto sync = [state_dir = context_.options.state_dir, key = diagnosis.key]() -> absl::Status {
+        BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
+        return paths.SyncIdentity(key);
       };
-      co_return co_await RunBlocking(fmt::format("write the identity files in {}", diagnosis.finding.path),
-                                     std::move(write), deadline);
+      co_return co_await RunBlocking(fmt::format("sync the identity file of {}", diagnosis.finding.path),
+                                     std::move(sync), deadline);
     }
     case RepairKind::kWriteRow: {
       if (!here) co_return absl::OkStatus();

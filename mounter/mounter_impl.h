@@ -49,14 +49,10 @@ class MounterImpl final : public Mounter {
     context_.remainders.on_forgotten = [this](const Remainder& forgotten) { TellForgotten(forgotten); };
   }
 
-  [[nodiscard]] absl::Status Load() {
-    BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
-    BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
-    for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
-    context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
-    KeepInUse();
-    return absl::OkStatus();
-  }
+  // `outdated`: the keys of volumes whose identity files say less than the journal. `leftovers`: what lies
+  // beneath the mount of the tree, by name.
+  [[nodiscard]] absl::Status Load(const std::set<std::string>& outdated,
+                                  const std::set<std::string>& leftovers);
 
   Awaitable<absl::Status> Recover() override;
   Awaitable<void> Shutdown(TimePoint deadline) override;
@@ -103,6 +99,9 @@ class MounterImpl final : public Mounter {
 
  private:
   std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);
+  // Writes the identity files that volumes lack or that are outdated, and removes those of volumes that have
+  // left.
+  void CompareIdentities(const std::set<std::string>& outdated, const std::set<std::string>& leftovers);
   [[nodiscard]] std::shared_ptr<VolumeActor> FindActor(const std::string& plugin_id,
                                                        const std::string& volume_id) const;
   // The volumes that a consumer uses; the others are not looked at.

@@ -180,7 +180,7 @@ void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& know
                    .volume_id = "",
                    .consumer = "",
                    .message = fmt::format("{}/{}: not in the journal, left alone ({})", paths.tree(),
-                                          Printable(name, 128), paths.DescribeDirectory(name))});
+                                          Printable(name, 128), paths.DescribeIdentity(name))});
   }
   // A mount of a volume that nobody knows is worth a word, too.
   const std::string root = paths.tree() + "/";

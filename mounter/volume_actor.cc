@@ -386,7 +386,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     if (!current_->withheld.empty()) co_return NotBegun(current_->withheld);
     // Who repeats it may say anew what its consumer consists of, and whose it is.
     if (machine_.Adopt(NewPublication(request)) || completed) {
-      BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known));
+      BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known, completed));
     }
     co_return true;
   }
@@ -415,21 +415,21 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   co_return false;
 }
 
-Awaitable<absl::Status> VolumeActor::CommitAdopted(PublicationRecord before) {
+Awaitable<absl::Status> VolumeActor::CommitAdopted(PublicationRecord before, bool completed) {
   const VolumeRecord record = machine_.record();
   const PublicationRecord* now = record.Find(before.key);
   absl::Status status;
-  if (now == nullptr || now->origin == before.origin) {
+  if (now == nullptr || (now->origin == before.origin && !completed)) {
     status = co_await Commit();
   } else {
-    // Its identity file says whose it is, too.
+    // The identity file says whose it is, too, and whether it is attached.
     auto prepare = [&paths = *context_.paths, record, publication = *now] {
       return paths.Make(record, publication);
     };
     context_.Boundary("adopted: writing");
     status = co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare));
     context_.Boundary("adopted: written");
-    if (status.ok()) SyncIdentitySoon(now->component);
+    if (status.ok()) SyncIdentitySoon();
   }
   if (status.ok()) {
     TellChanges();
@@ -442,11 +442,16 @@ Awaitable<absl::Status> VolumeActor::CommitAdopted(PublicationRecord before) {
   co_return status;
 }
 
-void VolumeActor::SyncIdentitySoon(const std::string& component) {
-  context_.journal->WhenIdle([&paths = *context_.paths, key = key_, component] {
-    const absl::Status synced = paths.Sync(key, component);
+void VolumeActor::SyncIdentitySoon() {
+  context_.journal->WhenIdle([&paths = *context_.paths, key = key_] {
+    const absl::Status synced = paths.SyncIdentity(key);
     if (!synced.ok()) SPDLOG_WARN("an identity file may not outlive a power cut: {}", MessageOf(synced));
   });
+}
+
+void VolumeActor::WriteIdentity() {
+  const absl::Status written = context_.paths->WriteIdentity(machine_.record());
+  if (!written.ok()) SPDLOG_WARN("{}", MessageOf(written));
 }
 
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
@@ -475,7 +480,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
-    SyncIdentitySoon(publication.component);
+    SyncIdentitySoon();
     TellChanges();
     co_return status;
   }
@@ -534,7 +539,10 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
     const PublicationRecord* was = before.Find(key);
     if (was == nullptr || machine_.record().Find(key) != nullptr) continue;
     // Nothing was sent, so no step follows that would take its directory away.
-    const absl::Status removed = context_.paths->RemovePublication(before, *was);
+    VolumeRecord now = before;
+    now.publications = machine_.record().publications;
+    now.publications.push_back(*was);
+    const absl::Status removed = context_.paths->RemovePublication(now, *was);
     if (!removed.ok()) SPDLOG_WARN("{}", MessageOf(removed));
   }
   operation->undone = !keys.empty();

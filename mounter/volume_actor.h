@@ -162,9 +162,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // If not, a publication that nobody was ever told of (`handed_out` false) is undone. FAILED_PRECONDITION.
   [[nodiscard]] Awaitable<absl::Status> CheckWhatIsMounted(PublishRequest request, bool handed_out);
   // Writes down what a repeated publish has said anew; taken back in memory if that fails. `before`: the
-  // publication as it was.
-  [[nodiscard]] Awaitable<absl::Status> CommitAdopted(PublicationRecord before);
-  void SyncIdentitySoon(const std::string& component);
+  // publication as it was. `completed`: the request brought what a rebuilt record lacked.
+  [[nodiscard]] Awaitable<absl::Status> CommitAdopted(PublicationRecord before, bool completed);
+  void SyncIdentitySoon();
+  // Without waiting for the disk.
+  void WriteIdentity();
   // Writes the intent down, with the directories that it needs; undone in memory if that fails.
   [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
   // Takes one publication to its goal, and the volume after it where it was the last; OK once that is

@@ -316,7 +316,10 @@ void VolumeActor::AfterInUse(const StepReport& report) {
   if (report.objects) {
     const bool known = machine_.record().may_live_on && machine_.record().objects == *report.objects;
     machine_.SetInUse(*report.objects);
-    if (!known) SaveSoon();
+    if (!known) {
+      SaveSoon();
+      WriteIdentity();
+    }
   }
   in_use_ = report.in_use;
   WatchHolders(report.in_use ? report.holders : std::vector<MountHolder>{});
@@ -376,6 +379,7 @@ StepProgress VolumeActor::Progress(const Step& step) {
               [this](uint64_t mount_id) {
                 machine_.AddDetachedMount(mount_id);
                 SaveSoon();
+                WriteIdentity();
               },
           .still_wanted = [this, step] { return StillWanted(step); }};
 }

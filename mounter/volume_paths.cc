@@ -2,11 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
+#include "base/file.h"
 #include "base/status.h"
+#include "mounter/volume_identity.h"
 
 namespace berth {
 namespace {
@@ -20,7 +24,6 @@ std::string VolumeDirectory(const VolumeRecord& record) {
 }
 std::string Staging(const VolumeRecord& record) { return VolumeDirectory(record) + "/staging"; }
 std::string Publish(const VolumeRecord& record) { return VolumeDirectory(record) + "/publish"; }
-std::string Identity(const VolumeRecord& record) { return IdentityFileIn(VolumeDirectory(record)); }
 std::string PublicationDirectory(const VolumeRecord& record, const PublicationRecord& publication) {
   return fmt::format("{}/{}", Publish(record), publication.component);
 }
@@ -28,11 +31,24 @@ std::string Target(const VolumeRecord& record, const PublicationRecord& publicat
   return PublicationDirectory(record, publication) + "/target";
 }
 
-// Whether it is what a write of the identity file leaves that was cut short before its end (WriteFileAtomic).
-bool IsUnfinished(std::string_view name) {
-  constexpr size_t kRandom = 6;
-  const std::string lead = std::string(kIdentityFile) + ".";
-  return name.starts_with(lead) && name.size() == lead.size() + kRandom;
+constexpr std::string_view kIdentitySuffix = ".json";
+// Of a volume with very many publications.
+constexpr size_t kIdentityLimit = 64 * 1024 * 1024;
+
+std::string IdentityFile(const std::string& key) { return key + std::string(kIdentitySuffix); }
+
+// The key of the volume whose identity file this is; empty: it is none.
+std::string KeyOfFile(const std::string& name) {
+  if (!name.ends_with(kIdentitySuffix)) return {};
+  std::string key = name.substr(0, name.size() - kIdentitySuffix.size());
+  return VolumePaths::IsComponent(key) ? key : std::string();
+}
+
+// Whether it is what a write of an identity file leaves that was cut short before its end (WriteFileSoon).
+bool IsUnfinished(const std::string& name) {
+  constexpr size_t kRandom = 7;  // a dot, and six random letters
+  return name.size() > kRandom && name[name.size() - kRandom] == '.' &&
+         !KeyOfFile(name.substr(0, name.size() - kRandom)).empty();
 }
 
 // Whether a removal was refused because something is in the way, rather than failed.
@@ -40,9 +56,12 @@ bool IsInTheWay(const absl::Status& status) { return status.code() == absl::Stat
 
 }  // namespace
 
-absl::StatusOr<VolumePaths> VolumePaths::Open(const std::string& tree) {
-  BERTH_ASSIGN_OR_RETURN(SafeRoot root, SafeRoot::Open(tree));
-  return VolumePaths(std::move(root));
+absl::StatusOr<VolumePaths> VolumePaths::Open(const std::string& state_dir) {
+  BERTH_ASSIGN_OR_RETURN(SafeRoot root, SafeRoot::Open(TreeIn(state_dir)));
+  const std::string identities = state_dir + "/identities";
+  BERTH_RETURN_IF_ERROR(MakeDirectories(identities, kPrivate));
+  BERTH_ASSIGN_OR_RETURN(SafeRoot identities_root, SafeRoot::Open(identities));
+  return VolumePaths(std::move(root), std::move(identities_root));
 }
 
 std::string VolumePaths::VolumeKey(std::string_view plugin_id, std::string_view volume_id) {
@@ -51,6 +70,11 @@ std::string VolumePaths::VolumeKey(std::string_view plugin_id, std::string_view 
 
 std::string VolumePaths::PublicationComponent(const PublicationKey& key) {
   return HashComponent({key.consumer, key.name});
+}
+
+bool VolumePaths::IsComponent(std::string_view name) {
+  constexpr size_t kDigits = 32;
+  return name.size() == kDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 std::string VolumePaths::StagingPath(const VolumeRecord& record) const {
@@ -62,38 +86,30 @@ std::string VolumePaths::TargetPath(const VolumeRecord& record, const Publicatio
 }
 
 absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationRecord& publication) const {
-  BERTH_ASSIGN_OR_RETURN(const PathFacts identity, root_.Look(Identity(record)));
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(PublicationDirectory(record, publication), kTraversable));
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(Staging(record), kPrivate));
-  BERTH_RETURN_IF_ERROR(WritePublicationIdentity(record, publication));
-  return identity.exists ? absl::OkStatus() : WriteIdentity(record);
-}
-
-absl::Status VolumePaths::Sync(const std::string& volume, const std::string& publication) const {
-  std::vector<std::string> paths = {IdentityFileIn(volume), volume + "/publish", volume, ""};
-  if (!publication.empty()) {
-    const std::string directory = fmt::format("{}/publish/{}", volume, publication);
-    paths.insert(paths.begin(), {IdentityFileIn(directory), directory});
-  }
-  for (const std::string& path : paths) {
-    const absl::Status synced = root_.Sync(path);
-    if (!synced.ok() && !absl::IsNotFound(synced)) return synced;
-  }
-  return absl::OkStatus();
+  return WriteIdentity(record);
 }
 
 absl::Status VolumePaths::Remake(const VolumeRecord& record, const PublicationRecord& publication) const {
   const std::string directory = PublicationDirectory(record, publication);
-  for (const std::string& path : {Staging(record), directory}) {
-    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
-    if (!facts.exists || !S_ISDIR(facts.mode)) return Make(record, publication);
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(directory));
+  if (!facts.exists || !S_ISDIR(facts.mode)) {
+    BERTH_RETURN_IF_ERROR(root_.MakeDirectories(directory, kTraversable));
   }
-  for (const std::string& path : {Identity(record), IdentityFileIn(directory)}) {
-    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(path));
-    if (!facts.exists) return Make(record, publication);
-  }
-  return absl::OkStatus();
+  return RemakeStaging(record);
 }
+
+absl::Status VolumePaths::RemakeStaging(const VolumeRecord& record) const {
+  const std::string staging = Staging(record);
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(staging));
+  if (facts.exists && S_ISDIR(facts.mode)) return absl::OkStatus();
+  // With the mode of each: what lies above the staging directory is to be traversed.
+  BERTH_RETURN_IF_ERROR(root_.MakeDirectories(VolumeDirectory(record), kTraversable));
+  return root_.MakeDirectories(staging, kPrivate);
+}
+
+absl::StatusOr<PathFacts> VolumePaths::LookAtVolume(const std::string& key) const { return root_.Look(key); }
 
 absl::StatusOr<PathFacts> VolumePaths::LookAtStaging(const VolumeRecord& record) const {
   return root_.Look(Staging(record));
@@ -117,57 +133,42 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
     }
     BERTH_RETURN_IF_ERROR(root_.RemoveFile(target, /*must_be_empty=*/true));
   }
-  const std::string directory = PublicationDirectory(record, publication);
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(directory));
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(IdentityFileIn(directory), /*must_be_empty=*/false));
-  const absl::Status removed = root_.RemoveEmptyDirectory(directory);
-  // What is in the way keeps its name.
-  if (IsInTheWay(removed)) {
-    [[maybe_unused]] const absl::Status written = WritePublicationIdentity(record, publication);
+  BERTH_RETURN_IF_ERROR(root_.RemoveEmptyDirectory(PublicationDirectory(record, publication)));
+  // One that is to be published again stays known, and the last one goes with the volume.
+  VolumeRecord rest = record;
+  std::erase_if(rest.publications, [&publication](const PublicationRecord& p) {
+    return p.key == publication.key && !publication.again;
+  });
+  if (rest.publications.empty() || rest.publications.size() == record.publications.size()) {
+    return absl::OkStatus();
   }
-  return removed;
-}
-
-absl::Status VolumePaths::RemoveUnused(const std::string& publication) const {
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(publication));
-  const auto names = root_.List(publication, 2);
-  const bool ours =
-      names.ok() && (names->empty() || *names == std::vector<std::string>{std::string(kIdentityFile)});
-  if (!ours) return absl::OkStatus();
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(IdentityFileIn(publication), /*must_be_empty=*/false));
-  const absl::Status removed = root_.RemoveEmptyDirectory(publication);
-  return IsInTheWay(removed) ? absl::OkStatus() : removed;
-}
-
-absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
-  absl::Status left;
-  // Those of publications that were never begun, and so never undone.
-  const auto never_begun = root_.List(Publish(record), kTreeLimit);
-  for (const std::string& name : never_begun.ok() ? *never_begun : std::vector<std::string>()) {
-    BERTH_RETURN_IF_ERROR(RemoveUnused(fmt::format("{}/{}", Publish(record), name)));
-  }
-  for (const std::string& directory : {Staging(record), Publish(record)}) {
-    const absl::Status status = root_.RemoveEmptyDirectory(directory);
-    if (!status.ok() && !IsInTheWay(status)) return status;
-    if (!status.ok()) left = status;
-  }
-  if (!left.ok()) return left;
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(VolumeDirectory(record)));
-  BERTH_RETURN_IF_ERROR(root_.RemoveFile(Identity(record), /*must_be_empty=*/false));
-  return root_.RemoveEmptyDirectory(VolumeDirectory(record));
-}
-
-absl::Status VolumePaths::RemoveUnfinished(const std::string& directory) const {
-  const auto names = root_.List(directory, kTreeLimit);
-  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
-    if (!IsUnfinished(name)) continue;
-    BERTH_RETURN_IF_ERROR(root_.RemoveFile(fmt::format("{}/{}", directory, name), /*must_be_empty=*/false));
-  }
+  // On a full disk, say. That must not keep the volume here; a doctor finds it.
+  const absl::Status written = WriteIdentity(rest);
+  if (!written.ok()) SPDLOG_WARN("{}", MessageOf(written));
   return absl::OkStatus();
 }
 
+absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
+  absl::Status left = root_.RemoveEmptyDirectory(Publish(record));
+  if (IsInTheWay(left)) {
+    // Those of publications that were never begun, and so never undone.
+    const auto never_begun = root_.List(Publish(record), kTreeLimit);
+    for (const std::string& name : never_begun.ok() ? *never_begun : std::vector<std::string>()) {
+      const absl::Status removed = root_.RemoveEmptyDirectory(fmt::format("{}/{}", Publish(record), name));
+      if (!removed.ok() && !IsInTheWay(removed)) return removed;
+    }
+    left = root_.RemoveEmptyDirectory(Publish(record));
+  }
+  if (!left.ok() && !IsInTheWay(left)) return left;
+  const absl::Status staging = root_.RemoveEmptyDirectory(Staging(record));
+  if (!staging.ok() && !IsInTheWay(staging)) return staging;
+  if (left.ok()) left = staging;
+  if (!left.ok()) return left;
+  BERTH_RETURN_IF_ERROR(root_.RemoveEmptyDirectory(VolumeDirectory(record)));
+  return RemoveIdentity(VolumeDirectory(record));
+}
+
 absl::Status VolumePaths::RemoveEmptyStranger(const std::string& name) const {
-  BERTH_RETURN_IF_ERROR(RemoveUnfinished(name));
   for (const char* part : {"/staging", "/publish", ""}) {
     BERTH_RETURN_IF_ERROR(root_.RemoveEmptyDirectory(name + part));
   }
@@ -175,6 +176,71 @@ absl::Status VolumePaths::RemoveEmptyStranger(const std::string& name) const {
 }
 
 absl::StatusOr<std::vector<std::string>> VolumePaths::List() const { return root_.List("", kTreeLimit); }
+
+absl::StatusOr<std::vector<std::string>> VolumePaths::ListIdentities() const {
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, identities_.List("", kTreeLimit));
+  std::vector<std::string> keys;
+  for (const std::string& name : names) {
+    if (std::string key = KeyOfFile(name); !key.empty()) keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+absl::StatusOr<VolumeRecord> VolumePaths::ReadIdentity(const std::string& key) const {
+  const std::string path = identities_.Absolute(IdentityFile(Printable(key)));
+  const auto text = identities_.ReadFile(IdentityFile(key), kIdentityLimit);
+  if (absl::IsNotFound(text.status())) return absl::NotFoundError(fmt::format("{}: not there", path));
+  if (!text.ok()) return absl::DataLossError(fmt::format("{}: {}", path, MessageOf(text.status())));
+  BERTH_ASSIGN_OR_RETURN(VolumeRecord record, ParseIdentity(*text, path));
+  if (VolumeKey(record.plugin_id, record.volume_id) != key) {
+    return absl::DataLossError(fmt::format("{}: is another volume's", path));
+  }
+  return record;
+}
+
+bool VolumePaths::HasIdentity(const std::string& key) const {
+  const auto facts = identities_.Look(IdentityFile(key));
+  return facts.ok() && facts->exists;
+}
+
+absl::Status VolumePaths::WriteIdentity(const VolumeRecord& record) const {
+  BERTH_ASSIGN_OR_RETURN(const std::string text, IdentityText(record));
+  return identities_.WriteFile(IdentityFile(VolumeDirectory(record)), text, 0600);
+}
+
+absl::Status VolumePaths::RemoveIdentity(const std::string& key) const {
+  return identities_.RemoveFile(IdentityFile(key), /*must_be_empty=*/false);
+}
+
+absl::Status VolumePaths::SyncIdentity(const std::string& key) const {
+  for (const std::string& path : {IdentityFile(key), std::string()}) {
+    const absl::Status synced = identities_.Sync(path);
+    if (!synced.ok() && !absl::IsNotFound(synced)) return synced;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VolumePaths::SyncAllIdentities() const {
+  if (syncfs(identities_.fd()) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("sync the file system of {}", identities_.path()));
+}
+
+absl::Status VolumePaths::RemoveUnfinishedIdentities() const {
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, identities_.List("", kTreeLimit));
+  for (const std::string& name : names) {
+    if (!IsUnfinished(name)) continue;
+    BERTH_RETURN_IF_ERROR(identities_.RemoveFile(name, /*must_be_empty=*/false));
+  }
+  return absl::OkStatus();
+}
+
+std::string VolumePaths::DescribeIdentity(const std::string& key) const {
+  const auto identity = ReadIdentity(key);
+  if (absl::IsNotFound(identity.status())) return "no identity file";
+  if (!identity.ok()) return "an identity file that cannot be read";
+  return fmt::format("volume {} of plugin {}", Printable(identity->volume_id, 256),
+                     Printable(identity->plugin_id, 128));
+}
 
 bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
   if (record.use.access_type == AccessType::kBlock) return facts.exists && S_ISBLK(facts.mode);

@@ -32,16 +32,24 @@ class VolumePathsTest : public ::testing::Test {
     record_.publications.push_back(publication_);
   }
 
+  static std::string MakeTree(const std::string& state_dir) {
+    MakeDirectory(VolumePaths::TreeIn(state_dir));
+    return VolumePaths::TreeIn(state_dir);
+  }
   [[nodiscard]] mode_t ModeOf(const std::string& path) const {
     struct stat info{};
     return lstat(path.c_str(), &info) == 0 ? info.st_mode : 0;
   }
-  [[nodiscard]] std::string Volume() const {
-    return tree_ + "/" + VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id);
-  }
+  [[nodiscard]] std::string Volume() const { return tree_ + "/" + Key(); }
 
-  std::string tree_ = NewTestDirectory();
-  VolumePaths paths_ = *VolumePaths::Open(tree_);
+  [[nodiscard]] std::string Key() const {
+    return VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id);
+  }
+  [[nodiscard]] std::string Identity() const { return state_dir_ + "/identities/" + Key() + ".json"; }
+
+  std::string state_dir_ = NewTestDirectory();
+  std::string tree_ = MakeTree(state_dir_);
+  VolumePaths paths_ = *VolumePaths::Open(state_dir_);
   VolumeRecord record_;
   PublicationRecord publication_;
 };
@@ -50,55 +58,49 @@ TEST_F(VolumePathsTest, MakesTheTreeOfAPublicationButNotItsTarget) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   EXPECT_EQ(ModeOf(Volume()), S_IFDIR | 0711U);
   EXPECT_EQ(ModeOf(paths_.StagingPath(record_)), S_IFDIR | 0700U);
-  EXPECT_EQ(ModeOf(Volume() + "/identity.json"), S_IFREG | 0600U);
+  EXPECT_EQ(ModeOf(Identity()), S_IFREG | 0600U);
+  EXPECT_EQ(ModeOf(state_dir_ + "/identities"), S_IFDIR | 0700U);
   const std::string target = paths_.TargetPath(record_, publication_);
   EXPECT_EQ(ModeOf(target), 0U);
   EXPECT_EQ(ModeOf(target.substr(0, target.rfind('/'))), S_IFDIR | 0711U);
   EXPECT_EQ(paths_.Make(record_, publication_), absl::OkStatus()) << "again";
 }
 
-TEST_F(VolumePathsTest, WhateverIsMissingIsMadeAgainAndOnlyThen) {
+TEST_F(VolumePathsTest, AfterARebootTheDirectoriesAreMadeAgainAndTheTargetIsNot) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   const std::string target = paths_.TargetPath(record_, publication_);
   const std::string directory = target.substr(0, target.rfind('/'));
   struct stat before{};
-  ASSERT_EQ(stat((directory + "/identity.json").c_str(), &before), 0);
+  ASSERT_EQ(stat(Identity().c_str(), &before), 0);
   ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
   struct stat after{};
-  ASSERT_EQ(stat((directory + "/identity.json").c_str(), &after), 0);
+  ASSERT_EQ(stat(Identity().c_str(), &after), 0);
   EXPECT_EQ(before.st_ino, after.st_ino) << "not written again";
 
-  for (const std::string& file : {Volume() + "/identity.json", directory + "/identity.json"}) {
-    ASSERT_EQ(unlink(file.c_str()), 0);
-    ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
-    EXPECT_EQ(ModeOf(file), S_IFREG | 0600U);
-  }
   ASSERT_EQ(rmdir(paths_.StagingPath(record_).c_str()), 0);
   ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
   EXPECT_EQ(ModeOf(paths_.StagingPath(record_)), S_IFDIR | 0700U);
-  ASSERT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
+  for (const std::string& path : {paths_.StagingPath(record_), directory, Volume() + "/publish", Volume()}) {
+    ASSERT_EQ(rmdir(path.c_str()), 0) << path;
+  }
+  ASSERT_EQ(paths_.RemakeStaging(record_), absl::OkStatus());
+  EXPECT_EQ(ModeOf(Volume()), S_IFDIR | 0711U);
+  EXPECT_EQ(ModeOf(paths_.StagingPath(record_)), S_IFDIR | 0700U);
   ASSERT_EQ(paths_.Remake(record_, publication_), absl::OkStatus());
   EXPECT_EQ(ModeOf(directory), S_IFDIR | 0711U);
+  EXPECT_EQ(ModeOf(target), 0U) << "the plugin makes it";
 }
 
-TEST_F(VolumePathsTest, AllThatWasMadeIsMadeDurableAndWhatHasGoneNeedsNothing) {
-  const std::string volume = VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id);
-  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus()) << "there is nothing";
+TEST_F(VolumePathsTest, TheIdentityFileIsMadeDurableAndOneThatHasGoneNeedsNothing) {
+  EXPECT_EQ(paths_.SyncIdentity(Key()), absl::OkStatus()) << "there is nothing";
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus());
-  // Each of them is opened: in the place of any of them a link is refused.
-  const std::string target = paths_.TargetPath(record_, publication_);
-  const std::string directory = target.substr(0, target.rfind('/'));
-  for (const std::string& path : {Volume() + "/identity.json", directory + "/identity.json", directory,
-                                  Volume() + "/publish", Volume()}) {
-    const std::string aside = tree_ + "/aside";
-    ASSERT_EQ(rename(path.c_str(), aside.c_str()), 0) << path;
-    ASSERT_EQ(symlink(aside.c_str(), path.c_str()), 0) << path;
-    EXPECT_FALSE(paths_.Sync(volume, publication_.component).ok()) << path;
-    ASSERT_EQ(unlink(path.c_str()), 0) << path;
-    ASSERT_EQ(rename(aside.c_str(), path.c_str()), 0) << path;
-  }
-  EXPECT_EQ(paths_.Sync(volume, publication_.component), absl::OkStatus());
+  EXPECT_EQ(paths_.SyncIdentity(Key()), absl::OkStatus());
+  EXPECT_EQ(paths_.SyncAllIdentities(), absl::OkStatus());
+  // It is opened: in its place a link is refused.
+  const std::string aside = state_dir_ + "/aside";
+  ASSERT_EQ(rename(Identity().c_str(), aside.c_str()), 0);
+  ASSERT_EQ(symlink(aside.c_str(), Identity().c_str()), 0);
+  EXPECT_FALSE(paths_.SyncIdentity(Key()).ok());
 }
 
 TEST_F(VolumePathsTest, PathsStayShortWhateverTheIds) {
@@ -115,13 +117,69 @@ TEST_F(VolumePathsTest, EveryVolumeAndConsumerHasItsOwnPlace) {
 }
 
 TEST_F(VolumePathsTest, TheIdentityFileTellsWhoseItIsAndNoSecret) {
+  record_.publish_context = std::map<std::string, std::string>{{"token", "hunter2"}};
+  record_.node_id = "node-7";
+  record_.boot_id = "boot";
+  record_.may_live_on = true;
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-  const std::string text = *ReadFile(Volume() + "/identity.json", 10'000);
+  const std::string text = *ReadFile(Identity(), 10'000);
   EXPECT_THAT(text, HasSubstr("fake.example.com"));
   EXPECT_THAT(text, Not(HasSubstr("hunter2")));
-  EXPECT_THAT(paths_.DescribeDirectory(VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id)),
-              HasSubstr("of plugin hp"));
-  EXPECT_THAT(*paths_.List(), ElementsAre(VolumePaths::VolumeKey(record_.plugin_id, record_.volume_id)));
+  EXPECT_THAT(paths_.DescribeIdentity(Key()), HasSubstr("of plugin hp"));
+  EXPECT_THAT(*paths_.ListIdentities(), ElementsAre(Key()));
+
+  const auto said = paths_.ReadIdentity(Key());
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->volume_id, record_.volume_id);
+  EXPECT_EQ(said->node_id, "node-7");
+  EXPECT_EQ(said->boot_id, "boot");
+  EXPECT_TRUE(said->may_live_on);
+  ASSERT_TRUE(said->publish_context.has_value()) << "it is attached";
+  EXPECT_THAT(*said->publish_context, IsEmpty());
+  ASSERT_EQ(said->publications.size(), 1U);
+  EXPECT_EQ(said->publications[0].key, publication_.key);
+  EXPECT_EQ(said->publications[0].component, publication_.component);
+}
+
+TEST_F(VolumePathsTest, TheIdentityFileNamesThePublicationsThatAreThere) {
+  PublicationRecord other = publication_;
+  other.key.consumer = "other";
+  other.component = VolumePaths::PublicationComponent(other.key);
+  record_.publications.push_back(other);
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  ASSERT_EQ(paths_.Make(record_, other), absl::OkStatus());
+  EXPECT_EQ(paths_.ReadIdentity(Key())->publications.size(), 2U);
+  // To be mounted again, it is known still.
+  record_.publications[0].again = true;
+  ASSERT_EQ(paths_.RemovePublication(record_, record_.publications[0]), absl::OkStatus());
+  EXPECT_EQ(paths_.ReadIdentity(Key())->publications.size(), 2U);
+  record_.publications[0].again = false;
+  ASSERT_EQ(paths_.RemovePublication(record_, record_.publications[0]), absl::OkStatus());
+  ASSERT_EQ(paths_.ReadIdentity(Key())->publications.size(), 1U);
+  EXPECT_EQ(paths_.ReadIdentity(Key())->publications[0].key.consumer, "other");
+}
+
+// The component becomes part of a path.
+TEST_F(VolumePathsTest, AComponentThatIsNoneIsNotBelieved) {
+  record_.publications[0].component = "../../etc";
+  ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
+  EXPECT_THAT(paths_.ReadIdentity(Key())->publications, IsEmpty());
+  record_.publications[0].key.consumer = "unknown/../../etc";
+  ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
+  EXPECT_THAT(paths_.ReadIdentity(Key())->publications, IsEmpty());
+}
+
+TEST_F(VolumePathsTest, WhatMayLiveOnIsKnownWhenNothingElseIsLeft) {
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  ASSERT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
+  record_.publications.clear();
+  record_.may_live_on = true;
+  ASSERT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  EXPECT_THAT(*paths_.List(), IsEmpty());
+  EXPECT_TRUE(paths_.ReadIdentity(Key())->may_live_on);
+  record_.may_live_on = false;
+  ASSERT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  EXPECT_THAT(*paths_.ListIdentities(), IsEmpty());
 }
 
 TEST_F(VolumePathsTest, RemovesAllThatItMade) {
@@ -130,33 +188,26 @@ TEST_F(VolumePathsTest, RemovesAllThatItMade) {
   EXPECT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
   EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
   EXPECT_THAT(*paths_.List(), IsEmpty());
+  EXPECT_THAT(*paths_.ListIdentities(), IsEmpty());
   EXPECT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus()) << "again";
   EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus()) << "again";
+  // With a publication that was never begun.
+  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
+  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
+  EXPECT_THAT(*paths_.List(), IsEmpty());
 }
 
 TEST_F(VolumePathsTest, RemovesWhatAKilledBerthdLeftOfAnIdentityFileAndNothingElse) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-  const std::string target = paths_.TargetPath(record_, publication_);
-  const std::string directory = target.substr(0, target.rfind('/'));
-  std::ofstream(Volume() + "/identity.json.a1B2c3") << "{";
-  std::ofstream(directory + "/identity.json.a1B2c3") << "{";
-  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus()) << "with a publication that was never begun";
-  EXPECT_THAT(*paths_.List(), IsEmpty());
-
-  ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-  std::ofstream(directory + "/identity.json.a1B2c3") << "{";
-  EXPECT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
-  EXPECT_EQ(ModeOf(directory), 0U);
-  EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
-
-  for (const char* name : {"/identity.json.old", "/identity.json.a1B2c34", "/other.a1B2c3"}) {
-    ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
-    std::ofstream(Volume() + name) << "precious";
-    EXPECT_EQ(paths_.RemoveVolume(record_).code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(*ReadFile(Volume() + name, 100), "precious");
-    ASSERT_EQ(unlink((Volume() + name).c_str()), 0);
-    EXPECT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
-  }
+  std::ofstream(Identity() + ".a1B2c3") << "{";
+  const std::vector<std::string> others = {Identity() + ".old", Identity() + ".a1B2c34",
+                                           state_dir_ + "/identities/other.a1B2c3",
+                                           state_dir_ + "/identities/other.json"};
+  for (const std::string& other : others) std::ofstream(other) << "precious";
+  EXPECT_EQ(paths_.RemoveUnfinishedIdentities(), absl::OkStatus());
+  EXPECT_EQ(ModeOf(Identity() + ".a1B2c3"), 0U);
+  for (const std::string& other : others) EXPECT_EQ(*ReadFile(other, 100), "precious");
+  EXPECT_THAT(*paths_.ListIdentities(), ElementsAre(Key()));
 }
 
 TEST_F(VolumePathsTest, LeavesATargetThatHoldsData) {
@@ -167,7 +218,7 @@ TEST_F(VolumePathsTest, LeavesATargetThatHoldsData) {
   EXPECT_EQ(paths_.RemovePublication(record_, publication_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(paths_.RemoveVolume(record_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(*ReadFile(target + "/precious", 100), "data");
-  EXPECT_NE(ModeOf(Volume() + "/identity.json"), 0U) << "still tells whose the data are";
+  EXPECT_NE(ModeOf(Identity()), 0U) << "still tells whose the data are";
 }
 
 TEST_F(VolumePathsTest, RemovesAnEmptyFileOnlyAtABlockTarget) {

@@ -134,6 +134,8 @@ class VolumeSteps {
     std::string consumer;
     std::function<Awaitable<absl::Status>(const Admission&, TimePoint)> call;
     std::function<absl::StatusOr<PathFacts>()> look;
+    // Makes the directories that the plugin counts on, where a reboot took them away.
+    std::function<absl::Status()> remake;
     uint64_t mount_id = 0;  // of what is to be undone; 0: not known
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,

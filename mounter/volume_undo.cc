@@ -60,6 +60,7 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
             return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
           },
       .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); },
+      .remake = [this, record, publication] { return context_.paths->Remake(record, publication); },
       .mount_id = publication.mount_id};
   StepReport report =
       co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
@@ -90,6 +91,7 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
                         return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
                       },
                   .look = [this, record] { return context_.paths->LookAtStaging(record); },
+                  .remake = [this, record] { return context_.paths->RemakeStaging(record); },
                   .mount_id = record.staging_mount_id};
   co_return co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
 }
@@ -126,6 +128,8 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
                                             StepProgress progress, TimePoint deadline) {
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
+  const absl::Status made = reverse.remake();
+  if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
   // What cannot be taken away shows itself after the plugin's answer.
