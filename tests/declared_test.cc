@@ -1,13 +1,20 @@
 // Volumes that files in volumes.d declare, on whole nodes: nobody calls for them.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 
+#include "base/unique_fd.h"
 #include "tests/harness/fault_plugin.h"
 #include "tests/harness/node.h"
 #include "tests/harness/reboot.h"
@@ -247,6 +254,79 @@ TEST_F(DeclaredNodeTest, Fault19DeclaredVolumesComeBackAfterAReboot) {
     const v1::ListVolumesResponse volumes = node_.Volumes();
     return volumes.volumes_size() == 1;
   });
+}
+
+// What a unit with BindPaths= finds that starts before berthd, after a power cut.
+class DeclaredPowerCutTest : public DeclaredNodeTest {
+ protected:
+  // A volume that is declared, mounted and holds data, when the power goes.
+  void PublishAndCutPower() {
+    volume_ = StartWithVolume();
+    Declare("data", volume_);
+    Reload();
+    target_ = WaitPublished(volume_).publications(0).target_path();
+    std::ofstream(target_ + "/file") << "kept" << std::flush;
+    reboot_.emplace(node_);
+    const std::vector<std::string> left = node_.Mounts();
+    ASSERT_THAT(left, ElementsAre(node_.dir())) << "not the tree either";
+    ASSERT_FALSE(std::filesystem::exists(target_));
+    ASSERT_THAT(Node::Tree(Tree()), IsEmpty()) << "no directory is left that could be taken for the volume";
+  }
+  void ExpectMountedOfItself() {
+    node_.Start();
+    WaitPublished(volume_);
+    EXPECT_TRUE(Mounted(node_, target_));
+    EXPECT_EQ(ReadText(target_ + "/file"), "kept");
+  }
+  [[nodiscard]] std::string Tree() const { return node_.state_dir() + "/volumes"; }
+  // The flags of the directory beneath the tree; unset where its file system has none.
+  [[nodiscard]] std::optional<int> Flags() const {
+    const UniqueFd tree(open(Tree().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int flags = 0;
+    if (ioctl(tree.get(), FS_IOC_GETFLAGS, &flags) != 0) return std::nullopt;
+    return flags;
+  }
+  void Unprotect() const {
+    const UniqueFd tree(open(Tree().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int flags = Flags().value_or(0) & ~FS_IMMUTABLE_FL;
+    if (Flags()) {
+      ASSERT_EQ(ioctl(tree.get(), FS_IOC_SETFLAGS, &flags), 0);
+    }
+  }
+
+  std::string volume_;
+  std::string target_;
+  std::optional<Reboot> reboot_;
+};
+
+TEST_F(DeclaredPowerCutTest, Fault46AUnitThatStartsBeforeBerthdWritesNothing) {
+  PublishAndCutPower();
+  if (!Flags()) GTEST_SKIP() << "the file system of the tests has no immutable flag";
+  std::error_code error;
+  EXPECT_FALSE(std::filesystem::create_directories(target_, error));
+  EXPECT_EQ(error.value(), EPERM);
+  EXPECT_FALSE(std::ofstream(Tree() + "/file").is_open());
+  EXPECT_THAT(Node::Tree(Tree()), IsEmpty());
+  ExpectMountedOfItself();
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+}
+
+TEST_F(DeclaredPowerCutTest, Fault46WhereNothingPreventsItTheVolumeIsMountedAndTheFilesAreNamed) {
+  PublishAndCutPower();
+  Unprotect();
+  ASSERT_TRUE(std::filesystem::create_directories(target_));
+  std::ofstream(target_ + "/precious") << "of the unit" << std::flush;
+  ExpectMountedOfItself();
+  EXPECT_FALSE(std::filesystem::exists(target_ + "/precious"));
+  v1::ExamineResponse examined;
+  ASSERT_TRUE(node_.stub().Examine(Node::Context().get(), {}, &examined).ok());
+  const auto left =
+      std::find_if(examined.findings().begin(), examined.findings().end(),
+                   [](const v1::Finding& finding) { return finding.code() == "tree.leftover"; });
+  ASSERT_NE(left, examined.findings().end()) << examined.DebugString();
+  EXPECT_EQ(left->volume_id(), volume_);
+  EXPECT_THAT(left->text(), HasSubstr("target/precious"));
+  EXPECT_THAT(left->text(), HasSubstr("mount --bind " + node_.state_dir()));
 }
 
 }  // namespace

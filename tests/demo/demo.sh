@@ -450,7 +450,10 @@ remove_directories() {
     berthd.log berthctl.err volume asking asked findings explained; do
     rm -f -- "$DEMO/$name"
   done
-  for name in etc/plugins.d etc/volumes.d etc state/declared $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs state/swaps \
+  rm -f -- "$DEMO"/state/identities/*.json
+  # An empty tree of volumes is immutable while nothing is mounted there.
+  [[ ! -d $DEMO/state/volumes ]] || chattr -i -- "$DEMO/state/volumes" 2>/dev/null || true
+  for name in etc/plugins.d etc/volumes.d etc state/declared state/identities $plugin/volumes $plugin/snapshots $plugin/trash $plugin state/plugins state/logs state/swaps \
     state/volumes state run/plugins/hostpath run/plugins run; do
     [[ ! -d $DEMO/$name ]] || rmdir --ignore-fail-on-non-empty -- "$DEMO/$name"
   done
