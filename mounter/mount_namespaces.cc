@@ -67,8 +67,7 @@ class NamespaceScan {
       if (Clock::now() >= deadline_) return absl::DeadlineExceededError("not done in time");
       BERTH_RETURN_IF_ERROR(Visit(pid));
     }
-    for (size_t i = 0; i < found_.mounts.size(); ++i)
-      found_.mounts[i].follows_tree = FollowsTree(beneath_[i]);
+    SetFollows();
     return std::move(found_);
   }
 
@@ -129,10 +128,7 @@ class NamespaceScan {
   void NotePropagation(const MountinfoLine& line, bool own) {
     if (line.peer_group == 0) return;
     if (line.follows != 0 && masters_.size() < kPeerLinks) masters_.emplace(line.peer_group, line.follows);
-    // What we unmount is unmounted in the groups of the tree, and of what lies in it.
-    if (own && line.target.starts_with(tree_) && IsAtOrBeneath(DecodeMountinfo(line.target), tree_)) {
-      tree_groups_.insert(line.peer_group);
-    }
+    if (own && DecodeMountinfo(line.target) == tree_) tree_groups_.insert(line.peer_group);
   }
 
   void NoteMount(const MountinfoLine& line) {
@@ -145,10 +141,7 @@ class NamespaceScan {
     for (const KernelObject* const object : objects->second) {
       switch (Match(*object, mount)) {
         case MountMatch::kSubtree:
-          found_.mounts.push_back({.object = *object,
-                                   .target = DecodeMountinfo(line.target),
-                                   .peer_group = line.peer_group,
-                                   .follows = line.follows});
+          found_.mounts.push_back({.object = *object, .target = DecodeMountinfo(line.target)});
           break;
         case MountMatch::kSibling:
           found_.mounted_elsewhere.insert(device);
@@ -175,13 +168,39 @@ class NamespaceScan {
     for (const uint64_t parent : parents) beneath_.push_back(wanted.at(parent));
   }
 
-  // Whether an unmount in the tree reaches a mount that propagates like this, directly or through other
-  // groups.
-  [[nodiscard]] bool FollowsTree(const Propagation& beneath) const {
-    if (tree_groups_.contains(beneath.peer_group)) return true;
+  void SetFollows() {
+    // Of each mount in our own namespace, by its path: in which peer groups its unmount happens.
+    std::map<std::string, std::set<uint64_t>> inside;
+    std::map<std::string, std::set<uint64_t>> outside;
+    for (size_t i = 0; i < found_.mounts.size(); ++i) {
+      const FoundMount& mount = found_.mounts[i];
+      if (!mount.own_namespace || beneath_[i].peer_group == 0) continue;
+      auto& paths = IsAtOrBeneath(mount.target, tree_) ? inside : outside;
+      paths[mount.target].insert(beneath_[i].peer_group);
+    }
+    for (size_t i = 0; i < found_.mounts.size(); ++i) {
+      FoundMount& mount = found_.mounts[i];
+      if (mount.own_namespace) continue;
+      // What lies on a mount in the tree, not on the tree itself, follows by its path.
+      mount.follows_tree =
+          Receives(beneath_[i], tree_groups_) || FollowsPath(inside, mount.target, beneath_[i]);
+      mount.follows_outside = FollowsPath(outside, mount.target, beneath_[i]);
+    }
+  }
+
+  [[nodiscard]] bool FollowsPath(const std::map<std::string, std::set<uint64_t>>& paths,
+                                 const std::string& target, const Propagation& beneath) const {
+    const auto same = paths.find(target);
+    return same != paths.end() && Receives(beneath, same->second);
+  }
+
+  // Whether an unmount in one of `groups` reaches a mount that lies on one that propagates like this,
+  // directly or through other groups.
+  [[nodiscard]] bool Receives(const Propagation& beneath, const std::set<uint64_t>& groups) const {
+    if (groups.contains(beneath.peer_group)) return true;
     uint64_t group = beneath.follows;
     for (size_t depth = 0; group != 0 && depth < kPropagationDepth; ++depth) {
-      if (tree_groups_.contains(group)) return true;
+      if (groups.contains(group)) return true;
       const auto next = masters_.find(group);
       group = next == masters_.end() ? 0 : next->second;
     }
@@ -192,7 +211,7 @@ class NamespaceScan {
   TimePoint deadline_;
   std::string own_namespace_;
   std::map<dev_t, std::vector<const KernelObject*>> objects_;
-  std::set<uint64_t> tree_groups_;
+  std::set<uint64_t> tree_groups_;                        // of the tree itself
   std::map<uint64_t, uint64_t> masters_;                  // of peer groups that follow another one: that one
   std::set<std::pair<std::string, std::string>> tables_;  // by namespace and root directory
   FoundMounts found_;

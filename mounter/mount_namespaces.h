@@ -40,10 +40,11 @@ struct FoundMount {
   std::string mount_namespace;
   bool own_namespace = false;  // ours
   std::string target;          // decoded, as seen by that process
-  uint64_t peer_group = 0;     // see MountinfoLine
-  uint64_t follows = 0;
-  // The mount beneath it receives the unmounts of the volume tree: what we unmount vanishes there, too.
+  // The mount beneath it receives the unmounts of the volume tree: what we unmount there vanishes here, too.
   bool follows_tree = false;
+  // It is the copy of a mount at the same path in our namespace, outside of the tree, and comes and goes with
+  // that.
+  bool follows_outside = false;
 };
 
 struct FoundMounts {

@@ -157,7 +157,7 @@ TEST_F(MounterHoldersTest, Fault37TwoVolumesThatShareASuperblockAreReleasedOneBy
 
 TEST_F(MounterHoldersTest, Fault37WithoutStagingTheVolumeStaysUntilTheKernelHasReleasedIt) {
   Close();
-  std::erase(plugins_.facts.node_capabilities, ::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
+  plugins_.facts.node_capabilities.erase(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
   Open();
   const DiskImage disk(directory_ + "/disk", "mkfs.ext4 -q", "20M");
   ASSERT_TRUE(disk.made());

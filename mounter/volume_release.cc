@@ -66,23 +66,10 @@ std::vector<MountHolder> HoldersIn(const std::vector<FoundMount>& mounts) {
 
 std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
 
-// The peer groups of other volumes' mounts in our tree: mounts that belong to one are theirs, wherever they
-// are.
-std::set<uint64_t> GroupsOfOthers(const FoundMounts& found, const MountScope& scope) {
-  std::set<uint64_t> groups;
-  for (const FoundMount& mount : found.mounts) {
-    const bool others = mount.own_namespace && IsAtOrBeneath(mount.target, scope.tree) &&
-                        !IsAtOrBeneath(mount.target, scope.volume);
-    if (others && mount.peer_group != 0) groups.insert(mount.peer_group);
-  }
-  return groups;
-}
-
-bool IsOthers(const FoundMount& mount, const MountScope& scope, const std::set<uint64_t>& groups_of_others) {
-  if (mount.own_namespace) {
-    return IsAtOrBeneath(mount.target, scope.tree) && !IsAtOrBeneath(mount.target, scope.volume);
-  }
-  return groups_of_others.contains(mount.peer_group) || groups_of_others.contains(mount.follows);
+// Another volume's, in our tree: it has the same directory of the same file system.
+bool IsOthers(const FoundMount& mount, const MountScope& scope) {
+  return mount.own_namespace && IsAtOrBeneath(mount.target, scope.tree) &&
+         !IsAtOrBeneath(mount.target, scope.volume);
 }
 
 // Drivers of file systems without a block device (FUSE, network) often mount at a place of their own, in our
@@ -90,7 +77,8 @@ bool IsOthers(const FoundMount& mount, const MountScope& scope, const std::set<u
 // where they are told to.
 bool IsPlugins(const FoundMount& mount, const MountScope& scope) {
   if (mount.mount_namespace == scope.plugin_namespace) return true;
-  return mount.object.disk == 0 && mount.own_namespace && !IsAtOrBeneath(mount.target, scope.tree);
+  const bool outside = mount.own_namespace ? !IsAtOrBeneath(mount.target, scope.tree) : mount.follows_outside;
+  return mount.object.disk == 0 && outside;
 }
 
 // What the kernel itself does with a block device, from sysfs: "device-mapper dm-0", "/dev/loop3".
@@ -148,26 +136,24 @@ std::string DescribeUse(const std::vector<MountHolder>& holders) {
   return fmt::format("still used by {}", DescribeHolders(holders));
 }
 
-std::vector<FoundMount> SortBlockingUnstage(const FoundMounts& found, const MountScope& scope) {
-  const std::set<uint64_t> others = GroupsOfOthers(found, scope);
-  std::vector<FoundMount> blocking;
-  for (const FoundMount& mount : found.mounts) {
-    if (IsOthers(mount, scope, others)) continue;
-    if (IsPlugins(mount, scope)) continue;
-    // What the unstage itself takes away.
-    if (mount.own_namespace ? IsAtOrBeneath(mount.target, scope.tree) : mount.follows_tree) continue;
-    blocking.push_back(mount);
-  }
-  return blocking;
-}
-
 std::vector<FoundMount> SortRemaining(const FoundMounts& found, const MountScope& scope) {
-  const std::set<uint64_t> others = GroupsOfOthers(found, scope);
   std::vector<FoundMount> remaining;
   for (const FoundMount& mount : found.mounts) {
-    if (!IsOthers(mount, scope, others) && !IsPlugins(mount, scope)) remaining.push_back(mount);
+    // A copy that receives our unmounts goes with ours: what is left of them are copies of other volumes'
+    // mounts.
+    if (!mount.follows_tree && !IsOthers(mount, scope) && !IsPlugins(mount, scope))
+      remaining.push_back(mount);
   }
   return remaining;
+}
+
+std::vector<FoundMount> SortBlockingUnstage(const FoundMounts& found, const MountScope& scope) {
+  std::vector<FoundMount> blocking = SortRemaining(found, scope);
+  // What the unstage itself takes away.
+  std::erase_if(blocking, [&scope](const FoundMount& mount) {
+    return mount.own_namespace && IsAtOrBeneath(mount.target, scope.volume);
+  });
+  return blocking;
 }
 
 MountScope VolumeRelease::ScopeOf(const VolumeRecord& record, pid_t plugin_pid) const {
