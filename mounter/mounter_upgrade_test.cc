@@ -236,7 +236,8 @@ TEST_F(MounterTreeTest, Fault21WhatMayLiveOnIsKnownWhenTheJournalIsLost) {
     Close();
     LoseJournal();
     Open();
-    EXPECT_TRUE(loop_.RunUntil([&] { return View().stage_state == StageState::kAbsent; })) << "start " << start;
+    EXPECT_TRUE(loop_.RunUntil([&] { return View().stage_state == StageState::kAbsent; }))
+        << "start " << start << ": " << View().last_error;
     EXPECT_TRUE(View().may_live_on) << "start " << start;
   }
   // Nobody knows any more through what it lives on: only a reboot ends that.

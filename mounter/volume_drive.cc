@@ -314,7 +314,7 @@ void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id) {
 
 void VolumeActor::AfterInUse(const StepReport& report) {
   if (report.objects) {
-    const bool known = machine_.record().may_live_on && machine_.record().objects == *report.objects;
+    const bool known = in_use_ && machine_.record().objects == *report.objects;
     machine_.SetInUse(*report.objects);
     if (!known) {
       SaveSoon();
