@@ -5,6 +5,8 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "base/blocking.h"
 #include "base/file.h"
 #include "base/process.h"
@@ -14,6 +16,8 @@
 #include "berthd/version.h"
 #include "mounter/host_view.h"
 #include "mounter/mount_helper.h"
+#include "mounter/tree_view.h"
+#include "mounter/volume_paths.h"
 
 namespace berth {
 namespace {
@@ -25,6 +29,7 @@ constexpr auto kVolumesLeaveWithin = std::chrono::seconds(60);
 constexpr auto kStepsEndWithin = std::chrono::seconds(15);
 constexpr auto kSettingsReadWithin = std::chrono::seconds(30);
 constexpr auto kMountsCheckedWithin = std::chrono::seconds(30);
+constexpr auto kMountsReadWithin = std::chrono::seconds(10);
 constexpr auto kVolumesReadWithin = std::chrono::seconds(30);
 
 // The socket that systemd listens on for us, if it does.
@@ -98,6 +103,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
       .busy_until = [this](const std::string& id,
                            uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
+      .check_tree = [this](pid_t process, std::string path) { return CheckTree(process, std::move(path)); },
       .secrets = &secrets_,
   };
   supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
@@ -122,6 +128,22 @@ Awaitable<absl::Status> Berthd::RestoreState() {
     SPDLOG_ERROR("declared volumes: {}", MessageOf(begun));
   }
   co_return absl::OkStatus();
+}
+
+Awaitable<std::string> Berthd::CheckTree(pid_t process, std::string volumes_path) {
+  auto look = [state_dir = config_.state_dir, process, volumes_path]() -> absl::StatusOr<std::string> {
+    // The kernel shows mounts by their true paths.
+    std::error_code error;
+    const std::string true_path = std::filesystem::canonical(state_dir, error).string();
+    if (error) return ErrnoStatus(error.value(), fmt::format("resolve {}", state_dir));
+    return LookForTree(VolumePaths::TreeIn(true_path), process, volumes_path);
+  };
+  auto why = co_await RunBlocking(fmt::format("read the mounts of process {}", process), std::move(look),
+                                  Clock::now() + kMountsReadWithin);
+  if (why.ok()) co_return *std::move(why);
+  // Then it is not known.
+  SPDLOG_DEBUG("{}", MessageOf(why.status()));
+  co_return std::string();
 }
 
 Awaitable<absl::Status> Berthd::CheckMounts() {

@@ -55,6 +55,8 @@ class Berthd {
   [[nodiscard]] Awaitable<void> LeaveDeclared();
   // Whether the host sees what is mounted here.
   [[nodiscard]] Awaitable<absl::Status> CheckMounts();
+  // TreeCheck (supervisor/supervisor.h).
+  [[nodiscard]] Awaitable<std::string> CheckTree(pid_t process, std::string volumes_path);
   [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> AskForTokens(v1::TokenAsk ask, TimePoint deadline);
   // What is wrong with berthd.toml, or takes a restart, one line each.
   [[nodiscard]] Awaitable<std::vector<std::string>> ReloadSettings();

@@ -37,6 +37,7 @@ std::vector<ExternalAction> ExternalLifecycle::Handle(const ExternalEvent& event
       health_ = Health::kUnknown;
       absent_because_.clear();
       ill_because_.clear();
+      no_tree_because_.clear();
       return actions;
     }
     case ExternalEvent::Type::kGone: {
@@ -45,6 +46,7 @@ std::vector<ExternalAction> ExternalLifecycle::Handle(const ExternalEvent& event
       health_ = Health::kUnknown;
       absent_because_ = event.text;
       ill_because_.clear();
+      no_tree_because_.clear();
       return {ExternalAction::kRetire};
     }
     case ExternalEvent::Type::kProbeOk:
@@ -58,6 +60,9 @@ std::vector<ExternalAction> ExternalLifecycle::Handle(const ExternalEvent& event
     case ExternalEvent::Type::kProbeFailed:
       OnProbeFailed(event, "Probe: " + event.text);
       return {};
+    case ExternalEvent::Type::kTreeLooked:
+      if (served_) no_tree_because_ = event.text;
+      return {};
   }
   return {};
 }
@@ -69,6 +74,7 @@ ExternalLifecycle::Actions ExternalLifecycle::Leave() {
   health_ = Health::kUnknown;
   absent_because_.clear();
   ill_because_.clear();
+  no_tree_because_.clear();
   return std::exchange(served_, false) ? Actions{ExternalAction::kRetire} : Actions();
 }
 
@@ -93,7 +99,7 @@ PluginState ExternalLifecycle::state() const {
     case Health::kUnknown:
       return PluginState::kStarting;
     case Health::kReady:
-      return PluginState::kReady;
+      return no_tree_because_.empty() ? PluginState::kReady : PluginState::kStarting;
     case Health::kUnhealthy:
       return PluginState::kUnhealthy;
   }
@@ -105,6 +111,8 @@ std::string ExternalLifecycle::reason() const {
   std::string now;
   if (!served_) {
     now = fmt::format("waits for its socket{}{}", absent_because_.empty() ? "" : ": ", absent_because_);
+  } else if (!no_tree_because_.empty()) {
+    now = no_tree_because_;
   } else if (health_ != Health::kReady) {
     now = ill_because_;
   }

@@ -12,7 +12,8 @@
 //        └──────────────│ draining │◀── drain, from starting, ready and unhealthy
 //                       └──────────┘
 //
-// Starting: its socket is not served, or it does not answer Probe as ready yet; the reason says which. Its
+// Starting: its socket is not served, it does not answer Probe as ready yet, or it does not see the tree of
+// volumes; the reason says which. Its
 // server may come and go in every state but stopped, in which nobody watches. Nothing here ends it: stopped
 // only means that Berth does not use it.
 #pragma once
@@ -36,6 +37,7 @@ struct ExternalEvent {
     kProbeOk,
     kProbeNotReady,  // answered, with ready = false, for the `failures`-th time in a row
     kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
+    kTreeLooked,     // whether it can work with the tree of volumes: `text` says why not; empty: it can
   };
   Type type = Type::kWaiting;
   std::string text = {};
@@ -63,8 +65,10 @@ class ExternalLifecycle {
   [[nodiscard]] bool served() const { return served_; }
   // Nobody serves it, and it was looked whether anybody does.
   [[nodiscard]] bool absent() const { return !served_ && !absent_because_.empty(); }
-  // It answers Probe as ready.
-  [[nodiscard]] bool ready() const { return health_ == Health::kReady; }
+  // It answers Probe as ready, and can work with the tree of volumes.
+  [[nodiscard]] bool ready() const { return health_ == Health::kReady && no_tree_because_.empty(); }
+  // Why it cannot work with the tree of volumes; empty: it can, or it is not known.
+  [[nodiscard]] const std::string& no_tree_because() const { return no_tree_because_; }
   [[nodiscard]] bool draining() const { return wanted_ && draining_; }
   [[nodiscard]] const std::vector<std::string>& holders() const { return holders_; }
 
@@ -87,6 +91,7 @@ class ExternalLifecycle {
   std::string stopped_because_ = "not begun";
   std::string absent_because_;
   std::string ill_because_;
+  std::string no_tree_because_;       // while served
   std::vector<std::string> holders_;  // while draining
 };
 

@@ -28,6 +28,8 @@ const std::map<std::string, ExternalEvent> kEvents = {
     {"not ready", {.type = Type::kProbeNotReady, .failures = 3}},
     {"failed once", {.type = Type::kProbeFailed, .text = "UNAVAILABLE", .failures = 1}},
     {"failed", {.type = Type::kProbeFailed, .text = "UNAVAILABLE", .failures = 3}},
+    {"no tree", {.type = Type::kTreeLooked, .text = "it does not see the tree"}},
+    {"tree", {.type = Type::kTreeLooked}},
 };
 
 class ExternalLifecycleTest : public ::testing::Test {
@@ -86,7 +88,18 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"not ready", "unhealthy served"},
+        {"no tree", "starting served"},
         {"failed", "unhealthy served"}}},
+      {"without the tree",
+       {"start", "served", "ok", "no tree"},
+       {{"disabled", "stopped +retire"},
+        {"drain", "draining served"},
+        {"drain of nobody", "stopped +retire"},
+        {"served", "starting served +retire +announce"},
+        {"gone", "starting +retire"},
+        {"not ready", "unhealthy served"},
+        {"failed", "unhealthy served"},
+        {"tree", "ready served"}}},
       {"unhealthy",
        {"start", "served", "ok", "failed"},
        {{"disabled", "stopped +retire"},
@@ -142,6 +155,18 @@ TEST_F(ExternalLifecycleTest, TheReasonSaysWhatIsWaitedFor) {
   EXPECT_EQ(lifecycle_.reason(), "Probe: UNAVAILABLE");
   Feed("gone");
   EXPECT_EQ(lifecycle_.reason(), "waits for its socket: process 7 has gone");
+}
+
+TEST_F(ExternalLifecycleTest, WithoutTheTreeOfVolumesItIsNotReadyAndSaysWhy) {
+  for (const char* event : {"start", "served", "no tree", "ok"}) Feed(event);
+  EXPECT_EQ(lifecycle_.state(), PluginState::kStarting);
+  EXPECT_FALSE(lifecycle_.ready());
+  EXPECT_EQ(lifecycle_.reason(), "it does not see the tree");
+  // What serves next is looked at anew.
+  Feed("served");
+  EXPECT_EQ(lifecycle_.no_tree_because(), "");
+  Feed("ok");
+  EXPECT_TRUE(lifecycle_.ready());
 }
 
 TEST_F(ExternalLifecycleTest, ADrainShowsWhoHoldsAndThatItIsIll) {

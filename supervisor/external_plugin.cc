@@ -103,12 +103,36 @@ Awaitable<void> ExternalPlugin::Watch() {
     std::optional<ServedSocket> served = *std::move(found);
     while (served.has_value()) {
       server_ = {.connection = UniqueFd(), .pid = served->pid, .start_time = served->start_time};
+      const std::string no_tree = co_await CheckTree();
       Feed({.type = ExternalEvent::Type::kServed});
+      if (!no_tree.empty()) {
+        Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
+        Tell("plugin.no_tree", no_tree);
+        watch_->Spawn("tree", AwaitTree(snapshot_.incarnation));
+      }
       served = co_await Hold(*std::move(served));
       Feed({.type = ExternalEvent::Type::kGone,
             .text = fmt::format("process {}, which served {}, {}", server_.pid, config_.socket,
                                 served.has_value() ? "was replaced by another" : "has gone")});
     }
+  }
+}
+
+Awaitable<std::string> ExternalPlugin::CheckTree() {
+  // A controller works without it. Where systemd listens for it, the process is not known.
+  const bool known = server_.pid > 1 && config_.kind != PluginKind::kController;
+  if (!known || !context_.check_tree) co_return std::string();
+  co_return co_await context_.check_tree(server_.pid, config_.volumes_path);
+}
+
+Awaitable<void> ExternalPlugin::AwaitTree(uint64_t incarnation) {
+  while (true) {
+    co_await SleepUntil(Clock::now() + config_.health.interval);
+    if (incarnation != snapshot_.incarnation || !lifecycle_.served()) co_return;
+    const std::string no_tree = co_await CheckTree();
+    if (incarnation != snapshot_.incarnation || !lifecycle_.served()) co_return;
+    Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
+    if (no_tree.empty()) co_return;
   }
 }
 
@@ -212,7 +236,8 @@ Awaitable<absl::Status> ExternalPlugin::Start(TimePoint deadline) {
     const bool given_up = gone_ || !lifecycle_.watching() || lifecycle_.draining();
     // Its first look at the socket may be still to come.
     const bool nobody_there = lifecycle_.absent();
-    if (given_up || nobody_there || !refused_.empty()) {
+    const bool no_tree = !lifecycle_.no_tree_because().empty();
+    if (given_up || nobody_there || no_tree || !refused_.empty()) {
       co_return absl::FailedPreconditionError(
           fmt::format("plugin {} is {}{}", id_, PluginStateName(snapshot_.state), Named(snapshot_.reason)));
     }

@@ -35,6 +35,7 @@ struct ExternalContext {
   PluginObserver& observer;
   EventLog& events;
   Registry& registry;
+  TreeCheck check_tree = {};
 };
 
 class ExternalPlugin final : public PluginOwner {
@@ -69,6 +70,10 @@ class ExternalPlugin final : public PluginOwner {
 
  private:
   Awaitable<void> Watch();
+  // Why what serves it cannot work with the tree of volumes; empty: it can, or that is not known.
+  Awaitable<std::string> CheckTree();
+  // Looks again at intervals, until it can.
+  Awaitable<void> AwaitTree(uint64_t incarnation);
   // Until the server at the other end of `served` has gone for good: the next one where another has taken its
   // place meanwhile.
   Awaitable<std::optional<ServedSocket>> Hold(ServedSocket served);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/post.hpp>
 #include <csignal>
@@ -123,20 +124,26 @@ class ExternalPluginTest : public ::testing::Test {
   }
   void Begin() {
     prober_ = std::make_unique<Prober>(loop_);
-    context_.emplace(ExternalContext{.executor = loop_.get_executor(),
-                                     .places = {.runtime_dir = temp_.Path("run"),
-                                                .state_dir = temp_.Path("state"),
-                                                .node_id = "node-1",
-                                                .credentials_dir = ""},
-                                     .held_by = [this](const std::string&) { return held_by_; },
-                                     .observer = *prober_,
-                                     .events = events_,
-                                     .registry = registry_});
+    context_.emplace(ExternalContext{
+        .executor = loop_.get_executor(),
+        .places = {.runtime_dir = temp_.Path("run"),
+                   .state_dir = temp_.Path("state"),
+                   .node_id = "node-1",
+                   .credentials_dir = ""},
+        .held_by = [this](const std::string&) { return held_by_; },
+        .observer = *prober_,
+        .events = events_,
+        .registry = registry_,
+        .check_tree = [this](pid_t pid, std::string path) { return CheckTree(pid, std::move(path)); }});
     plugin_ = std::make_unique<ExternalPlugin>(*context_, File(config_));
     prober_->plugin_ = plugin_.get();
     runs_ = std::make_unique<TaskScope>(loop_.get_executor(), "test");
     runs_->Spawn("run", plugin_->Run());
     RunOn(loop_, plugin_->WaitBegun());
+  }
+  Awaitable<std::string> CheckTree(pid_t pid, std::string path) {
+    tree_asked_.emplace_back(pid, path);
+    co_return no_tree_;
   }
   // As a berthd that ends.
   void End() {
@@ -175,6 +182,8 @@ class ExternalPluginTest : public ::testing::Test {
   asio::io_context loop_;
   EventLog events_{loop_.get_executor(), 10'000, 1};
   std::vector<std::string> held_by_;
+  std::string no_tree_;
+  std::vector<std::pair<pid_t, std::string>> tree_asked_;
   Registry registry_{loop_.get_executor()};
   PluginConfig config_;
   std::unique_ptr<Prober> prober_;
@@ -182,6 +191,36 @@ class ExternalPluginTest : public ::testing::Test {
   std::unique_ptr<ExternalPlugin> plugin_;
   std::unique_ptr<TaskScope> runs_;
 };
+
+TEST_F(ExternalPluginTest, WhoDoesNotSeeTheTreeOfVolumesIsNotReadyUntilItDoes) {
+  no_tree_ = "it does not see the tree";
+  config_.volumes_path = "/csi/volumes";
+  config_.health.interval = milliseconds(20);
+  Server server(socket_);
+  Begin();
+  ASSERT_TRUE(RunUntil([this] { return tree_asked_.size() > 1; }));
+  EXPECT_EQ(tree_asked_.front(), std::pair(server.pid(), std::string("/csi/volumes")));
+  EXPECT_EQ(Get().state, PluginState::kStarting);
+  EXPECT_FALSE(Get().ready);
+  EXPECT_THAT(Get().reason, HasSubstr("does not see the tree"));
+  EXPECT_EQ(std::ranges::count(Events(), "plugin.no_tree"), 1);
+  const absl::Status refused = RunOn(loop_, plugin_->Start(Soon()));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(MessageOf(refused), HasSubstr("does not see the tree"));
+  no_tree_.clear();
+  EXPECT_TRUE(RunUntil([this] { return Registered(); })) << Get().reason;
+  const size_t asked = tree_asked_.size();
+  EXPECT_FALSE(RunUntil([&] { return tree_asked_.size() > asked; }, milliseconds(100))) << "it is settled";
+}
+
+TEST_F(ExternalPluginTest, AControllerNeedsNoTree) {
+  no_tree_ = "it does not see the tree";
+  config_.kind = PluginKind::kController;
+  const Server server(socket_);
+  Begin();
+  EXPECT_TRUE(RunUntil([this] { return Registered(); })) << Get().reason;
+  EXPECT_THAT(tree_asked_, IsEmpty());
+}
 
 TEST_F(ExternalPluginTest, ItsSocketAndItsDirectoryMayComeLater) {
   ASSERT_EQ(rmdir(temp_.Path("there").c_str()), 0);

@@ -61,7 +61,8 @@ class Supervisor::Impl {
                   .held_by = context_.held_by,
                   .observer = observer,
                   .events = events,
-                  .registry = registry_},
+                  .registry = registry_,
+                  .check_tree = std::move(options.check_tree)},
         runs_(executor, "supervisor"),
         reloads_(executor, "supervisor") {}
 

@@ -12,10 +12,12 @@
 // process is a stranger, or the record damaged), plugin.ready, plugin.joined and plugin.left (the registry),
 // plugin.refused, plugin.unhealthy, plugin.draining (and each change of what it waits for), plugin.stopping,
 // plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed, plugin.swapping, plugin.swapped,
-// plugin.swap_failed, plugin.reconfigured (its file was changed and is taken over), plugin.file_broken.
+// plugin.swap_failed, plugin.reconfigured (its file was changed and is taken over), plugin.file_broken,
+// plugin.no_tree (somebody else runs it, and it cannot work with the tree of volumes).
 #pragma once
 
 #include <absl/status/status.h>
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -59,6 +61,10 @@ class PluginObserver {
                               const HealthConfig& /*health*/) {}
 };
 
+// Why the process of a plugin that somebody else runs cannot work with the tree of volumes at `volumes_path`
+// (empty: where we see it), for people. Empty: it can, or its mounts cannot be read.
+using TreeCheck = std::function<Awaitable<std::string>(pid_t process, std::string volumes_path)>;
+
 struct SupervisorOptions {
   // All three absolute.
   std::string config_dir;   // plugins.d/*.toml is read beneath it
@@ -69,6 +75,8 @@ struct SupervisorOptions {
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
   // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
   std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
+  // Set by main (the mounter knows). Unset: every plugin is taken to see the tree.
+  TreeCheck check_tree = {};
   // What the CSI client and the launch know of secrets; outlives the Supervisor. Null: one of its own.
   RecentSecrets* secrets = nullptr;
   PlacerOptions placer = {};

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -27,7 +28,8 @@ class ExternalTest : public testing::Test {
 
   [[nodiscard]] std::string Socket() const { return node_.dir() + "/theirs/csi.sock"; }
 
-  void Launch() {
+  // `propagation`: in a mount namespace of its own, whose mounts have all become that.
+  void Launch(unsigned long propagation = 0) {
     ASSERT_TRUE(mkdir((node_.dir() + "/theirs").c_str(), 0755) == 0 || errno == EEXIST);
     const std::string endpoint = "unix://" + Socket();
     const std::string state = node_.dir() + "/theirs/state";
@@ -36,6 +38,10 @@ class ExternalTest : public testing::Test {
     pid_ = fork();
     if (pid_ != 0) return;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (propagation != 0 &&
+        (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | propagation, nullptr) != 0)) {
+      _exit(126);
+    }
     const int fd =
         open((node_.dir() + "/theirs/log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     dup2(fd, 1);
@@ -104,6 +110,28 @@ TEST_F(ExternalTest, ServesVolumesComesAndGoes) {
   EXPECT_EQ(waitpid(pid_, nullptr, WNOHANG), 0);
   node_.Start();
   EXPECT_EQ(node_.WaitReady("ext").pid(), pid_);
+}
+
+TEST_F(ExternalTest, IsNotReadyWhereItsMountsAreNotSeenHere) {
+  node_.WritePlugin(
+      "ext", fmt::format("kind = \"monolith\"\nsocket = \"{}\"\n[health]\ninterval = \"1s\"\n", Socket()));
+  node_.Start();
+  for (const auto& [propagation, why] : {std::pair{MS_PRIVATE, "since its mount there is private"},
+                                         std::pair{MS_SLAVE, "is a slave (rslave)"}}) {
+    Launch(static_cast<unsigned long>(propagation));
+    node_.WaitPlugin("ext", "not ready", [&](const v1::Plugin& plugin) {
+      return plugin.alive() && plugin.reason().find(why) != std::string::npos;
+    });
+    EXPECT_FALSE(node_.Plugin("ext").ready());
+    EXPECT_EQ(node_.Plugin("ext").state(), v1::STARTING);
+    Kill();
+    node_.WaitPlugin("ext", "gone", [](const v1::Plugin& plugin) { return !plugin.alive(); });
+  }
+  Launch(MS_SHARED);
+  node_.WaitReady("ext");
+  const std::string volume = CreateDirectoryVolume("v");
+  EXPECT_THAT(node_.Mounts(), Contains(node_.Publish(Use(volume))));
+  Unpublish(volume);
 }
 
 TEST_F(ExternalTest, SeesTheTreeElsewhere) {
