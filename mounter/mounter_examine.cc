@@ -66,7 +66,8 @@ void LookBeneath(const std::string& tree, TreeFacts* facts) {
     facts->unprotected =
         fmt::format("its file system cannot prevent that ({})", MessageOf(immutable.status()));
   } else if (!*immutable) {
-    facts->unprotected = "its immutable flag is not set; berthd sets it when it starts, once it is empty";
+    facts->unprotected =
+        "its immutable flag is not set: berthd sets it when it starts, or its log says why it cannot";
   }
   auto leftovers = ListLeftovers(root);
   if (leftovers.ok()) facts->leftovers = *std::move(leftovers);

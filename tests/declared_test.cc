@@ -279,19 +279,20 @@ class DeclaredPowerCutTest : public DeclaredNodeTest {
     EXPECT_EQ(ReadText(target_ + "/file"), "kept");
   }
   [[nodiscard]] std::string Tree() const { return node_.state_dir() + "/volumes"; }
-  // The flags of the directory beneath the tree; unset where its file system has none.
-  [[nodiscard]] std::optional<int> Flags() const {
-    const UniqueFd tree(open(Tree().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Sets or clears the immutable flag. False: the file system has none, or we may not.
+  static bool SetImmutable(const std::string& directory, bool immutable) {
+    const UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     int flags = 0;
-    if (ioctl(tree.get(), FS_IOC_GETFLAGS, &flags) != 0) return std::nullopt;
-    return flags;
+    if (ioctl(fd.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+    flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    return ioctl(fd.get(), FS_IOC_SETFLAGS, &flags) == 0;
   }
-  void Unprotect() const {
-    const UniqueFd tree(open(Tree().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    int flags = Flags().value_or(0) & ~FS_IMMUTABLE_FL;
-    if (Flags()) {
-      ASSERT_EQ(ioctl(tree.get(), FS_IOC_SETFLAGS, &flags), 0);
-    }
+  [[nodiscard]] bool CanProtect() const {
+    const std::string other = node_.state_dir() + "/other";
+    EXPECT_EQ(mkdir(other.c_str(), 0755), 0);
+    const bool can = SetImmutable(other, true) && SetImmutable(other, false);
+    EXPECT_EQ(rmdir(other.c_str()), 0);
+    return can;
   }
 
   std::string volume_;
@@ -301,7 +302,7 @@ class DeclaredPowerCutTest : public DeclaredNodeTest {
 
 TEST_F(DeclaredPowerCutTest, Fault46AUnitThatStartsBeforeBerthdWritesNothing) {
   PublishAndCutPower();
-  if (!Flags()) GTEST_SKIP() << "the file system of the tests has no immutable flag";
+  if (!CanProtect()) GTEST_SKIP() << "the file system of the tests has no immutable flag";
   std::error_code error;
   EXPECT_FALSE(std::filesystem::create_directories(target_, error));
   EXPECT_EQ(error.value(), EPERM);
@@ -313,7 +314,7 @@ TEST_F(DeclaredPowerCutTest, Fault46AUnitThatStartsBeforeBerthdWritesNothing) {
 
 TEST_F(DeclaredPowerCutTest, Fault46WhereNothingPreventsItTheVolumeIsMountedAndTheFilesAreNamed) {
   PublishAndCutPower();
-  Unprotect();
+  [[maybe_unused]] const bool unprotected = SetImmutable(Tree(), false);
   ASSERT_TRUE(std::filesystem::create_directories(target_));
   std::ofstream(target_ + "/precious") << "of the unit" << std::flush;
   ExpectMountedOfItself();
