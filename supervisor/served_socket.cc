@@ -1,6 +1,7 @@
 #include "supervisor/served_socket.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -24,6 +25,8 @@ namespace berth {
 namespace {
 
 constexpr Duration kFirstRetry = std::chrono::microseconds(500);
+// How often a directory that cannot be watched is looked at.
+constexpr Duration kUnwatchedRetry = std::chrono::milliseconds(200);
 
 enum class Answer {
   kAccepted,
@@ -79,17 +82,18 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Looks at the directory that is there now. True: at another one than before.
+  // Looks at the directory that is there now. True: at another one than before. Where the limits of inotify
+  // are reached it is not watched.
   absl::StatusOr<bool> Follow(const std::string& path) {
     const std::string directory = NearestDirectory(path);
     if (changes_.has_value() && directory == directory_ && !lost_) return false;
     UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    if (!inotify.valid()) return ErrnoStatus(errno, "watch a directory: inotify_init1");
+    if (!inotify.valid()) return Unwatched(errno, directory);
     constexpr uint32_t kChanges =
         IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_ONLYDIR;
     if (inotify_add_watch(inotify.get(), directory.c_str(), kChanges) < 0) {
       // It went just now: whoever calls looks again.
-      if (errno != ENOENT && errno != ENOTDIR) return ErrnoStatus(errno, fmt::format("watch {}", directory));
+      if (errno != ENOENT && errno != ENOTDIR) return Unwatched(errno, directory);
       lost_ = true;
       return true;
     }
@@ -99,6 +103,8 @@ class Watch {
     lost_ = false;
     return true;
   }
+
+  [[nodiscard]] bool watches() const { return changes_.has_value(); }
 
   Awaitable<void> WaitForChange() {
     co_await changes_->async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
@@ -129,10 +135,23 @@ class Watch {
     }
   }
 
+  absl::StatusOr<bool> Unwatched(int error, const std::string& directory) {
+    const absl::Status status = ErrnoStatus(error, fmt::format("watch {}", directory));
+    // The user's instances or watches, which other programs of root use, too; or descriptors and memory.
+    if (error != EMFILE && error != ENFILE && error != ENOSPC && error != ENOMEM) return status;
+    Close();
+    if (!std::exchange(warned_, true)) {
+      SPDLOG_WARN("{}: it is looked at every {} ms instead (fs.inotify.max_user_instances, max_user_watches)",
+                  MessageOf(status), kUnwatchedRetry / std::chrono::milliseconds(1));
+    }
+    return false;
+  }
+
   asio::any_io_executor executor_;
   std::optional<asio::posix::stream_descriptor> changes_;
   std::string directory_;
   bool lost_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace
@@ -152,9 +171,9 @@ Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path, WaitForS
       if (why != told) options.waiting(why);
       told = std::move(why);
     }
-    if (answer == Answer::kSoon) {
+    if (answer == Answer::kSoon || (!moved && !watch.watches())) {
       co_await SleepUntil(Clock::now() + retry);
-      retry = std::min(retry * 2, options.longest_retry);
+      retry = std::min(retry * 2, answer == Answer::kSoon ? options.longest_retry : kUnwatchedRetry);
     } else if (!moved) {
       co_await watch.WaitForChange();
       retry = kFirstRetry;

@@ -38,7 +38,8 @@ struct WaitForServerOptions {
 };
 
 // Waits until something accepts connections at `path`. Directories of the path may come later, or go and come
-// again. Never gives up: cancel it. Errors are those of watching directories.
+// again. Never gives up: cancel it. Errors are those of watching directories; where no more can be watched it
+// looks from time to time.
 [[nodiscard]] Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path,
                                                                     WaitForServerOptions options);
 

@@ -173,6 +173,15 @@ class FaultMemoryTest : public FaultHostTest {
   HostFaults host_;
 };
 
+TEST_F(FaultMemoryTest, Fault43WithoutAnInotifyInstancePluginsStartAndComeBack) {
+  host_.FailWatches();
+  const pid_t before = StartReady().pid();
+  ASSERT_EQ(kill(before, SIGKILL), 0);
+  Wait("ready again", [&](const v1::Plugin& p) { return p.registered() && p.pid() != before; });
+  ExpectWorks("v");
+  EXPECT_THAT(node_.log(), HasSubstr("fs.inotify.max_user_instances"));
+}
+
 // A publication whose root is to be given another mode needs a helper process.
 TEST_F(FaultMemoryTest, Fault29NoMemoryForAHelperIsAnErrorAndNothingIsHalfDone) {
   StartReady();

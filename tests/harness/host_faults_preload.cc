@@ -1,9 +1,10 @@
 // What berthd is loaded with where its host is to fail (host_faults.h): stands between it and the C library
-// in the calls that reach the disk and that make a process. Does nothing but what the file that
-// BERTH_TEST_HOST_FAULTS names says at the moment of the call:
+// in the calls that reach the disk, that make a process and that watch files. Does nothing but what the file
+// that BERTH_TEST_HOST_FAULTS names says at the moment of the call:
 //
 //   sync      each sync of the journal's files fails with EIO
 //   launch    each process that is made with clone3 is one too many: ENOMEM
+//   inotify   there is no inotify instance left: EMFILE (fs.inotify.max_user_instances)
 //   kill N    SIGKILL in place of the N-th write or sync of the journal's files from now on
 //
 // And the wall clock: it is off by the nanoseconds that stand in the file that BERTH_TEST_HOST_CLOCK names.
@@ -11,6 +12,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -153,6 +155,14 @@ ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
 ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
   Meets(fd, false);
   return Real<ssize_t(int, const void*, size_t, off64_t)>("pwrite64")(fd, bytes, size, offset);
+}
+
+int inotify_init1(int flags) noexcept {
+  if (strcmp(Present().word, "inotify") == 0) {
+    errno = EMFILE;
+    return -1;
+  }
+  return Real<int(int)>("inotify_init1")(flags);
 }
 
 long syscall(long number, ...) noexcept {
