@@ -39,8 +39,7 @@ TEST_F(MounterForceTest, AnotherRequestIsToldWhatRunsSinceWhenAndForWhom) {
   plugin_.HangNext("NodeStageVolume", Effect::kDone);
   const auto first = loop_.Start(mounter_->Publish(Request(), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
-  const auto late =
-      loop_.Run(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::milliseconds(50)));
+  const auto late = loop_.Run(mounter_->Publish(Request("v1", "db"), Shortly()));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(MessageOf(late.status()), HasSubstr("NodeStageVolume has run for"));
   EXPECT_THAT(MessageOf(late.status()), HasSubstr("consumer web"));
@@ -55,7 +54,7 @@ TEST_F(MounterForceTest, OtherSecretsAreAnotherRequest) {
   const auto first = loop_.Start(mounter_->Publish(request, Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 1; }));
   request.secrets = {{"k", "wrong"}};
-  const auto second = loop_.Run(mounter_->Publish(request, Clock::now() + std::chrono::milliseconds(50)));
+  const auto second = loop_.Run(mounter_->Publish(request, Shortly()));
   EXPECT_THAT(MessageOf(second.status()), HasSubstr("not begun")) << "it did not join";
   plugin_.Release();
   ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value(); }));
@@ -140,7 +139,7 @@ TEST_F(MounterForceTest, WhatWasDetachedLazilyIsToldByEachLaterTry) {
   plugin_.FailNext("NodeUnstageVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
   UnpublishRequest lazy = Undo(Request());
   lazy.lazy = true;
-  const auto cut = loop_.Start(mounter_->Unpublish(lazy, Clock::now() + std::chrono::milliseconds(100)));
+  const auto cut = loop_.Start(mounter_->Unpublish(lazy, Shortly()));
   ASSERT_TRUE(loop_.RunUntil([&] { return cut->has_value(); }));
   EXPECT_FALSE((*cut)->ok());
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnstageVolume") > 0; }));
@@ -189,9 +188,7 @@ TEST_F(MounterForceTest, WorkInTheBackgroundThatWaitsForAPluginMakesWayForAReque
   ASSERT_TRUE(target.ok()) << target.status();
   ASSERT_TRUE(Publish(Request("v1", "db")).ok());
   plugins_.SetUsable(false);
-  EXPECT_FALSE(
-      loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Clock::now() + std::chrono::milliseconds(30)))
-          .ok());
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Shortly())).ok());
   Close();
   Open();
   // In the background it waits for the plugin; that this is published the kernel alone can say.
@@ -227,7 +224,7 @@ TEST_F(MounterForceTest, AForcedUnpublishGetsPastAnUnpublishThatHangs) {
 
 TEST_F(MounterForceTest, ACallThatDoesNotComeBackIsShownAsStuckAndCostsItsVolumeAlone) {
   Close();
-  options_.rpc_timeout = std::chrono::milliseconds(100);
+  options_.rpc_timeout = std::chrono::milliseconds(500);
   Open();
   ASSERT_TRUE(Publish(Request()).ok());
   for (int i = 0; i < 50; ++i) plugin_.HangNext("NodeUnpublishVolume", Effect::kNone);

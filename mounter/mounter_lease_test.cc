@@ -99,8 +99,7 @@ TEST_F(MounterLeaseTest, WhatIsUndoneWaitsForNobody) {
   ASSERT_TRUE(Publish(Scheduled()).ok());
   ASSERT_TRUE(Publish(Scheduled("v2")).ok());
   plugins_.SetUsable(false);
-  EXPECT_FALSE(
-      loop_.Run(mounter_->Unpublish(Undo(Scheduled()), Clock::now() + std::chrono::milliseconds(30))).ok());
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Scheduled()), Shortly())).ok());
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   plugins_.SetUsable(true);
   EXPECT_TRUE(loop_.RunUntil([&] { return View().volume_id.empty(); }));

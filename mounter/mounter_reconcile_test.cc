@@ -309,8 +309,7 @@ TEST_F(MounterStagingTest, AStagingThatGoesWhileAPublishWaitsForItsTurnIsMadeAga
   const auto slow = loop_.Start(mounter_->Publish(Request("v2"), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 2; }));
   const auto waits = [&] {
-    const auto answer =
-        loop_.Run(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::milliseconds(20)));
+    const auto answer = loop_.Run(mounter_->Publish(Request("v1", "db"), Shortly()));
     return MessageOf(answer.status()).find("NodePublishVolume waits") != std::string::npos;
   };
   ASSERT_TRUE(loop_.RunUntil(waits));
@@ -409,8 +408,7 @@ TEST_F(MounterReconcileTest, ARepairIsNotTakenForTheWayOut) {
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
   EXPECT_TRUE(View().publications.at(0).again);
-  EXPECT_FALSE(
-      loop_.Run(mounter_->Unpublish(Undo(request), Clock::now() + std::chrono::milliseconds(30))).ok());
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(request), Shortly())).ok());
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
   EXPECT_FALSE(View().publications.at(0).again) << "now it is";
   plugins_.SetUsable(true);
@@ -656,8 +654,7 @@ TEST_F(MounterRebootTest, Fault19AScheduledVolumeWaitsForConfirmWhichIsAskedForO
 TEST_F(MounterRebootTest, Fault19WhatWasBeingUndoneIsStillUndone) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugins_.SetUsable(false);
-  EXPECT_FALSE(
-      loop_.Run(mounter_->Unpublish(Undo(Request()), Clock::now() + std::chrono::milliseconds(30))).ok());
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request()), Shortly())).ok());
   CloseAndReboot();
   Open();
   plugins_.SetUsable(true);
@@ -677,8 +674,7 @@ TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnothe
   }
   plugins_.SetUsable(false);
   // One was being undone when the node went; the other is released now.
-  const TimePoint soon = Clock::now() + std::chrono::milliseconds(30);
-  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request("v2")), soon)).ok());
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request("v2")), Shortly())).ok());
   CloseAndReboot();
   for (int starts = 0; starts < 2; ++starts) {
     Open();

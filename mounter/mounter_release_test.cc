@@ -119,7 +119,7 @@ TEST_F(MounterReleaseTest, AnUnpublishWaitsForTheConsumersEnd) {
   ASSERT_TRUE(Publish(Of(consumer)).ok());
   UnpublishRequest undo = Undo(Request());
   undo.wait_for_consumer = true;
-  const auto early = loop_.Run(mounter_->Unpublish(undo, Clock::now() + std::chrono::milliseconds(50)));
+  const auto early = loop_.Run(mounter_->Unpublish(undo, Shortly()));
   EXPECT_EQ(early.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(MessageOf(early.status()), HasSubstr("still runs"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "nothing was begun";

@@ -135,7 +135,7 @@ TEST_F(MounterTest, IdenticalRequestsJoin) {
 
 TEST_F(MounterTest, ACallersDeadlineEndsItsWaitAndNotTheWork) {
   plugin_.HangNext("NodeStageVolume", Effect::kDone);
-  const auto late = loop_.Run(mounter_->Publish(Request(), Clock::now() + std::chrono::milliseconds(50)));
+  const auto late = loop_.Run(mounter_->Publish(Request(), Shortly()));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(MessageOf(late.status()), HasSubstr("the same request joins it"));
   const auto joined = loop_.Start(mounter_->Publish(Request(), Soon()));
@@ -322,7 +322,7 @@ TEST_F(MounterTest, ARepeatOfWhatIsUnderWayIsNotCountedAgainstTheLimit) {
   // Begun and never come to its end.
   ASSERT_TRUE(Unpublish(Request()).ok());
   plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
-  const auto late = loop_.Run(mounter_->Publish(Request(), Clock::now() + std::chrono::milliseconds(100)));
+  const auto late = loop_.Run(mounter_->Publish(Request(), Shortly()));
   EXPECT_FALSE(late.ok());
   plugin_.ClearFaults();
   const auto again = Publish(Request());
@@ -360,7 +360,7 @@ TEST_F(MounterTest, AnUnknownPluginIsSaidAtOnce) {
 
 TEST_F(MounterTest, WaitsForAPluginThatIsAway) {
   plugins_.SetUsable(false);
-  const auto late = loop_.Run(mounter_->Publish(Request(), Clock::now() + std::chrono::milliseconds(30)));
+  const auto late = loop_.Run(mounter_->Publish(Request(), Shortly()));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable) << late.status();
   EXPECT_THAT(MessageOf(late.status()), HasSubstr("backing off"));
   const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
@@ -372,8 +372,7 @@ TEST_F(MounterTest, WaitsForAPluginThatIsAway) {
 TEST_F(MounterTest, AnUnpublishWhosePluginIsAwayIsFinishedWhenItIsBack) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugins_.SetUsable(false);
-  const auto late =
-      loop_.Run(mounter_->Unpublish(Undo(Request()), Clock::now() + std::chrono::milliseconds(30)));
+  const auto late = loop_.Run(mounter_->Unpublish(Undo(Request()), Shortly()));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
   plugins_.SetUsable(true);
@@ -492,7 +491,7 @@ TEST_F(MounterTest, StatsWaitForAPluginThatComesBack) {
   ASSERT_TRUE(loop_.RunUntil([&] { return stats->has_value(); }));
   EXPECT_TRUE((*stats)->ok()) << (*stats)->status();
   plugins_.SetUsable(false);
-  const auto late = loop_.Run(mounter_->Stats("hp", "v1", Clock::now() + std::chrono::milliseconds(30)));
+  const auto late = loop_.Run(mounter_->Stats("hp", "v1", Shortly()));
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(MessageOf(late.status()), HasSubstr("backing off"));
 }

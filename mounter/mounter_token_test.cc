@@ -141,12 +141,12 @@ TEST_F(MounterTokenTest, WhoeverIsNotTheSchedulerIsToldThatThereIsNobodyToAsk) {
 }
 
 TEST_F(MounterTokenTest, WhileTheSchedulerIsSilentThePublishWaitsAndSaysForWhat) {
-  options_.tokens_within = std::chrono::milliseconds(100);
+  options_.tokens_within = std::chrono::seconds(1);
   Close();
   Open();
   tokens_.SetSilent(true);
   const auto waiting =
-      loop_.Run(mounter_->Publish(Scheduled(), Clock::now() + std::chrono::milliseconds(50)));
+      loop_.Run(mounter_->Publish(Scheduled(), Clock::now() + std::chrono::milliseconds(500)));
   EXPECT_TRUE(absl::IsUnavailable(waiting.status())) << waiting.status();
   EXPECT_THAT(std::string(MessageOf(waiting.status())), HasSubstr("awaiting tokens"));
   // Asked again and again; the volume is not in doubt, for nothing was sent.

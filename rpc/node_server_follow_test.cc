@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
+#include <future>
 #include <thread>
 
 #include "rpc/testing/node_server_fixture.h"
@@ -126,18 +126,20 @@ class NodeServerOwnLogTest : public NodeServerTest {
     request.set_level(level);
     return stub.WatchLog(&call.context, request);
   }
-  // A watch begins "now", which its caller is not told: writes a line again and again until one has come.
+  // A watch begins "now", which its caller is not told: writes a line now and then until one has come.
+  // Without a pause the writer would keep the log's mutex from a loop that shares its processor.
   static void AwaitFirst(Watch& watch) {
-    std::atomic<bool> come = false;
-    std::thread writer([&come] {
-      for (const TimePoint until = Clock::now() + seconds(20); !come && Clock::now() < until;) {
+    std::promise<void> come;
+    std::thread writer([has_come = come.get_future()] {
+      const TimePoint until = Clock::now() + seconds(60);
+      while (has_come.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready &&
+             Clock::now() < until) {
         SPDLOG_WARN("hello");
-        std::this_thread::yield();
       }
     });
     v1::WatchLogResponse message;
     EXPECT_TRUE(watch.Read(&message));
-    come = true;
+    come.set_value();
     writer.join();
   }
 

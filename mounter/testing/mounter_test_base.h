@@ -68,6 +68,9 @@ class MounterTestBase : public ::testing::Test {
     return undo;
   }
   static TimePoint Soon() { return Clock::now() + std::chrono::seconds(15); }
+  // The deadline of a request that is to run into it: until then it has reached what it waits for, also on a
+  // slow machine.
+  static TimePoint Shortly() { return Clock::now() + std::chrono::seconds(1); }
 
   absl::StatusOr<std::string> Publish(const PublishRequest& request) {
     return loop_.Run(mounter_->Publish(request, Soon()));

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -95,6 +96,11 @@ void EnterOwnNamespaces() {
     [[maybe_unused]] const int mounted = mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, nullptr);
   }
   Require(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "PR_SET_CHILD_SUBREAPER");
+  // A hundred plugins and hundreds of peers take more descriptors than a shell's soft limit may allow.
+  rlimit limit{};
+  Require(getrlimit(RLIMIT_NOFILE, &limit) == 0, "RLIMIT_NOFILE");
+  limit.rlim_cur = limit.rlim_max;
+  Require(setrlimit(RLIMIT_NOFILE, &limit) == 0, "raise RLIMIT_NOFILE");
 }
 
 Node::Node(std::string node_id) : node_id_(std::move(node_id)) {
