@@ -100,7 +100,7 @@ TEST_F(PluginSocketTest, BoundIsNotYetAnswering) {
   ASSERT_EQ(listen(fd.get(), 1), 0);
   const TimePoint listening = Clock::now();
   ASSERT_TRUE(Answered(watch, seconds(20)));
-  EXPECT_LT(Clock::now() - listening, milliseconds(500));
+  EXPECT_LT(Clock::now() - listening, seconds(5));
 }
 
 TEST_F(PluginSocketTest, SocketThatIsMovedIntoPlaceIsSeen) {

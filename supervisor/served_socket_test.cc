@@ -119,7 +119,7 @@ TEST_F(ServedSocketTest, TheEndOfTheServerIsSeenAtOnce) {
   const TimePoint before = Clock::now();
   ASSERT_EQ(shutdown(accepted.get(), SHUT_RDWR), 0);
   ASSERT_TRUE(RunUntil([&] { return ended; }));
-  EXPECT_LT(Clock::now() - before, milliseconds(500));
+  EXPECT_LT(Clock::now() - before, seconds(5));
 }
 
 TEST_F(ServedSocketTest, AConnectionThatWasNeverAcceptedEndsWithItsServerToo) {
