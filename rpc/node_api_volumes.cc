@@ -120,6 +120,9 @@ NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request
   }
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
                             co_await mounter_.Examine(request.repair(), call.deadline));
+  for (const std::string& problem : control_.Problems()) {
+    findings.push_back({.code = "node.problem", .text = problem});
+  }
   for (const std::string& problem : declared_.Problems()) {
     findings.push_back({.code = "node.problem", .text = problem});
   }

@@ -7,7 +7,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <set>
+#include <sstream>
+#include <utility>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "base/toml_reader.h"
 #include "supervisor/plugin_file_reader.h"
@@ -16,6 +19,8 @@ namespace berth {
 namespace {
 
 constexpr size_t kIdLimit = 63;
+constexpr int64_t kOwnersFormat = 1;
+constexpr size_t kOwnersLimit = 1024 * size_t{1024};
 
 // The id that a broken file gives, where it can still be read.
 std::string ClaimedId(const std::string& path) {
@@ -59,39 +64,61 @@ absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const Plugi
   return ParsePluginFile(path, content, places);
 }
 
-absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPlaces& places) {
-  DIR* open = opendir(dir.c_str());
-  if (open == nullptr) return ErrnoStatus(errno, fmt::format("read {}", dir));
-  std::set<std::string> names;
-  while (const dirent* entry = readdir(open)) {
-    const std::string_view name = entry->d_name;
-    if (name.ends_with(".toml") && !name.starts_with('.')) names.emplace(name);
-  }
-  closedir(open);
-
-  std::vector<PluginFile> files;
+std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files, const PluginFileOwners& owners) {
   std::map<std::string, std::string> taken;  // id → the file that has it
-  for (const std::string& name : names) {
-    const std::string path = dir + "/" + name;
-    PluginFile file{path, "", LoadPluginFile(path, places)};
-    if (file.config.ok()) {
-      const auto [first, is_first] = taken.emplace(file.config->id, path);
-      if (is_first) {
-        file.id = file.config->id;
-      } else {
-        file.config = absl::InvalidArgumentError(fmt::format(
-            "{}: id: \"{}\" is the id of {} already, which keeps it; give each file an id of its own", path,
-            first->first, first->second));
-      }
-    }
-    files.push_back(std::move(file));
-  }
-  // Broken files are named last: none takes a good one's id.
+  std::set<std::string> named;               // files that have their id
+  std::map<std::string, std::vector<PluginFile*>> claims;
+  const auto give = [&](PluginFile& file, const std::string& id) {
+    file.id = id;
+    taken.emplace(id, file.path);
+    named.insert(file.path);
+  };
   for (PluginFile& file : files) {
-    if (file.config.ok()) continue;
+    if (file.config.ok()) {
+      claims[file.config->id].push_back(&file);
+      continue;
+    }
+    const auto owned = std::ranges::find(owners, file.path, &PluginFileOwners::value_type::second);
+    if (owned != owners.end()) give(file, owned->first);
+  }
+  for (auto& [id, claimants] : claims) {
+    const auto broken_owner = taken.find(id);
+    if (broken_owner != taken.end()) {
+      for (PluginFile* file : claimants) {
+        file->config = absl::InvalidArgumentError(fmt::format(
+            "{}: id: \"{}\" is the id of the plugin of {}, which is wrong itself: correct or remove "
+            "one of the two files",
+            file->path, id, broken_owner->second));
+      }
+      continue;
+    }
+    const auto recorded = owners.find(id);
+    const auto owner = std::ranges::find_if(claimants, [&](const PluginFile* file) {
+      return claimants.size() == 1 || (recorded != owners.end() && file->path == recorded->second);
+    });
+    for (PluginFile* file : claimants) {
+      if (owner != claimants.end() && file == *owner) continue;
+      if (owner != claimants.end()) {
+        file->config = absl::InvalidArgumentError(fmt::format(
+            "{}: id: \"{}\" is the id of {} already, which keeps it; give each file an id of its own",
+            file->path, id, (*owner)->path));
+        continue;
+      }
+      const PluginFile* other = claimants[file == claimants.front() ? 1 : 0];
+      file->config = absl::InvalidArgumentError(fmt::format(
+          "{}: id: \"{}\" is also the id of {}, and it is not known which of the two has the volumes "
+          "of plugin {}: neither is used; remove one, or give it an id of its own",
+          file->path, id, other->path, id));
+    }
+    give(owner != claimants.end() ? **owner : *claimants.front(), id);
+  }
+  // Other broken files are named last: none takes a good one's id.
+  for (PluginFile& file : files) {
+    if (named.contains(file.path)) continue;
+    const std::string claimed = std::exchange(file.id, "");
     const std::filesystem::path path(file.path);
     const std::string stem = Printable(path.stem().string(), 128);
-    for (const std::string& id : {ClaimedId(file.path), stem, Printable(path.filename().string(), 128)}) {
+    for (const std::string& id : {claimed, stem, Printable(path.filename().string(), 128)}) {
       if (id.empty() || taken.contains(id)) continue;
       file.id = id;
       break;
@@ -102,6 +129,68 @@ absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, co
     taken.emplace(file.id, file.path);
   }
   return files;
+}
+
+PluginFileOwners OwnersAfter(PluginFileOwners owners, const std::vector<PluginFile>& files) {
+  for (const PluginFile& file : files) {
+    if (!file.config.ok()) continue;
+    // Its id was changed: the file is the owner of one id.
+    std::erase_if(owners, [&file](const auto& owner) { return owner.second == file.path; });
+    owners[file.id] = file.path;
+  }
+  return owners;
+}
+
+std::string PluginFileOwnersPath(const std::string& state_dir) { return state_dir + "/plugin-files.toml"; }
+
+absl::StatusOr<PluginFileOwners> ReadPluginFileOwners(const std::string& path) {
+  const absl::StatusOr<std::string> content = ReadFile(path, kOwnersLimit);
+  if (absl::IsNotFound(content.status())) return PluginFileOwners();
+  if (!content.ok()) return content.status();
+  BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, *content));
+  const toml::table* files = table["files"].as_table();
+  if (table["format"].value_or(int64_t{0}) != kOwnersFormat || files == nullptr) {
+    return absl::InvalidArgumentError(fmt::format("read {}: its format is not {}", path, kOwnersFormat));
+  }
+  PluginFileOwners owners;
+  for (const auto& [id, file] : *files) {
+    const std::optional<std::string> name = file.value<std::string>();
+    if (!name.has_value()) return absl::InvalidArgumentError(fmt::format("read {}: no path", path));
+    owners.emplace(id.str(), *name);
+  }
+  return owners;
+}
+
+absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwners& owners) {
+  toml::table files;
+  for (const auto& [id, file] : owners) files.insert(id, file);
+  toml::table table;
+  table.insert("format", kOwnersFormat);
+  table.insert("files", std::move(files));
+  std::ostringstream text;
+  text << table << '\n';
+  return WriteFileAtomic(path, text.str(), 0600);
+}
+
+absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPlaces& places,
+                                                      const PluginFileOwners& owners) {
+  DIR* open = opendir(dir.c_str());
+  if (open == nullptr) return ErrnoStatus(errno, fmt::format("read {}", dir));
+  std::set<std::string> names;
+  while (const dirent* entry = readdir(open)) {
+    const std::string_view name = entry->d_name;
+    if (name.ends_with(".toml") && !name.starts_with('.')) names.emplace(name);
+  }
+  closedir(open);
+
+  std::vector<PluginFile> files;
+  for (const std::string& name : names) {
+    const std::string path = dir + "/" + name;
+    PluginFile file{path, "", LoadPluginFile(path, places)};
+    file.id = file.config.ok() ? file.config->id : ClaimedId(path);
+    files.push_back(std::move(file));
+  }
+  return AssignPluginIds(std::move(files), owners);
 }
 
 }  // namespace berth

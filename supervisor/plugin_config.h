@@ -130,13 +130,38 @@ struct PluginFile {
   absl::StatusOr<PluginConfig> config;
 };
 
+// The path of the file that each plugin was last made from, by the plugin's id. The volumes that the journal
+// has under an id belong to the plugin of that file.
+using PluginFileOwners = std::map<std::string, std::string>;
+
+// Gives each file of a directory its id. `files` come with the id that each claims; empty where that cannot
+// be read. Pure.
+//
+//   a broken file that is the owner of an id      keeps that id, whatever it claims
+//   one good file claims an id                    it has the id
+//   several do, and one of them is the owner      the owner has it; each other is broken
+//   several do, and the owner is not among them   all are broken: a guess could give the volumes of one
+//                                                 plugin to another
+[[nodiscard]] std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files,
+                                                      const PluginFileOwners& owners);
+
+// `owners` once the plugins are made from `files`, which have their ids. An entry whose file is gone stays.
+[[nodiscard]] PluginFileOwners OwnersAfter(PluginFileOwners owners, const std::vector<PluginFile>& files);
+
+// <state_dir>/plugin-files.toml. Blocking. Reading: empty where there is no file; INVALID_ARGUMENT where it
+// is not what WritePluginFileOwners writes.
+[[nodiscard]] std::string PluginFileOwnersPath(const std::string& state_dir);
+[[nodiscard]] absl::StatusOr<PluginFileOwners> ReadPluginFileOwners(const std::string& path);
+[[nodiscard]] absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwners& owners);
+
 // NOT_FOUND, PERMISSION_DENIED and so on where the file cannot be read at all.
 [[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path,
                                                           const PluginPlaces& places);
 
-// All *.toml in `dir` that are not hidden, by name. Of several files with one id the first keeps it; each
-// other is broken, with an error that names both. The status is about `dir` itself.
+// All *.toml in `dir` that are not hidden, by name, with the ids that AssignPluginIds gives them. The status
+// is about `dir` itself.
 [[nodiscard]] absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir,
-                                                                    const PluginPlaces& places);
+                                                                    const PluginPlaces& places,
+                                                                    const PluginFileOwners& owners);
 
 }  // namespace berth

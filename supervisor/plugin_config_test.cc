@@ -415,8 +415,8 @@ TEST_F(PluginConfigTest, VolumesPathIsAPlainAbsolutePath) {
 
 class PluginDirTest : public PluginConfigTest {
  protected:
-  std::vector<PluginFile> Load() {
-    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(temp_.path(), places_);
+  std::vector<PluginFile> Load(const PluginFileOwners& owners = {}) {
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(temp_.path(), places_, owners);
     if (!files.ok()) {
       ADD_FAILURE() << files.status();
       abort();
@@ -439,22 +439,84 @@ TEST_F(PluginDirTest, ReadsItsFilesByName) {
 }
 
 TEST_F(PluginDirTest, MissingDirectoryIsNotFound) {
-  EXPECT_EQ(LoadPluginDir(temp_.Path("none"), places_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadPluginDir(temp_.Path("none"), places_, {}).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(PluginDirTest, DuplicateIdIsAnErrorThatNamesBothFiles) {
+TEST_F(PluginDirTest, OfTwoFilesWithOneIdTheOwnerKeepsItWhateverTheirOrder) {
   temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
   temp_.Write("b.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
-  temp_.Write("nfs.toml", kLeastPluginFile);
-  const std::vector<PluginFile> files = Load();
-  ASSERT_EQ(files.size(), 3U);
-  EXPECT_TRUE(files[0].config.ok());
+  for (const auto& [owner, other] : {std::pair(0, 1), std::pair(1, 0)}) {
+    const std::vector<PluginFile> files = Load({{"nfs", temp_.Path(owner == 0 ? "a.toml" : "b.toml")}});
+    ASSERT_EQ(files.size(), 2U);
+    EXPECT_TRUE(files[owner].config.ok());
+    EXPECT_EQ(files[owner].id, "nfs");
+    EXPECT_EQ(files[other].id, other == 0 ? "a" : "b");
+    EXPECT_THAT(
+        std::string(files[other].config.status().message()),
+        AllOf(HasSubstr(temp_.Path("a.toml")), HasSubstr(temp_.Path("b.toml")), HasSubstr("\"nfs\"")));
+  }
+}
+
+TEST_F(PluginDirTest, OfTwoFilesWithOneIdNeitherIsUsedWhereTheOwnerIsNotAmongThem) {
+  temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("b.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("nfs.toml", std::string("id = \"other\"\n") + kLeastPluginFile);
+  for (const PluginFileOwners& owners : {PluginFileOwners{}, PluginFileOwners{{"nfs", "/gone.toml"}}}) {
+    const std::vector<PluginFile> files = Load(owners);
+    ASSERT_EQ(files.size(), 3U);
+    EXPECT_EQ(files[0].id, "nfs") << "the plugin is shown, with the reason";
+    EXPECT_EQ(files[1].id, "b");
+    for (const int i : {0, 1}) {
+      EXPECT_THAT(std::string(files[i].config.status().message()),
+                  AllOf(HasSubstr(temp_.Path("a.toml")), HasSubstr(temp_.Path("b.toml")),
+                        HasSubstr("\"nfs\""), HasSubstr("neither is used")));
+    }
+    EXPECT_TRUE(files[2].config.ok());
+    EXPECT_EQ(files[2].id, "other");
+  }
+}
+
+TEST_F(PluginDirTest, ABrokenFileIsItsPluginsWhateverIdItClaims) {
+  temp_.Write("10-nfs.toml", "no toml");
+  temp_.Write("0.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  const std::vector<PluginFile> files = Load({{"nfs", temp_.Path("10-nfs.toml")}});
+  ASSERT_EQ(files.size(), 2U);
+  EXPECT_EQ(files[0].id, "0");
+  EXPECT_THAT(std::string(files[0].config.status().message()),
+              AllOf(HasSubstr(temp_.Path("0.toml")), HasSubstr(temp_.Path("10-nfs.toml"))));
+  EXPECT_EQ(files[1].id, "nfs");
+}
+
+TEST_F(PluginDirTest, AnIdMayGetAnotherFileAndAFileAnotherId) {
+  temp_.Write("new.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("old.toml", std::string("id = \"other\"\n") + kLeastPluginFile);
+  const PluginFileOwners before = {{"nfs", temp_.Path("old.toml")}, {"gone", "/gone.toml"}};
+  const std::vector<PluginFile> files = Load(before);
   EXPECT_EQ(files[0].id, "nfs");
-  const std::string error(files[1].config.status().message());
-  EXPECT_THAT(error, AllOf(HasSubstr(temp_.Path("a.toml")), HasSubstr(temp_.Path("b.toml"))));
-  EXPECT_EQ(files[1].id, "b");
-  EXPECT_FALSE(files[2].config.ok());
-  EXPECT_EQ(files[2].id, "nfs.toml") << "its stem is another plugin's id";
+  EXPECT_EQ(files[1].id, "other");
+  EXPECT_EQ(OwnersAfter(before, files),
+            (PluginFileOwners{
+                {"nfs", temp_.Path("new.toml")}, {"other", temp_.Path("old.toml")}, {"gone", "/gone.toml"}}));
+}
+
+TEST_F(PluginDirTest, WhatAStemGivesDoesNotTakeAnOthersId) {
+  temp_.Write("a.toml", std::string("id = \"nfs\"\n") + kLeastPluginFile);
+  temp_.Write("nfs.toml", kLeastPluginFile);
+  const std::vector<PluginFile> files = Load({{"nfs", temp_.Path("a.toml")}});
+  EXPECT_TRUE(files[0].config.ok());
+  EXPECT_FALSE(files[1].config.ok());
+  EXPECT_EQ(files[1].id, "nfs.toml") << "its stem is another plugin's id";
+}
+
+TEST_F(PluginDirTest, OwnersAreReadAsTheyWereWritten) {
+  const std::string path = PluginFileOwnersPath(temp_.path());
+  EXPECT_EQ(*ReadPluginFileOwners(path), PluginFileOwners());
+  const PluginFileOwners owners = {{"nfs", "/etc/a \"b\".toml"}, {"x.y", "/etc/x.toml"}};
+  ASSERT_EQ(WritePluginFileOwners(path, owners), absl::OkStatus());
+  EXPECT_EQ(*ReadPluginFileOwners(path), owners);
+  temp_.Write("plugin-files.toml", "format = 1\n[files]\nnfs = 3\n");
+  EXPECT_EQ(ReadPluginFileOwners(path).status().code(), absl::StatusCode::kInvalidArgument);
+  temp_.Remove("plugin-files.toml");
 }
 
 TEST_F(PluginDirTest, BrokenFileKeepsTheIdThatItGives) {

@@ -15,43 +15,6 @@ PluginFile Without(const std::string& id) {
   return {.path = "", .id = id, .config = absl::NotFoundError("its file is gone")};
 }
 
-// Files by the plugin that each concerns. A broken one is told by its path, for its id may be unreadable, or
-// be another's.
-std::map<std::string, PluginFile> Assign(std::vector<PluginFile> files,
-                                         const std::map<std::string, ReloadOwner>& owners,
-                                         std::vector<PluginFile>* nobodys) {
-  std::map<std::string, std::string> owner_of;  // by path
-  for (const auto& [id, owner] : owners) {
-    if (!owner.config_file.empty()) owner_of[owner.config_file] = id;
-  }
-  const auto is_owners = [&owner_of](const PluginFile& file) {
-    return !file.config.ok() && owner_of.contains(file.path);
-  };
-  std::map<std::string, PluginFile> assigned;
-  // These first: a good file that claims the id of such a plugin is a second one.
-  for (PluginFile& file : files) {
-    if (!is_owners(file)) continue;
-    file.id = owner_of.at(file.path);
-    assigned.emplace(file.id, file);
-  }
-  for (PluginFile& file : files) {
-    if (is_owners(file)) continue;
-    const auto first = assigned.find(file.id);
-    if (first == assigned.end()) {
-      const std::string id = file.id;
-      assigned.emplace(id, std::move(file));
-      continue;
-    }
-    if (file.config.ok()) {
-      file.config = absl::InvalidArgumentError(fmt::format(
-          "{}: id: \"{}\" is the id of the plugin of {}, which is wrong itself: mend or remove it", file.path,
-          file.id, first->second.path));
-    }
-    nobodys->push_back(std::move(file));
-  }
-  return assigned;
-}
-
 // Shared by the tasks and whoever waits for them.
 struct Progress {
   Progress(asio::any_io_executor executor, ReloadTarget given)
@@ -115,8 +78,6 @@ Awaitable<absl::StatusOr<Reconfigured>> Replace(PluginOwner* old, PluginFile fil
 Awaitable<absl::StatusOr<Reconfigured>> Do(ReloadStep step, std::shared_ptr<Progress> progress) {
   PluginOwner* owner = progress->target.find(step.file.id);
   switch (step.what) {
-    case ReloadStep::What::kReport:
-      co_return step.file.config.status();
     case ReloadStep::What::kBegin:
       co_return co_await Begin(std::move(step.file), progress);
     case ReloadStep::What::kReconfigure:
@@ -142,8 +103,11 @@ Awaitable<void> DoAndNote(ReloadStep step, std::shared_ptr<Progress> progress) {
 
 std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
                                    const std::map<std::string, ReloadOwner>& owners) {
-  std::vector<PluginFile> nobodys;
-  std::map<std::string, PluginFile> assigned = Assign(std::move(files), owners, &nobodys);
+  std::map<std::string, PluginFile> assigned;
+  for (PluginFile& file : files) {
+    const std::string id = file.id;
+    assigned.emplace(id, std::move(file));
+  }
   std::vector<ReloadStep> steps;
   for (const auto& [id, owner] : owners) {
     if (assigned.contains(id) || owner.config_file.empty()) continue;
@@ -158,9 +122,6 @@ std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
       what = ReloadStep::What::kReplace;
     }
     steps.push_back({.what = what, .file = std::move(file)});
-  }
-  for (PluginFile& file : nobodys) {
-    steps.push_back({.what = ReloadStep::What::kReport, .file = std::move(file)});
   }
   return steps;
 }

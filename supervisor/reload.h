@@ -30,14 +30,13 @@ struct ReloadStep {
     kReconfigure,  // `file` is what it has now, good or broken
     kRemove,       // its file is gone; `file` has no path
     kReplace,      // from command to socket, or back: removed, then begun
-    kReport,       // `file` is broken and nobody's, its id being another's
   };
   What what = What::kReconfigure;
   PluginFile file;  // `file.id` is the plugin's
 };
 
-// What to do, removals first: an id may go from one file to another. A broken file belongs to the plugin
-// whose file it was, whatever id can still be read in it.
+// What to do, removals first: an id may go from one file to another. Each of `files` has an id of its own, as
+// LoadPluginDir gives it.
 [[nodiscard]] std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
                                                  const std::map<std::string, ReloadOwner>& owners);
 

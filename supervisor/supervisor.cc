@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include "supervisor/external_plugin.h"
 #include "supervisor/plugin_runner.h"
 #include "supervisor/reload.h"
+#include "supervisor/run_record.h"
 
 namespace berth {
 namespace {
@@ -41,6 +43,7 @@ class Supervisor::Impl {
   Impl(const asio::any_io_executor& executor, SupervisorOptions options, PluginObserver& observer,
        EventLog& events)
       : config_dir_(options.config_dir),
+        owners_path_(PluginFileOwnersPath(options.state_dir)),
         placer_options_(options.placer),
         registry_(executor),
         secrets_(options.secrets == nullptr ? own_secrets_ : *options.secrets),
@@ -70,14 +73,25 @@ class Supervisor::Impl {
     instances_.placer = co_await PluginPlacer::Detect(instances_.executor, placer_options_);
     SPDLOG_INFO("plugins live in: {}", instances_.placer->describe());
     const std::string dir = config_dir_ + "/plugins.d";
-    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, instances_.places);
+    BERTH_CO_ASSIGN_OR_RETURN(const std::vector<std::string> recorded,
+                              ListRunRecords(instances_.places.runtime_dir));
+    absl::StatusOr<PluginFileOwners> owners = ReadPluginFileOwners(owners_path_);
+    if (!owners.ok()) {
+      SPDLOG_WARN("which file each plugin was made from is not known: {}", MessageOf(owners.status()));
+      owners = PluginFileOwners();
+    }
+    file_owners_ = *std::move(owners);
+    PluginFileOwners known = file_owners_;
+    for (const std::string& id : recorded) AddRunning(id, &known);
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, instances_.places, known);
     if (absl::IsNotFound(files.status())) {
       SPDLOG_WARN("{}; there are no plugin files", MessageOf(files.status()));
       files = std::vector<PluginFile>();
     }
     if (!files.ok()) co_return files.status();
-    BERTH_CO_ASSIGN_OR_RETURN(const std::vector<std::string> recorded,
-                              ListRunRecords(instances_.places.runtime_dir));
+    if (PluginFileOwners after = OwnersAfter(file_owners_, *files); after != file_owners_) {
+      KeepOwners(after, WritePluginFileOwners(owners_path_, after));
+    }
     for (PluginFile& file : *files) {
       const std::string id = file.id;
       const bool ours = std::find(recorded.begin(), recorded.end(), id) != recorded.end();
@@ -150,11 +164,20 @@ class Supervisor::Impl {
 
   Awaitable<absl::StatusOr<ReloadReport>> DoReload() {
     const std::string dir = config_dir_ + "/plugins.d";
-    auto read = [dir, places = instances_.places] { return LoadPluginDir(dir, places); };
+    PluginFileOwners known = file_owners_;
+    for (const auto& [id, plugin] : registry_.plugins()) {
+      if (Present(id) != nullptr && !plugin.config_file.empty()) known[id] = plugin.config_file;
+    }
+    auto read = [dir, places = instances_.places, known] { return LoadPluginDir(dir, places, known); };
     // A directory that has vanished is a mistake, rather than the wish to stop everything.
     BERTH_CO_ASSIGN_OR_RETURN(
         std::vector<PluginFile> files,
         co_await RunBlocking(fmt::format("read {}", dir), std::move(read), Clock::now() + kFilesReadWithin));
+    if (PluginFileOwners after = OwnersAfter(file_owners_, files); after != file_owners_) {
+      auto write = [path = owners_path_, after] { return WritePluginFileOwners(path, after); };
+      KeepOwners(after, co_await RunBlocking(fmt::format("write {}", owners_path_), std::move(write),
+                                             Clock::now() + kFilesReadWithin));
+    }
     std::map<std::string, ReloadOwner> owners;
     for (const auto& [id, plugin] : registry_.plugins()) {
       if (Present(id) == nullptr) continue;
@@ -165,6 +188,26 @@ class Supervisor::Impl {
                         .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); }};
     co_return co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
                                       Clock::now() + kReloadedWithin);
+  }
+
+  // The plugin that runs was made from the file in its record, as long as that is there.
+  void AddRunning(const std::string& id, PluginFileOwners* owners) const {
+    uint64_t newest = 0;
+    for (const RunSlot slot : {RunSlot::kFirst, RunSlot::kSecond}) {
+      const absl::StatusOr<RunRecord> record = ReadRunRecord(PluginRuntimeDir(instances_.places, id), slot);
+      if (!record.ok() || record->process.boot_id != BootId() || record->generation < newest) continue;
+      if (access(record->config_file.c_str(), F_OK) != 0) continue;
+      newest = record->generation;
+      (*owners)[id] = record->config_file;
+    }
+  }
+
+  // Also where it could not be written: it counts as long as this berthd runs.
+  void KeepOwners(PluginFileOwners owners, const absl::Status& written) {
+    file_owners_ = std::move(owners);
+    if (!written.ok()) {
+      SPDLOG_WARN("which file each plugin was made from is not recorded: {}", MessageOf(written));
+    }
   }
 
   PluginOwner& Begin(PluginFile file) {
@@ -204,6 +247,8 @@ class Supervisor::Impl {
   }
 
   std::string config_dir_;
+  std::string owners_path_;
+  PluginFileOwners file_owners_;  // as recorded in owners_path_
   PlacerOptions placer_options_;
   Registry registry_;
   RecentSecrets own_secrets_;

@@ -13,10 +13,12 @@
 
 #include "base/unique_fd.h"
 #include "tests/harness/node.h"
+#include "tests/harness/reboot.h"
 
 namespace berth {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -80,6 +82,65 @@ TEST_F(ReloadTest, Fault43ServiceManagerThatReadsNothingStopsNothing) {
   WaitFor("the state after the reload",
           [&] { return node_.Notified().back().find(last) != std::string::npos; });
   node_.Stop();
+}
+
+// A copy of a plugin's file with the same id and another state directory, whose name sorts first.
+TEST_F(ReloadTest, ACopyOfAPluginsFileDoesNotTakeThePluginOver) {
+  Write("hostpath");
+  node_.Start();
+  const v1::Plugin before = node_.WaitReady("hostpath");
+  v1::CreateVolumeRequest create;
+  create.set_plugin_id("hostpath");
+  create.set_name("v");
+  (*create.mutable_parameters())["kind"] = "directory";
+  const std::string volume = node_.CreateVolume(create);
+  Write("hostpath-test", fmt::format("id = \"hostpath\"\nenv = {{X = \"{}\"}}\n", node_.dir()));
+
+  const auto names_both =
+      AllOf(HasSubstr("hostpath-test.toml"), HasSubstr("hostpath.toml"), HasSubstr("\"hostpath\""));
+  const auto expect_original = [&] {
+    const v1::Plugin now = node_.WaitReady("hostpath");
+    EXPECT_THAT(now.config_file(), testing::EndsWith("/hostpath.toml"));
+    EXPECT_THAT(node_.Problems(), Contains(names_both));
+    v1::ExamineResponse examined;
+    const grpc::Status status = node_.stub().Examine(Node::Context().get(), {}, &examined);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    std::vector<std::string> findings;
+    for (const v1::Finding& finding : examined.findings()) findings.push_back(finding.text());
+    EXPECT_THAT(findings, Contains(names_both));
+    return now;
+  };
+  v1::ReloadResponse report;
+  ASSERT_TRUE(node_.stub().Reload(Node::Context().get(), {}, &report).ok());
+  EXPECT_THAT(report.broken(), Contains(names_both));
+  EXPECT_EQ(expect_original().pid(), before.pid());
+  // A new berthd, with the plugin still running; and with none that runs.
+  node_.Kill();
+  node_.Start();
+  EXPECT_EQ(expect_original().pid(), before.pid());
+  {
+    const Reboot reboot(node_);
+    node_.Start();
+    EXPECT_NE(expect_original().pid(), before.pid());
+    v1::PublishVolumeRequest publish;
+    publish.set_plugin_id("hostpath");
+    publish.set_volume_id(volume);
+    publish.set_consumer("job");
+    node_.Publish(publish);
+    node_.Unpublish(volume, "job");
+    // Nothing says any more whose volumes they are.
+    ASSERT_EQ(unlink((node_.state_dir() + "/plugin-files.toml").c_str()), 0);
+  }
+  const Reboot again(node_);
+  node_.Start();
+  const v1::Plugin neither = node_.WaitPlugin(
+      "hostpath", "not started", [](const v1::Plugin& plugin) { return plugin.state() == v1::FAILED; });
+  EXPECT_THAT(neither.reason(), AllOf(names_both, HasSubstr("neither is used")));
+  Remove("hostpath-test");
+  ASSERT_TRUE(node_.stub().Reload(Node::Context().get(), {}, &report).ok());
+  node_.WaitReady("hostpath");
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+  node_.DeleteVolume(volume);
 }
 
 TEST_F(ReloadTest, ReadyIsSaidOnce) {
