@@ -5,6 +5,7 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/blocking.h"
@@ -18,6 +19,7 @@
 #include "mounter/mount_helper.h"
 #include "mounter/tree_view.h"
 #include "mounter/volume_paths.h"
+#include "supervisor/duration_text.h"
 
 namespace berth {
 namespace {
@@ -25,8 +27,13 @@ namespace {
 constexpr size_t kEventsKept = 10'000;
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
 constexpr auto kSystemdAnswersWithin = std::chrono::seconds(5);
-constexpr auto kVolumesLeaveWithin = std::chrono::seconds(60);
 constexpr auto kStepsEndWithin = std::chrono::seconds(15);
+// For each part that ends when the time for a shutdown of the machine is over already.
+constexpr auto kLastMoments = std::chrono::seconds(1);
+// What berthd may take at a shutdown besides the time for the volumes.
+constexpr auto kStopsWithin = std::chrono::seconds(60);
+constexpr const char* kStopping =
+    "berthd is stopping, and begins nothing new; repeat the request once it is back";
 constexpr auto kSettingsReadWithin = std::chrono::seconds(30);
 constexpr auto kMountsCheckedWithin = std::chrono::seconds(30);
 constexpr auto kMountsReadWithin = std::chrono::seconds(10);
@@ -69,7 +76,6 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
 
   BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
-
   MounterOptions mounter_options{
       .state_dir = config_.state_dir,
       .rpc_timeout = config_.volumes.rpc_timeout,
@@ -101,6 +107,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .runtime_dir = config_.runtime_dir,
       .node_id = config_.node_id,
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
+      .may_go_forward = [this] { return mounter_->MayGoForward(); },
       .busy_until = [this](const std::string& id,
                            uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
       .check_tree = [this](pid_t process, std::string path) { return CheckTree(process, std::move(path)); },
@@ -194,6 +201,7 @@ Awaitable<absl::Status> Berthd::Serve() {
 }
 
 Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
+  BERTH_CO_RETURN_IF_ERROR(Annotate(mounter_->MayGoForward(), "reload"));
   std::vector<std::string> problems = co_await ReloadSettings();
   std::vector<std::string> shown = start_problems_;
   shown.insert(shown.end(), problems.begin(), problems.end());
@@ -230,6 +238,7 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   if (!status.ok()) co_return std::vector<std::string>{std::string(MessageOf(status))};
   server_->SetPolicy(std::move(settings->policy));
   api_->SetRuntimes(settings->config.runtimes);
+  config_.volumes.shutdown_timeout = settings->config.volumes.shutdown_timeout;
   co_return NeedsRestart(config_, settings->config);
 }
 
@@ -238,27 +247,42 @@ Awaitable<absl::StatusOr<v1::TokenAnswer>> Berthd::AskForTokens(v1::TokenAsk ask
   co_return co_await scheduler_->Tokens(std::move(ask), deadline);
 }
 
-Awaitable<void> Berthd::LeaveDeclared() {
-  if (declared_->List().empty() || !co_await MachineIsStopping(Clock::now() + kSystemdAnswersWithin))
-    co_return;
+Awaitable<void> Berthd::ReleaseDeclared(TimePoint deadline) {
+  if (declared_->List().empty()) co_return;
   SPDLOG_INFO("the machine is being shut down: releasing the declared volumes");
-  const size_t left = co_await declared_->ReleaseAll(Clock::now() + kVolumesLeaveWithin);
-  if (left > 0) SPDLOG_WARN("{} declared volumes have not left in time", left);
+  // The unit's TimeoutStopSec= suits the default.
+  const auto within =
+      std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now() + kStopsWithin);
+  sd_notify(0, fmt::format("EXTEND_TIMEOUT_USEC={}", within.count()).c_str());
+  const size_t left = co_await declared_->ReleaseAll(deadline);
+  if (left == 0) {
+    SPDLOG_INFO("the declared volumes have been released");
+  } else {
+    SPDLOG_WARN("{} declared volumes have not been released within {}; berthd ends all the same", left,
+                FormatDuration(config_.volumes.shutdown_timeout));
+  }
 }
 
 Awaitable<void> Berthd::Stop() {
-  if (server_) co_await server_->Shutdown(Clock::now() + kCallsEndWithin);
-  if (scheduler_) co_await scheduler_->Shutdown(Clock::now() + kCallsEndWithin);
+  const TimePoint volumes_left_by = Clock::now() + config_.volumes.shutdown_timeout;
+  if (mounter_) mounter_->Leave(kStopping);
+  const bool shutdown =
+      server_ && co_await MachineIsStopping(std::min(Clock::now() + kSystemdAnswersWithin, volumes_left_by));
+  const auto within = [&](Duration most) {
+    const TimePoint now = Clock::now();
+    return shutdown ? std::min(now + most, std::max(volumes_left_by, now + kLastMoments)) : now + most;
+  };
+  // While the API still serves, so that people see what is left.
+  if (shutdown) co_await ReleaseDeclared(volumes_left_by);
+  if (server_) co_await server_->Shutdown(within(kCallsEndWithin));
+  if (scheduler_) co_await scheduler_->Shutdown(within(kCallsEndWithin));
   if (controller_calls_) co_await controller_calls_->Shutdown();
-  if (declared_) {
-    if (server_) co_await LeaveDeclared();
-    co_await declared_->Shutdown();
-  }
+  if (declared_) co_await declared_->Shutdown();
   if (drainer_) co_await drainer_->Shutdown();
   co_await background_.Join();
   co_await bridge_.Shutdown();
   if (supervisor_) co_await supervisor_->Shutdown();
-  if (mounter_) co_await mounter_->Shutdown(Clock::now() + kStepsEndWithin);
+  if (mounter_) co_await mounter_->Shutdown(within(kStepsEndWithin));
   server_.reset();
   scheduler_.reset();
   api_.reset();

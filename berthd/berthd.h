@@ -44,15 +44,17 @@ class Berthd {
   // way.
   [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload();
 
-  // Ends berthd's part in order, within about half a minute. Plugins and mounts stay; but where the machine
-  // is being shut down, declared volumes are released first, which may take another minute.
+  // Ends berthd's part in order, within about half a minute. Nothing goes forward from its beginning on
+  // (Mounter::Leave). Plugins and mounts stay; but where the machine is being shut down, declared volumes are
+  // released first, and all of it takes no longer than volumes.shutdown_timeout and a few seconds: what has
+  // not left by then is reported, and left.
   [[nodiscard]] Awaitable<void> Stop();
 
  private:
   [[nodiscard]] Awaitable<absl::Status> RestoreState();
   [[nodiscard]] Awaitable<absl::Status> Serve();
-  // Releases the declared volumes if the machine is being shut down.
-  [[nodiscard]] Awaitable<void> LeaveDeclared();
+  // Releases the declared volumes; what has not left by `deadline` is reported.
+  [[nodiscard]] Awaitable<void> ReleaseDeclared(TimePoint deadline);
   // Whether the host sees what is mounted here.
   [[nodiscard]] Awaitable<absl::Status> CheckMounts();
   // TreeCheck (supervisor/supervisor.h).

@@ -25,10 +25,12 @@ void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* 
   constexpr std::string_view kPrefix = "volumes.";
   constexpr uint64_t kMostCalls = 1024;
   constexpr auto kShortest = std::chrono::seconds(1);
-  reader.CheckKeys(table, kPrefix, {"health_interval", "rpc_timeout", "calls_per_plugin"});
+  reader.CheckKeys(table, kPrefix,
+                   {"health_interval", "rpc_timeout", "calls_per_plugin", "shutdown_timeout"});
   reader.ReadDuration(table, kPrefix, "health_interval", &volumes->health_interval,
                       ValueReader::Zero::kAllowed);
   reader.ReadDuration(table, kPrefix, "rpc_timeout", &volumes->rpc_timeout);
+  reader.ReadDuration(table, kPrefix, "shutdown_timeout", &volumes->shutdown_timeout);
   reader.ReadWhole(table, kPrefix, "calls_per_plugin", &volumes->calls_per_plugin, 1, kMostCalls);
   const auto check = [&](std::string_view key, Duration value, std::string_view rule) {
     if (value >= kShortest) return;
@@ -38,6 +40,7 @@ void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* 
     check("health_interval", volumes->health_interval, "must be at least 1s, or 0s for never");
   }
   check("rpc_timeout", volumes->rpc_timeout, "must be at least 1s");
+  check("shutdown_timeout", volumes->shutdown_timeout, "must be at least 1s");
 }
 
 // Each text of the array `key`; a mistake where there are more than `limit`.

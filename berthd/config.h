@@ -27,6 +27,8 @@ struct VolumeSettings {
   Duration rpc_timeout = std::chrono::minutes(2);
   // Calls that change something, through one plugin at a time.
   uint64_t calls_per_plugin = 32;
+  // When the machine is shut down: how long the release of the declared volumes may delay it.
+  Duration shutdown_timeout = std::chrono::minutes(1);
 
   bool operator==(const VolumeSettings&) const = default;
 };

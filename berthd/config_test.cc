@@ -34,6 +34,7 @@ claimers = ["group:jobs"]
 health_interval = "0s"
 rpc_timeout = "10m"
 calls_per_plugin = 4
+shutdown_timeout = "20s"
 )");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->node_id, "n1");
@@ -45,7 +46,8 @@ calls_per_plugin = 4
   EXPECT_THAT(config->access.claimers, Optional(ElementsAre("group:jobs")));
   EXPECT_EQ(config->volumes, (VolumeSettings{.health_interval = Duration::zero(),
                                              .rpc_timeout = std::chrono::minutes(10),
-                                             .calls_per_plugin = 4}));
+                                             .calls_per_plugin = 4,
+                                             .shutdown_timeout = std::chrono::seconds(20)}));
 }
 
 TEST(BerthdConfigTest, RuntimesSayWhatTheyCanUseAndElseEverything) {
@@ -102,6 +104,9 @@ TEST(BerthdConfigTest, VolumesSettingsAreChecked) {
       AllOf(HasSubstr("b.toml:2: volumes.health_interval: must be at least 1s, or 0s for never"),
             HasSubstr("b.toml:3: volumes.rpc_timeout"), HasSubstr("b.toml:4: volumes.calls_per_plugin"),
             HasSubstr("b.toml:5: volumes.colour: unknown key")));
+  EXPECT_THAT(
+      std::string(ParseBerthdConfig("b.toml", "[volumes]\nshutdown_timeout = \"10ms\"").status().message()),
+      HasSubstr("b.toml:2: volumes.shutdown_timeout: must be at least 1s"));
   EXPECT_THAT(
       std::string(ParseBerthdConfig("b.toml", "[volumes]\nrpc_timeout = \"999ms\"").status().message()),
       HasSubstr("b.toml:2: volumes.rpc_timeout: must be at least 1s"));
@@ -227,6 +232,7 @@ TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
   BerthdConfig wanted = now;
   wanted.log_level = "debug";
   wanted.access.readers = {"*"};
+  wanted.volumes.shutdown_timeout = std::chrono::seconds(5);
   EXPECT_THAT(NeedsRestart(now, wanted), testing::IsEmpty());
   wanted.node_id = "n2";
   wanted.state_dir = "/s";

@@ -33,6 +33,7 @@ Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attacher::Attach(A
   BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
                             co_await access_.WaitTurn(call.plugin_id, call.volume_id, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const ControllerAccess::Controller controller, Find(call.plugin_id));
+  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
   ::csi::v1::ControllerPublishVolumeRequest request;
   request.set_volume_id(call.volume_id);
   request.set_node_id(call.node_id);

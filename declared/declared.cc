@@ -73,6 +73,7 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
       !entry.tell_anew) {
     return {DeclaredAction::kNothing, "published"};
   }
+  if (!facts.leaving.empty()) return Wait(fmt::format("waiting: {}", facts.leaving));
   if (!facts.plugin_ready) return Wait(fmt::format("waiting: {}", facts.plugin_why));
   if (!entry.owed.has_value()) return Do(DeclaredAction::kRemember, "publishing", entry, now);
   if (Attaches(use, facts) && !entry.owed->publish_context.has_value()) {

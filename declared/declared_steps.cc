@@ -35,6 +35,7 @@ bool OnlyForReading(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
 
 DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
   DeclaredFacts facts;
+  facts.leaving = MessageOf(mounter_.MayGoForward());
   const PluginMap& plugins = plugins_.plugins();
   const std::string plugin_id = PluginIdOf(entry, &facts.plugin_why);
   if (const auto plugin = plugins.find(plugin_id); plugin != plugins.end()) {
@@ -65,6 +66,27 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
     }
   }
   return facts;
+}
+
+std::string DeclaredSteps::WhyNotReleased(const DeclaredUseState& entry) const {
+  std::string why = entry.step.state;
+  const auto add = [&why](std::string_view more) {
+    if (!more.empty() && why.find(more) == std::string::npos) why += fmt::format(": {}", more);
+  };
+  std::string no_plugin;
+  const auto view = mounter_.Find(PluginIdOf(entry, &no_plugin), entry.key.volume_id);
+  if (view && view->stuck) {
+    add(fmt::format("{} does not come back", view->stuck->on));
+  } else if (view && !view->running.empty() && view->running_since) {
+    add(fmt::format(
+        "{} has run for {} s", view->running,
+        std::chrono::duration_cast<std::chrono::seconds>(WallClock::now() - *view->running_since).count()));
+  }
+  add(entry.last_error);
+  if (!view) return why;
+  for (const PublicationView& publication : view->publications) add(publication.last_error);
+  add(view->last_error);
+  return why;
 }
 
 std::string DeclaredSteps::PluginIdOf(const DeclaredUseState& entry, std::string* why) const {

@@ -60,6 +60,9 @@ class DeclaredSteps {
   // What is known of the plugin, its controller and the mounter's books; not of other entries.
   [[nodiscard]] DeclaredFacts Gather(const DeclaredUseState& entry) const;
 
+  // Why a use that is being released is still there: what runs or hangs, or what went wrong last.
+  [[nodiscard]] std::string WhyNotReleased(const DeclaredUseState& entry) const;
+
   // One try. The entry's state says what has come of it. An error: it was not done, or not in time.
   [[nodiscard]] Awaitable<absl::Status> Perform(std::shared_ptr<DeclaredUseState> entry,
                                                 DeclaredAction action);

@@ -81,6 +81,7 @@ TEST(DeclaredTest, TheWayThereAndBack) {
     return value;
   };
   const auto attach_needed = [](DeclaredFacts& facts) { facts.needs_attach = true; };
+  const auto leaving = [](DeclaredFacts& facts) { facts.leaving = "berthd is stopping"; };
   const auto sent = [](DeclaredEntry& entry) {
     entry.owed->attach_sent = true;
     entry.owed->node_id = "n1";
@@ -158,7 +159,18 @@ TEST(DeclaredTest, TheWayThereAndBack) {
               entry.use.reset();
             }),
        Ready(), Action::kWait, "left as it is"},
+      {"nothing is begun once berthd is stopping", Wanted(), with(Ready(), leaving), Action::kWait,
+       "waiting: berthd is stopping"},
+      {"nor attached", WantedAndOwed(), with(with(Ready(), attach_needed), leaving), Action::kWait,
+       "waiting: berthd is stopping"},
+      {"nor published", WantedAndOwed(), with(Ready(), leaving), Action::kWait,
+       "waiting: berthd is stopping"},
+      {"what is published stays", WantedAndOwed(), with(Published(), leaving), Action::kNothing, "published"},
       // Back.
+      {"released while berthd is stopping", Withdrawn(), with(Published(), leaving), Action::kUnpublish,
+       "releasing"},
+      {"detached while berthd is stopping", with(Withdrawn(), attached), with(Ready(), leaving),
+       Action::kDetach, "detaching"},
       {"its file has gone", Withdrawn(), Published(), Action::kUnpublish, "releasing"},
       {"in the middle of it", Withdrawn(), with(Ready(), state(PublicationState::kPublishing)),
        Action::kUnpublish, "releasing"},

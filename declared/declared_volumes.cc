@@ -165,8 +165,13 @@ class DeclaredVolumes::Impl {
     auto none = [this] { return entries_.empty(); };
     [[maybe_unused]] const bool all = co_await changed_.WaitUntil(std::move(none), deadline);
     for (const auto& [key, entry] : entries_) {
-      SPDLOG_WARN("declared volume {} has not left: {}{}{}", Printable(key.volume_id, 256), entry->step.state,
-                  entry->last_error.empty() ? "" : ": ", entry->last_error);
+      const std::string why = steps_.WhyNotReleased(*entry);
+      Event event{.type = "volume.not_released"};
+      event.plugin_id = entry->state.owed.has_value() ? entry->state.owed->plugin_id : key.plugin;
+      event.volume_id = key.volume_id;
+      event.consumer = key.consumer;
+      event.message = fmt::format("declared in {}, and not released in time: {}", entry->file, why);
+      events_.Append(std::move(event));
     }
     co_return entries_.size();
   }

@@ -6,15 +6,16 @@
 // What is to be done is decided in declared.h; here it is carried out, one coroutine a file. Files and notes
 // are read and written on helper threads.
 //
-// A mere stop or restart of berthd leaves declared volumes as they are. When the machine is shut down,
-// whoever stops berthd asks MachineIsStopping (base/systemd_bus.h), after calls are served no more and before
-// the plugins are let go of, and awaits ReleaseAll. systemd stops berthd before the scopes of its plugins
-// (their property Before=). A unit that needs a declared volume is ordered after berthd.service, and so
-// stopped before it; since berthd is ready before its plugins are, the mount may come a moment later, which
-// such a unit waits for itself.
+// A mere stop or restart of berthd leaves declared volumes as they are. When the machine is shut down
+// (MachineIsStopping, base/systemd_bus.h), whoever stops berthd awaits ReleaseAll, while the plugins are
+// still there. Nothing goes forward then (Mounter::Leave). systemd stops berthd before the scopes of its
+// plugins (their property Before=). A unit
+// that needs a declared volume is ordered after berthd.service, and so stopped before it; since berthd is
+// ready before its plugins are, the mount may come a moment later, which such a unit waits for itself.
 //
 // Events: volume.declared (its file is new), volume.withdrawn (its file has gone), volume.attached,
-// volume.detached. What became of publishing is told by the mounter's own.
+// volume.detached, volume.not_released (at a shutdown, in time). What became of publishing is told by the
+// mounter's own.
 #pragma once
 
 #include <absl/status/status.h>

@@ -117,6 +117,7 @@ std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, Volum
     const auto it = volumes_.find(key);
     if (it != volumes_.end()) volumes_.erase(it);
   };
+  if (!context_.leaving.empty()) machine.Leave(context_.leaving);
   auto actor = std::make_shared<VolumeActor>(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
   actor->TellChanges();
@@ -315,7 +316,15 @@ std::vector<std::string> MounterImpl::Problems() const {
   return problems;
 }
 
+void MounterImpl::Leave(std::string why) {
+  if (!context_.leaving.empty()) return;
+  context_.leaving = std::move(why);
+  const auto actors = volumes_;
+  for (const auto& [key, actor] : actors) actor->Leave(context_.leaving);
+}
+
 Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
+  Leave("berthd is stopping");
   context_.stopping = true;
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) actor->WakeUp();

@@ -387,6 +387,13 @@ class Mounter {
   // restored and may be shown; the finishing goes on.
   [[nodiscard]] virtual Awaitable<absl::Status> Recover() = 0;
 
+  // berthd or the machine is being stopped, as `why` says ("berthd is stopping"). From now on nothing goes
+  // forward: no stage, no publish, no repair, no renewal of tokens, no expansion. What asks for one of these
+  // ends with UNAVAILABLE; a call that was sent is waited for, and not repeated. Reverse steps go on. Final.
+  virtual void Leave(std::string why) = 0;
+  // OK; UNAVAILABLE with the reason after Leave. Everybody on this node who begins something asks here.
+  [[nodiscard]] virtual absl::Status MayGoForward() const = 0;
+
   // Ends berthd's part: waits for running steps up to `deadline`, commits, closes. Volumes stay mounted.
   // The tree's own mount is taken away only if no volume is held.
   [[nodiscard]] virtual Awaitable<void> Shutdown(TimePoint deadline) = 0;

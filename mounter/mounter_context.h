@@ -68,6 +68,9 @@ struct MounterContext {
   std::minstd_rand random{std::random_device{}()};
   // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
   bool recovered = false;
+  // Why nothing goes forward any more (Mounter::Leave); empty: it may.
+  std::string leaving;
+  // Everything ends: reverse steps, too.
   bool stopping = false;
   Condition work_ended;  // some volume's
 

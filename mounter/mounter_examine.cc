@@ -317,6 +317,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       co_return co_await context_.journal->Put(diagnosis.key, row);
     }
     case RepairKind::kMountAgain:
+      BERTH_CO_RETURN_IF_ERROR(MayGoForward());
       break;
   }
   if (!here || !actor->Repair(diagnosis.publication, diagnosis.finding.text)) {
@@ -324,7 +325,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
   }
   const TimePoint until = std::min(deadline, Clock::now() + kRepairPatience);
   const PublicationKey key = diagnosis.publication;
-  while (!Mounted(*actor, key) && !context_.stopping && Clock::now() < until) {
+  while (!Mounted(*actor, key) && context_.leaving.empty() && Clock::now() < until) {
     const TimePoint look = std::min(until, Clock::now() + std::chrono::milliseconds(100));
     co_await context_.work_ended.WaitUntil([&actor, &key] { return Mounted(*actor, key); }, look);
   }

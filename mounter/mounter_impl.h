@@ -55,6 +55,10 @@ class MounterImpl final : public Mounter {
                                   const std::set<std::string>& leftovers);
 
   Awaitable<absl::Status> Recover() override;
+  void Leave(std::string why) override;
+  absl::Status MayGoForward() const override {
+    return context_.leaving.empty() ? absl::OkStatus() : absl::UnavailableError(context_.leaving);
+  }
   Awaitable<void> Shutdown(TimePoint deadline) override;
   Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request, TimePoint deadline) override;
   Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint deadline) override;

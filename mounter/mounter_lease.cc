@@ -67,6 +67,7 @@ void MounterImpl::TellAwaitingScheduler(std::string message) {
 }
 
 void MounterImpl::Confirm(Origin origin) {
+  if (!context_.leaving.empty()) return;
   if (origin == Origin::kScheduler) told_awaiting_scheduler_ = false;
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) actor->Confirm(origin);

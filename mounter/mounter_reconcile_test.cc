@@ -111,6 +111,52 @@ TEST_F(MounterReconcileTest, Fault26SomebodyElsesUnmountIsRepairedWhereThatIsAsk
   EXPECT_TRUE(IsMounted(*target));
 }
 
+TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsMountedAgain) {
+  PublishRequest request = Request();
+  request.origin = Origin::kDeclared;
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  mounter_->Leave("berthd is stopping");
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_TRUE(WaitForEvent("volume.lost"));
+  EXPECT_THAT(LastMessage("volume.lost"), HasSubstr("not mounted again, since berthd is stopping"));
+  const auto findings = loop_.Run(mounter_->Examine(/*repair=*/true, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  mounter_->Confirm(Origin::kDeclared);
+  // It is released all the same.
+  const auto undone = Unpublish(request);
+  EXPECT_TRUE(undone.ok()) << undone.status();
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1);
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
+}
+
+TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsBegun) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto cut_short = loop_.Start(mounter_->Publish(Request("v2"), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 2; }));
+  const auto waits = loop_.Start(mounter_->Publish(Request("v2", "db"), Soon()));
+  const auto expands = loop_.Start(mounter_->NodeExpand("hp", "v2", {}, {}, Soon()));
+  mounter_->Leave("berthd is stopping");
+  EXPECT_TRUE(absl::IsUnavailable(mounter_->MayGoForward()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return waits->has_value() && expands->has_value(); }));
+  for (const absl::Status& status :
+       {(*waits)->status(), (*expands)->status(), Publish(Request("v3")).status(),
+        Publish(Request("v1", "db")).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("berthd is stopping"));
+  }
+  // What was sent is waited for, and nothing follows it.
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return cut_short->has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable((*cut_short)->status())) << (*cut_short)->status();
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
+  EXPECT_TRUE(Unpublish(Request("v2")).ok());
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Gone());
+}
+
 TEST_F(MounterReconcileTest, Fault26SomebodyElsesMountOnTopIsNoticedAndUnwound) {
   const auto target = Publish(Request());
   ASSERT_EQ(mount("x", target->c_str(), "tmpfs", 0, nullptr), 0);

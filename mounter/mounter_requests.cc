@@ -30,7 +30,7 @@ Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
 Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
   const std::string context = Context("publish", request.volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
   // What no waiting mends is said at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
   if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
@@ -44,7 +44,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     }
     if (!life.ok()) co_return Annotate(life.status(), context);
     request.life = *std::move(life);
-    if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+    BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
   }
   ForgetEnded(request.consumer);
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
@@ -207,7 +207,7 @@ Awaitable<absl::StatusOr<int64_t>> MounterImpl::NodeExpand(std::string plugin_id
                                                            std::map<std::string, std::string> secrets,
                                                            TimePoint deadline) {
   const std::string context = Context("expand", volume_id);
-  if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
   ExpandRequest request{.required_bytes = range.required_bytes(),

@@ -65,12 +65,13 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
   std::string why = fmt::format("not {} any more: somebody else {}", block ? "there" : "mounted",
                                 block ? "removed the device" : "unmounted it");
   const bool repaired = p.Remounts() && !record.rebuilt;
-  if (repaired && p.withheld.empty()) {
+  if (repaired && p.withheld.empty() && !circumstances.leaving) {
     plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
   } else if (!p.uncertain) {
-    plan->push_back({ReconcileAction::kLost, p.key,
-                     why + (repaired ? "; mounted again once its scheduler was heard"
-                                     : "; publish it again, or unpublish it")});
+    std::string_view then = "; publish it again, or unpublish it";
+    if (repaired && !p.withheld.empty()) then = "; mounted again once its scheduler was heard";
+    if (circumstances.leaving) then = "; not mounted again, since berthd is stopping";
+    plan->push_back({ReconcileAction::kLost, p.key, why + std::string(then)});
   }
 }
 

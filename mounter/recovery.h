@@ -61,6 +61,7 @@ struct ShownMount {
 struct Circumstances {
   bool start = false;     // a berthd begins; else it runs, and something has changed
   bool rebooted = false;  // the record is of another boot
+  bool leaving = false;   // nothing is mounted again any more (VolumeMachine::Leave)
 };
 
 enum class ReconcileAction {

@@ -145,6 +145,16 @@ TEST(ReconciliationTest, WhatIsWithheldIsToldAndRepairedLater) {
   EXPECT_EQ(Plan(record, kGone, kRunning), "repair");
 }
 
+TEST(ReconciliationTest, OnceItIsLeavingNothingIsMountedAgain) {
+  constexpr Circumstances kLeaving{.leaving = true};
+  VolumeRecord record = RecordIn(kPublished, Origin::kDeclared);
+  ASSERT_EQ(Plan(record, kGone, kRunning), "repair");
+  EXPECT_EQ(Plan(record, kGone, kLeaving), "lost");
+  record.publications[0].uncertain = true;
+  EXPECT_EQ(Plan(record, kGone, kLeaving), "") << "told once";
+  EXPECT_EQ(Plan(record, kMounted, kLeaving), "found");
+}
+
 TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
   for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
     VolumeRecord record = RecordIn(kPublished, origin);

@@ -576,6 +576,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
   sent_ = false;
   auto given_up = [this] { return ExpansionGivenUp(); };
   auto plugin = co_await AwaitPlugin(plugin_id, given_up, until);
+  if (!machine_.leaving().empty()) co_return NotBegun(machine_.leaving());
   if (!plugin.ok()) co_return plugin.status();
   if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
     co_return absl::FailedPreconditionError(
@@ -592,12 +593,14 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
       co_return absl::OkStatus();
     }
     const bool repeat = report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
-    if (!repeat || Clock::now() >= deadline || context_.stopping) co_return report.error;
+    if (!sent_ && !machine_.leaving().empty()) co_return absl::UnavailableError(machine_.leaving());
+    if (!repeat || Clock::now() >= deadline || !machine_.leaving().empty()) co_return report.error;
     const Duration pause =
         context_.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
-    auto disturbed = [this] { return context_.stopping || ExpansionGivenUp(); };
-    co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline));
-    if (ExpansionGivenUp()) co_return report.error;
+    auto disturbed = [this] { return !machine_.leaving().empty() || ExpansionGivenUp(); };
+    if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {
+      co_return report.error;
+    }
   }
 }
 

@@ -62,6 +62,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   // Begins now to finish what is owed, or goes on with it at once.
   void Start();
+  // Nothing forward is begun or repeated any more; a request for it that has not begun ends (UNAVAILABLE). A
+  // call that has left is not called back.
+  void Leave(const std::string& why);
   // The context is stopping: waits end, and nothing new begins.
   void WakeUp() { changed_.NotifyAll(); }
   // The machine has slept, and timers stood still meanwhile: what is due by now begins.
@@ -207,6 +210,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   }
 
   void Apply(const Reconciliation& found);
+  // Requests that have not begun, and for which `ends` holds, end with UNAVAILABLE; the one that runs sends
+  // nothing forward any more.
+  void EndForward(const std::string& why, const std::function<bool(const VolumeOperation&)>& ends);
   // Everything is undone and done again, the staging first; false where that may not be.
   bool RepairStaging(const std::string& why, bool asked);
   // The machine's Repair of one, which goes on with the secrets that are kept while tokens are renewed.
@@ -225,8 +231,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool OverturnsRow(const Step& step) const;
   // Whether somebody waits who wants `step` undone: then it is not repeated.
   [[nodiscard]] bool Superseded(const Step& step) const;
-  // Whether `step` goes forward for what is withheld meanwhile.
-  [[nodiscard]] bool Withheld(const Step& step) const;
+  // Why `step`, which goes forward, may not: what it is for is withheld meanwhile, or nothing goes forward
+  // any more. Empty: it may.
+  [[nodiscard]] std::string WhyWithheld(const Step& step) const;
+  [[nodiscard]] bool Withheld(const Step& step) const { return !WhyWithheld(step).empty(); }
   [[nodiscard]] bool MayNotRepeat(const Step& step) const {
     return Superseded(step) || Withheld(step) || GivenUp(step);
   }

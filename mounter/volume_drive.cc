@@ -70,7 +70,7 @@ Awaitable<absl::Status> VolumeActor::Drive(PublicationKey key) {
     if (follow_up != FollowUp::kPause) continue;
     SaveSoon();
     const auto failure = machine_.TakeFailure(key);
-    if (!failure && Withheld(step)) co_return absl::UnavailableError(machine_.record().Find(key)->withheld);
+    if (!failure && Withheld(step)) co_return absl::UnavailableError(WhyWithheld(step));
     co_return failure ? *failure : last_error_;
   }
 }
@@ -82,6 +82,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
     SaveSoon();
     if (!publication->held.empty()) co_return absl::FailedPreconditionError(publication->held);
     if (!publication->withheld.empty()) co_return absl::UnavailableError(publication->withheld);
+    if (!machine_.leaving().empty()) co_return absl::UnavailableError(machine_.leaving());
     if (machine_.AwaitsSecrets(*publication)) {
       co_return absl::FailedPreconditionError(
           "this publication needs its secrets again, since they are never written down: repeat the publish "
@@ -236,7 +237,9 @@ Awaitable<StepReport> VolumeActor::TryExpand(ExpandRequest request, TimePoint de
   sent_ = false;
   auto given_up = [this] { return ExpansionGivenUp(); };
   StepProgress progress = Progress({});
-  progress.still_wanted = [this] { return waiting_for_.empty() || !ExpansionGivenUp(); };
+  progress.still_wanted = [this] {
+    return machine_.leaving().empty() && (waiting_for_.empty() || !ExpansionGivenUp());
+  };
   auto expand =
       steps_.Expand(machine_.record(), range, std::move(request.secrets), std::move(progress), deadline);
   auto report = co_await Unless(&changed_, std::move(given_up), std::move(expand));
@@ -401,10 +404,11 @@ bool VolumeActor::Superseded(const Step& step) const {
   });
 }
 
-bool VolumeActor::Withheld(const Step& step) const {
-  if (!GoesForward(step.kind)) return false;
+std::string VolumeActor::WhyWithheld(const Step& step) const {
+  if (!GoesForward(step.kind)) return "";
+  if (!machine_.leaving().empty()) return machine_.leaving();
   const PublicationRecord* publication = machine_.record().Find(step.key);
-  return publication != nullptr && !publication->withheld.empty();
+  return publication == nullptr ? "" : publication->withheld;
 }
 
 bool VolumeActor::StillWanted(const Step& step) const {
@@ -415,6 +419,7 @@ bool VolumeActor::StillWanted(const Step& step) const {
 }
 
 bool VolumeActor::ExpansionGivenUp() const {
+  if (!sent_ && !machine_.leaving().empty()) return true;
   return std::ranges::any_of(queue_, [this](const std::shared_ptr<VolumeOperation>& operation) {
     const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
     return unpublish != nullptr && (!sent_ || unpublish->force || unpublish->lazy);

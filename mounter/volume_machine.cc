@@ -94,8 +94,8 @@ bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
 }
 
 bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
-  return publication.held.empty() && publication.withheld.empty() && !AwaitsSecrets(publication) &&
-         !record_.rebuilt;
+  return leaving_.empty() && publication.held.empty() && publication.withheld.empty() &&
+         !AwaitsSecrets(publication) && !record_.rebuilt;
 }
 
 bool VolumeMachine::MayUnstage() const {
@@ -298,7 +298,7 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
 bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool asked) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return false;
-  if (record_.rebuilt || (!publication->withheld.empty() && !asked)) return false;
+  if (record_.rebuilt || !leaving_.empty() || (!publication->withheld.empty() && !asked)) return false;
   publication->uncertain = true;
   publication->last_error = std::move(error);
   publication->secrets_at_hand = false;
@@ -313,6 +313,7 @@ bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool as
 
 bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
+  if (!leaving_.empty()) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
     if (!p.held.empty() || (!p.withheld.empty() && !asked)) return false;
@@ -375,6 +376,7 @@ std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
 }
 
 bool VolumeMachine::Confirm(Origin origin) {
+  if (!leaving_.empty()) return false;
   bool any = false;
   ++confirmed_[origin];
   for (PublicationRecord& publication : record_.publications) {
@@ -456,7 +458,7 @@ Step VolumeMachine::NextTeardown() const {
 Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} : ExpansionWhereItCan(); }
 
 Step VolumeMachine::ExpansionWhereItCan() const {
-  if (record_.owed_expansion_bytes == 0 || expansion_refused_) return {};
+  if (record_.owed_expansion_bytes == 0 || expansion_refused_ || !leaving_.empty()) return {};
   const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
     if (!p.withheld.empty()) continue;
@@ -474,7 +476,7 @@ Step VolumeMachine::ExpansionWhereItCan() const {
 
 bool VolumeMachine::MayRenew(const PublicationKey& key) const {
   const PublicationRecord* p = record_.Find(key);
-  if (!present_ || p == nullptr || record_.rebuilt) return false;
+  if (!present_ || p == nullptr || record_.rebuilt || !leaving_.empty()) return false;
   const bool well = p->state == PublicationState::kPublished && !p->uncertain;
   return well && p->origin == Origin::kScheduler && p->held.empty() && p->withheld.empty() &&
          (Staged() || !NeedsStaging(*p));

@@ -39,6 +39,8 @@
 //   withheld           its scheduler was not heard since berthd was started, or its lease ran out: nothing
 //                      forward is begun or repeated (Want and Confirm end it; Unwant goes on as ever). What
 //                      is published stays so; a lost or dead mount is not repaired meanwhile.
+//   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
+//                      publication, and nothing is repaired (Leave; it is final). Reverse steps go on.
 //   dead               published, the mount is there, and its file system does not answer. It is well known
 //                      how it got there, so nothing follows of itself but, where asked for, Repair.
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
@@ -177,11 +179,11 @@ class VolumeMachine {
   }
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
-  // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, or it is
-  // withheld and nobody `asked` for it.
+  // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, it is
+  // withheld and nobody `asked` for it, or it is leaving.
   bool Repair(const PublicationKey& key, std::string error, bool asked = false);
   // The staging's file system is dead: everything is undone, and done again. False where that may not be,
-  // since a publication is not to be mounted again of itself, and nobody `asked` for it.
+  // since a publication is not to be mounted again of itself, and nobody `asked` for it; or it is leaving.
   bool RepairStaging(const std::string& error, bool asked = false);
   // After a reboot one that was published, or nearly, is to be mounted again. It is undone first, the staging
   // too where nothing else holds it, since a plugin's books may have outlived its mounts: it would answer OK,
@@ -192,7 +194,7 @@ class VolumeMachine {
   // Nothing forward is begun or repeated for what `origin` asked for, whatever its state, until Want or
   // Confirm. What is written down knows nothing of it: Recovered withholds all that is a scheduler's.
   void Withhold(Origin origin, const std::string& why);
-  // Those held or withheld that `origin` asked for go on. True if there was one.
+  // Those held or withheld that `origin` asked for go on. True if there was one. Not while it is leaving.
   bool Confirm(Origin origin);
   // Why `publication` waits for somebody's word: held, or withheld from something that is to be done for it.
   // Empty: it does not wait.
@@ -204,6 +206,12 @@ class VolumeMachine {
   void OnExpanded(int64_t bytes);
   // An expansion that failed may be tried again.
   void RetryExpansion() { expansion_deferred_ = false; }
+
+  // Nothing forward is begun or repeated any more, for this reason: berthd or the machine is being stopped.
+  // Final. What is being undone goes on.
+  void Leave(std::string why) { leaving_ = std::move(why); }
+  // Why nothing goes forward; empty: it may.
+  [[nodiscard]] const std::string& leaving() const { return leaving_; }
 
   // The next step for one publication and, when it was the last, for the volume after it.
   [[nodiscard]] Step NextFor(const PublicationKey& key) const;
@@ -265,6 +273,7 @@ class VolumeMachine {
 
   VolumeRecord record_;
   bool present_ = false;
+  std::string leaving_;              // empty: it is not
   int64_t expanding_ = 0;            // to which size it was asked last
   bool expansion_deferred_ = false;  // it failed: later
   bool expansion_refused_ = false;   // for good: not before the next stage, publish, or Owe

@@ -423,12 +423,50 @@ class Explorer {
     }
   }
 
+  // Once it is leaving nothing goes forward, and what is being undone comes to its end.
+  void CheckLeaving(Place place, const std::string& name) {
+    VolumeMachine& machine = place.machine;
+    machine.Leave("berthd is stopping");
+    const auto forward = [](const Step& step) {
+      return step.kind == StepKind::kStage || step.kind == StepKind::kPublish ||
+             step.kind == StepKind::kExpand || step.kind == StepKind::kRenew;
+    };
+    for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
+      EXPECT_FALSE(machine.Confirm(origin)) << name;
+    }
+    EXPECT_FALSE(machine.RepairStaging("dead", true)) << name;
+    for (int steps = 0;; ++steps) {
+      ASSERT_LT(steps, 30) << name << ": never comes to rest: " << Describe(place);
+      EXPECT_FALSE(forward(machine.NextExpansion())) << name;
+      for (const PublicationRecord& p : machine.record().publications) {
+        EXPECT_FALSE(forward(machine.NextFor(p.key))) << name << ": forward while it is leaving";
+        EXPECT_FALSE(machine.MayRenew(p.key)) << name;
+      }
+      const std::vector<PublicationRecord> publications = machine.record().publications;
+      for (const PublicationRecord& p : publications)
+        EXPECT_FALSE(machine.Repair(p.key, "lost", true)) << name;
+      if (!machine.Unsettled()) break;
+      Step step = machine.NextTeardown();
+      for (const PublicationKey& key : machine.Movable()) {
+        if (step.kind == StepKind::kNone) step = machine.NextFor(key);
+      }
+      ASSERT_NE(step.kind, StepKind::kNone) << name << ": unsettled, and nothing to do: " << Describe(place);
+      machine.OnSent(step);
+      machine.OnOutcome(step, CallOutcome::kDone, absl::OkStatus(), true, kWallNow);
+    }
+    // What is released while it is leaving leaves altogether.
+    const std::vector<PublicationRecord> publications = machine.record().publications;
+    for (const PublicationRecord& p : publications) machine.Unwant(p.key);
+    CheckRest(place, name);
+  }
+
   void Reach(Place place, const std::string& from, const std::string& event) {
     std::string name = Describe(place);
     if (!seen_.insert(name).second) return;
     const std::string how = fmt::format("{} --{}--> {}", from, event, name);
     CheckPlace(place, how);
     CheckRest(place, how);
+    CheckLeaving(place, how);
     waiting_.emplace_back(std::move(place), std::move(name));
   }
 

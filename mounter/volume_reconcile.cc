@@ -20,6 +20,7 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
     reconcile_again_ = true;
     return;
   }
+  circumstances.leaving = !machine_.leaving().empty();
   const auto facts = LookAtMounts(machine_.record(), *context_.paths);
   const ShownMount staging = LookAtStagingMount(machine_.record(), *context_.paths);
   auto plan = PlanReconciliation(machine_.record(), facts, circumstances);
@@ -163,7 +164,7 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   const bool with_staging = staging_dead_ && machine_.record().stages && !it->ephemeral;
   if (dead && with_staging && RepairStaging(why, /*asked=*/false)) return;
   // What hangs may answer again; and to take it away would hang too.
-  const bool mend = dead && !with_staging && it->Remounts() && !it->ephemeral;
+  const bool mend = dead && !with_staging && it->Remounts() && !it->ephemeral && machine_.leaving().empty();
   const bool repair = mend && it->withheld.empty();
   if (mend && !repair) unrepaired_.insert(key);
   Event("volume.dead", key.consumer,
@@ -208,20 +209,31 @@ bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
   return true;
 }
 
-void VolumeActor::Withhold(Origin origin, const std::string& why) {
-  machine_.Withhold(origin, why);
-  const auto is_its_publish = [origin](const VolumeOperation& operation) {
-    const auto* publish = std::get_if<PublishRequest>(&operation.request);
-    return publish != nullptr && publish->origin == origin;
-  };
+void VolumeActor::EndForward(const std::string& why,
+                             const std::function<bool(const VolumeOperation&)>& ends) {
   std::erase_if(queue_, [&](const std::shared_ptr<VolumeOperation>& waiting) {
-    if (!is_its_publish(*waiting)) return false;
+    if (!ends(*waiting)) return false;
     waiting->Finish(absl::UnavailableError("not begun: " + why));
     return true;
   });
   // What it has sent goes on; what it has not begun does not begin.
-  if (current_ != nullptr && is_its_publish(*current_)) current_->withheld = why;
+  if (current_ != nullptr && ends(*current_)) current_->withheld = why;
   changed_.NotifyAll();
+}
+
+void VolumeActor::Withhold(Origin origin, const std::string& why) {
+  machine_.Withhold(origin, why);
+  EndForward(why, [origin](const VolumeOperation& operation) {
+    const auto* publish = std::get_if<PublishRequest>(&operation.request);
+    return publish != nullptr && publish->origin == origin;
+  });
+}
+
+void VolumeActor::Leave(const std::string& why) {
+  machine_.Leave(why);
+  EndForward(why, [](const VolumeOperation& operation) {
+    return !std::holds_alternative<UnpublishRequest>(operation.request);
+  });
 }
 
 bool VolumeActor::Confirm(Origin origin) {

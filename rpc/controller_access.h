@@ -69,6 +69,10 @@ class ControllerAccess {
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
                                                    const std::string& volume_id) const;
 
+  // UNAVAILABLE once berthd or the machine is being stopped: nothing is created, attached, expanded or
+  // otherwise changed at the storage then. Detaching goes on, and so does what changes nothing.
+  [[nodiscard]] absl::Status MayGoForward() const { return mounter_.MayGoForward(); }
+
   // Whichever comes first, a publish or what wants the volume unused, keeps the other out for as long as its
   // Hold lives. FAILED_PRECONDITION: it is held or being published here; UNAVAILABLE: it is, through a plugin
   // whose driver is not known yet. Of MayPublish ABORTED: it is being deleted, detached or expanded.

@@ -290,6 +290,9 @@ class ControllerCalls::Work {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
     }
     BERTH_CO_RETURN_IF_ERROR(CheckCapabilities(call_, controller.plugin_id, controller.facts));
+    if (!OnlyAsks(call_) && !call_.has_detach()) {
+      BERTH_CO_RETURN_IF_ERROR(calls_.access_.MayGoForward());
+    }
     BERTH_CO_RETURN_IF_ERROR(KeepUsersOff(controller));
     co_return controller;
   }

@@ -64,6 +64,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
   if (create.volume_content_source().has_volume() && !facts.ControllerCan(ControllerRpc::CLONE_VOLUME)) {
     co_return Lacks(controller.plugin_id, "CLONE_VOLUME", "fill a volume from another one");
   }
+  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
   for (auto& capability : *create.mutable_volume_capabilities()) FitAccessMode(facts, &capability);
   if (facts.HasService(::csi::v1::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS)) {
     // Who creates a volume on a node wants to use it there.
@@ -142,6 +143,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     *expand.mutable_volume_capability() = ToCsi(held->use);
     FitAccessMode(controller->facts, expand.mutable_volume_capability());
   }
+  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
   BERTH_CO_RETURN_IF_ERROR(access_.MayExpand(*controller, request.volume_id()));
   const std::optional<ControllerAccess::Hold> hold = access_.HoldForExpand(*controller, request.volume_id());
   const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);

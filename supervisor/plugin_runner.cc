@@ -155,7 +155,10 @@ void PluginRunner::Fill(LifecycleEvent& event) {
   if (instance_ && context_.busy_until) event.busy_until = context_.busy_until(id_, snapshot_.incarnation);
   const bool drains = lifecycle_.drain_wished() || event.type == Type::kDrainRequested || event.drain;
   if (drains) event.holders = Holders();
-  if (event.type == Type::kTimer) event.keep = WouldBreak();
+  if (event.type == Type::kTimer) {
+    const absl::Status may_replace = context_.MayGoForward();
+    event.keep = may_replace.ok() ? WouldBreak() : std::string(MessageOf(may_replace));
+  }
   event.random = std::uniform_real_distribution<double>(0.0, 1.0)(random_);
 }
 
@@ -243,6 +246,10 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   }
   if (!config_.ok()) {
     failed.text = std::string(config_.status().message());
+    co_return failed;
+  }
+  if (const absl::Status forward = context_.MayGoForward(); !forward.ok()) {
+    failed.text = fmt::format("not launched: {}", MessageOf(forward));
     co_return failed;
   }
   const RunSlot slot = FreeSlot();

@@ -42,6 +42,11 @@ struct RunnerContext {
   PluginObserver& observer;
   EventLog& events;
   Registry& registry;
+  std::function<absl::Status()> may_go_forward;  // SupervisorOptions
+
+  [[nodiscard]] absl::Status MayGoForward() const {
+    return may_go_forward ? may_go_forward() : absl::OkStatus();
+  }
 };
 
 class PluginRunner final : public PluginOwner {

@@ -25,6 +25,10 @@ Awaitable<void> PluginRunner::BeginBeside(bool force) {
     Post(LifecycleEvent::Type::kSwapRequested, force);
     co_return;
   }
+  if (const absl::Status forward = context_.MayGoForward(); !forward.ok()) {
+    co_await FailAside(fmt::format("not launched: {}", MessageOf(forward)));
+    co_return;
+  }
   const PluginConfig next = WithOverride(swap_->file, swap_->override);
   const RunSlot slot = FreeSlot();
   InstanceLaunch launch{

@@ -47,6 +47,7 @@ Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadli
 
 Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<SwapOverride> override,
                                              bool accept_changes, bool force, TimePoint deadline) {
+  BERTH_CO_RETURN_IF_ERROR(Annotate(context_.MayGoForward(), fmt::format("swap plugin {}", id_)));
   if (swap_.has_value()) {
     co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
   }

@@ -58,7 +58,8 @@ class Supervisor::Impl {
                  .busy_until = std::move(options.busy_until),
                  .observer = observer,
                  .events = events,
-                 .registry = registry_},
+                 .registry = registry_,
+                 .may_go_forward = std::move(options.may_go_forward)},
         external_{.executor = executor,
                   .places = instances_.places,
                   .held_by = context_.held_by,
@@ -108,6 +109,7 @@ class Supervisor::Impl {
   }
 
   Awaitable<absl::StatusOr<ReloadReport>> Reload() {
+    BERTH_CO_RETURN_IF_ERROR(context_.MayGoForward());
     if (reload_) co_return absl::AbortedError("a reload is under way already");
     const auto reload = std::make_shared<ReloadRun>(instances_.executor);
     reload_ = reload;
@@ -134,6 +136,12 @@ class Supervisor::Impl {
         ids.empty() ? fmt::format("plugin {}: there are no plugins on this node", Printable(id, 128))
                     : fmt::format("plugin {}: no such plugin on this node; there are {}", Printable(id, 128),
                                   fmt::join(ids, ", ")));
+  }
+
+  // For what starts, replaces or swaps a plugin.
+  absl::StatusOr<PluginOwner*> FindToBegin(const std::string& id) const {
+    BERTH_RETURN_IF_ERROR(context_.MayGoForward());
+    return Find(id);
   }
 
   // Null where there is none.
@@ -275,7 +283,7 @@ Awaitable<absl::Status> Supervisor::Start() { return impl_->Start(); }
 Awaitable<void> Supervisor::Shutdown() { return impl_->Shutdown(); }
 
 Awaitable<absl::Status> Supervisor::StartPlugin(std::string id, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->FindToBegin(id));
   co_return co_await owner->Start(deadline);
 }
 
@@ -285,7 +293,7 @@ Awaitable<absl::Status> Supervisor::StopPlugin(std::string id, bool force, TimeP
 }
 
 Awaitable<absl::Status> Supervisor::RestartPlugin(std::string id, bool force, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->FindToBegin(id));
   co_return co_await owner->Restart(force, deadline);
 }
 
@@ -295,7 +303,7 @@ Awaitable<absl::Status> Supervisor::DrainPlugin(std::string id, TimePoint deadli
 }
 
 Awaitable<absl::Status> Supervisor::SwapPlugin(std::string id, SwapRequest request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->Find(id));
+  BERTH_CO_ASSIGN_OR_RETURN(PluginOwner* const owner, impl_->FindToBegin(id));
   co_return co_await owner->Swap(std::move(request), deadline);
 }
 

@@ -73,6 +73,9 @@ struct SupervisorOptions {
   std::string node_id;
   // Volumes held through a plugin: what StopPlugin refuses for, by name. Set by main (the mounter knows).
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
+  // UNAVAILABLE once berthd is being stopped: then no plugin is launched, replaced or swapped any more. Null:
+  // always OK.
+  std::function<absl::Status()> may_go_forward;
   // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
   std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
   // Set by main (the mounter knows). Unset: every plugin is taken to see the tree.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <thread>
 
 #include "base/unique_fd.h"
 #include "tests/harness/fault_plugin.h"
@@ -193,6 +195,53 @@ TEST_F(DeclaredNodeTest, AKilledBerthdComesBackToTheSameMounts) {
   node_.WaitReady("fault");
   WaitPublished(volume);
   EXPECT_EQ(publishes(), before);
+}
+
+TEST_F(DeclaredNodeTest, OnceAStopHasBegunNothingIsMountedAgain) {
+  FaultPlugin fault(node_);
+  fault.Write();
+  node_.Start();
+  node_.WaitReady("fault");
+  v1::CreateVolumeRequest create;
+  create.set_plugin_id("fault");
+  create.set_name("v");
+  const std::string volume = node_.CreateVolume(create);
+  create.set_name("slow");
+  const std::string slow = node_.CreateVolume(create);
+  Declare("data", volume, "", "fault");
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  const auto publishes = [&] {
+    return fault.Count([&](const FaultEvent& event) {
+      return event.event == "call" && event.rpc == "NodePublishVolume" && event.volume == volume;
+    });
+  };
+  const int64_t before = publishes();
+  // A call that hangs keeps the stop going for some seconds.
+  fault.Play({"rpc = \"NodePublishVolume\"\naction = \"hang\""});
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id("fault");
+  request.set_volume_id(slow);
+  request.set_consumer("job");
+  grpc::Status answer;
+  std::thread caller([&] {
+    std::string ignored;
+    answer = node_.TryPublish(request, &ignored);
+  });
+  fault.WaitActed("NodePublishVolume");
+  node_.BeginStop();
+  WaitFor("the stop to begin", [&] { return node_.log().find("stopping: ") != std::string::npos; });
+  EXPECT_EQ(umount2(target.c_str(), UMOUNT_NOFOLLOW), 0);
+  node_.AwaitStopped();
+  caller.join();
+  EXPECT_FALSE(answer.ok());
+  EXPECT_FALSE(Mounted(node_, target));
+  EXPECT_EQ(publishes(), before);
+  fault.Play();
+  node_.Start();
+  node_.WaitReady("fault");
+  WaitPublished(volume);
+  EXPECT_TRUE(Mounted(node_, target));
 }
 
 TEST_F(DeclaredNodeTest, FileThatWentWhileBerthdWasAwayIsReleasedAtTheStart) {

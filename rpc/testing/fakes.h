@@ -200,6 +200,7 @@ class FakeMounter : public Mounter {
   VolumeExplanation explanation;  // of every volume, but for its view
   std::vector<Finding> findings;
   std::vector<std::string> problems;
+  std::string leaving;  // why nothing goes forward any more
   std::vector<Origin> confirmed;
   std::vector<std::pair<Origin, std::string>> withheld;
   std::vector<std::string> ended_causes;
@@ -224,6 +225,10 @@ class FakeMounter : public Mounter {
 
   [[nodiscard]] Awaitable<absl::Status> Recover() override { co_return absl::OkStatus(); }
   [[nodiscard]] Awaitable<void> Shutdown(TimePoint) override { co_return; }
+  void Leave(std::string why) override { leaving = std::move(why); }
+  [[nodiscard]] absl::Status MayGoForward() const override {
+    return leaving.empty() ? absl::OkStatus() : absl::UnavailableError(leaving);
+  }
 
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Publish(PublishRequest request,
                                                                TimePoint deadline) override {

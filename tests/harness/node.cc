@@ -262,7 +262,13 @@ void Node::Kill() {
 }
 
 void Node::Stop() {
-  Require(kill(pid_, SIGTERM) == 0, "terminate berthd");
+  BeginStop();
+  AwaitStopped();
+}
+
+void Node::BeginStop() { Require(kill(pid_, SIGTERM) == 0, "terminate berthd"); }
+
+void Node::AwaitStopped() {
   const int status = WaitExit(std::exchange(pid_, -1), seconds(60));
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "wait status " << status;
   stub_.reset();

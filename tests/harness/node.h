@@ -62,6 +62,9 @@ class Node {
   void Kill();
   // SIGTERM, and waits for exit status 0.
   void Stop();
+  // The two halves of Stop.
+  void BeginStop();
+  void AwaitStopped();
   [[nodiscard]] bool running() const { return pid_ > 0; }
   // SIGHUP, and waits until berthd has told the service manager that it is done. Once ready.
   void Reload();
