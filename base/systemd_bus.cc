@@ -4,9 +4,11 @@
 #include <spdlog/spdlog.h>
 #include <systemd/sd-bus.h>
 #include <systemd/sd-daemon.h>
+#include <systemd/sd-login.h>
 
 #include <cctype>
 #include <csignal>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
@@ -185,6 +187,13 @@ Awaitable<absl::Status> SystemdBus::StopUnit(std::string name, TimePoint deadlin
   co_return co_await RunJob(session.get(), name, std::move(call), what, deadline);
 }
 
+Awaitable<absl::Status> SystemdBus::ReloadUnits(TimePoint deadline) const {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect(addresses_, deadline));
+  const std::string what = "ask systemd to read its units again";
+  BERTH_CO_ASSIGN_OR_RETURN(Message request, NewCall(session->bus(), kManager, "Reload"));
+  co_return (co_await session->Call(std::move(request), what, deadline)).status();
+}
+
 Awaitable<absl::Status> SystemdBus::KillUnit(std::string name, TimePoint deadline) const {
   BERTH_CO_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, co_await Connect(addresses_, deadline));
   const std::string what = fmt::format("kill {}", name);
@@ -192,6 +201,14 @@ Awaitable<absl::Status> SystemdBus::KillUnit(std::string name, TimePoint deadlin
   const int written = sd_bus_message_append(request.get(), "ssi", name.c_str(), "all", SIGKILL);
   if (written < 0) co_return BusStatus(written, what);
   co_return (co_await session->Call(std::move(request), what, deadline)).status();
+}
+
+std::string OwnServiceUnit() {
+  char* unit = nullptr;
+  if (sd_pid_get_unit(0, &unit) < 0) return "";
+  std::string name = unit;
+  free(unit);
+  return name.ends_with(".service") ? name : "";
 }
 
 Awaitable<bool> MachineIsStopping(TimePoint deadline) {

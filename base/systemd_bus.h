@@ -57,6 +57,8 @@ class SystemdBus {
   // Returns once it has been stopped, as its own settings have it; for no longer than `deadline`, which ends
   // the wait and not the stopping. NOT_FOUND: it is not loaded.
   [[nodiscard]] Awaitable<absl::Status> StopUnit(std::string name, TimePoint deadline) const;
+  // Reads all units and drop-ins again (systemctl daemon-reload), and returns once that is done.
+  [[nodiscard]] Awaitable<absl::Status> ReloadUnits(TimePoint deadline) const;
   // SIGKILL for all of its processes. Does not wait for their end.
   [[nodiscard]] Awaitable<absl::Status> KillUnit(std::string name, TimePoint deadline) const;
 
@@ -67,6 +69,9 @@ class SystemdBus {
 
   std::vector<Address> addresses_;
 };
+
+// The service that this process is part of: "berthd.service". Empty: it is part of none.
+[[nodiscard]] std::string OwnServiceUnit();
 
 // Whether systemd runs this machine and is shutting it down: what berthd asks when it is told to stop, for
 // volumes that are declared leave with the machine, and outlive a mere restart of berthd. False where that

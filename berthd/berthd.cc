@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/systemd_bus.h"
 #include "berthd/event_numbers.h"
+#include "berthd/mount_order.h"
 #include "berthd/version.h"
 #include "mounter/host_view.h"
 #include "mounter/mount_helper.h"
@@ -32,6 +33,7 @@ constexpr auto kStepsEndWithin = std::chrono::seconds(15);
 constexpr auto kLastMoments = std::chrono::seconds(1);
 // What berthd may take at a shutdown besides the time for the volumes.
 constexpr auto kStopsWithin = std::chrono::seconds(60);
+constexpr auto kUnitsOrderedWithin = std::chrono::seconds(30);
 constexpr const char* kStopping =
     "berthd is stopping, and begins nothing new; repeat the request once it is back";
 constexpr auto kSettingsReadWithin = std::chrono::seconds(30);
@@ -76,6 +78,13 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
 
   BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
+  // Before the tree is mounted, so that systemd makes its unit with it.
+  const absl::Status ordered =
+      co_await OrderMountUnits(config_.state_dir, Clock::now() + kUnitsOrderedWithin);
+  if (!ordered.ok()) {
+    SPDLOG_WARN("systemd may unmount volumes before it stops berthd: {}", MessageOf(ordered));
+  }
+
   MounterOptions mounter_options{
       .state_dir = config_.state_dir,
       .rpc_timeout = config_.volumes.rpc_timeout,

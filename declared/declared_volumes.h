@@ -9,7 +9,7 @@
 // A mere stop or restart of berthd leaves declared volumes as they are. When the machine is shut down
 // (MachineIsStopping, base/systemd_bus.h), whoever stops berthd awaits ReleaseAll, while the plugins are
 // still there. Nothing goes forward then (Mounter::Leave). systemd stops berthd before the scopes of its
-// plugins (their property Before=). A unit
+// plugins (their property Before=) and before it unmounts anything in the tree (berthd/mount_order.h). A unit
 // that needs a declared volume is ordered after berthd.service, and so stopped before it; since berthd is
 // ready before its plugins are, the mount may come a moment later, which such a unit waits for itself.
 //

@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
-#include <systemd/sd-login.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -279,15 +278,6 @@ class CgroupPlacer : public PlacerBase {
   std::string why_;  // not all
 };
 
-// Our own unit, if we are one: plugins are to end after it when the machine goes down.
-std::string OwnUnit() {
-  char* unit = nullptr;
-  if (sd_pid_get_unit(0, &unit) < 0) return "";
-  std::string name = unit;
-  free(unit);
-  return name.ends_with(".service") ? name : "";
-}
-
 // Where a cgroup may be made; the reason if nowhere.
 absl::StatusOr<std::string> OwnCgroup(const std::optional<CgroupMount>& mount) {
   if (!mount.has_value()) return absl::NotFoundError("no cgroup v2 hierarchy is mounted");
@@ -334,7 +324,8 @@ Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_execu
     const absl::StatusOr<std::string> version =
         co_await scopes->bus.Version(Clock::now() + kSystemdAnswersWithin);
     if (version.ok()) {
-      scopes->before = OwnUnit();
+      // Plugins are to end after berthd when the machine goes down.
+      scopes->before = OwnServiceUnit();
       if (mountinfo.ok()) scopes->enforceable = SystemdLimits(scopes->mount, *mountinfo);
       std::string description = fmt::format("systemd scopes (systemd {})", *version);
       if (!scopes->enforceable.all()) {
