@@ -85,7 +85,7 @@ std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files, const Plu
     const auto broken_owner = taken.find(id);
     if (broken_owner != taken.end()) {
       for (PluginFile* file : claimants) {
-        file->config = absl::InvalidArgumentError(fmt::format(
+        file->config = absl::AlreadyExistsError(fmt::format(
             "{}: id: \"{}\" is the id of the plugin of {}, which is wrong itself: correct or remove "
             "one of the two files",
             file->path, id, broken_owner->second));
@@ -99,13 +99,13 @@ std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files, const Plu
     for (PluginFile* file : claimants) {
       if (owner != claimants.end() && file == *owner) continue;
       if (owner != claimants.end()) {
-        file->config = absl::InvalidArgumentError(fmt::format(
+        file->config = absl::AlreadyExistsError(fmt::format(
             "{}: id: \"{}\" is the id of {} already, which keeps it; give each file an id of its own",
             file->path, id, (*owner)->path));
         continue;
       }
       const PluginFile* other = claimants[file == claimants.front() ? 1 : 0];
-      file->config = absl::InvalidArgumentError(fmt::format(
+      file->config = absl::AlreadyExistsError(fmt::format(
           "{}: id: \"{}\" is also the id of {}, and it is not known which of the two has the volumes "
           "of plugin {}: neither is used; remove one, or give it an id of its own",
           file->path, id, other->path, id));

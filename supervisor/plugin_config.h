@@ -142,6 +142,8 @@ using PluginFileOwners = std::map<std::string, std::string>;
 //   several do, and one of them is the owner      the owner has it; each other is broken
 //   several do, and the owner is not among them   all are broken: a guess could give the volumes of one
 //                                                 plugin to another
+//
+// The error of a file that may not have the id that it claims is ALREADY_EXISTS: the file itself is good.
 [[nodiscard]] std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files,
                                                       const PluginFileOwners& owners);
 

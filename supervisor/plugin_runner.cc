@@ -57,6 +57,7 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       second_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kSecond)),
       changed_(context.instances.executor),
       random_(std::random_device{}()) {
+  if (absl::IsAlreadyExists(file_.status())) contested_ = file_.status();
   snapshot_.id = id_;
   snapshot_.socket_path = PluginSocketPath(places(), id_);
   Publish();

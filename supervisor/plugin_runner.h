@@ -196,6 +196,7 @@ class PluginRunner final : public PluginOwner {
   RunnerContext& context_;
   const std::string id_;
   std::string config_file_;  // empty: there is none any more
+  absl::Status contested_;   // why the file may not be used, though it is good: another one claims its id
   // The file as it was read last, and what is launched: that with what a swap put over it.
   absl::StatusOr<PluginConfig> file_;
   absl::StatusOr<PluginConfig> config_;

@@ -70,6 +70,10 @@ Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(TimePoint deadl
   if (config_file_.empty()) {
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: its file is gone", id_));
   }
+  if (!contested_.ok()) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {}: {}; then reload", id_, MessageOf(contested_)));
+  }
   auto load = [path = config_file_, where = places()] { return LoadPluginFile(path, where); };
   absl::StatusOr<PluginConfig> config =
       co_await RunBlocking(fmt::format("read {}", config_file_), std::move(load), deadline);
@@ -220,6 +224,7 @@ Awaitable<absl::Status> PluginRunner::WaitServing(TimePoint deadline) {
 Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile file, TimePoint deadline) {
   if (file.path.empty()) co_return co_await FileGone(deadline);
   config_file_ = file.path;
+  contested_ = absl::IsAlreadyExists(file.config.status()) ? file.config.status() : absl::OkStatus();
   if (!file.config.ok()) {
     const std::string error(file.config.status().message());
     if (std::exchange(snapshot_.file_error, error) != error) Tell("plugin.file_broken", error);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -100,6 +101,10 @@ TEST_F(SupervisorTest, BrokenFilesAreFailedPluginsAndTheOthersRun) {
   WritePlugin("bad", "", "colour = \"red\"\n");
   WritePlugin("good");
   WritePlugin("twin", "", "id = \"good\"\n");
+  mkdir(temp_.Path("state").c_str(), 0755);
+  ASSERT_EQ(WritePluginFileOwners(PluginFileOwnersPath(temp_.Path("state")),
+                                  {{"good", temp_.Path("etc/plugins.d/good.toml")}}),
+            absl::OkStatus());
   node_->Start();
   node_->WaitRegistered("good");
   const PluginSnapshot bad = node_->WaitState("bad", PluginState::kFailed);
@@ -111,7 +116,22 @@ TEST_F(SupervisorTest, BrokenFilesAreFailedPluginsAndTheOthersRun) {
   EXPECT_THAT(std::string(node_->StartPlugin("bad").message()), HasSubstr("bad.toml:4: colour"));
   WritePlugin("bad");
   EXPECT_TRUE(node_->StartPlugin("bad").ok());
-  EXPECT_THAT(std::string(node_->StartPlugin("twin").message()), HasSubstr("berthd must be restarted"));
+  EXPECT_THAT(std::string(node_->StartPlugin("twin").message()), HasSubstr("is the id of"));
+}
+
+TEST_F(SupervisorTest, OfTwoFilesWithOneIdNeitherIsStartedByHandEither) {
+  WritePlugin("a", "", "id = \"nfs\"\n");
+  WritePlugin("b", "", "id = \"nfs\"\n");
+  node_->Start();
+  EXPECT_THAT(node_->WaitState("nfs", PluginState::kFailed).reason, HasSubstr("neither is used"));
+  for (const char* id : {"nfs", "b"}) {
+    const absl::Status status = node_->StartPlugin(id);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("then reload"));
+  }
+  temp_.Remove("etc/plugins.d/a.toml");
+  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload()).ok());
+  node_->WaitRegistered("nfs");
 }
 
 TEST_F(SupervisorTest, NoPluginDirectoryIsNoPlugins) {
