@@ -42,7 +42,8 @@ DeclaredKey KeyOf(const DeclaredUse& use) {
   return {use.request.plugin_id, use.request.volume_id, use.request.consumer, use.request.name};
 }
 
-absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory) {
+absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory,
+                                                            const std::set<std::string>& in_use) {
   const DirectoryStream stream(opendir(directory.c_str()));
   if (stream == nullptr) return ErrnoStatus(errno, fmt::format("read {}", directory));
   std::vector<std::string> names;
@@ -50,7 +51,11 @@ absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& d
     const std::string_view name = entry->d_name;
     if (name.ends_with(".toml") && !name.starts_with('.')) names.emplace_back(name);
   }
-  std::sort(names.begin(), names.end());
+  // Who comes first keeps what two files declare.
+  std::ranges::sort(names, [&in_use](const std::string& a, const std::string& b) {
+    return std::pair(!in_use.contains(a), std::string_view(a)) <
+           std::pair(!in_use.contains(b), std::string_view(b));
+  });
 
   std::vector<DeclaredFile> files;
   std::map<DeclaredKey, std::string> first;
@@ -74,6 +79,7 @@ absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& d
     }
     files.push_back(std::move(file));
   }
+  std::ranges::sort(files, {}, &DeclaredFile::name);
   return files;
 }
 

@@ -6,6 +6,7 @@
 #include <absl/status/statusor.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,11 @@ struct DeclaredFile {
 // Files there may be; those beyond are broken.
 inline constexpr size_t kDeclaredFilesLimit = 4096;
 
-// Every *.toml in `directory`, by its name. Of two files that declare the same use the second one is broken.
-// NOT_FOUND: there is no such directory; other errors: it cannot be read.
-[[nodiscard]] absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory);
+// Every *.toml in `directory`, by its name. Of two files that declare the same use one is broken: not the one
+// among `in_use`, the names of the files whose volumes are here; else the second by name. NOT_FOUND: there is
+// no such directory; other errors: it cannot be read.
+[[nodiscard]] absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(
+    const std::string& directory, const std::set<std::string>& in_use = {});
 
 [[nodiscard]] DeclaredKey KeyOf(const DeclaredUse& use);
 

@@ -69,6 +69,19 @@ TEST_F(DeclaredFilesTest, TwoFilesCannotDeclareTheSameUse) {
   EXPECT_TRUE(files[2].use.ok());
 }
 
+// A copy of a file whose name sorts first.
+TEST_F(DeclaredFilesTest, OfTwoFilesThatDeclareTheSameUseTheOneInUseKeepsIt) {
+  dir_.Write("db-test.toml", "plugin = \"nfs\"\nvolume = \"v1\"\nconsumer = \"db\"\nreadonly = true\n");
+  dir_.Write("db.toml", "plugin = \"nfs\"\nvolume = \"v1\"\nconsumer = \"db\"\n");
+  const auto files = ReadDeclaredFiles(dir_.path(), {"db.toml", "gone.toml"});
+  ASSERT_TRUE(files.ok()) << files.status();
+  ASSERT_EQ(files->size(), 2);
+  EXPECT_EQ((*files)[0].name, "db-test.toml");
+  EXPECT_THAT(std::string(MessageOf((*files)[0].use.status())),
+              AllOf(HasSubstr("db-test.toml"), HasSubstr("db.toml declares the same volume")));
+  EXPECT_TRUE((*files)[1].use.ok()) << (*files)[1].use.status();
+}
+
 TEST_F(DeclaredFilesTest, MissingDirectoryIsTold) {
   EXPECT_TRUE(absl::IsNotFound(ReadDeclaredFiles(dir_.Path("none")).status()));
 }

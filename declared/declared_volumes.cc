@@ -80,7 +80,7 @@ class DeclaredVolumes::Impl {
     }
     problems_ = std::move(loaded->unreadable);
     absl::StatusOr<std::vector<DeclaredFile>> files =
-        co_await ReadFiles(!loaded->owed.empty(), Clock::now() + kReadWithin);
+        co_await ReadFiles(FilesOf(loaded->owed), Clock::now() + kReadWithin);
     const bool known = files.ok();
     if (known) {
       [[maybe_unused]] const DeclaredReload first = TakeIn(*std::move(files), &set_);
@@ -100,7 +100,7 @@ class DeclaredVolumes::Impl {
     if (final_ || !started_) co_return absl::UnavailableError("declared volumes are not managed now");
     if (reloading_) co_return absl::AbortedError("a reload of the declared volumes is under way");
     const Flag reloading(&reloading_);
-    absl::StatusOr<std::vector<DeclaredFile>> files = co_await ReadFiles(!entries_.empty(), deadline);
+    absl::StatusOr<std::vector<DeclaredFile>> files = co_await ReadFiles(FilesInUse(), deadline);
     if (!files.ok()) {
       directory_problem_ =
           fmt::format("declared volumes are left as they are: {}", MessageOf(files.status()));
@@ -198,14 +198,31 @@ class DeclaredVolumes::Impl {
   };
 
   // A directory that is missing declares nothing; but it takes back nothing either.
-  Awaitable<absl::StatusOr<std::vector<DeclaredFile>>> ReadFiles(bool owes, TimePoint deadline) {
-    auto read = [directory = directory_] { return ReadDeclaredFiles(directory); };
+  // `in_use`: the files whose volumes are here; empty where there are none.
+  Awaitable<absl::StatusOr<std::vector<DeclaredFile>>> ReadFiles(std::set<std::string> in_use,
+                                                                 TimePoint deadline) {
+    const bool owes = !in_use.empty();
+    auto read = [directory = directory_, in_use = std::move(in_use)] {
+      return ReadDeclaredFiles(directory, in_use);
+    };
     absl::StatusOr<std::vector<DeclaredFile>> files =
         co_await RunBlocking(fmt::format("read {}", directory_), std::move(read), deadline);
     if (absl::IsNotFound(files.status()) && set_.files.empty() && !owes && !OwesUnnoted()) {
       co_return std::vector<DeclaredFile>{};
     }
     co_return files;
+  }
+
+  static std::set<std::string> FilesOf(const std::vector<Obligation>& owed) {
+    std::set<std::string> files;
+    for (const Obligation& obligation : owed) files.insert(obligation.file);
+    return files;
+  }
+
+  [[nodiscard]] std::set<std::string> FilesInUse() const {
+    std::set<std::string> files;
+    for (const auto& [key, entry] : entries_) files.insert(entry->file);
+    return files;
   }
 
   // The mounter has publications that files declared.
