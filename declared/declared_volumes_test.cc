@@ -19,6 +19,7 @@
 namespace berth {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -488,6 +489,25 @@ TEST_F(DeclaredVolumesTest, WhatDoesNotLeaveIsCounted) {
   ASSERT_TRUE(Becomes("data", "published"));
   EXPECT_EQ(loop_.Run(declared_->ReleaseAll(Clock::now() + std::chrono::milliseconds(300))), 1);
   EXPECT_EQ(Notes(), 1);
+  std::string reported;
+  for (const Event& event : events_.After(0, 10'000).events) {
+    if (event.type == "volume.not_released") reported = event.message;
+  }
+  EXPECT_THAT(reported,
+              AllOf(HasSubstr("declared in data.toml"), HasSubstr("detaching"), HasSubstr("what node?")));
+}
+
+// Mounter::Leave, without a release: a mere stop of berthd.
+TEST_F(DeclaredVolumesTest, OnceAStopHasBegunNothingIsPublishedOrAttached) {
+  NeedAttach();
+  Begin();
+  books_.Leave("berthd is stopping");
+  Declare("data", "v1");
+  Reload();
+  ASSERT_TRUE(Becomes("data", "waiting"));
+  EXPECT_THAT(books_.volumes, IsEmpty());
+  EXPECT_EQ(Notes(), 0);
+  EXPECT_EQ(plugin_.Calls("ControllerPublishVolume"), 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/unknown_field_set.h>
 
+#include <set>
 #include <thread>
 
 #include "rpc/testing/controller_calls_fixture.h"
@@ -105,6 +106,26 @@ TEST_F(ControllerCallsTest, WhatIsRefusedNeverLeaves) {
   EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(-1)).outcome, v1::OUTCOME_RETRY);
   EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 0);
   EXPECT_EQ(fake_->Calls("ControllerGetVolume"), 0);
+}
+
+TEST_F(ControllerCallsTest, OnceAStopHasBegunNothingIsChangedButForADetach) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  mounter_.leaving = "berthd is stopping";
+  const std::set<v1::ControllerCall::RequestCase> go_on = {
+      Kind::kDetach,      Kind::kValidate,      Kind::kList,        Kind::kGet,
+      Kind::kGetCapacity, Kind::kListSnapshots, Kind::kGetSnapshot, Kind::kGetGroupSnapshot};
+  for (const auto& [call, capability] : EveryControllerCall()) {
+    const Result result = Do(call);
+    if (go_on.contains(call.request_case())) {
+      EXPECT_TRUE(result.status.ok()) << result.status << call.ShortDebugString();
+      continue;
+    }
+    EXPECT_EQ(result.status.code(), absl::StatusCode::kUnavailable) << call.ShortDebugString();
+    EXPECT_EQ(result.outcome, v1::OUTCOME_RETRY) << call.ShortDebugString();
+  }
+  EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 0);
+  EXPECT_EQ(fake_->Calls("CreateVolume"), 0);
 }
 
 TEST_F(ControllerCallsTest, AbortedAndUnavailableAreTriedAgain) {

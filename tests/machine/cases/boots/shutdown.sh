@@ -12,7 +12,7 @@ readonly UNIT_DIR=/etc/systemd/system
 mounted() { mountpoint -q "$1"; }
 published() { [[ $(volume_value "$1" .state) == PUBLISHED ]]; }
 active() { systemctl is-active "$1"; }
-mount_units() { systemctl list-units --all --plain --no-legend -t mount | awk '{ print $1 }' | grep -- "$1"; }
+mount_units() { systemctl list-units --all --plain --no-legend -t mount | awk '{ print $1 }' | grep -F -- "$1"; }
 
 # declare_volume NAME: a declared ext4 image, and another one that a caller publishes, which a shutdown leaves to
 # systemd. Sets TARGET, the declared one's, and TREE, the tree that it lies in.
@@ -47,35 +47,33 @@ UNIT
 # Every mount unit of the tree is stopped after berthd.
 check_order() {
   local unit names
-  names=$(mount_units "^$(systemd-escape --path "$TREE")" | sort)
+  names=$(mount_units "$(systemd-escape --path "$TREE")" | sort)
   (($(wc -l <<<"$names") >= 3)) || fail "there are not three mounts in the tree: $names"
   for unit in $names; do
     expect_match "the order of $unit" "$(systemctl show -P Before "$unit")" '\bberthd\.service\b'
   done
 }
 
-# What was said in the last boot, in order.
-last_boot() { journalctl -b -1 --no-pager -o short-monotonic; }
-# line PATTERN: the number of its first line in $END from where berthd stops.
-line() { tail -n "+$FROM" <<<"$END" | grep -nE -m 1 "$1" | cut -d: -f1 || true; }
-seconds_of() { tail -n "+$FROM" <<<"$END" | grep -E -m 1 "$1" | sed -n "s/^\[ *\([0-9]*\)\..*/\1/p" || true; }
+# line PATTERN: the number of the first line in $END that matches; seconds_of PATTERN: when it was written.
+line() { grep -nE -m 1 "$1" <<<"$END" | cut -d: -f1 || true; }
+seconds_of() { grep -E -m 1 "$1" <<<"$END" | sed -n 's/^\[ *\([0-9]*\)\..*/\1/p' || true; }
 
 # check_end TREE: berthd had ended before the first mount of the tree was taken away, and mounted nothing.
 check_end() {
   local ended unmounting
-  END=$(last_boot)
-  FROM=$(grep -n 'stopping: Terminated' <<<"$END" | tail -n 1 | cut -d: -f1)
-  [[ -n $FROM ]] || fail "berthd was not stopped in order: $(tail -n 30 <<<"$END")"
-  ended=$(line 'berthd\.service: Deactivated|Stopped.*berthd\.service')
-  [[ -n $ended ]] || fail "berthd has not ended: $(tail -n "+$FROM" <<<"$END")"
-  # What a caller published stays for systemd to unmount.
-  unmounting=$(line "(Unmounting|Unmounted).*$1/")
-  [[ -n $unmounting ]] || fail "systemd has unmounted nothing: $(tail -n "+$FROM" <<<"$END" | head -n 60)"
-  ((unmounting > ended)) ||
-    fail "systemd unmounted before berthd had ended: $(tail -n "+$FROM" <<<"$END" | head -n 60)"
-  ! tail -n "+$FROM" <<<"$END" | grep -E 'volume\.(published|staged|remounted)|mounting it again' ||
-    fail 'something was mounted once the shutdown had begun'
-  TOOK=$(($(seconds_of 'berthd\.service: Deactivated|Stopped.*berthd\.service') - $(seconds_of 'stopping: Terminated')))
+  # What was said in the last boot, in order, from where berthd began to stop.
+  END=$(journalctl -b -1 --no-pager -o short-monotonic |
+    awk '/stopping: Terminated/ { said = "" } { said = said $0 "\n" } END { printf "%s", said }')
+  [[ $END == *'stopping: Terminated'* ]] || fail "berthd was not stopped in order: ${END: -3000}"
+  ended=$(line 'berthd\.service: Deactivated')
+  [[ -n $ended ]] || fail "berthd has not ended: $END"
+  # "Unmounting" is systemd's own doing. What a caller published stays for it.
+  unmounting=$(line "Unmounting .*$1/")
+  [[ -n $unmounting ]] || fail "systemd has unmounted nothing: $END"
+  ((unmounting > ended)) || fail "systemd unmounted before berthd had ended: $END"
+  ! grep -E 'volume\.(published|staged|remounted|lost)|mounting it again' <<<"$END" ||
+    fail 'something was mounted, or lost, once the shutdown had begun'
+  TOOK=$(($(seconds_of 'berthd\.service: Deactivated') - $(seconds_of 'stopping: Terminated')))
   echo "    berthd took $TOOK s to stop"
 }
 
@@ -155,7 +153,7 @@ TOML
     read -r tree target </var/lib/case-tree
     check_end "$tree"
     ((TOOK <= 10)) || fail "a plugin that hangs delayed the end of berthd by $TOOK s"
-    expect_match 'what berthd said of it' "$(tail -n "+$FROM" <<<"$END")" \
+    expect_match 'what berthd said of it' "$END" \
       'volume\.not_released.*three\.toml.*NodeUnpublishVolume'
     : >/var/lib/case-script.toml
     eventually 180 mounted "$target"
