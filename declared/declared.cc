@@ -125,10 +125,21 @@ DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, Ti
     if (step.state == "releasing") step.state = "releasing: its file was changed";
     return step;
   }
-  if (entry.was_published && !facts.publication.has_value()) {
-    return Wait("waiting: released, by hand or as its consumer ended; a reload publishes it again");
+  const bool released = IsReleased(entry, facts);
+  const std::string noted = entry.owed.has_value() ? entry.owed->released_in_boot : "";
+  if (entry.owed.has_value() && noted != (released ? entry.boot_id : "")) {
+    return Do(DeclaredAction::kNoteRelease, released ? "released" : "publishing", entry, now);
   }
+  if (released)
+    return Wait("waiting: released, by hand or as its consumer ended; a reload publishes it again");
   return Bring(entry, *entry.use, facts, now);
+}
+
+bool IsReleased(const DeclaredEntry& entry, const DeclaredFacts& facts) {
+  if (facts.declared && facts.publication == PublicationState::kPublished) return false;
+  if (entry.released) return true;
+  const bool gone = !facts.publication.has_value() || (facts.declared && facts.leaving);
+  return entry.was_published && gone;
 }
 
 Duration RetryPause(int failures, double chance) {

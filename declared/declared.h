@@ -6,6 +6,7 @@
 //   file appears → remember (durably: from here on it is owed) → attach → publish → published
 //   file goes    → unpublish → detach → forget
 //   file changes in what a mount is made from: as if it went, and appeared anew
+//   released by hand, or its consumer ended → noted; stays released until a reload or the next boot
 //   file breaks  → left as it is
 //
 // Attach and detach only where the plugin's controller attaches volumes to nodes, or the file says so. A
@@ -53,6 +54,8 @@ struct Obligation {
   // It has succeeded, with this.
   std::optional<std::map<std::string, std::string>> publish_context;
   SecretsReference secrets_reference;  // for the way back
+  // The boot in which it was released by hand, or since its consumer ended. Empty: it was not.
+  std::string released_in_boot = {};
 
   bool operator==(const Obligation&) const = default;
 };
@@ -66,9 +69,12 @@ struct DeclaredEntry {
   Will will = Will::kWanted;
   std::optional<DeclaredUse> use;  // of kWanted
   std::optional<Obligation> owed;
-  // It was published since it was last declared: where it is not any more, somebody has released it, or its
-  // consumer has ended, and it is left alone until it is declared anew.
+  // It was published since it was last requested. Where it is not any more, or is being unpublished, somebody
+  // has released it, or its consumer has ended.
   bool was_published = false;
+  // Somebody has released it, or its consumer has ended: it stays released until a reload requests it.
+  bool released = false;
+  std::string boot_id;  // of this boot
   // Its file says something new that takes no new mount: the mounter is told once.
   bool tell_anew = false;
   // Not before then, after a failure.
@@ -89,6 +95,7 @@ struct DeclaredFacts {
 
   // What the mounter has of this use, and whether a file declared it.
   std::optional<PublicationState> publication;
+  bool leaving = false;  // it is being unpublished, and not to be mounted again
   bool declared = false;
   std::string held;  // why the mounter waits with it
   // What else is held of the volume on this node, for people.
@@ -99,15 +106,16 @@ struct DeclaredFacts {
 };
 
 enum class DeclaredAction {
-  kNothing,    // it is as it should be
-  kWait,       // for something to change, or for the time in the step
-  kRemember,   // note durably that it is owed
-  kAttach,     // ControllerPublishVolume
-  kPublish,    // the mounter's
-  kUnpublish,  // the mounter's
-  kDetach,     // ControllerUnpublishVolume
-  kForget,     // nothing is owed any more: away with the note
-  kGone,       // there is nothing left of it
+  kNothing,      // it is as it should be
+  kWait,         // for something to change, or for the time in the step
+  kRemember,     // note durably that it is owed
+  kNoteRelease,  // note durably whether it was released by hand
+  kAttach,       // ControllerPublishVolume
+  kPublish,      // the mounter's
+  kUnpublish,    // the mounter's
+  kDetach,       // ControllerUnpublishVolume
+  kForget,       // nothing is owed any more: away with the note
+  kGone,         // there is nothing left of it
 };
 
 struct DeclaredStep {
@@ -119,6 +127,9 @@ struct DeclaredStep {
 };
 
 [[nodiscard]] DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, TimePoint now);
+
+// Whether it is released, or being released, although its file wants it published.
+[[nodiscard]] bool IsReleased(const DeclaredEntry& entry, const DeclaredFacts& facts);
 
 // How long to wait after the `failures`th failure in a row, `chance` from 0 to 1: 1 s, doubled up to two
 // minutes, and within it at random between half and all of it.

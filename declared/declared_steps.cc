@@ -58,6 +58,7 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
     for (const PublicationView& publication : view->publications) {
       if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
         facts.publication = publication.state;
+        facts.leaving = publication.state == PublicationState::kUnpublishing && !publication.again;
         facts.declared = publication.origin == Origin::kDeclared;
         facts.held = publication.held;
       } else {
@@ -106,6 +107,8 @@ Awaitable<absl::Status> DeclaredSteps::Perform(std::shared_ptr<DeclaredUseState>
       break;
     case DeclaredAction::kRemember:
       co_return co_await Remember(entry);
+    case DeclaredAction::kNoteRelease:
+      co_return co_await NoteRelease(entry);
     case DeclaredAction::kAttach:
       co_return co_await Attach(entry);
     case DeclaredAction::kPublish:
@@ -142,12 +145,24 @@ Awaitable<absl::Status> DeclaredSteps::Remember(std::shared_ptr<DeclaredUseState
   co_return absl::OkStatus();
 }
 
+Awaitable<absl::Status> DeclaredSteps::NoteRelease(std::shared_ptr<DeclaredUseState> entry) {
+  if (!entry->state.owed.has_value()) co_return absl::OkStatus();
+  Obligation owed = *entry->state.owed;
+  // As it is now, and remembered: what is seen of the mounter's books may change while it is written.
+  entry->state.released = IsReleased(entry->state, Gather(*entry));
+  owed.released_in_boot = entry->state.released ? entry->state.boot_id : "";
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+  entry->state.owed = std::move(owed);
+  co_return absl::OkStatus();
+}
+
 Awaitable<absl::Status> DeclaredSteps::Forget(std::shared_ptr<DeclaredUseState> entry) {
   auto remove = [obligations = obligations_, key = entry->key] { return obligations.Remove(key); };
   BERTH_CO_RETURN_IF_ERROR(
       co_await RunBlocking("forget a declared volume", std::move(remove), Clock::now() + kNoteWithin));
   entry->state.owed.reset();
   entry->state.was_published = false;
+  entry->state.released = false;
   co_return absl::OkStatus();
 }
 
@@ -243,6 +258,8 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
                 Printable(entry->key.volume_id, 256));
     co_return absl::OkStatus();
   }
+  // Where it is gone by now, somebody has released it.
+  if (done.ok()) entry->state.was_published = true;
   co_return done;
 }
 

@@ -73,6 +73,7 @@ class DeclaredSteps {
  private:
   [[nodiscard]] Awaitable<absl::Status> Write(Obligation obligation);
   [[nodiscard]] Awaitable<absl::Status> Remember(std::shared_ptr<DeclaredUseState> entry);
+  [[nodiscard]] Awaitable<absl::Status> NoteRelease(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Forget(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Attach(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Detach(std::shared_ptr<DeclaredUseState> entry);

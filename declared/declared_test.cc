@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -224,6 +225,71 @@ TEST(DeclaredTest, TheWayThereAndBack) {
     }
     EXPECT_EQ(NextStep(later, row.facts, later.not_before), step) << row.what;
   }
+}
+
+// What each event makes of a use that its file wants, wherever it stands.
+TEST(DeclaredTest, Fault45ReleasedByHandItStaysReleasedUntilItIsRequested) {
+  constexpr const char* kBoot = "boot-2";
+  struct Place {
+    std::string what;
+    DeclaredFacts facts;
+  };
+  const auto facts = [](std::optional<PublicationState> state, bool leaving) {
+    DeclaredFacts made = Ready();
+    made.publication = state;
+    made.declared = state.has_value();
+    made.leaving = leaving;
+    return made;
+  };
+  const std::vector<Place> places = {
+      {"absent", facts(std::nullopt, false)},
+      {"publishing", facts(PublicationState::kPublishing, false)},
+      {"published", facts(PublicationState::kPublished, false)},
+      {"leaving", facts(PublicationState::kUnpublishing, true)},
+      {"being repaired", facts(PublicationState::kUnpublishing, false)},
+  };
+  for (const Place& place : places) {
+    for (const bool was_published : {false, true}) {
+      for (const bool released : {false, true}) {
+        for (const std::string noted : {"", "boot-1", kBoot}) {
+          DeclaredEntry entry = WantedAndOwed();
+          entry.boot_id = kBoot;
+          entry.was_published = was_published;
+          entry.released = released;
+          entry.owed->released_in_boot = noted;
+          const std::string what = place.what + (was_published ? ", was published" : "") +
+                                   (released ? ", released" : "") + ", noted: " + noted;
+          const bool gone = place.what == "absent" || place.what == "leaving";
+          const bool stays = place.what != "published" && (released || (was_published && gone));
+          EXPECT_EQ(IsReleased(entry, place.facts), stays) << what;
+          const DeclaredStep step = NextStep(entry, place.facts, kNow);
+          if (noted != (stays ? kBoot : "")) {
+            EXPECT_EQ(step.action, Action::kNoteRelease) << what;
+            continue;
+          }
+          if (stays) {
+            EXPECT_EQ(step.action, Action::kWait) << what;
+            EXPECT_THAT(step.state, HasSubstr("released, by hand")) << what;
+          } else {
+            EXPECT_EQ(step.action, place.what == "published" ? Action::kNothing : Action::kPublish) << what;
+          }
+        }
+      }
+    }
+  }
+  // Somebody else's of the same name is not its release.
+  DeclaredEntry entry = WantedAndOwed();
+  entry.was_published = true;
+  DeclaredFacts others = facts(PublicationState::kUnpublishing, true);
+  others.declared = false;
+  EXPECT_FALSE(IsReleased(entry, others));
+  // Its file goes, or says another mount: that needs no reload of its own.
+  entry.released = true;
+  entry.owed->mount_digest = "x";
+  EXPECT_EQ(NextStep(entry, facts(std::nullopt, false), kNow).action, Action::kForget);
+  DeclaredEntry withdrawn = Withdrawn();
+  withdrawn.released = true;
+  EXPECT_EQ(NextStep(withdrawn, facts(std::nullopt, false), kNow).action, Action::kForget);
 }
 
 TEST(DeclaredTest, DigestTellsWhatTakesAnotherMount) {

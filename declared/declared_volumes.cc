@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/blocking.h"
+#include "base/process.h"
 #include "base/status.h"
 #include "declared/declared.h"
 #include "declared/declared_files.h"
@@ -32,6 +33,7 @@ std::string_view ActionName(DeclaredAction action) {
     case DeclaredAction::kGone:
       return "";
     case DeclaredAction::kRemember:
+    case DeclaredAction::kNoteRelease:
     case DeclaredAction::kForget:
       return "note";
     case DeclaredAction::kAttach:
@@ -100,6 +102,11 @@ class DeclaredVolumes::Impl {
     if (final_ || !started_) co_return absl::UnavailableError("declared volumes are not managed now");
     if (reloading_) co_return absl::AbortedError("a reload of the declared volumes is under way");
     const Flag reloading(&reloading_);
+    // What is released while the files are read was released after this request: it stays released.
+    std::vector<std::shared_ptr<Entry>> requested;
+    for (const auto& [key, entry] : entries_) {
+      if (IsReleased(entry->state, Gather(*entry))) requested.push_back(entry);
+    }
     absl::StatusOr<std::vector<DeclaredFile>> files = co_await ReadFiles(FilesInUse(), deadline);
     if (!files.ok()) {
       directory_problem_ =
@@ -111,9 +118,30 @@ class DeclaredVolumes::Impl {
     DeclaredReload report = TakeIn(*std::move(files), &set_);
     Tell("volume.declared", report.declared, "is declared");
     Tell("volume.withdrawn", report.withdrawn, "is not declared any more");
-    for (const auto& [key, entry] : entries_) entry->state.was_published = false;
+    for (const auto& entry : requested) {
+      entry->state.was_published = false;
+      entry->state.released = false;
+      entry->state.not_before = TimePoint{};
+      entry->last_done.reset();
+    }
     Apply();
     co_return report;
+  }
+
+  void OnUnpublish(const UnpublishRequest& request) {
+    for (const auto& [key, entry] : entries_) {
+      const bool concerns =
+          key.consumer == request.consumer && (request.all_names || key.name == request.name);
+      std::string why;
+      if (key.volume_id != request.volume_id || !concerns) continue;
+      if (entry->state.will != DeclaredEntry::Will::kWanted) continue;
+      if (steps_.PluginIdOf(*entry, &why) != request.plugin_id) continue;
+      // What is under way for it ends, and its release is noted.
+      entry->state.released = true;
+      entry->state.not_before = TimePoint{};
+      ++entry->will_version;
+      entry->Wake();
+    }
   }
 
   std::vector<DeclaredView> List() const {
@@ -241,6 +269,7 @@ class DeclaredVolumes::Impl {
       entry.file = obligation.file;
       entry.state.will = files_known && !Broken(obligation.file) ? DeclaredEntry::Will::kWithdrawn
                                                                  : DeclaredEntry::Will::kKept;
+      entry.state.released = obligation.released_in_boot == entry.state.boot_id;
       entry.state.owed = std::move(obligation);
     }
     // What was declared, and whose note was lost, is let go like any other whose file has gone.
@@ -277,6 +306,7 @@ class DeclaredVolumes::Impl {
       entry = std::make_shared<Entry>(executor_);
       entry->key = key;
       entry->state.will = DeclaredEntry::Will::kWithdrawn;
+      entry->state.boot_id = boot_id_;
     }
     return *entry;
   }
@@ -409,6 +439,7 @@ class DeclaredVolumes::Impl {
       if (action == DeclaredAction::kNothing || action == DeclaredAction::kWait) {
         if (action == DeclaredAction::kNothing) {
           entry->state.was_published = true;
+          entry->state.released = false;  // an unpublish that was asked for was not begun
           entry->failures = 0;
           entry->last_error.clear();
           entry->last_done.reset();
@@ -462,6 +493,7 @@ class DeclaredVolumes::Impl {
   std::map<DeclaredKey, std::shared_ptr<Entry>> entries_;
   std::vector<std::string> problems_;
   std::string directory_problem_;
+  const std::string boot_id_ = BootId();
   bool started_ = false;
   bool reloading_ = false;
   bool final_ = false;
@@ -480,6 +512,7 @@ DeclaredVolumes::~DeclaredVolumes() = default;
 
 Awaitable<absl::Status> DeclaredVolumes::Start() { return impl_->Start(); }
 std::vector<DeclaredView> DeclaredVolumes::List() const { return impl_->List(); }
+void DeclaredVolumes::OnUnpublish(const UnpublishRequest& request) { impl_->OnUnpublish(request); }
 Awaitable<absl::StatusOr<DeclaredReload>> DeclaredVolumes::Reload(TimePoint deadline) {
   return impl_->Reload(deadline);
 }

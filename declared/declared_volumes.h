@@ -54,6 +54,7 @@ class DeclaredVolumes final : public DeclaredDirectory {
 
   // DeclaredDirectory.
   [[nodiscard]] std::vector<DeclaredView> List() const override;
+  void OnUnpublish(const UnpublishRequest& request) override;
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint deadline) override;
   // What an operator should look at, a sentence each.
   [[nodiscard]] std::vector<std::string> Problems() const override;

@@ -154,6 +154,19 @@ class DeclaredVolumesTest : public testing::Test {
     loop_.RunVoid(declared_->Shutdown());
     declared_.reset();
   }
+  static UnpublishRequest ByHand(const std::string& volume, const std::string& consumer) {
+    return {.plugin_id = "nfs", .volume_id = volume, .consumer = consumer};
+  }
+  // Whoever keeps a volume is woken many times.
+  void LetEventsPass() {
+    for (int i = 0; i < 10; ++i) {
+      books_.Tell("v1");
+      Spin();
+    }
+  }
+  void Spin() {
+    EXPECT_FALSE(loop_.RunUntil([] { return false; }, std::chrono::milliseconds(10)));
+  }
   DeclaredReload Reload() {
     auto report = loop_.Run(declared_->Reload(Clock::now() + std::chrono::seconds(15)));
     EXPECT_TRUE(report.ok()) << report.status();
@@ -455,6 +468,108 @@ TEST_F(DeclaredVolumesTest, ReleasedByHandItStaysAwayUntilAReload) {
   ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
   EXPECT_EQ(books_.calls.size(), 1);
   Reload();
+  EXPECT_TRUE(Becomes("data", "published"));
+  EXPECT_EQ(books_.calls.size(), 2);
+}
+
+// It takes the plugin its time, and whatever happens to the volume meanwhile wakes whoever keeps it.
+TEST_F(DeclaredVolumesTest, Fault45AnEventInTheMiddleOfARelease) {
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
+  books_.Tell("v1");
+  ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
+  books_.Remove("v1", "declared/data");
+  books_.Tell("v1");
+  LetEventsPass();
+  EXPECT_EQ(books_.calls.size(), 1);
+  Reload();
+  EXPECT_TRUE(Becomes("data", "published"));
+}
+
+TEST_F(DeclaredVolumesTest, ARepairIsNoRelease) {
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
+  books_.volumes[0].publications[0].again = true;
+  books_.Tell("v1");
+  ASSERT_TRUE(loop_.RunUntil([&] { return books_.calls.size() > 1; })) << "joined";
+}
+
+TEST_F(DeclaredVolumesTest, Fault45WhatIsReleasedWhileItIsPublishedStaysReleased) {
+  books_.hangs = true;
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(loop_.RunUntil([&] { return books_.calls.size() == 1; }));
+  declared_->OnUnpublish(ByHand("v1", "declared/other"));
+  LetEventsPass();
+  EXPECT_EQ(StateOf("data"), "publishing") << "it was another's";
+  declared_->OnUnpublish(ByHand("v1", "declared/data"));
+  ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
+  books_.Go();
+  LetEventsPass();
+  EXPECT_EQ(books_.calls.size(), 1);
+}
+
+TEST_F(DeclaredVolumesTest, AnUnpublishThatIsNotBegunReleasesNothing) {
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  declared_->OnUnpublish(ByHand("v1", "declared/data"));
+  LetEventsPass();
+  EXPECT_EQ(StateOf("data"), "published") << "its consumer was waited for in vain, say";
+  End();
+  Begin();
+  EXPECT_TRUE(Becomes("data", "published"));
+  EXPECT_EQ(books_.calls.size(), 1);
+}
+
+TEST_F(DeclaredVolumesTest, Fault45AReloadInTheMiddle) {
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  // Requested before the release, and done after it.
+  Spin();
+  const auto reload = loop_.Start(declared_->Reload(Clock::now() + std::chrono::seconds(15)));
+  int handlers = 0;
+  ASSERT_TRUE(loop_.RunUntil([&] { return handlers++ > 0; }));
+  ASSERT_FALSE(reload->has_value()) << "the files are being read";
+  declared_->OnUnpublish(ByHand("v1", "declared/data"));
+  books_.Remove("v1", "declared/data");
+  ASSERT_TRUE(loop_.RunUntil([&] { return reload->has_value(); }));
+  ASSERT_TRUE((*reload)->ok()) << (*reload)->status();
+  ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
+  LetEventsPass();
+  EXPECT_EQ(books_.calls.size(), 1);
+  // Requested while it is being released: it is published once that is done.
+  Reload();
+  ASSERT_TRUE(Becomes("data", "published"));
+  books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
+  declared_->OnUnpublish(ByHand("v1", "declared/data"));
+  Reload();
+  ASSERT_TRUE(loop_.RunUntil([&] { return books_.calls.size() == 3; }));
+}
+
+TEST_F(DeclaredVolumesTest, Fault45ItStaysReleasedOverARestartOfBerthd) {
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  declared_->OnUnpublish(ByHand("v1", "declared/data"));
+  books_.Remove("v1", "declared/data");
+  ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
+  for (int starts = 0; starts < 2; ++starts) {
+    End();
+    Begin();
+    ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
+    LetEventsPass();
+    EXPECT_EQ(books_.calls.size(), 1);
+  }
+  Reload();
+  ASSERT_TRUE(Becomes("data", "published"));
+  End();
+  Begin();
   EXPECT_TRUE(Becomes("data", "published"));
   EXPECT_EQ(books_.calls.size(), 2);
 }

@@ -48,6 +48,7 @@ declared::Obligation ToProto(const Obligation& obligation) {
       proto.set_secrets_credential(obligation.secrets_reference.name);
       break;
   }
+  proto.set_released_in_boot(obligation.released_in_boot);
   return proto;
 }
 
@@ -68,6 +69,7 @@ Obligation FromProto(const declared::Obligation& proto) {
   } else if (!proto.secrets_credential().empty()) {
     obligation.secrets_reference = {SecretsReference::Kind::kCredential, proto.secrets_credential()};
   }
+  obligation.released_in_boot = proto.released_in_boot();
   return obligation;
 }
 

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "berth/v1/node.pb.h"
+#include "mounter/mounter.h"
 
 namespace berth {
 
@@ -43,6 +44,10 @@ class DeclaredDirectory {
   // One of each file, by its name.
   [[nodiscard]] virtual std::vector<DeclaredView> List() const = 0;
 
+  // A caller is about to unpublish this: what a file declares of it stays released until a reload. Never
+  // blocks.
+  virtual void OnUnpublish(const UnpublishRequest& request) = 0;
+
   // What an operator should look at besides the files' own errors, a sentence each.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
 
@@ -55,6 +60,7 @@ class DeclaredDirectory {
 class NoDeclaredVolumes final : public DeclaredDirectory {
  public:
   [[nodiscard]] std::vector<DeclaredView> List() const override { return {}; }
+  void OnUnpublish(const UnpublishRequest& /*request*/) override {}
   [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
     co_return DeclaredReload{};

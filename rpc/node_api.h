@@ -46,7 +46,7 @@ struct NodeParts {
   PluginControl& control;
   ControllerAccess& access;
   Mounter& mounter;
-  const DeclaredDirectory& declared;
+  DeclaredDirectory& declared;
   NodeDrainer& drainer;
   SchedulerDirectory& scheduler;
   EventLog& events;
@@ -141,7 +141,7 @@ class NodeApi {
   PluginControl& control_;
   ControllerAccess& access_;
   Mounter& mounter_;
-  const DeclaredDirectory& declared_;
+  DeclaredDirectory& declared_;
   NodeDrainer& drainer_;
   SchedulerDirectory& scheduler_;
   EventLog& events_;

@@ -166,6 +166,9 @@ TEST_F(NodeApiTest, AVolumeOfAPluginThatIsGoneIsStillReached) {
   const auto undone = Call(&NodeApi::UnpublishVolume, request);
   ASSERT_TRUE(undone.ok()) << undone.status();
   EXPECT_TRUE(undone->was_published());
+  ASSERT_EQ(declared_.unpublishes.size(), 1U) << "a file that declares it does not publish it again";
+  EXPECT_EQ(declared_.unpublishes[0].plugin_id, "p");
+  EXPECT_EQ(declared_.unpublishes[0].consumer, "c");
 }
 
 TEST_F(NodeApiTest, GetVolumeOfNothingIsNotFound) {

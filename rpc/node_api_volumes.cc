@@ -61,6 +61,7 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
   BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));
+  declared_.OnUnpublish(checked);
   v1::UnpublishVolumeResponse answer;
   answer.set_was_published(result.was_published);
   answer.set_may_live_on(result.may_live_on);

@@ -379,5 +379,63 @@ TEST_F(DeclaredPowerCutTest, Fault46WhereNothingPreventsItTheVolumeIsMountedAndT
   EXPECT_THAT(left->text(), HasSubstr("mount --bind " + node_.state_dir()));
 }
 
+// The plugin takes its time with the release, and other plugins come and go meanwhile, which wakes whoever
+// keeps declared volumes.
+TEST_F(DeclaredNodeTest, Fault45UnpublishedByHandItStaysReleasedUntilAReload) {
+  FaultPlugin fault(node_);
+  fault.Write();
+  StartWithVolume();
+  node_.WaitReady("fault");
+  v1::CreateVolumeRequest create;
+  create.set_plugin_id("fault");
+  create.set_name("v");
+  const std::string volume = node_.CreateVolume(create);
+  Declare("data", volume, "", "fault");
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  const auto calls = [&](const std::string& rpc) {
+    return fault.Count([&](const FaultEvent& event) { return event.event == "call" && event.rpc == rpc; });
+  };
+  const auto restart_hostpath = [&] {
+    v1::RestartPluginRequest restart;
+    restart.set_id("hostpath");
+    v1::Plugin plugin;
+    EXPECT_TRUE(node_.stub().RestartPlugin(Node::Context().get(), restart, &plugin).ok());
+    node_.WaitReady("hostpath");
+  };
+  const auto expect_released = [&](const std::string& when) {
+    SCOPED_TRACE(when);
+    WaitVolume(volume, "released", [](const v1::Volume& each) {
+      return each.state() == v1::ABSENT && each.last_error().find("released, by hand") != std::string::npos;
+    });
+    restart_hostpath();
+    EXPECT_FALSE(Mounted(node_, target));
+    EXPECT_EQ(calls("NodePublishVolume"), 1);
+  };
+  fault.Play({"rpc = \"NodeUnpublishVolume\"\naction = \"hang\""});
+  std::thread by_hand([&] {
+    v1::UnpublishVolumeRequest request;
+    request.set_plugin_id("fault");
+    request.set_volume_id(volume);
+    request.set_consumer("declared/data");
+    v1::UnpublishVolumeResponse answer;
+    const grpc::Status status = node_.stub().UnpublishVolume(Node::Context().get(), request, &answer);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(answer.was_published());
+  });
+  WaitFor("the plugin to be called", [&] { return calls("NodeUnpublishVolume") == 1; });
+  restart_hostpath();
+  fault.Play();
+  by_hand.join();
+  expect_released("after the release");
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady("fault");
+  expect_released("after a restart of berthd");
+  Reload();
+  WaitPublished(volume);
+  EXPECT_EQ(calls("NodePublishVolume"), 2);
+}
+
 }  // namespace
 }  // namespace berth

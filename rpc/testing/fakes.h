@@ -109,6 +109,9 @@ class FakeControllerDirectory final : public ControllerDirectory {
 
 class FakeDeclared final : public DeclaredDirectory {
  public:
+  std::vector<UnpublishRequest> unpublishes;
+
+  void OnUnpublish(const UnpublishRequest& request) override { unpublishes.push_back(request); }
   std::vector<DeclaredView> files;
   std::vector<std::string> problems;
 
