@@ -20,8 +20,8 @@
 // mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
 // .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
 // .token_renewed (and now it could), .stranger (in the tree and not in the journal, left alone); plugin.lied
-// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes wait for
-// Confirm: told once, for the node), node.journal_rebuilt.
+// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are
+// blocked: see AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -64,7 +64,7 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
 enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
-  kScheduler,  // the central scheduler: after a start of berthd it waits for Confirm
+  kScheduler,  // the central scheduler: after a start of berthd blocked until AllowForward
 };
 
 // What a consumer consists of, where the caller said: once that has ended, its publication is released.
@@ -126,8 +126,8 @@ struct PublishRequest {
 
   Origin origin = Origin::kCaller;
   // Mount it again of itself when its mount is gone or dead, and after a reboot. Of kDeclared always so; of
-  // kCaller not unless asked for, since another node may have the volume by then; of kScheduler after
-  // Confirm.
+  // kCaller not unless asked for, since another node may have the volume by then; of kScheduler once
+  // the scheduler has confirmed it.
   bool remount = false;
   // An ephemeral inline volume: the plugin makes it with NodePublishVolume and deletes it, data and all, with
   // NodeUnpublishVolume. It is not staged, and never unpublished to repair it.
@@ -162,6 +162,16 @@ struct VolumeRef {
   std::string volume_id;
 
   auto operator<=>(const VolumeRef&) const = default;
+};
+
+// One use of a volume.
+struct PublicationRef {
+  std::string plugin_id;
+  std::string volume_id;
+  std::string consumer;
+  std::string name;
+
+  auto operator<=>(const PublicationRef&) const = default;
 };
 
 struct UnpublishResult {
@@ -409,15 +419,23 @@ class Mounter {
   [[nodiscard]] virtual Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer,
                                                                         std::string cause,
                                                                         TimePoint deadline) = 0;
-  // The scheduler was heard, and the node has a valid lease: its publications that waited for that go on, and
-  // what was lost or died meanwhile is mounted again. From when berthd starts until then, nothing forward is
-  // begun of what it left under way for a scheduler; what is undone goes on.
-  virtual void Confirm(Origin origin) = 0;
-  // The opposite: from now on, until Confirm, nothing forward is begun or repeated for what `origin` asked
-  // for, for this reason, which people see. A publish that has not begun ends with UNAVAILABLE. What is
+  // A lease of `origin`'s is valid, and has held without a break since `since`, on the boot's clock: what was
+  // requested or confirmed in that time goes on, and what was lost or died meanwhile is mounted again. The
+  // rest is unconfirmed: blocked until Confirm, or until it is requested again. From when berthd starts until
+  // then, nothing forward is begun of what was left under way for a scheduler; what is undone goes on.
+  // Returns how many publications are unconfirmed.
+  virtual size_t AllowForward(Origin origin, BootTime since) = 0;
+  // The opposite: from now on, until AllowForward, nothing forward is begun or repeated for what `origin`
+  // requested, for this reason, which people see. A publish that has not begun ends with UNAVAILABLE. What is
   // published stays, and what is undone goes on. A Publish that comes later is carried out: whether it may
   // come is its caller's to know.
   virtual void Withhold(Origin origin, std::string why) = 0;
+  // The scheduler still wants these publications of its own: they are not unconfirmed any more. Returns once
+  // that is written, or at `deadline`, with those for which a confirmation is not enough: they are not here,
+  // are not the scheduler's, are being unpublished, or the journal that knew how to publish them was lost.
+  // UNAVAILABLE, and nothing is changed: the scheduler's publications are withheld.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::vector<PublicationRef>>> Confirm(
+      std::vector<PublicationRef> wanted, TimePoint deadline) = 0;
   // What plugins want to be given may be something else than before: what is published and lacks it gets it.
   virtual void OnTokensWantedChanged() = 0;
 

@@ -64,8 +64,10 @@ class MounterImpl final : public Mounter {
   Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint deadline) override;
   Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, std::string cause,
                                                   TimePoint deadline) override;
-  void Confirm(Origin origin) override;
+  size_t AllowForward(Origin origin, BootTime since) override;
   void Withhold(Origin origin, std::string why) override;
+  Awaitable<absl::StatusOr<std::vector<PublicationRef>>> Confirm(std::vector<PublicationRef> wanted,
+                                                                 TimePoint deadline) override;
   void OnTokensWantedChanged() override;
   std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const override;
   Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
@@ -154,7 +156,9 @@ class MounterImpl final : public Mounter {
   std::set<std::pair<std::string, Origin>> told_ended_;          // consumers whose volumes are leaving
   std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
   bool told_awaiting_scheduler_ = false;
-  std::string not_watching_;  // why changes by others are not noticed; empty: they are
+  std::string scheduler_withheld_;  // why: see Withhold. Empty: AllowForward came after it
+  int scheduler_withholds_ = 0;     // how often
+  std::string not_watching_;        // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
 };
 

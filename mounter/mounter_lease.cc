@@ -66,14 +66,40 @@ void MounterImpl::TellAwaitingScheduler(std::string message) {
                           .message = std::move(message)});
 }
 
-void MounterImpl::Confirm(Origin origin) {
-  if (!context_.leaving.empty()) return;
-  if (origin == Origin::kScheduler) told_awaiting_scheduler_ = false;
+size_t MounterImpl::AllowForward(Origin origin, BootTime since) {
+  if (!context_.leaving.empty()) return 0;
+  if (origin == Origin::kScheduler) {
+    told_awaiting_scheduler_ = false;
+    scheduler_withheld_.clear();
+  }
+  size_t unconfirmed = 0;
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) actor->Confirm(origin);
+  for (const auto& [key, actor] : actors) unconfirmed += actor->AllowForward(origin, since);
+  return unconfirmed;
+}
+
+Awaitable<absl::StatusOr<std::vector<PublicationRef>>> MounterImpl::Confirm(
+    std::vector<PublicationRef> wanted, TimePoint deadline) {
+  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), "confirm publications"));
+  if (!scheduler_withheld_.empty()) {
+    co_return absl::UnavailableError(fmt::format("confirm publications: {}", scheduler_withheld_));
+  }
+  std::vector<PublicationRef> not_enough;
+  for (PublicationRef& use : wanted) {
+    const auto actor = FindActor(use.plugin_id, use.volume_id);
+    const PublicationKey key{.consumer = use.consumer, .name = use.name};
+    const bool confirmed = actor != nullptr && actor->present() && actor->Confirm(key);
+    if (!confirmed) not_enough.push_back(std::move(use));
+  }
+  co_await context_.journal->Flush(deadline);
+  co_return not_enough;
 }
 
 void MounterImpl::Withhold(Origin origin, std::string why) {
+  if (origin == Origin::kScheduler) {
+    scheduler_withheld_ = why;
+    ++scheduler_withholds_;
+  }
   const auto actors = volumes_;
   size_t its = 0;
   size_t awaiting = 0;
@@ -84,9 +110,9 @@ void MounterImpl::Withhold(Origin origin, std::string why) {
     awaiting += actor->Awaits(origin) ? 1 : 0;
   }
   if (its == 0) return;
-  TellAwaitingScheduler(fmt::format(
-      "{}: of its {} volumes {} wait for its word; what is mounted stays, and nothing new is begun", why, its,
-      awaiting));
+  TellAwaitingScheduler(
+      fmt::format("{}: of its {} volumes {} are blocked; what is mounted stays, and nothing new is begun",
+                  why, its, awaiting));
 }
 
 void MounterImpl::OnTokensWantedChanged() {

@@ -88,9 +88,9 @@ TEST_F(MounterLeaseTest, AfterARestartOfBerthdWhatWasUnderWayForASchedulerWaits)
   EXPECT_EQ(std::ranges::count_if(plugin_.Log(), is_v1), 2) << "the stage and the publish before";
   EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
-  mounter_->Confirm(Origin::kDeclared);
+  mounter_->AllowForward(Origin::kDeclared, BootTime{});
   EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_THAT(Held(), IsEmpty());
 }
@@ -122,7 +122,7 @@ TEST_F(MounterLeaseTest, WithoutALeaseNothingForwardIsTriedAgain) {
   LetTimePass();
   EXPECT_EQ(std::ranges::count_if(plugin_.Log(), forward), before);
   EXPECT_EQ(Held(), kNoLease);
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   EXPECT_TRUE(Arrives());
 }
 
@@ -138,7 +138,7 @@ TEST_F(MounterLeaseTest, ThatTheSchedulerIsNotHeardIsToldOnceForTheNode) {
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 2U) << "and by the next berthd";
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 3U) << "and when it was heard in between";
 }
@@ -162,7 +162,7 @@ TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
 TEST_F(MounterLeaseTest, FromWhicheverPointOnThereIsNoLeaseNothingMoreIsSent) {
   size_t sent = 0;
   bool lost = true;
-  for (int point = 2; lost; ++point) {  // at the first one it is not asked for yet
+  for (int point = 1; lost; ++point) {
     ASSERT_LT(point, 20);
     lost = false;
     int finds = 0;
@@ -193,7 +193,7 @@ TEST_F(MounterLeaseTest, AMountThatIsLostWithoutALeaseIsMadeAgainWithOne) {
   LetTimePass();
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_EQ(Held(), kNoLease);
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.remounted") == 1; }));
   EXPECT_TRUE(IsMounted(*target));
 }
@@ -209,7 +209,7 @@ TEST_F(MounterLeaseTest, AMountThatIsLostWhileBerthdIsAwayWaitsToo) {
   LetTimePass();
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_TRUE(IsMounted(*target));
 }
@@ -220,7 +220,7 @@ TEST_F(MounterLeaseTest, AnExpansionThatIsOwedWaitsForALease) {
   ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   LetTimePass();
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 0);
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; }));
 }
 
@@ -286,7 +286,7 @@ TEST_F(MounterLeaseTest, WhatTheSchedulerAsksForIsItsOwnThoughACallerHadPublishe
   Open();
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.lost") == 1; }));
-  EXPECT_THAT(Held(), HasSubstr("waits for its scheduler"));
+  EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Held(), kNoLease);
   // Its end is the scheduler's to know.
@@ -309,7 +309,7 @@ TEST_F(MounterLeaseTest, WhatACallerHasBegunIsTheSchedulersOnceItAsksForIt) {
   EXPECT_FALSE(Publish(Request()).ok());
   EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
   plugin_.ClearFaults();
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_TRUE(IdentitiesAreRight());
 }

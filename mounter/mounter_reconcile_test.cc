@@ -31,6 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::SizeIs;
 
 class MounterReconcileTest : public MounterTestBase {
  protected:
@@ -527,7 +528,7 @@ TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedA
       << "several rounds later";
   EXPECT_THAT(View().publications.at(0).held, HasSubstr("no valid lease"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
-  mounter_->Confirm(Origin::kScheduler);
+  mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(WaitForEvent("volume.remounted"));
   ASSERT_TRUE(WaitPublished());
   EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
@@ -676,7 +677,7 @@ TEST_F(MounterRebootTest, Fault19WhatIsHeldMayBeUnpublished) {
   EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U) << "the plugin was told";
 }
 
-TEST_F(MounterRebootTest, Fault19AScheduledVolumeWaitsForConfirmWhichIsAskedForOnce) {
+TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfirmsIt) {
   for (const char* volume : {"v1", "v2", "v3"}) {
     ASSERT_TRUE(Publish(Of(Origin::kScheduler, volume)).ok());
   }
@@ -688,13 +689,30 @@ TEST_F(MounterRebootTest, Fault19AScheduledVolumeWaitsForConfirmWhichIsAskedForO
   EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler"));
   // One is not wanted any more: that does not wait.
   EXPECT_EQ(*Unpublish(Request("v3")), true);
-  mounter_->Confirm(Origin::kDeclared);
+  mounter_->AllowForward(Origin::kDeclared, BootTime{});
   EXPECT_THAT(View("v2").publications.at(0).held, Not(IsEmpty()));
-  mounter_->Confirm(Origin::kScheduler);
-  for (const char* volume : {"v1", "v2"}) {
-    ASSERT_TRUE(WaitPublished(volume));
-    EXPECT_TRUE(IsMounted(View(volume).publications.at(0).target_path));
-  }
+  const size_t calls = plugin_.Log().size();
+  EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 2U);
+  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler")) << "a lease alone is not enough";
+  const auto confirm = [this](const std::string& volume) {
+    return *loop_.Run(mounter_->Confirm({{"hp", volume, "web", ""}}, Soon()));
+  };
+  EXPECT_THAT(confirm("v3"), SizeIs(1)) << "it is gone";
+  EXPECT_THAT(confirm("v1"), IsEmpty());
+  ASSERT_TRUE(WaitPublished("v1"));
+  EXPECT_TRUE(IsMounted(View("v1").publications.at(0).target_path));
+  EXPECT_FALSE(IsMounted(View("v2").publications.at(0).target_path)) << "it was left out";
+  const std::vector<std::string> log = plugin_.Log();
+  EXPECT_EQ(std::count_if(log.begin() + static_cast<std::ptrdiff_t>(calls), log.end(),
+                          [](const std::string& call) { return call.ends_with(" v2"); }),
+            0);
+  // Also over another end of berthd.
+  Close();
+  Open();
+  EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 1U);
+  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler"));
+  ASSERT_TRUE(Publish(Of(Origin::kScheduler, "v2")).ok()) << "it is requested again";
+  EXPECT_TRUE(IsMounted(View("v2").publications.at(0).target_path));
 }
 
 TEST_F(MounterRebootTest, Fault19WhatWasBeingUndoneIsStillUndone) {

@@ -31,6 +31,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
   const std::string context = Context("publish", request.volume_id);
   BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
+  const int withholds = scheduler_withholds_;
   // What no waiting mends is said at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
   if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
@@ -45,6 +46,10 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     if (!life.ok()) co_return Annotate(life.status(), context);
     request.life = *std::move(life);
     BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
+  }
+  // It is not queued yet, so that Withhold has not ended it.
+  if (request.origin == Origin::kScheduler && withholds != scheduler_withholds_) {
+    co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_withheld_));
   }
   ForgetEnded(request.consumer);
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);

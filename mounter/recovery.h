@@ -11,10 +11,10 @@
 //   published, other mount  over-mounted: told, and unwound when it   found
 //     on top                is unpublished
 //   published, not mounted  lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
-//                           a scheduler's that is withheld: later)    scheduler's: held until Confirm
+//                           a scheduler's that is withheld: later)    scheduler's: held until it confirms
 //                                                                     a caller's: held until its word
 //   publishing              forward (repeated); a scheduler's at      as above: resumed, or held
-//                           start: withheld until Confirm
+//                           start: withheld until AllowForward
 //   staged, without its     told; staged again before the next        -
 //     mount or with another publish, what lies on top is taken away
 //     on top

@@ -54,6 +54,20 @@ bool SameSubject(const VolumeRequest& a, const VolumeRequest& b) {
 
 absl::Status NotBegun(const std::string& why) { return absl::UnavailableError("not begun: " + why); }
 
+// Another node may have the volume of a blocked publication of a scheduler's. Only the scheduler knows.
+absl::Status MayPublishAnothers(const PublishRequest& request, const PublicationRecord* known) {
+  if (known == nullptr || known->origin != Origin::kScheduler || request.origin == Origin::kScheduler) {
+    return absl::OkStatus();
+  }
+  if (known->state == PublicationState::kUnpublishing && !known->again) return absl::OkStatus();
+  const std::string& why = known->held.empty() ? known->withheld : known->held;
+  if (why.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("a scheduler requested this publication, and it is blocked: {}; to publish it without the "
+                  "scheduler, unpublish it first",
+                  why));
+}
+
 PublicationRecord NewPublication(const PublishRequest& request) {
   PublicationRecord publication;
   publication.key = {.consumer = request.consumer, .name = request.name};
@@ -62,6 +76,7 @@ PublicationRecord NewPublication(const PublishRequest& request) {
   publication.had_secrets = !request.secrets.empty();
   publication.secrets_at_hand = publication.had_secrets;
   publication.origin = request.origin;
+  if (request.origin == Origin::kScheduler) publication.confirmed_at = BootClock::now();
   publication.remount = request.remount;
   publication.ephemeral = request.ephemeral;
   publication.life = request.life;
@@ -325,6 +340,7 @@ Awaitable<absl::Status> VolumeActor::CheckWhatIsMounted(PublishRequest request, 
 Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, TimePoint until) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   const PublicationRecord* publication = machine_.record().Find(key);
+  BERTH_CO_RETURN_IF_ERROR(MayPublishAnothers(request, publication));
   const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
                        machine_.NextTeardown().kind != StepKind::kNone;
   // What is staged still, since somebody uses it, can be published from as it is.
@@ -387,6 +403,10 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     // Who repeats it may say anew what its consumer consists of, and whose it is.
     if (machine_.Adopt(NewPublication(request)) || completed) {
       BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known, completed));
+    }
+    // The scheduler requests it again: it needs no other confirmation.
+    if (request.origin == Origin::kScheduler && known.unconfirmed && Confirm(key)) {
+      BERTH_CO_RETURN_IF_ERROR(co_await Commit());
     }
     co_return true;
   }

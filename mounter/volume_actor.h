@@ -83,8 +83,11 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Nothing forward is begun or repeated of what `origin` asked for; a publish of its that has not begun ends
   // (UNAVAILABLE). A call that has left is not called back.
   void Withhold(Origin origin, const std::string& why);
-  // What `origin` asked for and what is held or withheld goes on. True if there was something.
-  bool Confirm(Origin origin);
+  // A lease of `origin`'s is valid, unbroken since `since` (VolumeMachine::AllowForward). Returns how many
+  // publications are unconfirmed.
+  size_t AllowForward(Origin origin, BootTime since);
+  // The scheduler still wants it (VolumeMachine::Confirm): what was blocked goes on. The row is written soon.
+  bool Confirm(const PublicationKey& key);
   // Whether something of `origin`'s waits for its word.
   [[nodiscard]] bool Awaits(Origin origin) const;
   // An operator's word: a publication whose mount is lost or dead is mounted again, whatever its policy.
@@ -220,8 +223,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void KeepSecretsAtHand();
   // What died while a step was under way is repaired after it.
   void MendStaging();
-  // What was dead, or taken away, while it was withheld is repaired.
+  // What was dead, or taken away, while it was withheld is repaired, unless it still is.
   void MendWhatWaited();
+  // Something that was blocked is not any more.
+  void GoOn();
   void Untrack(uint64_t mount_id);
   [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
   void TellConsumers();

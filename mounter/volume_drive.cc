@@ -408,7 +408,8 @@ std::string VolumeActor::WhyWithheld(const Step& step) const {
   if (!GoesForward(step.kind)) return "";
   if (!machine_.leaving().empty()) return machine_.leaving();
   const PublicationRecord* publication = machine_.record().Find(step.key);
-  return publication == nullptr ? "" : publication->withheld;
+  if (publication == nullptr || publication->withheld.empty()) return "";
+  return step.kind == StepKind::kRenew && machine_.MayRenew(step.key) ? "" : publication->withheld;
 }
 
 bool VolumeActor::StillWanted(const Step& step) const {

@@ -27,8 +27,9 @@ bool TakesOver(const PublicationRecord& said, const PublicationRecord& known) {
 
 constexpr size_t kDetachedMounts = 64;
 
-constexpr const char* kNotHeardYet =
-    "berthd was restarted: it waits for its scheduler, and for a valid lease of it";
+constexpr const char* kNotHeardYet = "berthd was restarted: no valid lease of its scheduler is known yet";
+constexpr const char* kUnconfirmed =
+    "its scheduler has not confirmed it since the lease ended: another node may have the volume";
 
 }  // namespace
 
@@ -70,6 +71,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.secrets_at_hand = false;
     publication.dead.clear();
     if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
+    if (rebooted) publication.confirmed_at.reset();
     if (rebooted) publication.mount_id = 0;
     if (rebooted) publication.before_reboot = true;
     if (publication.state == PublicationState::kPublished) continue;
@@ -117,6 +119,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   publication.state = PublicationState::kPublishing;
   publication.held.clear();
   publication.withheld.clear();
+  publication.unconfirmed = false;
   if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
     record_.stage_state = StageState::kStaging;
     record_.stage_sent = false;
@@ -127,6 +130,8 @@ void VolumeMachine::Want(PublicationRecord publication) {
     Adopt(publication);
     known->held.clear();
     known->withheld.clear();
+    known->unconfirmed = false;
+    if (publication.confirmed_at) known->confirmed_at = publication.confirmed_at;
     known->before_reboot = false;
     known->state = PublicationState::kPublishing;
     known->had_secrets = publication.had_secrets;
@@ -152,19 +157,25 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
     return;
   }
   if (now == nullptr) return;
-  const bool still_its = now->origin == was->origin;
+  // Of one that was a caller's before, that of a scheduler means nothing.
+  const bool confirmed = was->origin == Origin::kScheduler && now->confirmations != was->confirmations;
   Unadopt(*was);
   now->had_secrets = was->had_secrets;
   now->secrets_at_hand = now->secrets_at_hand && was->secrets_at_hand;
   now->before_reboot = was->before_reboot;
-  // Want ended what it waited for. What was said since counts, of whoever it is again.
-  const auto heard = confirmed_.find(was->origin);
-  const auto heard_before = before.confirmed_.find(was->origin);
-  const bool confirmed = heard != confirmed_.end() &&
-                         (heard_before == before.confirmed_.end() || heard->second != heard_before->second);
-  if (!still_its || (now->withheld.empty() && !confirmed)) now->withheld = was->withheld;
+  // Want ended what blocked it. It is blocked again, unless it was confirmed or permitted since.
+  now->withheld = was->withheld;
+  now->unconfirmed = was->unconfirmed;
   now->held = was->held;
-  if (confirmed && !now->held.empty() && !record_.rebuilt) Resume(key, was->held);
+  if (!confirmed) now->confirmed_at = was->confirmed_at;
+  now->confirmations = was->confirmations;
+  if (confirmed && now->confirmed_at) Confirm(key, *now->confirmed_at);
+  const auto permission = permissions_.find(was->origin);
+  if (permission == permissions_.end()) return;
+  const auto known_before = before.permissions_.find(was->origin);
+  const bool since =
+      known_before == before.permissions_.end() || known_before->second.changes != permission->second.changes;
+  if (since) Apply(permission->second, *now);
 }
 
 bool VolumeMachine::Adopt(const PublicationRecord& said) {
@@ -172,7 +183,10 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   if (known == nullptr) return false;
   const bool news = known->remount != said.remount || known->life != said.life ||
                     known->secrets_reference != said.secrets_reference || TakesOver(said, *known);
-  if (TakesOver(said, *known)) known->origin = said.origin;
+  if (TakesOver(said, *known)) {
+    known->origin = said.origin;
+    known->confirmed_at = said.confirmed_at;
+  }
   known->remount = said.remount;
   known->life = said.life;
   known->secrets_reference = said.secrets_reference;
@@ -182,8 +196,12 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
 void VolumeMachine::Unadopt(const PublicationRecord& before) {
   PublicationRecord* known = record_.Find(before.key);
   if (known == nullptr) return;
-  // What it waits for is of whoever asked for it.
-  if (known->origin != before.origin) known->withheld = before.withheld;
+  // What blocks it depends on who requested it.
+  if (known->origin != before.origin) {
+    known->withheld = before.withheld;
+    known->unconfirmed = before.unconfirmed;
+    known->confirmed_at = before.confirmed_at;
+  }
   known->origin = before.origin;
   known->remount = before.remount;
   known->life = before.life;
@@ -361,33 +379,61 @@ void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
   publication->held = std::move(why);
 }
 
+bool VolumeMachine::Apply(const Permission& permission, PublicationRecord& publication) {
+  const bool was_withheld = !publication.withheld.empty();
+  publication.unconfirmed = false;
+  publication.withheld = permission.withheld;
+  if (!permission.withheld.empty()) return false;
+  if (publication.origin != Origin::kScheduler) return was_withheld;
+  if (publication.confirmed_at && *publication.confirmed_at >= permission.since) return was_withheld;
+  publication.unconfirmed = true;
+  publication.withheld = kUnconfirmed;
+  return false;
+}
+
 void VolumeMachine::Withhold(Origin origin, const std::string& why) {
+  Permission& permission = permissions_[origin];
+  permission.withheld = why;
+  ++permission.changes;
   for (PublicationRecord& publication : record_.publications) {
-    if (publication.origin == origin) publication.withheld = why;
+    if (publication.origin == origin) Apply(permission, publication);
   }
+}
+
+bool VolumeMachine::AllowForward(Origin origin, BootTime since) {
+  Permission& permission = permissions_[origin];
+  permission.withheld.clear();
+  permission.since = since;
+  ++permission.changes;
+  bool any = false;
+  for (PublicationRecord& publication : record_.publications) {
+    if (publication.origin == origin) any = Apply(permission, publication) || any;
+  }
+  return any;
 }
 
 std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
   if (!publication.held.empty()) return publication.held;
   if (publication.state == PublicationState::kUnpublishing && !publication.again) return "";
+  if (publication.unconfirmed) return publication.withheld;
   const bool well =
       publication.state == PublicationState::kPublished && !publication.uncertain && publication.dead.empty();
   return well ? "" : publication.withheld;
 }
 
-bool VolumeMachine::Confirm(Origin origin) {
+bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
+  PublicationRecord* publication = record_.Find(key);
   if (!leaving_.empty()) return false;
-  bool any = false;
-  ++confirmed_[origin];
-  for (PublicationRecord& publication : record_.publications) {
-    if (publication.origin != origin) continue;
-    any = !std::exchange(publication.withheld, "").empty() || any;
-    if (publication.held.empty() || record_.rebuilt) continue;
-    any = true;
-    Resume(publication.key, publication.held);
-    publication.held.clear();
+  if (publication == nullptr || publication->origin != Origin::kScheduler || record_.rebuilt) return false;
+  if (publication->state == PublicationState::kUnpublishing && !publication->again) return false;
+  publication->confirmed_at = at;
+  ++publication->confirmations;
+  if (std::exchange(publication->unconfirmed, false)) publication->withheld.clear();
+  if (!publication->held.empty()) {
+    Resume(publication->key, publication->held);
+    publication->held.clear();
   }
-  return any;
+  return true;
 }
 
 void VolumeMachine::Owe(int64_t bytes) {
@@ -478,7 +524,8 @@ bool VolumeMachine::MayRenew(const PublicationKey& key) const {
   const PublicationRecord* p = record_.Find(key);
   if (!present_ || p == nullptr || record_.rebuilt || !leaving_.empty()) return false;
   const bool well = p->state == PublicationState::kPublished && !p->uncertain;
-  return well && p->origin == Origin::kScheduler && p->held.empty() && p->withheld.empty() &&
+  const bool asked_for = p->withheld.empty() || p->unconfirmed;  // a token is no forward step
+  return well && p->origin == Origin::kScheduler && p->held.empty() && asked_for &&
          (Staged() || !NeedsStaging(*p));
 }
 

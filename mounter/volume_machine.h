@@ -34,11 +34,14 @@
 //   awaiting secrets   the step has to be repeated, and the secrets that it took were never written down:
 //                      only its reverse, which takes none, may run, until a caller brings them again. One
 //                      with a reference to its secrets never awaits them.
-//   held               nobody may act on it but at somebody's word: after a reboot, a volume that another
-//                      node may have by now (Want, Unwant or Confirm end it).
-//   withheld           its scheduler was not heard since berthd was started, or its lease ran out: nothing
-//                      forward is begun or repeated (Want and Confirm end it; Unwant goes on as ever). What
-//                      is published stays so; a lost or dead mount is not repaired meanwhile.
+//   held               after a reboot: nothing is done about it until a caller, or its scheduler, asks for it
+//                      (Want, Unwant and Confirm end it).
+//   withheld           of a scheduler's: nothing forward is begun or repeated. What is published stays
+//                      published, a lost or dead mount is not repaired, and reverse steps go on. Two reasons:
+//                        no lease is valid   until AllowForward
+//                        unconfirmed         the lease ended, or the node was rebooted, since the scheduler
+//                                            requested or confirmed it. Another node may have the volume by
+//                                            now, so a new lease alone is not enough: until Want or Confirm.
 //   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
 //                      publication, and nothing is repaired (Leave; it is final). Reverse steps go on.
 //   dead               published, the mount is there, and its file system does not answer. It is well known
@@ -191,13 +194,18 @@ class VolumeMachine {
   void Resume(const PublicationKey& key, std::string error);
   // Nothing is done about a publication, for this reason, until Want, Unwant or Confirm.
   void Hold(const PublicationKey& key, std::string why);
-  // Nothing forward is begun or repeated for what `origin` asked for, whatever its state, until Want or
-  // Confirm. What is written down knows nothing of it: Recovered withholds all that is a scheduler's.
+  // No lease is valid: nothing forward is begun or repeated for what `origin` requested, whatever its state,
+  // until AllowForward or Want. Not written: Recovered withholds all that is a scheduler's.
   void Withhold(Origin origin, const std::string& why);
-  // Those held or withheld that `origin` asked for go on. True if there was one. Not while it is leaving.
-  bool Confirm(Origin origin);
-  // Why `publication` waits for somebody's word: held, or withheld from something that is to be done for it.
-  // Empty: it does not wait.
+  // A lease is valid, and has held without a break since `since`, on the boot's clock. What was requested or
+  // confirmed in that time goes on; the rest is unconfirmed. True if something that was withheld goes on.
+  bool AllowForward(Origin origin, BootTime since);
+  // The scheduler still wants this publication, at `at`: it is not unconfirmed or held any more. False, and
+  // nothing changes, where a confirmation is not enough: there is none, it is not the scheduler's, it is
+  // being unpublished, or a rebuilt record does not know how to publish it.
+  bool Confirm(const PublicationKey& key, BootTime at);
+  // Why `publication` is blocked: held, unconfirmed, or withheld from something that is to be done for it.
+  // Empty: it is not.
   [[nodiscard]] static std::string WaitsFor(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
@@ -223,8 +231,8 @@ class VolumeMachine {
   // The expansion that is owed, where it can be done now.
   [[nodiscard]] Step NextExpansion() const;
   // Whether a publication's plugin may be called once more to give it new tokens: it is published, as far as
-  // is known, for a scheduler that is heard, and what it was published from is there. One that is dead may
-  // be: that its tokens have ended can be why.
+  // is known, for a scheduler with a valid lease, and what it was published from is there. This is no forward
+  // step: one that is unconfirmed may. One that is dead may be: that its tokens have ended can be why.
   [[nodiscard]] bool MayRenew(const PublicationKey& key) const;
   // Whether anything can move of itself.
   [[nodiscard]] bool Unsettled() const;
@@ -263,6 +271,14 @@ class VolumeMachine {
   bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
+  // The last Withhold or AllowForward of an origin.
+  struct Permission {
+    std::string withheld;  // not empty: Withhold
+    BootTime since;
+    int changes = 0;
+  };
+  // True if `publication` was withheld, and is not any more.
+  static bool Apply(const Permission& permission, PublicationRecord& publication);
   FollowUp OnStage(CallOutcome outcome, const absl::Status& error, bool time_left);
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                      bool time_left, WallTime now);
@@ -278,7 +294,7 @@ class VolumeMachine {
   bool expansion_deferred_ = false;  // it failed: later
   bool expansion_refused_ = false;   // for good: not before the next stage, publish, or Owe
   std::optional<StuckView> stuck_;
-  std::map<Origin, int> confirmed_;  // how often, so that one that comes in between is noticed
+  std::map<Origin, Permission> permissions_;
   std::map<PublicationKey, absl::Status> failures_;
 };
 

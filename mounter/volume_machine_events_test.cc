@@ -18,6 +18,10 @@ namespace berth {
 namespace {
 
 constexpr WallTime kWallNow{std::chrono::seconds(1'000'000)};
+// When a publication was requested, when a lease was granted after one had ended, and when it was confirmed.
+constexpr BootTime kRequested{std::chrono::hours(1)};
+constexpr BootTime kGrantedAnew{std::chrono::hours(2)};
+constexpr BootTime kConfirmed{std::chrono::hours(3)};
 const PublicationKey kFirst{.consumer = "web", .name = ""};
 const PublicationKey kSecond{.consumer = "db", .name = ""};
 
@@ -44,6 +48,11 @@ struct Books {
   std::set<std::string> published;
   // Whose publish was acknowledged, and whose undoing was asked for since.
   std::set<std::string> acknowledged;
+  // A lease has ended: the one that holds began later.
+  bool granted_anew = false;
+  // Another node may have it since: what its scheduler has not requested or confirmed after a reboot, or
+  // after a lease had ended.
+  std::set<std::string> elsewhere;
 };
 
 struct Place {
@@ -58,9 +67,10 @@ std::string Describe(const Place& place) {
                                  r.stage_sent ? "s" : "", r.owed_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
     text +=
-        fmt::format(" {}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
+        fmt::format(" {}{}{}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
                     static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
                     p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H", p.withheld.empty() ? "" : "W",
+                    p.unconfirmed ? "U" : "", p.confirmed_at ? p.confirmed_at->time_since_epoch().count() : 0,
                     p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
   }
   text += fmt::format("{}{}", r.staging_mount_id != 0 ? " mount" : "", r.staging_lost ? " lost" : "");
@@ -69,6 +79,8 @@ std::string Describe(const Place& place) {
   for (const std::string& consumer : place.books.published) text += " " + consumer;
   text += " acknowledged:";
   for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
+  text += place.books.granted_anew ? " granted anew, elsewhere:" : " elsewhere:";
+  for (const std::string& consumer : place.books.elsewhere) text += " " + consumer;
   // What it keeps to itself shows in what it would do.
   text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kFirst).kind),
                       static_cast<int>(place.machine.NextExpansion().kind), place.machine.Unsettled());
@@ -110,6 +122,7 @@ class Explorer {
     p.ephemeral = kind_.ephemeral;
     p.remount = kind_.remount;
     p.origin = kind_.origin;
+    if (p.origin == Origin::kScheduler) p.confirmed_at = kRequested;
     p.had_secrets = kind_.secrets;
     p.secrets_at_hand = kind_.secrets;
     return p;
@@ -122,7 +135,11 @@ class Explorer {
                            from.machine.NextTeardown().kind != StepKind::kNone;
       if (!undoing) {
         Place to = from;
-        to.machine.Want(Wanted(key));
+        PublicationRecord wanted = Wanted(key);
+        // Under the lease that holds now.
+        if (from.books.granted_anew && wanted.confirmed_at) wanted.confirmed_at = kConfirmed;
+        to.machine.Want(wanted);
+        to.books.elsewhere.erase(key.consumer);
         Reach(std::move(to), name, "want " + key.consumer);
         Withdrawals(from, Wanted(key), name);
       }
@@ -130,6 +147,7 @@ class Explorer {
       Place to = from;
       to.machine.Unwant(key);
       to.books.acknowledged.erase(key.consumer);
+      if (to.machine.record().Find(key) == nullptr) to.books.elsewhere.erase(key.consumer);
       Reach(std::move(to), name, "unwant " + key.consumer);
     }
     if (from.machine.present() && from.machine.record().owed_expansion_bytes == 0 && !kind_.meddled) {
@@ -147,9 +165,11 @@ class Explorer {
     if (known == nullptr || known->state == PublicationState::kUnpublishing) return;
     PublicationRecord wanted = Wanted(key);
     wanted.origin = Origin::kScheduler;
+    wanted.confirmed_at = from.books.granted_anew ? kConfirmed : kRequested;
     Place to = from;
     if (known->state == PublicationState::kPublishing) {
       to.machine.Want(wanted);
+      to.books.elsewhere.erase(key.consumer);
       Withdrawals(from, wanted, name);
     } else {
       EXPECT_EQ(to.machine.Adopt(wanted), known->origin == Origin::kCaller) << name;
@@ -164,9 +184,18 @@ class Explorer {
   // A publish that cannot be written down leaves what came to pass meanwhile, and nothing else.
   void Withdrawals(const Place& from, const PublicationRecord& wanted, const std::string& name) {
     const auto withhold = [](VolumeMachine& m) { m.Withhold(Origin::kScheduler, "no valid lease"); };
-    const auto confirm = [](VolumeMachine& m) { m.Confirm(Origin::kScheduler); };
-    const std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
-        {}, {withhold}, {confirm}, {withhold, confirm}, {confirm, withhold}};
+    const auto allow = [](VolumeMachine& m) { m.AllowForward(Origin::kScheduler, BootTime{}); };
+    const auto allow_anew = [](VolumeMachine& m) { m.AllowForward(Origin::kScheduler, kGrantedAnew); };
+    const auto confirm = [&wanted](VolumeMachine& m) { m.Confirm(wanted.key, kConfirmed); };
+    // Only what there is can be confirmed: a publish that was taken back may not have been there before.
+    const PublicationRecord* before = from.machine.record().Find(wanted.key);
+    const bool there = before != nullptr && before->origin == wanted.origin;
+    std::vector<std::vector<std::function<void(VolumeMachine&)>>> meanwhile = {
+        {}, {withhold}, {allow}, {allow_anew}, {withhold, allow}, {withhold, allow_anew}, {allow, withhold}};
+    if (there) {
+      meanwhile.insert(meanwhile.end(),
+                       {{confirm}, {confirm, allow_anew}, {allow_anew, confirm}, {withhold, confirm}});
+    }
     for (size_t i = 0; i < meanwhile.size(); ++i) {
       Place without = from;
       Place withdrawn = from;
@@ -213,7 +242,7 @@ class Explorer {
       const PublicationRecord& p = *from.machine.record().Find(key);
       EXPECT_EQ(p.state, PublicationState::kPublished) << name << ": renewed what is not published";
       EXPECT_EQ(p.origin, Origin::kScheduler) << name;
-      EXPECT_TRUE(p.held.empty() && p.withheld.empty()) << name << ": renewed while it waits";
+      EXPECT_TRUE(p.held.empty() && (p.withheld.empty() || p.unconfirmed)) << name << ": renewed in vain";
       if (kind_.stages && !kind_.ephemeral) {
         EXPECT_TRUE(from.books.staged && !from.books.bare) << name << ": renewed from what is not there";
       }
@@ -314,13 +343,25 @@ class Explorer {
       withheld.machine.Withhold(Origin::kScheduler, "no valid lease");
       Reach(std::move(withheld), name, "withhold");
     }
-    Place confirmed = from;
-    confirmed.machine.Confirm(kind_.origin);
-    Reach(std::move(confirmed), name, "confirm");
-    if (!kind_.taken_over) return;
-    Place heard = from;
-    heard.machine.Confirm(Origin::kScheduler);
-    Reach(std::move(heard), name, "the scheduler is heard");
+    if (kind_.origin != Origin::kScheduler && !kind_.taken_over) return;
+    Place allowed = from;
+    allowed.machine.AllowForward(Origin::kScheduler, from.books.granted_anew ? kGrantedAnew : BootTime{});
+    Reach(std::move(allowed), name, "the lease holds");
+    Place anew = from;
+    anew.books.granted_anew = true;
+    for (const PublicationRecord& p : from.machine.record().publications) {
+      const bool older = !p.confirmed_at || *p.confirmed_at < kGrantedAnew;
+      if (p.origin == Origin::kScheduler && older) anew.books.elsewhere.insert(p.key.consumer);
+    }
+    anew.machine.AllowForward(Origin::kScheduler, kGrantedAnew);
+    Reach(std::move(anew), name, "a lease is granted anew");
+    for (const PublicationKey& key : Keys()) {
+      Place confirmed = from;
+      const bool done = confirmed.machine.Confirm(key, kConfirmed);
+      if (done) confirmed.books.elsewhere.erase(key.consumer);
+      if (!done) EXPECT_EQ(Describe(confirmed), Describe(from)) << name << ": confirmed in vain";
+      Reach(std::move(confirmed), name, "confirm " + key.consumer);
+    }
   }
 
   void Ends(const Place& from, const std::string& name) {
@@ -338,6 +379,9 @@ class Explorer {
     ASSERT_TRUE(record.ok()) << record.status();
     to.machine = VolumeMachine::Recovered(*record, rebooted);
     if (rebooted) {
+      for (const PublicationRecord& p : record->publications) {
+        if (p.origin == Origin::kScheduler) to.books.elsewhere.insert(p.key.consumer);
+      }
       for (const PublicationRecord& p : record->publications) {
         if (p.state == PublicationState::kUnpublishing) continue;
         if (kind_.remount && kind_.origin != Origin::kScheduler) {
@@ -358,6 +402,8 @@ class Explorer {
       ASSERT_NE(p, nullptr) << name;
       EXPECT_TRUE(p->held.empty()) << name << ": forward while it is held";
       EXPECT_TRUE(p->withheld.empty()) << name << ": forward while it is withheld";
+      EXPECT_FALSE(from.books.elsewhere.contains(p->key.consumer))
+          << name << ": forward, and another node may have it";
       EXPECT_TRUE(!p->had_secrets || p->secrets_at_hand) << name << ": forward without its secrets";
       EXPECT_EQ(p->state, PublicationState::kPublishing) << name;
     }
@@ -367,6 +413,8 @@ class Explorer {
     }
     if (step.kind == StepKind::kExpand) {
       EXPECT_TRUE(p == nullptr || p->withheld.empty()) << name << ": expanded while it is withheld";
+      EXPECT_FALSE(from.books.elsewhere.contains(step.key.consumer))
+          << name << ": expanded, and another node may have it";
     }
     if (kind_.ephemeral || !kind_.stages) {
       EXPECT_NE(step.kind, StepKind::kStage) << name;

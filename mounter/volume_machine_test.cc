@@ -10,6 +10,7 @@ namespace berth {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const PublicationKey kWeb{.consumer = "web", .name = ""};
@@ -380,7 +381,11 @@ TEST(VolumeMachineTest, AfterAReboot) {
   EXPECT_THAT(steps, ElementsAre("unpublish", "unstage", "stage", "publish"));
 }
 
-TEST(VolumeMachineTest, ConfirmMovesWhatItsOriginAskedForAndNothingElse) {
+constexpr BootTime kEarly{std::chrono::hours(1)};
+constexpr BootTime kLeaseAnew{std::chrono::hours(2)};
+constexpr BootTime kLate{std::chrono::hours(3)};
+
+TEST(VolumeMachineTest, Fault38AConfirmationMovesOnePublicationOfTheScheduler) {
   VolumeMachine machine = Staged();
   machine.Want(Publication(kDb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
@@ -390,20 +395,28 @@ TEST(VolumeMachineTest, ConfirmMovesWhatItsOriginAskedForAndNothingElse) {
   machine.Hold(kWeb, "its scheduler");
   machine.Hold(kDb, "its caller");
   EXPECT_FALSE(machine.Unsettled());
-  EXPECT_FALSE(machine.Confirm(Origin::kDeclared));
-  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, BootTime{})) << "a lease alone is not enough";
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.Confirm(kDb, kLate)) << "it is not the scheduler's";
+  EXPECT_FALSE(machine.Confirm({.consumer = "nobody", .name = ""}, kLate));
+  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_FALSE(machine.record().Find(kDb)->held.empty());
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage) << "not unstaged: db may hold it, for the plugin";
 }
 
-// As a scheduler published it.
+// As a scheduler requested it, at kEarly, under a lease that holds.
 VolumeMachine OfAScheduler(VolumeMachine machine) {
   VolumeRecord record = machine.record();
-  for (PublicationRecord& p : record.publications) p.origin = Origin::kScheduler;
+  for (PublicationRecord& p : record.publications) {
+    p.origin = Origin::kScheduler;
+    p.confirmed_at = kEarly;
+  }
   machine = VolumeMachine::Recovered(record, false);
-  machine.Confirm(Origin::kScheduler);
+  machine.AllowForward(Origin::kScheduler, BootTime{});
   return machine;
 }
 
@@ -423,10 +436,48 @@ TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
   VolumeMachine asked = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
   asked.Want(again);
-  EXPECT_EQ(asked.NextFor(kWeb).kind, StepKind::kPublish) << "a caller's word is newer";
-  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_EQ(asked.NextFor(kWeb).kind, StepKind::kPublish) << "it was requested again";
+  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kEarly));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "not undone first: it is the same boot";
-  EXPECT_FALSE(machine.Confirm(Origin::kScheduler)) << "nothing waits any more";
+  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kEarly)) << "nothing waits any more";
+}
+
+TEST(VolumeMachineTest, Fault38ALeaseThatBeganAnewResumesNothingThatIsOlder) {
+  VolumeMachine machine = OfAScheduler(Staged());
+  machine.Withhold(Origin::kScheduler, "no valid lease");
+  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_THAT(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  // Also over another berthd, for which that lease holds.
+  machine = VolumeMachine::Recovered(machine.record(), false);
+  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  VolumeMachine undone = machine;
+  EXPECT_TRUE(undone.Unwant(kWeb));
+  EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish) << "reverse steps need no confirmation";
+  EXPECT_FALSE(undone.Confirm(kWeb, kLate)) << "it is being unpublished";
+  VolumeMachine requested = machine;
+  PublicationRecord again = *machine.record().Find(kWeb);
+  again.confirmed_at = kLate;
+  requested.Want(again);
+  EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish);
+  requested.AllowForward(Origin::kScheduler, kLeaseAnew);
+  EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish) << "the same lease goes on";
+  EXPECT_TRUE(machine.Confirm(kWeb, kLate));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  machine = VolumeMachine::Recovered(machine.record(), false);
+  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kLeaseAnew)) << "a confirmation outlives berthd";
+  machine = VolumeMachine::Recovered(machine.record(), true);
+  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew)) << "and not the boot";
+}
+
+TEST(VolumeMachineTest, WhatIsConfirmedWithoutALeaseStillWaitsForOne) {
+  VolumeMachine machine = OfAScheduler(Staged());
+  machine.Withhold(Origin::kScheduler, "no valid lease");
+  EXPECT_TRUE(machine.Confirm(kWeb, kLate));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
 }
 
 TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
@@ -440,16 +491,31 @@ TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
   machine.MarkLost(kWeb, "lost");
   EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "no valid lease");
-  machine.Confirm(Origin::kScheduler);
+  machine.AllowForward(Origin::kScheduler, kLeaseAnew);
+  EXPECT_FALSE(machine.Repair(kWeb, "lost")) << "another node may have it";
+  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
+  EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_TRUE(machine.Repair(kWeb, "lost"));
 }
 
-TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeft) {
+TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
+  VolumeMachine machine = OfAScheduler(Published());
+  ASSERT_TRUE(machine.MayRenew(kWeb));
+  machine.Withhold(Origin::kScheduler, "no valid lease");
+  EXPECT_FALSE(machine.MayRenew(kWeb));
+  machine.AllowForward(Origin::kScheduler, kLeaseAnew);
+  EXPECT_TRUE(machine.MayRenew(kWeb)) << "a token is no forward step";
+  EXPECT_THAT(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  EXPECT_TRUE(machine.Confirm(kWeb, kLate));
+  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "");
+}
+
+TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_NE(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "");
-  EXPECT_TRUE(machine.Confirm(Origin::kScheduler));
+  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, BootTime{}));
   EXPECT_NE(machine.NextFor(kWeb).kind, StepKind::kNone);
 }
 

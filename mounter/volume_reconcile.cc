@@ -12,6 +12,15 @@
 #include "mounter/volume_actor.h"
 
 namespace berth {
+namespace {
+
+// What was published before is mounted again once it is not blocked any more, and its consumer has to know.
+bool IsMountedAgain(const PublicationRecord& p) {
+  const bool was_published = p.state == PublicationState::kPublishing && p.published_at.has_value();
+  return !p.held.empty() || (!p.withheld.empty() && was_published);
+}
+
+}  // namespace
 
 void VolumeActor::Reconcile(Circumstances circumstances) {
   if (!machine_.present() || context_.stopping) return;
@@ -227,6 +236,7 @@ void VolumeActor::Withhold(Origin origin, const std::string& why) {
     const auto* publish = std::get_if<PublishRequest>(&operation.request);
     return publish != nullptr && publish->origin == origin;
   });
+  if (Awaits(origin)) TellView();
 }
 
 void VolumeActor::Leave(const std::string& why) {
@@ -236,21 +246,38 @@ void VolumeActor::Leave(const std::string& why) {
   });
 }
 
-bool VolumeActor::Confirm(Origin origin) {
+size_t VolumeActor::AllowForward(Origin origin, BootTime since) {
   std::vector<PublicationKey> again;
   for (const PublicationRecord& p : machine_.record().publications) {
-    if (p.origin != origin) continue;
-    // What was published before is mounted again, and its consumer has to know.
-    const bool was_published = p.state == PublicationState::kPublishing && p.published_at.has_value();
-    if (!p.held.empty() || (!p.withheld.empty() && was_published)) again.push_back(p.key);
+    if (p.origin == origin && p.held.empty() && IsMountedAgain(p)) again.push_back(p.key);
   }
-  if (!machine_.Confirm(origin)) return false;
-  remounting_.insert(again.begin(), again.end());
+  const bool goes_on = machine_.AllowForward(origin, since);
+  for (const PublicationKey& key : again) {
+    const PublicationRecord* p = machine_.record().Find(key);
+    if (p != nullptr && p->withheld.empty()) remounting_.insert(key);
+  }
+  const auto unconfirmed =
+      std::ranges::count(machine_.record().publications, true, &PublicationRecord::unconfirmed);
+  if (goes_on || unconfirmed > 0) TellView();
+  if (goes_on) GoOn();
+  return static_cast<size_t>(unconfirmed);
+}
+
+bool VolumeActor::Confirm(const PublicationKey& key) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  const bool again = publication != nullptr && IsMountedAgain(*publication);
+  if (!machine_.Confirm(key, BootClock::now())) return false;
+  if (again) remounting_.insert(key);
   SaveSoon();
+  TellView();
+  GoOn();
+  return true;
+}
+
+void VolumeActor::GoOn() {
   TellAwaiting();
   MendWhatWaited();
   Start();
-  return true;
 }
 
 bool VolumeActor::Awaits(Origin origin) const {
@@ -263,6 +290,10 @@ void VolumeActor::MendWhatWaited() {
   for (const PublicationKey& key : std::exchange(unrepaired_, {})) {
     const PublicationRecord* publication = machine_.record().Find(key);
     if (publication == nullptr || publication->dead.empty()) continue;
+    if (!publication->withheld.empty()) {
+      unrepaired_.insert(key);
+      continue;
+    }
     MountAgain(key, publication->dead, /*asked=*/false);
   }
   MendStaging();

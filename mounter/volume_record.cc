@@ -99,6 +99,7 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_again(publication.again);
   p->set_mount_id(publication.mount_id);
   p->set_before_reboot(publication.before_reboot);
+  if (publication.confirmed_at) p->set_confirmed_at_ns(publication.confirmed_at->time_since_epoch().count());
   if (publication.secrets_reference.kind != SecretsReference::Kind::kNone) {
     p->mutable_secrets_reference()->set_kind(
         static_cast<pb::SecretsReference::Kind>(publication.secrets_reference.kind));
@@ -128,6 +129,7 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->again = p.again();
   publication->mount_id = p.mount_id();
   publication->before_reboot = p.before_reboot();
+  if (p.confirmed_at_ns() > 0) publication->confirmed_at = BootTime(Duration(p.confirmed_at_ns()));
   publication->secrets_reference = {.kind = static_cast<SecretsReference::Kind>(p.secrets_reference().kind()),
                                     .name = p.secrets_reference().name()};
   return absl::OkStatus();

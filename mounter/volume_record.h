@@ -62,9 +62,16 @@ struct PublicationRecord {
   bool secrets_at_hand = false;
   // Not written. Its mount is there and does not answer: the error.
   std::string dead;
-  // Not written. Nothing forward is begun or repeated for it, for this reason, until whoever asked for it was
-  // heard (VolumeMachine::Withhold). Empty: it may go forward.
+  // Of a scheduler's: when the scheduler requested or confirmed it last, on the boot's clock. Unset: not in
+  // this boot.
+  std::optional<BootTime> confirmed_at;
+  // Not written. Nothing forward is begun or repeated for it, for this reason (VolumeMachine::Withhold,
+  // AllowForward). Empty: it may go forward.
   std::string withheld;
+  // Not written. It is withheld until its scheduler confirms it or requests it again.
+  bool unconfirmed = false;
+  // Not written. How often it was confirmed in this run.
+  int confirmations = 0;
 
   // What can have something of it, as far as that was said: kUnknown after a reboot until it is published
   // anew, since what `life` says is of another boot.

@@ -98,6 +98,8 @@ class NodeApi {
   [[nodiscard]] bool MayBePublished(const v1::PublishVolumeRequest& request) const;
   // The node's part of an expansion: done now, or noted and done when the volume is published here.
   Answer<v1::ExpandResult> ExpandHere(v1::ExpandOperation request, TimePoint deadline);
+  // Of a scheduler's that the link has checked (operation_check.h).
+  Answer<v1::ConfirmResult> ConfirmHere(v1::ConfirmOperation request, TimePoint deadline);
 
   // How full they are: node_api_stats.cc.
   Answer<v1::GetVolumeStatsResponse> GetVolumeStats(v1::GetVolumeStatsRequest request, CallInfo call);

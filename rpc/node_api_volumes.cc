@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "base/status.h"
 #include "rpc/convert.h"
@@ -59,9 +61,9 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
                                                                       CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  declared_.OnUnpublish(checked);
   BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));
-  declared_.OnUnpublish(checked);
   v1::UnpublishVolumeResponse answer;
   answer.set_was_published(result.was_published);
   answer.set_may_live_on(result.may_live_on);
@@ -114,6 +116,30 @@ NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation reques
   co_return answer;
 }
 
+NodeApi::Answer<v1::ConfirmResult> NodeApi::ConfirmHere(v1::ConfirmOperation request, TimePoint deadline) {
+  std::vector<PublicationRef> wanted;
+  std::multimap<PublicationRef, int> named;  // where in the request
+  for (int i = 0; i < request.publications_size(); ++i) {
+    const v1::PublicationName& name = request.publications(i);
+    const auto plugin_id = NodePlugin(name.plugin_id());
+    wanted.push_back({.plugin_id = plugin_id.ok() ? *plugin_id : name.plugin_id(),
+                      .volume_id = name.volume_id(),
+                      .consumer = fmt::format("{}/{}", name.namespace_(), name.consumer()),
+                      .name = name.name()});
+    named.emplace(wanted.back(), i);
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(const std::vector<PublicationRef> not_confirmed,
+                            co_await mounter_.Confirm(std::move(wanted), deadline));
+  v1::ConfirmResult answer;
+  for (const PublicationRef& use : not_confirmed) {
+    const auto found = named.find(use);
+    if (found == named.end()) continue;
+    *answer.add_not_confirmed() = request.publications(found->second);
+    named.erase(found);
+  }
+  co_return answer;
+}
+
 NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request, CallInfo call) {
   // The service has seen to it already; a repair must not hang on that alone.
   if (request.repair() && !call.rights.change) {
@@ -122,6 +148,9 @@ NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
                             co_await mounter_.Examine(request.repair(), call.deadline));
   for (const std::string& problem : control_.Problems()) {
+    findings.push_back({.code = "node.problem", .text = problem});
+  }
+  for (const std::string& problem : scheduler_.Problems()) {
     findings.push_back({.code = "node.problem", .text = problem});
   }
   for (const std::string& problem : declared_.Problems()) {

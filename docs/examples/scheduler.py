@@ -36,6 +36,7 @@ class Node:
         self.instance_id, self.outgoing = None, None  # of its stream; None: it is not connected
         self.plugins = {}  # their newest state, as the node told it
         self.asked, self.results = {}, {}  # operations without a result, and results, by id
+        self.wanted = set()  # what is published there, or is to be: (plugin, volume, consumer as the node calls it)
 
 
 class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
@@ -102,7 +103,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         elif kind == "result":
             if message.result.refusal in (pb.LEASE_EPOCH, pb.LEASE_NOT_VALID, pb.TOO_MANY):
                 return  # Nothing was begun, and it may be soon: it is asked for again with the next heartbeat.
-            if node.asked.pop(message.result.id, None):  # Else it was heard before, or by an earlier run.
+            asked = node.asked.pop(message.result.id, None)
+            if asked and not asked.HasField("confirm"):  # Else it was heard before, or nobody waits for it.
                 node.results[message.result.id] = message.result
             say(acknowledge=pb.Acknowledge(operation_ids=[message.result.id],
                                            settled_below=min(node.asked, default=self.last_id + 1)))
@@ -118,6 +120,8 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             kind = thing.WhichOneof("object")
             if kind == "plugin":
                 node.plugins[thing.plugin.id] = thing.plugin
+            elif kind == "volume":
+                self.confirm(node, thing.volume)
             elif kind == "removed":
                 node.plugins.pop(thing.removed.plugin_id, None)
             elif kind == "ended_consumer":  # The node releases its volumes; move() detaches them in its time.
@@ -125,16 +129,29 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             elif kind == "given_up" and thing.given_up.progress == pb.GivenUp.RELEASED:
                 say(acknowledge=pb.Acknowledge(given_up=[thing.given_up.number]))
 
+    def confirm(self, node, volume):
+        """After a reboot, or once its lease has ended, a node blocks what was published before. Some is still wanted."""
+        wanted = [pb.PublicationName(plugin_id=volume.plugin_id, volume_id=volume.volume_id, namespace="example",
+                                     consumer=use.consumer.partition("/")[2], name=use.name)
+                  for use in volume.publications
+                  if use.held and (volume.plugin_id, volume.volume_id, use.consumer) in node.wanted]
+        if wanted:
+            self.begin(node, confirm=pb.ConfirmOperation(publications=wanted))
+
     # --- What is done with it ---
+
+    def begin(self, node, **kind):
+        self.last_id += 1
+        operation = node.asked[self.last_id] = pb.Operation(id=self.last_id, lease_epoch=self.epoch, **kind)
+        if node.outgoing:
+            node.outgoing.put(pb.SchedulerMessage(operation=operation))
+        return operation
 
     def ask(self, name, **kind):
         """The result of one operation, which is asked for until there is one, across any break of the link."""
         with self.changed:
-            self.last_id += 1
-            node, operation = self.nodes[name], pb.Operation(id=self.last_id, lease_epoch=self.epoch, **kind)
-            node.asked[operation.id] = operation
-            if node.outgoing:
-                node.outgoing.put(pb.SchedulerMessage(operation=operation))
+            node = self.nodes[name]
+            operation = self.begin(node, **kind)
             self.changed.wait_for(lambda: operation.id in node.results)
             return node.results.pop(operation.id)
 
@@ -173,11 +190,15 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 volume_id=use["volume_id"], node_id=storage.node_id, volume_capability=WRITER)
             answer = self.run(name, controller={"plugin_id": use["plugin_id"], "attach": attach}).controller
             request["publish_context"] = {"values": answer.attach.publish_context}
+        with self.changed:
+            self.nodes[name].wanted.add((use["plugin_id"], use["volume_id"], "example/" + use["consumer"]))
         return self.run(name, publish={"namespace": "example", "request": request}).publish.target_path
 
     def release(self, name, use):
         """Detaches only once the node has said that it let go. Until it says so, nobody else gets the volume."""
         storage = self.storage(name, use["plugin_id"])
+        with self.changed:
+            self.nodes[name].wanted.discard((use["plugin_id"], use["volume_id"], "example/" + use["consumer"]))
         self.run(name, unpublish={"namespace": "example", "request": use})
         if storage.needs_attach:
             detach = csi.ControllerUnpublishVolumeRequest(volume_id=use["volume_id"], node_id=storage.node_id)

@@ -204,7 +204,8 @@ class FakeMounter : public Mounter {
   std::vector<Finding> findings;
   std::vector<std::string> problems;
   std::string leaving;  // why nothing goes forward any more
-  std::vector<Origin> confirmed;
+  std::vector<PublicationRef> confirmed;
+  std::vector<std::pair<Origin, BootTime>> allowed;
   std::vector<std::pair<Origin, std::string>> withheld;
   std::vector<std::string> ended_causes;
   std::vector<std::string> steps;  // "owe V", "expand V", in order
@@ -282,7 +283,28 @@ class FakeMounter : public Mounter {
     if (reference.kind == SecretsReference::Kind::kNone) co_return std::map<std::string, std::string>{};
     co_return absl::FailedPreconditionError(reference.name + ": there is none in this test");
   }
-  void Confirm(Origin origin) override { confirmed.push_back(origin); }
+  size_t AllowForward(Origin origin, BootTime since) override {
+    allowed.emplace_back(origin, since);
+    return 0;
+  }
+  [[nodiscard]] Awaitable<absl::StatusOr<std::vector<PublicationRef>>> Confirm(
+      std::vector<PublicationRef> wanted, TimePoint deadline) override {
+    last_deadline = deadline;
+    if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
+    std::vector<PublicationRef> not_confirmed;
+    for (PublicationRef& use : wanted) {
+      const bool here = std::ranges::any_of(volumes, [&](const VolumeView& view) {
+        return view.plugin_id == use.plugin_id && view.volume_id == use.volume_id &&
+               view.publications[0].consumer == use.consumer;
+      });
+      if (!here) {
+        not_confirmed.push_back(use);
+      } else {
+        confirmed.push_back(use);
+      }
+    }
+    co_return not_confirmed;
+  }
   void OnTokensWantedChanged() override {}
   void Withhold(Origin origin, std::string why) override { withheld.emplace_back(origin, std::move(why)); }
   [[nodiscard]] std::vector<VolumeRef> SingleWriterVolumes(Origin /*origin*/) const override {

@@ -21,14 +21,22 @@ std::string WhyRefused(const LeaseGrant& grant) {
 
 }  // namespace
 
-void Lease::Restore(uint64_t epoch, BootTime ends) {
-  if (epoch == 0 || epoch != seen_) return;
-  term_ = Term{.epoch = epoch, .ends = ends};
-  granted_ = false;
+Lease Lease::WithUnknownEpoch() {
+  Lease lease;
+  lease.epoch_known_ = false;
+  return lease;
+}
+
+void Lease::Restore(const Term& term) {
+  if (term.epoch == 0 || (epoch_known_ && term.epoch > seen_)) return;
+  term_ = term;
   ran_out_ = false;
 }
 
-void Lease::OnStream() { sent_.clear(); }
+void Lease::OnStream() {
+  sent_.clear();
+  welcomed_ = 0;
+}
 
 void Lease::OnSent(uint64_t number, BootTime sent) {
   // Of two of one number the earlier counts: a lease that ends too soon is the harmless mistake.
@@ -46,6 +54,9 @@ AnswerVerdict Lease::OnAnswer(uint64_t number, const std::optional<LeaseGrant>& 
   sent_.erase(sent_.begin(), std::next(answered));
   if (!grant) return {.kind = AnswerVerdict::Kind::kHeard, .why = "no lease was granted"};
   if (std::string why = WhyRefused(*grant); !why.empty()) return {.why = std::move(why)};
+  if (!epoch_known_) {
+    return {.kind = AnswerVerdict::Kind::kHeard, .why = "the highest lease epoch is not known"};
+  }
   if (grant->epoch < seen_) {
     return {.kind = AnswerVerdict::Kind::kOvertaken,
             .why = fmt::format("a lease of epoch {}, and {} is obeyed: another scheduler has taken over",
@@ -60,8 +71,8 @@ AnswerVerdict Lease::OnAnswer(uint64_t number, const std::optional<LeaseGrant>& 
             .why = "a lease that was over when its answer came",
             .epoch_to_write = epoch_to_write};
   }
-  term_ = Term{.epoch = grant->epoch, .ends = ends};
-  granted_ = true;
+  const bool holds = term_ && now < term_->ends;
+  term_ = Term{.epoch = grant->epoch, .ends = ends, .since = holds ? term_->since : now};
   ran_out_ = false;
   return {.kind = AnswerVerdict::Kind::kGranted, .why = "", .epoch_to_write = epoch_to_write};
 }
@@ -77,7 +88,7 @@ bool Lease::OnTime(BootTime now) {
 BootTime Lease::NextLook() const { return term_ && !ran_out_ ? term_->ends : BootTime::max(); }
 
 bool Lease::Valid(BootTime now) const {
-  return term_ && granted_ && term_->epoch == seen_ && written_ == seen_ && now < term_->ends;
+  return epoch_known_ && term_ && term_->epoch == seen_ && written_ == seen_ && now < term_->ends;
 }
 
 LeaseStanding Lease::Standing(BootTime now) const {
@@ -85,7 +96,14 @@ LeaseStanding Lease::Standing(BootTime now) const {
   return term_ && now >= term_->ends ? LeaseStanding::kExpired : LeaseStanding::kNone;
 }
 
+bool Lease::OfWelcome(uint64_t epoch) const {
+  if (!epoch_known_) return welcomed_ == 0 || epoch == welcomed_;
+  return welcomed_ != 0 && epoch == welcomed_ && welcomed_ >= seen_;
+}
+
 LeaseVerdict Lease::Judge(OperationKind kind, uint64_t epoch, BootTime now) const {
+  if (kind == OperationKind::kReverse && OfWelcome(epoch)) return LeaseVerdict::kAllow;
+  if (!epoch_known_) return OfWelcome(epoch) ? LeaseVerdict::kNotValid : LeaseVerdict::kEpoch;
   if (epoch != seen_) return LeaseVerdict::kEpoch;
   // What was not written down would be forgotten by a crash, and a lower epoch obeyed after it.
   if (written_ < seen_) return LeaseVerdict::kNotValid;

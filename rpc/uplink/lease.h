@@ -1,12 +1,11 @@
 // The scheduler's lease on this node, as the node knows it: who may ask for what, and until when.
 //
-//            an answer with a lease                     its time is over (OnTime)
+//            an answer with a lease, or a berthd
+//            begins while one holds (Restore)           its time is over (OnTime)
 //   none ─────────────────────────────► valid ────────────────────────────────────► expired
-//    ▲  ▲                               │  ▲                                           │
-//    │  └─ a higher epoch, of which ────┘  └──────────── an answer with a lease ───────┘
-//    │     nothing was granted yet
-//    └─ berthd begins, whatever it remembers: a lease that still runs is one that may run out, and gives
-//       nobody a right before the scheduler was heard again
+//       ▲                               │  ▲                                           │
+//       └─ a higher epoch, of which ────┘  └──────────── an answer with a lease ───────┘
+//          nothing was granted yet
 //
 // The rules that make it safe:
 //   * A lease counts from the *sending* of the heartbeat that is answered, on the clock that goes on while
@@ -17,7 +16,13 @@
 //     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
 //   * One of a lower epoch grants nothing, and whoever gives it is not to be listened to (kOvertaken). One
 //   that is over when it is heard grants nothing; its epoch counts.
-//   * A lease that has run out says that nobody was heard. That a volume was let go is said by nobody here.
+//   * A lease holds without a break (Term::since) while each answer comes before its end, whatever its epoch,
+//     and whether berthd was restarted meanwhile. A lease that is granted after one has ended, or after a
+//     reboot, begins anew: other nodes may have been given this node's volumes in between.
+//   * The scheduler that sent the Welcome may have volumes released, with a lease or without one.
+//   * If the highest epoch cannot be read (WithUnknownEpoch), nobody knows who is overtaken: no lease is
+//     accepted.
+//   * A lease that has run out says that nobody was heard. It does not say that a volume was released.
 //
 // Pure: no clock, no I/O. The caller passes the time in and does what is decided. Confined to the loop.
 #pragma once
@@ -33,7 +38,7 @@ namespace berth {
 
 // berth.v1.LeaseState.
 enum class LeaseStanding {
-  kNone,  // none since berthd began, or a scheduler of a higher epoch was heard and has granted none yet
+  kNone,  // none is known, or a scheduler of a higher epoch was heard and has granted none yet
   kValid,
   kExpired,  // it ran out, and none has come since
 };
@@ -52,7 +57,7 @@ inline constexpr Duration kLongestLease = std::chrono::hours(24);
 // What kind of thing an operation does.
 enum class OperationKind {
   kForward,  // it begins or enlarges a use: it needs a valid lease
-  kReverse,  // it ends or only looks at one: it needs the present epoch alone
+  kReverse,  // it ends or only looks at one: it needs the present epoch, or that of the Welcome
 };
 
 enum class LeaseVerdict {
@@ -77,16 +82,31 @@ struct AnswerVerdict {
 
 class Lease {
  public:
+  // Of the last lease.
+  struct Term {
+    uint64_t epoch = 0;
+    BootTime ends;
+    // Since when there has been a lease without a break.
+    BootTime since = {};
+
+    bool operator==(const Term&) const = default;
+  };
+
   // `highest_epoch`: the highest that was ever written down. 0: none.
   explicit Lease(uint64_t highest_epoch = 0) : seen_(highest_epoch), written_(highest_epoch) {}
+  // There is one, and it cannot be read.
+  [[nodiscard]] static Lease WithUnknownEpoch();
 
-  // The lease of an earlier run of berthd, in this boot: it can only run out. Ignored unless it is of the
-  // highest epoch. Before anything else.
-  void Restore(uint64_t epoch, BootTime ends);
+  // The lease of an earlier run of berthd, in this boot. Ignored if its epoch is higher than the highest; one
+  // of a lower epoch only says since when there has been a lease. Where the highest is not known it is never
+  // valid, and can only run out. Before anything else.
+  void Restore(const Term& term);
 
   // A new stream: its heartbeats count from the beginning, and those of the last one are not answered any
   // more.
   void OnStream();
+  // The scheduler of this stream says the epoch of its leases in its Welcome; 0: it does not.
+  void OnWelcome(uint64_t epoch) { welcomed_ = epoch; }
   // The heartbeat `number`, greater than all of this stream before it, leaves at `sent`; called before it
   // does.
   void OnSent(uint64_t number, BootTime sent);
@@ -103,24 +123,22 @@ class Lease {
   [[nodiscard]] LeaseStanding Standing(BootTime now) const;
   [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch, BootTime now) const;
 
-  // Whom the node obeys: the highest epoch that it has heard of. 0: none ever.
+  // Whom the node obeys: the highest epoch that it has heard of. 0: none ever, or it is not known.
   [[nodiscard]] uint64_t epoch() const { return seen_; }
-  // Of the last lease: its epoch and end. Unset: none is known.
-  struct Term {
-    uint64_t epoch = 0;
-    BootTime ends;
-
-    bool operator==(const Term&) const = default;
-  };
+  [[nodiscard]] bool epoch_known() const { return epoch_known_; }
+  // Unset: none is known.
   [[nodiscard]] const std::optional<Term>& last() const { return term_; }
 
  private:
   [[nodiscard]] bool Valid(BootTime now) const;
+  // Whether the scheduler that sent the Welcome may have volumes released under this epoch.
+  [[nodiscard]] bool OfWelcome(uint64_t epoch) const;
 
   uint64_t seen_;     // the highest epoch heard of
   uint64_t written_;  // the highest that is on the disk
+  bool epoch_known_ = true;
+  uint64_t welcomed_ = 0;  // of this stream's Welcome
   std::optional<Term> term_;
-  bool granted_ = false;  // the term was granted in this run of berthd, so that it may be valid
   bool ran_out_ = false;  // the term has run out, and OnTime has said so
   // When each heartbeat left that may be answered yet.
   std::map<uint64_t, BootTime> sent_;

@@ -22,6 +22,9 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(200);
 // The highest number that was ever given: numbers are never given twice, also when all rows are gone.
 constexpr std::string_view kLastNumber = "given_up_last";
 constexpr std::string_view kRowPrefix = "given_up/";
+// The highest epoch that was written into its file: should that file be missing, it is known that there was
+// one.
+constexpr std::string_view kEpochRow = "lease_epoch";
 
 std::optional<uint64_t> RowNumber(std::string_view text) {
   uint64_t number = 0;
@@ -56,8 +59,26 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   for (const std::string& problem : kept.problems) SPDLOG_ERROR("{}", problem);
   damaged_ = std::move(kept.problems);
   if (const absl::Status reserved = store_.Reserve(); !reserved.ok()) SPDLOG_WARN("{}", MessageOf(reserved));
-  lease_ = Lease(kept.highest_epoch);
-  if (kept.lease) lease_.Restore(kept.lease->epoch, kept.lease->ends);
+  std::string unknown = kept.epoch_problem;
+  if (kept.epoch_missing) unknown = HadScheduler(rows, kept);
+  if (unknown.empty()) {
+    lease_ = Lease(kept.highest_epoch);
+    const std::string row = std::to_string(kept.highest_epoch);
+    const auto known = rows.find(std::string(kEpochRow));
+    if (kept.highest_epoch != 0 && (known == rows.end() || known->second != row)) {
+      rows_.PutSoon(std::string(kEpochRow), row);
+    }
+  } else {
+    lease_ = Lease::WithUnknownEpoch();
+    unknown_epoch_ = fmt::format(
+        "{}: it is not known which scheduler this node obeys, so no lease is accepted and nothing new is "
+        "begun "
+        "for a scheduler; volumes can be released. Find out which scheduler is the current one, write the "
+        "epoch of its leases into {} (0: obey the next one that grants a lease), and restart berthd",
+        unknown, store_.EpochPath());
+    SPDLOG_ERROR("{}", unknown_epoch_);
+  }
+  if (kept.lease) lease_.Restore(*kept.lease);
   saved_ = lease_.last();
 
   for (const auto& [key, value] : rows) {
@@ -82,6 +103,34 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   }
   tasks_.Spawn("save", SaveLease());
   tasks_.Spawn("watch", WatchEnd());
+  // One that ended while berthd was away has ended.
+  Look();
+  if (standing() == LeaseStanding::kValid) {
+    SPDLOG_INFO("the scheduler's lease of epoch {} holds", lease_.epoch());
+    AllowForward();
+  } else if (!unknown_epoch_.empty()) {
+    mounter_.Withhold(Origin::kScheduler, "no lease is accepted: " + unknown);
+  }
+}
+
+std::string LeaseKeeper::HadScheduler(const std::map<std::string, std::string>& rows,
+                                      const LeaseStore::Kept& kept) const {
+  const std::string missing = store_.EpochPath() + " is missing, and this node has obeyed a scheduler";
+  if (const auto row = rows.find(std::string(kEpochRow)); row != rows.end()) {
+    return fmt::format("{} (the last epoch known was {})", missing, Printable(row->second, 32));
+  }
+  if (kept.lease) return fmt::format("{} (the last lease was of epoch {})", missing, kept.lease->epoch);
+  for (const VolumeView& volume : mounter_.List()) {
+    const auto& uses = volume.publications;
+    if (std::ranges::find(uses, Origin::kScheduler, &PublicationView::origin) == uses.end()) continue;
+    return fmt::format("{} (which published volume {})", missing, Printable(volume.volume_id, 128));
+  }
+  return "";
+}
+
+size_t LeaseKeeper::AllowForward() {
+  forward_ = true;
+  return mounter_.AllowForward(Origin::kScheduler, lease_.last()->since);
 }
 
 Awaitable<void> LeaseKeeper::Shutdown() { co_await tasks_.Join(); }
@@ -99,7 +148,7 @@ void LeaseKeeper::Look() {
 }
 
 void LeaseKeeper::Withhold(BootTime since) {
-  confirmed_ = false;
+  forward_ = false;
   mounter_.Withhold(Origin::kScheduler, "no valid lease of the scheduler since " + OnTheWall(since));
 }
 
@@ -128,11 +177,16 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(uint64_t number, std::optional<Lea
   // One that ran out while nobody looked, as in a sleep, has run out, whatever comes now.
   Look();
   const AnswerVerdict verdict = lease_.OnAnswer(number, grant, BootClock::now());
+  if (!lease_.epoch_known()) {
+    const uint64_t offered = grant ? grant->epoch : 0;
+    if (std::exchange(offered_epoch_, offered) != offered) Changed();
+    co_return absl::OkStatus();
+  }
   if (verdict.kind == AnswerVerdict::Kind::kOvertaken) co_return absl::FailedPreconditionError(verdict.why);
   if (verdict.kind == AnswerVerdict::Kind::kIgnored) SPDLOG_WARN("ignored: {}", verdict.why);
   if (verdict.epoch_to_write != 0) {
     // Nothing goes on for the old one while the new one is written down, and if this is cancelled.
-    if (confirmed_) {
+    if (forward_) {
       Withhold(BootClock::now());
       Changed();
     }
@@ -142,12 +196,16 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(uint64_t number, std::optional<Lea
   timer_.ExpireAt(lease_.NextLook());
   changed_.NotifyAll();
   const bool valid = standing() == LeaseStanding::kValid;
-  if (valid && !confirmed_) {
-    confirmed_ = true;
-    Tell("lease.granted", fmt::format("the scheduler has granted a lease of epoch {}", lease_.epoch()));
-    mounter_.Confirm(Origin::kScheduler);
+  if (valid && !forward_) {
+    const size_t unconfirmed = AllowForward();
+    Tell("lease.granted",
+         fmt::format("the scheduler has granted a lease of epoch {}{}", lease_.epoch(),
+                     unconfirmed == 0 ? ""
+                                      : fmt::format("; {} publications from before it are blocked until the "
+                                                    "scheduler confirms them",
+                                                    unconfirmed)));
     Changed();
-  } else if (!valid && confirmed_) {
+  } else if (!valid && forward_) {
     // Of a higher epoch nothing is granted.
     Withhold(BootClock::now());
     Changed();
@@ -169,6 +227,7 @@ Awaitable<void> LeaseKeeper::WriteEpoch(uint64_t epoch) {
   }
   epoch_problem_.clear();
   lease_.OnEpochWritten(epoch);
+  rows_.PutSoon(std::string(kEpochRow), std::to_string(epoch));
   Tell("lease.epoch",
        fmt::format(
            "a scheduler of lease epoch {} is obeyed from now on, and none of a lower one{}", epoch,
@@ -286,6 +345,29 @@ Duration LeaseKeeper::left() const {
   return std::max(Duration(0), lease_.last()->ends - BootClock::now());
 }
 
+std::string LeaseKeeper::WhyNotValid() const {
+  if (!unknown_epoch_.empty()) return unknown_epoch_;
+  switch (standing()) {
+    case LeaseStanding::kValid:
+      return "";
+    case LeaseStanding::kExpired:
+      return "the node's lease has run out";
+    case LeaseStanding::kNone:
+      break;
+  }
+  return "the node has been granted no lease yet";
+}
+
+absl::Status LeaseKeeper::OnWelcome(uint64_t epoch) {
+  if (epoch != 0 && epoch < lease_.epoch()) {
+    return absl::FailedPreconditionError(
+        fmt::format("the scheduler is of lease epoch {}, and {} is obeyed: another one has taken over", epoch,
+                    lease_.epoch()));
+  }
+  lease_.OnWelcome(epoch);
+  return absl::OkStatus();
+}
+
 std::vector<v1::GivenUp> LeaseKeeper::List() const {
   std::vector<v1::GivenUp> list;
   for (const auto& [number, given_up] : given_up_) list.push_back(given_up);
@@ -323,6 +405,13 @@ bool LeaseKeeper::GivingUp(const std::string& plugin_id, const std::string& volu
 
 std::vector<std::string> LeaseKeeper::Problems() const {
   std::vector<std::string> problems = damaged_;
+  if (!unknown_epoch_.empty()) {
+    problems.push_back(unknown_epoch_);
+    if (offered_epoch_ != 0) {
+      problems.back() +=
+          fmt::format(". The scheduler that is connected grants leases of epoch {}", offered_epoch_);
+    }
+  }
   if (!epoch_problem_.empty()) problems.push_back(epoch_problem_);
   return problems;
 }

@@ -1,7 +1,13 @@
 // Keeps the scheduler's lease: what survives of it, what follows when it is granted and when it runs out.
 //
-//   first valid lease   Mounter::Confirm: what waited for the scheduler goes on
+//   a valid lease       Mounter::AllowForward: what was requested or confirmed under it goes on. What is
+//   older
+//                       than the lease (an earlier one ended, or the node was rebooted) stays blocked until
+//                       the scheduler confirms it. One that holds is found again by the next berthd, and
+//                       nothing changes.
 //   a higher epoch      written down, then obeyed
+//   an epoch file that cannot be read, or is missing on a node that has obeyed a scheduler
+//                       no lease is accepted, until an operator has written the epoch and restarted berthd
 //   it runs out         Mounter::Withhold: nothing forward is begun or repeated; and, with the policy
 //                       kRelease, each volume that only one node may write to is given up:
 //
@@ -18,7 +24,7 @@
 //
 // Owned by main, or by the link; loop thread. The mounter, the events and the rows outlive it.
 //
-// Events: lease.granted (the first valid one since berthd began or since it ran out), lease.expired,
+// Events: lease.granted (one is valid, and none was before), lease.expired,
 // lease.epoch (a scheduler of a higher epoch is obeyed), volume.given_up (it begins; it has left).
 #pragma once
 
@@ -58,9 +64,6 @@ struct LeaseKeeperOptions {
 
 class LeaseKeeper {
  public:
-  // Rows of this key and beneath it are the keeper's.
-  static constexpr std::string_view kRows = "given_up";
-
   LeaseKeeper(asio::any_io_executor executor, LeaseKeeperOptions options, Mounter& mounter, EventLog& events,
               LinkRows& rows);
 
@@ -72,6 +75,8 @@ class LeaseKeeper {
 
   // A new stream begins.
   void OnStream() { lease_.OnStream(); }
+  // Its scheduler says this epoch in its Welcome; 0: none. FAILED_PRECONDITION: another one has taken over.
+  [[nodiscard]] absl::Status OnWelcome(uint64_t epoch);
   // The heartbeat `number` is about to leave.
   void OnSent(uint64_t number) { lease_.OnSent(number, BootClock::now()); }
   // It is answered. Returns once what the answer says holds, also on the disk: to be awaited before the next
@@ -87,6 +92,8 @@ class LeaseKeeper {
   [[nodiscard]] uint64_t epoch() const { return lease_.epoch(); }
   // How long the lease is good for; 0: it is not valid.
   [[nodiscard]] Duration left() const;
+  // Why no lease is valid. Empty: one is.
+  [[nodiscard]] std::string WhyNotValid() const;
   [[nodiscard]] LeasePolicy policy() const { return options_.on_expiry; }
 
   // What was given up and not acknowledged, by number.
@@ -105,6 +112,11 @@ class LeaseKeeper {
   // Finds out whether the lease has run out, and does what follows.
   void Look();
   void OnExpired();
+  // Whether the epoch, whose file is missing, was ever written, as far as can be known: how.
+  [[nodiscard]] std::string HadScheduler(const std::map<std::string, std::string>& rows,
+                                         const LeaseStore::Kept& kept) const;
+  // A lease is valid. Returns how many publications wait for the scheduler's confirmation.
+  size_t AllowForward();
   // Nothing forward any more, since the lease that ended at `since` is over or its epoch is.
   void Withhold(BootTime since);
   [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
@@ -131,7 +143,9 @@ class LeaseKeeper {
   asio::any_io_executor executor_;
   Lease lease_;
   BootTimer timer_;
-  bool confirmed_ = false;  // the mounter goes forward
+  bool forward_ = false;        // the mounter goes forward
+  std::string unknown_epoch_;   // why the epoch is not known, and what to do. Empty: it is known
+  uint64_t offered_epoch_ = 0;  // of the leases that are not accepted for that
   std::optional<Lease::Term> saved_;
   std::map<uint64_t, v1::GivenUp> given_up_;
   std::set<VolumeRef> beginning_;  // whose first row is being written

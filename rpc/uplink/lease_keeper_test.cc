@@ -10,6 +10,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,38 @@ class LeaseKeeperTest : public MounterTestBase {
     keeper_->OnSent(++heartbeat_);
     EXPECT_EQ(loop_.Run(keeper_->OnAnswer(heartbeat_, LeaseGrant{epoch, duration})), absl::OkStatus());
   }
+  [[nodiscard]] std::string EpochPath() const { return keeper_options_.state_dir + "/scheduler/lease_epoch"; }
+  [[nodiscard]] bool LeaseIsNoted() {
+    return loop_.RunUntil([&] { return ReadFile(keeper_options_.runtime_dir + "/lease", 200).ok(); });
+  }
+  [[nodiscard]] bool Arrives(const std::string& volume = "v1") {
+    return loop_.RunUntil(
+        [&] { return View(volume).publications.at(0).state == PublicationState::kPublished; });
+  }
+  [[nodiscard]] std::vector<PublicationRef> Confirm(const std::vector<std::string>& volumes) {
+    std::vector<PublicationRef> wanted;
+    for (const std::string& volume : volumes) wanted.push_back({"hp", volume, "web", ""});
+    const auto confirmed = loop_.Run(mounter_->Confirm(wanted, Soon()));
+    EXPECT_TRUE(confirmed.ok()) << confirmed.status();
+    return confirmed.ok() ? *confirmed : wanted;
+  }
+  // A publish of the scheduler's that does not come to its end.
+  void BeginPublish(const Sleeper& process) {
+    plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+    publish_ = loop_.Start(mounter_->Publish(For(process), Soon()));
+    ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > 0; }));
+  }
+  // Nothing more is sent for it, however long one waits: another volume comes and goes meanwhile.
+  void ExpectBlocked() {
+    const int before = plugin_.Calls("NodePublishVolume");
+    for (int others = 1; others <= 3; ++others) {
+      ASSERT_TRUE(Publish(Request("other", "somebody")).ok());
+      ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
+      EXPECT_EQ(plugin_.Calls("NodePublishVolume"), before + others);
+    }
+    EXPECT_THAT(View().publications.at(0).held, Not(IsEmpty()));
+  }
+
   // An earlier berthd has left a lease of `epoch` that ends then. The next Begin finds it.
   void Leave(BootTime ends, uint64_t epoch = 3) const {
     const LeaseStore store(keeper_options_.state_dir, keeper_options_.runtime_dir, BootId());
@@ -122,6 +155,13 @@ class LeaseKeeperTest : public MounterTestBase {
   }
   [[nodiscard]] size_t Told(const std::string& type) const {
     return static_cast<size_t>(std::ranges::count(EventTypes(), type));
+  }
+  [[nodiscard]] std::string LastMessage(const std::string& type) const {
+    std::string message;
+    for (const Event& event : events_.After(0, 1000).events) {
+      if (event.type == type) message = event.message;
+    }
+    return message;
   }
   [[nodiscard]] bool Becomes(LeaseStanding standing) {
     return loop_.RunUntil([this, standing] { return keeper_->standing() == standing; });
@@ -147,31 +187,118 @@ class LeaseKeeperTest : public MounterTestBase {
   LeaseKeeperOptions keeper_options_;
   FakeRows rows_{loop_.executor()};
   std::unique_ptr<LeaseKeeper> keeper_;
+  std::shared_ptr<std::optional<absl::StatusOr<std::string>>> publish_;
   uint64_t heartbeat_ = 0;
   int changes_ = 0;
 };
 
-TEST_F(LeaseKeeperTest, TheFirstValidLeaseLetsTheMounterGoForwardOnce) {
-  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
-  const Sleeper process;
-  const auto publish = loop_.Start(mounter_->Publish(For(process), Soon()));
-  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > 0; }));
-  Restart();
-  plugin_.ClearFaults();
+TEST_F(LeaseKeeperTest, AValidLeaseLetsTheMounterGoForwardOnce) {
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("its scheduler"));
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kEpoch);
   Grant(7);
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
-  EXPECT_EQ(*ReadFile(options_.state_dir + "/scheduler/lease_epoch", 100), "7\n") << "before it is obeyed";
+  EXPECT_EQ(*ReadFile(EpochPath(), 100), "7\n") << "before it is obeyed";
+  EXPECT_EQ(rows_.rows.at("lease_epoch"), "7");
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kAllow);
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 6), LeaseVerdict::kEpoch);
-  EXPECT_TRUE(
-      loop_.RunUntil([&] { return View().publications.at(0).state == PublicationState::kPublished; }));
+  const Sleeper process;
+  EXPECT_TRUE(Publish(For(process)).ok());
   Grant(7);
   EXPECT_EQ(Told("lease.granted"), 1U);
   EXPECT_EQ(Told("lease.epoch"), 1U);
   EXPECT_GT(keeper_->left(), seconds(30));
   EXPECT_TRUE(loop_.RunUntil([&] { return changes_ > 0; }));
+}
+
+TEST_F(LeaseKeeperTest, Fault38WhileTheLeaseHoldsARestartAndANewEpochChangeNothing) {
+  Grant(3);
+  const Sleeper process;
+  BeginPublish(process);
+  ASSERT_TRUE(LeaseIsNoted());
+  Restart();
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid) << "before the scheduler is heard";
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kAllow);
+  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  const int before = plugin_.Calls("NodePublishVolume");
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > before; })) << "it goes on";
+  Grant(4);
+  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  plugin_.ClearFaults();
+  EXPECT_TRUE(Arrives());
+}
+
+TEST_F(LeaseKeeperTest, Fault38ALeaseThatEndedResumesNothingWhenItIsGrantedAgain) {
+  Grant(3, seconds(1));
+  const Sleeper process;
+  BeginPublish(process);
+  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish_->has_value(); }));
+  EXPECT_TRUE(absl::IsUnavailable((*publish_)->status())) << (*publish_)->status();
+  plugin_.ClearFaults();
+  ExpectBlocked();
+  Grant(3);
+  EXPECT_EQ(Told("lease.granted"), 2U);
+  EXPECT_THAT(LastMessage("lease.granted"), HasSubstr("1 publications"));
+  ExpectBlocked();
+  // Nor when berthd is restarted under the new lease.
+  ASSERT_TRUE(loop_.RunUntil([&] {
+    const LeaseStore store(keeper_options_.state_dir, keeper_options_.runtime_dir, BootId());
+    const auto kept = store.Load(BootClock::now());
+    return kept.lease && kept.lease->ends > BootClock::now() + seconds(30);
+  }));
+  Restart();
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  ExpectBlocked();
+  EXPECT_THAT(Confirm({"v1", "v2"}), ElementsAre(PublicationRef{"hp", "v2", "web", ""}));
+  EXPECT_TRUE(Arrives());
+  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+}
+
+TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
+  Grant(3, seconds(1));
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  ASSERT_TRUE(Publish(For(process, "v2")).ok());
+  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
+  EXPECT_TRUE(absl::IsUnavailable(loop_.Run(mounter_->Confirm({{"hp", "v1", "web", ""}}, Soon())).status()))
+      << "not without a lease";
+  Grant(3);
+  EXPECT_THAT(View().publications.at(0).held, HasSubstr("has not confirmed it")) << "though it is mounted";
+  ASSERT_TRUE(Publish(For(process)).ok());
+  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("has not confirmed it"));
+  ASSERT_TRUE(LeaseIsNoted());
+  ASSERT_TRUE(Unpublish(For(process, "v2")).ok()) << "reverse steps need nothing";
+}
+
+TEST_F(LeaseKeeperTest, Fault38ALeaseThatIsNotKnownAfterARestartHasEnded) {
+  Grant(3);
+  const Sleeper process;
+  BeginPublish(process);
+  ASSERT_TRUE(LeaseIsNoted());
+  ASSERT_EQ(unlink((keeper_options_.runtime_dir + "/lease").c_str()), 0);
+  Restart();
+  plugin_.ClearFaults();
+  Grant(3);
+  ExpectBlocked();
+  EXPECT_THAT(Confirm({"v1"}), IsEmpty());
+  EXPECT_TRUE(Arrives());
+}
+
+TEST_F(LeaseKeeperTest, ACallerDoesNotPublishWhatIsBlockedForItsScheduler) {
+  Grant(3, seconds(1));
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
+  PublishRequest by_hand = For(process);
+  by_hand.origin = Origin::kCaller;
+  const auto refused = Publish(by_hand);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("unpublish it first"));
+  ASSERT_TRUE(Unpublish(by_hand).ok());
+  EXPECT_TRUE(Publish(by_hand).ok());
 }
 
 TEST_F(LeaseKeeperTest, WhenItRunsOutNothingNewIsBegunAndAllStays) {
@@ -192,18 +319,104 @@ TEST_F(LeaseKeeperTest, WhenItRunsOutNothingNewIsBegunAndAllStays) {
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
 }
 
-TEST_F(LeaseKeeperTest, ALeaseOfAnEarlierBerthdRunsOutAndGivesNoRight) {
-  Grant(3, seconds(60));
-  ASSERT_TRUE(loop_.RunUntil([&] { return ReadFile(keeper_options_.runtime_dir + "/lease", 200).ok(); }));
-  Restart();
-  EXPECT_EQ(keeper_->epoch(), 3U);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
-  EXPECT_EQ(Told("lease.expired"), 0U);
+TEST_F(LeaseKeeperTest, ALeaseOfAnEarlierBerthdRunsOut) {
   Leave(BootClock::now() + milliseconds(50));
   Restart();
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
+  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
+  // One that ended while berthd was away.
+  Leave(BootClock::now());
+  Restart();
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
+  EXPECT_EQ(Told("lease.expired"), 2U);
+}
+
+// Writes `content` in place of the epoch; none: takes the file away.
+class LeaseEpochTest : public LeaseKeeperTest {
+ protected:
+  void Replace(const std::optional<std::string>& content) {
+    ASSERT_EQ(unlink(EpochPath().c_str()), 0);
+    if (content) ASSERT_EQ(WriteFileAtomic(EpochPath(), *content, 0600), absl::OkStatus());
+  }
+  void ExpectNobodyIsObeyed(const std::string& what) {
+    for (const uint64_t epoch : {2, 3, 4}) {
+      keeper_->OnStream();
+      ASSERT_EQ(keeper_->OnWelcome(epoch), absl::OkStatus());
+      Grant(epoch);
+      EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
+      EXPECT_EQ(keeper_->Judge(OperationKind::kForward, epoch), LeaseVerdict::kNotValid);
+      EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, epoch), LeaseVerdict::kAllow);
+    }
+    EXPECT_THAT(keeper_->Problems(), ElementsAre(testing::AllOf(HasSubstr(EpochPath()), HasSubstr(what),
+                                                                HasSubstr("restart berthd"),
+                                                                HasSubstr("grants leases of epoch 4"))));
+    EXPECT_THAT(keeper_->WhyNotValid(), HasSubstr(what));
+    EXPECT_EQ(Told("lease.epoch"), 1U) << "that of the beginning";
+  }
+};
+
+TEST_F(LeaseEpochTest, Fault42AnEpochThatCannotBeReadObeysNobodyUntilItIsWritten) {
+  Grant(3);
+  const Sleeper process;
+  BeginPublish(process);
+  ASSERT_TRUE(LeaseIsNoted());
+  for (const std::string content : {"", "x", "-3\n"}) {
+    SCOPED_TRACE(content);
+    Replace(content);
+    Restart();
+    plugin_.ClearFaults();
+    ExpectNobodyIsObeyed(content.empty() ? "is empty" : "is damaged");
+    EXPECT_EQ(*ReadFile(EpochPath(), 100), content) << "it stays as it is";
+    ExpectBlocked();
+  }
+  Replace("3\n");
+  Restart();
+  EXPECT_THAT(keeper_->Problems(), IsEmpty());
+  EXPECT_EQ(keeper_->epoch(), 3U);
+  EXPECT_TRUE(Arrives()) << "the lease held all the time";
+}
+
+TEST_F(LeaseEpochTest, Fault42ADirectoryInItsPlaceObeysNobody) {
+  Grant(3);
+  Replace(std::nullopt);
+  ASSERT_EQ(mkdir(EpochPath().c_str(), 0700), 0);
+  Restart();
+  ExpectNobodyIsObeyed("Is a directory");
+  ASSERT_EQ(rmdir(EpochPath().c_str()), 0);
+}
+
+TEST_F(LeaseEpochTest, Fault42AMissingEpochObeysNobodyOnANodeThatHadAScheduler) {
+  Grant(3);
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  ASSERT_TRUE(LeaseIsNoted());
+  Replace(std::nullopt);
+  Restart();
+  ExpectNobodyIsObeyed("the last epoch known was 3");
+  rows_.rows.clear();
+  Restart();
+  ExpectNobodyIsObeyed("the last lease was of epoch 3");
+  ASSERT_EQ(unlink((keeper_options_.runtime_dir + "/lease").c_str()), 0);
+  Restart();
+  ExpectNobodyIsObeyed("which published volume v1");
+  ASSERT_TRUE(Unpublish(For(process)).ok());
+  Restart();
+  EXPECT_THAT(keeper_->Problems(), IsEmpty()) << "as one that never had a scheduler";
+  Grant(1);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+}
+
+TEST_F(LeaseEpochTest, Fault42AnOperatorMayLetTheNextSchedulerBeObeyed) {
+  Grant(30);
+  ASSERT_TRUE(LeaseIsNoted());
+  Replace("0\n");
+  Restart();
+  EXPECT_THAT(keeper_->Problems(), IsEmpty());
+  EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
+  Grant(1);
+  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(*ReadFile(EpochPath(), 100), "1\n");
 }
 
 TEST_F(LeaseKeeperTest, ASchedulerThatWasOvertakenIsNotListenedTo) {
@@ -246,6 +459,8 @@ TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
   EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 3), LeaseVerdict::kEpoch) << "it was heard";
   EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 4), LeaseVerdict::kNotValid);
+  EXPECT_EQ(keeper_->OnWelcome(4), absl::OkStatus());
+  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 4), LeaseVerdict::kAllow) << "from who sent the Welcome";
   EXPECT_THAT(keeper_->Problems(), ElementsAre(HasSubstr("epoch 4 cannot be written down")));
   ASSERT_EQ(unlink(directory.c_str()), 0);
   Grant(4);

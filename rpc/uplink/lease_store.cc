@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <optional>
 #include <string_view>
 
@@ -44,38 +43,40 @@ LeaseStore::Kept LeaseStore::Load(BootTime now) const {
   if (epoch.ok()) {
     std::string_view text = *epoch;
     const std::optional<uint64_t> number = ParseNumber(TakeUpTo('\n', &text));
-    if (number && *number > 0 && text.empty()) {
+    if (number && text.empty()) {
       kept.highest_epoch = *number;
     } else {
-      const std::string aside = EpochPath() + ".damaged";
-      const bool moved = std::rename(EpochPath().c_str(), aside.c_str()) == 0;
-      kept.problems.push_back(fmt::format(
-          "{} is damaged{}: the highest lease epoch is not known any more, so any scheduler's is obeyed",
-          EpochPath(), moved ? ", and was set aside as " + aside : ""));
+      kept.epoch_problem =
+          fmt::format("{} {}", EpochPath(), epoch->empty() ? "is empty" : "is damaged: it is not a number");
     }
-  } else if (!absl::IsNotFound(epoch.status())) {
-    kept.problems.push_back(
-        fmt::format("the highest lease epoch is not known: {}", MessageOf(epoch.status())));
+  } else if (absl::IsNotFound(epoch.status())) {
+    kept.epoch_missing = true;
+  } else {
+    kept.epoch_problem = std::string(MessageOf(epoch.status()));
   }
 
   const auto lease = ReadFile(LeasePath(), kLimit);
   if (absl::IsNotFound(lease.status())) return kept;
   if (!lease.ok()) {
-    kept.problems.push_back(fmt::format("whether a lease runs is not known: {}", MessageOf(lease.status())));
+    kept.problems.push_back(fmt::format("whether a lease holds is not known: {}", MessageOf(lease.status())));
     return kept;
   }
   std::string_view text = *lease;
   const std::string_view boot = TakeUpTo(' ', &text);
   const std::optional<uint64_t> of_epoch = ParseNumber(TakeUpTo(' ', &text));
-  const std::optional<uint64_t> ends = ParseNumber(TakeUpTo('\n', &text));
+  const std::optional<uint64_t> ends = ParseNumber(TakeUpTo(' ', &text));
+  const std::optional<uint64_t> since = ParseNumber(TakeUpTo('\n', &text));
   const auto latest = static_cast<uint64_t>((now + kLongestLease).time_since_epoch().count());
-  if (!of_epoch || !ends || !text.empty() || *ends > latest) {
-    kept.problems.push_back(fmt::format("{} is damaged: whether a lease runs is not known", LeasePath()));
+  if (!of_epoch || !ends || !since || !text.empty() || *ends > latest || *since > *ends) {
+    kept.problems.push_back(fmt::format("{} is damaged: whether a lease holds is not known", LeasePath()));
     return kept;
   }
-  // Of a boot before this one, or of a scheduler before the one that is obeyed now: it counts no more.
-  if (boot != boot_id_ || *of_epoch != kept.highest_epoch || *of_epoch == 0) return kept;
-  kept.lease = Lease::Term{.epoch = *of_epoch, .ends = BootTime(Duration(static_cast<Duration::rep>(*ends)))};
+  // Of a boot before this one, or of a scheduler that was never obeyed: it does not count.
+  if (boot != boot_id_ || *of_epoch == 0) return kept;
+  const bool epoch_known = !kept.epoch_missing && kept.epoch_problem.empty();
+  if (epoch_known && *of_epoch > kept.highest_epoch) return kept;
+  const auto at = [](uint64_t count) { return BootTime(Duration(static_cast<Duration::rep>(count))); };
+  kept.lease = Lease::Term{.epoch = *of_epoch, .ends = at(*ends), .since = at(*since)};
   return kept;
 }
 
@@ -119,7 +120,8 @@ absl::StatusOr<UniqueFd> LeaseStore::OpenSpare() const {
 
 absl::Status LeaseStore::WriteLease(const Lease::Term& lease) const {
   const std::string text =
-      fmt::format("{} {} {}\n", boot_id_, lease.epoch, lease.ends.time_since_epoch().count());
+      fmt::format("{} {} {} {}\n", boot_id_, lease.epoch, lease.ends.time_since_epoch().count(),
+                  lease.since.time_since_epoch().count());
   return WriteFileSoon(LeasePath(), text, kFileMode);
 }
 

@@ -5,11 +5,15 @@
 //     lease_epoch.spare   Where the next one is written before the two change places: a file that has its
 //                         blocks already, so that a new scheduler is obeyed, and may have volumes let go, on
 //                         a disk that is full.
-//   <runtime_dir>/lease   "<boot id> 17 <nanoseconds>": the last lease, and when it ends by BootClock. In
-//                         memory (tmpfs): it outlives berthd and not the boot, as that clock does.
+//   <runtime_dir>/lease   "<boot id> 17 <nanoseconds> <nanoseconds>": the last lease, when it ends, and since
+//                         when there has been one without a break, by BootClock. In memory (tmpfs): it
+//                         outlives berthd and not the boot, as that clock does.
 //
-// Files that are damaged, or say what cannot be, count as none, and are told. Blocks: local disk alone. Any
-// thread.
+// A lease that is damaged, or says what cannot be, counts as none, which is reported: what a scheduler has
+// requested then waits for its confirmation. An epoch that is damaged does not count as none: it is not known
+// whom the node obeys. The file stays as it is until an operator writes the epoch (0: none) into it.
+//
+// Blocks: local disk alone. Any thread.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -36,13 +40,19 @@ class LeaseStore {
 
   struct Kept {
     uint64_t highest_epoch = 0;
-    // Of this boot, and of the highest epoch. It may be over.
+    // There is no file with an epoch: none was ever obeyed, or the file was lost.
+    bool epoch_missing = false;
+    // Why the epoch cannot be known: "/…/lease_epoch is empty". Empty: it is known, or missing.
+    std::string epoch_problem;
+    // Of this boot, and of no higher epoch. It may be over. Where the
+    // epoch is not known: of any.
     std::optional<Lease::Term> lease;
-    std::vector<std::string> problems;  // what was found damaged, a sentence each
+    std::vector<std::string> problems;  // what else was found damaged, a sentence each
   };
-  // `now`: none that ends later than a lease given now could is believed. A file with the epoch that is
-  // damaged is set aside beside it.
+  // `now`: none that ends later than a lease given now could is believed. Changes nothing.
   [[nodiscard]] Kept Load(BootTime now) const;
+  // For people.
+  [[nodiscard]] std::string EpochPath() const { return state_dir_ + "/scheduler/lease_epoch"; }
 
   // Makes the directory and the spare file. An error harms nothing, unless the disk is full by then.
   [[nodiscard]] absl::Status Reserve() const;
@@ -59,7 +69,6 @@ class LeaseStore {
   };
 
   [[nodiscard]] absl::StatusOr<UniqueFd> OpenSpare() const;
-  [[nodiscard]] std::string EpochPath() const { return state_dir_ + "/scheduler/lease_epoch"; }
   [[nodiscard]] std::string SparePath() const { return EpochPath() + ".spare"; }
   [[nodiscard]] std::string LeasePath() const { return runtime_dir_ + "/lease"; }
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/temp_dir.h"
@@ -35,8 +37,10 @@ class LeaseStoreTest : public testing::Test {
 TEST_F(LeaseStoreTest, WhatWasWrittenIsReadAgain) {
   const LeaseStore store = Store();
   EXPECT_EQ(store.Load(kNow).highest_epoch, 0U);
-  EXPECT_THAT(store.Load(kNow).problems, IsEmpty()) << "a node that never had a scheduler";
-  const Lease::Term term{.epoch = 17, .ends = kNow + seconds(5)};
+  EXPECT_TRUE(store.Load(kNow).epoch_missing) << "a node that never had a scheduler";
+  EXPECT_EQ(store.Load(kNow).epoch_problem, "");
+  EXPECT_THAT(store.Load(kNow).problems, IsEmpty());
+  const Lease::Term term{.epoch = 17, .ends = kNow + seconds(5), .since = kNow - seconds(7)};
   ASSERT_EQ(store.WriteEpoch(17), absl::OkStatus());
   ASSERT_EQ(store.WriteLease(term), absl::OkStatus());
   EXPECT_EQ(store.Load(kNow).highest_epoch, 17U);
@@ -66,28 +70,30 @@ TEST_F(LeaseStoreTest, SeveralThatWriteTheSameEpochAtOnceLeaveIt) {
   }
 }
 
-TEST_F(LeaseStoreTest, ALeaseOfAnotherBootOrEpochIsNone) {
+TEST_F(LeaseStoreTest, ALeaseOfAnotherBootOrOfAHigherEpochIsNone) {
+  ASSERT_EQ(Store().WriteEpoch(16), absl::OkStatus());
   ASSERT_EQ(Store().WriteLease({.epoch = 17, .ends = kNow}), absl::OkStatus());
   EXPECT_FALSE(Store().Load(kNow).lease.has_value()) << "its epoch is not on the disk";
   ASSERT_EQ(Store().WriteEpoch(17), absl::OkStatus());
   EXPECT_TRUE(Store().Load(kNow).lease.has_value());
   EXPECT_FALSE(Store("boot-2").Load(kNow).lease.has_value());
   ASSERT_EQ(Store().WriteEpoch(18), absl::OkStatus());
-  EXPECT_FALSE(Store().Load(kNow).lease.has_value());
+  EXPECT_EQ(Store().Load(kNow).lease->epoch, 17U) << "it says since when there has been one";
   EXPECT_THAT(Store().Load(kNow).problems, IsEmpty());
 }
 
 TEST_F(LeaseStoreTest, ADamagedLeaseIsNoneAndTold) {
   ASSERT_EQ(Store().WriteEpoch(17), absl::OkStatus());
   const std::string day = std::to_string((kNow + hours(24)).time_since_epoch().count());
-  directory_.Write("lease", "boot-1 17 " + day + "\n");
+  directory_.Write("lease", "boot-1 17 " + day + " 5\n");
   EXPECT_TRUE(Store().Load(kNow).lease.has_value());
   const std::string later = std::to_string((kNow + hours(24) + seconds(1)).time_since_epoch().count());
   for (const std::string& text :
        {std::string(), std::string("boot-1"), std::string("boot-1 17"), std::string("boot-1 17 \n"),
         std::string("boot-1 17 -5\n"), std::string("boot-1 x 5\n"), std::string("boot-1 17 5\nmore"),
-        std::string("boot-1 17 5 6\n"), "boot-1 17 " + later + "\n",
-        std::string("boot-1 17 99999999999999999999\n"), std::string("\0\0\0", 3),
+        std::string("boot-1 17 5\n"), std::string("boot-1 17 5 6\n"), std::string("boot-1 17 6 x\n"),
+        std::string("boot-1 17 6 5 4\n"), "boot-1 17 " + later + " 5\n",
+        std::string("boot-1 17 99999999999999999999 5\n"), std::string("\0\0\0", 3),
         std::string(100'000, '7')}) {
     directory_.Write("lease", text);
     const LeaseStore::Kept kept = Store().Load(kNow);
@@ -97,16 +103,36 @@ TEST_F(LeaseStoreTest, ADamagedLeaseIsNoneAndTold) {
   }
 }
 
-TEST_F(LeaseStoreTest, ADamagedEpochIsSetAsideAndTold) {
-  for (const std::string text : {"", "\n", "-1\n", "0\n", "17x\n", "17\n18\n", "99999999999999999999\n"}) {
+TEST_F(LeaseStoreTest, Fault42AnEpochThatCannotBeReadIsNotNone) {
+  for (const std::string text : {"", "\n", "-1\n", "17x\n", "17\n18\n", "99999999999999999999\n"}) {
+    directory_.Write("scheduler/lease_epoch", text);
+    for (int starts = 0; starts < 2; ++starts) {
+      const LeaseStore::Kept kept = Store().Load(kNow);
+      EXPECT_THAT(kept.epoch_problem, HasSubstr("scheduler/lease_epoch is ")) << text;
+      EXPECT_FALSE(kept.epoch_missing) << text;
+    }
+  }
+  directory_.Write("scheduler/lease_epoch", std::string(100'000, '7'));
+  EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("longer than 256 bytes"));
+  ASSERT_EQ(unlink(directory_.Path("scheduler/lease_epoch").c_str()), 0);
+  ASSERT_EQ(mkdir(directory_.Path("scheduler/lease_epoch").c_str(), 0700), 0);
+  EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("Is a directory"));
+  ASSERT_EQ(rmdir(directory_.Path("scheduler/lease_epoch").c_str()), 0);
+  ASSERT_EQ(rmdir(directory_.Path("scheduler").c_str()), 0);
+  directory_.Write("scheduler", "a file in its place");
+  EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("Not a directory"));
+}
+
+TEST_F(LeaseStoreTest, Fault42WhatAnOperatorWritesIsTheEpoch) {
+  for (const auto& [text, epoch] : {std::pair("0\n", 0U), {"0", 0U}, {"17\n", 17U}, {"18", 18U}}) {
     directory_.Write("scheduler/lease_epoch", text);
     const LeaseStore::Kept kept = Store().Load(kNow);
-    EXPECT_EQ(kept.highest_epoch, 0U) << text;
-    EXPECT_THAT(kept.problems, ElementsAre(HasSubstr("set aside"))) << text;
-    EXPECT_THAT(Store().Load(kNow).problems, IsEmpty()) << "once";
+    EXPECT_EQ(kept.highest_epoch, epoch);
+    EXPECT_EQ(kept.epoch_problem, "");
+    EXPECT_FALSE(kept.epoch_missing);
   }
-  ASSERT_EQ(Store().WriteEpoch(3), absl::OkStatus());
-  EXPECT_EQ(Store().Load(kNow).highest_epoch, 3U);
+  ASSERT_EQ(Store().WriteEpoch(30), absl::OkStatus());
+  EXPECT_EQ(Store().Load(kNow).highest_epoch, 30U);
 }
 
 }  // namespace

@@ -162,23 +162,98 @@ TEST(LeaseTest, AfterAWeekAwayItIsExpiredWasSaidOnceAndIsGrantedAnew) {
   EXPECT_EQ(lease.NextLook(), now + seconds(10));
 }
 
-TEST(LeaseTest, OneOfAnEarlierRunCanOnlyRunOut) {
+TEST(LeaseTest, OneOfAnEarlierRunHoldsToItsEnd) {
   Lease lease(5);
-  lease.Restore(5, At(seconds(10)));
-  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kNone) << "nobody was heard yet";
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(1))), LeaseVerdict::kNotValid);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(1))), LeaseVerdict::kAllow);
+  lease.Restore({.epoch = 5, .ends = At(seconds(10)), .since = At(-hours(1))});
+  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(1))), LeaseVerdict::kAllow);
   EXPECT_EQ(lease.NextLook(), At(seconds(10)));
   EXPECT_TRUE(lease.OnTime(At(seconds(10))));
   EXPECT_EQ(lease.Standing(At(seconds(10))), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(10))), LeaseVerdict::kNotValid);
 
-  Lease other(5);
-  other.Restore(4, At(seconds(10)));
-  other.Restore(6, At(seconds(10)));
-  EXPECT_FALSE(other.last().has_value()) << "it contradicts what is on the disk";
+  Lease higher(5);
+  higher.Restore({.epoch = 6, .ends = At(seconds(10))});
+  EXPECT_FALSE(higher.last().has_value()) << "it contradicts what is on the disk";
   Lease none;
-  none.Restore(0, At(seconds(10)));
+  none.Restore({.epoch = 0, .ends = At(seconds(10))});
   EXPECT_FALSE(none.last().has_value());
+}
+
+TEST(LeaseTest, Fault38OneHoldsWithoutABreakUntilItEnds) {
+  Lease lease = Granted(3);
+  EXPECT_EQ(lease.last()->since, At(seconds(1)));
+  lease.OnSent(2, At(seconds(8)));
+  (void)lease.OnAnswer(2, LeaseGrant{3, seconds(10)}, At(seconds(9)));
+  EXPECT_EQ(lease.last()->since, At(seconds(1))) << "renewed in time";
+  lease.OnSent(3, At(seconds(10)));
+  (void)lease.OnAnswer(3, LeaseGrant{4, seconds(10)}, At(seconds(11)));
+  lease.OnEpochWritten(4);
+  EXPECT_EQ(lease.last()->since, At(seconds(1))) << "a new epoch changes nothing";
+  Lease restarted(4);
+  restarted.Restore(*lease.last());
+  restarted.OnSent(1, At(seconds(18)));
+  (void)restarted.OnAnswer(1, LeaseGrant{4, seconds(10)}, At(seconds(19)));
+  EXPECT_EQ(restarted.last()->since, At(seconds(1))) << "nor does a restart of berthd";
+  // The epoch was raised, and berthd ended before the lease of it was noted.
+  Lease between(5);
+  between.Restore(*lease.last());
+  EXPECT_NE(between.Standing(At(seconds(12))), LeaseStanding::kValid);
+  between.OnSent(1, At(seconds(12)));
+  (void)between.OnAnswer(1, LeaseGrant{5, seconds(10)}, At(seconds(13)));
+  EXPECT_EQ(between.last()->since, At(seconds(1)));
+
+  lease.OnSent(4, At(seconds(19)));
+  (void)lease.OnAnswer(4, LeaseGrant{4, seconds(10)}, At(seconds(20)));
+  EXPECT_EQ(lease.last()->since, At(seconds(20))) << "its answer came when it had ended";
+  Lease rebooted(4);
+  rebooted.OnSent(1, At(seconds(0)));
+  (void)rebooted.OnAnswer(1, LeaseGrant{4, seconds(10)}, At(seconds(1)));
+  EXPECT_EQ(rebooted.last()->since, At(seconds(1)));
+}
+
+TEST(LeaseTest, Fault38ReverseStepsAreAcceptedFromTheSchedulerOfTheWelcome) {
+  Lease lease(3);
+  lease.OnStream();
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kEpoch);
+  lease.OnWelcome(4);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(1))), LeaseVerdict::kEpoch);
+  // It raises its epoch.
+  lease.OnSent(1, At(seconds(1)));
+  (void)lease.OnAnswer(1, LeaseGrant{5, seconds(10)}, At(seconds(1)));
+  lease.OnEpochWritten(5);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(2))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(2))), LeaseVerdict::kAllow);
+  // Another stream is another scheduler, perhaps.
+  Lease other(3);
+  other.OnWelcome(4);
+  other.OnStream();
+  EXPECT_EQ(other.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kEpoch);
+}
+
+TEST(LeaseTest, Fault42WhereTheEpochIsNotKnownNoLeaseIsAccepted) {
+  Lease lease = Lease::WithUnknownEpoch();
+  lease.Restore({.epoch = 3, .ends = At(seconds(10))});
+  EXPECT_NE(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
+  for (const uint64_t epoch : {1, 3, 4}) {
+    lease.OnStream();
+    lease.OnWelcome(epoch);
+    lease.OnSent(1, At(seconds(1)));
+    const AnswerVerdict verdict = lease.OnAnswer(1, LeaseGrant{epoch, seconds(60)}, At(seconds(1)));
+    EXPECT_EQ(verdict.kind, Kind::kHeard);
+    EXPECT_EQ(verdict.epoch_to_write, 0U) << "what the operator writes stays";
+    EXPECT_NE(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
+    EXPECT_EQ(lease.Judge(OperationKind::kForward, epoch, At(seconds(1))), LeaseVerdict::kNotValid);
+    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch, At(seconds(1))), LeaseVerdict::kAllow);
+    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch + 1, At(seconds(1))), LeaseVerdict::kEpoch);
+  }
+  lease.OnStream();
+  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 3, At(seconds(1))), LeaseVerdict::kAllow)
+      << "of a scheduler that says no epoch";
+  EXPECT_TRUE(lease.OnTime(At(seconds(10)))) << "the lease of before runs out";
+  EXPECT_EQ(lease.epoch(), 0U);
 }
 
 TEST(LeaseTest, HeartbeatsThatNobodyAnswersAreNotAllRemembered) {
@@ -237,13 +312,13 @@ TEST(LeaseTest, EveryEventInEveryState) {
       {"restored",
        [] {
          Lease lease(3);
-         lease.Restore(3, At(seconds(9)));
+         lease.Restore({.epoch = 3, .ends = At(seconds(9))});
          return lease;
        }},
       {"restored, run out",
        [] {
          Lease lease(3);
-         lease.Restore(3, At(seconds(4)));
+         lease.Restore({.epoch = 3, .ends = At(seconds(4))});
          return lease;
        }},
       {"valid", [] { return With(3, seconds(0), seconds(9)); }},
@@ -267,7 +342,7 @@ TEST(LeaseTest, EveryEventInEveryState) {
   const std::vector<std::vector<std::string>> expected = {
       {"v3", "v4", "n4", "v2", "n3", "n0", "n0", "n0", "n0", "n0", "n0"},
       {"v3", "v4", "n4", "n3", "n3", "n3", "n3", "n3", "n3", "n3", "n3"},
-      {"v3", "v4", "n4", "n3", "n3", "n3", "n3", "n3", "n3", "n3", "n3"},
+      {"v3", "v4", "n4", "v3", "v3", "v3", "v3", "v3", "v3", "v3", "v3"},
       {"v3", "v4", "n4", "x3", "x3", "x3", "x3", "x3", "x3", "x3", "x3"},
       {"v3", "v4", "n4", "v3", "v3", "v3", "v3", "v3", "v3", "v3", "v3"},
       {"v3", "v4", "n4", "n3", "v3", "n3", "n3", "n3", "n3", "n3", "v3"},
@@ -324,7 +399,7 @@ TEST_P(LeaseProperty, TheNodeNeverBelievesLongerThanTheScheduler) {
       // berthd is restarted: only what is on the disk is known.
       const auto last = lease.last();
       lease = Lease(disk);
-      if (last) lease.Restore(last->epoch, last->ends);
+      if (last) lease.Restore(*last);
       heard = disk;
       number = 0;
       down.clear();  // a new stream is a new connection

@@ -21,18 +21,23 @@ class LinkLease {
 
   // A new stream begins: its heartbeats are numbered anew.
   virtual void OnStream() = 0;
+  // Its Welcome came, with the epoch of its leases (0: none). An error: another scheduler has taken over.
+  [[nodiscard]] virtual absl::Status OnWelcome(uint64_t epoch) = 0;
   // Just before the heartbeat is sent.
   virtual void OnHeartbeat(uint64_t number) = 0;
   // Returns once what the answer says holds. An error ends the stream: another scheduler has taken over.
   [[nodiscard]] virtual Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) = 0;
 
-  // LEASE_EPOCH, LEASE_NOT_VALID, or REFUSAL_NONE: it may be run. `forward`: it needs a valid lease.
+  // LEASE_EPOCH, LEASE_NOT_VALID, or REFUSAL_NONE: it may be run. `forward`: it needs a valid lease. Others
+  // may come from the scheduler of the Welcome, with or without one.
   [[nodiscard]] virtual v1::Refusal Judge(uint64_t epoch, bool forward) const = 0;
 
   [[nodiscard]] virtual v1::LeaseState state() const = 0;
   [[nodiscard]] virtual uint64_t epoch() const = 0;  // the highest ever seen; 0: none
   // Of a valid one.
   [[nodiscard]] virtual std::optional<Duration> left() const = 0;
+  // Why it is not valid, for people.
+  [[nodiscard]] virtual std::string why_not_valid() const = 0;
 
   // What was given up, and is not acknowledged.
   [[nodiscard]] virtual std::vector<v1::GivenUp> given_up() const = 0;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "rpc/controller_check.h"
 #include "rpc/convert_volume.h"
@@ -22,6 +23,7 @@ using google::protobuf::Message;
 
 constexpr Duration kDefaultTimeout = std::chrono::minutes(10);
 constexpr Duration kLongestTimeout = std::chrono::hours(24);
+constexpr int kMostConfirmed = 4096;
 
 // The field of `message` that is set of the oneof `name`; null: none.
 const FieldDescriptor* SetField(const Message& message, const char* name) {
@@ -53,6 +55,18 @@ std::string ControllerSubject(const v1::ControllerCall& call) {
     if (!value.empty()) subject += fmt::format(" {} {}", name, Shown(value));
   }
   return subject;
+}
+
+// "confirm 2 publications (1b4f…)": the same for equal lists, however long they are.
+std::string ConfirmSubject(const v1::ConfirmOperation& confirm) {
+  std::string list;
+  for (const v1::PublicationName& use : confirm.publications()) {
+    for (const std::string& part :
+         {use.plugin_id(), use.volume_id(), use.namespace_(), use.consumer(), use.name()}) {
+      list += fmt::format("{}:{};", part.size(), part);
+    }
+  }
+  return fmt::format("confirm {} publications ({})", confirm.publications_size(), HashComponent({list}));
 }
 
 bool ControllerChanges(const v1::ControllerCall& call) {
@@ -164,6 +178,27 @@ void CheckExpansion(const v1::ExpandOperation& expand, Mistakes& mistakes) {
     mistakes.Add("expand.required_bytes", "must be what the controller answered");
 }
 
+void CheckConfirmation(const v1::ConfirmOperation& confirm, Mistakes& mistakes) {
+  const int count = confirm.publications_size();
+  if (count == 0 || count > kMostConfirmed) {
+    mistakes.Add("confirm.publications", fmt::format("has {}, must have 1 to {}", count, kMostConfirmed));
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    const v1::PublicationName& use = confirm.publications(i);
+    Mistakes its;
+    AddAll("", CheckVolumeName(use.plugin_id(), use.volume_id()), its);
+    its.Required("namespace", use.namespace_(), RequestLimits::kConsumer);
+    if (use.namespace_().find('/') != std::string::npos) its.Add("namespace", "must not hold a slash");
+    its.Required("consumer", use.consumer(), RequestLimits::kConsumer);
+    const absl::Status found = its.ToStatus();
+    if (found.ok()) continue;
+    // The first one will do: a list of thousands may have as many mistakes.
+    AddAll(fmt::format("confirm.publications[{}].", i), found, mistakes);
+    return;
+  }
+}
+
 void CheckTimeout(const v1::Operation& operation, Mistakes& mistakes) {
   if (!operation.has_timeout()) return;
   const auto& timeout = operation.timeout();
@@ -241,6 +276,11 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.subject = "start plugin " + Shown(operation.start_plugin().id());
       facts.changes = true;
       return facts;
+    case v1::Operation::kConfirm:
+      facts.subject = ConfirmSubject(operation.confirm());
+      facts.forward = true;
+      facts.changes = true;
+      return facts;
     case v1::Operation::kController:
       facts.subject = ControllerSubject(operation.controller());
       facts.changes = ControllerChanges(operation.controller());
@@ -287,6 +327,9 @@ absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::O
       break;
     case v1::Operation::kStartPlugin:
       AddAll("start_plugin.", CheckPluginName(operation->start_plugin().id()), mistakes);
+      break;
+    case v1::Operation::kConfirm:
+      CheckConfirmation(operation->confirm(), mistakes);
       break;
     case v1::Operation::kController:
       if (operation->controller().request_case() == v1::ControllerCall::REQUEST_NOT_SET) {

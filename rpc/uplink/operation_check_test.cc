@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/safe_path.h"
 #include "rpc/request_check.h"
 #include "rpc/testing/controller_requests.h"
 
@@ -58,6 +60,8 @@ std::vector<KindCase> EveryKindOfNodes() {
       {"drain_plugin { id: 'p' }", "drain plugin p"},
       {"swap_plugin { id: 'p' command: '/bin/new' arguments: '-v' }", "swap plugin p"},
       {"start_plugin { id: 'p' }", "start plugin p"},
+      {"confirm { publications { plugin_id: 'p' volume_id: 'v' namespace: 'jobs' consumer: 'web' } }",
+       "confirm 1 publications (" + HashComponent({"1:p;1:v;4:jobs;3:web;0:;"}) + ")", true},
   };
 }
 
@@ -70,6 +74,28 @@ TEST(OperationCheckTest, EachKindIsTakenAndSaidInWords) {
     EXPECT_EQ(facts.forward, kind.forward) << kind.operation;
     EXPECT_EQ(facts.changes, kind.changes) << kind.operation;
   }
+}
+
+TEST(OperationCheckTest, AListToConfirmIsRefusedAsAWhole) {
+  const std::string good =
+      "publications { plugin_id: 'p' volume_id: 'v' namespace: 'jobs' consumer: 'web' } ";
+  EXPECT_THAT(MistakesOf(OperationOf("confirm { }")),
+              HasSubstr("confirm.publications: has 0, must have 1 to 4096"));
+  std::string list;
+  for (int i = 0; i < 4096; ++i) list += good;
+  EXPECT_EQ(MistakesOf(OperationOf("confirm { " + list + " }")), "");
+  EXPECT_THAT(MistakesOf(OperationOf("confirm { " + list + good + " }")), HasSubstr("has 4097, must have"));
+  for (const auto& [bad, mistake] : std::vector<std::pair<std::string, std::string>>{
+           {"volume_id: 'v' namespace: 'jobs' consumer: 'web'", "publications[1].plugin_id"},
+           {"plugin_id: 'p' namespace: 'jobs' consumer: 'web'", "publications[1].volume_id"},
+           {"plugin_id: 'p' volume_id: 'v' consumer: 'web'", "publications[1].namespace"},
+           {"plugin_id: 'p' volume_id: 'v' namespace: 'a/b' consumer: 'web'", "must not hold a slash"},
+           {"plugin_id: 'p' volume_id: 'v' namespace: 'jobs'", "publications[1].consumer"}}) {
+    EXPECT_THAT(MistakesOf(OperationOf("confirm { " + good + "publications { " + bad + " } }")),
+                HasSubstr(mistake));
+  }
+  const auto subject = [](const std::string& text) { return FactsOf(OperationOf(text)).subject; };
+  EXPECT_NE(subject("confirm { " + good + "}"), subject("confirm { " + good + good + "}"));
 }
 
 // A kind that is added to the protocol must be added here, too.

@@ -125,6 +125,10 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
     case v1::Operation::kStartPlugin:
       co_return ResultOf(co_await api_.StartPlugin(operation.start_plugin(), CallOf("StartPlugin", deadline)),
                          SetPlugin);
+    case v1::Operation::kConfirm:
+      co_return ResultOf(
+          co_await api_.ConfirmHere(operation.confirm(), deadline),
+          [](v1::OperationResult& result, auto answer) { *result.mutable_confirm() = std::move(answer); });
     case v1::Operation::kController:
       co_return co_await Controller(operation.controller(), deadline);
     case v1::Operation::KIND_NOT_SET:

@@ -128,6 +128,23 @@ TEST_F(OperationRunnerTest, AnExpansionIsDoneWhereTheVolumeIsAndNotedWhereItIsNo
   EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("p", "there"), 7)));
 }
 
+TEST_F(OperationRunnerTest, AConfirmationNamesThoseForWhichItIsNotEnough) {
+  mounter_.Add("p", "v", "jobs/web");
+  const std::string list =
+      "confirm { publications { plugin_id: 'p' volume_id: 'v' namespace: 'jobs' consumer: 'web' }"
+      " publications { plugin_id: 'gone' volume_id: 'v' namespace: 'jobs' consumer: 'web' name: 'logs' } }";
+  const v1::OperationResult result = Run(list);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  ASSERT_EQ(result.confirm().not_confirmed_size(), 1);
+  EXPECT_EQ(result.confirm().not_confirmed(0).plugin_id(), "gone");
+  EXPECT_EQ(result.confirm().not_confirmed(0).consumer(), "web");
+  EXPECT_EQ(result.confirm().not_confirmed(0).name(), "logs");
+  EXPECT_THAT(mounter_.confirmed, ElementsAre(PublicationRef{"p", "v", "jobs/web", ""}));
+  EXPECT_EQ(mounter_.last_deadline, deadline_);
+  mounter_.next_error = absl::UnavailableError("no valid lease");
+  EXPECT_EQ(Run(list).outcome(), v1::OUTCOME_RETRY);
+}
+
 TEST_F(OperationRunnerTest, AnExplanationHidesMountOptions) {
   mounter_.Add("p", "v", "jobs/web").use.mount_flags = {"hunter22"};
   mounter_.explanation.journal_key = "key";

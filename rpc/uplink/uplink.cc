@@ -202,7 +202,7 @@ v1::Hello Uplink::MakeHello() {
   hello.set_boot_id(BootId());
   hello.set_run_id(run_id_);
   hello.set_version(options_.version);
-  for (const char* feature : {"logs", "asks.claim", "asks.token"}) hello.add_features(feature);
+  for (const char* feature : {"logs", "asks.claim", "asks.token", "confirm"}) hello.add_features(feature);
   hello.set_lease_epoch(parts_.lease.epoch());
   hello.set_highest_operation_id(state_.operations.highest_id());
   return hello;
@@ -219,12 +219,7 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
                     "berthd and remove link.db from its state directory",
                     Shown(*cluster_id_), Shown(welcome.cluster_id())));
   }
-  if (const uint64_t obeyed = parts_.lease.epoch();
-      welcome.lease_epoch() != 0 && welcome.lease_epoch() < obeyed) {
-    return absl::FailedPreconditionError(
-        fmt::format("the scheduler is of lease epoch {}, and {} is obeyed: another one has taken over",
-                    welcome.lease_epoch(), obeyed));
-  }
+  BERTH_RETURN_IF_ERROR(parts_.lease.OnWelcome(welcome.lease_epoch()));
   if (!cluster_id_) {
     cluster_id_ = welcome.cluster_id();
     parts_.rows.PutSoon(std::string(kClusterRow), "=" + *cluster_id_);

@@ -47,8 +47,7 @@ std::string WordsFor(v1::Refusal refusal, uint64_t asked, const LinkLease& lease
   if (refusal == v1::LEASE_EPOCH) {
     return fmt::format("it was asked for under lease epoch {}, and the node's is {}", asked, lease.epoch());
   }
-  return lease.state() == v1::LEASE_EXPIRED ? "the node's lease has run out"
-                                            : "the node has been granted no lease yet";
+  return lease.why_not_valid();
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ grpc::Status TestScheduler::Connect(grpc::ServerContext* context, Stream* stream
     v1::Welcome& welcome = *message.mutable_welcome();
     welcome.mutable_protocol()->set_major(1);
     welcome.set_cluster_id(options_.cluster);
+    if (options_.announces_epoch) welcome.set_lease_epoch(options_.epoch);
     *welcome.mutable_heartbeat_interval() = TimeUtil::MillisecondsToDuration(options_.heartbeat.count());
     if (node.have) *welcome.mutable_have() = *node.have;
     welcome.mutable_events()->set_after_sequence(node.events.empty() ? 0 : node.events.back().sequence());
@@ -249,6 +250,19 @@ uint64_t TestScheduler::Ask(const std::string& node_id, v1::Operation operation)
   asked_[node_id][id] = std::move(operation);
   changed_.notify_all();
   return id;
+}
+
+v1::Operation TestScheduler::Confirming(const std::vector<std::array<std::string, 4>>& publications) {
+  v1::Operation operation;
+  operation.mutable_confirm();
+  for (const auto& [plugin, volume, name_space, consumer] : publications) {
+    v1::PublicationName& name = *operation.mutable_confirm()->add_publications();
+    name.set_plugin_id(plugin);
+    name.set_volume_id(volume);
+    name.set_namespace_(name_space);
+    name.set_consumer(consumer);
+  }
+  return operation;
 }
 
 v1::OperationResult TestScheduler::WaitResult(const std::string& node_id, uint64_t id) {

@@ -7,6 +7,7 @@
 
 #include <grpcpp/server.h>
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -35,6 +36,7 @@ class TestScheduler final : public v1::SchedulerLink::Service {
     std::chrono::milliseconds lease = std::chrono::seconds(30);
     std::chrono::milliseconds heartbeat = std::chrono::milliseconds(200);
     std::string cluster = "test";
+    bool announces_epoch = false;  // in its Welcome
   };
 
   // What one node has told, over all its streams.
@@ -82,6 +84,8 @@ class TestScheduler final : public v1::SchedulerLink::Service {
   v1::OperationResult Run(const std::string& node_id, v1::Operation operation) {
     return WaitResult(node_id, Ask(node_id, std::move(operation)));
   }
+  // An operation that confirms these publications, each as plugin, volume, namespace and consumer.
+  [[nodiscard]] static v1::Operation Confirming(const std::vector<std::array<std::string, 4>>& publications);
   // As it is, once, if the node is connected.
   void Send(const std::string& node_id, const v1::SchedulerMessage& message);
 

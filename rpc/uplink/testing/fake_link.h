@@ -111,8 +111,15 @@ class FakeLinkLease final : public LinkLease {
   std::vector<v1::HeartbeatAnswer> answers;
   std::vector<v1::GivenUp> gave_up;
   int streams = 0;
+  uint64_t welcomed = 0;
 
   void OnStream() override { ++streams; }
+  absl::Status OnWelcome(uint64_t epoch) override {
+    welcomed = epoch;
+    if (epoch == 0 || epoch >= current_epoch) return absl::OkStatus();
+    return absl::FailedPreconditionError("the scheduler is of lease epoch " + std::to_string(epoch) +
+                                         ", and " + std::to_string(current_epoch) + " is obeyed");
+  }
   void OnHeartbeat(uint64_t number) override { heartbeats.push_back(number); }
   absl::Status answered;
   Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) override {
@@ -126,6 +133,10 @@ class FakeLinkLease final : public LinkLease {
   v1::LeaseState state() const override { return now; }
   uint64_t epoch() const override { return current_epoch; }
   std::optional<Duration> left() const override { return std::nullopt; }
+  std::string why_not_valid() const override {
+    return now == v1::LEASE_EXPIRED ? "the node's lease has run out"
+                                    : "the node has been granted no lease yet";
+  }
   std::vector<v1::GivenUp> given_up() const override { return gave_up; }
   bool gives_up = false;
   bool giving_up(const std::string& /*plugin_id*/, const std::string& /*volume_id*/) const override {
