@@ -115,6 +115,7 @@ class VolumeExamination {
       return;
     }
     if (p.state != PublicationState::kPublished) return;
+    Path(p);
     const auto shown = volume_.targets.find(p.key);
     if (shown == volume_.targets.end()) return;
     const ShownMount& mount = shown->second;
@@ -137,6 +138,31 @@ class VolumeExamination {
                         "again",
                         who, p.dead)),
                 p);
+    }
+  }
+
+  // The second mount, at the path that its file names.
+  void Path(const PublicationRecord& p) {
+    const std::string path = Printable(p.path.path, 512);
+    if (!path.empty() && !p.path_mounted) {
+      Add(p.path_error.empty() ? Severity::kInfo : Severity::kError, "path.missing", p.key,
+          fmt::format("{}: published, and not mounted at {} yet{}{}", Describe(p.key), path,
+                      p.path_error.empty() ? "" : ": ", p.path_error))
+          .finding.path = path;
+    } else if (!path.empty() && !p.path_unguarded.empty()) {
+      Add(Severity::kInfo, "path.unguarded", p.key,
+          fmt::format(
+              "{}: the directory {} beneath the mount cannot be made immutable here ({}): while the volume "
+              "is away, whatever writes to {} writes to the file system beneath it; let its users require "
+              "the volume's berth-volume@.service",
+              Describe(p.key), path, p.path_unguarded, path))
+          .finding.path = path;
+    }
+    if (!p.path_made.path.empty() && p.path_made != p.path && !p.path_error.empty()) {
+      Add(Severity::kWarning, "path.left", p.key,
+          fmt::format("{}: still mounted at {}, where it is not wanted any more: {}", Describe(p.key),
+                      Printable(p.path_made.path, 512), p.path_error))
+          .finding.path = Printable(p.path_made.path, 512);
     }
   }
 

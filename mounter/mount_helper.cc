@@ -21,12 +21,14 @@
 #include <ranges>
 #include <set>
 #include <span>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "base/process.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "mounter/files_in_the_way.h"
 
 namespace berth {
 namespace {
@@ -90,6 +92,50 @@ absl::StatusOr<FileContent> ParseRead(std::string_view output, const std::string
     return absl::InternalError(what + ": the helper did not say what it found");
   }
   return FileContent{.mode = *mode, .owner = *owner, .text = std::string(output.substr(end + 1))};
+}
+
+absl::Status SomethingElseMounted(const std::string& path) {
+  const std::string shown = Printable(path);
+  return absl::FailedPreconditionError(
+      fmt::format("{}: something else is mounted there, and is left alone: unmount it (umount {}), or name "
+                  "another path in "
+                  "the volume's file",
+                  shown, ShellQuoted(path)));
+}
+
+// What mount-path says.
+absl::StatusOr<PathMount> ParseMountPath(std::string_view output, const std::string& path) {
+  const std::string shown = Printable(path);
+  const size_t end = output.find('\n');
+  const std::string_view line = output.substr(0, end);
+  const auto refused = [&shown](std::string_view why) {
+    return absl::FailedPreconditionError(fmt::format("{}: {}", shown, why));
+  };
+  if (line == "foreign") return SomethingElseMounted(path);
+  if (line == "symlink") return refused("it leads through a symbolic link: name the path without one");
+  if (line == "noparent") return refused("the directory above it does not exist: make it");
+  if (line == "notdirectory")
+    return refused("it is not a directory, or leads through something that is none");
+  constexpr std::string_view kOccupied = "occupied ";
+  if (line.starts_with(kOccupied) && end != std::string_view::npos) {
+    std::vector<std::string> names;
+    std::string_view rest = output.substr(end + 1);
+    for (size_t nul = rest.find('\0'); nul != std::string_view::npos; nul = rest.find('\0')) {
+      names.emplace_back(rest.substr(0, nul));
+      rest.remove_prefix(nul + 1);
+    }
+    return FilesInTheWay(path, path + ".moved", names, NumberAfter(line, kOccupied, 10).value_or(0));
+  }
+  std::istringstream words{std::string(line)};
+  std::string word;
+  PathMount mounted;
+  int guard = 0;
+  if (!(words >> word >> mounted.mount_id >> mounted.fresh >> guard) || word != "mounted") {
+    return absl::InternalError(
+        fmt::format("{}: the helper did not say whether it is mounted: {}", shown, Printable(line, 128)));
+  }
+  if (guard > 0) mounted.unguarded = std::string(MessageOf(ErrnoStatus(guard, "set the immutable flag")));
+  return mounted;
 }
 
 // What one line of a probe's output says, for each path.
@@ -527,6 +573,37 @@ Awaitable<absl::Status> MountHelper::SetPermissions(std::string path, RootPermis
   if (!permissions.selinux_label.empty()) add("--label", permissions.selinux_label);
   if (permissions.recursive) arguments.emplace_back("--recursive");
   const auto output = co_await Run(Kind::kStep, "set permissions of " + path, std::move(arguments), deadline);
+  co_return output.status();
+}
+
+// One after the other at one path, whichever of them it is: one that was left behind may have its effect yet.
+std::string AtPath(const std::string& path) { return "the mount at " + Printable(path); }
+
+Awaitable<absl::StatusOr<PathMount>> MountHelper::MountPath(std::string source, PublishedPath path,
+                                                            bool readonly, TimePoint deadline) {
+  std::vector<std::string> arguments{"mount-path", fmt::format("{}", getpid()), source, path.path};
+  if (readonly) arguments.emplace_back("--readonly");
+  if (path.suid) arguments.emplace_back("--suid");
+  if (path.dev) arguments.emplace_back("--dev");
+  const auto output = co_await Run(Kind::kStep, AtPath(path.path), std::move(arguments), deadline);
+  if (!output.ok()) co_return output.status();
+  co_return ParseMountPath(*output, path.path);
+}
+
+Awaitable<absl::Status> MountHelper::UnmountPath(std::string path, uint64_t mount_id,
+                                                 std::vector<std::string> sources, bool lazy,
+                                                 TimePoint deadline) {
+  std::vector<std::string> arguments{"unmount-path", path, fmt::format("{}", mount_id)};
+  if (lazy) arguments.emplace_back("--lazy");
+  arguments.insert(arguments.end(), sources.begin(), sources.end());
+  const auto output = co_await Run(Kind::kStep, AtPath(path), std::move(arguments), deadline);
+  if (!output.ok()) co_return output.status();
+  if (output->starts_with("ok")) co_return absl::OkStatus();
+  co_return SomethingElseMounted(path);
+}
+
+Awaitable<absl::Status> MountHelper::FreePath(std::string path, TimePoint deadline) {
+  const auto output = co_await Run(Kind::kStep, AtPath(path), {"free-path", path}, deadline);
   co_return output.status();
 }
 

@@ -44,6 +44,13 @@ struct FileContent {
   std::string text;  // empty unless it is a regular file
 };
 
+// A mount at a PublishedPath.
+struct PathMount {
+  uint64_t mount_id = 0;  // PathFacts::mount_id
+  bool fresh = false;     // it was not there before
+  std::string unguarded;  // why the directory beneath is not immutable; empty: it is, or was not looked at
+};
+
 // A helper that was killed and does not end.
 struct StuckHelper {
   pid_t pid = 0;
@@ -85,6 +92,21 @@ class MountHelper {
   // (EROFS, EPERM, EOPNOTSUPP; EINVAL where nothing is mounted).
   [[nodiscard]] Awaitable<absl::Status> SetPermissions(std::string path, RootPermissions permissions,
                                                        TimePoint deadline);
+
+  // Mounts what is mounted at `source` at `path` too, once: nosuid and nodev unless `path` says otherwise.
+  // The directory is made where it is missing, not its parent, must be empty, and becomes immutable first, so
+  // that nobody writes there while nothing is mounted. FAILED_PRECONDITION says what stands in the way, and
+  // what to do about it; no error means that `path` was mounted over somebody's files, or over another mount.
+  [[nodiscard]] Awaitable<absl::StatusOr<PathMount>> MountPath(std::string source, PublishedPath path,
+                                                               bool readonly, TimePoint deadline);
+  // Takes that away: the mount `mount_id`, or where that is not known (0), one of what is mounted at one of
+  // `sources`. OK where nothing is mounted. ErrnoOf EBUSY: it is used. FAILED_PRECONDITION: something else is
+  // mounted there, and stays.
+  [[nodiscard]] Awaitable<absl::Status> UnmountPath(std::string path, uint64_t mount_id,
+                                                    std::vector<std::string> sources, bool lazy,
+                                                    TimePoint deadline);
+  // Mounter::FreePath.
+  [[nodiscard]] Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline);
 
   // Whether statvfs says that `path` is read-only.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsReadonly(std::string path, TimePoint deadline);

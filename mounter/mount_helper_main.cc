@@ -27,13 +27,34 @@
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device
+//   berth-mount-helper mount-path PARENT SOURCE PATH [--readonly] [--suid] [--dev]
+//       for the berthd whose pid PARENT is, and not after its death: mounts the mount at SOURCE at the
+//       directory PATH too, nosuid and nodev unless it says otherwise. PATH is made where it is missing, and
+//       made immutable first. Prints one of
+//         "mounted ID FRESH GUARD"  ID: the kernel's of the mount. FRESH: 0 if it was there already. GUARD: 0
+//         if
+//                                   PATH is immutable, else the errno why not; -1: not looked at
+//         "occupied MORE" and a line's end: PATH holds files; the first names follow, each with a NUL, and
+//         MORE
+//                                   are not named
+//         "foreign"                 something else is mounted there
+//         "symlink", "noparent", "notdirectory": so is PATH
+//       and ends with 0
+//   berth-mount-helper unmount-path PATH ID [--lazy] [SOURCE...]
+//       unmounts PATH if the mount there has that ID, or the same root as one of the mounts at SOURCE. Prints
+//       "ok" (also where nothing is mounted) or "foreign", and ends with 0
+//   berth-mount-helper free-path PATH
+//       undoes what mount-path made of the directory PATH itself: the immutable flag, and the directory
 //
 // umount, statvfs, permissions and exclusive print their answer, or "ok", and end with 0, else "errno E"
 // and 1. Usage mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own
 // umount would read the whole mount table first; what berthd unmounts here it knows by its path.
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/openat2.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -45,6 +66,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -65,7 +87,10 @@ int Usage() {
       "                                           [--label TEXT] [--recursive]\n"
       "       berth-mount-helper superblock MAJOR:MINOR\n"
       "       berth-mount-helper users [--mount ID]... [--device MAJOR:MINOR]...\n"
-      "       berth-mount-helper exclusive MAJOR:MINOR\n",
+      "       berth-mount-helper exclusive MAJOR:MINOR\n"
+      "       berth-mount-helper mount-path PARENT SOURCE PATH [--readonly] [--suid] [--dev]\n"
+      "       berth-mount-helper unmount-path PATH ID [--lazy] [SOURCE...]\n"
+      "       berth-mount-helper free-path PATH\n",
       stderr);
   return 2;
 }
@@ -465,6 +490,297 @@ int Exclusive(const char* text) {
   char self[64];
   std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
   return Answered(open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) < 0 ? errno : 0);
+// --- mount-path, unmount-path, free-path ---
+
+constexpr unsigned long long kNoSymlinks = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+// STATX_MNT_ID_UNIQUE, which older headers lack: the id that berthd's own look at a path gives.
+constexpr unsigned kStatxMountIdUnique = 0x00004000U;
+// Says what mount-path did to a directory: kFlagged, or kMade where it made the directory, too. Only where it
+// is there free-path undoes that. An immutable flag that an operator has set stays his.
+constexpr const char* kGuardMark = "trusted.berth.path";
+constexpr char kFlagged = 'f';
+constexpr char kMade = 'm';
+constexpr int kNamesShown = 5;
+
+int Say(const char* word) {
+  std::puts(word);
+  return 0;
+}
+
+// What is at `fd`, without waking its file system.
+int Look(int fd, struct statx* info) {
+  constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
+  constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_MNT_ID | kStatxMountIdUnique;
+  return statx(fd, "", kFlags, kWanted, info) == 0 ? 0 : errno;
+}
+
+bool IsMountRoot(const struct statx& info) { return (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0; }
+
+bool SameRoot(const struct statx& a, const struct statx& b) {
+  return IsMountRoot(a) && IsMountRoot(b) && a.stx_dev_major == b.stx_dev_major &&
+         a.stx_dev_minor == b.stx_dev_minor && a.stx_ino == b.stx_ino;
+}
+
+// A directory's parent, opened without following a symlink, and its name in there.
+struct Entry {
+  int parent = -1;
+  int error = 0;
+  const char* name = nullptr;
+};
+
+Entry OpenParent(const char* path) {
+  Entry entry;
+  const char* const slash = std::strrchr(path, '/');
+  const size_t length = static_cast<size_t>(slash - path);
+  static char parent[PATH_MAX];
+  if (length >= sizeof parent || slash[1] == '\0') {
+    entry.error = EINVAL;
+    return entry;
+  }
+  std::memcpy(parent, path, length);
+  parent[length] = '\0';
+  entry.parent = OpenAt(AT_FDCWD, length == 0 ? "/" : parent, O_PATH | O_DIRECTORY, kNoSymlinks);
+  if (entry.parent < 0) entry.error = errno;
+  entry.name = slash + 1;
+  return entry;
+}
+
+int OpenDirectory(const Entry& entry, int flags) {
+  return OpenAt(entry.parent, entry.name, flags | O_DIRECTORY, kNoSymlinks);
+}
+
+// How many names are in the directory `fd`; the first of them into `names`. Negative: an errno.
+int CountEntries(int fd, char (*names)[NAME_MAX + 1]) {
+  const int copy = OpenAt(fd, ".", O_RDONLY | O_DIRECTORY, kNoSymlinks);
+  DIR* const entries = copy < 0 ? nullptr : fdopendir(copy);
+  if (entries == nullptr) return -errno;
+  int count = 0;
+  constexpr int kCountLimit = 100'000;
+  errno = 0;
+  while (const dirent* const entry = readdir(entries)) {
+    if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;
+    if (count < kNamesShown) std::snprintf(names[count], NAME_MAX + 1, "%s", entry->d_name);
+    if (++count == kCountLimit) break;
+  }
+  const int error = count == 0 ? errno : 0;
+  closedir(entries);
+  return error != 0 ? -error : count;
+}
+
+int SayOccupied(int count, char (*names)[NAME_MAX + 1]) {
+  const int shown = count < kNamesShown ? count : kNamesShown;
+  std::printf("occupied %d\n", count - shown);
+  for (int i = 0; i < shown; ++i) std::fwrite(names[i], 1, std::strlen(names[i]) + 1, stdout);
+  return std::fflush(stdout) == 0 ? 0 : 1;
+}
+
+// Makes the directory `fd` immutable, so that nobody writes there while nothing is mounted on it. The errno
+// why not. `changed`: it was not so before.
+int SetImmutable(int fd, bool made, bool* changed) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return errno;
+  if ((flags & FS_IMMUTABLE_FL) != 0) return 0;
+  // First: on an immutable directory no attribute can be set. A mark that is there already stays.
+  const char mark = made ? kMade : kFlagged;
+  if (fsetxattr(fd, kGuardMark, &mark, 1, XATTR_CREATE) != 0 && errno != EEXIST) return errno;
+  flags |= FS_IMMUTABLE_FL;
+  if (ioctl(fd, FS_IOC_SETFLAGS, &flags) != 0) return errno;
+  *changed = true;
+  return 0;
+}
+
+int ClearImmutable(int fd) {
+  int flags = 0;
+  if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return errno;
+  flags &= ~FS_IMMUTABLE_FL;
+  return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0 ? 0 : errno;
+}
+
+// One helper at a time works on a directory, also one that a berthd which was killed has left behind. Nobody
+// else locks it: it is empty.
+int Lock(int directory) {
+  while (flock(directory, LOCK_EX) != 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+struct PathOptions {
+  pid_t parent = 0;
+  bool readonly = false;
+  bool suid = false;
+  bool dev = false;
+};
+
+// A mount of what is mounted at `source`, at the directory `fd`: its flags are right from its first moment
+// on.
+int MountOn(int source, int fd, const PathOptions& options) {
+  const int tree = static_cast<int>(
+      syscall(SYS_open_tree, source, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  if (tree < 0) return errno;
+  mount_attr attributes{};
+  if (options.readonly) attributes.attr_set |= MOUNT_ATTR_RDONLY;
+  if (!options.suid) attributes.attr_set |= MOUNT_ATTR_NOSUID;
+  if (!options.dev) attributes.attr_set |= MOUNT_ATTR_NODEV;
+  // It leaves the peer group of the tree; at a shared mount it gets one of its own.
+  attributes.propagation = MS_PRIVATE;
+  int error = 0;
+  if (syscall(SYS_mount_setattr, tree, "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0) error = errno;
+  if (error == 0 &&
+      syscall(SYS_move_mount, tree, "", fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0) {
+    error = errno;
+  }
+  close(tree);
+  return error;
+}
+
+int SayMounted(const struct statx& info, bool fresh, int guard) {
+  std::printf("mounted %llu %d %d\n", static_cast<unsigned long long>(info.stx_mnt_id), fresh ? 1 : 0, guard);
+  return 0;
+}
+
+// Mounts on the directory `place`, which is not mounted on.
+int MountOnDirectory(const Entry& entry, int place, int source, bool made, const PathOptions& options) {
+  const int directory = OpenAt(place, ".", O_RDONLY | O_DIRECTORY, kNoSymlinks);
+  if (directory < 0) return Answered(errno);
+  if (const int error = Lock(directory); error != 0) return Answered(error);
+  // The next berthd is at work on it by now.
+  if (getppid() != options.parent) return Answered(ECANCELED);
+  static char names[kNamesShown][NAME_MAX + 1];
+  int count = CountEntries(directory, names);
+  if (count < 0) return Answered(-count);
+  if (count > 0) return SayOccupied(count, names);
+  bool changed = false;
+  const int guard = SetImmutable(directory, made, &changed);
+  // Somebody may have written there before the flag was set.
+  count = CountEntries(directory, names);
+  if (count > 0) {
+    if (changed && ClearImmutable(directory) == 0) fremovexattr(directory, kGuardMark);
+    return SayOccupied(count, names);
+  }
+  // Locked: if another helper has mounted there meanwhile, that shows now.
+  struct statx info{};
+  int top = OpenDirectory(entry, O_PATH);
+  if (top < 0) return Answered(errno);
+  if (const int error = Look(top, &info); error != 0) return Answered(error);
+  if (IsMountRoot(info)) return Answered(EBUSY);
+  if (const int error = MountOn(source, place, options); error != 0) return Answered(error);
+  close(top);
+  top = OpenDirectory(entry, O_PATH);
+  if (top < 0) return Answered(errno);
+  if (const int error = Look(top, &info); error != 0) return Answered(error);
+  return SayMounted(info, true, guard);
+}
+
+int MountPathAt(const Entry& entry, int source, const struct statx& ours, const PathOptions& options) {
+  bool made = false;
+  int place = OpenDirectory(entry, O_PATH);
+  if (place < 0 && errno == ENOENT) {
+    umask(022);
+    if (mkdirat(entry.parent, entry.name, 0755) != 0) return Answered(errno);
+    made = true;
+    place = OpenDirectory(entry, O_PATH);
+  }
+  if (place < 0) {
+    if (errno == ELOOP) return Say("symlink");
+    return errno == ENOTDIR ? Say("notdirectory") : Answered(errno);
+  }
+  struct statx info{};
+  if (const int error = Look(place, &info); error != 0) return Answered(error);
+  if (IsMountRoot(info)) return SameRoot(info, ours) ? SayMounted(info, false, -1) : Say("foreign");
+  return MountOnDirectory(entry, place, source, made, options);
+}
+
+int MountPath(int argc, char** argv) {
+  unsigned long parent = 0;
+  if (argc < 5 || !Number(argv[2], 10, INT_MAX, &parent) || argv[3][0] != '/' || argv[4][0] != '/') {
+    return Usage();
+  }
+  PathOptions options;
+  options.parent = static_cast<pid_t>(parent);
+  for (int i = 5; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--readonly") == 0) {
+      options.readonly = true;
+    } else if (std::strcmp(argv[i], "--suid") == 0) {
+      options.suid = true;
+    } else if (std::strcmp(argv[i], "--dev") == 0) {
+      options.dev = true;
+    } else {
+      return Usage();
+    }
+  }
+  const int source = OpenAt(AT_FDCWD, argv[3], O_PATH | O_DIRECTORY, kNoSymlinks);
+  if (source < 0) return Answered(errno);
+  struct statx ours{};
+  if (const int error = Look(source, &ours); error != 0) return Answered(error);
+  if (!IsMountRoot(ours)) return Answered(EINVAL);
+  const Entry entry = OpenParent(argv[4]);
+  if (entry.error == ELOOP) return Say("symlink");
+  if (entry.error == ENOENT) return Say("noparent");
+  if (entry.error == ENOTDIR) return Say("notdirectory");
+  if (entry.error != 0) return Answered(entry.error);
+  return MountPathAt(entry, source, ours, options);
+}
+
+bool IsMissing(int error) { return error == ENOENT || error == ENOTDIR || error == ELOOP; }
+
+int UnmountPath(int argc, char** argv) {
+  unsigned long id = 0;
+  if (argc < 4 || argv[2][0] != '/' || !Number(argv[3], 10, ULONG_MAX, &id)) return Usage();
+  const Entry entry = OpenParent(argv[2]);
+  if (entry.error != 0) return IsMissing(entry.error) ? Say("ok") : Answered(entry.error);
+  struct statx info{};
+  for (int look = 0; look < 2; ++look) {
+    const int place = OpenDirectory(entry, O_PATH);
+    if (place < 0) return IsMissing(errno) ? Say("ok") : Answered(errno);
+    if (const int error = Look(place, &info); error != 0) return Answered(error);
+    // One that is just mounting there ends first.
+    const int directory = IsMountRoot(info) ? -1 : OpenAt(place, ".", O_RDONLY | O_DIRECTORY, kNoSymlinks);
+    if (directory >= 0) Lock(directory);
+    // An open descriptor would keep it busy.
+    close(directory);
+    close(place);
+  }
+  if (!IsMountRoot(info)) return Say("ok");
+  int flags = UMOUNT_NOFOLLOW;
+  bool ours = id != 0 && info.stx_mnt_id == id;
+  for (int i = 4; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--lazy") == 0) {
+      flags |= MNT_DETACH;
+      continue;
+    }
+    const int source = OpenAt(AT_FDCWD, argv[i], O_PATH | O_DIRECTORY, kNoSymlinks);
+    if (source < 0) continue;
+    struct statx there{};
+    ours = ours || (Look(source, &there) == 0 && SameRoot(there, info));
+    close(source);
+  }
+  if (!ours) return Say("foreign");
+  // From the parent that was looked at: its own path may lead elsewhere by now.
+  if (fchdir(entry.parent) != 0) return Answered(errno);
+  return Answered(umount2(entry.name, flags) == 0 ? 0 : errno);
+}
+
+int FreePath(const char* path) {
+  if (path[0] != '/') return Usage();
+  const Entry entry = OpenParent(path);
+  if (entry.error != 0) return IsMissing(entry.error) ? Say("ok") : Answered(entry.error);
+  const int directory = OpenDirectory(entry, O_RDONLY);
+  if (directory < 0) return IsMissing(errno) ? Say("ok") : Answered(errno);
+  struct statx info{};
+  if (const int error = Look(directory, &info); error != 0) return Answered(error);
+  // Somebody else uses it by now.
+  if (IsMountRoot(info)) return Say("ok");
+  char mark = 0;
+  if (fgetxattr(directory, kGuardMark, &mark, 1) != 1) return Say("ok");
+  if (const int error = ClearImmutable(directory); error != 0) return Answered(error);
+  if (fremovexattr(directory, kGuardMark) != 0) return Answered(errno);
+  close(directory);
+  // One that holds something by now stays.
+  if (mark == kMade && unlinkat(entry.parent, entry.name, AT_REMOVEDIR) != 0 && errno != ENOTEMPTY) {
+    return Answered(errno);
+  }
+  return Say("ok");
 }
 
 }  // namespace
@@ -480,5 +796,8 @@ int main(int argc, char** argv) {
   if (std::strcmp(operation, "superblock") == 0) return argc == 3 ? Superblock(argv[2]) : Usage();
   if (std::strcmp(operation, "users") == 0) return Users(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
+  if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);
+  if (std::strcmp(operation, "unmount-path") == 0) return UnmountPath(argc, argv);
+  if (std::strcmp(operation, "free-path") == 0) return argc == 3 ? FreePath(argv[2]) : Usage();
   return Usage();
 }

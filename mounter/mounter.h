@@ -19,9 +19,10 @@
 // answer; the consumer has to be restarted), .alive (it answers again), .remounted (lost or dead, it was
 // mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
 // .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
-// .token_renewed (and now it could), .stranger (in the tree and not in the journal, left alone); plugin.lied
-// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are
-// blocked: see AllowForward; once, for the node), node.journal_rebuilt.
+// .token_renewed (and now it could), .path_mounted (mounted at the path that its file names, too), .path_lost
+// (somebody unmounted it there: it is mounted again), .stranger (in the tree and not in the journal, left
+// alone); plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's
+// volumes are blocked: see AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -111,6 +112,16 @@ struct SecretsReference {
   bool operator==(const SecretsReference&) const = default;
 };
 
+// Where a published file system is mounted a second time, for people and programs that know it by a path of
+// their own. Empty: nowhere.
+struct PublishedPath {
+  std::string path;   // absolute, without symlinks, outside of the tree
+  bool suid = false;  // set-user-id bits count there
+  bool dev = false;   // device nodes count there
+
+  bool operator==(const PublishedPath&) const = default;
+};
+
 struct PublishRequest {
   std::string plugin_id;
   std::string volume_id;
@@ -135,6 +146,8 @@ struct PublishRequest {
   ConsumerLife life = {};
   RootPermissions permissions = {};
   std::optional<RuntimeAbility> runtime = {};
+  // Of kDeclared only. A repeated request changes it without publishing the volume anew.
+  PublishedPath path = {};
 
   bool operator==(const PublishRequest&) const = default;
 };
@@ -206,6 +219,10 @@ struct PublicationView {
   std::string dead = {};
   // It is being undone to be mounted again, a repair: then kUnpublishing is not its way out.
   bool again = false;
+  // Where it is to be mounted too; whether it is, and why not (empty: nothing was tried yet).
+  PublishedPath path = {};
+  bool path_mounted = false;
+  std::string path_error = {};
 };
 
 // A step that a file system, or a plugin inside one, does not come back from.
@@ -487,6 +504,9 @@ class Mounter {
   // Compares everything; with `repair` does what each finding says it would.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::vector<Finding>>> Examine(bool repair,
                                                                                 TimePoint deadline) = 0;
+  // Makes the directory at a PublishedPath that is not used any more an ordinary one again: takes away the
+  // immutable flag if the mounter set it, and the directory if the mounter made it and it is empty.
+  [[nodiscard]] virtual Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline) = 0;
   // What an operator should know of the mounter itself, a sentence each: that the journal was rebuilt, that
   // the disk is full, that mounts are not seen by the host.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;

@@ -16,6 +16,7 @@
 #include <fstream>
 
 #include "base/safe_path.h"
+#include "mounter/mount_table.h"
 #include "mounter/testing/crash_child.h"
 #include "mounter/testing/mounter_test_base.h"
 
@@ -23,6 +24,7 @@ namespace berth {
 namespace {
 
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // What berthd is in the middle of when it dies.
 //
@@ -32,13 +34,25 @@ using ::testing::IsEmpty;
 //   expand   and an expansion is owed
 //   remount  and somebody unmounts one, which is mounted again
 //   forced   and both are unpublished by force
+//   path     they are mounted at paths of their own, and one of them moves to another
 //   owed     as round, of a volume that an expansion is owed to, which fails
+// Where the scenario "path" mounts the volume too; set before anything is requested.
+std::string& PathsDirectory() {
+  static std::string directory;
+  return directory;
+}
+std::string PathFor(const std::string& consumer) { return PathsDirectory() + "/at-" + consumer; }
+
 PublishRequest ChildRequest(const std::string& consumer, const std::string& scenario) {
   PublishRequest request;
   request.plugin_id = "hp";
   request.volume_id = "v1";
   request.consumer = consumer;
   request.remount = scenario == "remount";
+  if (scenario == "path") {
+    request.origin = Origin::kDeclared;
+    request.path.path = PathFor(consumer);
+  }
   if (scenario == "secrets") {
     request.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "token"};
   }
@@ -81,6 +95,14 @@ bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario)
     ok = umount2(target.c_str(), UMOUNT_NOFOLLOW) == 0 && ok;
     ok = loop.RunUntil([&] { return AllPublished(mounter); }) && ok;
   }
+  if (scenario == "path") {
+    PublishRequest moved = ChildRequest("web", scenario);
+    moved.path.path = PathFor("moved");
+    ok = loop.Run(mounter.Publish(moved, soon)).ok() && ok;
+    // And back: the directory that was left is free again.
+    ok = loop.Run(mounter.Publish(ChildRequest("web", scenario), soon)).ok() && ok;
+    for (const PublicationView& p : mounter.Find("hp", "v1")->publications) ok = p.path_mounted && ok;
+  }
   if (Ends(scenario)) {
     for (const char* consumer : {"web", "db"}) {
       ok = loop.Run(mounter.Unpublish(ChildUndo(consumer, scenario), soon)).ok() && ok;
@@ -93,6 +115,7 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
  protected:
   void SetUp() override {
     options_.credentials_dir = directory_;
+    PathsDirectory() = directory_;
     std::ofstream(directory_ + "/token") << "k=hunter2\n";
     ASSERT_EQ(chmod((directory_ + "/token").c_str(), 0400), 0);
   }
@@ -123,6 +146,12 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
     }
     EXPECT_EQ(WTERMSIG(status), SIGKILL);
     return true;
+  }
+
+  [[nodiscard]] std::vector<Mount> MountsAt(const std::string& name) const {
+    auto mounts = MountsBeneath(fmt::format("{}/{}", directory_, name), 100);
+    EXPECT_TRUE(mounts.ok()) << mounts.status();
+    return mounts.ok() ? *std::move(mounts) : std::vector<Mount>();
   }
 
   [[nodiscard]] bool Settled() const {
@@ -159,6 +188,11 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
       for (const PublicationView& publication : View().publications) {
         EXPECT_TRUE(LookAt(publication.target_path)->mount_root);
       }
+      if (scenario == "path") {
+        EXPECT_THAT(MountsAt("at-web"), SizeIs(1));
+        EXPECT_THAT(MountsAt("at-db"), SizeIs(1));
+        EXPECT_THAT(MountsAt("moved"), IsEmpty());
+      }
       EXPECT_EQ(plugin_.PublishedCount(), 2U);
       EXPECT_EQ(plugin_.StagedCount(), 1U);
       for (const char* consumer : {"web", "db"}) {
@@ -166,6 +200,7 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
       }
     }
     EXPECT_TRUE(Gone());
+    for (const char* name : {"at-web", "at-db"}) EXPECT_THAT(MountsAt(name), IsEmpty());
     EXPECT_EQ(plugin_.PublishedCount() + plugin_.StagedCount(), 0U);
     Close();
     // Not one directory is left of it.
@@ -180,7 +215,7 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest,
                          ::testing::Values("publish", "round", "secrets", "expand", "remount", "forced",
-                                           "owed"),
+                                           "path", "owed"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace
@@ -194,6 +229,7 @@ int RunCrashChild(int argc, char** argv) {
   options.state_dir = argv[2];
   options.helper_path = BERTH_MOUNT_HELPER;
   options.credentials_dir = std::filesystem::path(argv[2]).parent_path();
+  PathsDirectory() = std::filesystem::path(argv[2]).parent_path();
   int left = std::atoi(argv[5]);
   options.at_boundary = [&left](std::string_view) {
     if (--left == 0) kill(getpid(), SIGKILL);

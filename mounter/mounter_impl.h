@@ -94,6 +94,9 @@ class MounterImpl final : public Mounter {
   std::vector<VolumeView> ListDeclared() const override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
+  Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline) override {
+    co_return co_await context_.helper.FreePath(std::move(path), deadline);
+  }
   Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(SecretsReference reference,
                                                                             TimePoint deadline) override {
     return ReadSecretsReference(std::move(reference), context_.options.credentials_dir, context_.helper,

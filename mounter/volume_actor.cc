@@ -82,6 +82,7 @@ PublicationRecord NewPublication(const PublishRequest& request) {
   publication.life = request.life;
   publication.permissions = request.permissions;
   publication.secrets_reference = request.secrets_reference;
+  if (request.origin == Origin::kDeclared) publication.path = request.path;
   return publication;
 }
 
@@ -266,6 +267,8 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   const bool handed_out = before != nullptr && before->published_at.has_value();
   if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(operation, request));
   if (published) KeepForRenewal(request);
+  // Also where the request has just given it another one.
+  if (published && machine_.PathPending(key)) BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
   if (LeavesFileSystemOpen(request)) {
     BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
   }

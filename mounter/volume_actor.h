@@ -178,7 +178,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Takes one publication to its goal, and the volume after it where it was the last; OK once that is
   // durable. Else why not: its first error, while the rest goes on in the background.
   [[nodiscard]] Awaitable<absl::Status> Drive(PublicationKey key);
-  [[nodiscard]] Awaitable<absl::Status> CommitOutcome(PublicationKey key);
+  // `was_published`: by a call of the plugin just now, which people are told.
+  [[nodiscard]] Awaitable<absl::Status> CommitOutcome(PublicationKey key, bool was_published);
   [[nodiscard]] Awaitable<FollowUp> RunStep(Step step);
   // One try of a step, until it ends or is given up.
   [[nodiscard]] Awaitable<StepReport> Try(Step step, StepInput input, TimePoint deadline);
@@ -227,6 +228,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void MendWhatWaited();
   // Something that was blocked is not any more.
   void GoOn();
+  void OnPathMounted(const PublicationKey& key, const PathMount& mounted);
+  // What is not mounted at its path any more is mounted there again. True if there is something to do.
+  bool ReconcilePaths();
   void Untrack(uint64_t mount_id);
   [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
   void TellConsumers();

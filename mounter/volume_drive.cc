@@ -27,7 +27,7 @@ constexpr std::string_view kGivenUp = "given up for a request that came after it
 
 bool GoesForward(StepKind kind) {
   return kind == StepKind::kStage || kind == StepKind::kPublish || kind == StepKind::kRenew ||
-         kind == StepKind::kExpand;
+         kind == StepKind::kExpand || kind == StepKind::kMountPath;
 }
 
 // A cancelled `task` gives nothing: two exceptions at once would not look like a cancellation.
@@ -63,11 +63,26 @@ Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> giv
 Awaitable<absl::Status> VolumeActor::Drive(PublicationKey key) {
   // Of a step of another publication: who waited for it has been told.
   [[maybe_unused]] const auto old = machine_.TakeFailure(key);
+  bool published = false;
   while (true) {
     const Step step = machine_.NextFor(key);
-    if (step.kind == StepKind::kNone) co_return co_await CommitOutcome(key);
+    if (step.kind == StepKind::kNone) co_return co_await CommitOutcome(key, published);
+    if (step.kind == StepKind::kMountPath && machine_.NotePath(key)) {
+      const absl::Status noted = co_await Commit();
+      if (!noted.ok()) {
+        machine_.UnnotePath(key);
+        co_return noted;
+      }
+    }
     const FollowUp follow_up = co_await RunStep(step);
+    published = published || step.kind == StepKind::kPublish;
     if (follow_up != FollowUp::kPause) continue;
+    if (step.kind == StepKind::kMountPath) {
+      // It is published all the same.
+      const absl::Status why = last_error_;
+      BERTH_CO_RETURN_IF_ERROR(co_await CommitOutcome(key, published));
+      co_return why;
+    }
     SaveSoon();
     const auto failure = machine_.TakeFailure(key);
     if (!failure && Withheld(step)) co_return absl::UnavailableError(WhyWithheld(step));
@@ -75,7 +90,7 @@ Awaitable<absl::Status> VolumeActor::Drive(PublicationKey key) {
   }
 }
 
-Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
+Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key, bool was_published) {
   const auto failure = machine_.TakeFailure(key);
   const PublicationRecord* publication = machine_.record().Find(key);
   if (publication != nullptr && publication->state == PublicationState::kPublishing) {
@@ -109,7 +124,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key) {
     Event("volume.remounted", key.consumer,
           fmt::format("mounted again for {}, which has to be restarted if it had the old mount",
                       Describe(key)));
-  } else {
+  } else if (was_published) {
     Event("volume.published", key.consumer,
           fmt::format("published for {}{} at {}", Describe(key), publication->readonly ? ", read-only" : "",
                       context_.paths->TargetPath(machine_.record(), *publication)));
@@ -176,6 +191,7 @@ std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
     case StepKind::kUnstage:
       return StepInput{.force = force_, .lazy = lazy_};
     case StepKind::kNone:
+    case StepKind::kMountPath:
     case StepKind::kForget:
       return StepInput{};
     case StepKind::kStage:
@@ -262,13 +278,21 @@ void VolumeActor::BeforeTry(const Step& step) {
     if (const PublicationRecord* publication = machine_.record().Find(step.key)) {
       Untrack(publication->mount_id);
       NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), publication->mount_id);
+      Untrack(publication->path_mount_id);
     }
+    machine_.DoubtPath(step.key, "");
     renewals_.erase(step.key);
     if (const auto before = renewed_over_.extract(step.key)) Untrack(before.mapped());
   }
   if (step.kind == StepKind::kUnstage) {
     Untrack(machine_.record().staging_mount_id);
     NoteObjects(context_.paths->StagingPath(machine_.record()), machine_.record().staging_mount_id);
+  }
+  if (step.kind == StepKind::kMountPath) {
+    const PublicationRecord* publication = machine_.record().Find(step.key);
+    if (publication != nullptr && publication->path_made != publication->path) {
+      Untrack(publication->path_mount_id);
+    }
   }
 }
 
@@ -293,6 +317,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
     NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), id);
   }
+  if (report.path) OnPathMounted(step.key, *report.path);
   if (step.kind == StepKind::kStage) {
     staging_dead_ = false;
     const auto facts = context_.paths->LookAtStaging(machine_.record());

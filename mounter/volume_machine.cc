@@ -31,6 +31,11 @@ constexpr const char* kNotHeardYet = "berthd was restarted: no valid lease of it
 constexpr const char* kUnconfirmed =
     "its scheduler has not confirmed it since the lease ended: another node may have the volume";
 
+// Only the file that declares a publication says where it is mounted too.
+bool GivesPath(const PublicationRecord& said, const PublicationRecord& known) {
+  return said.origin == Origin::kDeclared && known.origin == Origin::kDeclared && said.path != known.path;
+}
+
 }  // namespace
 
 VolumeMachine VolumeMachine::Fresh(VolumeRecord record) {
@@ -72,6 +77,10 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.dead.clear();
     if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
     if (rebooted) publication.confirmed_at.reset();
+    // Whether it is mounted at its path the kernel says, once that is asked.
+    publication.path_mounted = false;
+    publication.path_error.clear();
+    if (rebooted) publication.path_mount_id = 0;
     if (rebooted) publication.mount_id = 0;
     if (rebooted) publication.before_reboot = true;
     if (publication.state == PublicationState::kPublished) continue;
@@ -140,6 +149,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   }
   publication.sent = false;
   publication.uncertain = false;
+  publication.path_made = publication.path;
   record_.publications.push_back(std::move(publication));
 }
 
@@ -182,7 +192,8 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
   const bool news = known->remount != said.remount || known->life != said.life ||
-                    known->secrets_reference != said.secrets_reference || TakesOver(said, *known);
+                    known->secrets_reference != said.secrets_reference || TakesOver(said, *known) ||
+                    GivesPath(said, *known);
   if (TakesOver(said, *known)) {
     known->origin = said.origin;
     known->confirmed_at = said.confirmed_at;
@@ -190,6 +201,13 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   known->remount = said.remount;
   known->life = said.life;
   known->secrets_reference = said.secrets_reference;
+  if (GivesPath(said, *known)) {
+    known->path = said.path;
+    known->path_mounted = false;
+    known->path_error.clear();
+    // Written together with what else is news: then it is mounted without one more commit.
+    if (known->path_made.path.empty()) known->path_made = said.path;
+  }
   return news;
 }
 
@@ -206,6 +224,12 @@ void VolumeMachine::Unadopt(const PublicationRecord& before) {
   known->remount = before.remount;
   known->life = before.life;
   known->secrets_reference = before.secrets_reference;
+  if (known->path != before.path) {
+    known->path = before.path;
+    known->path_made = before.path_made;
+    known->path_mounted = before.path_mounted;
+    known->path_error = before.path_error;
+  }
 }
 
 void VolumeMachine::Complete(const PublicationRecord& said, VolumeUse use,
@@ -311,6 +335,43 @@ void VolumeMachine::SetOfThisBoot(const PublicationKey& key) {
 
 void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
   if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
+}
+
+bool VolumeMachine::PathPending(const PublicationRecord& p) {
+  const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
+                    p.held.empty() && p.withheld.empty();
+  return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));
+}
+
+bool VolumeMachine::PathPending(const PublicationKey& key) const {
+  const PublicationRecord* publication = record_.Find(key);
+  return publication != nullptr && PathPending(*publication);
+}
+
+bool VolumeMachine::NotePath(const PublicationKey& key) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr || !publication->path_made.path.empty()) return false;
+  publication->path_made = publication->path;
+  return !publication->path.path.empty();
+}
+
+void VolumeMachine::UnnotePath(const PublicationKey& key) {
+  if (PublicationRecord* publication = record_.Find(key)) publication->path_made = {};
+}
+
+void VolumeMachine::SetPathMounted(const PublicationKey& key, uint64_t mount_id, std::string unguarded) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr) return;
+  publication->path_mounted = true;
+  publication->path_mount_id = mount_id;
+  publication->path_unguarded = std::move(unguarded);
+}
+
+void VolumeMachine::DoubtPath(const PublicationKey& key, std::string error) {
+  PublicationRecord* publication = record_.Find(key);
+  if (publication == nullptr) return;
+  publication->path_mounted = false;
+  publication->path_error = std::move(error);
 }
 
 bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool asked) {
@@ -461,7 +522,7 @@ Step VolumeMachine::NextFor(const PublicationKey& key) const {
   if (publication == nullptr) return NextTeardown();
   switch (publication->state) {
     case PublicationState::kPublished:
-      return NextExpansion();
+      return PathPending(*publication) ? Step{StepKind::kMountPath, key} : NextExpansion();
     case PublicationState::kUnpublishing:
       return {StepKind::kUnpublish, key};
     case PublicationState::kPublishing:
@@ -486,9 +547,8 @@ std::vector<PublicationKey> VolumeMachine::Movable() const {
   std::vector<PublicationKey> forward;
   for (const PublicationRecord& publication : record_.publications) {
     if (publication.state == PublicationState::kUnpublishing) undone.push_back(publication.key);
-    if (publication.state == PublicationState::kPublishing && MayGoForward(publication)) {
-      forward.push_back(publication.key);
-    }
+    const bool publishing = publication.state == PublicationState::kPublishing && MayGoForward(publication);
+    if (publishing || PathPending(publication)) forward.push_back(publication.key);
   }
   // What is undone makes way.
   undone.insert(undone.end(), forward.begin(), forward.end());
@@ -565,6 +625,7 @@ void VolumeMachine::OnSent(const Step& step) {
       SetMountId(step.key, 0);
       return;
     case StepKind::kNone:
+    case StepKind::kMountPath:
     case StepKind::kUnpublish:
     case StepKind::kForget:
       return;
@@ -589,6 +650,9 @@ FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const a
     case StepKind::kRenew:
       // It stands as it did. When it is tried again is for whoever counts the tokens' time.
       return outcome == CallOutcome::kDone ? FollowUp::kNext : FollowUp::kPause;
+    case StepKind::kMountPath:
+      if (publication == nullptr) return FollowUp::kNext;
+      return OnMountPath(*publication, outcome, error, time_left);
     case StepKind::kUnpublish:
       if (publication == nullptr) return FollowUp::kNext;
       return OnUnpublish(*publication, outcome, error, time_left);
@@ -715,6 +779,31 @@ FollowUp VolumeMachine::OnExpand(CallOutcome outcome, const absl::Status& error)
   return FollowUp::kNext;
 }
 
+FollowUp VolumeMachine::OnMountPath(PublicationRecord& publication, CallOutcome outcome,
+                                    const absl::Status& error, bool time_left) {
+  switch (outcome) {
+    case CallOutcome::kDone:
+    case CallOutcome::kAbsent:
+      publication.path_error.clear();
+      // It has left the path that is not wanted any more. The new one comes next.
+      if (publication.path_made != publication.path) {
+        publication.path_made = {};
+        publication.path_mount_id = 0;
+        publication.path_mounted = false;
+        publication.path_unguarded.clear();
+      }
+      return FollowUp::kNext;
+    case CallOutcome::kFinal:
+      publication.path_error = Text(error);
+      return FollowUp::kPause;
+    case CallOutcome::kUncertain:
+    case CallOutcome::kRetry:
+      publication.path_error = Text(error);
+      return time_left ? FollowUp::kRepeat : FollowUp::kPause;
+  }
+  return FollowUp::kPause;
+}
+
 FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome outcome,
                                     const absl::Status& error, bool time_left) {
   switch (outcome) {
@@ -729,6 +818,8 @@ FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome 
       publication.sent = false;
       publication.uncertain = false;
       publication.mount_id = 0;
+      publication.path_mount_id = 0;
+      publication.path_mounted = false;
       publication.dead.clear();
       return FollowUp::kNext;
     case CallOutcome::kFinal:

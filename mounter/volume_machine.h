@@ -49,9 +49,11 @@
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
-//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
-//   it is
-//                      forgotten once that has ended. A new publish may begin meanwhile.
+//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h): it
+//                      is forgotten once that has ended. A new publish may begin meanwhile.
+//   path pending       published, and not (known to be) mounted at the path that was asked for too, or still
+//                      mounted at one that is not wanted any more (kMountPath). That it fails never undoes a
+//                      publication. An unpublish takes that mount away first.
 //   owed               an expansion: tried after each stage (or publish, without staging) and then in the
 //                      background. That it fails never undoes or delays a publication.
 //
@@ -86,8 +88,9 @@ enum class StepKind {
   kNone,  // nothing to do, or nothing that may be done now
   kStage,
   kPublish,
-  kExpand,  // the node's part of an expansion that is owed
-  kRenew,   // NodePublishVolume once more, of what is published, for its tokens
+  kExpand,     // the node's part of an expansion that is owed
+  kRenew,      // NodePublishVolume once more, of what is published, for its tokens
+  kMountPath,  // mount what is published at its path too, or unmount it where it is not wanted any more
   kUnpublish,
   kUnstage,
   kForget,  // remove the volume's directories, then its row
@@ -95,7 +98,7 @@ enum class StepKind {
 
 struct Step {
   StepKind kind = StepKind::kNone;
-  // Of kStage and kExpand: whose secrets it takes; of kPublish, kRenew and kUnpublish: which one.
+  // Of kStage and kExpand: whose secrets it takes; of kPublish, kRenew, kMountPath and kUnpublish: which one.
   PublicationKey key;
 
   bool operator==(const Step&) const = default;
@@ -180,6 +183,16 @@ class VolumeMachine {
   [[nodiscard]] bool StagedForNobody() const {
     return present_ && record_.publications.empty() && Staged() && !record_.rebuilt;
   }
+  // Whether a published one is to be mounted at its path, or to leave one, now.
+  [[nodiscard]] bool PathPending(const PublicationKey& key) const;
+  // Before it is mounted at its path: from now on it may be. True if that has to be written down first.
+  bool NotePath(const PublicationKey& key);
+  // Takes that back where it could not be written down.
+  void UnnotePath(const PublicationKey& key);
+  // The kernel shows it mounted at its path.
+  void SetPathMounted(const PublicationKey& key, uint64_t mount_id, std::string unguarded);
+  // It does not any more, or may not.
+  void DoubtPath(const PublicationKey& key, std::string error);
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
   // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, it is
@@ -283,6 +296,9 @@ class VolumeMachine {
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                      bool time_left, WallTime now);
   FollowUp OnExpand(CallOutcome outcome, const absl::Status& error);
+  FollowUp OnMountPath(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
+                       bool time_left);
+  [[nodiscard]] static bool PathPending(const PublicationRecord& publication);
   FollowUp OnUnpublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
   FollowUp OnUnstage(CallOutcome outcome, const absl::Status& error, bool time_left);

@@ -297,6 +297,7 @@ class Explorer {
         return;
       case StepKind::kExpand:
       case StepKind::kRenew:
+      case StepKind::kMountPath:
       case StepKind::kForget:
       case StepKind::kNone:
         return;

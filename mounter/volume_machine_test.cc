@@ -79,6 +79,8 @@ std::string Show(StepKind kind) {
       return "expand";
     case StepKind::kRenew:
       return "renew";
+    case StepKind::kMountPath:
+      return "mount path";
     case StepKind::kUnpublish:
       return "unpublish";
     case StepKind::kUnstage:
@@ -908,6 +910,104 @@ TEST(VolumeMachineTest, AfterARebootAConsumerHasNothingBeforeItIsPublishedAnew) 
   machine = VolumeMachine::Recovered(record, true);
   machine.SetOfThisBoot(kWeb);
   EXPECT_EQ(machine.record().Find(kWeb)->Consumer(), unit) << "it is there, as the kernel shows";
+}
+
+PublicationRecord DeclaredAt(const std::string& path) {
+  PublicationRecord publication = Publication(kWeb);
+  publication.origin = Origin::kDeclared;
+  publication.path.path = path;
+  return publication;
+}
+
+// Published without staging, and not at its path yet.
+VolumeMachine PublishedAt(const std::string& path) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record(false));
+  machine.Want(DeclaredAt(path));
+  EXPECT_EQ(Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb)), FollowUp::kNext);
+  return machine;
+}
+
+TEST(VolumeMachinePathTest, ComesAfterThePublishAndMayBeThereFromTheIntentOn) {
+  VolumeMachine machine = VolumeMachine::Fresh(Record());
+  machine.Want(DeclaredAt("/srv/db"));
+  EXPECT_EQ(machine.record().Find(kWeb)->path_made.path, "/srv/db");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
+  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  EXPECT_FALSE(machine.NotePath(kWeb)) << "it is in the intent";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  machine.SetPathMounted(kWeb, 7, "");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_THAT(machine.Movable(), IsEmpty());
+  EXPECT_FALSE(machine.Unsettled());
+}
+
+TEST(VolumeMachinePathTest, AFailureLeavesItPublishedAndIsTriedAgain) {
+  VolumeMachine machine = PublishedAt("/srv/db");
+  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
+  EXPECT_EQ(machine.record().Find(kWeb)->state, PublicationState::kPublished);
+  EXPECT_NE(machine.record().Find(kWeb)->path_error, "");
+  EXPECT_FALSE(machine.TakeFailure(kWeb).has_value());
+  EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb)), FollowUp::kRepeat);
+  EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb), false), FollowUp::kPause);
+  EXPECT_TRUE(machine.Unsettled());
+}
+
+TEST(VolumeMachinePathTest, TheOldPathIsLeftBeforeTheNewOneIsNotedAndMounted) {
+  VolumeMachine machine = PublishedAt("/srv/db");
+  machine.SetPathMounted(kWeb, 7, "");
+  EXPECT_TRUE(machine.Adopt(DeclaredAt("/srv/other")));
+  EXPECT_FALSE(machine.Adopt(DeclaredAt("/srv/other")));
+  EXPECT_EQ(machine.record().Find(kWeb)->path_made.path, "/srv/db");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
+  EXPECT_FALSE(machine.NotePath(kWeb)) << "the old one is there still";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.record().Find(kWeb)->path_made.path, "");
+  EXPECT_EQ(machine.record().Find(kWeb)->path_mount_id, 0U);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
+  EXPECT_TRUE(machine.NotePath(kWeb));
+  machine.UnnotePath(kWeb);
+  EXPECT_TRUE(machine.NotePath(kWeb)) << "it could not be written down";
+  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  machine.SetPathMounted(kWeb, 8, "");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+}
+
+TEST(VolumeMachinePathTest, OnlyAFileGivesOrTakesAPath) {
+  VolumeMachine machine = PublishedAt("/srv/db");
+  machine.SetPathMounted(kWeb, 7, "");
+  machine.Adopt(Publication(kWeb));
+  EXPECT_EQ(machine.record().Find(kWeb)->path.path, "/srv/db");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+}
+
+TEST(VolumeMachinePathTest, WhatIsLostDeadOrLeavesIsNotMountedThere) {
+  VolumeMachine machine = PublishedAt("/srv/db");
+  machine.MarkDead(kWeb, "no answer");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  machine.MarkDead(kWeb, "");
+  machine.MarkLost(kWeb, "gone");
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  machine.MarkFound(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
+  machine.Unwant(kWeb);
+  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+}
+
+TEST(VolumeMachinePathTest, TheNextBerthdAsksTheKernel) {
+  VolumeMachine before = PublishedAt("/srv/db");
+  before.SetPathMounted(kWeb, 7, "");
+  for (const bool rebooted : {false, true}) {
+    const VolumeMachine machine = VolumeMachine::Recovered(before.record(), rebooted);
+    const PublicationRecord& publication = *machine.record().Find(kWeb);
+    EXPECT_FALSE(publication.path_mounted);
+    EXPECT_EQ(publication.path_made.path, "/srv/db");
+    EXPECT_EQ(publication.path_mount_id, rebooted ? 0U : 7U);
+    EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
+  }
 }
 
 }  // namespace

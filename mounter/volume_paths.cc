@@ -120,6 +120,14 @@ absl::StatusOr<PathFacts> VolumePaths::LookAtTarget(const VolumeRecord& record,
   return root_.Look(Target(record, publication));
 }
 
+absl::StatusOr<std::vector<std::string>> VolumePaths::ListTarget(const VolumeRecord& record,
+                                                                 const PublicationRecord& publication) const {
+  const auto facts = LookAtTarget(record, publication);
+  if (!facts.ok()) return facts.status();
+  if (!facts->exists) return std::vector<std::string>{};
+  return root_.List(Target(record, publication), kTargetLimit);
+}
+
 absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
                                             const PublicationRecord& publication) const {
   const std::string target = Target(record, publication);

@@ -30,6 +30,9 @@
 
 namespace berth {
 
+// How many names ListTarget lists.
+inline constexpr size_t kTargetLimit = 10'000;
+
 class VolumePaths {
  public:
   // The tree is there, made by SetUpMountTree; the directory of the identity files is made if it is missing.
@@ -60,6 +63,11 @@ class VolumePaths {
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtStaging(const VolumeRecord& record) const;
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
                                                        const PublicationRecord& publication) const;
+
+  // What is in the directory at a target that nothing is mounted on; empty where there is none.
+  // RESOURCE_EXHAUSTED: too much to list.
+  [[nodiscard]] absl::StatusOr<std::vector<std::string>> ListTarget(
+      const VolumeRecord& record, const PublicationRecord& publication) const;
 
   // Removes an unpublished publication's directory, with the empty target that a plugin may have left, and
   // writes the identity file without it where the volume has others. FAILED_PRECONDITION: something is in it;

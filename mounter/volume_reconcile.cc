@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "mounter/consumer_watch.h"
 #include "mounter/mount_watch.h"
+#include "mounter/statmount.h"
 #include "mounter/volume_actor.h"
 
 namespace berth {
@@ -61,11 +62,45 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
       if (shown.mount_id != 0) context_.watch->Track(shown.mount_id, key_);
     }
   }
-  if (plan.empty() && !circumstances.rebooted) return;
+  const bool path_lost = !circumstances.start && ReconcilePaths();
+  if (plan.empty() && !circumstances.rebooted && !path_lost) return;
   SaveSoon();
   TellChanges();
   TellAwaiting();
   if (!circumstances.start) Start();
+}
+
+void VolumeActor::OnPathMounted(const PublicationKey& key, const PathMount& mounted) {
+  const PublicationRecord* publication = machine_.record().Find(key);
+  if (publication == nullptr) return;
+  const bool known = !mounted.fresh && publication->path_mount_id == mounted.mount_id;
+  // Of one that was there already it is not known anew.
+  machine_.SetPathMounted(key, mounted.mount_id, known ? publication->path_unguarded : mounted.unguarded);
+  if (context_.watch != nullptr) context_.watch->Track(mounted.mount_id, key_);
+  if (mounted.fresh) {
+    Event("volume.path_mounted", key.consumer,
+          fmt::format("mounted at {} too", Printable(publication->path.path)));
+  }
+}
+
+bool VolumeActor::ReconcilePaths() {
+  bool any = false;
+  for (const PublicationRecord& p : machine_.record().publications) {
+    if (!p.path_mounted) continue;
+    const auto mount = StatMount(p.path_mount_id);
+    if (mount.ok() && mount->has_value()) continue;
+    any = true;
+    const PublicationKey key = p.key;
+    // A kernel that cannot say it is asked by the next try, which finds the mount if it is there.
+    const bool gone = absl::IsNotFound(mount.status());
+    const std::string why = gone ? "somebody unmounted it there" : "";
+    if (gone) {
+      Event("volume.path_lost", key.consumer,
+            fmt::format("not mounted at {} any more: mounting it again", Printable(p.path.path)));
+    }
+    machine_.DoubtPath(key, why);
+  }
+  return any;
 }
 
 bool VolumeActor::StagingComesFirst(const Step& step) {

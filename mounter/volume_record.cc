@@ -75,6 +75,16 @@ std::optional<PublicationState> FromProto(pb::PublicationState state) {
   return std::nullopt;
 }
 
+void EncodePath(const PublishedPath& path, pb::PublishedPath* p) {
+  p->set_path(path.path);
+  p->set_suid(path.suid);
+  p->set_dev(path.dev);
+}
+
+PublishedPath DecodePath(const pb::PublishedPath& p) {
+  return {.path = p.path(), .suid = p.suid(), .dev = p.dev()};
+}
+
 // What was asked for beyond the mount itself.
 void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_origin(static_cast<pb::Origin>(publication.origin));
@@ -100,6 +110,10 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_mount_id(publication.mount_id);
   p->set_before_reboot(publication.before_reboot);
   if (publication.confirmed_at) p->set_confirmed_at_ns(publication.confirmed_at->time_since_epoch().count());
+  if (!publication.path.path.empty()) EncodePath(publication.path, p->mutable_path());
+  if (!publication.path_made.path.empty()) EncodePath(publication.path_made, p->mutable_path_made());
+  p->set_path_mount_id(publication.path_mount_id);
+  p->set_path_unguarded(Printable(publication.path_unguarded));
   if (publication.secrets_reference.kind != SecretsReference::Kind::kNone) {
     p->mutable_secrets_reference()->set_kind(
         static_cast<pb::SecretsReference::Kind>(publication.secrets_reference.kind));
@@ -130,6 +144,10 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->mount_id = p.mount_id();
   publication->before_reboot = p.before_reboot();
   if (p.confirmed_at_ns() > 0) publication->confirmed_at = BootTime(Duration(p.confirmed_at_ns()));
+  publication->path = DecodePath(p.path());
+  publication->path_made = DecodePath(p.path_made());
+  publication->path_mount_id = p.path_mount_id();
+  publication->path_unguarded = p.path_unguarded();
   publication->secrets_reference = {.kind = static_cast<SecretsReference::Kind>(p.secrets_reference().kind()),
                                     .name = p.secrets_reference().name()};
   return absl::OkStatus();

@@ -54,6 +54,14 @@ struct PublicationRecord {
   // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: somebody
   // mounted over it.
   uint64_t mount_id = 0;
+  // Where it is to be mounted too.
+  PublishedPath path;
+  // Where it may be mounted too: written before it is mounted there, and cleared after it was unmounted.
+  PublishedPath path_made;
+  // The kernel's id of the mount at `path_made`, in the boot `boot_id`; 0: not known.
+  uint64_t path_mount_id = 0;
+  // Why the directory beneath that mount could not be made immutable. Empty: it is, or it is not known.
+  std::string path_unguarded;
 
   // Not written. Whether NodePublishVolume may have reached the plugin: of a record that was read back,
   // that has to be assumed.
@@ -62,6 +70,10 @@ struct PublicationRecord {
   bool secrets_at_hand = false;
   // Not written. Its mount is there and does not answer: the error.
   std::string dead;
+  // Not written. The kernel showed it mounted at `path`, since this berthd began.
+  bool path_mounted = false;
+  // Not written. Why it is not mounted at `path`.
+  std::string path_error;
   // Of a scheduler's: when the scheduler requested or confirmed it last, on the boot's clock. Unset: not in
   // this boot.
   std::optional<BootTime> confirmed_at;

@@ -53,6 +53,10 @@ VolumeRecord FullRecord() {
   publication.again = true;
   publication.mount_id = 1ULL << 40;
   publication.before_reboot = true;
+  publication.path = {.path = "/srv/db", .suid = true, .dev = true};
+  publication.path_made = {.path = "/srv/other"};
+  publication.path_mount_id = 1ULL << 42;
+  publication.path_unguarded = "no flag";
   record.publications.push_back(publication);
   return record;
 }
@@ -100,6 +104,10 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(publication.again);
   EXPECT_EQ(publication.mount_id, 1ULL << 40);
   EXPECT_TRUE(publication.before_reboot);
+  EXPECT_EQ(publication.path, record.publications[0].path);
+  EXPECT_EQ(publication.path_made, record.publications[0].path_made);
+  EXPECT_EQ(publication.path_mount_id, 1ULL << 42);
+  EXPECT_EQ(publication.path_unguarded, "no flag");
 }
 
 TEST(VolumeRecordTest, NoPublishContextDiffersFromAnEmptyOne) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "mounter/files_in_the_way.h"
 #include "mounter/mount_table.h"
 #include "mounter/recovery.h"
 #include "mounter/root_permissions.h"
@@ -21,6 +22,7 @@ using volume_steps_internal::Report;
 using volume_steps_internal::SafeToHandOut;
 
 constexpr size_t kLeftoverMountLimit = 1000;
+constexpr size_t kNamesShown = 5;
 
 // What lies at a path, for people.
 std::string_view WhatIsThere(const PathFacts& facts) {
@@ -165,6 +167,9 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
       co_return co_await Expand(std::move(record), range, std::move(input.secrets), std::move(progress),
                                 deadline);
     }
+    case StepKind::kMountPath:
+      co_return co_await MountPath(std::move(record), publication, std::move(input), std::move(progress),
+                                   deadline);
     case StepKind::kUnpublish:
       co_return co_await Unpublish(std::move(record), publication, std::move(input), std::move(progress),
                                    deadline);
@@ -263,6 +268,8 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
   const absl::Status safe = SafeToHandOut(context_.paths->LookAtTarget(record, publication),
                                           context_.paths->TargetPath(record, publication));
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = safe};
+  const absl::Status free = TargetIsFree(record, publication);
+  if (!free.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = free};
   // It may have waited for the plugin, and a plugin binds whatever lies there.
   const auto staging =
       publication.ephemeral ? std::nullopt : PlanStaging(record, LookAtStagingMount(record, *context_.paths));
@@ -307,6 +314,21 @@ Awaitable<StepReport> VolumeSteps::SetPermissions(std::string path, RootPermissi
   report.outcome = failure.outcome;
   report.error = failure.error;
   co_return report;
+}
+
+absl::Status VolumeSteps::TargetIsFree(const VolumeRecord& record,
+                                       const PublicationRecord& publication) const {
+  const auto facts = context_.paths->LookAtTarget(record, publication);
+  if (!facts.ok() || facts->mount_root || !S_ISDIR(facts->mode)) return absl::OkStatus();
+  auto names = context_.paths->ListTarget(record, publication);
+  const std::string path = context_.paths->TargetPath(record, publication);
+  const std::string destination = fmt::format("/var/tmp/berth-{}", publication.component);
+  if (absl::IsResourceExhausted(names.status())) return FilesInTheWay(path, destination, {}, kTargetLimit);
+  if (!names.ok() || names->empty()) return absl::OkStatus();
+  const size_t shown = std::min(names->size(), kNamesShown);
+  const size_t more = names->size() - shown;
+  names->resize(shown);
+  return FilesInTheWay(path, destination, *names, more);
 }
 
 StepReport VolumeSteps::FromHelper(const absl::Status& failed, const std::string& path) const {

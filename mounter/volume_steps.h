@@ -4,6 +4,7 @@
 //
 //   volume_steps.cc   the way in: stage, publish, expand; and removing what is left at the end
 //   volume_undo.cc    the way out: unpublish, unstage; busy targets, force, lazy
+//   volume_path_steps.cc  the second mount of what is published, at the path that its file names
 //
 // Owned by a VolumeActor; loop thread only. Every try ends by its deadline.
 #pragma once
@@ -57,6 +58,8 @@ struct StepReport {
   // Of a publish or a renewal that is done: how long what the plugin was given is good for, where it is to be
   // renewed.
   std::optional<TokenLife> tokens = {};
+  // Of kMountPath: it is mounted at its path now.
+  std::optional<PathMount> path = {};
 };
 
 // Told as a step goes on: for what people see, and for what the machine must know.
@@ -124,6 +127,13 @@ class VolumeSteps {
   [[nodiscard]] pid_t PluginPid(const std::string& plugin_id) const;
   // Who uses a staged volume outside of this mount namespace, as a report; unset: nobody.
   [[nodiscard]] Awaitable<std::optional<StepReport>> InUseOutside(VolumeRecord record, TimePoint deadline);
+  // Mounts what is published at its path too; or unmounts it where it may be mounted and is not wanted. One
+  // of the two.
+  [[nodiscard]] Awaitable<StepReport> MountPath(VolumeRecord record, PublicationRecord publication,
+                                                StepInput input, StepProgress progress, TimePoint deadline);
+  // Unmounts it at `path_made`; kDone where it is not mounted there, whatever else is.
+  [[nodiscard]] Awaitable<StepReport> UnmountPath(VolumeRecord record, PublicationRecord publication,
+                                                  StepInput input, StepProgress progress, TimePoint deadline);
   // What outlives its row.
   [[nodiscard]] Remainder WhatRemains(const VolumeRecord& record) const;
 
@@ -159,6 +169,9 @@ class VolumeSteps {
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                   dev_t device, TimePoint deadline);
+  // FAILED_PRECONDITION where somebody's files lie in the directory at a target that nothing is mounted on.
+  [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
+                                          const PublicationRecord& publication) const;
   // A helper's failure as a report.
   [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
 

@@ -80,7 +80,8 @@ void VolumeActor::AnnounceDone(const Step& step) {
     case StepKind::kForget:
       if (machine_.record().may_live_on) Event("volume.free", "", "the kernel has released it");
       return;
-    case StepKind::kPublish:  // told once it is durable
+    case StepKind::kPublish:    // told once it is durable
+    case StepKind::kMountPath:  // OnPathMounted tells
     case StepKind::kRenew:
     case StepKind::kNone:
       return;
@@ -177,7 +178,10 @@ VolumeView VolumeActor::View() const {
          .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
          .held = VolumeMachine::WaitsFor(p),
          .dead = p.dead,
-         .again = p.again});
+         .again = p.again,
+         .path = p.path,
+         .path_mounted = p.path_mounted,
+         .path_error = p.path_error});
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }

@@ -50,6 +50,9 @@ bool ThePluginRefused(const absl::Status& status) {
 
 Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRecord publication,
                                              StepInput input, StepProgress progress, TimePoint deadline) {
+  // Its other mount first: while that is there the file system is in use.
+  const StepReport path = co_await UnmountPath(record, publication, input, progress, deadline);
+  if (path.outcome != CallOutcome::kDone) co_return path;
   auto request = NodeUnpublishRequest(record, publication, *context_.paths);
   Reverse reverse{
       .rpc = CsiRpc::kNodeUnpublishVolume,
@@ -64,7 +67,15 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
       .mount_id = publication.mount_id};
   StepReport report =
       co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
-  if (report.outcome != CallOutcome::kDone) co_return report;
+  if (report.outcome != CallOutcome::kDone) {
+    // A plugin that cannot remove a directory with files in it says less than that.
+    const absl::Status free = TargetIsFree(record, publication);
+    if (!free.ok() && !report.error.ok()) {
+      report.error =
+          absl::Status(report.error.code(), fmt::format("{}; {}", MessageOf(report.error), MessageOf(free)));
+    }
+    co_return report;
+  }
   const absl::Status removed = context_.paths->RemovePublication(record, publication);
   context_.Boundary("removed the publication's directory");
   if (removed.ok()) co_return report;

@@ -208,6 +208,7 @@ class FakeMounter : public Mounter {
   std::vector<std::pair<Origin, BootTime>> allowed;
   std::vector<std::pair<Origin, std::string>> withheld;
   std::vector<std::string> ended_causes;
+  std::vector<std::string> freed_paths;
   std::vector<std::string> steps;  // "owe V", "expand V", in order
   // To volumes that are not here, by plugin and volume.
   std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
@@ -304,6 +305,10 @@ class FakeMounter : public Mounter {
       }
     }
     co_return not_confirmed;
+  }
+  [[nodiscard]] Awaitable<absl::Status> FreePath(std::string path, TimePoint /*deadline*/) override {
+    freed_paths.push_back(std::move(path));
+    co_return absl::OkStatus();
   }
   void OnTokensWantedChanged() override {}
   void Withhold(Origin origin, std::string why) override { withheld.emplace_back(origin, std::move(why)); }

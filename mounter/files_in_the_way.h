@@ -1,0 +1,21 @@
+// Somebody's files lie where a volume is to be mounted: what to say about it. Pure; any thread.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace berth {
+
+// FAILED_PRECONDITION: the directory holds the files `names`, and `more` that are not named. The message
+// names them and gives the command that moves the directory to `destination`.
+[[nodiscard]] absl::Status FilesInTheWay(const std::string& directory, const std::string& destination,
+                                         const std::vector<std::string>& names, size_t more);
+
+// `text` as one word of a POSIX shell.
+[[nodiscard]] std::string ShellQuoted(std::string_view text);
+
+}  // namespace berth
