@@ -69,8 +69,12 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
         "waiting: somebody else published it for the same consumer and name: unpublish that, or name another "
         "consumer in the file");
   }
-  if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.owed.has_value() &&
-      !entry.tell_anew) {
+  if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.owed.has_value()) {
+    if (facts.path_pending) {
+      return Do(DeclaredAction::kPublish, fmt::format("mounting at {}", use.request.path.path), entry, now);
+    }
+    // The plugin is not called for it.
+    if (entry.tell_anew) return Do(DeclaredAction::kPublish, "publishing", entry, now);
     return {DeclaredAction::kNothing, "published"};
   }
   if (!facts.leaving.empty()) return Wait(fmt::format("waiting: {}", facts.leaving));
@@ -138,8 +142,16 @@ DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, Ti
 bool IsReleased(const DeclaredEntry& entry, const DeclaredFacts& facts) {
   if (facts.declared && facts.publication == PublicationState::kPublished) return false;
   if (entry.released) return true;
-  const bool gone = !facts.publication.has_value() || (facts.declared && facts.leaving);
+  const bool gone = !facts.publication.has_value() || (facts.declared && facts.being_unpublished);
   return entry.was_published && gone;
+}
+
+bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts) {
+  const bool leaves =
+      entry.will == DeclaredEntry::Will::kWithdrawn || (entry.use.has_value() && entry.owed.has_value() &&
+                                                        entry.owed->mount_digest != entry.use->mount_digest);
+  return facts.publication == PublicationState::kPublished && facts.declared && facts.held.empty() &&
+         !facts.lost && !facts.path_pending && !leaves;
 }
 
 Duration RetryPause(int failures, double chance) {

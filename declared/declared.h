@@ -56,6 +56,7 @@ struct Obligation {
   SecretsReference secrets_reference;  // for the way back
   // The boot in which it was released by hand, or since its consumer ended. Empty: it was not.
   std::string released_in_boot = {};
+  std::string path;                    // where it is mounted too: the directory there is freed in the end
 
   bool operator==(const Obligation&) const = default;
 };
@@ -95,9 +96,14 @@ struct DeclaredFacts {
 
   // What the mounter has of this use, and whether a file declared it.
   std::optional<PublicationState> publication;
-  bool leaving = false;  // it is being unpublished, and not to be mounted again
+  bool being_unpublished = false;  // it is being unpublished, and not to be mounted again
   bool declared = false;
   std::string held;  // why the mounter waits with it
+  // Its mount is gone, or does not answer.
+  bool lost = false;
+  // Published, and not mounted at its path: then `path_error` may say why.
+  bool path_pending = false;
+  std::string path_error;
   // What else is held of the volume on this node, for people.
   std::string held_by;
   // Another entry is attached to the same volume; one is just being attached or detached.
@@ -130,6 +136,8 @@ struct DeclaredStep {
 
 // Whether it is released, or being released, although its file wants it published.
 [[nodiscard]] bool IsReleased(const DeclaredEntry& entry, const DeclaredFacts& facts);
+// Whether it is published as its file says, or said before it was broken, and mounted at its path.
+[[nodiscard]] bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts);
 
 // How long to wait after the `failures`th failure in a row, `chance` from 0 to 1: 1 s, doubled up to two
 // minutes, and within it at random between half and all of it.

@@ -10,6 +10,7 @@
 
 #include "base/directory_stream.h"
 #include "base/status.h"
+#include "mounter/mount_table.h"
 #include "rpc/request_check.h"
 #include "spec/volume_spec.h"
 
@@ -29,11 +30,35 @@ DeclaredFile ReadOne(const std::string& directory, const std::string& name) {
     return file;
   }
   request->origin = Origin::kDeclared;
+  request->path = {.path = volume->path, .suid = volume->path_suid, .dev = volume->path_dev};
   file.request = std::move(volume->request);
   DeclaredUse use{.request = *std::move(request), .attach = volume->attach, .mount_digest = ""};
   use.mount_digest = MountDigest(use.request, use.attach);
   file.use = std::move(use);
   return file;
+}
+
+bool Overlap(const std::string& a, const std::string& b) {
+  return IsAtOrBeneath(a, b) || IsAtOrBeneath(b, a);
+}
+
+// Why a volume cannot be mounted at the path of `file`, given the files before it by their paths.
+std::string WhyNoPath(const DeclaredFile& file, const std::map<std::string, std::string>& before,
+                      const std::vector<std::string>& own) {
+  const std::string& path = file.use->request.path.path;
+  if (path.empty()) return {};
+  for (const std::string& directory : own) {
+    if (directory.empty() || !Overlap(path, directory)) continue;
+    return fmt::format("{}: path: {}: must not be in or above {}, which is berthd's own", file.path,
+                       Printable(path, 512), directory);
+  }
+  for (const auto& [other, name] : before) {
+    if (!Overlap(path, other)) continue;
+    return fmt::format(
+        "{}: path: {}: {} mounts another volume at {}; give each a path of its own, none in another",
+        file.path, Printable(path, 512), name, Printable(other, 512));
+  }
+  return {};
 }
 
 }  // namespace
@@ -43,7 +68,8 @@ DeclaredKey KeyOf(const DeclaredUse& use) {
 }
 
 absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& directory,
-                                                            const std::set<std::string>& in_use) {
+                                                            const std::set<std::string>& in_use,
+                                                            const std::vector<std::string>& own) {
   const DirectoryStream stream(opendir(directory.c_str()));
   if (stream == nullptr) return ErrnoStatus(errno, fmt::format("read {}", directory));
   std::vector<std::string> names;
@@ -59,6 +85,7 @@ absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& d
 
   std::vector<DeclaredFile> files;
   std::map<DeclaredKey, std::string> first;
+  std::map<std::string, std::string> paths;
   for (const std::string& name : names) {
     if (files.size() >= kDeclaredFilesLimit) {
       files.push_back({.name = name,
@@ -75,6 +102,13 @@ absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(const std::string& d
         file.use = absl::InvalidArgumentError(
             fmt::format("{}: {} declares the same volume for the same consumer and name already", file.path,
                         before->second));
+      }
+    }
+    if (file.use.ok()) {
+      if (const std::string why = WhyNoPath(file, paths, own); !why.empty()) {
+        file.use = absl::InvalidArgumentError(why);
+      } else if (!file.use->request.path.path.empty()) {
+        paths.emplace(file.use->request.path.path, name);
       }
     }
     files.push_back(std::move(file));

@@ -119,5 +119,37 @@ TEST_F(DeclaredFilesTest, ReloadTellsWhatIsNewGoneChangedAndBroken) {
   EXPECT_THAT(Take().withdrawn, ElementsAre("fresh.toml"));
 }
 
+TEST_F(DeclaredFilesTest, TwoFilesCannotHaveOnePath) {
+  dir_.Write("a.toml", "plugin = \"nfs\"\nvolume = \"v1\"\npath = \"/srv/db\"\n");
+  dir_.Write("b.toml", "plugin = \"nfs\"\nvolume = \"v2\"\npath = \"/srv/db\"\n");
+  dir_.Write("c.toml", "plugin = \"nfs\"\nvolume = \"v3\"\npath = \"/srv/db/inner\"\n");
+  dir_.Write("d.toml", "plugin = \"nfs\"\nvolume = \"v4\"\npath = \"/srv/db2\"\n");
+  const std::vector<DeclaredFile> files = Read();
+  ASSERT_EQ(files.size(), 4);
+  ASSERT_TRUE(files[0].use.ok()) << files[0].use.status();
+  EXPECT_EQ(files[0].use->request.path.path, "/srv/db");
+  EXPECT_THAT(std::string(MessageOf(files[1].use.status())),
+              AllOf(HasSubstr("b.toml: path: /srv/db"), HasSubstr("a.toml mounts another volume")));
+  EXPECT_THAT(std::string(MessageOf(files[2].use.status())), HasSubstr("none in another"));
+  EXPECT_TRUE(files[3].use.ok()) << files[3].use.status();
+}
+
+TEST_F(DeclaredFilesTest, NoPathIsInADirectoryOfBerthds) {
+  dir_.Write("a.toml", "plugin = \"nfs\"\nvolume = \"v1\"\npath = \"/var/lib/berth/volumes\"\n");
+  dir_.Write("b.toml", "plugin = \"nfs\"\nvolume = \"v2\"\npath = \"/var/lib\"\n");
+  const auto files = ReadDeclaredFiles(dir_.path(), {}, {"/var/lib/berth", "/run/berth"});
+  ASSERT_TRUE(files.ok());
+  for (const DeclaredFile& file : *files) {
+    EXPECT_THAT(std::string(MessageOf(file.use.status())), HasSubstr("which is berthd's own")) << file.name;
+  }
+}
+
+TEST_F(DeclaredFilesTest, AnotherPathTakesNoOtherMount) {
+  dir_.Write("a.toml", "plugin = \"nfs\"\nvolume = \"v1\"\npath = \"/srv/db\"\n");
+  const std::string before = Read().at(0).use->mount_digest;
+  dir_.Write("a.toml", "plugin = \"nfs\"\nvolume = \"v1\"\npath = \"/srv/other\"\n");
+  EXPECT_EQ(Read().at(0).use->mount_digest, before);
+}
+
 }  // namespace
 }  // namespace berth

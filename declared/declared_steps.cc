@@ -58,7 +58,13 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
     for (const PublicationView& publication : view->publications) {
       if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
         facts.publication = publication.state;
-        facts.leaving = publication.state == PublicationState::kUnpublishing && !publication.again;
+        facts.being_unpublished = publication.state == PublicationState::kUnpublishing && !publication.again;
+        facts.lost = publication.uncertain || !publication.dead.empty();
+        if (entry.state.use.has_value()) {
+          const PublishedPath& path = entry.state.use->request.path;
+          facts.path_pending = publication.path != path || (!path.path.empty() && !publication.path_mounted);
+          facts.path_error = publication.path_error;
+        }
         facts.declared = publication.origin == Origin::kDeclared;
         facts.held = publication.held;
       } else {
@@ -139,6 +145,7 @@ Awaitable<absl::Status> DeclaredSteps::Remember(std::shared_ptr<DeclaredUseState
   owed.file = entry->file;
   owed.key = entry->key;
   owed.mount_digest = entry->state.use->mount_digest;
+  owed.path = entry->state.use->request.path.path;
   owed.secrets_reference = entry->state.use->request.secrets_reference;
   BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
   entry->state.owed = std::move(owed);
@@ -157,6 +164,12 @@ Awaitable<absl::Status> DeclaredSteps::NoteRelease(std::shared_ptr<DeclaredUseSt
 }
 
 Awaitable<absl::Status> DeclaredSteps::Forget(std::shared_ptr<DeclaredUseState> entry) {
+  const std::string path = entry->state.owed.has_value() ? entry->state.owed->path : "";
+  if (!path.empty() && !keep_paths_) {
+    const absl::Status freed = co_await mounter_.FreePath(path, Clock::now() + kNoteWithin);
+    if (absl::IsDeadlineExceeded(freed)) co_return freed;
+    if (!freed.ok()) SPDLOG_WARN("{}: left as it is: {}", Printable(path), MessageOf(freed));
+  }
   auto remove = [obligations = obligations_, key = entry->key] { return obligations.Remove(key); };
   BERTH_CO_RETURN_IF_ERROR(
       co_await RunBlocking("forget a declared volume", std::move(remove), Clock::now() + kNoteWithin));
@@ -236,6 +249,13 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
   request.plugin_id = entry->state.owed->plugin_id;
   if (entry->state.owed->publish_context.has_value()) {
     request.publish_context = entry->state.owed->publish_context;
+  }
+  if (entry->state.owed->path != request.path.path) {
+    // The mounter frees the one before.
+    Obligation owed = *entry->state.owed;
+    owed.path = request.path.path;
+    BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
+    entry->state.owed = std::move(owed);
   }
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(request.plugin_id, request.volume_id));
   const ControllerAccess::Hold hold = access_.HoldForPublish(request.plugin_id, request.volume_id);

@@ -33,6 +33,8 @@ struct DeclaredUseState {
   int failures = 0;
   std::optional<DeclaredAction> last_done;
   bool running = false;
+  // As the mounter had it at the last step: published, and mounted at its path.
+  bool published = false;
   // Grows when something else is wanted of it than before.
   uint64_t will_version = 0;
   // Grows when there may be something to do.
@@ -67,6 +69,10 @@ class DeclaredSteps {
   [[nodiscard]] Awaitable<absl::Status> Perform(std::shared_ptr<DeclaredUseState> entry,
                                                 DeclaredAction action);
 
+  // From now on directories at paths stay as they are: the machine is being shut down, and nobody is to write
+  // there before the volumes are back.
+  void KeepPaths() { keep_paths_ = true; }
+
   // The id of its plugin; empty, and `why`, where it is not known yet.
   [[nodiscard]] std::string PluginIdOf(const DeclaredUseState& entry, std::string* why) const;
 
@@ -87,6 +93,7 @@ class DeclaredSteps {
   ControllerAccess& access_;
   EventLog& events_;
   Attacher attacher_;
+  bool keep_paths_ = false;
 };
 
 }  // namespace berth

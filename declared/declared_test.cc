@@ -238,7 +238,7 @@ TEST(DeclaredTest, Fault45ReleasedByHandItStaysReleasedUntilItIsRequested) {
     DeclaredFacts made = Ready();
     made.publication = state;
     made.declared = state.has_value();
-    made.leaving = leaving;
+    made.being_unpublished = leaving;
     return made;
   };
   const std::vector<Place> places = {
@@ -340,6 +340,34 @@ TEST(DeclaredTest, PausesGrowToABoundAndDiffer) {
   for (int failures = 1; failures < 30; ++failures) {
     EXPECT_LE(RetryPause(failures, 0.3), RetryPause(failures + 1, 0.3));
   }
+}
+
+TEST(DeclaredPathTest, ItIsPublishedOnceItIsMountedAtItsPath) {
+  const DeclaredEntry entry = WantedAndOwed();
+  DeclaredFacts facts = Published();
+  EXPECT_EQ(NextStep(entry, facts, kNow).action, Action::kNothing);
+  EXPECT_TRUE(IsPublished(entry, facts));
+  facts.path_pending = true;
+  EXPECT_EQ(NextStep(entry, facts, kNow).action, Action::kPublish);
+  EXPECT_FALSE(IsPublished(entry, facts));
+  // The plugin is not needed for it.
+  facts.plugin_ready = false;
+  EXPECT_EQ(NextStep(entry, facts, kNow).action, Action::kPublish);
+}
+
+TEST(DeclaredPathTest, WhatLeavesOrIsLostIsNotPublished) {
+  EXPECT_FALSE(IsPublished(Withdrawn(), Published()));
+  DeclaredEntry kept = WantedAndOwed();
+  kept.will = Will::kKept;
+  kept.use.reset();
+  EXPECT_TRUE(IsPublished(kept, Published())) << "its file was broken since, and it is there still";
+  DeclaredFacts lost = Published();
+  lost.lost = true;
+  EXPECT_FALSE(IsPublished(WantedAndOwed(), lost));
+  DeclaredEntry changed = WantedAndOwed();
+  changed.owed->mount_digest = "another";
+  EXPECT_FALSE(IsPublished(changed, Published()));
+  EXPECT_FALSE(IsPublished(WantedAndOwed(), Ready()));
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ class DeclaredVolumes::Impl {
        ControllerDirectory& controllers, ControllerAccess& access, EventLog& events)
       : executor_(executor),
         directory_(options.config_dir + "/volumes.d"),
+        own_directories_{options.state_dir, options.runtime_dir},
         obligations_(options.state_dir + "/declared"),
         mounter_(mounter),
         controllers_(controllers),
@@ -152,6 +153,7 @@ class DeclaredVolumes::Impl {
       view.request = file.request;
       view.state = file.use.ok() ? "waiting" : "broken";
       if (!file.use.ok()) view.error_in_file = std::string(MessageOf(file.use.status()));
+      if (file.use.ok()) view.path = file.use->request.path.path;
     }
     for (const auto& [key, entry] : entries_) {
       if (entry->file.empty()) continue;
@@ -179,6 +181,12 @@ class DeclaredVolumes::Impl {
     return list;
   }
 
+  [[nodiscard]] uint64_t version() const { return version_; }
+  Awaitable<void> WaitChange(uint64_t seen, TimePoint deadline) {
+    auto changed = [this, seen] { return version_ != seen; };
+    co_await changed_.WaitUntil(std::move(changed), deadline);
+  }
+
   std::vector<std::string> Problems() const {
     std::vector<std::string> problems = problems_;
     if (!directory_problem_.empty()) problems.push_back(directory_problem_);
@@ -187,6 +195,7 @@ class DeclaredVolumes::Impl {
 
   Awaitable<size_t> ReleaseAll(TimePoint deadline) {
     final_ = true;
+    steps_.KeepPaths();
     set_.uses.clear();
     for (const auto& [key, entry] : entries_) Want(entry.get(), DeclaredEntry::Will::kWithdrawn, nullptr);
     WakeAll();
@@ -211,6 +220,7 @@ class DeclaredVolumes::Impl {
   static void Show(const Entry& entry, DeclaredView* view) {
     constexpr std::string_view kWaiting = "waiting: ";
     view->state = entry.step.state;
+    view->published = entry.published;
     view->last_error = entry.last_error;
     if (!view->last_error.empty() || !view->state.starts_with(kWaiting)) return;
     view->last_error = view->state.substr(kWaiting.size());
@@ -230,8 +240,8 @@ class DeclaredVolumes::Impl {
   Awaitable<absl::StatusOr<std::vector<DeclaredFile>>> ReadFiles(std::set<std::string> in_use,
                                                                  TimePoint deadline) {
     const bool owes = !in_use.empty();
-    auto read = [directory = directory_, in_use = std::move(in_use)] {
-      return ReadDeclaredFiles(directory, in_use);
+    auto read = [directory = directory_, in_use = std::move(in_use), own = own_directories_] {
+      return ReadDeclaredFiles(directory, in_use, own);
     };
     absl::StatusOr<std::vector<DeclaredFile>> files =
         co_await RunBlocking(fmt::format("read {}", directory_), std::move(read), deadline);
@@ -357,6 +367,12 @@ class DeclaredVolumes::Impl {
       tasks_.Spawn(fmt::format("volume of {}", entry->file), Keep(entry));
     }
     WakeAll();
+    Changed();
+  }
+
+  void Changed() {
+    ++version_;
+    changed_.NotifyAll();
   }
 
   void WakeAll() {
@@ -433,7 +449,10 @@ class DeclaredVolumes::Impl {
   Awaitable<void> Keep(std::shared_ptr<Entry> entry) {
     while (true) {
       const uint64_t seen = entry->version;
-      entry->step = NextStep(entry->state, Gather(*entry), Clock::now());
+      const DeclaredFacts facts = Gather(*entry);
+      const DeclaredStep before = std::exchange(entry->step, NextStep(entry->state, facts, Clock::now()));
+      entry->published = IsPublished(entry->state, facts);
+      if (entry->step != before) Changed();
       const DeclaredAction action = entry->step.action;
       if (action == DeclaredAction::kGone) break;
       if (action == DeclaredAction::kNothing || action == DeclaredAction::kWait) {
@@ -453,13 +472,14 @@ class DeclaredVolumes::Impl {
       const uint64_t will = entry->will_version;
       absl::Status done = co_await steps_.Perform(entry, action);
       if (will == entry->will_version) Note(entry.get(), action, done);
+      Changed();
       entry->step.action = DeclaredAction::kWait;
       // Others may have waited for this one's attach.
       WakeVolume(entry->key.volume_id);
     }
     entries_.erase(entry->key);
     WakeVolume(entry->key.volume_id);
-    changed_.NotifyAll();
+    Changed();
   }
 
   // What comes of an action, unless something else is wanted by now.
@@ -484,6 +504,7 @@ class DeclaredVolumes::Impl {
 
   asio::any_io_executor executor_;
   std::string directory_;
+  std::vector<std::string> own_directories_;
   Obligations obligations_;
   Mounter& mounter_;
   ControllerDirectory& controllers_;
@@ -498,7 +519,8 @@ class DeclaredVolumes::Impl {
   bool reloading_ = false;
   bool final_ = false;
   std::minstd_rand random_{std::random_device{}()};
-  Condition changed_;
+  uint64_t version_ = 0;
+  Condition changed_;  // version_
   TaskScope tasks_;
 };
 
@@ -515,6 +537,10 @@ std::vector<DeclaredView> DeclaredVolumes::List() const { return impl_->List(); 
 void DeclaredVolumes::OnUnpublish(const UnpublishRequest& request) { impl_->OnUnpublish(request); }
 Awaitable<absl::StatusOr<DeclaredReload>> DeclaredVolumes::Reload(TimePoint deadline) {
   return impl_->Reload(deadline);
+}
+uint64_t DeclaredVolumes::version() const { return impl_->version(); }
+Awaitable<void> DeclaredVolumes::WaitChange(uint64_t seen, TimePoint deadline) const {
+  return impl_->WaitChange(seen, deadline);
 }
 std::vector<std::string> DeclaredVolumes::Problems() const { return impl_->Problems(); }
 Awaitable<size_t> DeclaredVolumes::ReleaseAll(TimePoint deadline) { return impl_->ReleaseAll(deadline); }

@@ -9,9 +9,10 @@
 // A mere stop or restart of berthd leaves declared volumes as they are. When the machine is shut down
 // (MachineIsStopping, base/systemd_bus.h), whoever stops berthd awaits ReleaseAll, while the plugins are
 // still there. Nothing goes forward then (Mounter::Leave). systemd stops berthd before the scopes of its
-// plugins (their property Before=) and before it unmounts anything in the tree (berthd/mount_order.h). A unit
-// that needs a declared volume is ordered after berthd.service, and so stopped before it; since berthd is
-// ready before its plugins are, the mount may come a moment later, which such a unit waits for itself.
+// plugins (their property Before=) and before it unmounts anything in the tree (berthd/mount_order.h). berthd
+// is ready before its plugins are, and so before its volumes: a unit that needs a declared volume requires its
+// berth-volume@.service and is ordered after that, so that it starts once the volume is published, and is
+// stopped before berthd is.
 //
 // Events: volume.declared (its file is new), volume.withdrawn (its file has gone), volume.attached,
 // volume.detached, volume.not_released (at a shutdown, in time). What became of publishing is told by the
@@ -37,6 +38,8 @@ namespace berth {
 struct DeclaredOptions {
   std::string config_dir;  // the files lie in its volumes.d, which may be missing
   std::string state_dir;   // what is owed is noted in its declared/
+  // Where no volume may be mounted at a path of its own, besides the state directory.
+  std::string runtime_dir = {};
 };
 
 class DeclaredVolumes final : public DeclaredDirectory {
@@ -55,6 +58,8 @@ class DeclaredVolumes final : public DeclaredDirectory {
   // DeclaredDirectory.
   [[nodiscard]] std::vector<DeclaredView> List() const override;
   void OnUnpublish(const UnpublishRequest& request) override;
+  [[nodiscard]] uint64_t version() const override;
+  [[nodiscard]] Awaitable<void> WaitChange(uint64_t seen, TimePoint deadline) const override;
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint deadline) override;
   // What an operator should look at, a sentence each.
   [[nodiscard]] std::vector<std::string> Problems() const override;

@@ -34,6 +34,7 @@ declared::Obligation ToProto(const Obligation& obligation) {
   proto.set_mount_digest(obligation.mount_digest);
   proto.set_attach_sent(obligation.attach_sent);
   proto.set_node_id(obligation.node_id);
+  proto.set_path(obligation.path);
   if (obligation.publish_context.has_value()) {
     proto.mutable_publish_context()->mutable_values()->insert(obligation.publish_context->begin(),
                                                               obligation.publish_context->end());
@@ -60,6 +61,7 @@ Obligation FromProto(const declared::Obligation& proto) {
   obligation.mount_digest = proto.mount_digest();
   obligation.attach_sent = proto.attach_sent();
   obligation.node_id = proto.node_id();
+  obligation.path = proto.path();
   if (proto.has_publish_context()) {
     obligation.publish_context.emplace(proto.publish_context().values().begin(),
                                        proto.publish_context().values().end());

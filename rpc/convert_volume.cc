@@ -126,6 +126,9 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_awaiting_secrets(view.awaiting_secrets);
   to.set_held(Printable(view.held));
   to.set_dead(Printable(view.dead));
+  to.set_path(Printable(view.path.path));
+  to.set_path_mounted(view.path_mounted);
+  to.set_path_error(Printable(view.path_error));
   return to;
 }
 
@@ -331,6 +334,30 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
     }
   }
   volume->set_declared_in(Printable(names));
+}
+
+std::string DeclaredName(const DeclaredView& file) {
+  std::string name = file.file.substr(file.file.find_last_of('/') + 1);
+  constexpr std::string_view kSuffix = ".toml";
+  if (name.size() > kSuffix.size() && name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
+  return name;
+}
+
+v1::DeclaredVolume ToProto(const DeclaredView& file) {
+  v1::DeclaredVolume to;
+  to.set_name(IdText(DeclaredName(file)));
+  to.set_file(IdText(file.file));
+  to.set_plugin(file.request.plugin_id());
+  to.set_volume_id(file.request.volume_id());
+  to.set_consumer(file.request.consumer());
+  to.set_use_name(file.request.name());
+  to.set_path(IdText(file.path));
+  const bool broken = !file.error_in_file.empty();
+  to.set_state(file.published ? v1::DECLARED_PUBLISHED : broken ? v1::DECLARED_BROKEN : v1::DECLARED_PENDING);
+  to.set_status(Printable(file.state));
+  to.set_last_error(Printable(ErrorOf(file)));
+  if (file.next_retry_at) *to.mutable_next_retry_at() = ToProto(*file.next_retry_at);
+  return to;
 }
 
 bool IsWell(const DeclaredView& file) { return file.state == "published" && ErrorOf(file).empty(); }

@@ -30,6 +30,11 @@ namespace berth {
 // Which files declare the volume; and where it has no error of its own, theirs.
 void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume);
 
+// The file's name without ".toml", by which people know what it declares.
+[[nodiscard]] std::string DeclaredName(const DeclaredView& file);
+// One file of volumes.d.
+[[nodiscard]] v1::DeclaredVolume ToProto(const DeclaredView& file);
+
 // It is published, as its file says.
 [[nodiscard]] bool IsWell(const DeclaredView& file);
 // What the doctor has to say of a file, whose plugin is `plugin_id`: "declared.broken", "declared.pending";

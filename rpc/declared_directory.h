@@ -26,6 +26,9 @@ struct DeclaredView {
   std::string last_error;  // of the last try; empty: there was none, or it succeeded
   std::optional<WallTime> next_retry_at = {};
   std::string error_in_file = {};  // every mistake in the file, a line each; empty: it is sound
+  std::string path = {};           // where it is mounted too; empty: nowhere
+  // It is published, and mounted at its path where it has one: also where its file was broken since.
+  bool published = false;
 };
 
 // What a reload found, by the names of files.
@@ -47,6 +50,10 @@ class DeclaredDirectory {
   // A caller is about to unpublish this: what a file declares of it stays released until a reload. Never
   // blocks.
   virtual void OnUnpublish(const UnpublishRequest& request) = 0;
+  // Grows when List may say something else.
+  [[nodiscard]] virtual uint64_t version() const = 0;
+  // Waits until version() is not `seen` any more, or `deadline`.
+  [[nodiscard]] virtual Awaitable<void> WaitChange(uint64_t seen, TimePoint deadline) const = 0;
 
   // What an operator should look at besides the files' own errors, a sentence each.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
@@ -61,6 +68,8 @@ class NoDeclaredVolumes final : public DeclaredDirectory {
  public:
   [[nodiscard]] std::vector<DeclaredView> List() const override { return {}; }
   void OnUnpublish(const UnpublishRequest& /*request*/) override {}
+  [[nodiscard]] uint64_t version() const override { return 0; }
+  [[nodiscard]] Awaitable<void> WaitChange(uint64_t /*seen*/, TimePoint /*deadline*/) const override { co_return; }
   [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
     co_return DeclaredReload{};

@@ -79,6 +79,8 @@ class NodeApi {
 
   // The volumes that there are: node_api_list.cc.
   Answer<v1::ListVolumesResponse> ListVolumes(v1::ListVolumesRequest request, CallInfo call);
+  Answer<v1::ListDeclaredVolumesResponse> ListDeclaredVolumes(v1::ListDeclaredVolumesRequest request,
+                                                              CallInfo call);
   Answer<v1::Volume> GetVolume(v1::GetVolumeRequest request, CallInfo call);
   Answer<v1::ListConsumerMountsResponse> ListConsumerMounts(v1::ListConsumerMountsRequest request,
                                                             CallInfo call);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/status.h"
 #include "rpc/convert_volume.h"
@@ -26,6 +27,38 @@ bool UsedBy(const VolumeView& volume, const std::string& consumer) {
 bool DeclaredFor(const std::vector<DeclaredView>& files, const std::string& consumer) {
   return std::any_of(files.begin(), files.end(),
                      [&](const DeclaredView& file) { return file.request.consumer() == consumer; });
+}
+
+// How long before its deadline a call that waits is answered, and how long it waits at most.
+constexpr Duration kAnswerBefore = std::chrono::seconds(1);
+constexpr Duration kWaitAtMost = std::chrono::minutes(1);
+constexpr size_t kDeclaredBytes = size_t{3} << 20;
+
+v1::ListDeclaredVolumesResponse DeclaredOf(const std::vector<DeclaredView>& files,
+                                           const v1::ListDeclaredVolumesRequest& request) {
+  v1::ListDeclaredVolumesResponse answer;
+  std::set<std::string> known;
+  for (const DeclaredView& file : files) {
+    const std::string name = DeclaredName(file);
+    const auto& names = request.names();
+    const auto is_meant = [&](const std::string& each) {
+      return each == name || each == file.request.volume_id();
+    };
+    if (!names.empty() && std::none_of(names.begin(), names.end(), is_meant)) continue;
+    known.insert(name);
+    known.insert(file.request.volume_id());
+    *answer.add_volumes() = ToProto(file);
+  }
+  for (const std::string& name : request.names()) {
+    if (!known.contains(name)) answer.add_not_declared(name);
+  }
+  return answer;
+}
+
+bool IsSettled(const v1::ListDeclaredVolumesResponse& answer) {
+  return std::none_of(answer.volumes().begin(), answer.volumes().end(), [](const v1::DeclaredVolume& volume) {
+    return volume.state() == v1::DECLARED_PENDING;
+  });
 }
 
 absl::Status NotHeld(const std::string& plugin_id, const std::string& volume_id) {
@@ -99,6 +132,24 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   co_return answer;
 }
 
+NodeApi::Answer<v1::ListDeclaredVolumesResponse> NodeApi::ListDeclaredVolumes(
+    v1::ListDeclaredVolumesRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckDeclaredList(request));
+  const TimePoint until = std::min(call.deadline - kAnswerBefore, Clock::now() + kWaitAtMost);
+  v1::ListDeclaredVolumesResponse answer;
+  while (true) {
+    const uint64_t seen = declared_.version();
+    answer = DeclaredOf(declared_.List(), request);
+    if (!request.wait() || IsSettled(answer) || Clock::now() >= until) break;
+    co_await declared_.WaitChange(seen, until);
+  }
+  if (answer.ByteSizeLong() > kDeclaredBytes) {
+    co_return absl::ResourceExhaustedError(
+        "too many declared volumes for one answer: name those that are meant");
+  }
+  co_return answer;
+}
+
 NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
   const auto resolved = NodePlugin(request.plugin_id());
@@ -122,8 +173,14 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
     v1::ListConsumerMountsRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   v1::ListConsumerMountsResponse answer;
+  const std::vector<DeclaredView> files = declared_.List();
   for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
-    *answer.add_mounts() = ToProto(mount, call.rights.change);
+    v1::ConsumerMount& shown = *answer.add_mounts() = ToProto(mount, call.rights.change);
+    const auto its = std::ranges::find_if(files, [&mount](const DeclaredView& file) {
+      return file.request.volume_id() == mount.volume_id && file.request.consumer() == mount.consumer &&
+             file.request.name() == mount.name;
+    });
+    if (its != files.end()) shown.set_declared(DeclaredName(*its));
   }
   BERTH_CO_RETURN_IF_ERROR(CheckAnswerSize(answer.ByteSizeLong(), "mounts", request.consumer()));
   if (answer.mounts_size() == 0) {

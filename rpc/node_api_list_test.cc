@@ -295,5 +295,36 @@ TEST_F(NodeApiListTest, TheEndOfAConsumerReleasesWhatItUsed) {
   EXPECT_EQ(Call(&NodeApi::EndConsumer, request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(NodeApiListTest, DeclaredVolumesAreWaitedForUntilEachIsSettled) {
+  declared_.Add("p", "v1", "declared/v1").path = "/srv/v1";
+  declared_.Add("p", "v2", "declared/v2").error_in_file = "v2.toml:3: colour: unknown key";
+  int waits = 0;
+  declared_.on_wait = [&] { declared_.files[0].published = ++waits == 2; };
+  v1::ListDeclaredVolumesRequest request;
+  request.add_names("v1");
+  request.add_names("none");
+  const auto now = Call(&NodeApi::ListDeclaredVolumes, request);
+  ASSERT_TRUE(now.ok()) << now.status();
+  EXPECT_EQ(now->volumes(0).state(), v1::DECLARED_PENDING);
+  EXPECT_EQ(waits, 0);
+  request.set_wait(true);
+  const auto settled = Call(&NodeApi::ListDeclaredVolumes, request);
+  ASSERT_TRUE(settled.ok()) << settled.status();
+  ASSERT_THAT(settled->volumes(), SizeIs(1));
+  EXPECT_EQ(settled->volumes(0).name(), "v1");
+  EXPECT_EQ(settled->volumes(0).path(), "/srv/v1");
+  EXPECT_EQ(settled->volumes(0).state(), v1::DECLARED_PUBLISHED);
+  EXPECT_THAT(settled->not_declared(), ElementsAre("none"));
+  EXPECT_EQ(waits, 2);
+  request.clear_names();
+  const auto all = Call(&NodeApi::ListDeclaredVolumes, request);
+  ASSERT_TRUE(all.ok()) << all.status();
+  ASSERT_THAT(all->volumes(), SizeIs(2));
+  EXPECT_EQ(all->volumes(1).state(), v1::DECLARED_BROKEN);
+  EXPECT_THAT(all->volumes(1).last_error(), HasSubstr("colour"));
+  request.add_names("");
+  EXPECT_TRUE(absl::IsInvalidArgument(Call(&NodeApi::ListDeclaredVolumes, request).status()));
+}
+
 }  // namespace
 }  // namespace berth

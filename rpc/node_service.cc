@@ -261,6 +261,13 @@ NodeService::Reactor* NodeService::ListVolumes(Context* context, const v1::ListV
   return Serve(Right::kRead, "ListVolumes", &NodeApi::ListVolumes, context, request, response);
 }
 
+NodeService::Reactor* NodeService::ListDeclaredVolumes(Context* context,
+                                                       const v1::ListDeclaredVolumesRequest* request,
+                                                       v1::ListDeclaredVolumesResponse* response) {
+  return Serve(Right::kRead, "ListDeclaredVolumes", &NodeApi::ListDeclaredVolumes, context, request,
+               response);
+}
+
 NodeService::Reactor* NodeService::GetVolume(Context* context, const v1::GetVolumeRequest* request,
                                              v1::Volume* response) {
   return Serve(Right::kRead, "GetVolume", &NodeApi::GetVolume, context, request, response);

@@ -71,6 +71,8 @@ class NodeService final : public v1::Node::CallbackService {
   Reactor* ListVolumes(Context* context, const v1::ListVolumesRequest* request,
                        v1::ListVolumesResponse* response) override;
   Reactor* GetVolume(Context* context, const v1::GetVolumeRequest* request, v1::Volume* response) override;
+  Reactor* ListDeclaredVolumes(Context* context, const v1::ListDeclaredVolumesRequest* request,
+                               v1::ListDeclaredVolumesResponse* response) override;
   Reactor* PublishVolume(Context* context, const v1::PublishVolumeRequest* request,
                          v1::PublishVolumeResponse* response) override;
   Reactor* UnpublishVolume(Context* context, const v1::UnpublishVolumeRequest* request,

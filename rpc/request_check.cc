@@ -107,6 +107,16 @@ absl::Status CheckList(const v1::ListVolumesRequest& request) {
   return mistakes.ToStatus();
 }
 
+absl::Status CheckDeclaredList(const v1::ListDeclaredVolumesRequest& request) {
+  Mistakes mistakes;
+  if (request.names_size() > RequestLimits::kDeclaredNames) {
+    mistakes.Add("names", fmt::format("at most {}", RequestLimits::kDeclaredNames));
+    return mistakes.ToStatus();
+  }
+  for (const std::string& name : request.names()) mistakes.Required("names", name, RequestLimits::kVolumeId);
+  return mistakes.ToStatus();
+}
+
 absl::Status CheckPluginName(const std::string& id) {
   Mistakes mistakes;
   mistakes.Required("id", id, RequestLimits::kPluginName);

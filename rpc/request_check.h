@@ -32,7 +32,8 @@ struct RequestLimits {
   static constexpr size_t kLabel = 4096;       // of SELinux
   static constexpr size_t kUnit = 255;         // UNIT_NAME_MAX without its zero
   static constexpr size_t kFileName = 255;
-  static constexpr size_t kReason = 1024;  // of a drain
+  static constexpr int kDeclaredNames = 256;  // how many
+  static constexpr size_t kReason = 1024;     // of a drain
   static constexpr size_t kRuntimeName = 256;
   static constexpr size_t kFsTypes = 64;
   static constexpr size_t kMapEntries = 1024;
@@ -59,6 +60,7 @@ struct RequestLimits {
     const v1::ExpandVolumeRequest& request);
 
 [[nodiscard]] absl::Status CheckList(const v1::ListVolumesRequest& request);
+[[nodiscard]] absl::Status CheckDeclaredList(const v1::ListDeclaredVolumesRequest& request);
 
 // For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.
 [[nodiscard]] absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id);

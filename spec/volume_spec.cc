@@ -17,11 +17,33 @@ namespace berth {
 namespace {
 
 // In the order of the manual.
-constexpr std::initializer_list<std::string_view> kKeys = {
-    "plugin",        "volume",       "consumer",           "name",  "access_mode", "access_type", "fs_type",
-    "mount_flags",   "readonly",     "volume_mount_group", "owner", "group",       "mode",        "recursive",
-    "selinux_label", "secrets_file", "secrets_credential", "pid",   "cgroup",      "unit",        "remount",
-    "ephemeral",     "context",      "publish_context",    "attach"};
+constexpr std::initializer_list<std::string_view> kKeys = {"plugin",
+                                                           "volume",
+                                                           "consumer",
+                                                           "name",
+                                                           "access_mode",
+                                                           "access_type",
+                                                           "fs_type",
+                                                           "mount_flags",
+                                                           "readonly",
+                                                           "volume_mount_group",
+                                                           "owner",
+                                                           "group",
+                                                           "mode",
+                                                           "recursive",
+                                                           "selinux_label",
+                                                           "secrets_file",
+                                                           "secrets_credential",
+                                                           "pid",
+                                                           "cgroup",
+                                                           "unit",
+                                                           "remount",
+                                                           "ephemeral",
+                                                           "context",
+                                                           "publish_context",
+                                                           "attach",
+                                                           "path",
+                                                           "path_options"};
 
 enum class Place { kCommandLine, kVolumesD };
 
@@ -29,7 +51,28 @@ struct Spec {
   v1::PublishVolumeRequest request;
   std::optional<bool> remount;
   std::optional<bool> attach;
+  std::string path;
+  bool path_suid = false;
+  bool path_dev = false;
 };
+
+// Why a volume cannot be mounted at this path, as far as its text says; empty: it can.
+std::string_view WhyNoPath(std::string_view path) {
+  constexpr size_t kLimit = 4000;
+  if (!path.starts_with('/')) return "must be an absolute path";
+  if (path == "/") return "must not be the root directory";
+  if (path.size() > kLimit) return "is longer than 4000 bytes";
+  if (path.ends_with('/')) return "must not end with a slash";
+  const std::string in_slashes = fmt::format("{}/", path);
+  for (const std::string_view part : {"//", "/./", "/../"}) {
+    if (in_slashes.find(part) != std::string::npos)
+      return "must be a plain path: without \"//\", \".\" and \"..\"";
+  }
+  for (const std::string_view kernel : {"/proc/", "/sys/", "/dev/"}) {
+    if (in_slashes.starts_with(kernel)) return "must not be in /proc, /sys or /dev";
+  }
+  return {};
+}
 
 // "single-node-writer" and "SINGLE_NODE_WRITER" are the same.
 std::string Folded(std::string_view text) {
@@ -85,6 +128,11 @@ class SpecReader : public TomlReader {
       Mistake(*file.get("attach"), "attach",
               "only for files in volumes.d; here publish_context says what the attach gave");
       rest.erase("attach");
+    }
+    for (const std::string_view key : {"path", "path_options"}) {
+      if (place != Place::kCommandLine || !rest.contains(key)) continue;
+      Mistake(*file.get(key), key, "only for files in volumes.d");
+      rest.erase(key);
     }
     CheckKeys(rest, "", kKeys);
   }
@@ -277,10 +325,36 @@ class SpecReader : public TomlReader {
                                  (suffixed ? name.substr(0, name.size() - kSuffix.size()) : name));
     }
     spec_.request.set_remount(spec_.remount.value_or(true));
+    ReadPath(file);
     spec_.attach = Bool(file, "attach");
     if (spec_.attach.value_or(false) && file.contains("publish_context")) {
       Mistake(*file.get("attach"), "attach",
               "not beside publish_context, which says that it is attached already");
+    }
+  }
+
+  void ReadPath(const toml::table& file) {
+    if (const auto path = String(file, "path")) {
+      const std::string_view why = WhyNoPath(*path);
+      if (!why.empty()) Mistake(*file.get("path"), "path", why);
+      if (spec_.request.capability().access_type() == v1::BLOCK) {
+        Mistake(*file.get("path"), "path", "only with a file system, not with access_type = \"block\"");
+      }
+      spec_.path = *path;
+    }
+    const auto options = Strings(file, "", "path_options");
+    if (!options.has_value()) return;
+    if (!file.contains("path"))
+      Mistake(*file.get("path_options"), "path_options", "goes with path, which is missing");
+    for (const std::string& option : *options) {
+      if (option == "suid") {
+        spec_.path_suid = true;
+      } else if (option == "dev") {
+        spec_.path_dev = true;
+      } else {
+        Mistake(*file.get("path_options"), "path_options",
+                fmt::format("there is no \"{}\"; there are \"suid\" and \"dev\"", Printable(option, 64)));
+      }
     }
   }
 
@@ -315,7 +389,11 @@ absl::StatusOr<v1::PublishVolumeRequest> ReadVolumeSpec(const std::string& path)
 
 absl::StatusOr<DeclaredVolume> ParseDeclaredVolume(const std::string& path, std::string_view content) {
   BERTH_ASSIGN_OR_RETURN(Spec spec, Parse(path, content, Place::kVolumesD));
-  return DeclaredVolume{.request = std::move(spec.request), .attach = spec.attach};
+  return DeclaredVolume{.request = std::move(spec.request),
+                        .attach = spec.attach,
+                        .path = std::move(spec.path),
+                        .path_suid = spec.path_suid,
+                        .path_dev = spec.path_dev};
 }
 
 absl::StatusOr<DeclaredVolume> ReadDeclaredVolume(const std::string& path) {

@@ -34,6 +34,11 @@ struct DeclaredVolume {
   // Whether the volume is attached to this node first. Unset: where its plugin needs it. Never with a
   // publish_context.
   std::optional<bool> attach;
+  // Where the published file system is mounted too; empty: nowhere. Absolute and plain: no "..", no slash at
+  // the end, not in /proc, /sys or /dev.
+  std::string path;
+  bool path_suid = false;
+  bool path_dev = false;
 };
 [[nodiscard]] absl::StatusOr<DeclaredVolume> ParseDeclaredVolume(const std::string& path,
                                                                  std::string_view content);

@@ -216,7 +216,7 @@ TEST(VolumeSpecTest, TheExampleIsValidWithEveryKeyUncommented) {
   EXPECT_EQ(as_is.plugin_id(), "hostpath");
   std::string all = std::regex_replace(example, std::regex("(^|\n)#(?=[a-z_]+ = |\\[)"), "$1");
   // Of those that exclude each other one stays.
-  all = std::regex_replace(all, std::regex("\n(secrets_credential|pid|cgroup|attach) = [^\n]*"), "");
+  all = std::regex_replace(all, std::regex("\n(secrets_credential|pid|cgroup|attach|path|path_options) = [^\n]*"), "");
   const v1::PublishVolumeRequest request = Good(all);
   EXPECT_EQ(request.consumer(), "postgresql");
   EXPECT_EQ(request.volume_context().at("kind"), "ext4");
@@ -242,7 +242,40 @@ TEST(VolumeSpecTest, TheExampleAndTheManualShowEveryKey) {
     EXPECT_TRUE(std::regex_search(example, std::regex("\n#?(" + key + " = |\\[" + key + "\\]\n)"))) << key;
     EXPECT_TRUE(std::regex_search(*manual, std::regex("Cm .*\\b" + key + "\\b"))) << key;
   }
-  EXPECT_EQ(keys, 25U);
+  EXPECT_EQ(keys, 27U);
+}
+
+TEST(DeclaredVolumeTest, Path) {
+  const auto volume = ParseDeclaredVolume("/d/db.toml",
+                                          "plugin = \"p\"\nvolume = \"v\"\npath = \"/srv/db\"\n"
+                                          "path_options = [\"suid\"]\n");
+  ASSERT_TRUE(volume.ok()) << volume.status();
+  EXPECT_EQ(volume->path, "/srv/db");
+  EXPECT_TRUE(volume->path_suid);
+  EXPECT_FALSE(volume->path_dev);
+}
+
+TEST(DeclaredVolumeTest, PathMistakesNameFileLineKeyAndWhatIsRight) {
+  const auto mistakes = [](const std::string& more) {
+    const auto volume = ParseDeclaredVolume("/d/db.toml", "plugin = \"p\"\nvolume = \"v\"\n" + more);
+    return std::string(volume.status().message());
+  };
+  for (const char* path :
+       {"srv/db", "/", "/srv/db/", "/srv//db", "/srv/../db", "/srv/.", "/proc/x", "/sys", "/dev/x", ""}) {
+    EXPECT_THAT(mistakes(std::string("path = \"") + path + "\"\n"),
+                testing::HasSubstr("/d/db.toml:3: path: "))
+        << path;
+  }
+  EXPECT_EQ(mistakes("path = \"/devices/x\"\n"), "");
+  EXPECT_THAT(mistakes("path = \"/srv/db\"\naccess_type = \"block\"\n"),
+              testing::HasSubstr("only with a file system"));
+  EXPECT_THAT(
+      mistakes("path = \"/srv/db\"\npath_options = [\"exec\"]\n"),
+      testing::HasSubstr("/d/db.toml:4: path_options: there is no \"exec\"; there are \"suid\" and \"dev\""));
+  EXPECT_THAT(mistakes("path_options = [\"suid\"]\n"), testing::HasSubstr("goes with path"));
+  const auto spec = ParseVolumeSpec("v.toml", "path = \"/srv/db\"\n");
+  EXPECT_THAT(std::string(spec.status().message()),
+              testing::HasSubstr("v.toml:1: path: only for files in volumes.d"));
 }
 
 }  // namespace

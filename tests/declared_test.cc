@@ -24,6 +24,7 @@
 namespace berth {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -435,6 +436,139 @@ TEST_F(DeclaredNodeTest, Fault45UnpublishedByHandItStaysReleasedUntilAReload) {
   Reload();
   WaitPublished(volume);
   EXPECT_EQ(calls("NodePublishVolume"), 2);
+}
+
+class DeclaredPathTest : public DeclaredNodeTest {
+ protected:
+  [[nodiscard]] std::string PathLine() const { return fmt::format("path = \"{}\"\n", path_); }
+  v1::Volume WaitMounted(const std::string& volume) {
+    return WaitVolume(volume, "mounted at its path", [](const v1::Volume& each) {
+      return each.state() == v1::PUBLISHED && each.publications_size() == 1 &&
+             each.publications(0).path_mounted();
+    });
+  }
+  [[nodiscard]] int MountsAt(const std::string& path) const {
+    const std::vector<std::string> mounts = node_.Mounts();
+    return static_cast<int>(std::count(mounts.begin(), mounts.end(), path));
+  }
+  v1::ListDeclaredVolumesResponse ListDeclared(const std::string& name, bool wait) {
+    v1::ListDeclaredVolumesRequest request;
+    request.add_names(name);
+    request.set_wait(wait);
+    v1::ListDeclaredVolumesResponse answer;
+    const grpc::Status status = node_.stub().ListDeclaredVolumes(Node::Context().get(), request, &answer);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return answer;
+  }
+  // The file goes, and with it everything that its path was given.
+  void Withdraw(const std::string& name) {
+    ASSERT_EQ(unlink(File(name).c_str()), 0);
+    Reload();
+    WaitGone();
+    WaitFor("the note to go", [this] { return Node::Tree(node_.state_dir() + "/declared").empty(); });
+  }
+
+  std::string path_ = node_.dir() + "/srv-db";
+};
+
+TEST_F(DeclaredPathTest, MountedThereAndFreedOnceTheFileIsGone) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume, PathLine());
+  Reload();
+  const v1::ListDeclaredVolumesResponse waited = ListDeclared("data", true);
+  ASSERT_EQ(waited.volumes_size(), 1);
+  EXPECT_EQ(waited.volumes(0).state(), v1::DECLARED_PUBLISHED) << waited.volumes(0).DebugString();
+  EXPECT_EQ(waited.volumes(0).path(), path_);
+  EXPECT_EQ(ListDeclared(volume, true).volumes(0).name(), "data");
+  EXPECT_THAT(ListDeclared("none", true).not_declared(), ElementsAre("none"));
+  EXPECT_EQ(MountsAt(path_), 1);
+  Withdraw("data");
+  EXPECT_EQ(MountsAt(path_), 0);
+  EXPECT_LT(access(path_.c_str(), F_OK), 0) << "the directory that was made for it is left";
+}
+
+TEST_F(DeclaredPathTest, Fault46AKillAndARebootLeaveOneMount) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume, PathLine());
+  Reload();
+  WaitMounted(volume);
+  node_.Kill();
+  EXPECT_EQ(MountsAt(path_), 1);
+  node_.Start();
+  WaitMounted(volume);
+  EXPECT_EQ(MountsAt(path_), 1);
+  {
+    const Reboot reboot(node_);
+    ASSERT_EQ(MountsAt(path_), 0);
+    // As a unit that does not wait for it.
+    EXPECT_FALSE(std::ofstream(path_ + "/stray").is_open()) << "written to the root file system";
+    node_.Start();
+    WaitMounted(volume);
+    EXPECT_EQ(MountsAt(path_), 1);
+    EXPECT_TRUE(std::ofstream(path_ + "/file").is_open());
+  }
+  Withdraw("data");
+}
+
+TEST_F(DeclaredPathTest, FilesInTheWayAreNamedEverywhere) {
+  const std::string volume = StartWithVolume();
+  ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
+  std::ofstream(path_ + "/precious") << "somebody's" << std::flush;
+  Declare("data", volume, PathLine());
+  Reload();
+  const auto names_them = AllOf(HasSubstr("precious"), HasSubstr("mv -T"));
+  WaitFor("status to say so", [&] {
+    const std::vector<std::string> problems = node_.Problems();
+    return std::any_of(problems.begin(), problems.end(), [](const std::string& problem) {
+      return problem.find("precious") != std::string::npos;
+    });
+  });
+  v1::ExamineResponse examined;
+  ASSERT_TRUE(node_.stub().Examine(Node::Context().get(), {}, &examined).ok());
+  EXPECT_THAT(examined.findings(), Contains(testing::Property(&v1::Finding::text, names_them)));
+  v1::ExplainVolumeRequest explain;
+  explain.set_plugin_id("hostpath");
+  explain.set_volume_id(volume);
+  v1::ExplainVolumeResponse explained;
+  ASSERT_TRUE(node_.stub().ExplainVolume(Node::Context().get(), explain, &explained).ok());
+  EXPECT_THAT(explained.remarks(), Contains(names_them));
+  EXPECT_EQ(ListDeclared("data", false).volumes(0).state(), v1::DECLARED_PENDING);
+  ASSERT_EQ(rename(path_.c_str(), (path_ + ".moved").c_str()), 0);
+  Reload();
+  WaitMounted(volume);
+  EXPECT_EQ(access((path_ + ".moved/precious").c_str(), F_OK), 0);
+  Withdraw("data");
+}
+
+TEST_F(DeclaredPathTest, PathThatLeavesTheFileLeavesTheVolumePublished) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume, PathLine() + "readonly = true\n");
+  Reload();
+  const v1::Publication before = WaitMounted(volume).publications(0);
+  EXPECT_FALSE(std::ofstream(path_ + "/file").is_open()) << "it is read-only";
+  Declare("data", volume, "readonly = true\n");
+  EXPECT_THAT(Reload().volumes_changed(), IsEmpty());
+  WaitVolume(volume, "without a path",
+             [](const v1::Volume& each) { return each.publications(0).path().empty(); });
+  WaitFor("the mount to go", [&] { return MountsAt(path_) == 0; });
+  EXPECT_EQ(WaitPublished(volume).publications(0).published_at().SerializeAsString(),
+            before.published_at().SerializeAsString());
+  EXPECT_TRUE(Mounted(node_, before.target_path()));
+  Withdraw("data");
+  EXPECT_LT(access(path_.c_str(), F_OK), 0);
+}
+
+TEST_F(DeclaredPathTest, TwoFilesWithOnePathAreAnError) {
+  const std::string volume = StartWithVolume();
+  const std::string other = CreateVolume("other");
+  Declare("a", volume, PathLine());
+  Declare("b", other, PathLine());
+  EXPECT_THAT(Reload().broken(), Contains(AllOf(HasSubstr("b.toml: path"), HasSubstr("a.toml"))));
+  WaitMounted(volume);
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("b.toml: path")));
+  EXPECT_EQ(ListDeclared("b", true).volumes(0).state(), v1::DECLARED_BROKEN);
+  ASSERT_EQ(unlink(File("b").c_str()), 0);
+  Withdraw("a");
 }
 
 }  // namespace

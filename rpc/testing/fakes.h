@@ -125,7 +125,14 @@ class FakeDeclared final : public DeclaredDirectory {
     return view;
   }
 
+  std::function<void()> on_wait;
+
   [[nodiscard]] std::vector<DeclaredView> List() const override { return files; }
+  [[nodiscard]] uint64_t version() const override { return 0; }
+  [[nodiscard]] Awaitable<void> WaitChange(uint64_t /*seen*/, TimePoint deadline) const override {
+    if (!on_wait) co_return co_await SleepUntil(deadline);
+    on_wait();
+  }
   [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
     co_return DeclaredReload{};
