@@ -78,7 +78,7 @@ _berthctl() {
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      volume/) words='show explain create delete expand stats publish unpublish claim mounts' ;;
+      volume/) words='show explain create delete expand stats publish unpublish claim mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
@@ -87,6 +87,7 @@ _berthctl() {
       volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
       explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/stats) words="--plugin --volume --consumer $(_berthctl_ids volumes 2) $global" ;;
+      volume/wait) words="$(_berthctl_ids volumes 2) $global" ;;
       volume/mounts) words="--format --at $global" ;;
       consumer/) words='ended' ;;
       drain/*) words="--reason --wait $global" ;;

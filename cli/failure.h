@@ -18,6 +18,9 @@ enum class ExitCode {
   kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was asked of anybody
   kUnreachable = 3,  // nobody answers at the socket
   kFindings = 4,     // doctor: something is wrong, and is not mended
+  kNotInTime = 5,    // volume wait: not published in time
+  kNotDeclared = 6,  // volume wait: no file declares it
+  kBrokenFile = 7,   // volume wait: the file that declares it is wrong
 };
 
 // The command line is wrong. The default hint points to --help.
@@ -28,6 +31,12 @@ enum class ExitCode {
 
 // What an examination found is not all mended.
 [[nodiscard]] absl::Status FindingsError(std::string_view message, std::string_view hint);
+
+// What is waited for is not there in time; will not come, since nothing declares it; or since its file is
+// wrong.
+[[nodiscard]] absl::Status NotInTimeError(std::string_view message, std::string_view hint);
+[[nodiscard]] absl::Status NotDeclaredError(std::string_view message, std::string_view hint);
+[[nodiscard]] absl::Status BrokenFileError(std::string_view message, std::string_view hint);
 
 // The same failure with that hint, in place of the one it had.
 [[nodiscard]] absl::Status WithHint(absl::Status status, std::string_view hint);

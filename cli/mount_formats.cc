@@ -182,6 +182,23 @@ absl::StatusOr<std::string> Nspawn(const std::vector<PlacedMount>& mounts) {
   return fmt::format("{}\n", fmt::join(words, " "));
 }
 
+// `name` as systemd-escape(1) writes it: the instance of a template.
+std::string UnitInstance(std::string_view name) {
+  std::string text;
+  for (const char c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    const bool plain = letter || c == ':' || c == '_' || (c == '.' && !text.empty());
+    if (c == '/') {
+      text += '-';
+    } else if (plain) {
+      text += c;
+    } else {
+      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return text;
+}
+
 // A path in a list of a unit file: words are split at blanks and colons, quotes are taken away, and '%'
 // begins a specifier.
 std::string UnitPath(std::string_view path) {
@@ -191,6 +208,16 @@ std::string UnitPath(std::string_view path) {
     text += c;
   }
   return text;
+}
+
+// The units that a unit with these mounts needs: each waits until a declared volume is published.
+std::string SystemdUnit(const std::vector<PlacedMount>& mounts) {
+  std::string units;
+  for (const PlacedMount& mount : mounts) {
+    if (mount.mount.declared().empty()) continue;
+    units += fmt::format(" berth-volume@{}.service", UnitInstance(mount.mount.declared()));
+  }
+  return units.empty() ? "" : fmt::format("[Unit]\nRequires={0}\nAfter={0}\n", units.substr(1));
 }
 
 absl::StatusOr<std::string> Systemd(const std::vector<PlacedMount>& mounts) {
@@ -293,7 +320,7 @@ absl::Status ShowMounts(const Output& output, MountFormat format, const std::vec
     return absl::OkStatus();
   }
   BERTH_ASSIGN_OR_RETURN(const std::string text, FormatMounts(format, mounts));
-  if (format == MountFormat::kSystemd) output.Text("[Service]\n");
+  if (format == MountFormat::kSystemd) output.Text(SystemdUnit(mounts) + "[Service]\n");
   output.Text(text);
   return absl::OkStatus();
 }

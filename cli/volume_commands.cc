@@ -71,7 +71,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
 
   CLI::App* group =
       AddGroup(app, "volume",
-               "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts");
+               "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts, wait");
   AddCommand<VolumeOptions>(*group, "show", "What this node holds of a volume, and for whom", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);
@@ -81,6 +81,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
   AddUnpublish(*group, chosen);
   AddClaim(*group, chosen);
   AddMounts(*group, chosen);
+  AddWait(*group, chosen);
   AddExplain(app, chosen);
 }
 

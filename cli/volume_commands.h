@@ -13,6 +13,7 @@ void AddPublish(CLI::App& volume, Command& chosen);             // publish
 void AddUnpublish(CLI::App& volume, Command& chosen);           // unpublish
 void AddClaim(CLI::App& volume, Command& chosen);               // claim
 void AddMounts(CLI::App& volume, Command& chosen);              // mounts
+void AddWait(CLI::App& volume, Command& chosen);                // wait
 void AddExplain(CLI::App& parent, Command& chosen);             // explain
 
 }  // namespace berth::cli

@@ -38,6 +38,56 @@ class VolumeCommandsTest : public testing::Test {
   FakeNode node_;
 };
 
+v1::ListDeclaredVolumesResponse Declared(v1::DeclaredState state, const std::string& error = "") {
+  v1::ListDeclaredVolumesResponse answer;
+  v1::DeclaredVolume& volume = *answer.add_volumes();
+  volume.set_name("my-db");
+  volume.set_path("/srv/db");
+  volume.set_state(state);
+  volume.set_status(state == v1::DECLARED_PENDING ? "waiting" : "published");
+  volume.set_last_error(error);
+  return answer;
+}
+
+TEST_F(VolumeCommandsTest, WaitEndsOnceTheVolumeIsPublished) {
+  node_.declared = {Declared(v1::DECLARED_PENDING), Declared(v1::DECLARED_PENDING),
+                    Declared(v1::DECLARED_PUBLISHED)};
+  const Ended run = Ctl({"volume", "wait", "my-db"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "my-db is published at /srv/db\n");
+  EXPECT_EQ(node_.calls.size(), 3U);
+  EXPECT_TRUE(node_.declared_request.wait());
+  ExpectJson(Ctl({"volume", "wait", "my-db", "-o", "json"}).out, node_.declared.front());
+}
+
+TEST_F(VolumeCommandsTest, WaitSaysHowItFailed) {
+  node_.declared = {Declared(v1::DECLARED_PENDING, "plugin nfs is not ready")};
+  const Ended late = Ctl({"volume", "wait", "my-db", "--timeout", "100ms"});
+  EXPECT_EQ(late.exit_code, 5);
+  EXPECT_THAT(late.err, AllOf(HasSubstr("my-db"), HasSubstr("plugin nfs is not ready")));
+  node_.declared = {Declared(v1::DECLARED_BROKEN, "my-db.toml:3: colour: unknown key")};
+  const Ended broken = Ctl({"volume", "wait", "my-db"});
+  EXPECT_EQ(broken.exit_code, 7);
+  EXPECT_THAT(broken.err, AllOf(HasSubstr("my-db.toml:3"), HasSubstr("berthctl reload")));
+  v1::ListDeclaredVolumesResponse unknown;
+  unknown.add_not_declared("other");
+  node_.declared = {unknown};
+  const Ended none = Ctl({"volume", "wait", "other"});
+  EXPECT_EQ(none.exit_code, 6);
+  EXPECT_THAT(none.err, HasSubstr("no file in volumes.d declares other"));
+  EXPECT_EQ(RunBerthctl({"--socket", node_.dir().Path("none"), "volume", "wait", "x", "--timeout", "100ms"})
+                .exit_code,
+            3);
+}
+
+TEST_F(VolumeCommandsTest, WaitUnderstandsAnInstanceThatWasNotEscaped) {
+  // berth-volume@my-db.service: systemd makes "my/db" of it.
+  node_.declared = {Declared(v1::DECLARED_PUBLISHED)};
+  node_.declared.front().add_not_declared("my/db");
+  EXPECT_EQ(Ctl({"volume", "wait", "my/db"}).exit_code, 0);
+  EXPECT_THAT(node_.declared_request.names(), testing::ElementsAre("my/db", "my-db"));
+}
+
 TEST_F(VolumeCommandsTest, EveryPageOfTheListIsFollowed) {
   for (int page = 0; page < 3; ++page) {
     v1::ListVolumesResponse& answer = node_.volume_pages.emplace_back();
@@ -239,6 +289,13 @@ TEST_F(VolumeCommandsTest, MountsAreInTheWordsOfTheRuntime) {
             "--mount type=bind,source=/srv/v2,target=/data,bind-propagation=rprivate\n");
   EXPECT_EQ(Ctl({"volume", "mounts", "job-1", "--format", "systemd"}).out,
             "[Service]\nBindPaths=/srv/v1:/volumes/v1:rbind\nBindPaths=/srv/v2:/volumes/v2:rbind\n");
+  node_.mounts.mutable_mounts(0)->set_declared("my-db");
+  node_.mounts.mutable_mounts(1)->set_declared("logs");
+  EXPECT_THAT(Ctl({"volume", "mounts", "job-1", "--format", "systemd"}).out,
+              StartsWith("[Unit]\n"
+                         "Requires=berth-volume@my\\x2ddb.service berth-volume@logs.service\n"
+                         "After=berth-volume@my\\x2ddb.service berth-volume@logs.service\n"
+                         "[Service]\nBindPaths="));
   EXPECT_THAT(Ctl({"volume", "mounts", "job-1", "-o", "json"}).out,
               AllOf(StartsWith("{\"mounts\""), HasSubstr("\"destination\":\"/volumes/v1\"")));
   EXPECT_THAT(Ctl({"volume", "mounts", "job-1", "--format", "oci"}).out, HasSubstr("\"rbind\", \"rw\""));

@@ -60,6 +60,8 @@ class FakeNode final : public v1::Node::Service {
   v1::ExamineResponse repaired;  // what Examine answers with `repair`
   v1::GetConsumerStatsResponse consumer_stats;
   v1::ClaimVolumeResponse claimed;
+  // What ListDeclaredVolumes answers, one after the other; the last one for ever.
+  std::deque<v1::ListDeclaredVolumesResponse> declared = {{}};
   // Of the drain that DrainNode begins, how many publications each look finds, one after the other; the
   // last one for ever. Empty: none.
   std::vector<int> left_in_drain;
@@ -86,6 +88,7 @@ class FakeNode final : public v1::Node::Service {
   // The requests of berthctl's calls, read once it has ended.
   std::vector<std::string> calls;
   v1::ListVolumesRequest list_request;
+  v1::ListDeclaredVolumesRequest declared_request;
   v1::GetVolumeRequest get_request;
   v1::StopPluginRequest stop_request;
   v1::SwapPluginRequest swap_request;
@@ -250,6 +253,15 @@ class FakeNode final : public v1::Node::Service {
     if (volume_pages.empty()) return Answer("ListVolumes", volumes, response);
     const size_t page = request->page_token().empty() ? 0 : std::stoul(request->page_token());
     return Answer("ListVolumes", volume_pages.at(page), response);
+  }
+  grpc::Status ListDeclaredVolumes(grpc::ServerContext* /*context*/,
+                                   const v1::ListDeclaredVolumesRequest* request,
+                                   v1::ListDeclaredVolumesResponse* response) override {
+    const grpc::Status answered = Answer("ListDeclaredVolumes", declared.front(), response);
+    const std::lock_guard lock(mutex_);
+    declared_request = *request;
+    if (declared.size() > 1) declared.pop_front();
+    return answered;
   }
   grpc::Status GetVolume(grpc::ServerContext* /*context*/, const v1::GetVolumeRequest* request,
                          v1::Volume* response) override {
