@@ -64,7 +64,7 @@ TEST_F(MounterForceTest, AnUnpublishDoesNotWaitForAPluginThatAPublishWaitsFor) {
   PatientlyOpen();
   plugins_.SetUsable(false);
   const auto publish = loop_.Start(mounter_->Publish(Request(), Clock::now() + std::chrono::hours(1)));
-  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, std::chrono::milliseconds(30)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, kAWhile));
   // Nothing was sent, so nothing has to be undone, and no plugin is needed for that.
   EXPECT_TRUE(Unpublish(Request()).ok());
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
@@ -81,7 +81,7 @@ TEST_F(MounterForceTest, NothingIsLeftOfAPublishWhosePluginWentAwayBeforeItWasAs
   PatientlyOpen();
   const auto publish = loop_.Start(mounter_->Publish(Request(), Clock::now() + std::chrono::hours(1)));
   ASSERT_TRUE(loop_.RunUntil([&] { return !View().publications.empty(); }));
-  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, std::chrono::milliseconds(30)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return publish->has_value(); }, kAWhile));
   EXPECT_TRUE(Unpublish(Request()).ok());
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
   EXPECT_FALSE((*publish)->ok());
@@ -107,7 +107,7 @@ TEST_F(MounterForceTest, AnExpansionThatWaitsForAPluginMakesWayForAnUnpublish) {
   range.set_required_bytes(1 << 20);
   const auto expand =
       loop_.Start(mounter_->NodeExpand("hp", "v1", range, {}, Clock::now() + std::chrono::hours(1)));
-  EXPECT_FALSE(loop_.RunUntil([&] { return expand->has_value(); }, std::chrono::milliseconds(30)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return expand->has_value(); }, kAWhile));
   const auto undo = loop_.Start(mounter_->Unpublish(Undo(Request()), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return expand->has_value(); }));
   EXPECT_EQ((*expand)->status().code(), absl::StatusCode::kAborted);

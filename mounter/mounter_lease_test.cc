@@ -148,7 +148,7 @@ TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
   const auto first = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
   const auto queued = loop_.Start(mounter_->Publish(Scheduled("v1", "db"), Soon()));
   const auto callers = loop_.Start(mounter_->Publish(Request("v1", "person"), Soon()));
-  EXPECT_FALSE(loop_.RunUntil([&] { return first->has_value(); }, std::chrono::milliseconds(20)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return first->has_value(); }, kAWhile));
   mounter_->Withhold(Origin::kScheduler, kNoLease);
   ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value() && queued->has_value(); }));
   EXPECT_TRUE(absl::IsUnavailable((*first)->status())) << (*first)->status();

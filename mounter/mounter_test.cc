@@ -486,7 +486,7 @@ TEST_F(MounterTest, StatsWaitForAPluginThatComesBack) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugins_.SetUsable(false);
   const auto stats = loop_.Start(mounter_->Stats("hp", "v1", Soon()));
-  EXPECT_FALSE(loop_.RunUntil([&] { return stats->has_value(); }, std::chrono::milliseconds(30)));
+  EXPECT_FALSE(loop_.RunUntil([&] { return stats->has_value(); }, kAWhile));
   plugins_.SetUsable(true);
   ASSERT_TRUE(loop_.RunUntil([&] { return stats->has_value(); }));
   EXPECT_TRUE((*stats)->ok()) << (*stats)->status();

@@ -71,6 +71,8 @@ class MounterTestBase : public ::testing::Test {
   // The deadline of a request that is to run into it: until then it has reached what it waits for, also on a
   // slow machine.
   static TimePoint Shortly() { return Clock::now() + std::chrono::seconds(1); }
+  // The same for requests that are to wait: what follows a wait of this length finds them waiting.
+  static constexpr Duration kAWhile = std::chrono::milliseconds(500);
 
   absl::StatusOr<std::string> Publish(const PublishRequest& request) {
     return loop_.Run(mounter_->Publish(request, Soon()));
