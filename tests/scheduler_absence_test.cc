@@ -65,6 +65,7 @@ class SchedulerAbsenceTest : public SchedulerTest {
                            return node.synced && node.state.lease() == v1::LEASE_VALID &&
                                   told != node.volumes.end() && !told->second.publications(0).held().empty();
                          });
+    node_.WaitReady("fault");
     ExpectWorks("somebody-elses-" + std::to_string(++others_));
     EXPECT_EQ(MountsAt(VolumeOf(volume)->publications(0).target_path()), 0);
     EXPECT_EQ(Calls("NodePublishVolume", volume), calls);
