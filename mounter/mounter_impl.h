@@ -95,7 +95,7 @@ class MounterImpl final : public Mounter {
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline) override {
-    co_return co_await context_.helper.FreePath(std::move(path), deadline);
+    co_return co_await FreePublishedPath(context_.helper, std::move(path), deadline);
   }
   Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(SecretsReference reference,
                                                                             TimePoint deadline) override {

@@ -1,10 +1,13 @@
 // VolumeSteps: what is published is mounted once more, at the path that the file which declares it names.
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cerrno>
 
+#include "base/blocking.h"
 #include "base/status.h"
+#include "mounter/mount_unit.h"
 #include "mounter/statmount.h"
 #include "mounter/volume_steps.h"
 
@@ -16,21 +19,26 @@ constexpr Duration kLookForHolders = std::chrono::seconds(5);
 
 }  // namespace
 
+Awaitable<absl::Status> FreePublishedPath(MountHelper& helper, std::string path, TimePoint deadline) {
+  auto remove = [path] { return RemoveMountDropIn(RuntimeUnitDirectory(), path); };
+  const absl::Status removed =
+      co_await RunBlocking("remove the drop-in of the mount unit of " + path, std::move(remove), deadline);
+  if (!removed.ok()) SPDLOG_WARN("{}", MessageOf(removed));
+  co_return co_await helper.FreePath(std::move(path), deadline);
+}
+
 Awaitable<StepReport> VolumeSteps::MountPath(VolumeRecord record, PublicationRecord publication,
                                              StepInput input, StepProgress progress, TimePoint deadline) {
   if (publication.path_made != publication.path) {
-    const std::string left = publication.path_made.path;
-    StepReport report =
-        co_await UnmountPath(record, publication, std::move(input), std::move(progress), deadline);
-    if (report.outcome != CallOutcome::kDone || left == publication.path.path || left.empty())
-      co_return report;
-    const absl::Status freed = co_await context_.helper.FreePath(left, deadline);
-    if (freed.ok()) co_return report;
-    report = FromHelper(freed, left);
-    if (!report.stuck) report.outcome = CallOutcome::kRetry;
-    co_return report;
+    co_return co_await UnmountPath(std::move(record), std::move(publication), std::move(input),
+                                   std::move(progress), deadline);
   }
   const std::string source = context_.paths->TargetPath(record, publication);
+  auto order = [path = publication.path.path] { return WriteMountDropIn(RuntimeUnitDirectory(), path); };
+  const absl::Status ordered =
+      co_await RunBlocking("order the mount unit of " + publication.path.path, std::move(order), deadline);
+  // It is mounted all the same: only the order of the shutdown is another one.
+  if (!ordered.ok()) SPDLOG_WARN("{}", MessageOf(ordered));
   auto mounted = co_await context_.helper.MountPath(source, publication.path, publication.readonly, deadline);
   context_.Boundary("mounted at the path");
   if (mounted.ok()) co_return StepReport{.path = *std::move(mounted)};
@@ -60,7 +68,15 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
                     {.rpc = CsiRpc::kNodeUnpublishVolume, .path = path, .consumer = publication.key.consumer},
                     progress, "was detached while it was used");
   }
-  if (unmounted.ok()) co_return StepReport{};
+  if (unmounted.ok()) {
+    // Only a path that is not wanted any more: where the volume comes back, nobody is to write meanwhile.
+    if (path == publication.path.path) co_return StepReport{};
+    const absl::Status freed = co_await FreePublishedPath(context_.helper, path, deadline);
+    if (freed.ok()) co_return StepReport{};
+    StepReport report = FromHelper(freed, path);
+    if (!report.stuck) report.outcome = CallOutcome::kRetry;
+    co_return report;
+  }
   StepReport report = FromHelper(unmounted, path);
   if (ErrnoOf(unmounted) != EBUSY) co_return report;
   const auto target = context_.paths->LookAtTarget(record, publication);

@@ -205,6 +205,10 @@ class VolumeSteps {
   MounterContext& context_;
 };
 
+// Mounter::FreePath. `helper` outlives it.
+[[nodiscard]] Awaitable<absl::Status> FreePublishedPath(MountHelper& helper, std::string path,
+                                                        TimePoint deadline);
+
 // What a step's source files share.
 namespace volume_steps_internal {
 
