@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/systemd_bus.h"
 #include "cli/failure.h"
 #include "cli/output.h"
 #include "cli/quoting.h"
@@ -182,23 +183,6 @@ absl::StatusOr<std::string> Nspawn(const std::vector<PlacedMount>& mounts) {
   return fmt::format("{}\n", fmt::join(words, " "));
 }
 
-// `name` as systemd-escape(1) writes it: the instance of a template.
-std::string UnitInstance(std::string_view name) {
-  std::string text;
-  for (const char c : name) {
-    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    const bool plain = letter || c == ':' || c == '_' || (c == '.' && !text.empty());
-    if (c == '/') {
-      text += '-';
-    } else if (plain) {
-      text += c;
-    } else {
-      text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
-  return text;
-}
-
 // A path in a list of a unit file: words are split at blanks and colons, quotes are taken away, and '%'
 // begins a specifier.
 std::string UnitPath(std::string_view path) {
@@ -215,7 +199,7 @@ std::string SystemdUnit(const std::vector<PlacedMount>& mounts) {
   std::string units;
   for (const PlacedMount& mount : mounts) {
     if (mount.mount.declared().empty()) continue;
-    units += fmt::format(" berth-volume@{}.service", UnitInstance(mount.mount.declared()));
+    units += fmt::format(" berth-volume@{}.service", EscapeUnitName(mount.mount.declared()));
   }
   return units.empty() ? "" : fmt::format("[Unit]\nRequires={0}\nAfter={0}\n", units.substr(1));
 }

@@ -80,6 +80,22 @@ TEST_F(VolumeCommandsTest, WaitSaysHowItFailed) {
             3);
 }
 
+TEST_F(VolumeCommandsTest, WaitOutlastsABerthdThatIsNotUpAndOneThatIsRestarted) {
+  node_.Stop();
+  node_.declared = {Declared(v1::DECLARED_PENDING), Declared(v1::DECLARED_PENDING)};
+  RunningBerthctl run({"--socket", node_.socket(), "volume", "wait", "my-db"},
+                      RunningBerthctl::Stderr::kTerminal);
+  EXPECT_TRUE(run.TerminalShows("waiting for it"));
+  node_.Serve();
+  EXPECT_TRUE(run.TerminalShows("berthd is there"));
+  EXPECT_TRUE(run.TerminalShows("my-db: waiting")) << "it was not asked";
+  node_.Stop();
+  EXPECT_TRUE(run.TerminalShows("berthd has gone"));
+  node_.declared = {Declared(v1::DECLARED_PUBLISHED)};
+  node_.Serve();
+  EXPECT_EQ(run.ReadLine(), "my-db is published at /srv/db");
+}
+
 TEST_F(VolumeCommandsTest, WaitUnderstandsAnInstanceThatWasNotEscaped) {
   // berth-volume@my-db.service: systemd makes "my/db" of it.
   node_.declared = {Declared(v1::DECLARED_PUBLISHED)};

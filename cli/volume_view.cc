@@ -76,7 +76,13 @@ Cell UseTrouble(const v1::Publication& use) {
   if (!use.dead().empty()) return {"dead: " + use.dead(), Tone::kBad};
   if (use.awaiting_secrets()) return {"needs secrets", Tone::kBad};
   if (!use.held().empty()) return {"held: " + use.held(), Tone::kCareful};
+  if (!use.path_error().empty()) return {"path: " + use.path_error(), Tone::kBad};
   return {use.last_error(), Tone::kBad};
+}
+
+// Where it is mounted.
+std::string Targets(const v1::Publication& use) {
+  return use.path_mounted() ? fmt::format("{}, {}", use.path(), use.target_path()) : use.target_path();
 }
 
 }  // namespace
@@ -136,8 +142,8 @@ Table UseTable(const v1::Volume& volume, system_clock::time_point now) {
   for (const v1::Publication& use : volume.publications()) {
     uses.Add({use.consumer(), use.name(), StateCell(use.state(), use.uncertain()),
               use.readonly() ? "read-only" : "read-write", std::string(OriginName(use.origin())),
-              use.has_published_at() ? FormatRelative(use.published_at(), now) : "", use.target_path(),
-              Life(use), UseTrouble(use)});
+              use.has_published_at() ? FormatRelative(use.published_at(), now) : "", Targets(use), Life(use),
+              UseTrouble(use)});
   }
   return uses;
 }

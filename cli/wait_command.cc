@@ -1,6 +1,7 @@
 // volume wait.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <chrono>
@@ -38,6 +39,15 @@ time, 6 no file declares it, 7 its file is wrong. Units need not call it: they r
 constexpr milliseconds kOneCall(30'000);
 // berthd answers so long before the call's deadline.
 constexpr milliseconds kForTheAnswer(1000);
+
+constexpr milliseconds kPause(200);
+
+// Whether the call may have ended because berthd does: it answers in time while it is there, and gRPC ends a
+// call on a connection that is being closed with any of these codes.
+bool IsCutOff(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) || absl::IsUnknown(status) ||
+         absl::IsInternal(status);
+}
 
 // What systemd makes of a '-' in the name of an instance that was not escaped.
 std::string WithDashes(std::string name) {
@@ -102,6 +112,7 @@ absl::Status Wait(Session& session, const WaitOptions& options) {
     while (true) {
       const auto left = std::chrono::duration_cast<milliseconds>(give_up - steady_clock::now());
       const milliseconds call = std::clamp(left, milliseconds(0), kOneCall) + kForTheAnswer;
+      const auto began = steady_clock::now();
       auto answer = node.Call(&NodeClient::Stub::ListDeclaredVolumes, request, doing, call);
       if (answer.ok()) {
         heard();
@@ -109,7 +120,9 @@ absl::Status Wait(Session& session, const WaitOptions& options) {
         if (auto verdict = Verdict(options.names, last)) return *std::move(verdict);
         const std::lock_guard lock(mutex);
         now = DescribePending(last);
-      } else if (!absl::IsDeadlineExceeded(answer.status())) {
+      } else if (IsCutOff(answer.status())) {
+        return absl::UnavailableError(answer.status().message());
+      } else {
         return answer.status();
       }
       if (steady_clock::now() >= give_up) {
@@ -117,6 +130,8 @@ absl::Status Wait(Session& session, const WaitOptions& options) {
         return NotInTimeError(fmt::format("not published in time{}{}", state.empty() ? "" : ": ", state),
                               "What keeps it: berthctl doctor; to wait longer: --timeout 10m");
       }
+      // The node waits, but who knows which version it is: never in a spin.
+      if (steady_clock::now() - began < kPause) poll(nullptr, 0, static_cast<int>(kPause.count()));
     }
   };
   const FollowedStream stream{.read = read,
