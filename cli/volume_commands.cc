@@ -69,9 +69,9 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
       },
       Volumes);
 
-  CLI::App* group =
-      AddGroup(app, "volume",
-               "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts, wait");
+  CLI::App* group = AddGroup(
+      app, "volume",
+      "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts, wait");
   AddCommand<VolumeOptions>(*group, "show", "What this node holds of a volume, and for whom", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);

@@ -96,13 +96,14 @@ Condition NotHereYet(const v1::Volume& volume) {
 }
 
 Condition InUse(const v1::Volume& volume, system_clock::time_point now) {
-  return {.word = "in use",
-          .text = "not released, " + (volume.last_error().empty() ? "the kernel may still have it" : volume.last_error()),
-          .next = fmt::format("It is released by itself once its users have ended{}. Until then it is not free: do not "
-                              "attach it to another node.",
-                              volume.has_next_retry_at()
-                                  ? ", next look " + FormatRelative(volume.next_retry_at(), now)
-                                  : "")};
+  return {
+      .word = "in use",
+      .text = "not released, " +
+              (volume.last_error().empty() ? "the kernel may still have it" : volume.last_error()),
+      .next = fmt::format(
+          "It is released by itself once its users have ended{}. Until then it is not free: do not "
+          "attach it to another node.",
+          volume.has_next_retry_at() ? ", next look " + FormatRelative(volume.next_retry_at(), now) : "")};
 }
 
 Condition Failing(const v1::Volume& volume, system_clock::time_point now) {

@@ -56,7 +56,7 @@ struct Obligation {
   SecretsReference secrets_reference;  // for the way back
   // The boot in which it was released by hand, or since its consumer ended. Empty: it was not.
   std::string released_in_boot = {};
-  std::string path;                    // where it is mounted too: the directory there is freed in the end
+  std::string path;  // where it is mounted too: the directory there is freed in the end
 
   bool operator==(const Obligation&) const = default;
 };

@@ -54,7 +54,8 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
   facts.controller_why = MessageOf(controller);
 
   if (const auto view = mounter_.Find(plugin_id, entry.key.volume_id)) {
-    facts.held_by = view->may_live_on ? fmt::format("what uses it ({})", view->last_error) : "what is held of it";
+    facts.held_by =
+        view->may_live_on ? fmt::format("what uses it ({})", view->last_error) : "what is held of it";
     for (const PublicationView& publication : view->publications) {
       if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
         facts.publication = publication.state;

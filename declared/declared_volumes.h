@@ -10,8 +10,8 @@
 // (MachineIsStopping, base/systemd_bus.h), whoever stops berthd awaits ReleaseAll, while the plugins are
 // still there. Nothing goes forward then (Mounter::Leave). systemd stops berthd before the scopes of its
 // plugins (their property Before=) and before it unmounts anything in the tree (berthd/mount_order.h). berthd
-// is ready before its plugins are, and so before its volumes: a unit that needs a declared volume requires its
-// berth-volume@.service and is ordered after that, so that it starts once the volume is published, and is
+// is ready before its plugins are, and so before its volumes: a unit that needs a declared volume requires
+// its berth-volume@.service and is ordered after that, so that it starts once the volume is published, and is
 // stopped before berthd is.
 //
 // Events: volume.declared (its file is new), volume.withdrawn (its file has gone), volume.attached,

@@ -76,6 +76,8 @@ namespace {
 // How deep a tree may be: each level costs a descriptor.
 constexpr int kDepthLimit = 4096;
 constexpr uid_t kUnchanged = static_cast<uid_t>(-1);
+// STATX_MNT_ID_UNIQUE, which older headers lack: the id that berthd's own look at a path gives.
+constexpr unsigned kStatxMountIdUnique = 0x00004000U;
 
 int Usage() {
   std::fputs(
@@ -404,10 +406,8 @@ struct WantedUse {
 
 // Whether what the link `name` in `directory` leads to is one of those wanted. Wakes no file system.
 bool Uses(int directory, const char* name, const WantedUse& want) {
-  // The unique id where the kernel has it (6.8), as PathFacts::mount_id.
-  constexpr unsigned kUniqueMountId = 0x4000;
   struct statx info{};
-  const unsigned mask = STATX_TYPE | STATX_MNT_ID | kUniqueMountId;
+  const unsigned mask = STATX_TYPE | STATX_MNT_ID | kStatxMountIdUnique;
   if (statx(directory, name, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, mask, &info) != 0) return false;
   for (int i = 0; i < want.mount_count; ++i) {
     if (info.stx_mnt_id == want.mounts[i]) return true;
@@ -490,11 +490,11 @@ int Exclusive(const char* text) {
   char self[64];
   std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
   return Answered(open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) < 0 ? errno : 0);
+}
+
 // --- mount-path, unmount-path, free-path ---
 
 constexpr unsigned long long kNoSymlinks = RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
-// STATX_MNT_ID_UNIQUE, which older headers lack: the id that berthd's own look at a path gives.
-constexpr unsigned kStatxMountIdUnique = 0x00004000U;
 // Says what mount-path did to a directory: kFlagged, or kMade where it made the directory, too. Only where it
 // is there free-path undoes that. An immutable flag that an operator has set stays his.
 constexpr const char* kGuardMark = "trusted.berth.path";

@@ -337,7 +337,8 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
   if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
 }
 
-bool VolumeMachine::PathPending(const PublicationRecord& p) {
+bool VolumeMachine::PathPending(const PublicationRecord& p) const {
+  if (!leaving_.empty()) return false;
   const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
                     p.held.empty() && p.withheld.empty();
   return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));

@@ -49,7 +49,8 @@
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
-//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h): it
+//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
+//   it
 //                      is forgotten once that has ended. A new publish may begin meanwhile.
 //   path pending       published, and not (known to be) mounted at the path that was asked for too, or still
 //                      mounted at one that is not wanted any more (kMountPath). That it fails never undoes a
@@ -298,7 +299,7 @@ class VolumeMachine {
   FollowUp OnExpand(CallOutcome outcome, const absl::Status& error);
   FollowUp OnMountPath(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
-  [[nodiscard]] static bool PathPending(const PublicationRecord& publication);
+  [[nodiscard]] bool PathPending(const PublicationRecord& publication) const;
   FollowUp OnUnpublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
   FollowUp OnUnstage(CallOutcome outcome, const absl::Status& error, bool time_left);

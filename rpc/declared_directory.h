@@ -69,7 +69,9 @@ class NoDeclaredVolumes final : public DeclaredDirectory {
   [[nodiscard]] std::vector<DeclaredView> List() const override { return {}; }
   void OnUnpublish(const UnpublishRequest& /*request*/) override {}
   [[nodiscard]] uint64_t version() const override { return 0; }
-  [[nodiscard]] Awaitable<void> WaitChange(uint64_t /*seen*/, TimePoint /*deadline*/) const override { co_return; }
+  [[nodiscard]] Awaitable<void> WaitChange(uint64_t /*seen*/, TimePoint /*deadline*/) const override {
+    co_return;
+  }
   [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
   [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
     co_return DeclaredReload{};

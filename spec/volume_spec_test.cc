@@ -216,7 +216,8 @@ TEST(VolumeSpecTest, TheExampleIsValidWithEveryKeyUncommented) {
   EXPECT_EQ(as_is.plugin_id(), "hostpath");
   std::string all = std::regex_replace(example, std::regex("(^|\n)#(?=[a-z_]+ = |\\[)"), "$1");
   // Of those that exclude each other one stays.
-  all = std::regex_replace(all, std::regex("\n(secrets_credential|pid|cgroup|attach|path|path_options) = [^\n]*"), "");
+  all = std::regex_replace(
+      all, std::regex("\n(secrets_credential|pid|cgroup|attach|path|path_options) = [^\n]*"), "");
   const v1::PublishVolumeRequest request = Good(all);
   EXPECT_EQ(request.consumer(), "postgresql");
   EXPECT_EQ(request.volume_context().at("kind"), "ext4");

@@ -80,8 +80,8 @@ void LogIntake::HideSecrets(const SecretSet& secrets, std::string_view text, siz
 }
 
 bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now, LogJournal& journal) {
-  // The journal did not take this line the last time. It has its mark already: one for each attempt would push
-  // those of earlier lines out of the index, and readers would lose these lines.
+  // The journal did not take this line the last time. It has its mark already: one for each attempt would
+  // push those of earlier lines out of the index, and readers would lose these lines.
   const bool again = admitted_.has_value();
   // Not `now`: a chunk of many lines may take its time with the journal.
   if (!again) admitted_ = rate_.Admit(Clock::now());
