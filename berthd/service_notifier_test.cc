@@ -6,11 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstddef>
 
 #include "base/temp_dir.h"
 #include "base/testing.h"
+#include "base/testing/datagram_queue.h"
 #include "base/unique_fd.h"
 
 namespace berth {
@@ -31,13 +31,7 @@ class Manager {
     EXPECT_EQ(bind(fd_.get(), reinterpret_cast<const sockaddr*>(&address_), size_), 0);
   }
   // As others may: until there is no space for a message.
-  void FillQueue() const {
-    const UniqueFd other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    ASSERT_EQ(connect(other.get(), reinterpret_cast<const sockaddr*>(&address_), size_), 0);
-    while (send(other.get(), "other", 5, 0) >= 0) {
-    }
-    ASSERT_EQ(errno, EAGAIN);
-  }
+  void FillQueue() const { FillDatagramQueue(reinterpret_cast<const sockaddr*>(&address_), size_); }
   [[nodiscard]] std::vector<std::string> Read() const {
     std::vector<std::string> messages;
     char message[256];

@@ -8,10 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 
-#include "base/unique_fd.h"
+#include "base/testing/datagram_queue.h"
 #include "tests/harness/node.h"
 #include "tests/harness/reboot.h"
 
@@ -68,11 +67,7 @@ TEST_F(ReloadTest, Fault43ServiceManagerThatReadsNothingStopsNothing) {
   // Whatever net.unix.max_dgram_qlen is: others have filled its queue.
   sockaddr_un address{.sun_family = AF_UNIX};
   (node_.dir() + "/notify.sock").copy(address.sun_path, sizeof address.sun_path - 1);
-  const UniqueFd other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  ASSERT_EQ(connect(other.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  while (send(other.get(), "X", 1, 0) >= 0) {
-  }
-  ASSERT_EQ(errno, EAGAIN);
+  FillDatagramQueue(reinterpret_cast<const sockaddr*>(&address), sizeof address);
 
   Write("b");
   ASSERT_EQ(kill(static_cast<pid_t>(status.pid()), SIGHUP), 0);
