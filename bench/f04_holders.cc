@@ -106,7 +106,7 @@ class HolderSearch : public Figure {
   }
 
   absl::Status Prepare() override {
-    BERTH_RETURN_IF_ERROR(SetUpMountTree(tree_));
+    BERTH_RETURN_IF_ERROR(SetUpMountTree(tree_).status());
     BERTH_ASSIGN_OR_RETURN(objects_, ObjectsAt(tree_, tree_));
     for (int i = 0; i < kFewProcesses; ++i) bystanders_.push_back(Bystander(false, 0));
     std::vector<double> few;

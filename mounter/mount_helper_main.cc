@@ -395,12 +395,12 @@ int Superblock(const char* text) {
 }
 
 constexpr int kUsers = 64;
-constexpr int kWanted = 64;
+constexpr int kUsesLimit = 64;
 
 struct WantedUse {
-  unsigned long long mounts[kWanted];
+  unsigned long long mounts[kUsesLimit];
   int mount_count = 0;
-  dev_t devices[kWanted];
+  dev_t devices[kUsesLimit];
   int device_count = 0;
 };
 
@@ -439,10 +439,10 @@ int Users(int argc, char** argv) {
   WantedUse want;
   for (int i = 2; i + 1 < argc; i += 2) {
     unsigned long id = 0;
-    if (std::strcmp(argv[i], "--mount") == 0 && want.mount_count < kWanted &&
+    if (std::strcmp(argv[i], "--mount") == 0 && want.mount_count < kUsesLimit &&
         Number(argv[i + 1], 10, ~0UL, &id)) {
       want.mounts[want.mount_count++] = id;
-    } else if (std::strcmp(argv[i], "--device") != 0 || want.device_count == kWanted ||
+    } else if (std::strcmp(argv[i], "--device") != 0 || want.device_count == kUsesLimit ||
                !Device(argv[i + 1], &want.devices[want.device_count++])) {
       return Usage();
     }

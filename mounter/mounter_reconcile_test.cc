@@ -123,7 +123,7 @@ TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsMountedAgain) {
   EXPECT_THAT(LastMessage("volume.lost"), HasSubstr("not mounted again, since berthd is stopping"));
   const auto findings = loop_.Run(mounter_->Examine(/*repair=*/true, Soon()));
   ASSERT_TRUE(findings.ok()) << findings.status();
-  mounter_->Confirm(Origin::kDeclared);
+  EXPECT_EQ(mounter_->AllowForward(Origin::kDeclared, BootClock::now()), 0U);
   // It is released all the same.
   const auto undone = Unpublish(request);
   EXPECT_TRUE(undone.ok()) << undone.status();

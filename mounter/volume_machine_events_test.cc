@@ -478,10 +478,11 @@ class Explorer {
     machine.Leave("berthd is stopping");
     const auto forward = [](const Step& step) {
       return step.kind == StepKind::kStage || step.kind == StepKind::kPublish ||
-             step.kind == StepKind::kExpand || step.kind == StepKind::kRenew;
+             step.kind == StepKind::kExpand || step.kind == StepKind::kRenew ||
+             step.kind == StepKind::kMountPath;
     };
-    for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
-      EXPECT_FALSE(machine.Confirm(origin)) << name;
+    for (const PublicationRecord& p : machine.record().publications) {
+      EXPECT_FALSE(machine.Confirm(p.key, BootTime(std::chrono::hours(1)))) << name;
     }
     EXPECT_FALSE(machine.RepairStaging("dead", true)) << name;
     for (int steps = 0;; ++steps) {

@@ -63,10 +63,7 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
   }
   if (ErrnoOf(unmounted) == EBUSY && input.lazy) {
     unmounted = co_await context_.helper.UnmountPath(path, id, sources, /*lazy=*/true, deadline);
-    if (unmounted.ok())
-      TellMayLiveOn(record,
-                    {.rpc = CsiRpc::kNodeUnpublishVolume, .path = path, .consumer = publication.key.consumer},
-                    progress, "was detached while it was used");
+    if (unmounted.ok()) ReportDetached(record, path, publication.key.consumer, id, progress);
   }
   if (unmounted.ok()) {
     // Only a path that is not wanted any more: where the volume comes back, nobody is to write meanwhile.

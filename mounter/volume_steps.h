@@ -172,6 +172,9 @@ class VolumeSteps {
   // FAILED_PRECONDITION where somebody's files lie in the directory at a target that nothing is mounted on.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;
+  // The mount `mount_id` at `path` was detached while it was in use.
+  void ReportDetached(const VolumeRecord& record, const std::string& path, const std::string& consumer,
+                      uint64_t mount_id, const StepProgress& progress);
   // A helper's failure as a report.
   [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
 

@@ -192,21 +192,26 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
           co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
-      if (progress.detached) progress.detached(facts->mount_id);
-      context_.events.Append(
-          {.type = "volume.may_live_on",
-           .plugin_id = record.plugin_id,
-           .volume_id = record.volume_id,
-           .consumer = reverse.consumer,
-           .message =
-               fmt::format("{} was detached while it was used: the volume is not free before that has ended",
-                           reverse.path)});
+      ReportDetached(record, reverse.path, reverse.consumer, facts->mount_id, progress);
       // Its books are still to be told.
       continue;
     }
     if (!IsDone(report.outcome) && !ThePluginRefused(status)) co_return report;
     co_return co_await WithHolders(record, std::move(report), reverse.path, facts->device, deadline);
   }
+}
+
+void VolumeSteps::ReportDetached(const VolumeRecord& record, const std::string& path,
+                                 const std::string& consumer, uint64_t mount_id,
+                                 const StepProgress& progress) {
+  if (progress.detached) progress.detached(mount_id);
+  context_.events.Append(
+      {.type = "volume.may_live_on",
+       .plugin_id = record.plugin_id,
+       .volume_id = record.volume_id,
+       .consumer = consumer,
+       .message = fmt::format(
+           "{} was detached while it was used: the volume is not free before that has ended", path)});
 }
 
 Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) {

@@ -327,7 +327,7 @@ TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
     const auto policy = AccessPolicy::Make({}, 0, SystemNames());
     FakePluginControl control;
     FakeControllerDirectory controllers;
-    const FakeDeclared declared;
+    FakeDeclared declared;
     asio::io_context unused;
     NoScheduler scheduler;
     NodeDrainer drainer(unused.get_executor(), "/nonexistent", node_.mounter(), node_.events());
