@@ -39,12 +39,14 @@ TEST_F(UnpublishCommandTest, WithoutLeversNothingIsForcedAndNothingIsSaid) {
 
 TEST_F(UnpublishCommandTest, LeversAreSentWithAWarningInWords) {
   node_.unpublished.set_may_live_on(true);
+  node_.unpublished.set_still_used("still used by pid 812 (podman) in another mount namespace");
   const Ended run = Unpublish({"--force", "--lazy"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(node_.unpublish_request.force());
   EXPECT_TRUE(node_.unpublish_request.lazy());
   EXPECT_THAT(run.err, AllOf(HasSubstr("what it has not written yet is lost"),
-                             HasSubstr("may live on and be written to"), HasSubstr("and not free")));
+                             HasSubstr("may live on and be written to"),
+                             HasSubstr("is not free: still used by pid 812 (podman)")));
   EXPECT_THAT(Unpublish({"--force", "--yes"}).err, testing::Not(HasSubstr("is lost")));
 }
 

@@ -74,9 +74,8 @@ class VolumePaths {
   // it was left.
   [[nodiscard]] absl::Status RemovePublication(const VolumeRecord& record,
                                                const PublicationRecord& publication) const;
-  // Removes the directories of a volume that has no publication left, and its identity file. Where its file
-  // system may live on, the identity file stays and says so. FAILED_PRECONDITION: something is in the
-  // directories; it was left, and so was the identity file.
+  // Removes the directories of a volume that has no publication left, and its identity file.
+  // FAILED_PRECONDITION: something is in the directories; it was left, and so was the identity file.
   [[nodiscard]] absl::Status RemoveVolume(const VolumeRecord& record) const;
 
   // The directories in the tree, by name: at start compared with the journal.

@@ -169,15 +169,15 @@ TEST_F(VolumePathsTest, AComponentThatIsNoneIsNotBelieved) {
   EXPECT_THAT(paths_.ReadIdentity(Key())->publications, IsEmpty());
 }
 
-TEST_F(VolumePathsTest, WhatMayLiveOnIsKnownWhenNothingElseIsLeft) {
+TEST_F(VolumePathsTest, ThatTheKernelStillHasAVolumeIsInItsIdentityFileUntilItIsReleased) {
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   ASSERT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
   record_.publications.clear();
   record_.may_live_on = true;
-  ASSERT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
-  EXPECT_THAT(*paths_.List(), IsEmpty());
-  EXPECT_TRUE(paths_.ReadIdentity(Key())->may_live_on);
-  record_.may_live_on = false;
+  ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
+  const auto identity = paths_.ReadIdentity(Key());
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_TRUE(identity->may_live_on);
   ASSERT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
   EXPECT_THAT(*paths_.ListIdentities(), IsEmpty());
 }

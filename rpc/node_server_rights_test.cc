@@ -67,6 +67,7 @@ TEST_F(NodeServerTest, AStrangerIsDeniedEveryMethod) {
   denied(&Stub::SwapPlugin, v1::SwapPluginRequest(), v1::Plugin());
   denied(&Stub::Reload, v1::ReloadRequest(), v1::ReloadResponse());
   denied(&Stub::ListVolumes, v1::ListVolumesRequest(), v1::ListVolumesResponse());
+  denied(&Stub::ListDeclaredVolumes, v1::ListDeclaredVolumesRequest(), v1::ListDeclaredVolumesResponse());
   denied(&Stub::GetVolume, v1::GetVolumeRequest(), v1::Volume());
   denied(&Stub::PublishVolume, v1::PublishVolumeRequest(), v1::PublishVolumeResponse());
   denied(&Stub::UnpublishVolume, v1::UnpublishVolumeRequest(), v1::UnpublishVolumeResponse());

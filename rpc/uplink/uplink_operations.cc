@@ -116,6 +116,13 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   } else {
     result = Refused(id, v1::REFUSAL_NONE, prepared.code(), MessageOf(prepared));
   }
+  // berthd ends: the scheduler sends the operation again, and the next berthd does it under the same id.
+  const bool cut_off = facts.forward && result.code() == static_cast<int>(absl::StatusCode::kUnavailable) &&
+                       !parts_.mounter.MayGoForward().ok();
+  if (cut_off) {
+    running_.erase(id);
+    co_return;
+  }
   result.set_id(id);
   if (const size_t bytes = result.ByteSizeLong(); bytes > kResultBytes) {
     TakeAnswerAway(&result, facts.changes ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED,
