@@ -32,6 +32,9 @@ VolumeRecord FullRecord() {
   record.owed_expansion_bytes = 1LL << 40;
   record.rebuilt = true;
   record.may_live_on = true;
+  record.objects = {{.block_device = true, .device = 0x701, .disk = 0x701, .disk_sequence = 5},
+                    {.device = 0x32, .root = "/a\xff", .fs_type = "nfs4", .source = "server:/export"}};
+  record.detached_mounts = {1ULL << 41, 7};
   PublicationRecord publication;
   publication.key = {.consumer = "web", .name = "data"};
   publication.component = "0123";
@@ -83,6 +86,8 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->owed_expansion_bytes, 1LL << 40);
   EXPECT_TRUE(read->rebuilt);
   EXPECT_TRUE(read->may_live_on);
+  EXPECT_EQ(read->objects, record.objects);
+  EXPECT_EQ(read->detached_mounts, record.detached_mounts);
   ASSERT_EQ(read->publications.size(), 1U);
   const PublicationRecord& publication = read->publications[0];
   EXPECT_EQ(publication.key, record.publications[0].key);
