@@ -101,7 +101,8 @@ bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario)
     ok = loop.Run(mounter.Publish(moved, soon)).ok() && ok;
     // And back: the directory that was left is free again.
     ok = loop.Run(mounter.Publish(ChildRequest("web", scenario), soon)).ok() && ok;
-    for (const PublicationView& p : mounter.Find("hp", "v1")->publications) ok = p.path_mounted && ok;
+    const auto view = mounter.Find("hp", "v1");
+    for (const PublicationView& p : view->publications) ok = p.path_mounted && ok;
   }
   if (Ends(scenario)) {
     for (const char* consumer : {"web", "db"}) {
