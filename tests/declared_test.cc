@@ -177,6 +177,10 @@ TEST_F(DeclaredNodeTest, AKilledBerthdComesBackToTheSameMounts) {
   Declare("data", volume, "", "fault");
   Reload();
   const std::string target = WaitPublished(volume).publications(0).target_path();
+  // It is shown as published a moment before that is in the journal. Killed in between, berthd repeats the
+  // step.
+  WaitFor("the outcome to be durable",
+          [this] { return node_.log().find("volume.published") != std::string::npos; });
   const auto publishes = [&] {
     return fault.Count([](const FaultEvent& event) {
       return event.event == "call" && (event.rpc == "NodePublishVolume" || event.rpc == "NodeStageVolume");
