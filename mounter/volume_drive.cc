@@ -335,9 +335,11 @@ void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id) {
   const auto objects = ObjectsAt(path, context_.paths->tree());
   if (objects.ok()) {
     machine_.AddObjects(*objects);
-  } else {
-    SPDLOG_WARN("{}: what is mounted there is not known: {}", path, MessageOf(objects.status()));
+    return;
   }
+  SPDLOG_WARN("{}: what is mounted there is not known: {}", path, MessageOf(objects.status()));
+  // Nothing is noted of it: then it counts as in use until a reboot, rather than as released.
+  if (machine_.record().objects.empty()) machine_.AddObjects({KernelObject{}});
 }
 
 void VolumeActor::AfterInUse(const StepReport& report) {
