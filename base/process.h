@@ -140,6 +140,8 @@ struct ProcessIdentity {
 // process.
 [[nodiscard]] absl::StatusOr<uint64_t> StartTimeOf(pid_t pid);
 
+// The real user of a process. NOT_FOUND: there is none of that number.
+[[nodiscard]] absl::StatusOr<uid_t> UserOf(pid_t pid);
 // /proc/sys/kernel/random/boot_id.
 [[nodiscard]] const std::string& BootId();
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <optional>
 
 #include "base/file.h"
@@ -71,6 +72,22 @@ absl::StatusOr<uint64_t> StartTimeOf(pid_t pid) {
   const absl::StatusOr<ProcStat> stat = ReadProcStat(pid);
   if (!stat.ok()) return ProcFailure(pid, stat.status());
   return stat->start_time;
+}
+
+absl::StatusOr<uid_t> UserOf(pid_t pid) {
+  const std::string path = fmt::format("/proc/{}/status", pid);
+  const absl::StatusOr<std::string> text = ReadFile(path, kProcFileLimit);
+  if (!text.ok()) return ProcFailure(pid, text.status());
+  // "Uid:\tREAL\tEFFECTIVE\tSAVED\tFILE SYSTEM"; a name that holds a line's end is shown escaped.
+  constexpr std::string_view kLead = "\nUid:\t";
+  const size_t lead = text->find(kLead);
+  uid_t user = 0;
+  const char* const begin = text->data() + lead + kLead.size();
+  if (lead == std::string::npos ||
+      std::from_chars(begin, text->data() + text->size(), user).ec != std::errc()) {
+    return absl::InternalError(fmt::format("read {}: not in the form that is known", path));
+  }
+  return user;
 }
 
 const std::string& BootId() {

@@ -10,6 +10,7 @@ find_package(spdlog REQUIRED)
 find_package(GTest REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(grpcpp REQUIRED IMPORTED_TARGET grpc++) # gRPC's CMake package does not configure here.
+pkg_check_modules(acl REQUIRED IMPORTED_TARGET libacl)
 pkg_check_modules(mount REQUIRED IMPORTED_TARGET mount)
 pkg_check_modules(systemd REQUIRED IMPORTED_TARGET libsystemd)
 pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)

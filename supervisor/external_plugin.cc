@@ -338,7 +338,7 @@ void ExternalPlugin::RememberDrained(bool drained) const {
   const std::string path = directory + "/drained";
   absl::Status status;
   if (drained) {
-    status = MakeDirectories(directory, 0750);
+    status = MakeDirectories(directory, 0700);
     if (status.ok()) status = WriteFileAtomic(path, "", 0600);
   } else if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     status = ErrnoStatus(errno, fmt::format("remove {}", path));

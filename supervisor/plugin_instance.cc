@@ -31,19 +31,39 @@ constexpr Duration kGateLook = milliseconds(1);
 // What an end may cost beyond its being noticed: the next launch waits for it.
 constexpr Duration kLastLinesWithin = milliseconds(500);
 constexpr Duration kChildrenEndWithin = seconds(5);
+// How often a socket that somebody else serves is looked at again.
+constexpr Duration kForeignRetry = milliseconds(200);
+constexpr Duration kProcessesReadWithin = seconds(5);
 
-// The directories of a launch. The plugin makes its socket in one that is berthd's: as another user it may do
-// so, yet not touch what berthd has written there.
+// The user that a plugin runs as; unset: berthd's own.
+std::optional<uid_t> OtherUser(const std::optional<ProcessUser>& user) {
+  if (!user.has_value() || user->uid == geteuid()) return std::nullopt;
+  return user->uid;
+}
+
+// The directory that holds all plugins' directories: one that runs as another user comes through it to its
+// own. It is not listed.
+absl::Status LetThroughParentOf(const std::string& directory) {
+  const std::string parent = std::filesystem::path(directory).parent_path().string();
+  struct stat info{};
+  if (stat(parent.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("stat {}", parent));
+  constexpr mode_t kTraverse = 0111;
+  if ((info.st_mode & kTraverse) == kTraverse) return absl::OkStatus();
+  if (chmod(parent.c_str(), (info.st_mode & 07777) | kTraverse) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("chmod {}", parent));
+}
+
+// The directories of a launch.
 absl::Status PrepareDirectories(const std::string& socket_path, const std::string& state_dir,
                                 const std::optional<ProcessUser>& user) {
-  BERTH_RETURN_IF_ERROR(PrepareSocket(socket_path));
-  BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir, 0750));
+  const std::optional<uid_t> other = OtherUser(user);
+  BERTH_RETURN_IF_ERROR(PrepareSocket(socket_path, other));
+  BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir, 0700));
   if (!user.has_value()) return absl::OkStatus();
-  const std::string socket_dir = std::filesystem::path(socket_path).parent_path().string();
-  if (chown(socket_dir.c_str(), static_cast<uid_t>(-1), user->gid) != 0) {
-    return ErrnoStatus(errno, fmt::format("chown {}", socket_dir));
+  if (other.has_value()) {
+    BERTH_RETURN_IF_ERROR(LetThroughParentOf(std::filesystem::path(socket_path).parent_path().string()));
+    BERTH_RETURN_IF_ERROR(LetThroughParentOf(state_dir));
   }
-  if (chmod(socket_dir.c_str(), 01770) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", socket_dir));
   if (lchown(state_dir.c_str(), user->uid, user->gid) != 0) {
     return ErrnoStatus(errno, fmt::format("chown {}", state_dir));
   }
@@ -183,6 +203,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   for (const std::string& argument : config.arguments) record.command += " " + Printable(argument, 256);
   record.volumes_path = config.volumes_path;
 
+  instance->TellUser(OtherUser(prepared.spec.user));
   ProcessSpec spec = std::move(prepared.spec);
   spec.stdout_fd = output.get();
   spec.stderr_fd = output.get();
@@ -192,6 +213,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   absl::StatusOr<std::unique_ptr<Process>> process =
       co_await Process::Launch(context.executor, std::move(spec), deadline);
   if (!process.ok()) {
+    instance->TellUser(std::nullopt);
     co_await instance->RemoveRecord();
     co_await instance->place_->Release();
     co_return process.status();
@@ -246,6 +268,7 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
         BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
                                   co_await context.placer->Find(GroupOf(known), /*lives=*/true));
         instance->process_ = *std::move(process);
+        if (const auto user = UserOf(pid); user.ok() && *user != geteuid()) instance->TellUser(*user);
         context.logs.SetPid(known.plugin_id, pid);
         Recovered recovered;
         recovered.instance = std::move(instance);
@@ -292,7 +315,62 @@ Awaitable<void> PluginInstance::WatchExit(InstanceSinks sinks) {
 }
 
 Awaitable<void> PluginInstance::WatchSocket(InstanceSinks sinks) {
-  sinks.on_socket(co_await WaitForSocket(record_.socket_path));
+  std::string told;
+  while (true) {
+    absl::StatusOr<ServedSocket> served = co_await WaitForServer(record_.socket_path, {});
+    if (!served.ok()) {
+      sinks.on_socket(served.status());
+      co_return;
+    }
+    std::string foreign = co_await WhyForeign(*std::move(served));
+    if (foreign.empty()) {
+      sinks.on_socket(absl::OkStatus());
+      co_return;
+    }
+    if (foreign != told) {
+      SPDLOG_WARN("plugin {}: {}", record_.plugin_id, foreign);
+      if (sinks.on_foreign_socket) sinks.on_foreign_socket(foreign);
+      told = std::move(foreign);
+    }
+    co_await SleepUntil(Clock::now() + kForeignRetry);
+  }
+}
+
+// The kernel says who called listen(). That is the plugin's main process, or one that belongs to it: a child
+// of a launcher script, say. Others are taken for the plugin
+//   - as root (berthd's own user): a plugin's command may ask a container engine or systemd to run the
+//   server,
+//     which then is in none of its groups; and root needs no socket to deceive us;
+//   - as the plugin's user, where it cannot be known what belongs to the plugin: the listener is in a pid
+//     namespace that we do not see, has ended and left the socket to a child, the queue of connections is
+//     full, or the plugin has no cgroup.
+Awaitable<std::string> PluginInstance::WhyForeign(ServedSocket served) {
+  const bool known = served.connection.valid() && served.pid != 0 && served.start_time != 0;
+  if (!served.connection.valid() || served.pid == pid() || served.uid == geteuid()) co_return std::string();
+  const auto user = UserOf(pid());
+  const bool plugins_user = user.ok() && *user == served.uid;
+  if (plugins_user && (!known || !place_->has_group())) co_return std::string();
+  if (known) {
+    TreeQuery query{
+        .main = record_.process.pid, .main_start_time = record_.process.start_time, .members = {}};
+    if (place_->has_group()) query.members = place_->Members().value_or(std::vector<pid_t>());
+    auto find = [query] { return FindTree(query); };
+    const absl::StatusOr<std::vector<TreeProcess>> tree =
+        co_await RunBlocking(fmt::format("find the processes of plugin {}", record_.plugin_id),
+                             std::move(find), Clock::now() + kProcessesReadWithin);
+    if (!tree.ok() && plugins_user) co_return std::string();
+    const auto serves = [&served](const TreeProcess& each) {
+      return each.pid() == served.pid && each.start_time() == served.start_time;
+    };
+    if (tree.ok() && std::ranges::any_of(*tree, serves)) co_return std::string();
+  }
+  co_return fmt::format(
+      "its socket {} is served by process {} of uid {}, which is not one of the plugin's: it is not used",
+      record_.socket_path, served.pid, served.uid);
+}
+
+void PluginInstance::TellUser(std::optional<uid_t> user) const {
+  if (context_.on_user) context_.on_user(record_.socket_path, user);
 }
 
 std::string PluginInstance::placement() const { return place_->describe(); }
@@ -407,6 +485,7 @@ Awaitable<InstanceEnd> PluginInstance::End(ExitStatus exit, TreeOccasion occasio
   end.last_output = co_await context_.logs.LastLines(record_.plugin_id, record_.output_position,
                                                      Clock::now() + kLastLinesWithin);
   context_.logs.SetPid(record_.plugin_id, 0);
+  TellUser(std::nullopt);
   co_await place_->Release();
   co_await RemoveRecord();
   process_.reset();

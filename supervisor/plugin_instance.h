@@ -26,6 +26,7 @@
 #include "supervisor/places/plugin_place.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/run_record.h"
+#include "supervisor/served_socket.h"
 
 namespace berth {
 
@@ -36,13 +37,19 @@ struct InstanceContext {
   std::unique_ptr<PluginPlacer> placer;
   PluginLogs& logs;
   RecentSecrets& secrets;
+  // Called with the user of a plugin's process, known by its socket, before it can call anybody; unset: it
+  // has ended, or runs as berthd's own user. Not when berthd ends and the plugin runs on. May be empty.
+  std::function<void(const std::string& socket_path, std::optional<uid_t> user)> on_user;
 };
 
-// Called on the loop from a task of the instance: not to end it from there. Each at most once.
+// Called on the loop from a task of the instance: not to end it from there. Each at most once, unless it says
+// otherwise.
 struct InstanceSinks {
   std::function<void(ExitStatus)> on_exit;
-  // OK: something accepts connections. Else it cannot be waited for, and why.
+  // OK: the plugin accepts connections. Else it cannot be waited for, and why.
   std::function<void(absl::Status)> on_socket;
+  // Before that, and more than once: somebody else serves the socket, which is not used. May be empty.
+  std::function<void(const std::string& why)> on_foreign_socket;
 };
 
 // All that can be known of an end.
@@ -126,6 +133,9 @@ class PluginInstance {
 
   Awaitable<void> WatchExit(InstanceSinks sinks);
   Awaitable<void> WatchSocket(InstanceSinks sinks);
+  // Why the socket is not the plugin's own; empty: it is, as far as that can be known.
+  Awaitable<std::string> WhyForeign(ServedSocket served);
+  void TellUser(std::optional<uid_t> user) const;
   Awaitable<void> RecordExecuted();
   Awaitable<void> WriteNotes();
   Awaitable<absl::Status> WriteRecord();

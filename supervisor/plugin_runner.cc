@@ -306,6 +306,7 @@ void PluginRunner::ShowIncarnation(std::unique_ptr<PluginInstance> instance, uin
   snapshot_.health = PluginHealth{};
   snapshot_.incarnation = number;
   refused_.clear();
+  foreign_ = false;
 }
 
 void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
@@ -321,11 +322,18 @@ void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
     if (answered.ok()) {
       Post(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered},
                    .incarnation = number});
+      if (std::exchange(foreign_, false)) note_.clear();
       return;
     }
     // The start timeout ends this incarnation; it is enough to say why.
     note_ = fmt::format("its socket cannot be waited for: {}", MessageOf(answered));
     SPDLOG_ERROR("plugin {}: {}", id_, note_);
+    Publish();
+  };
+  sinks.on_foreign_socket = [this](const std::string& why) {
+    note_ = why;
+    foreign_ = true;
+    Tell("plugin.foreign_socket", why);
     Publish();
   };
   instance_->Watch(std::move(sinks));

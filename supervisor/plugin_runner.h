@@ -6,7 +6,7 @@
 //
 //   <state_dir>/plugins/<id>/       BERTH_PLUGIN_DIR, the plugin's own
 //   <state_dir>/swaps/<id>.toml     SwapState, while a swap overrides the file
-//   <runtime_dir>/plugins/<id>/     0750
+//   <runtime_dir>/plugins/<id>/     0700; with `user =` that user's too (plugin_socket.h)
 //       csi.sock, csi-next.sock     the plugin's
 //       run.toml, run-next.toml     RunRecord, while it runs
 #pragma once
@@ -206,6 +206,7 @@ class PluginRunner final : public PluginOwner {
   PluginSnapshot snapshot_;  // as in the registry
   std::string note_;         // shown beside the reason: what is odd about this incarnation
   std::string refused_;      // why its facts were refused
+  bool foreign_ = false;     // note_ says that somebody else serves its socket
 
   std::shared_ptr<RunRecordFile> first_record_;
   std::shared_ptr<RunRecordFile> second_record_;

@@ -66,6 +66,11 @@ Awaitable<void> PluginRunner::BeginBeside(bool force) {
     }
     Post(std::move(message));
   };
+  sinks.on_foreign_socket = [this, number](const std::string& why) {
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kRefused}, .incarnation = number};
+    message.event.text = why;
+    Post(std::move(message));
+  };
   aside_->instance->Watch(std::move(sinks));
 }
 

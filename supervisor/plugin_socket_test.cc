@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/temp_dir.h"
 #include "base/unique_fd.h"
+#include "supervisor/served_socket.h"
 
 namespace berth {
 namespace {
@@ -35,8 +36,10 @@ class PluginSocketTest : public ::testing::Test {
     return fd;
   }
 
-  std::future<absl::Status> Watch() {
-    return asio::co_spawn(loop_, WaitForSocket(socket_), asio::use_future);
+  std::future<absl::Status> Watch() { return asio::co_spawn(loop_, Served(socket_), asio::use_future); }
+  static Awaitable<absl::Status> Served(std::string path) {
+    const auto served = co_await WaitForServer(std::move(path), {});
+    co_return served.status();
   }
   // Lets the loop run until `result` is there, or for `bound`.
   bool Answered(std::future<absl::Status>& result, Duration bound) {
@@ -58,7 +61,20 @@ TEST_F(PluginSocketTest, DirectoryIsMadeForRootAlone) {
   ASSERT_TRUE(PrepareSocket(socket_).ok());
   struct stat info{};
   ASSERT_EQ(stat(dir_.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0750U);
+  EXPECT_EQ(info.st_mode & 07777, 0700U);
+}
+
+// Whatever an older berthd, or the file with another user in it, made of the directory.
+TEST_F(PluginSocketTest, DirectoryBecomesRootsAloneAgain) {
+  ASSERT_TRUE(MakeDirectories(dir_, 01770).ok());
+  ASSERT_EQ(PrepareSocket(socket_, 64'998), absl::OkStatus());
+  struct stat info{};
+  ASSERT_EQ(stat(dir_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, geteuid());
+  EXPECT_EQ(info.st_mode & 01007, 01000U) << "what berthd writes there stays; others have no rights";
+  ASSERT_EQ(PrepareSocket(socket_), absl::OkStatus());
+  ASSERT_EQ(stat(dir_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0700U);
 }
 
 TEST_F(PluginSocketTest, StaleSocketIsRemoved) {

@@ -47,7 +47,10 @@ Answer Connect(const std::string& path, ServedSocket* served) {
   }
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) served->pid = peer.pid;
+  if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
+    served->pid = peer.pid;
+    served->uid = peer.uid;
+  }
   if (const auto server = IdentifyProcess(served->pid); server.ok()) served->start_time = server->start_time;
   served->connection = std::move(fd);
   return Answer::kAccepted;

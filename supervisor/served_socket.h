@@ -21,6 +21,7 @@ namespace berth {
 struct ServedSocket {
   UniqueFd connection;      // not valid where it listens, but its queue is full
   pid_t pid = 0;            // of who called listen(); 0: not visible from here
+  uid_t uid = 0;            // likewise, as it was then
   uint64_t start_time = 0;  // of that process (/proc/pid/stat); 0: it has ended, or is about to
 
   // One that is on its way out may still take a connection, which then ends at once: no other than before.

@@ -78,6 +78,8 @@ struct SupervisorOptions {
   std::function<absl::Status()> may_go_forward;
   // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
   std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
+  // InstanceContext::on_user (plugin_instance.h). Set by main (the tree of volumes is opened to these users).
+  std::function<void(const std::string& socket_path, std::optional<uid_t> user)> on_user = {};
   // Set by main (the mounter knows). Unset: every plugin is taken to see the tree.
   TreeCheck check_tree = {};
   // What the CSI client and the launch know of secrets; outlives the Supervisor. Null: one of its own.

@@ -92,6 +92,8 @@ class Node {
           if (!busy_ && busy_incarnation_ != number) return std::nullopt;
           return Soon();
         },
+        .on_user = [this](const std::string& socket,
+                          std::optional<uid_t> user) { users_.emplace_back(socket, user); },
     };
     supervisor_ = std::make_unique<Supervisor>(loop_.get_executor(), std::move(options), prober_, events_);
     prober_.supervisor_ = supervisor_.get();
@@ -203,6 +205,8 @@ class Node {
   FakeProber prober_;
   TaskScope scope_;
   std::vector<std::string> held_by_;
+  // What was told of plugins' users, by their sockets.
+  std::vector<std::pair<std::string, std::optional<uid_t>>> users_;
   bool busy_ = false;
   uint64_t busy_incarnation_ = 0;
   std::unique_ptr<Supervisor> supervisor_;

@@ -5,6 +5,7 @@
 //   --never-listen  bind the socket, but do not listen
 //   --no-socket     do not even bind
 //   --ignore-term   ignore SIGTERM
+//   --serve-once FILE  wait until FILE is there, and then take the place of whatever socket is there
 //   --say TEXT      write TEXT to standard output
 //   --print-environment
 //
@@ -45,6 +46,7 @@ void WriteFile(const std::string& path, const std::string& content) {
 int main(int argc, char** argv) {
   bool never_listen = false;
   bool no_socket = false;
+  std::string serve_once;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const char* value = i + 1 < argc ? argv[i + 1] : "";
@@ -53,6 +55,7 @@ int main(int argc, char** argv) {
       return atoi(value);
     }
     if (argument == "--say") puts(value);
+    if (argument == "--serve-once") serve_once = value;
     if (argument == "--never-listen") never_listen = true;
     if (argument == "--no-socket") no_socket = true;
     if (argument == "--ignore-term") signal(SIGTERM, SIG_IGN);
@@ -74,6 +77,10 @@ int main(int argc, char** argv) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   strncpy(address.sun_path, endpoint + 7, sizeof address.sun_path - 1);
+  if (!serve_once.empty()) {
+    while (access(serve_once.c_str(), F_OK) != 0) usleep(1000);
+    unlink(endpoint + 7);
+  }
   if (!no_socket) {
     if (bind(server, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return Fail("bind");
     if (!never_listen) {
