@@ -107,9 +107,7 @@ absl::Status JournalDatabase::Error(int code, std::string_view what) const {
   switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return absl::FailedPreconditionError(fmt::format(
-          "journal {}: in use by another process: is another berthd running on this state directory?",
-          options_.path));
+      return JournalInUse(options_.path);
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return absl::DataLossError(message);

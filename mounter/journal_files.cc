@@ -1,5 +1,6 @@
 #include "mounter/journal_files.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -42,6 +43,23 @@ off_t SizeOf(const std::string& path) {
 }
 
 }  // namespace
+
+absl::StatusOr<UniqueFd> LockJournal(const std::string& path) {
+  const std::string name = path + ".lock";
+  UniqueFd file(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return ErrnoStatus(errno, fmt::format("open {}", name));
+  struct flock whole{};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (fcntl(file.get(), F_SETLK, &whole) == 0) return file;
+  if (errno == EACCES || errno == EAGAIN) return JournalInUse(path);
+  return ErrnoStatus(errno, fmt::format("lock {}", name));
+}
+
+absl::Status JournalInUse(const std::string& path) {
+  return absl::FailedPreconditionError(fmt::format(
+      "journal {}: in use by another process: is another berthd running on this state directory?", path));
+}
 
 absl::StatusOr<std::string> SetJournalAside(const std::string& path) {
   const std::time_t now = std::time(nullptr);

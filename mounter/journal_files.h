@@ -1,6 +1,6 @@
 // The journal's file as a whole: set aside when it is damaged, replaced when it cannot be trusted any more.
 //
-// Blocks on the local disk. Used by JournalWriter alone, while it has the file closed.
+// Blocks on the local disk. Used by JournalWriter alone, under the lock, while it has the file closed.
 #pragma once
 
 #include <absl/status/status.h>
@@ -9,7 +9,17 @@
 #include <cstdint>
 #include <string>
 
+#include "base/unique_fd.h"
+
 namespace berth {
+
+// Locks the journal `path` and everything beside it that this header names, for as long as what it returns is
+// open: by the file <path>.lock (mode 0600), which stays. FAILED_PRECONDITION: another process has it. The
+// lock is a process's own (fcntl(2)): a child does not inherit it, and within one process there is to be one.
+[[nodiscard]] absl::StatusOr<UniqueFd> LockJournal(const std::string& path);
+
+// What whoever does not get it is told.
+[[nodiscard]] absl::Status JournalInUse(const std::string& path);
 
 // Renames `path`, with its log and its index, to path.corrupt-<UTC time>, durably; nothing is deleted.
 // Returns the file's new name.

@@ -86,7 +86,7 @@ TEST_F(JournalTest, WhatRemainsIsWrittenWithTheRowOrNotAtAll) {
 TEST_F(JournalTest, IsReadableByRootAlone) {
   const auto journal = Open();
   EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
-  for (const char* suffix : {"", "-wal"}) {
+  for (const char* suffix : {"", "-wal", ".lock"}) {
     struct stat info{};
     ASSERT_EQ(stat((path_ + suffix).c_str(), &info), 0) << suffix;
     EXPECT_EQ(info.st_mode & 07777, 0600U) << suffix;
@@ -217,6 +217,38 @@ TEST_F(JournalTest, AnotherProcessIsRefusedToo) {
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+  close(go[0]);
+  close(go[1]);
+}
+
+// While the first berthd writes its journal anew, its file is closed for a moment, and the next one is there.
+TEST_F(JournalTest, AnotherProcessFinishesNoReplacementOfARunningBerthd) {
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    LoopRunner loop;
+    const auto second = Journal::Open(loop.executor(), {.path = path_});
+    _exit(second.status().code() == absl::StatusCode::kFailedPrecondition ? 0 : 1);
+  }
+  {
+    const auto journal = Open();
+    ASSERT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
+    std::filesystem::copy_file(path_, path_ + ".next");
+    const std::string before = Bytes(path_ + "-wal");
+    EXPECT_FALSE(before.empty());
+    EXPECT_EQ(write(go[1], "x", 1), 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(std::filesystem::exists(path_ + ".next"));
+    ASSERT_TRUE(std::filesystem::exists(path_ + "-wal"));
+    EXPECT_TRUE(Bytes(path_ + "-wal") == before) << "the log of the running berthd was changed";
+    ASSERT_EQ(unlink((path_ + ".next").c_str()), 0);
+  }
+  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "one")));
   close(go[0]);
   close(go[1]);
 }

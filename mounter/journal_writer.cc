@@ -24,6 +24,8 @@ absl::Status JournalWriter::OpenDatabase() {
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Open(JournalDatabase::Options options) {
   std::unique_ptr<JournalWriter> writer(new JournalWriter(std::move(options)));
   const std::string& path = writer->options_.path;
+  // SQLite locks the journal's file, but not what takes its place.
+  BERTH_ASSIGN_OR_RETURN(writer->lock_, LockJournal(path));
   BERTH_RETURN_IF_ERROR(FinishReplacement(path));
   absl::Status status = JournalWasEmptied(path)
                             ? absl::DataLossError(fmt::format("journal {}: empty, but for its log", path))

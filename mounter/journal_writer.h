@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "mounter/journal_database.h"
 
 namespace berth {
@@ -30,7 +31,8 @@ using JournalBatch = std::vector<std::shared_ptr<JournalWrite>>;
 
 class JournalWriter {
  public:
-  // Sets a damaged file aside. Errors: JournalDatabase::Open, but for its DATA_LOSS.
+  // Locks the journal, finishes what a crash cut short, and sets a damaged file aside. Errors:
+  // JournalDatabase::Open, but for its DATA_LOSS; FAILED_PRECONDITION changes nothing.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalWriter>> Open(JournalDatabase::Options options);
 
   // What is on the disk: every row that was acknowledged.
@@ -55,6 +57,7 @@ class JournalWriter {
   [[nodiscard]] absl::Status RefusesNewWork();
 
   JournalDatabase::Options options_;
+  UniqueFd lock_;  // LockJournal, until the database is closed
   std::unique_ptr<JournalDatabase> database_;
   JournalContents contents_;
   std::string set_aside_;
