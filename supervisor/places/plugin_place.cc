@@ -228,7 +228,8 @@ class CgroupPlacer : public PlacerBase {
     for (int tries = 0; number <= place_internal::kPlacesOfOne && tries < kTries;) {
       const std::string path =
           fmt::format("{}/{}", directory_, place_internal::DirectoryName(plugin_id, number));
-      if (mkdir(path.c_str(), 0755) != 0) {
+      // Others do not open it: they would lock it.
+      if (mkdir(path.c_str(), 0711) != 0) {
         failure = ErrnoStatus(errno, fmt::format("mkdir {}", path));
         if (errno == EEXIST) {
           // Always a new one, whose counters begin at nothing; what is in use keeps its own.

@@ -3,17 +3,20 @@
 // (tests/machine).
 #include "supervisor/places/plugin_place.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "base/testing.h"
+#include "base/testing/as_user.h"
 #include "supervisor/places/plugin_place_kinds.h"
 #include "supervisor/places/testing/gated_child.h"
 
@@ -91,6 +94,18 @@ TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
   RunOn(loop_, place->Release());
   EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
   EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "there is nobody left in what is no more";
+}
+
+// A directory that somebody has locked is taken for one in which a plugin is about to be launched.
+TEST_F(PluginPlaceTest, OtherUsersCannotOpenItToLockIt) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
+  const auto place = Prepare("a");
+  const auto opens = [this] {
+    return open(Path("a").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0 ? 0 : errno;
+  };
+  EXPECT_EQ(As(64'998, 64'998, opens), EACCES);
+  EXPECT_EQ(As(0, 0, opens), 0);
+  RunOn(loop_, place->Release());
 }
 
 TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
