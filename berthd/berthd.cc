@@ -107,6 +107,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
+  OpenTree();
   BERTH_CO_ASSIGN_OR_RETURN(const uint64_t reserved_end, co_await ReserveEventNumbers(*mounter_, events_));
   background_.Spawn("event numbers", KeepEventNumbersReserved(*mounter_, events_, reserved_end));
 
@@ -119,6 +120,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .may_go_forward = [this] { return mounter_->MayGoForward(); },
       .busy_until = [this](const std::string& id,
                            uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
+      .on_user = [this](const std::string& socket, std::optional<uid_t> user) { OnPluginUser(socket, user); },
       .check_tree = [this](pid_t process, std::string path) { return CheckTree(process, std::move(path)); },
       .secrets = &secrets_,
   };
@@ -145,6 +147,21 @@ Awaitable<absl::Status> Berthd::RestoreState() {
     SPDLOG_ERROR("declared volumes: {}", MessageOf(begun));
   }
   co_return absl::OkStatus();
+}
+
+void Berthd::OpenTree() {
+  tree_access_.emplace(VolumePaths::TreeIn(config_.state_dir));
+  const absl::Status opened = tree_access_->SetNamed(config_.volumes.traverse);
+  if (opened.ok()) return;
+  SPDLOG_ERROR("volumes.traverse: {}", MessageOf(opened));
+  start_problems_.push_back(fmt::format("volumes.traverse: {}", MessageOf(opened)));
+  bridge_.SetSettingsProblems(start_problems_);
+}
+
+void Berthd::OnPluginUser(const std::string& socket, std::optional<uid_t> user) {
+  const absl::Status set = tree_access_->SetPlugin(socket, user);
+  // Its calls say so where it matters: it may have the capability to pass.
+  if (!set.ok()) SPDLOG_ERROR("the plugin at {} may not pass through the tree: {}", socket, MessageOf(set));
 }
 
 Awaitable<std::string> Berthd::CheckTree(pid_t process, std::string volumes_path) {
@@ -249,7 +266,11 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   server_->SetPolicy(std::move(settings->policy));
   api_->SetRuntimes(settings->config.runtimes);
   config_.volumes.shutdown_timeout = settings->config.volumes.shutdown_timeout;
-  co_return NeedsRestart(config_, settings->config);
+  std::vector<std::string> problems = NeedsRestart(config_, settings->config);
+  config_.volumes.traverse = std::move(settings->config.volumes.traverse);
+  const absl::Status opened = tree_access_->SetNamed(config_.volumes.traverse);
+  if (!opened.ok()) problems.push_back(fmt::format("volumes.traverse: {}", MessageOf(opened)));
+  co_return problems;
 }
 
 Awaitable<absl::StatusOr<v1::TokenAnswer>> Berthd::AskForTokens(v1::TokenAsk ask, TimePoint deadline) {

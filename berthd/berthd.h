@@ -6,6 +6,7 @@
 #include <absl/status/status.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "csi/recent_secrets.h"
 #include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
+#include "mounter/tree_access.h"
 #include "rpc/controller_access.h"
 #include "rpc/node_api.h"
 #include "rpc/node_server.h"
@@ -55,6 +57,11 @@ class Berthd {
   [[nodiscard]] Awaitable<absl::Status> Serve();
   // Releases the declared volumes; what has not left by `deadline` is reported.
   [[nodiscard]] Awaitable<void> ReleaseDeclared(TimePoint deadline);
+  // Lets those through the tree of volumes whom berthd.toml names. What fails is a problem for as long as
+  // this berthd runs.
+  void OpenTree();
+  // SupervisorOptions::on_user.
+  void OnPluginUser(const std::string& socket, std::optional<uid_t> user);
   // Whether the host sees what is mounted here.
   [[nodiscard]] Awaitable<absl::Status> CheckMounts();
   // TreeCheck (supervisor/supervisor.h).
@@ -75,6 +82,7 @@ class Berthd {
   PluginBridge bridge_;
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;
+  std::optional<TreeAccess> tree_access_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<ControllerAccess> access_;
   std::unique_ptr<DeclaredVolumes> declared_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "spec/permission_text.h"
 #include "supervisor/duration_text.h"
 #include "supervisor/value_reader.h"
 
@@ -15,10 +16,45 @@ namespace {
 
 constexpr size_t kNodeIdLimit = 192;       // CSI 1.12, NodeGetInfo: a node id holds 256 bytes
 constexpr size_t kRuntimeNameLimit = 256;  // that of berth.v1.RuntimeAbility
+constexpr size_t kMostTraversers = 1000;   // an ACL of the kernel holds about 8,000 entries
 constexpr size_t kSocketPathLimit = sizeof(sockaddr_un{}.sun_path) - 1;
 
 void Take(std::optional<std::string> given, std::string* setting) {
   if (given.has_value()) *setting = *std::move(given);
+}
+
+// "user:NAME", "group:GID": whom it names.
+absl::StatusOr<AclEntry> ReadTraverser(const std::string& text) {
+  constexpr std::string_view kUser = "user:";
+  constexpr std::string_view kGroup = "group:";
+  if (text.starts_with(kUser)) {
+    BERTH_ASSIGN_OR_RETURN(const uint32_t id, UserId(text.substr(kUser.size())));
+    return AclEntry{.kind = AclEntry::Kind::kUser, .id = id};
+  }
+  if (text.starts_with(kGroup)) {
+    BERTH_ASSIGN_OR_RETURN(const uint32_t id, GroupId(text.substr(kGroup.size())));
+    return AclEntry{.kind = AclEntry::Kind::kGroup, .id = id};
+  }
+  return absl::InvalidArgumentError("must be user:NAME, user:UID, group:NAME or group:GID");
+}
+
+void ReadTraverse(const toml::table& table, ValueReader& reader, std::set<AclEntry>* traverse) {
+  const auto texts = reader.Strings(table, "volumes.", "traverse");
+  if (!texts.has_value()) return;
+  const toml::array& array = *table.get_as<toml::array>("traverse");
+  if (texts->size() > kMostTraversers) {
+    reader.Mistake(array, "volumes.traverse", fmt::format("has more than {} entries", kMostTraversers));
+    return;
+  }
+  for (size_t i = 0; i < texts->size(); ++i) {
+    const auto entry = ReadTraverser(texts->at(i));
+    if (entry.ok()) {
+      traverse->insert(*entry);
+    } else {
+      reader.Mistake(array[i], "volumes.traverse",
+                     fmt::format("\"{}\": {}", Printable(texts->at(i), 64), MessageOf(entry.status())));
+    }
+  }
 }
 
 void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* volumes) {
@@ -26,7 +62,8 @@ void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* 
   constexpr uint64_t kMostCalls = 1024;
   constexpr auto kShortest = std::chrono::seconds(1);
   reader.CheckKeys(table, kPrefix,
-                   {"health_interval", "rpc_timeout", "calls_per_plugin", "shutdown_timeout"});
+                   {"health_interval", "rpc_timeout", "calls_per_plugin", "shutdown_timeout", "traverse"});
+  ReadTraverse(table, reader, &volumes->traverse);
   reader.ReadDuration(table, kPrefix, "health_interval", &volumes->health_interval,
                       ValueReader::Zero::kAllowed);
   reader.ReadDuration(table, kPrefix, "rpc_timeout", &volumes->rpc_timeout);

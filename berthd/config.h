@@ -1,17 +1,20 @@
 // berthd's settings: the command line over /etc/berth/berthd.toml over defaults.
 //
-// Plain values; read at start, and again at a reload. Mistakes are INVALID_ARGUMENT, all of a file's at once,
-// with file, line and key.
+// Plain values; read at start, and again at a reload. Names of users and groups are looked up, which may ask
+// a network: not on the loop, but at start. Mistakes are INVALID_ARGUMENT, all of a file's at once, with
+// file, line and key.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/acl.h"
 #include "base/clock.h"
 #include "mounter/mounter.h"
 #include "rpc/access.h"
@@ -29,6 +32,8 @@ struct VolumeSettings {
   uint64_t calls_per_plugin = 32;
   // When the machine is shut down: how long the release of the declared volumes may delay it.
   Duration shutdown_timeout = std::chrono::minutes(1);
+  // Who may go through the tree of volumes besides root and plugins (mounter/tree_access.h).
+  std::set<AclEntry> traverse;
 
   bool operator==(const VolumeSettings&) const = default;
 };

@@ -1,7 +1,9 @@
 #include "berthd/config.h"
 
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 
 #include <fstream>
 
@@ -12,6 +14,9 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Optional;
+
+AclEntry User(uint32_t id) { return {.kind = AclEntry::Kind::kUser, .id = id}; }
+AclEntry Group(uint32_t id) { return {.kind = AclEntry::Kind::kGroup, .id = id}; }
 
 TEST(BerthdConfigTest, AnEmptyFileIsTheDefaults) {
   const auto config = ParseBerthdConfig("berthd.toml", "");
@@ -35,6 +40,7 @@ health_interval = "0s"
 rpc_timeout = "10m"
 calls_per_plugin = 4
 shutdown_timeout = "20s"
+traverse = ["user:nobody", "user:1234", "group:daemon", "group:1234"]
 )");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->node_id, "n1");
@@ -47,7 +53,9 @@ shutdown_timeout = "20s"
   EXPECT_EQ(config->volumes, (VolumeSettings{.health_interval = Duration::zero(),
                                              .rpc_timeout = std::chrono::minutes(10),
                                              .calls_per_plugin = 4,
-                                             .shutdown_timeout = std::chrono::seconds(20)}));
+                                             .shutdown_timeout = std::chrono::seconds(20),
+                                             .traverse = {User(getpwnam("nobody")->pw_uid), User(1234),
+                                                          Group(getgrnam("daemon")->gr_gid), Group(1234)}}));
 }
 
 TEST(BerthdConfigTest, RuntimesSayWhatTheyCanUseAndElseEverything) {
@@ -110,6 +118,25 @@ TEST(BerthdConfigTest, VolumesSettingsAreChecked) {
   EXPECT_THAT(
       std::string(ParseBerthdConfig("b.toml", "[volumes]\nrpc_timeout = \"999ms\"").status().message()),
       HasSubstr("b.toml:2: volumes.rpc_timeout: must be at least 1s"));
+}
+
+TEST(BerthdConfigTest, WhoeverIsNamedToPassThroughTheTreeIsKnownHere) {
+  const auto config = ParseBerthdConfig("b.toml",
+                                        "[volumes]\n"
+                                        "traverse = [\"user:no-such-user\",\n"
+                                        "  \"group:no-such-group\",\n"
+                                        "  \"nobody\", \"*\",\n"
+                                        "  \"user:-1\", \"group:\"]\n");
+  EXPECT_THAT(std::string(config.status().message()),
+              AllOf(HasSubstr("b.toml:2: volumes.traverse: \"user:no-such-user\": there is no user"),
+                    HasSubstr("b.toml:3: volumes.traverse: \"group:no-such-group\": there is no group"),
+                    HasSubstr("b.toml:4: volumes.traverse: \"nobody\": must be user:NAME"),
+                    HasSubstr("b.toml:4: volumes.traverse: \"*\": must be user:NAME"),
+                    HasSubstr("b.toml:5: volumes.traverse: \"user:-1\""),
+                    HasSubstr("b.toml:5: volumes.traverse: \"group:\"")));
+  EXPECT_THAT(
+      std::string(ParseBerthdConfig("b.toml", "[volumes]\ntraverse = \"user:nobody\"").status().message()),
+      HasSubstr("b.toml:2: volumes.traverse"));
 }
 
 TEST(BerthdConfigTest, TheSchedulerIsRead) {

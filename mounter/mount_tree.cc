@@ -46,7 +46,7 @@ absl::Status MountTmpfs(const std::string& directory) {
   const UniqueFd context(fsopen("tmpfs", FSOPEN_CLOEXEC));
   if (!context.valid()) return failed();
   const std::pair<const char*, const char*> options[] = {
-      {"source", kTreeSource}, {"size", kSize}, {"nr_inodes", kInodes}, {"mode", "0711"}};
+      {"source", kTreeSource}, {"size", kSize}, {"nr_inodes", kInodes}, {"mode", "0700"}};
   for (const auto& [key, value] : options) {
     if (fsconfig(context.get(), FSCONFIG_SET_STRING, key, value, 0) != 0) return failed();
   }
@@ -63,6 +63,18 @@ absl::Status MountTmpfs(const std::string& directory) {
 
 UniqueFd OpenDirectory(int at, const std::string& path) {
   return UniqueFd(openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// A tree that an earlier berthd mounted had mode 0711. One that it closed keeps its ACL, so that plugins that
+// run on are not shut out meanwhile.
+absl::Status CloseToOthers(const std::string& directory) {
+  const UniqueFd top = OpenDirectory(AT_FDCWD, directory);
+  struct stat info{};
+  if (!top.valid() || fstat(top.get(), &info) != 0)
+    return ErrnoStatus(errno, fmt::format("open {}", directory));
+  if ((info.st_mode & S_IRWXO) == 0) return absl::OkStatus();
+  if (fchmod(top.get(), 0700) == 0) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("chmod {}", directory));
 }
 
 // As Berth 0.1 mounted the directory onto itself.
@@ -109,7 +121,7 @@ absl::Status Verify(const std::string& directory) {
 bool IsTree(const Mount& mount) { return mount.fs_type == "tmpfs" && mount.source == kTreeSource; }
 
 absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory) {
-  BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0711));
+  BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
   if (!S_ISDIR(facts.mode)) {
     return absl::FailedPreconditionError(
@@ -136,6 +148,7 @@ absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory) {
     return ErrnoStatus(errno, fmt::format("make {} shared", directory));
   }
   BERTH_RETURN_IF_ERROR(Verify(directory));
+  BERTH_RETURN_IF_ERROR(CloseToOthers(directory));
   return tree;
 }
 

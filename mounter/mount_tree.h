@@ -34,10 +34,10 @@ struct MountTree {
   UniqueFd covered;
 };
 
-// Makes `directory` (mode 0711) if it is missing, mounts a tmpfs there unless it is mounted already, makes
-// that mount shared, and verifies both with the kernel. An empty tree of Berth 0.1 is unmounted first. May be
-// repeated: there is never a second tmpfs. Works in a user namespace too, if the caller has CAP_SYS_ADMIN
-// there.
+// Makes `directory` (mode 0700) if it is missing, mounts a tmpfs there unless it is mounted already, makes
+// that mount shared, verifies both with the kernel, and closes the tree to other users (tree_access.h opens
+// it to some). An empty tree of Berth 0.1 is unmounted first. May be repeated: there is never a second tmpfs.
+// Works in a user namespace too, if the caller has CAP_SYS_ADMIN there.
 [[nodiscard]] absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory);
 
 // Takes the mount away, if it is one that SetUpMountTree made (or Berth 0.1 did); an operator's own disk

@@ -69,7 +69,7 @@ TEST_F(MountTreeTest, IsASharedTmpfsOfItsOwn) {
   EXPECT_TRUE(IsTree(mounts->front())) << mounts->front().source << " " << mounts->front().fs_type;
   struct stat info{};
   ASSERT_EQ(stat(tree_.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode, S_IFDIR | 0711U);
+  EXPECT_EQ(info.st_mode, S_IFDIR | 0700U);
   struct statfs bounds{};
   ASSERT_EQ(statfs(tree_.c_str(), &bounds), 0);
   EXPECT_GE(bounds.f_files, 100'000U) << "10,000 publications, and more";
@@ -81,6 +81,29 @@ TEST_F(MountTreeTest, IsASharedTmpfsOfItsOwn) {
   const UniqueFd null(open(device.c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_TRUE(null.valid()) << strerror(errno);
   ASSERT_EQ(unlink(device.c_str()), 0);
+}
+
+// Mounted by a berthd that let everybody through, with volumes in it.
+TEST_F(MountTreeTest, ATreeOfAnEarlierBerthdIsClosedToOtherUsers) {
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  ASSERT_EQ(chmod(tree_.c_str(), 0711), 0);
+  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  struct stat info{};
+  ASSERT_EQ(stat(tree_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFDIR | 0700U);
+}
+
+TEST_F(MountTreeTest, AnOldTreeThatIsInUseIsClosedToOtherUsers) {
+  MountOldTree();
+  MakeDirectory(tree_ + "/v");
+  ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
+  const auto tree = SetUpMountTree(tree_);
+  ASSERT_EQ(tree.status(), absl::OkStatus());
+  EXPECT_TRUE(tree->old);
+  struct stat info{};
+  ASSERT_EQ(stat(tree_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFDIR | 0700U);
+  ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
 }
 
 TEST_F(MountTreeTest, TheDirectoryBeneathItIsReachedAtEveryStart) {

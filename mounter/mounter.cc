@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <utility>
 
@@ -69,6 +71,9 @@ OldTree TidyUp(const std::string& tree, MountTree mounted, const VolumePaths& pa
                 Describe(leftover));
     found.leftovers.insert(leftover.name);
   }
+  // Files of Berth 0.1's that were left there. (EPERM: it is empty and immutable.)
+  if (fchmod(covered.fd(), 0700) != 0 && errno != EPERM)
+    Warn(ErrnoStatus(errno, fmt::format("chmod {}", tree)));
   if (const absl::Status closed = MakeImmutable(covered.fd()); !closed.ok()) {
     SPDLOG_WARN("{}: while berthd has not started, files can be put into this directory: {}", tree,
                 MessageOf(closed));
