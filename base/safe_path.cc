@@ -13,12 +13,16 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <memory>
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/statmount.h"
 #include "base/status.h"
 
 namespace berth {
@@ -59,6 +63,70 @@ absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const st
   facts.size = info.stx_size;
   facts.mount_id = info.stx_mnt_id;
   return facts;
+}
+
+// File systems of which it is known that statx with AT_STATX_DONT_SYNC waits for no server, lock or device.
+// cifs, gfs2, ocfs2 and 9p, among others, may wait for one all the same.
+bool AnswersFromMemory(std::string_view fs_type) {
+  constexpr std::string_view kTypes[] = {"tmpfs", "devtmpfs", "ext4",   "xfs",      "btrfs",    "fuse",
+                                         "nfs4",  "nfs",      "ext3",   "ext2",     "ceph",     "overlay",
+                                         "f2fs",  "ramfs",    "vfat",   "squashfs", "zfs",      "fuseblk",
+                                         "erofs", "iso9660",  "devpts", "proc",     "sysfs",    "cgroup2",
+                                         "exfat", "ntfs3",    "udf",    "bcachefs", "hugetlbfs"};
+  return std::ranges::find(kTypes, fs_type) != std::end(kTypes);
+}
+
+// Mounts whose file systems are known to be such ones, by their unique numbers modulo the size. A number is
+// never given again, and a mount never changes its type, so nothing here is ever wrong; what is pushed out is
+// asked of the kernel again.
+class KnownMounts {
+ public:
+  [[nodiscard]] bool Contains(uint64_t id) const { return Slot(id).load(std::memory_order_relaxed) == id; }
+  void Add(uint64_t id) const { Slot(id).store(id, std::memory_order_relaxed); }
+
+ private:
+  static std::atomic<uint64_t>& Slot(uint64_t id) {
+    static std::array<std::atomic<uint64_t>, 256> slots{};
+    return slots[id % slots.size()];
+  }
+};
+
+// The mount on which the directory of `path` lies.
+absl::StatusOr<std::optional<uint64_t>> MountOfParent(int directory, const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return MountIdOf(directory, parent.empty() ? "." : parent);
+}
+
+// A mount's root of a file system that may wait is not asked for anything, where that can be helped
+// (Linux 6.12): what the kernel itself knows of it is enough.
+absl::StatusOr<PathFacts> FactsAt(int directory, const std::string& path, const std::string& shown) {
+  const auto id = MountIdOf(directory, path);
+  if (!id.ok()) {
+    const auto error = ErrnoOf(id.status());
+    if (error == ENOENT || error == ENOTDIR) return PathFacts{};
+    return Annotate(id.status(), shown);
+  }
+  const KnownMounts known;
+  if (!id->has_value() || known.Contains(**id)) return Statx(directory, path, shown);
+  const auto type = StatMountType(**id);
+  if (!type.ok() || !type->has_value()) return Statx(directory, path, shown);
+  if (AnswersFromMemory((*type)->fs_type)) {
+    known.Add(**id);
+    return Statx(directory, path, shown);
+  }
+  const auto parent = MountOfParent(directory, path);
+  const bool root = parent.ok() && parent->has_value() && *parent != *id;
+  // Elsewhere in it there is nothing of ours. What is no directory is a device node, if it is a volume at
+  // all: its file system is one of the kernel's own.
+  const UniqueFd opened(openat(directory, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!root || !opened.valid()) return Statx(directory, path, shown);
+  return PathFacts{.exists = true,
+                   .mount_root = true,
+                   .mode = S_IFDIR,
+                   .device = (*type)->device,
+                   .special = 0,
+                   .size = 0,
+                   .mount_id = **id};
 }
 
 }  // namespace
@@ -120,7 +188,7 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
     if (!made && errno != EEXIST) return ErrnoStatus(errno, fmt::format("mkdir {}", shown));
     if (!made) {
       // A symlink, say, that was put there would lead whoever is given this path elsewhere.
-      BERTH_ASSIGN_OR_RETURN(const PathFacts there, Statx(parent.get(), name, shown));
+      BERTH_ASSIGN_OR_RETURN(const PathFacts there, FactsAt(parent.get(), name, shown));
       if (!S_ISDIR(there.mode)) {
         return absl::FailedPreconditionError(fmt::format("{}: not a directory; left as it is", shown));
       }
@@ -180,7 +248,7 @@ absl::StatusOr<PathFacts> SafeRoot::Look(std::string_view relative) const {
     if (error == ENOENT || error == ENOTDIR) return PathFacts{};
     return parent.status();
   }
-  return Statx(parent->first.get(), parent->second, Absolute(relative));
+  return FactsAt(parent->first.get(), parent->second, Absolute(relative));
 }
 
 absl::Status SafeRoot::RemoveEmptyDirectory(std::string_view relative) const {
@@ -195,7 +263,7 @@ absl::Status SafeRoot::RemoveFile(std::string_view relative, bool must_be_empty)
   auto parent = OpenParent(relative);
   if (!parent.ok()) return ErrnoOf(parent.status()) == ENOENT ? absl::OkStatus() : parent.status();
   const auto& [fd, name] = *parent;
-  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, Statx(fd.get(), name, Absolute(relative)));
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, FactsAt(fd.get(), name, Absolute(relative)));
   if (!facts.exists) return absl::OkStatus();
   if (!S_ISREG(facts.mode) || facts.mount_root) {
     return absl::FailedPreconditionError(
@@ -209,6 +277,6 @@ absl::Status SafeRoot::RemoveFile(std::string_view relative, bool must_be_empty)
   return ErrnoStatus(errno, fmt::format("unlink {}", Absolute(relative)));
 }
 
-absl::StatusOr<PathFacts> LookAt(const std::string& path) { return Statx(AT_FDCWD, path, path); }
+absl::StatusOr<PathFacts> LookAt(const std::string& path) { return FactsAt(AT_FDCWD, path, path); }
 
 }  // namespace berth

@@ -11,10 +11,10 @@
 
 #include "base/file.h"
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/mount_table.h"
 #include "mounter/mountinfo.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

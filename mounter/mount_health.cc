@@ -10,9 +10,9 @@
 
 #include "base/blocking.h"
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/mountinfo.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

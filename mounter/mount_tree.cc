@@ -14,11 +14,11 @@
 
 #include "base/file.h"
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mounter/immutable.h"
 #include "mounter/mount_table.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

@@ -22,10 +22,10 @@
 
 #include "base/blocking.h"
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mounter/mountinfo.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/safe_path.h"
+#include "base/statmount.h"
 #include "mounter/mounter_impl.h"
-#include "mounter/statmount.h"
 
 namespace berth {
 namespace {

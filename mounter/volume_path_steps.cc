@@ -6,9 +6,9 @@
 #include <cerrno>
 
 #include "base/blocking.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/mount_unit.h"
-#include "mounter/statmount.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/consumer_watch.h"
 #include "mounter/mount_watch.h"
-#include "mounter/statmount.h"
 #include "mounter/volume_actor.h"
 
 namespace berth {

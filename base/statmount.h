@@ -1,6 +1,5 @@
 // One mount, asked of the kernel by its number: statmount(2), Linux 6.8 and later. Microseconds with any
-// number of mounts, and no file system is touched. For the files of this folder that ask about mounts. Any
-// thread.
+// number of mounts, and no file system is asked anything. Any thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -27,5 +26,19 @@ struct MountFacts {
 // Unset where the kernel does not have the call. NOT_FOUND: there is no such mount (any more) in this mount
 // namespace. `mount_id` is the unique one (PathFacts::mount_id).
 [[nodiscard]] absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id);
+
+// What of it says whether its file system may be asked.
+struct MountType {
+  std::string fs_type;  // without a subtype: "fuse"
+  dev_t device = 0;
+};
+// As StatMount, and quicker.
+[[nodiscard]] absl::StatusOr<std::optional<MountType>> StatMountType(uint64_t mount_id);
+
+// The unique number of the mount at `path`, or on which it lies (openat(2) says what `directory` is; a
+// symlink at its end is not followed, nothing is mounted on the way), Linux 6.12 and later. No file system is
+// asked, and none is kept from being unmounted. Unset where the kernel does not have the call. ErrnoOf
+// ENOENT, ENOTDIR: nothing is there.
+[[nodiscard]] absl::StatusOr<std::optional<uint64_t>> MountIdOf(int directory, const std::string& path);
 
 }  // namespace berth
