@@ -330,8 +330,8 @@ struct MountHelper::State {
   std::optional<Condition> ended;
 };
 
-MountHelper::MountHelper(std::string executable, TaskScope& reaper)
-    : state_(std::make_shared<State>(std::move(executable), reaper)) {}
+MountHelper::MountHelper(std::string executable, TaskScope& reaper, std::string locks)
+    : state_(std::make_shared<State>(std::move(executable), reaper)), locks_(std::move(locks)) {}
 MountHelper::~MountHelper() = default;
 
 std::vector<StuckHelper> MountHelper::stuck() const {
@@ -393,7 +393,7 @@ Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
 
 Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string what,
                                                         std::vector<std::string> arguments,
-                                                        TimePoint deadline) {
+                                                        TimePoint deadline, std::string* unfinished) {
   const std::shared_ptr<State> state = state_;
   const auto executor = co_await asio::this_coro::executor;
   if (state->reaper.cancelled()) co_return absl::CancelledError(what + ": shutting down");
@@ -426,7 +426,10 @@ Awaitable<absl::StatusOr<std::string>> MountHelper::Run(Kind kind, std::string w
   state->reaper.Spawn("reap " + what, State::Reap(running));
   const State::LeaveBehind leave_behind(*running);
   auto done = [running] { return running->exit.has_value(); };
-  if (!co_await state->ended->WaitUntil(std::move(done), deadline)) co_return State::Overdue(*running->place);
+  if (!co_await state->ended->WaitUntil(std::move(done), deadline)) {
+    if (unfinished != nullptr) *unfinished = ReadOutput(*output);
+    co_return State::Overdue(*running->place);
+  }
 
   std::string said = ReadOutput(*output);
   const ExitStatus exit = *running->exit;
@@ -581,7 +584,7 @@ std::string AtPath(const std::string& path) { return "the mount at " + Printable
 
 Awaitable<absl::StatusOr<PathMount>> MountHelper::MountPath(std::string source, PublishedPath path,
                                                             bool readonly, TimePoint deadline) {
-  std::vector<std::string> arguments{"mount-path", fmt::format("{}", getpid()), source, path.path};
+  std::vector<std::string> arguments{"mount-path", fmt::format("{}", getpid()), source, path.path, locks_};
   if (readonly) arguments.emplace_back("--readonly");
   if (path.suid) arguments.emplace_back("--suid");
   if (path.dev) arguments.emplace_back("--dev");
@@ -593,7 +596,7 @@ Awaitable<absl::StatusOr<PathMount>> MountHelper::MountPath(std::string source, 
 Awaitable<absl::Status> MountHelper::UnmountPath(std::string path, uint64_t mount_id,
                                                  std::vector<std::string> sources, bool lazy,
                                                  TimePoint deadline) {
-  std::vector<std::string> arguments{"unmount-path", path, fmt::format("{}", mount_id)};
+  std::vector<std::string> arguments{"unmount-path", path, locks_, fmt::format("{}", mount_id)};
   if (lazy) arguments.emplace_back("--lazy");
   arguments.insert(arguments.end(), sources.begin(), sources.end());
   const auto output = co_await Run(Kind::kStep, AtPath(path), std::move(arguments), deadline);
@@ -663,6 +666,34 @@ Awaitable<absl::StatusOr<std::vector<pid_t>>> MountHelper::Users(std::vector<uin
     if (const auto pid = NumberAt(text.substr(kLead.size()))) pids.push_back(*pid);
   }
   co_return pids;
+}
+
+Awaitable<absl::Status> MountHelper::MappedFiles(std::vector<pid_t> processes,
+                                                 std::vector<std::string> directories, TimePoint deadline,
+                                                 std::vector<MappedFile>* found) {
+  std::vector<std::string> arguments{"mapped"};
+  for (const std::string& directory : directories) {
+    arguments.emplace_back("--beneath");
+    arguments.push_back(directory);
+  }
+  for (const pid_t process : processes) arguments.push_back(fmt::format("{}", process));
+  // One at a time, whichever processes these are: one that hangs would hang again.
+  std::string said;
+  auto output =
+      co_await Run(Kind::kRead, "read what processes have mapped", std::move(arguments), deadline, &said);
+  if (output.ok()) said = *std::move(output);
+  // A line that is cut short is not one.
+  for (size_t end = said.find('\n'), from = 0; end != std::string::npos;
+       from = end + 1, end = said.find('\n', from)) {
+    constexpr std::string_view kLead = "mapped ";
+    const std::string_view line = std::string_view(said).substr(from, end - from);
+    const size_t path = line.find('/');
+    if (!line.starts_with(kLead) || path == std::string_view::npos) continue;
+    if (const auto pid = NumberAt(line.substr(kLead.size()))) {
+      found->push_back({.pid = *pid, .path = std::string(line.substr(path))});
+    }
+  }
+  co_return output.status();
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::DeviceIsClaimed(dev_t device, TimePoint deadline) {

@@ -61,7 +61,9 @@ struct StuckHelper {
 class MountHelper {
  public:
   // `reaper` outlives the helper processes that were left behind; usually the Mounter's own scope.
-  MountHelper(std::string executable, TaskScope& reaper);
+  // `locks`: the file by which helpers of one path take turns, whichever berthd launched them (MountPath and
+  // UnmountPath; made when it is needed, 0600).
+  MountHelper(std::string executable, TaskScope& reaper, std::string locks = {});
   ~MountHelper();
   MountHelper(const MountHelper&) = delete;
   MountHelper& operator=(const MountHelper&) = delete;
@@ -129,6 +131,17 @@ class MountHelper {
                                                                     std::vector<dev_t> devices,
                                                                     TimePoint deadline);
 
+  // Of `processes`, what each has mapped beneath one of `directories`, as the kernel shows it to whoever
+  // asks; at most 64 files of one. Reading that waits for a process that changes its own mappings, which may
+  // wait for a file system: at the deadline `found` holds what was found by then.
+  struct MappedFile {
+    pid_t pid = 0;
+    std::string path;
+  };
+  [[nodiscard]] Awaitable<absl::Status> MappedFiles(std::vector<pid_t> processes,
+                                                    std::vector<std::string> directories, TimePoint deadline,
+                                                    std::vector<MappedFile>* found);
+
   // Whether the kernel itself uses a block device: as a mount, swap, or part of another device. False where
   // there is no such device.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> DeviceIsClaimed(dev_t device, TimePoint deadline);
@@ -146,14 +159,17 @@ class MountHelper {
   struct State;
   enum class Kind { kProbe, kRead, kStep };
 
-  // What the helper said. That of a read is never a part of a message.
+  // What the helper said. That of a read is never a part of a message. `unfinished`: what it had said by the
+  // deadline.
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(Kind kind, std::string what,
                                                            std::vector<std::string> arguments,
-                                                           TimePoint deadline);
+                                                           TimePoint deadline,
+                                                           std::string* unfinished = nullptr);
   [[nodiscard]] Awaitable<std::vector<absl::Status>> ProbeSome(std::vector<std::string> paths,
                                                                TimePoint deadline);
 
   std::shared_ptr<State> state_;
+  std::string locks_;
 };
 
 }  // namespace berth

@@ -24,10 +24,14 @@
 //   berth-mount-helper users [--mount ID]... [--device DEVICE]...
 //       prints "user PID" for each process, 64 at most, with an open or mapped file, a working or a root
 //       directory on the mount with the kernel's id ID, or with the block device DEVICE open
+//   berth-mount-helper mapped --beneath PATH... PID...
+//       prints "mapped PID FILE" for each file beneath one of the PATHs that one of these processes has
+//       mapped, as /proc/PID/maps shows it, 64 of each process at most. Processes that wait in the kernel
+//       come last.
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device
-//   berth-mount-helper mount-path PARENT SOURCE PATH [--readonly] [--suid] [--dev]
+//   berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]
 //       for the berthd whose pid PARENT is, and not after its death: mounts the mount at SOURCE at the
 //       directory PATH too, nosuid and nodev unless it says otherwise. PATH is made where it is missing, and
 //       made immutable first. Prints one of
@@ -40,7 +44,7 @@
 //         "foreign"                 something else is mounted there
 //         "symlink", "noparent", "notdirectory": so is PATH
 //       and ends with 0
-//   berth-mount-helper unmount-path PATH ID [--lazy] [SOURCE...]
+//   berth-mount-helper unmount-path PATH LOCKS ID [--lazy] [SOURCE...]
 //       unmounts PATH if the mount there has that ID, or the same root as one of the mounts at SOURCE. Prints
 //       "ok" (also where nothing is mounted) or "foreign", and ends with 0
 //   berth-mount-helper free-path PATH
@@ -53,7 +57,6 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/openat2.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -89,9 +92,10 @@ int Usage() {
       "                                           [--label TEXT] [--recursive]\n"
       "       berth-mount-helper superblock MAJOR:MINOR\n"
       "       berth-mount-helper users [--mount ID]... [--device MAJOR:MINOR]...\n"
+      "       berth-mount-helper mapped --beneath PATH... PID...\n"
       "       berth-mount-helper exclusive MAJOR:MINOR\n"
-      "       berth-mount-helper mount-path PARENT SOURCE PATH [--readonly] [--suid] [--dev]\n"
-      "       berth-mount-helper unmount-path PATH ID [--lazy] [SOURCE...]\n"
+      "       berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]\n"
+      "       berth-mount-helper unmount-path PATH LOCKS ID [--lazy] [SOURCE...]\n"
       "       berth-mount-helper free-path PATH\n",
       stderr);
   return 2;
@@ -467,6 +471,81 @@ int Users(int argc, char** argv) {
   return 0;
 }
 
+// Whether a process waits in the kernel and cannot be interrupted: its state follows its name, which may hold
+// anything.
+bool Waits(const char* process) {
+  char path[64];
+  char text[512];
+  std::snprintf(path, sizeof path, "/proc/%s/stat", process);
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t size = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[size > 0 ? size : 0] = '\0';
+  const char* const name_end = std::strrchr(text, ')');
+  return name_end != nullptr && std::strncmp(name_end, ") D", 3) == 0;
+}
+
+bool IsBeneath(const char* file, const char* directory) {
+  size_t length = std::strlen(directory);
+  if (length == 1) return true;
+  return std::strncmp(file, directory, length) == 0 && (file[length] == '/' || file[length] == '\0');
+}
+
+void SayMapped(const char* process, char** directories, int count) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%s/maps", process);
+  FILE* const maps = std::fopen(path, "re");
+  if (maps == nullptr) return;
+  char* line = nullptr;
+  size_t size = 0;
+  char last[PATH_MAX] = "";
+  int said = 0;
+  while (said < kUsers && getline(&line, &size, maps) > 0) {
+    // "FROM-TO PERMISSIONS OFFSET MAJOR:MINOR INODE   /path"
+    const char* const file = std::strchr(line, '/');
+    if (file == nullptr) continue;
+    line[std::strcspn(line, "\n")] = '\0';
+    // Each part of a program has a line of its own.
+    if (std::strcmp(file, last) == 0) continue;
+    for (int i = 0; i < count; ++i) {
+      if (!IsBeneath(file, directories[i])) continue;
+      std::snprintf(last, sizeof last, "%s", file);
+      std::printf("mapped %s %s\n", process, file);
+      ++said;
+      break;
+    }
+  }
+  std::free(line);
+  std::fclose(maps);
+}
+
+int Mapped(int argc, char** argv) {
+  int processes = 2;
+  int count = 0;
+  for (; processes + 1 < argc && std::strcmp(argv[processes], "--beneath") == 0; processes += 2) {
+    if (argv[processes + 1][0] != '/') return Usage();
+    // Over the options, which are not needed any more.
+    argv[2 + count++] = argv[processes + 1];
+  }
+  if (count == 0) return Usage();
+  for (int i = processes; i < argc; ++i) {
+    unsigned long pid = 0;
+    if (!Number(argv[i], 10, INT_MAX, &pid)) return Usage();
+  }
+  // What was found before it hangs is read then.
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  for (int round = 0; round < 2; ++round) {
+    for (int i = processes; i < argc; ++i) {
+      if (argv[i][0] == '\0' || Waits(argv[i]) != (round == 1)) continue;
+      SayMapped(argv[i], argv + 2, count);
+      // Not again, whatever it does meanwhile.
+      argv[i][0] = '\0';
+    }
+  }
+  return 0;
+}
+
 int Exclusive(const char* text) {
   dev_t device = 0;
   if (!Device(text, &device)) return Usage();
@@ -596,16 +675,28 @@ int ClearImmutable(int fd) {
   return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0 ? 0 : errno;
 }
 
-// One helper at a time works on a directory, also one that a berthd which was killed has left behind. Nobody
-// else locks it: it is empty.
-int Lock(int directory) {
-  while (flock(directory, LOCK_EX) != 0) {
+// One helper at a time works on a path, also one that a berthd which was killed has left behind: by the byte
+// of the file `locks` that the path's hash names, until this process ends. The directory itself is no good,
+// for whoever may open it may lock it.
+int Lock(const char* locks, const char* path) {
+  const int file = open(locks, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return errno;
+  unsigned long long hash = 14695981039346656037ULL;  // FNV-1a
+  for (; *path != '\0'; ++path) hash = (hash ^ static_cast<unsigned char>(*path)) * 1099511628211ULL;
+  struct flock byte{};
+  byte.l_type = F_WRLCK;
+  byte.l_whence = SEEK_SET;
+  byte.l_start = static_cast<off_t>(hash >> 2);
+  byte.l_len = 1;
+  while (fcntl(file, F_SETLKW, &byte) != 0) {
     if (errno != EINTR) return errno;
   }
   return 0;
 }
 
 struct PathOptions {
+  const char* locks = nullptr;
+  const char* path = nullptr;
   pid_t parent = 0;
   bool readonly = false;
   bool suid = false;
@@ -643,7 +734,7 @@ int SayMounted(const struct statx& info, bool fresh, int guard) {
 int MountOnDirectory(const Entry& entry, int place, int source, bool made, const PathOptions& options) {
   const int directory = OpenAt(place, ".", O_RDONLY | O_DIRECTORY, kNoSymlinks);
   if (directory < 0) return Answered(errno);
-  if (const int error = Lock(directory); error != 0) return Answered(error);
+  if (const int error = Lock(options.locks, options.path); error != 0) return Answered(error);
   // The next berthd is at work on it by now.
   if (getppid() != options.parent) return Answered(ECANCELED);
   static char names[kNamesShown][NAME_MAX + 1];
@@ -693,12 +784,15 @@ int MountPathAt(const Entry& entry, int source, const struct statx& ours, const 
 
 int MountPath(int argc, char** argv) {
   unsigned long parent = 0;
-  if (argc < 5 || !Number(argv[2], 10, INT_MAX, &parent) || argv[3][0] != '/' || argv[4][0] != '/') {
+  if (argc < 6 || !Number(argv[2], 10, INT_MAX, &parent) || argv[3][0] != '/' || argv[4][0] != '/' ||
+      argv[5][0] != '/') {
     return Usage();
   }
   PathOptions options;
+  options.path = argv[4];
+  options.locks = argv[5];
   options.parent = static_cast<pid_t>(parent);
-  for (int i = 5; i < argc; ++i) {
+  for (int i = 6; i < argc; ++i) {
     if (std::strcmp(argv[i], "--readonly") == 0) {
       options.readonly = true;
     } else if (std::strcmp(argv[i], "--suid") == 0) {
@@ -726,7 +820,8 @@ bool IsMissing(int error) { return error == ENOENT || error == ENOTDIR || error 
 
 int UnmountPath(int argc, char** argv) {
   unsigned long id = 0;
-  if (argc < 4 || argv[2][0] != '/' || !Number(argv[3], 10, ULONG_MAX, &id)) return Usage();
+  if (argc < 5 || argv[2][0] != '/' || argv[3][0] != '/' || !Number(argv[4], 10, ULONG_MAX, &id))
+    return Usage();
   const Entry entry = OpenParent(argv[2]);
   if (entry.error != 0) return IsMissing(entry.error) ? Say("ok") : Answered(entry.error);
   struct statx info{};
@@ -734,17 +829,16 @@ int UnmountPath(int argc, char** argv) {
     const int place = OpenDirectory(entry, O_PATH);
     if (place < 0) return IsMissing(errno) ? Say("ok") : Answered(errno);
     if (const int error = Look(place, &info); error != 0) return Answered(error);
-    // One that is just mounting there ends first.
-    const int directory = IsMountRoot(info) ? -1 : OpenAt(place, ".", O_RDONLY | O_DIRECTORY, kNoSymlinks);
-    if (directory >= 0) Lock(directory);
     // An open descriptor would keep it busy.
-    close(directory);
     close(place);
+    if (IsMountRoot(info) || look == 1) break;
+    // One that is just mounting there ends first.
+    if (const int error = Lock(argv[3], argv[2]); error != 0) return Answered(error);
   }
   if (!IsMountRoot(info)) return Say("ok");
   int flags = UMOUNT_NOFOLLOW;
   bool ours = id != 0 && info.stx_mnt_id == id;
-  for (int i = 4; i < argc; ++i) {
+  for (int i = 5; i < argc; ++i) {
     if (std::strcmp(argv[i], "--lazy") == 0) {
       flags |= MNT_DETACH;
       continue;
@@ -795,6 +889,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
   if (std::strcmp(operation, "superblock") == 0) return argc == 3 ? Superblock(argv[2]) : Usage();
   if (std::strcmp(operation, "users") == 0) return Users(argc, argv);
+  if (std::strcmp(operation, "mapped") == 0) return Mapped(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
   if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);
   if (std::strcmp(operation, "unmount-path") == 0) return UnmountPath(argc, argv);

@@ -31,9 +31,40 @@ namespace {
 constexpr size_t kProcesses = 100'000;
 constexpr size_t kDescriptorsEach = 65'536;
 constexpr size_t kNamespaces = 4096;
-constexpr size_t kMapsLimit = size_t{16} * 1024 * 1024;
 constexpr size_t kSmallFile = size_t{64} * 1024;
 constexpr size_t kShownPath = 512;
+
+// What a mount namespace has of the file system in question.
+struct Table {
+  std::vector<std::string> targets;  // where it is mounted
+  std::vector<std::string> inner;    // where something else lies on or beneath those
+  bool goes_with_ours = false;       // the kernel takes them away together with ours, if nobody uses them
+  [[nodiscard]] bool Contains(std::string_view path) const {
+    const auto covers = [path](const std::string& target) { return IsAtOrBeneath(path, target); };
+    return std::ranges::any_of(targets, covers) && std::ranges::none_of(inner, covers);
+  }
+};
+
+// Processes of a namespace with the file system that hold nothing open of it: they may have a file mapped.
+struct Unasked {
+  Table table;
+  std::vector<pid_t> processes;
+};
+
+// Empty where there is none, or it may not be read. The kernel tells from its own books: nothing hangs.
+std::string ReadLink(const std::string& path) {
+  std::array<char, 4096> target{};
+  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
+  return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
+}
+
+MountHolder HolderOf(pid_t pid, std::string how) {
+  // Its command line would have to be read from its memory.
+  const auto name = ReadFile(fmt::format("/proc/{}/comm", pid), kSmallFile);
+  std::string command = name.ok() ? *name : std::string();
+  if (command.ends_with('\n')) command.pop_back();
+  return {.pid = pid, .command = Printable(command, 64), .consumer = "", .how = std::move(how)};
+}
 
 // What was found so far; the helper thread may still be at it when its caller has to leave.
 class Found {
@@ -71,24 +102,6 @@ void ForEachNumber(const std::string& path, size_t limit, const Each& each) {
   }
 }
 
-// Empty where there is none, or it may not be read. The kernel tells from its own books: nothing hangs.
-std::string ReadLink(const std::string& path) {
-  std::array<char, 4096> target{};
-  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
-  return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
-}
-
-// What a mount namespace has of the file system in question.
-struct Table {
-  std::vector<std::string> targets;  // where it is mounted
-  std::vector<std::string> inner;    // where something else lies on or beneath those
-  bool goes_with_ours = false;       // the kernel takes them away together with ours, if nobody uses them
-  [[nodiscard]] bool Contains(std::string_view path) const {
-    const auto covers = [path](const std::string& target) { return IsAtOrBeneath(path, target); };
-    return std::ranges::any_of(targets, covers) && std::ranges::none_of(inner, covers);
-  }
-};
-
 class Scan {
  public:
   Scan(std::string path, dev_t device, TimePoint deadline, Found* found)
@@ -96,7 +109,8 @@ class Scan {
     if (device != 0) devices_.emplace(major(device), minor(device));
   }
 
-  absl::Status Run() {
+  // What only a helper process may ask for is returned.
+  absl::StatusOr<std::vector<Unasked>> Run() {
     BERTH_RETURN_IF_ERROR(LookAtOwnTable());
     std::vector<Candidate> candidates;
     ForEachNumber("/proc", kProcesses, [&](pid_t pid) {
@@ -108,23 +122,22 @@ class Scan {
       Tell(candidate,
            fmt::format("in another mount namespace, mounted at {}", Shown(candidate.table->targets.front())));
     }
-    std::vector<Candidate> others;
+    std::map<const Table*, std::vector<pid_t>> others;
     for (const Candidate& candidate : candidates) {
-      if (!GoOn()) return absl::OkStatus();
+      if (!GoOn()) break;
       const std::string how = HowHeldOpen(candidate);
-      if (how.empty()) {
-        others.push_back(candidate);
-      } else {
+      if (!how.empty()) {
         Tell(candidate, how);
+      } else if (!candidate.table->targets.empty()) {
+        others[candidate.table].push_back(candidate.pid);
       }
     }
-    // Last, for reading a process's mappings waits for its own page faults.
-    for (const Candidate& candidate : others) {
-      if (!GoOn()) return absl::OkStatus();
-      const std::string how = HowMapped(candidate);
-      if (!how.empty()) Tell(candidate, how);
+    std::vector<Unasked> unasked;
+    if (!GoOn()) return unasked;
+    for (auto& [table, processes] : others) {
+      unasked.push_back({.table = *table, .processes = std::move(processes)});
     }
-    return absl::OkStatus();
+    return unasked;
   }
 
  private:
@@ -138,12 +151,7 @@ class Scan {
   static std::string Shown(std::string_view path) { return Printable(path, kShownPath); }
 
   void Tell(const Candidate& candidate, std::string how) {
-    // Its command line would have to be read from its memory.
-    const auto name = ReadFile(fmt::format("/proc/{}/comm", candidate.pid), kSmallFile);
-    std::string command = name.ok() ? *name : std::string();
-    if (command.ends_with('\n')) command.pop_back();
-    enough_ = !found_->Add(
-        {.pid = candidate.pid, .command = Printable(command, 64), .consumer = "", .how = std::move(how)});
+    enough_ = !found_->Add(HolderOf(candidate.pid, std::move(how)));
   }
 
   // Which mounts are meant, by this process's own table.
@@ -294,27 +302,6 @@ class Scan {
     return error == std::errc() ? std::optional(id) : std::nullopt;
   }
 
-  // "mapped file /x", or empty.
-  [[nodiscard]] std::string HowMapped(const Candidate& candidate) const {
-    if (candidate.table->targets.empty()) return {};
-    const std::string process = fmt::format("/proc/{}", candidate.pid);
-    const auto maps = ReadFile(process + "/maps", kMapsLimit);
-    if (!maps.ok()) return {};
-    std::string_view rest = *maps;
-    while (!rest.empty()) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      // "FROM-TO PERMISSIONS OFFSET MAJOR:MINOR INODE   /path"
-      const size_t slash = line.find('/');
-      if (slash == std::string_view::npos) continue;
-      const std::string_view mapped = line.substr(slash);
-      if (!candidate.table->Contains(mapped)) continue;
-      const bool program = ReadLink(process + "/exe") == mapped;
-      return fmt::format("{} {}", program ? "program" : "mapped file", Shown(mapped));
-    }
-    return {};
-  }
-
   std::string path_;
   TimePoint deadline_;
   Found* found_;
@@ -331,14 +318,30 @@ class Scan {
 
 }  // namespace
 
-Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersOf(std::string path, dev_t device,
-                                                              TimePoint deadline) {
+Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersOf(MountHelper& helper, std::string path,
+                                                              dev_t device, TimePoint deadline) {
   const auto found = std::make_shared<Found>();
   auto scan = [path, device, deadline, found] { return Scan(path, device, deadline, found.get()).Run(); };
-  const absl::Status done =
+  auto unasked =
       co_await RunBlocking(fmt::format("look for the holders of {}", path), std::move(scan), deadline);
   std::vector<MountHolder> holders = found->Take();
-  if (holders.empty() && !done.ok()) co_return done;
+  absl::Status status = unasked.status();
+  if (!unasked.ok()) unasked.emplace();
+  for (const Unasked& each : *unasked) {
+    std::vector<MountHelper::MappedFile> files;
+    const absl::Status asked =
+        co_await helper.MappedFiles(each.processes, each.table.targets, deadline, &files);
+    if (!asked.ok()) status = asked;
+    std::set<pid_t> told;
+    for (const auto& [pid, file] : files) {
+      if (holders.size() >= kHoldersShown) co_return holders;
+      if (!each.table.Contains(file) || !told.insert(pid).second) continue;
+      const bool program = ReadLink(fmt::format("/proc/{}/exe", pid)) == file;
+      holders.push_back(HolderOf(
+          pid, fmt::format("{} {}", program ? "program" : "mapped file", Printable(file, kShownPath))));
+    }
+  }
+  if (holders.empty() && !status.ok()) co_return status;
   co_return holders;
 }
 

@@ -1,6 +1,7 @@
 // Who keeps a mount busy: found in /proc, without touching the file system, which may be dead.
 //
-// Any loop thread; the reading is done on a helper thread. What /proc shows is a moment's picture, and others
+// Loop thread; the reading is done on a helper thread, and what may hang (what processes have mapped) in a
+// helper process. What /proc shows is a moment's picture, and others
 // write into it: every list is read up to a limit.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/task_scope.h"
+#include "mounter/mount_helper.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -25,7 +27,8 @@ inline constexpr size_t kHoldersShown = 64;
 // system elsewhere when nothing is mounted at `path` any more. Other mounts of it in our own namespace are
 // other uses of it, and not told. At most kHoldersShown. MountHolder::consumer is left empty. At the
 // deadline: what was found by then; DEADLINE_EXCEEDED where that is nothing.
-[[nodiscard]] Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersOf(std::string path, dev_t device,
+[[nodiscard]] Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersOf(MountHelper& helper,
+                                                                            std::string path, dev_t device,
                                                                             TimePoint deadline);
 
 }  // namespace berth

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <list>
+#include <thread>
 
 #include "base/safe_path.h"
 #include "base/testing.h"
@@ -49,7 +50,8 @@ class MountHoldersTest : public ::testing::Test {
   }
 
   std::vector<MountHolder> Holders(const std::string& path, dev_t device) {
-    const auto holders = RunOn(loop_, HoldersOf(path, device, Clock::now() + std::chrono::seconds(20)));
+    const auto holders =
+        RunOn(loop_, HoldersOf(helper_, path, device, Clock::now() + std::chrono::seconds(20)));
     EXPECT_TRUE(holders.ok()) << holders.status();
     return *holders;
   }
@@ -63,7 +65,61 @@ class MountHoldersTest : public ::testing::Test {
   dev_t device_ = 0;
   asio::io_context loop_;
   TaskScope scope_{loop_.get_executor(), "test"};
+  MountHelper helper_{BERTH_MOUNT_HELPER, scope_};
 };
+
+// A process that changes its mappings, waits for a FUSE server meanwhile, and keeps everybody from reading
+// them.
+class StuckMapper {
+ public:
+  explicit StuckMapper(const FuseServer& server, const std::string& file) {
+    int go[2] = {-1, -1};
+    int ready[2] = {-1, -1};
+    EXPECT_TRUE(pipe2(go, O_CLOEXEC) == 0 && pipe2(ready, O_CLOEXEC) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const int fd = open(file.c_str(), O_RDWR | O_CLOEXEC);
+      void* const at = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      if (at == MAP_FAILED || close(fd) != 0) _exit(1);
+      *static_cast<volatile char*>(at) = 'H';
+      char byte = 0;
+      if (write(ready[1], "x", 1) != 1 || read(go[0], &byte, 1) != 1) _exit(1);
+      // What was written goes to the server before the mapping does.
+      mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+      while (true) pause();
+    }
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1) << "it has mapped the file";
+    server.Hang();
+    EXPECT_EQ(write(go[1], "x", 1), 1);
+    for (const int fd : {go[0], go[1], ready[0], ready[1]}) close(fd);
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
+    while (!server.HoldsRequest() && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_TRUE(server.HoldsRequest()) << "it does not wait for the server";
+  }
+  ~StuckMapper() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  StuckMapper(const StuckMapper&) = delete;
+  StuckMapper& operator=(const StuckMapper&) = delete;
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+// How many threads of this process the kernel does not let go.
+int ThreadsThatHang() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream stat(task.path() / "stat");
+    std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());
+    const size_t name_end = text.rfind(')');
+    if (name_end != std::string::npos && text.compare(name_end, 3, ") D") == 0) ++count;
+  }
+  return count;
+}
 
 TEST_F(MountHoldersTest, NobodyHoldsAQuietMount) { EXPECT_THAT(Holders(), IsEmpty()); }
 
@@ -88,6 +144,27 @@ TEST_F(MountHoldersTest, EveryHoldIsFound) {
                                                      Is(root.pid(), "root directory"),
                                                      Is(mapping.pid(), "mapped file " + file_),
                                                      Is(gone.pid(), "open file " + file_)));
+}
+
+TEST_F(MountHoldersTest, Fault24MappingsThatCannotBeReadCostNoThreadAndHideNobody) {
+  const auto server = FuseServer::Mount(NewTestDirectory());
+  ASSERT_TRUE(server.ok()) << server.status();
+  {
+    const StuckMapper stuck(**server, (*server)->path() + "/cached");
+    // Begun later, so that it comes later in every list.
+    const Holder mapping([this] {
+      const int fd = open(file_.c_str(), O_RDONLY);
+      const bool mapped = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED;
+      return close(fd) == 0 && mapped;
+    });
+    ASSERT_GT(mapping.pid(), stuck.pid());
+    const auto holders =
+        RunOn(loop_, HoldersOf(helper_, path_, device_, Clock::now() + std::chrono::seconds(4)));
+    ASSERT_TRUE(holders.ok()) << holders.status();
+    EXPECT_THAT(*holders, ElementsAre(Is(mapping.pid(), "mapped file " + file_)));
+    EXPECT_EQ(ThreadsThatHang(), 0);
+    (*server)->Resume();
+  }
 }
 
 TEST_F(MountHoldersTest, ARunningProgramIsNamed) {

@@ -35,7 +35,7 @@ struct MounterContext {
         journal(std::move(opened_journal)),
         remainders(BootId()),
         scope(loop, "mounter"),
-        helper(options.helper_path, scope),
+        helper(options.helper_path, scope, options.state_dir + "/paths.lock"),
         consumers(loop),
         consumer_end(consumers, options.consumer_end),
         namespaces(loop, scope, paths->tree()),

@@ -219,7 +219,7 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   for (const std::string& path : held) {
     const auto facts = LookAt(path);
     if (!facts.ok() || !facts->mount_root) continue;
-    const auto holders = co_await HoldersOf(path, facts->device, deadline);
+    const auto holders = co_await HoldersOf(context_.helper, path, facts->device, deadline);
     if (!holders.ok()) {
       explanation.remarks.push_back(
           fmt::format("who holds it could not be asked: {}", MessageOf(holders.status())));

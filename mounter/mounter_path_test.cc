@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -91,6 +92,22 @@ TEST_F(MounterPathTest, IsMountedThereWhilePublished) {
   ASSERT_EQ(loop_.Run(mounter_->FreePath(path_, Soon())), absl::OkStatus());
   EXPECT_LT(access(path_.c_str(), F_OK), 0) << "the directory that was made for it is left";
   EXPECT_EQ(loop_.Run(mounter_->FreePath(path_, Soon())), absl::OkStatus()) << "a repeat";
+}
+
+// Any local user who may list it can do that.
+TEST_F(MounterPathTest, Fault39SomebodysLockOfTheDirectoryHindersNothing) {
+  MakeDirectory(path_);
+  const UniqueFd theirs(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(flock(theirs.get(), LOCK_EX | LOCK_NB), 0);
+  const auto target = Publish(At(path_));
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_THAT(MountsAt(path_), SizeIs(1));
+  EXPECT_TRUE(Publication().path_mounted);
+  struct stat locks{};
+  ASSERT_EQ(stat((directory_ + "/state/paths.lock").c_str(), &locks), 0);
+  EXPECT_EQ(locks.st_mode & 07777, 0600U);
+  ASSERT_TRUE(Unpublish(At(path_)).ok());
+  EXPECT_THAT(MountsAt(path_), IsEmpty());
 }
 
 TEST_F(MounterPathTest, DirectoryAndFlagOfTheirOwnersStay) {

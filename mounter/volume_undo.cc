@@ -272,7 +272,8 @@ Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
 
 Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                dev_t device, TimePoint deadline) {
-  auto holders = co_await HoldersOf(path, device, std::min(deadline, Clock::now() + kLookForHolders));
+  auto holders =
+      co_await HoldersOf(context_.helper, path, device, std::min(deadline, Clock::now() + kLookForHolders));
   if (!holders.ok()) co_return report;
   NameConsumers(record, &*holders);
   // It is in no list of the kernel's.

@@ -27,6 +27,8 @@ namespace berth {
 namespace {
 
 constexpr uint64_t kFile = 2;  // the root is FUSE_ROOT_ID
+constexpr uint64_t kCached = 3;
+constexpr std::string_view kCachedName = "cached";
 constexpr char kFileName[] = "hello";
 constexpr size_t kFileLimit = size_t{64} * 1024;
 constexpr uint32_t kMaxWrite = 4096;
@@ -152,11 +154,11 @@ class Server {
     Reply(in, 0, &body, sizeof body);
   }
 
-  fuse_attr& Attributes(uint64_t node) { return node == kFile ? memory_.hello : memory_.root; }
+  fuse_attr& Attributes(uint64_t node) { return node == FUSE_ROOT_ID ? memory_.root : memory_.hello; }
   fuse_attr_out AttributesOut(uint64_t node) {
     fuse_attr_out out{};
     out.attr = Attributes(node);
-    if (node == kFile) out.attr.size = memory_.file_size;
+    if (node != FUSE_ROOT_ID) out.attr.size = memory_.file_size;
     return out;
   }
 
@@ -173,9 +175,9 @@ class Server {
   }
 
   void Lookup(const fuse_in_header& in, std::string_view name) {
-    if (in.nodeid != FUSE_ROOT_ID || name != kFileName) return Fail(in, ENOENT);
+    if (in.nodeid != FUSE_ROOT_ID || (name != kFileName && name != kCachedName)) return Fail(in, ENOENT);
     fuse_entry_out out{};
-    out.nodeid = kFile;
+    out.nodeid = name == kFileName ? kFile : kCached;
     out.attr = AttributesOut(kFile).attr;
     Reply(in, out);
   }
@@ -187,7 +189,7 @@ class Server {
     }
     if ((asked.valid & FATTR_UID) != 0) attributes.uid = asked.uid;
     if ((asked.valid & FATTR_GID) != 0) attributes.gid = asked.gid;
-    if ((asked.valid & FATTR_SIZE) != 0 && in.nodeid == kFile) {
+    if ((asked.valid & FATTR_SIZE) != 0 && in.nodeid != FUSE_ROOT_ID) {
       if (asked.size > kFileLimit) return Fail(in, EFBIG);
       if (asked.size > memory_.file_size) {
         memset(memory_.file + memory_.file_size, 0, asked.size - memory_.file_size);

@@ -3,9 +3,11 @@
 //
 //   root directory 0755 root:root
 //     hello      a regular file, 0644, "hello\n"; it may be written, truncated, chmodded
+//     cached     the same file; the kernel keeps its pages, so that it can be mapped to be shared
 //
-// Nothing else can be made in it. Nothing is cached by the kernel: every look is a question to the server.
-// Any thread; the server holds none of this process's descriptors, and ends when this process does.
+// Nothing else can be made in it. But for those pages nothing is cached by the kernel: every look is a
+// question to the server. Any thread; the server holds none of this process's descriptors, and ends when this
+// process does.
 #pragma once
 
 #include <absl/status/status.h>
@@ -41,6 +43,7 @@ class FuseServer {
   void Die();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
   FuseServer(std::string path, dev_t device, pid_t pid, UniqueFd control)
