@@ -36,14 +36,16 @@ constexpr int kCatchUpSteps = 128;
 }  // namespace
 
 LogWorker::LogWorker(std::string dir, const RecentSecrets& secrets, std::string journal_socket,
-                     std::function<void(News)> tell)
+                     Duration check_interval, std::function<void(News)> tell)
     : dir_(std::move(dir)),
       secrets_(secrets),
+      check_interval_(check_interval),
       tell_(std::move(tell)),
       journal_(std::move(journal_socket)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
-      buffer_(kLogChunk) {
+      buffer_(kLogChunk),
+      next_check_(Clock::now() + check_interval) {
   // Signals are for the thread of the loop.
   sigset_t all;
   sigset_t before;
@@ -111,7 +113,7 @@ void LogWorker::CatchUp(const std::string& id) {
     if (log.intake->Run(secrets_, journal_, buffer_) != LogIntake::Step::kMore) break;
   }
   // Whatever phase it was in: it is looked at soon, and settles from there.
-  if (log.phase == Phase::kIdle && log.intake->end() > log.seen_end) log.phase = Phase::kBusy;
+  if (log.phase == Phase::kIdle && log.intake->end() > log.seen_end) Wake(log);
   Tell(id, log);
 }
 
@@ -119,18 +121,15 @@ void LogWorker::Close(const std::string& id) {
   CatchUp(id);
   const auto found = logs_.find(id);
   if (found == logs_.end()) return;
-  std::erase_if(watches_, [this, &id](const auto& watch) {
-    if (watch.second != id) return false;
-    (void)inotify_rm_watch(inotify_.get(), watch.first);
-    return true;
-  });
+  Unwatch(found->second);
   logs_.erase(found);
 }
 
 void LogWorker::Run() {
   while (RunPosted()) {
     const TimePoint now = Clock::now();
-    TimePoint next = TimePoint::max();
+    if (next_check_ <= now) CheckIdle();
+    TimePoint next = logs_.empty() ? TimePoint::max() : next_check_;
     for (auto& [id, log] : logs_) {
       if (log.phase == Phase::kBusy || (log.phase == Phase::kResting && log.look_at <= now)) {
         Look(id, log);
@@ -184,8 +183,8 @@ void LogWorker::BeginIdle(const std::string& id, Log& log) {
   log.look_at = Clock::now() + kSettleAfter;
   // The file itself, whatever lies at its path by now.
   const std::string file = fmt::format("/proc/self/fd/{}", log.intake->file().fd());
-  const int watch = inotify_add_watch(inotify_.get(), file.c_str(), IN_MODIFY | IN_ONESHOT);
-  if (watch < 0) {
+  log.watch = inotify_add_watch(inotify_.get(), file.c_str(), IN_MODIFY);
+  if (log.watch < 0) {
     if (!std::exchange(said_no_watch_, true)) {
       SPDLOG_WARN("logs of plugins cannot be watched, and are looked at once a second: {}",
                   std::strerror(errno));
@@ -195,9 +194,30 @@ void LogWorker::BeginIdle(const std::string& id, Log& log) {
     log.intake->Settle(journal_);
     return;
   }
-  watches_[watch] = id;
-  // What was written before the watch stood is told by nobody.
-  if (log.intake->file().End(WallClock::now()) != log.seen_end) log.phase = Phase::kBusy;
+  watches_[log.watch] = id;
+  // No event reports what was written before the watch was there.
+  if (log.intake->file().End(WallClock::now()) != log.seen_end) Wake(log);
+}
+
+void LogWorker::Wake(Log& log) {
+  Unwatch(log);
+  log.phase = Phase::kBusy;
+}
+
+void LogWorker::Unwatch(Log& log) {
+  if (log.watch < 0) return;
+  watches_.erase(log.watch);
+  // EINVAL: the kernel has removed it already.
+  (void)inotify_rm_watch(inotify_.get(), std::exchange(log.watch, -1));
+}
+
+void LogWorker::CheckIdle() {
+  next_check_ = Clock::now() + check_interval_;
+  for (auto& [id, log] : logs_) {
+    if (log.phase != Phase::kIdle || log.intake->file().End(WallClock::now()) == log.seen_end) continue;
+    SPDLOG_WARN("log of {}: the kernel did not report that it was written to", id);
+    Wake(log);
+  }
 }
 
 void LogWorker::Settle(const std::string& id, Log& log) {
@@ -247,15 +267,11 @@ void LogWorker::TakeWatchEvents() {
       std::memcpy(&event, events.data() + at, sizeof event);
       at += sizeof event + event.len;
       if ((event.mask & IN_Q_OVERFLOW) != 0) {
-        for (auto& [id, log] : logs_) log.phase = Phase::kBusy;
+        for (auto& [id, log] : logs_) Wake(log);
         continue;
       }
-      const auto watch = watches_.find(event.wd);
-      if (watch == watches_.end()) continue;
-      if (const auto log = logs_.find(watch->second); log != logs_.end() && (event.mask & IN_MODIFY) != 0) {
-        log->second.phase = Phase::kBusy;
-      }
-      if ((event.mask & IN_IGNORED) != 0) watches_.erase(watch);
+      // IN_MODIFY; or IN_IGNORED, should a watch go that this thread has not removed.
+      if (const auto watch = watches_.find(event.wd); watch != watches_.end()) Wake(logs_.at(watch->second));
     }
   }
 }

@@ -1,9 +1,15 @@
 // The thread that does all file work of PluginLogs: follows every log, in turn, and does what it is asked
 // in between.
 //
-// A silent log costs nothing: its file is watched by inotify, once. After that event the log is looked at
-// on a timer, so that a chatty plugin does not pay for being watched with each write, until a look
-// finds nothing new; then it is watched again, and looked at once more.
+// A silent log costs nothing: its file is watched by inotify. With the first event the watch is removed and
+// the log is read on a timer, so that a chatty plugin does not pay for being watched with each write. Once
+// nothing new is found the file is watched again, and its size is compared once more.
+//
+// No lost event stops a reader. Only this thread removes a watch, and it forgets the descriptor first, so an
+// IN_IGNORED that comes later is about no watch that counts; one about a watch that counts makes the log be
+// read. IN_ONESHOT would not do: there the kernel removes the watch after it has queued the event, and a new
+// watch that is added in between is the old one, and is removed with it. For all that is not thought of, one
+// timer compares the sizes of all silent logs with what was read.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -32,9 +38,9 @@ class LogWorker {
     std::string loss;       // empty: nothing was lost
   };
 
-  // `tell` is called on the worker.
+  // `tell` is called on the worker. Silent logs are compared with what was read every `check_interval`.
   LogWorker(std::string dir, const RecentSecrets& secrets, std::string journal_socket,
-            std::function<void(News)> tell);
+            Duration check_interval, std::function<void(News)> tell);
   // Stops at the next chunk, and joins. What was posted and not begun is let go.
   ~LogWorker();
   LogWorker(const LogWorker&) = delete;
@@ -61,12 +67,13 @@ class LogWorker {
   enum class Phase {
     kBusy,     // look at once
     kResting,  // look at look_at: it was written to a moment ago
-    kIdle,     // watched; at look_at, settle
+    kIdle,     // watched, and nothing was unread; at look_at, settle
   };
   struct Log {
     std::unique_ptr<LogIntake> intake;
     Phase phase = Phase::kBusy;
     TimePoint look_at;
+    int watch = -1;  // while it is kIdle
     uint64_t seen_end = 0;
     uint64_t told = 0;  // position
     TimePoint tell_loss_at;
@@ -77,6 +84,10 @@ class LogWorker {
   [[nodiscard]] bool RunPosted();
   void Look(const std::string& id, Log& log);
   void BeginIdle(const std::string& id, Log& log);
+  // It is read at once.
+  void Wake(Log& log);
+  void Unwatch(Log& log);
+  void CheckIdle();
   void Settle(const std::string& id, Log& log);
   void Tell(const std::string& id, Log& log);
   void Wait(TimePoint until);
@@ -84,6 +95,7 @@ class LogWorker {
 
   const std::string dir_;
   const RecentSecrets& secrets_;
+  const Duration check_interval_;
   const std::function<void(News)> tell_;
   LogJournal journal_;
   UniqueFd wake_;
@@ -91,6 +103,7 @@ class LogWorker {
   std::vector<char> buffer_;
   std::map<std::string, Log> logs_;
   std::map<int, std::string> watches_;
+  TimePoint next_check_;
   bool said_no_watch_ = false;
 
   std::mutex mutex_;

@@ -109,7 +109,7 @@ PluginLogs::PluginLogs(asio::any_io_executor executor, std::string dir, const Re
                        PluginLogsOptions options)
     : core_(std::make_shared<Core>(std::move(executor), std::move(options))) {
   core_->worker = std::make_unique<LogWorker>(
-      std::move(dir), secrets, core_->options.journal_socket,
+      std::move(dir), secrets, core_->options.journal_socket, core_->options.check_interval,
       [core = core_.get()](LogWorker::News news) { core->TakeNews(std::move(news)); });
 }
 

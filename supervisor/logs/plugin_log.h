@@ -98,6 +98,9 @@ struct PluginLogsOptions {
   // Called on the loop thread.
   std::function<void(const LogLoss&)> on_loss = {};
   std::string journal_socket = "/run/systemd/journal/socket";
+  // How often the sizes of silent logs are compared with what was read, should the kernel not have reported a
+  // write. One timer for all of them.
+  Duration check_interval = std::chrono::seconds(30);
 };
 
 class PluginLogs {
