@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/descriptor_wait.h"
 #include "base/process.h"
 #include "base/status.h"
 
@@ -85,42 +86,37 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Looks at the directory that is there now. True: at another one than before. Where the limits of inotify
-  // are reached it is not watched.
+  // Watches the directory that is there now. True: another one than before, or one that was not watched. The
+  // kernel gives the descriptor of a watch to no other directory, so a directory that was replaced is noticed
+  // here whatever was reported of it. Where the limits of inotify are reached nothing is watched.
   absl::StatusOr<bool> Follow(const std::string& path) {
     const std::string directory = NearestDirectory(path);
-    if (changes_.has_value() && directory == directory_ && !lost_) return false;
-    UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-    if (!inotify.valid()) return Unwatched(errno, directory);
+    if (!changes_.has_value()) {
+      UniqueFd inotify(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+      if (!inotify.valid()) return Unwatched(errno, directory);
+      changes_.emplace(executor_, inotify.Release());
+    }
     constexpr uint32_t kChanges =
         IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_ONLYDIR;
-    if (inotify_add_watch(inotify.get(), directory.c_str(), kChanges) < 0) {
-      // It went just now: whoever calls looks again.
-      if (errno != ENOENT && errno != ENOTDIR) return Unwatched(errno, directory);
-      lost_ = true;
-      return true;
-    }
-    Close();
-    changes_.emplace(executor_, inotify.Release());
-    directory_ = directory;
-    lost_ = false;
+    const int inotify = changes_->native_handle();
+    const int watched = inotify_add_watch(inotify, directory.c_str(), kChanges);
+    // It went just now: whoever calls tries again.
+    if (watched < 0 && (errno == ENOENT || errno == ENOTDIR)) return true;
+    if (watched < 0) return Unwatched(errno, directory);
+    const int before = std::exchange(watched_, watched);
+    if (before == watched) return false;
+    if (before >= 0) (void)inotify_rm_watch(inotify, before);
     return true;
   }
 
-  [[nodiscard]] bool watches() const { return changes_.has_value(); }
+  [[nodiscard]] bool watches() const { return watched_ >= 0; }
 
-  Awaitable<void> WaitForChange() {
-    co_await changes_->async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
-    // What changed does not matter: the next look tells. But a directory that has gone must be found anew.
-    alignas(inotify_event) std::array<char, 4096> events{};
-    ssize_t got = 0;
-    while ((got = read(changes_->native_handle(), events.data(), events.size())) > 0) {
-      for (ssize_t at = 0; at < got;) {
-        inotify_event event{};
-        std::copy_n(events.data() + at, sizeof event, reinterpret_cast<char*>(&event));
-        if ((event.mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED)) != 0) lost_ = true;
-        at += static_cast<ssize_t>(sizeof event + event.len);
-      }
+  // Returns at the latest after `longest`.
+  Awaitable<void> WaitForChange(Duration longest) {
+    co_await WaitDescriptor(*changes_, asio::posix::stream_descriptor::wait_read, Clock::now() + longest);
+    // What changed does not matter: the next attempt finds out.
+    std::array<char, 4096> events{};
+    while (read(changes_->native_handle(), events.data(), events.size()) > 0) {
     }
   }
 
@@ -128,6 +124,7 @@ class Watch {
   // Closing an inotify descriptor waits until the kernel has no reader of any mark: 5 to 15 ms, which the
   // loop does not have, and on which the first Probe would wait.
   void Close() {
+    watched_ = -1;
     if (!changes_.has_value()) return;
     const int inotify = changes_->release();
     changes_.reset();
@@ -152,8 +149,7 @@ class Watch {
 
   asio::any_io_executor executor_;
   std::optional<asio::posix::stream_descriptor> changes_;
-  std::string directory_;
-  bool lost_ = false;
+  int watched_ = -1;
   bool warned_ = false;
 };
 
@@ -178,7 +174,7 @@ Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path, WaitForS
       co_await SleepUntil(Clock::now() + retry);
       retry = std::min(retry * 2, answer == Answer::kSoon ? options.longest_retry : kUnwatchedRetry);
     } else if (!moved) {
-      co_await watch.WaitForChange();
+      co_await watch.WaitForChange(options.check_interval);
       retry = kFirstRetry;
     }
   }

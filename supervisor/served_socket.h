@@ -34,6 +34,9 @@ struct WaitForServerOptions {
   // The kernel tells of bind(), but not of the listen() that follows, usually microseconds later: then it is
   // tried again, first after half a millisecond and in the end after this.
   Duration longest_retry = std::chrono::milliseconds(20);
+  // The kernel reports no change of a directory that something was mounted over, or that was moved with one
+  // above it. So it is tried again at least this often.
+  Duration check_interval = std::chrono::seconds(30);
   // Told what is waited for, whenever that changes: "there is no /run/x/csi.sock". May be empty.
   std::function<void(const std::string& why)> waiting = {};
 };

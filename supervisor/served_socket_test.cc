@@ -36,10 +36,11 @@ class ServedSocketTest : public ::testing::Test {
  protected:
   ~ServedSocketTest() override { RunOn(loop_, scope_.Join()); }
 
-  void Wait() { scope_.Spawn("wait", DoWait()); }
-  Awaitable<void> DoWait() {
+  void Wait(Duration check_interval = std::chrono::hours(1)) { scope_.Spawn("wait", DoWait(check_interval)); }
+  Awaitable<void> DoWait(Duration check_interval) {
     served_ =
         co_await WaitForServer(path_, {.longest_retry = milliseconds(20),
+                                       .check_interval = check_interval,
                                        .waiting = [this](const std::string& why) { told_.push_back(why); }});
   }
   // Runs the loop until `done` says so, or for `bound`.
@@ -81,6 +82,28 @@ TEST_F(ServedSocketTest, DirectoriesMayGoAndComeAgain) {
   ASSERT_EQ(rmdir(temp_.Path("a").c_str()), 0);
   EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(20)));
   std::filesystem::create_directories(temp_.Path("a/b"));
+  const UniqueFd server = Listen(path_);
+  EXPECT_TRUE(RunUntil([this] { return Served(); }));
+}
+
+// Known defect: no event reports that a directory above was replaced, and the socket was never seen.
+TEST_F(ServedSocketTest, ADirectoryThatIsReplacedUnderAnotherOneIsFound) {
+  std::filesystem::create_directories(temp_.Path("a/b"));
+  Wait(milliseconds(50));
+  EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(20)));
+  ASSERT_EQ(rename(temp_.Path("a").c_str(), temp_.Path("old").c_str()), 0);
+  std::filesystem::create_directories(temp_.Path("a/b"));
+  const UniqueFd server = Listen(path_);
+  EXPECT_TRUE(RunUntil([this] { return Served(); }));
+}
+
+TEST_F(ServedSocketTest, ADirectoryThatWasReplacedIsWatchedItself) {
+  std::filesystem::create_directories(temp_.Path("a/b"));
+  Wait();
+  EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(20)));
+  ASSERT_EQ(rename(temp_.Path("a/b").c_str(), temp_.Path("a/old").c_str()), 0);
+  ASSERT_EQ(mkdir(temp_.Path("a/b").c_str(), 0755), 0);
+  EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(20)));
   const UniqueFd server = Listen(path_);
   EXPECT_TRUE(RunUntil([this] { return Served(); }));
 }
