@@ -93,6 +93,14 @@ constexpr Duration kLongestPause = std::chrono::seconds(30);
 // The kernel tells of a cgroup's changes every 10 ms at most. What it has kept back is lost where the group
 // is removed meanwhile, so one more look is taken after each time that it may have told of something.
 constexpr Duration kLookOnceMore = std::chrono::milliseconds(50);
+// And a slow one, should an event be lost for a reason that nobody has thought of: of all cgroups at once, so
+// that the node is woken once for all of them.
+constexpr Duration kCheckInterval = std::chrono::seconds(30);
+
+TimePoint NextCheck() {
+  const Duration now = Clock::now().time_since_epoch();
+  return TimePoint((now / kCheckInterval + 1) * kCheckInterval);
+}
 // Longer ones the kernel does not take.
 constexpr size_t kPathLimit = 4095;
 
@@ -105,8 +113,9 @@ bool Populated(int events) {
   return lines.find("populated 0") == std::string_view::npos;
 }
 
-// Calls `ended` once when the descriptor says so. The wait is a plain callback on shared state: whoever lets
-// go of this has nobody to join.
+// Calls `ended` once when the descriptor says so. A pidfd stays readable once its process has ended, so
+// nothing can be lost there. The wait is a plain callback on shared state: whoever lets go of this has nobody
+// to join.
 class EndWatch {
  public:
   EndWatch(const asio::any_io_executor& executor, UniqueFd fd, bool cgroup, std::function<void()> ended)
@@ -138,13 +147,7 @@ class EndWatch {
       asio::post(waiting.fd.get_executor(), [state = std::move(state)] { End(state); });
       return;
     }
-    if (waiting.cgroup) {
-      waiting.once_more.expires_after(kLookOnceMore);
-      waiting.once_more.async_wait([state](const boost::system::error_code& error) {
-        if (error || state->ended == nullptr) return;
-        if (!Populated(state->fd.native_handle())) End(state);
-      });
-    }
+    if (waiting.cgroup) LookAgain(state, Clock::now() + kLookOnceMore);
     waiting.fd.async_wait(waiting.cgroup ? WaitType::wait_error : WaitType::wait_read,
                           [state = std::move(state)](const boost::system::error_code& error) {
                             if (error) return;
@@ -154,6 +157,14 @@ class EndWatch {
                               End(state);
                             }
                           });
+  }
+  static void LookAgain(const std::shared_ptr<State>& state, TimePoint at) {
+    state->once_more.expires_at(at);
+    state->once_more.async_wait([state](const boost::system::error_code& error) {
+      if (error || state->ended == nullptr) return;
+      if (!Populated(state->fd.native_handle())) return End(state);
+      LookAgain(state, NextCheck());
+    });
   }
   static void End(const std::shared_ptr<State>& state) {
     if (auto ended = std::exchange(state->ended, nullptr)) ended();

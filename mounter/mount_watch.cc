@@ -197,8 +197,8 @@ void MountWatch::State::TakeEvent(const fanotify_event_metadata& event, std::str
     if ((event.mask & kAttach) == 0 || tracked.contains(record.mount_id) || changes->everything()) continue;
     if (++looked_up > kLookUpsAtATime) return changes->AddEverything();
     const auto mount = StatMount(record.mount_id);
-    if (!mount.ok()) continue;  // it has gone again
-    if (!mount->has_value()) return changes->AddEverything();
+    if (absl::IsNotFound(mount.status())) continue;  // it has gone again
+    if (!mount.ok() || !mount->has_value()) return changes->AddEverything();
     changes->AddTarget((*mount)->target);
   }
 }

@@ -8,7 +8,12 @@
 //   kernel: attached, detached ── gathered for a moment ──> on_change({keys})
 //                    queue overflow, the tree itself ─────> on_change(unset): any may have changed
 //
-// Remounts and changes of propagation are not told.
+// No lost or merged event stops it for good. The descriptor is waited for only after all of its events were
+// read, and each wait asks the kernel anew whether there are any. fanotify reports each event that it could
+// not queue as an overflow. What libmount's monitor merges does not matter, since the whole table is read
+// after it.
+//
+// Remounts and changes of propagation are not reported.
 #pragma once
 
 #include <absl/status/statusor.h>
