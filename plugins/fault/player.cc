@@ -228,7 +228,8 @@ void Player::HangUntilToldOtherwise(const std::string& rule) {
     }
     pollfd waits[] = {{.fd = watch.get(), .events = POLLIN, .revents = 0},
                       {.fd = stop_event_.get(), .events = POLLIN, .revents = 0}};
-    poll(waits, 2, -1);
+    // Also where nothing could be watched.
+    poll(waits, 2, 1000);
     alignas(inotify_event) char events[4096];
     while (read(watch.get(), events, sizeof events) > 0) {
     }
