@@ -12,26 +12,7 @@ bool IsControl(char c) {
   return byte < 0x20 || byte == 0x7F;
 }
 
-bool IsSafeInShell(char c) {
-  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-  // A '~' is expanded in some places, '%' and the others in none.
-  return letter || std::string_view("@%+=:,./_-").find(c) != std::string_view::npos;
-}
-
 }  // namespace
-
-std::string ShellQuoted(std::string_view text) {
-  if (!text.empty() && std::all_of(text.begin(), text.end(), IsSafeInShell)) return std::string(text);
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      quoted += R"('\'')";
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "'";
-}
 
 std::string CsvField(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);

@@ -6,10 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace berth::cli {
+#include "base/shell_quoted.h"
 
-// One word of a POSIX shell: as it is where nothing in it means something to a shell, else in single quotes.
-[[nodiscard]] std::string ShellQuoted(std::string_view text);
+namespace berth::cli {
 
 // One field of a line of comma-separated values (RFC 4180): in double quotes where it has to be.
 [[nodiscard]] std::string CsvField(std::string_view text);

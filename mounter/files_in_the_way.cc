@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "base/shell_quoted.h"
 #include "base/status.h"
 
 namespace berth {
@@ -11,19 +10,7 @@ namespace {
 
 constexpr size_t kNameShown = 64;
 
-bool IsPlain(char c) {
-  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  return letter || (c >= '0' && c <= '9') || std::string_view("/._-+=:,@%").find(c) != std::string_view::npos;
-}
-
 }  // namespace
-
-std::string ShellQuoted(std::string_view text) {
-  if (!text.empty() && std::ranges::all_of(text, IsPlain)) return std::string(text);
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 absl::Status FilesInTheWay(const std::string& directory, const std::string& destination,
                            const std::vector<std::string>& names, size_t more) {

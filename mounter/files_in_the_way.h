@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace berth {
@@ -14,8 +13,5 @@ namespace berth {
 // names them and gives the command that moves the directory to `destination`.
 [[nodiscard]] absl::Status FilesInTheWay(const std::string& directory, const std::string& destination,
                                          const std::vector<std::string>& names, size_t more);
-
-// `text` as one word of a POSIX shell.
-[[nodiscard]] std::string ShellQuoted(std::string_view text);
 
 }  // namespace berth

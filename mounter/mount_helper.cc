@@ -26,6 +26,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/shell_quoted.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "mounter/files_in_the_way.h"
