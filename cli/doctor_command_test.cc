@@ -30,7 +30,8 @@ class DoctorCommandTest : public testing::Test {
     dead.set_volume_id("v1");
     dead.set_consumer("job-1");
     dead.set_path("/t");
-    dead.set_text("The file system does not answer.");
+    dead.set_text("The file system has ended.");
+    dead.set_advice("End job-1");
     v1::Finding& stranger = *node_.examined.add_findings();
     stranger.set_severity(v1::WARNING);
     stranger.set_code("directory.stranger");
@@ -69,8 +70,9 @@ TEST_F(DoctorCommandTest, FindingsAreExplainedTheWorstFirstWithThePlan) {
   const Ended run = Doctor({});
   EXPECT_EQ(run.exit_code, 4);
   EXPECT_EQ(run.out, R"(1. ERROR  mount.dead  nfs/v1 for job-1
-   The file system does not answer.
+   The file system has ended.
    at /t
+   do: End job-1
 2. WARNING  directory.stranger  /var/lib/berth/volumes/zz
    An empty directory that belongs to no volume.
 3. INFO  volume.foreign  /mnt/x
@@ -91,8 +93,9 @@ TEST_F(DoctorCommandTest, ARepairShowsThePlanAndThenWhatWasDone) {
   const size_t plan = run.out.find("What would mend it");
   ASSERT_NE(plan, std::string::npos) << run.out;
   EXPECT_EQ(run.out.substr(run.out.find("1. ERROR", plan)), R"(1. ERROR  mount.dead  nfs/v1 for job-1
-   The file system does not answer.
+   The file system has ended.
    at /t
+   do: End job-1
 
 What was done:
    1. nothing that a repair may do: a person's matter

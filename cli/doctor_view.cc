@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -58,6 +61,12 @@ std::string Explained(const v1::Finding& finding, int number, bool colour) {
   return text;
 }
 
+// What a person does about the volume of a finding; once for each volume.
+std::string AdviceOnce(const v1::Finding& finding, std::set<std::pair<std::string, std::string>>* said) {
+  if (finding.advice().empty() || !said->emplace(finding.plugin_id(), finding.volume_id()).second) return "";
+  return fmt::format("   do: {}\n", Printable(finding.advice(), size_t{32} << 10));
+}
+
 std::string Step(const v1::Finding& finding, int number, bool repaired, bool colour) {
   if (finding.repair().empty()) {
     return finding.severity() == v1::INFO
@@ -88,11 +97,15 @@ std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool co
   }
   std::string text;
   std::string plan;
+  std::set<std::pair<std::string, std::string>> said;
   for (size_t i = 0; i < findings.size(); ++i) {
     const int number = static_cast<int>(i) + 1;
     // After a repair, what was shown with its plan is not told again.
     const bool open = !findings[i]->repaired() && findings[i]->severity() != v1::INFO;
-    if (!repaired || open) text += Explained(*findings[i], number, colour);
+    if (!repaired || open) {
+      text += Explained(*findings[i], number, colour);
+      if (findings[i]->severity() != v1::INFO) text += AdviceOnce(*findings[i], &said);
+    }
     plan += Step(*findings[i], number, repaired, colour);
   }
   if (!plan.empty()) {

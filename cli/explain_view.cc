@@ -38,11 +38,11 @@ Table Verdict(const v1::ExplainVolumeResponse& answer, system_clock::time_point 
   }
   for (const Condition& condition : conditions) {
     table.Add({condition.word, Cell(condition.text, condition.tone)});
-    if (!condition.next.empty()) table.Add({"  do", condition.next});
   }
   for (const std::string& remark : answer.remarks()) {
     if (!IsNext(remark)) table.Add({"remark", Cell(remark, Tone::kCareful)});
   }
+  if (!volume.advice().empty()) table.Add({"do", volume.advice()});
   if (!volume.running().empty()) {
     table.Add({"running", volume.has_running_since()
                               ? fmt::format("{}, began {}", volume.running(),

@@ -38,6 +38,7 @@ TEST(ExplainViewTest, TheVerdictComesFirstThenWhoThenTheEvidence) {
   v1::ExplainVolumeResponse answer = Answer();
   v1::Volume& volume = *answer.mutable_volume();
   volume.set_running("NodeUnpublishVolume");
+  volume.set_advice("Wait, or bring its server back");
   volume.mutable_running_since()->set_seconds(kNow - 240);
   volume.mutable_stuck()->set_on("umount /t");
   volume.mutable_stuck()->set_pid(99);
@@ -63,9 +64,9 @@ TEST(ExplainViewTest, TheVerdictComesFirstThenWhoThenTheEvidence) {
   answer.add_remarks("next: it is tried again in 10 s");
   EXPECT_EQ(Text(answer), R"(volume    v1 of plugin nfs
 state     UNPUBLISHING
-stuck 3m  umount /t does not come back, since 3m (helper process 99)
-  do      It ends when the file system, or the plugin, answers; other volumes do not wait for it. To give the file system up, with what it has not written: berthctl volume unpublish --plugin nfs --volume v1 --consumer job-1 --force
+stuck 3m  umount /t does not return, since 3m (helper process 99)
 remark    the journal says published, the kernel agrees
+do        Wait, or bring its server back
 running   NodeUnpublishVolume, began 4m ago
 next      it is tried again in 10 s
 

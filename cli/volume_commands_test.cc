@@ -128,7 +128,7 @@ TEST_F(VolumeCommandsTest, TheListHasAWordForWhatIsTheMatter) {
   v1::Volume& volume = *node_.volumes.mutable_volumes(0);
   EXPECT_THAT(Ctl({"volumes"}).out, AllOf(HasSubstr("CONDITION"), HasSubstr("ok")));
   volume.mutable_stuck()->set_on("umount /t");
-  EXPECT_THAT(Ctl({"volumes"}).out, AllOf(HasSubstr("stuck"), HasSubstr("umount /t does not come back")));
+  EXPECT_THAT(Ctl({"volumes"}).out, AllOf(HasSubstr("stuck"), HasSubstr("umount /t does not return")));
 }
 
 TEST_F(VolumeCommandsTest, PublishSendsEveryOption) {

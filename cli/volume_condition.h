@@ -1,4 +1,4 @@
-// What is the matter with a volume, and what a person does about it.
+// What is the matter with a volume. What a person does about it the node says: Volume.advice.
 //
 // Pure; any thread. The texts are not made printable yet: what shows them does that.
 #pragma once
@@ -14,8 +14,7 @@ namespace berth::cli {
 
 struct Condition {
   std::string word;  // for a column: "stuck 3m"
-  std::string text;  // what it is: "umount /x does not come back, since 3m (helper process 4711)"
-  std::string next;  // what to do; empty: wait
+  std::string text;  // what it is: "umount /x does not return, since 3m (helper process 4711)"
   Tone tone = Tone::kBad;
 };
 

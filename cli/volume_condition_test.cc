@@ -44,7 +44,7 @@ TEST(VolumeConditionTest, AVolumeThatIsWellHasNone) {
   EXPECT_THAT(Listed(Published()), AllOf(HasSubstr("PUBLISHED  ok")));
 }
 
-TEST(VolumeConditionTest, AStuckOneSaysOnWhatSinceWhenAndTheLever) {
+TEST(VolumeConditionTest, AStuckOneSaysOnWhatSinceWhenAndWhetherThePluginHangs) {
   v1::Volume volume = Published();
   volume.mutable_publications(0)->set_state(v1::UNPUBLISHING);
   volume.mutable_stuck()->set_on("umount /v/target");
@@ -52,42 +52,53 @@ TEST(VolumeConditionTest, AStuckOneSaysOnWhatSinceWhenAndTheLever) {
   volume.mutable_stuck()->mutable_since()->set_seconds(kNow - 180);
   const Condition stuck = Only(volume);
   EXPECT_EQ(stuck.word, "stuck 3m");
-  EXPECT_EQ(stuck.text, "umount /v/target does not come back, since 3m (helper process 4711)");
-  EXPECT_THAT(
-      stuck.next,
-      AllOf(HasSubstr("other volumes do not wait"),
-            HasSubstr("berthctl volume unpublish --plugin nfs --volume 'vol 1' --consumer job-1 --force")));
-  EXPECT_THAT(Listed(volume), AllOf(HasSubstr("stuck 3m"), HasSubstr("umount /v/target does not come back")));
+  EXPECT_EQ(stuck.text, "umount /v/target does not return, since 3m (helper process 4711)");
+  EXPECT_THAT(Listed(volume), AllOf(HasSubstr("stuck 3m"), HasSubstr("umount /v/target does not return")));
+  volume.mutable_stuck()->set_on("NodeUnpublishVolume");
+  volume.mutable_stuck()->clear_pid();
+  volume.mutable_stuck()->set_plugin_hangs(true);
+  EXPECT_EQ(Only(volume).text, "NodeUnpublishVolume does not return, since 3m: the plugin itself hangs");
 }
 
-TEST(VolumeConditionTest, ADeadMountIsRepairedOnlyWhereThatWasAskedFor) {
+TEST(VolumeConditionTest, WhatHangsIsNotCalledDead) {
   v1::Volume volume = Published();
+  volume.mutable_publications(0)->set_hung("no answer within 10 s");
+  EXPECT_EQ(Only(volume).word, "hung");
+  EXPECT_EQ(Only(volume).text, "the file system of job-1 does not answer: no answer within 10 s");
+  EXPECT_THAT(UseTable(volume, kNowTime).Render(false), HasSubstr("hung: no answer within 10 s"));
+  volume.mutable_publications(0)->clear_hung();
   volume.mutable_publications(0)->set_dead("Transport endpoint is not connected");
   EXPECT_EQ(Only(volume).word, "dead");
-  EXPECT_THAT(Only(volume).text, HasSubstr("the mount of job-1 does not answer: Transport"));
-  EXPECT_THAT(Only(volume).next, HasSubstr("End job-1, then berthctl volume unpublish"));
-  volume.mutable_publications(0)->set_remount(true);
-  EXPECT_THAT(Only(volume).next, HasSubstr("job-1 must be restarted"));
-  volume.mutable_publications(0)->set_remount(false);
-  volume.mutable_publications(0)->set_ephemeral(true);
-  EXPECT_THAT(Only(volume).next, AllOf(HasSubstr("not repaired"), HasSubstr("deletes it")));
+  EXPECT_THAT(Only(volume).text, HasSubstr("the file system of job-1 has ended: Transport"));
 }
 
-TEST(VolumeConditionTest, HeldAndAwaitingSecretsSayBothWaysOut) {
+TEST(VolumeConditionTest, WhatForceAndLazyHaveDoneIsShown) {
+  v1::Volume volume = Published();
+  volume.mutable_stuck()->set_on("NodeUnpublishVolume");
+  volume.mutable_aborted_at()->set_seconds(kNow - 20);
+  volume.mutable_detached_at()->set_seconds(kNow - 10);
+  EXPECT_THAT(VolumeDetails(volume, kNowTime).Render(false),
+              AllOf(HasSubstr("its file system was aborted 20s ago"),
+                    HasSubstr("a mount of it was detached 10s ago: it may live on")));
+}
+
+TEST(VolumeConditionTest, OneInstructionIsShownHoweverMuchIsWrong) {
+  v1::Volume volume = Published();
+  volume.set_last_error("it failed");
+  volume.mutable_publications(0)->set_held("the node was restarted");
+  volume.mutable_publications(0)->set_uncertain(true);
+  volume.set_advice("Publish it again for job-1");
+  const std::string shown = VolumeDetails(volume, kNowTime).Render(false);
+  EXPECT_THAT(shown, HasSubstr("do          Publish it again for job-1"));
+  EXPECT_EQ(shown.find("  do"), std::string::npos) << shown;
+}
+
+TEST(VolumeConditionTest, OfWhatIsBlockedItIsNotSaidThatItIsRepeated) {
   v1::Volume volume = Published();
   volume.mutable_publications(0)->set_held("the node was restarted");
-  volume.mutable_publications(0)->set_name("data");
-  const Condition held = Only(volume);
-  EXPECT_EQ(held.word, "held");
-  EXPECT_EQ(held.tone, Tone::kCareful);
-  EXPECT_THAT(held.next, AllOf(HasSubstr("Repeat the publish"), HasSubstr("--consumer job-1 --name data")));
-  volume.mutable_publications(0)->set_origin(v1::SCHEDULER);
-  EXPECT_THAT(Only(volume).next, AllOf(HasSubstr("once its scheduler is heard"), HasSubstr("let it go")));
-
-  v1::Volume waiting = Published();
-  waiting.set_awaiting_secrets(true);
-  EXPECT_EQ(Only(waiting).word, "needs secrets");
-  EXPECT_THAT(Only(waiting).next, AllOf(HasSubstr("--secrets-file"), HasSubstr("let it go")));
+  volume.mutable_publications(0)->set_uncertain(true);
+  EXPECT_EQ(Only(volume).word, "held");
+  EXPECT_EQ(Only(volume).tone, Tone::kCareful);
 }
 
 TEST(VolumeConditionTest, ADeclaredOneThatIsNotHereYetNamesItsFile) {
@@ -117,13 +128,12 @@ TEST(VolumeConditionTest, TheWorstComesFirst) {
   EXPECT_EQ(words, "stuck|held|failing|uncertain|to be grown|abnormal|");
 }
 
-TEST(VolumeConditionTest, AFailureSaysWhenItIsTriedAgain) {
+TEST(VolumeConditionTest, AFailureIsShownRatherThanTheStepThatRuns) {
   v1::Volume volume = Published();
   volume.set_last_error("no space left");
-  EXPECT_EQ(Only(volume).next, "Repeat what failed, or unpublish it.");
   volume.mutable_next_retry_at()->set_seconds(kNow + 60);
-  EXPECT_EQ(Only(volume).next, "It is tried again in 60s.");
   volume.set_running("NodeStageVolume");
+  EXPECT_EQ(Only(volume).word, "failing");
   EXPECT_THAT(Listed(volume), AllOf(HasSubstr("no space left"), Not(HasSubstr("NodeStageVolume"))));
 }
 

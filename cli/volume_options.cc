@@ -94,11 +94,12 @@ absl::Status Advised(NodeClient& node, const VolumeOptions& options, absl::Statu
   if (!about_its_state || !IsAnswer(failure)) return failure;
   const std::optional<v1::Volume> volume = node.PeekVolume(options.plugin, options.volume);
   if (!volume.has_value()) return failure;
-  for (const Condition& condition : ConditionsOf(*volume, std::chrono::system_clock::now())) {
-    // Of one that is merely failing the message has said as much.
-    if (condition.word == "failing" || condition.next.empty()) continue;
-    return WithHint(std::move(failure),
-                    Printable(fmt::format("{}: {}. {}", condition.word, condition.text, condition.next)));
+  const std::vector<Condition> conditions = ConditionsOf(*volume, std::chrono::system_clock::now());
+  // Of one that is merely failing the message has said as much.
+  const bool failing = !conditions.empty() && conditions.front().word == "failing";
+  if (!failing && !conditions.empty() && !volume->advice().empty()) {
+    return WithHint(std::move(failure), Printable(fmt::format("{}: {}. {}", conditions.front().word,
+                                                              conditions.front().text, volume->advice())));
   }
   if (absl::IsDeadlineExceeded(failure)) return failure;
   return WithHint(std::move(failure),

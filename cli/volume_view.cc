@@ -74,6 +74,7 @@ std::string Life(const v1::Publication& use) {
 
 Cell UseTrouble(const v1::Publication& use) {
   if (!use.dead().empty()) return {"dead: " + use.dead(), Tone::kBad};
+  if (!use.hung().empty()) return {"hung: " + use.hung(), Tone::kBad};
   if (use.awaiting_secrets()) return {"needs secrets", Tone::kBad};
   if (!use.held().empty()) return {"held: " + use.held(), Tone::kCareful};
   if (!use.path_error().empty()) return {"path: " + use.path_error(), Tone::kBad};
@@ -131,8 +132,8 @@ Table VolumeDetails(const v1::Volume& volume, system_clock::time_point now) {
   if (!volume.running().empty()) table.Add({"running", Running(volume, now)});
   for (const Condition& condition : ConditionsOf(volume, now)) {
     table.Add({condition.word, Cell(condition.text, condition.tone)});
-    if (!condition.next.empty()) table.Add({"  do", condition.next});
   }
+  if (!volume.advice().empty()) table.Add({"do", volume.advice()});
   if (volume.has_next_retry_at()) table.Add({"next try", FormatRelative(volume.next_retry_at(), now)});
   return table;
 }

@@ -10,6 +10,7 @@
 
 #include "base/size_text.h"
 #include "base/status.h"
+#include "mounter/volume_advice.h"
 #include "mounter/volume_machine.h"
 
 namespace berth {
@@ -48,6 +49,8 @@ class VolumeExamination {
           fmt::format("its plugin is not at hand, so nothing of it can be changed: {}",
                       volume_.plugin_problem));
     }
+    const std::string advice = AdviceFor(volume_.view);
+    for (Diagnosis& diagnosis : found_) diagnosis.finding.advice = advice;
     return std::move(found_);
   }
 
@@ -133,11 +136,14 @@ class VolumeExamination {
                       who));
     } else if (!p.dead.empty()) {
       Mountable(Add(Severity::kError, "mount.dead", p.key,
-                    fmt::format(
-                        "{}: its file system does not answer: {}; it has to be restarted once it is mounted "
-                        "again",
-                        who, p.dead)),
+                    fmt::format("{}: its file system has ended: {}; it has to be restarted once it is "
+                                "mounted again",
+                                who, p.dead)),
                 p);
+    } else if (!p.hung.empty()) {
+      // Its server may come back: nothing is repaired.
+      Add(Severity::kError, "mount.hung", p.key,
+          fmt::format("{}: its file system does not answer: {}", who, p.hung));
     }
   }
 
@@ -176,15 +182,13 @@ class VolumeExamination {
     const VolumeView& view = volume_.view;
     if (view.stuck) {
       Add(Severity::kError, "volume.stuck", {},
-          fmt::format(
-              "{} does not come back{}: it ends when the file system answers, or by unpublishing it with "
-              "--force",
-              view.stuck->on, view.stuck->pid == 0 ? "" : fmt::format(" (process {})", view.stuck->pid)));
+          fmt::format("{} does not return{}: {}", view.stuck->on,
+                      view.stuck->pid == 0 ? "" : fmt::format(" (process {})", view.stuck->pid),
+                      view.stuck->plugin_hangs ? "the plugin itself hangs, no file system does"
+                                               : "the file system, or the plugin, does not answer"));
     } else if (view.awaiting_secrets) {
       Add(Severity::kWarning, "volume.awaiting_secrets", {},
-          "a step has to be repeated, and its secrets were never written down: publish it again with them, "
-          "or "
-          "unpublish it");
+          "a step has to be repeated, and its secrets were never written down");
     } else if (!Failing() && view.uncertain) {
       Add(Severity::kInfo, "volume.uncertain", {},
           fmt::format("a step's outcome is not known{}{}", view.last_error.empty() ? "" : ": ",
@@ -196,7 +200,7 @@ class VolumeExamination {
   [[nodiscard]] std::string NextTry() const {
     const VolumeView& view = volume_.view;
     if (view.running.empty() && !view.next_retry_at) {
-      return "it is not tried again of itself: repeat what failed, or unpublish it";
+      return "it is not tried again by itself";
     }
     return WhatComesNext(view, volume_.at);
   }
@@ -392,13 +396,7 @@ std::string WhatComesNext(const VolumeView& view, WallTime now) {
     return wait <= Duration(0) ? std::string("it is tried again now")
                                : fmt::format("it is tried again in {}", Seconds(wait));
   }
-  if (view.awaiting_secrets) return "nothing before somebody publishes it again with its secrets";
-  const bool held =
-      std::ranges::any_of(view.publications, [](const PublicationView& p) { return !p.held.empty(); });
-  if (held) return "nothing before somebody's word: publish what is held again, or unpublish it";
-  const bool lost = std::ranges::any_of(
-      view.publications, [](const PublicationView& p) { return p.uncertain || !p.dead.empty(); });
-  if (lost) return "nothing of itself: publish again what was lost, or unpublish it";
+  if (!AdviceFor(view).empty()) return "nothing, until that is done";
   return "nothing is to be done";
 }
 

@@ -75,7 +75,7 @@ struct Diagnosis {
 // Of everything: the errors first.
 [[nodiscard]] std::vector<Diagnosis> Diagnose(const Evidence& evidence);
 
-// What comes next for a volume, in a sentence.
+// What berthd does next for a volume, in a sentence. What a person does is AdviceFor's.
 [[nodiscard]] std::string WhatComesNext(const VolumeView& view, WallTime now);
 
 }  // namespace berth

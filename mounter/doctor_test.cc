@@ -78,6 +78,32 @@ TEST(DoctorTest, ADeadMountNamesItsErrorAndWhoHasToBeRestarted) {
   EXPECT_THAT(found[0].finding.text, HasSubstr("web"));
 }
 
+TEST(DoctorTest, AHungMountIsReportedAndNotRepaired) {
+  VolumeEvidence volume = Well();
+  volume.record.publications[0].hung = "no answer within 10 s";
+  volume.view.publications[0].hung = "no answer within 10 s";
+  const auto found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("mount.hung"));
+  EXPECT_EQ(found[0].repair, RepairKind::kNone);
+  EXPECT_THAT(found[0].finding.repair, IsEmpty());
+  EXPECT_THAT(found[0].finding.text, HasSubstr("does not answer: no answer within 10 s"));
+  EXPECT_THAT(found[0].finding.advice, HasSubstr("Wait, or bring its server back"));
+}
+
+TEST(DoctorTest, EveryFindingOfAVolumeHasTheSameAdvice) {
+  VolumeEvidence volume = Well();
+  volume.in_journal = false;
+  volume.record.publications[0].held = "the node was restarted";
+  volume.view.publications[0].held = "the node was restarted";
+  volume.view.stuck = StuckView{.on = "NodeUnpublishVolume", .plugin_hangs = true};
+  const auto found = DiagnoseVolume(volume, "/tree");
+  ASSERT_THAT(Codes(found), ElementsAre("row.stale", "publication.held", "volume.stuck"));
+  for (const Diagnosis& diagnosis : found) {
+    EXPECT_THAT(diagnosis.finding.advice, HasSubstr("berthctl plugin restart")) << diagnosis.finding.code;
+    EXPECT_EQ(diagnosis.finding.text.find("unpublish"), std::string::npos) << diagnosis.finding.text;
+  }
+}
+
 TEST(DoctorTest, AStaleRowAndAWrongIdentityFileAreWrittenAnew) {
   VolumeEvidence volume = Well();
   volume.in_journal = false;
@@ -253,10 +279,8 @@ TEST(DoctorTest, SaysWhatComesNext) {
   const WallTime now = WallClock::now();
   VolumeView view;
   EXPECT_EQ(WhatComesNext(view, now), "nothing is to be done");
-  view.publications.push_back({.uncertain = true});
-  EXPECT_THAT(WhatComesNext(view, now), HasSubstr("publish again what was lost"));
-  view.publications.front() = {.held = "the node was restarted"};
-  EXPECT_THAT(WhatComesNext(view, now), HasSubstr("somebody's word"));
+  view.publications.push_back({.held = "the node was restarted"});
+  EXPECT_EQ(WhatComesNext(view, now), "nothing, until that is done");
   view.next_retry_at = now + std::chrono::seconds(12);
   EXPECT_EQ(WhatComesNext(view, now), "it is tried again in 12 s");
   view.running = "NodeStageVolume";

@@ -11,7 +11,7 @@
 namespace berth {
 namespace {
 
-constexpr char kLost[] = "the journal was lost, and it is not mounted: publish it again, or unpublish it";
+constexpr char kLost[] = "the journal was lost, and it is not mounted";
 
 // What the kernel shows at its target decides.
 void JudgePublication(const VolumePaths& paths, const VolumeRecord& record, PublicationRecord& publication) {

@@ -1,5 +1,5 @@
-// Finds mounts whose file system does not answer, or not any more: a FUSE daemon that hangs or has died, an
-// NFS server that is away.
+// Finds mounts whose file system does not answer (hung: its server may come back), and those whose file system
+// has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away.
 //
 // Owned by the Mounter; loop thread only. In rounds, and only file systems that can die so (not those of a
 // local disk, which the kernel itself serves). Asked by helper processes (mount_helper.h); a mount whose
@@ -36,7 +36,7 @@ struct WatchedMount {
 class MountHealth {
  public:
   using Which = std::function<std::vector<WatchedMount>()>;
-  // OK: it answers (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: it hangs. The message is for people.
+  // OK: it answers (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: hung. The message is for people.
   using Told = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
 
   // `which` is asked before each round; `told` is called for each verdict that is not the last one of that

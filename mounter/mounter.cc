@@ -302,7 +302,7 @@ void MounterImpl::WatchHealth() {
     actor->OnHealth(mount.component, verdict);
   };
   health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
-                  std::move(told));
+                  std::move(told), context_.options.health_patience);
   context_.scope.Spawn("health of mounts", health_->Run());
 }
 

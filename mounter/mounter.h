@@ -15,14 +15,15 @@
 // good), .uncertain (it is tried again), .stuck (the plugin or a file system does not come back from it),
 // .recovered (berthd ended in the middle of it), .awaiting_secrets (a step has to be repeated, and nobody
 // wrote its secrets down), .held (after a reboot: nothing is done before somebody says so), .lost (the mount
-// is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and does not
-// answer; the consumer has to be restarted), .alive (it answers again), .remounted (lost or dead, it was
-// mounted again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
-// .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
-// .token_renewed (and now it could), .path_mounted (mounted at the path that its file names, too), .path_lost
-// (somebody unmounted it there: it is mounted again), .stranger (in the tree and not in the journal, left
-// alone); plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's
-// volumes are blocked: see AllowForward; once, for the node), node.journal_rebuilt.
+// is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its file
+// system has ended; the consumer has to be restarted), .hung (its file system does not answer; its server may
+// come back), .alive (dead or hung, it answers again), .remounted (lost or dead, it was mounted again),
+// .released (its consumer has ended), .leftover (data in the way of a removal, left alone), .token_failed
+// (what the plugin is to be given anew could not be got or passed; the mount stands), .token_renewed (and now
+// it could), .path_mounted (mounted at the path that its file names, too), .path_lost (somebody unmounted it
+// there: it is mounted again), .stranger (in the tree and not in the journal, left alone); plugin.lied (it
+// answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see
+// AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -191,6 +192,8 @@ struct UnpublishResult {
   bool was_published = false;   // there was something to undo
   bool may_live_on = false;     // the kernel may still have the volume: it is not free
   std::string still_used = {};  // with may_live_on, where that is known: by whom, for people
+  bool aborted = false;         // its file system was aborted
+  bool detached = false;        // a mount of it was detached
 };
 
 // The volume's and each publication's place in its life; drawn in volume_machine.h.
@@ -215,8 +218,11 @@ struct PublicationView {
   // Why nothing is done about it until somebody says so: "the node was restarted: ...", "no valid lease of
   // the scheduler since ...". Empty: nothing is awaited.
   std::string held = {};
-  // Its mount is there and does not answer, or not any more (ENOTCONN): the error. Empty: it is well.
+  // Its mount is there, and its file system has ended (ENOTCONN, ESTALE): the error. Empty: it has not.
   std::string dead = {};
+  // Its mount is there, and its file system does not answer, though it may again: the error. Never together
+  // with `dead`.
+  std::string hung = {};
   // It is being undone to be mounted again, a repair: then kUnpublishing is not its way out.
   bool again = false;
   // Where it is to be mounted too; whether it is, and why not (empty: nothing was tried yet).
@@ -230,6 +236,8 @@ struct StuckView {
   std::string on;   // what hangs: "NodeUnpublishVolume", "umount /var/lib/...": for people
   int64_t pid = 0;  // of the helper process that hangs; 0: the plugin's call does
   WallTime since;
+  // The plugin's call hangs, and no file system is left that it could wait for.
+  bool plugin_hangs = false;
 };
 
 // What a plugin said of a volume (CSI's VolumeCondition). It informs, and drives nothing.
@@ -262,6 +270,10 @@ struct VolumeView {
   bool may_live_on = false;
   // With the last NodeGetVolumeStats since it came here; unset: none was told.
   std::optional<ConditionView> condition = {};
+  // When its file system was aborted, and a mount of it detached, for an unpublish with `force` or `lazy`
+  // since it was published last; unset: not so.
+  std::optional<WallTime> aborted_at = {};
+  std::optional<WallTime> detached_at = {};
 };
 
 // What a consumer's runtime needs to use a publication.
@@ -323,12 +335,14 @@ struct VolumeExplanation {
 struct Finding {
   enum class Severity { kInfo, kWarning, kError };
   Severity severity = Severity::kWarning;
-  std::string code;  // "mount.missing", "mount.dead", "volume.failing", "volume.owed", "row.stale", ...
+  std::string
+      code;  // "mount.missing", "mount.dead", "mount.hung", "volume.failing", "volume.owed", "row.stale", ...
   std::string plugin_id;
   std::string volume_id;
   std::string consumer;
   std::string path;
   std::string text;    // what was found, and what it means
+  std::string advice;  // of a volume: what a person does about it (volume_advice.h); the same in all of its
   std::string repair;  // what a repair would do; empty: only a person can
   bool repaired = false;
   std::string repair_error;
@@ -392,6 +406,7 @@ struct MounterOptions {
   std::function<void(std::string_view point)> at_boundary;
   // How often the file systems that can die (FUSE, network) are asked whether they live; 0: never.
   Duration health_interval = std::chrono::seconds(30);
+  Duration health_patience = std::chrono::seconds(10);  // how long one may take to answer before it hangs
   // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
   std::string credentials_dir;
   ConsumerEndOptions consumer_end = {};

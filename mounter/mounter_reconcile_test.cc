@@ -495,6 +495,46 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsToldWithTheConsumerThatMustRestart
   EXPECT_TRUE(Gone());
 }
 
+TEST_F(MounterDeadMountTest, Fault24AHungFileSystemIsNotCalledDeadAndNotRepairedUntilItIs) {
+  options_.health_patience = std::chrono::milliseconds(500);
+  Close();
+  Open();
+  PublishRequest request = Request();
+  request.remount = true;  // of what is dead, not of what hangs
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  fuse_->Hang();
+  ASSERT_TRUE(WaitForEvent("volume.hung"));
+  EXPECT_THAT(LastMessage("volume.hung"), HasSubstr("its server may come back"));
+  EXPECT_THAT(View().publications.at(0).hung, Not(IsEmpty()));
+  EXPECT_THAT(View().publications.at(0).dead, IsEmpty());
+  const auto findings = loop_.Run(mounter_->Examine(/*repair=*/true, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  ASSERT_EQ(std::ranges::count(*findings, "mount.hung", &Finding::code), 1);
+  for (const Finding& finding : *findings) {
+    EXPECT_FALSE(finding.repaired) << finding.code;
+    if (finding.code == "mount.hung") EXPECT_THAT(finding.advice, HasSubstr("bring its server back"));
+  }
+  EXPECT_EQ(CountEvents("volume.dead"), 0U);
+
+  fuse_->Resume();
+  ASSERT_TRUE(WaitForEvent("volume.alive"));
+  EXPECT_THAT(View().publications.at(0).hung, IsEmpty());
+  EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
+
+  fuse_->Hang();
+  ASSERT_TRUE(WaitForEvent("volume.hung", 2));
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "nothing was repaired while it hung";
+  fuse_->Die();
+  ASSERT_TRUE(WaitForEvent("volume.dead"));
+  fuse_.reset();
+  Serve();
+  ASSERT_TRUE(WaitForEvent("volume.remounted"));
+  ASSERT_TRUE(WaitPublished());
+  EXPECT_THAT(View().publications.at(0).hung, IsEmpty());
+  EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
+}
+
 TEST_F(MounterDeadMountTest, ADeadFileSystemIsMountedAgainFromTheStagingUp) {
   PublishRequest request = Request();
   request.remount = true;

@@ -18,8 +18,8 @@ std::string WhyHeld(const PublicationRecord& publication, bool published) {
   if (publication.origin == Origin::kScheduler) {
     return "the node was restarted: it waits for its scheduler to confirm it, since another node may have it";
   }
-  if (!published) return "not finished before the node was restarted: publish it again, or unpublish it";
-  return "not mounted any more: the node was restarted; publish it again, or unpublish it";
+  if (!published) return "not finished before the node was restarted";
+  return "not mounted any more: the node was restarted";
 }
 
 // Whether it is mounted again after a reboot without anybody's word. A scheduler may have given it to another

@@ -75,6 +75,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.sent = true;
     publication.secrets_at_hand = false;
     publication.dead.clear();
+    publication.hung.clear();
     if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
     if (rebooted) publication.confirmed_at.reset();
     // Whether it is mounted at its path the kernel says, once that is asked.
@@ -283,6 +284,9 @@ void VolumeMachine::MarkLost(const PublicationKey& key, std::string error) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   publication->uncertain = true;
+  // It is of a mount that is not there any more.
+  publication->dead.clear();
+  publication->hung.clear();
   publication->last_error = std::move(error);
 }
 
@@ -295,10 +299,20 @@ void VolumeMachine::MarkFound(const PublicationKey& key) {
   publication->last_error.clear();
 }
 
-void VolumeMachine::MarkDead(const PublicationKey& key, std::string error) {
+void VolumeMachine::OnVerdict(const PublicationKey& key, const absl::Status& verdict) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
-  publication->dead = std::move(error);
+  const bool dead = absl::IsUnavailable(verdict);
+  const bool hung = absl::IsDeadlineExceeded(verdict);
+  if (!verdict.ok() && !dead && !hung) return;
+  publication->dead = dead ? std::string(verdict.message()) : "";
+  publication->hung = hung ? std::string(verdict.message()) : "";
+}
+
+void VolumeMachine::OnStuck(StuckView stuck) {
+  const bool still = stuck_ && stuck_->on == stuck.on && stuck_->pid == stuck.pid;
+  if (still) stuck.since = std::min(stuck.since, stuck_->since);
+  stuck_ = std::move(stuck);
 }
 
 void VolumeMachine::Inherit(const VolumeRecord& last) {
@@ -340,7 +354,7 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
 bool VolumeMachine::PathPending(const PublicationRecord& p) const {
   if (!leaving_.empty()) return false;
   const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
-                    p.held.empty() && p.withheld.empty();
+                    p.hung.empty() && p.held.empty() && p.withheld.empty();
   return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));
 }
 
@@ -379,6 +393,7 @@ bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool as
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return false;
   if (record_.rebuilt || !leaving_.empty() || (!publication->withheld.empty() && !asked)) return false;
+  if (!publication->hung.empty()) return false;
   publication->uncertain = true;
   publication->last_error = std::move(error);
   publication->secrets_at_hand = false;
@@ -396,6 +411,7 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!leaving_.empty()) return false;
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
+    if (!p.hung.empty()) return false;
     if (!p.held.empty() || (!p.withheld.empty() && !asked)) return false;
     // What is on its way is in nobody's use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
@@ -636,7 +652,7 @@ void VolumeMachine::OnSent(const Step& step) {
 FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error,
                                   bool time_left, WallTime now) {
   // "Another call for this volume is pending" is what a plugin says whose first call has not come back.
-  if (!absl::IsAborted(error)) stuck_.reset();
+  if (!absl::IsAborted(error) && !absl::IsDeadlineExceeded(error)) stuck_.reset();
   PublicationRecord* publication = record_.Find(step.key);
   switch (step.kind) {
     case StepKind::kNone:
@@ -738,6 +754,7 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       publication.uncertain = false;
       publication.last_error.clear();
       publication.dead.clear();
+      publication.hung.clear();
       publication.secrets_at_hand = false;
       publication.published_at = now;
       if (!NeedsStaging(publication)) expansion_deferred_ = false;
@@ -822,6 +839,7 @@ FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome 
       publication.path_mount_id = 0;
       publication.path_mounted = false;
       publication.dead.clear();
+      publication.hung.clear();
       return FollowUp::kNext;
     case CallOutcome::kFinal:
       publication.last_error = Text(error);

@@ -44,8 +44,16 @@
 //                                            now, so a new lease alone is not enough: until Want or Confirm.
 //   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
 //                      publication, and nothing is repaired (Leave; it is final). Reverse steps go on.
-//   dead               published, the mount is there, and its file system does not answer. It is well known
-//                      how it got there, so nothing follows of itself but, where asked for, Repair.
+//   dead               published, the mount is there, and its file system has ended. Nothing follows of
+//   itself
+//                      but, where asked for, Repair.
+//   hung               published, the mount is there, and its file system does not answer. It may answer
+//   again,
+//                      or turn out to be dead. Until then nothing is repaired: to take it away would hang,
+//                      too.
+//
+//                               answers ◄──► hung ──► dead ──► answers (mounted again)
+//
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
@@ -160,8 +168,9 @@ class VolumeMachine {
   void MarkFound(const PublicationKey& key);
   // Whether this process has the secrets that it needs in memory.
   void SetSecretsAtHand(const PublicationKey& key, bool at_hand);
-  // Its file system does not answer; empty: it does.
-  void MarkDead(const PublicationKey& key, std::string error);
+  // What its file system answers. OK: it answers. UNAVAILABLE: it has ended (dead). DEADLINE_EXCEEDED: it
+  // does not answer (hung). Anything else changes nothing.
+  void OnVerdict(const PublicationKey& key, const absl::Status& verdict);
   // The kernel's id of its mount; 0: it is not known, as once a renewal was sent.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);
   // It is there in this boot: its consumer may have it.
@@ -196,11 +205,12 @@ class VolumeMachine {
   void DoubtPath(const PublicationKey& key, std::string error);
 
   // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
-  // ephemeral. False where that may not be: it is not published, a rebuilt record does not know how, it is
-  // withheld and nobody `asked` for it, or it is leaving.
+  // ephemeral. False where that may not be: it is not published, it hangs, a rebuilt record does not know
+  // how, it is withheld and nobody `asked` for it, or it is leaving.
   bool Repair(const PublicationKey& key, std::string error, bool asked = false);
   // The staging's file system is dead: everything is undone, and done again. False where that may not be,
-  // since a publication is not to be mounted again of itself, and nobody `asked` for it; or it is leaving.
+  // since a publication hangs, or is not to be mounted again of itself and nobody `asked` for it; or it is
+  // leaving.
   bool RepairStaging(const std::string& error, bool asked = false);
   // After a reboot one that was published, or nearly, is to be mounted again. It is undone first, the staging
   // too where nothing else holds it, since a plugin's books may have outlived its mounts: it would answer OK,
@@ -258,8 +268,9 @@ class VolumeMachine {
   // before its deadline.
   FollowUp OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error, bool time_left,
                      WallTime now);
-  // After OnOutcome: whoever was asked has not come back.
-  void OnStuck(StuckView stuck) { stuck_ = std::move(stuck); }
+  // Whoever was asked has not come back: in the middle of a call, or after OnOutcome. Where it is the same as
+  // before, it hangs since then.
+  void OnStuck(StuckView stuck);
   [[nodiscard]] const std::optional<StuckView>& stuck() const { return stuck_; }
 
   // Why a publication that was wanted is now being undone, or is gone: the error for its caller. Once.

@@ -66,12 +66,12 @@ std::string Describe(const Place& place) {
                                  static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
                                  r.stage_sent ? "s" : "", r.owed_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
-    text +=
-        fmt::format(" {}{}{}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
-                    static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
-                    p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H", p.withheld.empty() ? "" : "W",
-                    p.unconfirmed ? "U" : "", p.confirmed_at ? p.confirmed_at->time_since_epoch().count() : 0,
-                    p.again ? "A" : "", p.dead.empty() ? "" : "D", p.published_at ? "P" : "");
+    text += fmt::format(" {}{}{}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
+                        static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
+                        p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H",
+                        p.withheld.empty() ? "" : "W", p.unconfirmed ? "U" : "",
+                        p.confirmed_at ? p.confirmed_at->time_since_epoch().count() : 0, p.again ? "A" : "",
+                        p.dead.empty() ? (p.hung.empty() ? "" : "G") : "D", p.published_at ? "P" : "");
   }
   text += fmt::format("{}{}", r.staging_mount_id != 0 ? " mount" : "", r.staging_lost ? " lost" : "");
   text += place.books.staged ? " books: staged" : " books:";
@@ -309,8 +309,9 @@ class Explorer {
       const std::vector<std::pair<const char*, std::function<void(VolumeMachine&)>>> events = {
           {"lost", [&](VolumeMachine& m) { m.MarkLost(key, "lost"); }},
           {"found", [&](VolumeMachine& m) { m.MarkFound(key); }},
-          {"dead", [&](VolumeMachine& m) { m.MarkDead(key, "ENOTCONN"); }},
-          {"alive", [&](VolumeMachine& m) { m.MarkDead(key, ""); }},
+          {"dead", [&](VolumeMachine& m) { m.OnVerdict(key, absl::UnavailableError("ENOTCONN")); }},
+          {"hung", [&](VolumeMachine& m) { m.OnVerdict(key, absl::DeadlineExceededError("no answer")); }},
+          {"alive", [&](VolumeMachine& m) { m.OnVerdict(key, absl::OkStatus()); }},
           {"repair", [&](VolumeMachine& m) { m.Repair(key, "lost"); }},
           {"unsettle", [&](VolumeMachine& m) { m.Unsettle(key, "disk full"); }},
       };

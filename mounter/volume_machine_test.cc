@@ -986,15 +986,68 @@ TEST(VolumeMachinePathTest, OnlyAFileGivesOrTakesAPath) {
 
 TEST(VolumeMachinePathTest, WhatIsLostDeadOrLeavesIsNotMountedThere) {
   VolumeMachine machine = PublishedAt("/srv/db");
-  machine.MarkDead(kWeb, "no answer");
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  machine.MarkDead(kWeb, "");
+  for (const absl::Status& verdict : {absl::UnavailableError("ENOTCONN"), absl::DeadlineExceededError("")}) {
+    machine.OnVerdict(kWeb, verdict);
+    EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  }
+  machine.OnVerdict(kWeb, absl::OkStatus());
   machine.MarkLost(kWeb, "gone");
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
   machine.MarkFound(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kMountPath);
   machine.Unwant(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+}
+
+class VolumeMachineVerdictTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] const PublicationRecord& Web() const { return *machine_.record().Find(kWeb); }
+
+  VolumeMachine machine_ = PublishedAt("/srv/db");
+  absl::Status dead_ = absl::UnavailableError("Transport endpoint is not connected");
+  absl::Status hung_ = absl::DeadlineExceededError("no answer within 10 s");
+};
+
+TEST_F(VolumeMachineVerdictTest, HungAndDeadAreDifferentFactsAndEachMayFollowTheOther) {
+  const std::vector<absl::Status> verdicts = {absl::OkStatus(), dead_, hung_};
+  for (const absl::Status& from : verdicts) {
+    for (const absl::Status& to : verdicts) {
+      machine_.OnVerdict(kWeb, from);
+      machine_.OnVerdict(kWeb, to);
+      EXPECT_EQ(Web().dead, to == dead_ ? "Transport endpoint is not connected" : "") << from << " -> " << to;
+      EXPECT_EQ(Web().hung, to == hung_ ? "no answer within 10 s" : "") << from << " -> " << to;
+    }
+    machine_.OnVerdict(kWeb, absl::InternalError("it could not be asked"));
+    EXPECT_FALSE(Web().hung.empty()) << "the last one stands";
+  }
+}
+
+TEST_F(VolumeMachineVerdictTest, NothingIsRepairedWhileItHangs) {
+  machine_.OnVerdict(kWeb, hung_);
+  EXPECT_FALSE(machine_.Repair(kWeb, "hung", /*asked=*/true));
+  EXPECT_FALSE(machine_.RepairStaging("hung", /*asked=*/true));
+  EXPECT_FALSE(machine_.Unsettled());
+  machine_.OnVerdict(kWeb, dead_);
+  EXPECT_TRUE(machine_.Repair(kWeb, "dead", /*asked=*/true));
+}
+
+TEST_F(VolumeMachineVerdictTest, AMountThatIsGoneIsNeitherHungNorDead) {
+  machine_.OnVerdict(kWeb, hung_);
+  machine_.MarkLost(kWeb, "somebody unmounted it");
+  EXPECT_TRUE(Web().hung.empty());
+  EXPECT_TRUE(machine_.Repair(kWeb, "lost", /*asked=*/true));
+}
+
+TEST_F(VolumeMachineVerdictTest, WhatHangsHangsSinceItWasFirstSeen) {
+  const WallTime first = WallClock::now();
+  machine_.OnStuck({.on = "NodeUnpublishVolume", .since = first});
+  machine_.OnStuck(
+      {.on = "NodeUnpublishVolume", .since = first + std::chrono::minutes(2), .plugin_hangs = true});
+  ASSERT_TRUE(machine_.stuck().has_value());
+  EXPECT_EQ(machine_.stuck()->since, first);
+  EXPECT_TRUE(machine_.stuck()->plugin_hangs);
+  machine_.OnStuck({.on = "NodeUnstageVolume", .since = first + std::chrono::minutes(3)});
+  EXPECT_EQ(machine_.stuck()->since, first + std::chrono::minutes(3)) << "another call";
 }
 
 TEST(VolumeMachinePathTest, TheNextBerthdAsksTheKernel) {

@@ -130,6 +130,7 @@ void VolumeActor::Apply(const Reconciliation& found) {
       return;
     case ReconcileAction::kRepair:
       Event("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
+      machine_.MarkLost(found.key, found.why);
       MountAgain(found.key, found.why, /*asked=*/false);
       return;
     case ReconcileAction::kResume:
@@ -195,26 +196,30 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   const auto it = std::ranges::find(publications, component, &PublicationRecord::component);
   if (it == publications.end() || it->state != PublicationState::kPublished) return;
   const PublicationKey key = it->key;
+  const bool was_well = it->dead.empty() && it->hung.empty();
+  machine_.OnVerdict(key, verdict);
+  if (!dead) unrepaired_.erase(key);
+  const std::string why(MessageOf(verdict));
   if (verdict.ok()) {
-    unrepaired_.erase(key);
-    if (it->dead.empty()) return;
-    machine_.MarkDead(key, "");
-    Event("volume.alive", key.consumer, "its file system answers again");
+    if (!was_well) Event("volume.alive", key.consumer, "its file system answers again");
     return;
   }
-  const std::string why(MessageOf(verdict));
-  machine_.MarkDead(key, why);
+  if (hangs) {
+    Event("volume.hung", key.consumer,
+          fmt::format(
+              "its file system does not answer: {}; {} waits for it, and nothing is repaired, since its "
+              "server may come back",
+              why, Describe(key)));
+    return;
+  }
   // Published once more from a staging that is dead itself it would be no better.
   const bool with_staging = staging_dead_ && machine_.record().stages && !it->ephemeral;
-  if (dead && with_staging && RepairStaging(why, /*asked=*/false)) return;
-  // What hangs may answer again; and to take it away would hang too.
-  const bool mend = dead && !with_staging && it->Remounts() && !it->ephemeral && machine_.leaving().empty();
-  const bool repair = mend && it->withheld.empty();
-  if (mend && !repair) unrepaired_.insert(key);
+  if (with_staging && RepairStaging(why, /*asked=*/false)) return;
+  const bool remounts = !with_staging && it->Remounts() && !it->ephemeral && machine_.leaving().empty();
+  const bool repair = remounts && it->withheld.empty();
+  if (remounts && !repair) unrepaired_.insert(key);
   Event("volume.dead", key.consumer,
-        fmt::format("{}: {}{}", why,
-                    dead ? fmt::format("{} has to be restarted once it is mounted again", Describe(key))
-                         : fmt::format("{} waits with it", Describe(key)),
+        fmt::format("{}: {} has to be restarted once it is mounted again{}", why, Describe(key),
                     repair ? "; mounting it again" : ""));
   if (!repair || !MountAgain(key, why, /*asked=*/false)) return;
   SaveSoon();

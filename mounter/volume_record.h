@@ -68,8 +68,10 @@ struct PublicationRecord {
   bool sent = true;
   // Not written. The secrets that it needs are in this process's memory.
   bool secrets_at_hand = false;
-  // Not written. Its mount is there and does not answer: the error.
+  // Not written. Its mount is there, and its file system has ended (dead) or does not answer (hung): the
+  // error. At most one of them is set.
   std::string dead;
+  std::string hung;
   // Not written. The kernel showed it mounted at `path`, since this berthd began.
   bool path_mounted = false;
   // Not written. Why it is not mounted at `path`.

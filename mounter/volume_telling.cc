@@ -178,10 +178,13 @@ VolumeView VolumeActor::View() const {
          .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
          .held = VolumeMachine::WaitsFor(p),
          .dead = p.dead,
+         .hung = p.hung,
          .again = p.again,
          .path = p.path,
          .path_mounted = p.path_mounted,
          .path_error = p.path_error});
+    // Nothing is repeated of one that is blocked: `held` says why, and that is all.
+    if (!view.publications.back().held.empty()) continue;
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/status.h"
+#include "mounter/volume_advice.h"
 #include "rpc/convert.h"
 
 namespace berth {
@@ -18,6 +19,8 @@ constexpr char kHidden[] = "(hidden)";
 constexpr int kListLimit = 200;
 // A client takes messages of 4 MiB.
 constexpr size_t kFindingBytes = size_t{3} << 20;
+// A few commands, each with an id of 4 KiB.
+constexpr size_t kAdviceBytes = size_t{32} << 10;
 
 v1::VolumeState StateOf(PublicationState state) {
   switch (state) {
@@ -126,6 +129,7 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_awaiting_secrets(view.awaiting_secrets);
   to.set_held(Printable(view.held));
   to.set_dead(Printable(view.dead));
+  to.set_hung(Printable(view.hung));
   to.set_path(Printable(view.path.path));
   to.set_path_mounted(view.path_mounted);
   to.set_path_error(Printable(view.path_error));
@@ -173,6 +177,7 @@ v1::Finding FindingOf(const Finding& finding) {
   to.set_repair(Printable(finding.repair));
   to.set_repaired(finding.repaired);
   to.set_repair_error(Printable(finding.repair_error));
+  to.set_advice(Printable(finding.advice, kAdviceBytes));
   return to;
 }
 
@@ -206,6 +211,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
     to.mutable_stuck()->set_on(Printable(volume.stuck->on));
     to.mutable_stuck()->set_pid(volume.stuck->pid);
     *to.mutable_stuck()->mutable_since() = ToProto(volume.stuck->since);
+    to.mutable_stuck()->set_plugin_hangs(volume.stuck->plugin_hangs);
   }
   to.set_owed_expansion_bytes(volume.owed_expansion_bytes);
   to.set_may_live_on(volume.may_live_on);
@@ -213,6 +219,9 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
     to.mutable_condition()->set_abnormal(volume.condition->abnormal);
     to.mutable_condition()->set_message(Printable(volume.condition->message));
   }
+  to.set_advice(Printable(AdviceFor(volume), kAdviceBytes));
+  if (volume.aborted_at) *to.mutable_aborted_at() = ToProto(*volume.aborted_at);
+  if (volume.detached_at) *to.mutable_detached_at() = ToProto(*volume.detached_at);
   return to;
 }
 
@@ -334,6 +343,9 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
     }
   }
   volume->set_declared_in(Printable(names));
+  if (volume->state() == v1::ABSENT && !volume->may_live_on()) {
+    volume->set_advice("Nothing: it is tried again by itself. After a change of its file: berthctl reload");
+  }
 }
 
 std::string DeclaredName(const DeclaredView& file) {

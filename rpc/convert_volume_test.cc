@@ -83,6 +83,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
       .awaiting_secrets = true,
       .held = "the node was restarted",
       .dead = "ENOTCONN",
+      .hung = "no answer within 10 s",
   });
   view.publications.push_back(
       {.origin = Origin::kDeclared, .life = {.kind = ConsumerLife::Kind::kUnit, .name = "web.service"}});
@@ -103,6 +104,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
   EXPECT_TRUE(use.awaiting_secrets());
   EXPECT_EQ(use.held(), "the node was restarted");
   EXPECT_EQ(use.dead(), "ENOTCONN");
+  EXPECT_EQ(use.hung(), "no answer within 10 s");
   EXPECT_EQ(volume.publications(1).origin(), v1::DECLARED);
   EXPECT_EQ(volume.publications(1).life().unit(), "web.service");
   EXPECT_EQ(volume.publications(2).life().cgroup(), "/sys/fs/cgroup/a");

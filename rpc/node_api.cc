@@ -64,6 +64,10 @@ void AddProblems(const VolumeView& volume, std::vector<std::string>* problems) {
       problems->push_back(fmt::format("{}: its mount for consumer {} is dead{}", NameOf(volume),
                                       Shown(use.consumer), Because(use.dead)));
     }
+    if (!use.hung.empty()) {
+      problems->push_back(fmt::format("{}: the file system of its mount for consumer {} does not answer{}",
+                                      NameOf(volume), Shown(use.consumer), Because(use.hung)));
+    }
     if (!use.held.empty()) {
       problems->push_back(
           fmt::format("{}, for consumer {}{}", NameOf(volume), Shown(use.consumer), Because(use.held)));

@@ -152,12 +152,15 @@ TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
   mounter_.Add("p", "v1", "c").stuck = StuckView{.on = "umount /x", .pid = 12};
   mounter_.Add("p", "v2", "web").publications[0].dead = "ENOTCONN";
   mounter_.Add("p", "v3", "web").publications[0].held = "the node was restarted";
+  mounter_.Add("p", "v4", "web").publications[0].hung = "no answer within 10 s";
   const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(),
               ElementsAre("volume v1 of plugin p is stuck in umount /x (process 12)",
                           "volume v2 of plugin p: its mount for consumer web is dead: ENOTCONN",
-                          "volume v3 of plugin p, for consumer web: the node was restarted"));
+                          "volume v3 of plugin p, for consumer web: the node was restarted",
+                          "volume v4 of plugin p: the file system of its mount for consumer web does not "
+                          "answer: no answer within 10 s"));
 }
 
 TEST_F(NodeApiListTest, AConsumersMountsAreShownWithoutOptionsToReaders) {

@@ -128,6 +128,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       volume.clear_running();
       volume.clear_running_since();
       volume.clear_next_retry_at();
+      volume.clear_advice();
       if (const int beyond = volume.publications_size() - kPublicationsTold; beyond > 0) {
         volume.mutable_publications()->DeleteSubrange(kPublicationsTold, beyond);
       }

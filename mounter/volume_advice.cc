@@ -1,0 +1,127 @@
+#include "mounter/volume_advice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/shell_quoted.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+bool Leaves(const PublicationView& use) { return use.state == PublicationState::kUnpublishing && !use.again; }
+
+std::string Who(const PublicationView& use) { return Printable(use.consumer, 200); }
+
+// "berthctl volume unpublish --plugin P --volume V --consumer C --name N", ready to be run.
+std::string Unpublish(const VolumeView& volume, const PublicationView& use) {
+  std::string command =
+      fmt::format("berthctl volume unpublish --plugin {} --volume {} --consumer {}",
+                  ShellQuoted(volume.plugin_id), ShellQuoted(volume.volume_id), ShellQuoted(use.consumer));
+  if (!use.name.empty()) command += " --name " + ShellQuoted(use.name);
+  return command;
+}
+
+std::string RestartPlugin(const VolumeView& volume) {
+  return fmt::format("berthctl plugin restart {}", ShellQuoted(volume.plugin_id));
+}
+
+std::string PluginHangs(const VolumeView& volume) {
+  return fmt::format(
+      "The plugin itself hangs, so restart it: {} (it waits for the deadline of the call; with --force it "
+      "does "
+      "not). The volume is then released, or mounted, by itself.",
+      RestartPlugin(volume));
+}
+
+// `use`: one that a command for the whole volume may name; null: there is none.
+std::string Hangs(const VolumeView& volume, const PublicationView* use) {
+  std::string text = "Wait, or bring its server back: everything goes on by itself then.";
+  std::vector<std::string> levers;
+  if (use != nullptr && !Leaves(*use)) levers.push_back(fmt::format("end {}", Who(*use)));
+  if (use != nullptr && !volume.detached_at) {
+    if (!volume.aborted_at) {
+      levers.push_back(fmt::format("{} --force (what it has not written is lost)", Unpublish(volume, *use)));
+    }
+    levers.push_back(fmt::format("{} --lazy (it may live on until its users end)", Unpublish(volume, *use)));
+  }
+  levers.push_back(RestartPlugin(volume));
+  return fmt::format("{} Only if it never comes back, in this order until it is released: {}", text,
+                     fmt::join(levers, "; then "));
+}
+
+std::string Dead(const VolumeView& volume, const PublicationView& use) {
+  if (use.ephemeral) {
+    return fmt::format(
+        "An ephemeral volume is not repaired, since its unpublish deletes it. Once {} has ended: {}",
+        Who(use), Unpublish(volume, use));
+  }
+  if (use.remount || use.origin == Origin::kDeclared) {
+    return fmt::format("It is mounted again by itself. Restart {} then, so that it sees the new mount.",
+                       Who(use));
+  }
+  return fmt::format("End {}, then {}, and publish it again", Who(use), Unpublish(volume, use));
+}
+
+std::string Blocked(const VolumeView& volume, const PublicationView& use) {
+  const bool alone = volume.publications.size() == 1;
+  const std::string_view others = alone ? "" : " The other uses of the volume are not affected.";
+  if (use.origin == Origin::kScheduler) {
+    // Another node may have it by now: to repeat the publish by hand is no advice.
+    return fmt::format(
+        "Nothing on this node: {} goes on once its scheduler confirms it. To release it here: {}{}{}",
+        Who(use), Unpublish(volume, use), alone ? "" : ".", others);
+  }
+  return fmt::format("Publish it again for {} if it is still needed; else: {}{}{}", Who(use),
+                     Unpublish(volume, use), alone ? "" : ".", others);
+}
+
+const PublicationView* Find(const VolumeView& volume, bool (*which)(const PublicationView&)) {
+  const auto found = std::ranges::find_if(volume.publications, which);
+  return found == volume.publications.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string AdviceFor(const VolumeView& volume) {
+  const PublicationView* leaving = Find(volume, Leaves);
+  const PublicationView* any = volume.publications.empty() ? nullptr : &volume.publications.front();
+  if (volume.stuck && volume.stuck->plugin_hangs) return PluginHangs(volume);
+  const PublicationView* hung = Find(volume, [](const PublicationView& p) { return !p.hung.empty(); });
+  if (volume.stuck || hung != nullptr) {
+    return Hangs(volume, leaving != nullptr ? leaving : (hung != nullptr ? hung : any));
+  }
+  if (const auto* dead =
+          Find(volume, [](const PublicationView& p) { return !p.dead.empty() && !Leaves(p); })) {
+    return Dead(volume, *dead);
+  }
+  if (volume.awaiting_secrets) {
+    const auto* waits = Find(volume, [](const PublicationView& p) { return p.awaiting_secrets; });
+    const PublicationView* use = waits != nullptr ? waits : any;
+    return fmt::format("Publish it again with its secrets (--secrets-file){}",
+                       use == nullptr ? "" : ", or release it: " + Unpublish(volume, *use));
+  }
+  if (const auto* blocked = Find(volume, [](const PublicationView& p) { return !p.held.empty(); })) {
+    return Blocked(volume, *blocked);
+  }
+  if (volume.may_live_on && volume.publications.empty()) {
+    return "End those who use it: it is released by itself then. Until then it is not free: do not attach it "
+           "to "
+           "another node.";
+  }
+  if (!volume.running.empty() || volume.next_retry_at) return "";
+  const auto* lost = Find(volume, [](const PublicationView& p) {
+    return p.state == PublicationState::kPublished && p.uncertain;
+  });
+  if (lost != nullptr) {
+    return fmt::format("Publish it again for {}, or unpublish it: {}", Who(*lost), Unpublish(volume, *lost));
+  }
+  if (volume.last_error.empty() || any == nullptr) return "";
+  return fmt::format("Repeat what failed, or unpublish it: {}",
+                     Unpublish(volume, leaving != nullptr ? *leaving : *any));
+}
+
+}  // namespace berth

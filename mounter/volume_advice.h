@@ -1,0 +1,26 @@
+// What a person does about a volume: one instruction, however much is wrong with it. Everything that shows a
+// volume (berthctl, doctor, explain, the API) takes it from here, so that no two of them disagree.
+//
+// What has to end before anything else can be done comes first:
+//
+//   1  the plugin itself hangs in a call        restart it
+//   2  a file system, or a step in one, hangs   wait, or bring its server back; only then abort, detach,
+//   restart 3  a mount is dead                          restart the consumer, or unpublish and publish again
+//   4  secrets are missing                      publish again with them, or unpublish
+//   5  a publication is blocked                 its scheduler confirms it, or its caller repeats the publish
+//   6  the kernel still uses a released volume  end its users
+//   7  a mount is lost, or a step has failed    repeat the publish, or unpublish
+//
+// Pure; any thread.
+#pragma once
+
+#include <string>
+
+#include "mounter/mounter.h"
+
+namespace berth {
+
+// Empty: there is nothing to do, or it is done by itself. Ids in its commands are quoted for a shell.
+[[nodiscard]] std::string AdviceFor(const VolumeView& volume);
+
+}  // namespace berth
