@@ -113,6 +113,26 @@ std::vector<WantedToken> PluginBridge::TokensWanted(const std::string& plugin_id
   return plugin == nullptr ? std::vector<WantedToken>() : plugin->tokens;
 }
 
+Duration PluginBridge::RestartAfterHungCall(const std::string& plugin_id) const {
+  const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
+  if (plugin == nullptr) return Duration::zero();
+  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
+  return connection == nullptr ? Duration::zero() : connection->incarnation.health.restart_after_hung_call;
+}
+
+Awaitable<absl::Status> PluginBridge::RestartHung(std::string plugin_id, TimePoint deadline) {
+  if (!restarting_.insert(plugin_id).second) {
+    co_await WaitUsable(plugin_id, deadline);
+    co_return absl::OkStatus();
+  }
+  struct Restarting {
+    std::set<std::string>* all;
+    std::string id;
+    ~Restarting() { all->erase(id); }
+  } const restarting{&restarting_, plugin_id};
+  co_return co_await supervisor_->RestartPlugin(plugin_id, /*force=*/false, deadline);
+}
+
 std::shared_ptr<CsiClient> PluginBridge::ClientOf(const std::string& plugin_id) {
   const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
   if (plugin == nullptr) return nullptr;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,8 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] absl::StatusOr<Entry> Find(const std::string& plugin_id) override;
   [[nodiscard]] Awaitable<void> WaitUsable(std::string plugin_id, TimePoint deadline) override;
   [[nodiscard]] std::vector<WantedToken> TokensWanted(const std::string& plugin_id) const override;
+  [[nodiscard]] Duration RestartAfterHungCall(const std::string& plugin_id) const override;
+  [[nodiscard]] Awaitable<absl::Status> RestartHung(std::string plugin_id, TimePoint deadline) override;
 
   // ControllerDirectory.
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override;
@@ -86,6 +89,7 @@ class PluginBridge final : public PluginObserver,
   std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload_;
   std::vector<std::string> settings_problems_;
   PluginConnections connections_;
+  std::set<std::string> restarting_;  // that hung, by RestartHung
 };
 
 }  // namespace berth

@@ -108,6 +108,9 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
     return node.Call(&Stub::UnpublishVolume, request, doing);
   }();
   if (!answer.ok()) return Advised(node, options, answer.status());
+  if (answer->aborted()) session.output.Note("its file system was aborted: what it had not written is lost");
+  if (answer->detached())
+    session.output.Note("a mount of it was detached: it may live on until its users end");
   if (answer->may_live_on()) {
     session.output.Note(fmt::format(
         "{} is not free: {}. It is released by itself once that has ended (berthctl volume explain)",

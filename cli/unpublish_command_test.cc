@@ -50,6 +50,30 @@ TEST_F(UnpublishCommandTest, LeversAreSentWithAWarningInWords) {
   EXPECT_THAT(Unpublish({"--force", "--yes"}).err, testing::Not(HasSubstr("is lost")));
 }
 
+TEST_F(UnpublishCommandTest, WhatTheLeversDidIsSaid) {
+  EXPECT_THAT(Unpublish({"--force", "--yes"}).err, testing::Not(HasSubstr("was aborted")));
+  node_.unpublished.set_aborted(true);
+  node_.unpublished.set_detached(true);
+  EXPECT_THAT(Unpublish({"--force", "--lazy", "--yes"}).err,
+              AllOf(HasSubstr("its file system was aborted"), HasSubstr("a mount of it was detached")));
+}
+
+TEST_F(UnpublishCommandTest, AnUnpublishThatHangsEndsWithTheNextStep) {
+  node_.volume.set_plugin_id("nfs");
+  node_.volume.set_volume_id("v1");
+  node_.volume.set_state(v1::UNPUBLISHING);
+  node_.volume.mutable_stuck()->set_on("NodeUnpublishVolume");
+  node_.volume.mutable_stuck()->set_plugin_hangs(true);
+  node_.volume.set_advice("The plugin itself hangs, so restart it: berthctl plugin restart nfs");
+  node_.volume_is_seen = true;
+  node_.failure = {grpc::StatusCode::DEADLINE_EXCEEDED, "a mount of it was detached 12 s ago; it goes on"};
+  const Ended run = Unpublish({"--lazy", "--yes"});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, AllOf(HasSubstr("a mount of it was detached 12 s ago"),
+                             HasSubstr("stuck: NodeUnpublishVolume does not return: the plugin itself hangs"),
+                             HasSubstr("berthctl plugin restart nfs")));
+}
+
 TEST_F(UnpublishCommandTest, WaitIsJoinedUntilTheConsumerHasEnded) {
   node_.unpublish_takes_calls = 2;
   const Ended run = Unpublish({"--wait"});

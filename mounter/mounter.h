@@ -372,6 +372,12 @@ class PluginDirectory {
   // The tokens that it wants with each NodePublishVolume, whether it can be called now or not. Empty: none,
   // or there is no such plugin.
   [[nodiscard]] virtual std::vector<WantedToken> TokensWanted(const std::string& plugin_id) const = 0;
+  // For how long a reverse call may hang in the plugin itself before RestartHung; zero: for ever.
+  [[nodiscard]] virtual Duration RestartAfterHungCall(const std::string& plugin_id) const = 0;
+  // Restarts a plugin that hangs in a call, which has been cancelled; its other calls are waited for. OK once
+  // the new process runs; joins a restart that is under way. Errors: why it is not restarted;
+  // DEADLINE_EXCEEDED: it goes on.
+  [[nodiscard]] virtual Awaitable<absl::Status> RestartHung(std::string plugin_id, TimePoint deadline) = 0;
 };
 
 // How consumers are ended (consumer_end.h).

@@ -15,6 +15,7 @@
 namespace berth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -238,6 +239,95 @@ TEST_F(MounterForceTest, ACallThatDoesNotComeBackIsShownAsStuckAndCostsItsVolume
   plugin_.ClearFaults();
   plugin_.Release();
   EXPECT_TRUE(loop_.RunUntil([&] { return View().volume_id.empty(); })) << "it ends once the plugin answers";
+}
+
+// As a driver that keeps its own lock: nothing comes back before it is restarted.
+class MounterHungPluginTest : public MounterForceTest {
+ protected:
+  void SetUp() override {
+    options_.rpc_timeout = std::chrono::seconds(2);
+    MounterForceTest::SetUp();
+    ASSERT_TRUE(Publish(Request()).ok());
+    for (int i = 0; i < 50; ++i) plugin_.HangNext("NodeUnpublishVolume", Effect::kNone);
+    plugins_.on_restart = [this] {
+      Restart();
+      return absl::OkStatus();
+    };
+  }
+  void Restart() {
+    plugin_.ClearFaults();
+    plugin_.Release();
+  }
+  [[nodiscard]] bool PluginHangs() { return View().stuck.has_value() && View().stuck->plugin_hangs; }
+};
+
+TEST_F(MounterHungPluginTest, LazyDetachesAndSaysSoAndWhatStillRuns) {
+  UnpublishRequest lazy = Undo(Request());
+  lazy.lazy = true;
+  const auto undo = loop_.Start(mounter_->Unpublish(lazy, Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return View().detached_at.has_value(); }));
+  EXPECT_FALSE(undo->has_value()) << "while the plugin's call runs";
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
+  EXPECT_THAT(MessageOf((*undo)->status()),
+              AllOf(HasSubstr("a mount of it was detached"), HasSubstr("NodeUnpublishVolume")));
+  EXPECT_TRUE(loop_.RunUntil([&] { return PluginHangs(); }));
+  EXPECT_EQ(plugins_.restarts, 0) << "nobody allowed it";
+  Restart();
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); })) << "also what is left to be done is forced still";
+}
+
+TEST_F(MounterHungPluginTest, ACallerWhoseTimeIsOverIsToldWhatWasDone) {
+  Close();
+  options_.rpc_timeout = std::chrono::seconds(10);
+  Open();
+  UnpublishRequest both = Forced(Request());
+  both.lazy = true;
+  const auto undo = loop_.Start(mounter_->Unpublish(both, Clock::now() + std::chrono::seconds(5)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
+  EXPECT_EQ((*undo)->status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(MessageOf((*undo)->status()),
+              AllOf(HasSubstr("its file system was aborted"), HasSubstr("NodeUnpublishVolume has run for")));
+  Restart();
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+}
+
+TEST_F(MounterHungPluginTest, WithoutALeverNobodyIsBlamedAndNothingIsRestarted) {
+  plugins_.restart_after = std::chrono::milliseconds(100);
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon())).ok());
+  ASSERT_TRUE(View().stuck.has_value());
+  EXPECT_FALSE(View().stuck->plugin_hangs) << "it is mounted: its server may be what does not answer";
+  EXPECT_EQ(plugins_.restarts, 0);
+  EXPECT_FALSE(View().aborted_at || View().detached_at);
+}
+
+TEST_F(MounterHungPluginTest, ItIsRestartedOnceItsTimeIsOverWhereItsFileAllowsThat) {
+  plugins_.restart_after = std::chrono::milliseconds(1500);
+  const auto undo = loop_.Start(mounter_->Unpublish(Forced(Request()), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugins_.restarts > 0; }));
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
+  EXPECT_EQ(plugins_.restarts, 1);
+  EXPECT_THAT(EventTypes(), Contains("plugin.hung"));
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
+}
+
+TEST_F(MounterHungPluginTest, ARestartThatIsRefusedIsShownWithTheReason) {
+  plugins_.restart_after = std::chrono::milliseconds(500);
+  plugins_.on_restart = [] { return absl::FailedPreconditionError("it serves its mounts itself"); };
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Forced(Request()), Soon())).ok());
+  EXPECT_TRUE(PluginHangs());
+  EXPECT_THAT(View().last_error, HasSubstr("it serves its mounts itself"));
+  EXPECT_THAT(EventTypes(), Not(Contains("plugin.hung")));
+}
+
+TEST_F(MounterHungPluginTest, WhatRefusesBecauseOfItsHungCallHangsToo) {
+  plugin_.ClearFaults();
+  plugin_.HangNext("NodeUnpublishVolume", Effect::kNone);
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::ABORTED, Effect::kNone, 1000);
+  plugins_.restart_after = std::chrono::seconds(3);
+  const auto undo = loop_.Start(mounter_->Unpublish(Forced(Request()), Soon()));
+  EXPECT_TRUE(loop_.RunUntil([&] { return plugins_.restarts > 0; }, std::chrono::seconds(60)));
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }, std::chrono::seconds(60)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return undo->has_value(); }));
 }
 
 TEST_F(MounterForceTest, TheLastCallsAreKeptWithTheirCodes) {

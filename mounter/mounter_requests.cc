@@ -81,7 +81,9 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   if (!done.ok()) co_return Annotate(done.status(), context);
   co_return UnpublishResult{.was_published = (*done)->undone,
                             .may_live_on = (*done)->may_live_on,
-                            .still_used = (*done)->still_used};
+                            .still_used = (*done)->still_used,
+                            .aborted = (*done)->aborted,
+                            .detached = (*done)->detached};
 }
 
 Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {

@@ -490,6 +490,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   std::optional<Secrets> kept;
   if (const auto it = secrets_.find(key); it != secrets_.end()) kept = it->second;
   machine_.SetBootId(BootId());
+  levers_ = {};
   machine_.Want(NewPublication(request));
   if (!request.secrets.empty()) secrets_[key] = request.secrets;
 
@@ -545,15 +546,14 @@ Remainders::Rows VolumeActor::GiveBackOwed() {
 
 Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
                                                       UnpublishRequest request) {
-  struct Allowed {
-    VolumeActor* actor;
-    ~Allowed() { actor->force_ = actor->lazy_ = false; }
-  } allowed{this};
-  force_ = request.force;
-  lazy_ = request.lazy;
   std::vector<PublicationKey> keys;
   for (const PublicationRecord& publication : machine_.record().publications) {
     if (Concerns(request, publication.key)) keys.push_back(publication.key);
+  }
+  if (request.force || request.lazy) {
+    levers_.force = levers_.force || request.force;
+    levers_.lazy = levers_.lazy || request.lazy;
+    levers_.for_keys.insert(keys.begin(), keys.end());
   }
   const VolumeRecord before = machine_.record();
   for (const PublicationKey& key : keys) {
@@ -584,6 +584,10 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
     first_error = absl::OkStatus();
   }
   operation->may_live_on = machine_.present() && machine_.record().may_live_on;
+  operation->aborted = levers_.aborted_at.has_value();
+  operation->detached = levers_.detached_at.has_value();
+  ForgetOldLevers();
+  if (!first_error.ok()) co_return Annotate(first_error, WhatLeversDid());
   co_return first_error;
 }
 

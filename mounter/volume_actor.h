@@ -261,6 +261,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
   void NoteCondition(const ::csi::v1::NodeGetVolumeStatsResponse& stats);
+  // Once others use the volume and those who were forced out are gone, nothing more is forced.
+  void ForgetOldLevers();
+  // "its file system was aborted 12 s ago; ": what the levers have done. Empty: nothing.
+  [[nodiscard]] std::string WhatLeversDid() const;
   // "NodeStageVolume has run for 12 s for consumer web": what others wait for.
   [[nodiscard]] std::string WhatRuns() const;
 
@@ -289,11 +293,21 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
   std::optional<ConditionView> condition_;  // as the stats last told it
-  // What an operator allowed for the unpublish that runs.
-  bool force_ = false;
-  bool lazy_ = false;
-  bool sent_ = false;  // the try that runs has called the plugin
-  Step trying_;        // the try that runs
+  // What an operator allowed, until the volume is released or published again: a restart of the plugin may
+  // come between.
+  struct Levers {
+    bool force = false;
+    bool lazy = false;
+    std::set<PublicationKey> for_keys;
+    bool call_hung = false;  // a call of the plugin's, in the volume
+    // What was done, and when last.
+    std::optional<WallTime> aborted_at;
+    std::optional<WallTime> detached_at;
+  };
+  Levers levers_;
+  std::optional<HungSince> hung_since_;  // of the reverse step that is under way
+  bool sent_ = false;                    // the try that runs has called the plugin
+  Step trying_;                          // the try that runs
   std::set<PublicationKey> remounting_;
   bool staging_dead_ = false;            // its file system does not answer any more
   std::set<PublicationKey> unrepaired_;  // dead, and to be mounted again once they are not withheld any more

@@ -3,13 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/this_coro.hpp>
-#include <boost/system/system_error.hpp>
 #include <utility>
 
 #include "base/status.h"
 #include "mounter/mount_watch.h"
+#include "mounter/race.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
 
@@ -30,32 +28,11 @@ bool GoesForward(StepKind kind) {
          kind == StepKind::kExpand || kind == StepKind::kMountPath;
 }
 
-// A cancelled `task` gives nothing: two exceptions at once would not look like a cancellation.
-template <class T>
-Awaitable<std::optional<T>> Guarded(Awaitable<T> task) {
-  try {
-    co_return co_await std::move(task);
-  } catch (const boost::system::system_error& error) {
-    if (error.code() != asio::error::operation_aborted) throw;
-  }
-  co_return std::nullopt;
-}
-
 // `task`'s result; nothing once `given_up` holds, which is asked whenever `changed` is notified. Either way
 // both have ended by then.
 template <class T>
 Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> given_up, Awaitable<T> task) {
-  using boost::asio::experimental::awaitable_operators::operator||;
-  // Named first: what is awaited is made of what lives until it has ended.
-  auto perform = Guarded(std::move(task));
-  auto wait = Guarded(changed->WaitUntil(std::move(given_up), TimePoint::max()));
-  auto first = co_await (std::move(perform) || std::move(wait));
-  const auto state = co_await asio::this_coro::cancellation_state;
-  if (state.cancelled() != asio::cancellation_type::none) {
-    throw boost::system::system_error(asio::error::operation_aborted);
-  }
-  if (first.index() == 0) co_return std::get<0>(std::move(first));
-  co_return std::nullopt;
+  return Race(std::move(task), changed->WaitUntil(std::move(given_up), TimePoint::max()));
 }
 
 }  // namespace
@@ -188,8 +165,15 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
 std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
   switch (step.kind) {
     case StepKind::kUnpublish:
-    case StepKind::kUnstage:
-      return StepInput{.force = force_, .lazy = lazy_};
+    case StepKind::kUnstage: {
+      const bool meant = step.kind == StepKind::kUnstage ? machine_.NextTeardown().kind != StepKind::kNone
+                                                         : levers_.for_keys.contains(step.key);
+      return StepInput{.force = meant && levers_.force,
+                       .lazy = meant && levers_.lazy,
+                       .detach_first = meant && levers_.lazy && levers_.call_hung,
+                       .aborted = meant && levers_.aborted_at.has_value(),
+                       .hung_since = hung_since_};
+    }
     case StepKind::kNone:
     case StepKind::kMountPath:
     case StepKind::kForget:
@@ -297,6 +281,9 @@ void VolumeActor::BeforeTry(const Step& step) {
 }
 
 void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
+  // A call that was given up, or is refused because of an earlier one, has not returned.
+  if (!absl::IsAborted(report.error) && !absl::IsDeadlineExceeded(report.error)) hung_since_.reset();
+  ForgetOldLevers();
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
   if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) AfterInUse(report);
@@ -340,6 +327,15 @@ void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id) {
   SPDLOG_WARN("{}: what is mounted there is not known: {}", path, MessageOf(objects.status()));
   // Nothing is noted of it: then it counts as in use until a reboot, rather than as released.
   if (machine_.record().objects.empty()) machine_.AddObjects({KernelObject{}});
+}
+
+void VolumeActor::ForgetOldLevers() {
+  const VolumeRecord& record = machine_.record();
+  // Where nobody uses it any more, its staging is still to be taken back.
+  if (record.publications.empty()) return;
+  std::erase_if(levers_.for_keys,
+                [&record](const PublicationKey& key) { return record.Find(key) == nullptr; });
+  if (levers_.for_keys.empty()) levers_ = {};
 }
 
 void VolumeActor::AfterInUse(const StepReport& report) {
@@ -397,6 +393,8 @@ StepProgress VolumeActor::Progress(const Step& step) {
                 machine_.OnSent(step);
                 if (row_is_stale) SaveSoon();
                 waiting_for_.clear();
+                const bool reverse = step.kind == StepKind::kUnpublish || step.kind == StepKind::kUnstage;
+                if (reverse && !hung_since_) hung_since_ = {.time = Clock::now(), .shown = WallClock::now()};
                 running_ = rpc;
                 running_since_ = WallClock::now();
               },
@@ -407,9 +405,22 @@ StepProgress VolumeActor::Progress(const Step& step) {
               },
           .detached =
               [this](uint64_t mount_id) {
+                levers_.detached_at = WallClock::now();
                 machine_.AddDetachedMount(mount_id);
                 SaveSoon();
                 WriteIdentity();
+                TellView();
+              },
+          .aborted =
+              [this] {
+                levers_.aborted_at = WallClock::now();
+                TellView();
+              },
+          .hangs =
+              [this](StuckView stuck) {
+                levers_.call_hung = true;
+                machine_.OnStuck(std::move(stuck));
+                TellView();
               },
           .still_wanted = [this, step] { return StillWanted(step); }};
 }

@@ -305,8 +305,10 @@ void VolumeMachine::OnVerdict(const PublicationKey& key, const absl::Status& ver
   const bool dead = absl::IsUnavailable(verdict);
   const bool hung = absl::IsDeadlineExceeded(verdict);
   if (!verdict.ok() && !dead && !hung) return;
-  publication->dead = dead ? std::string(verdict.message()) : "";
-  publication->hung = hung ? std::string(verdict.message()) : "";
+  // Not empty, whatever it says.
+  const std::string why = verdict.message().empty() ? "it does not answer" : std::string(verdict.message());
+  publication->dead = dead ? why : "";
+  publication->hung = hung ? why : "";
 }
 
 void VolumeMachine::OnStuck(StuckView stuck) {

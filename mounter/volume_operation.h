@@ -45,6 +45,8 @@ struct VolumeOperation {
   bool undone = false;         // of an unpublish: there was something to undo
   bool may_live_on = false;    // of an unpublish: see UnpublishResult
   std::string still_used;      // of an unpublish: see UnpublishResult
+  bool aborted = false;        // of an unpublish: see UnpublishResult
+  bool detached = false;       // of an unpublish: see UnpublishResult
   int64_t capacity_bytes = 0;  // of an expand
   Condition finished;
 

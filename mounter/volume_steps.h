@@ -32,11 +32,22 @@ namespace berth {
 
 using Secrets = std::map<std::string, std::string>;
 
+// Since when a reverse call of the plugin's has not returned, or is refused because it has not.
+struct HungSince {
+  TimePoint time;
+  WallTime shown;
+};
+
 // What a step needs besides the record, and what an operator allowed.
 struct StepInput {
   Secrets secrets = {};
-  bool force = false;  // abort the file system (MNT_FORCE) before the plugin is asked to take it away
+  bool force = false;  // abort the file system (MNT_FORCE), before the plugin is called and while it hangs
   bool lazy = false;   // detach what stays busy (MNT_DETACH)
+  // Detach before the plugin is called: a call has hung in the volume before, and it would hang there, too.
+  bool detach_first = false;
+  // Of a reverse step: whether `force` has aborted the file system before, and since when the plugin hangs.
+  bool aborted = false;
+  std::optional<HungSince> hung_since = {};
 };
 
 struct StepReport {
@@ -68,6 +79,8 @@ struct StepProgress {
   std::function<void(std::string_view rpc)> sending;     // an RPC leaves now
   std::function<void(const RpcTrace&)> answered = {};    // it has ended, however
   std::function<void(uint64_t mount_id)> detached = {};  // a mount was detached while in use
+  std::function<void()> aborted = {};                    // its file system was aborted
+  std::function<void(StuckView)> hangs = {};             // the RPC that runs does not return
   std::function<bool()> still_wanted = {};               // asked just before anything forward leaves
 };
 
@@ -150,6 +163,30 @@ class VolumeSteps {
   };
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
+  // What becomes of a reverse call, beside its answer.
+  struct CallWatch {
+    HungSince hung_since;
+    bool aborted = false;
+    bool detached = false;
+    bool restart = false;  // it was given up, and the plugin is to be restarted
+  };
+  // While a reverse call does not return: aborts the file system again (`force`), detaches it (`lazy`), and
+  // reports that the plugin hangs. Returns true when the call is to be given up: it may wait in what was
+  // detached meanwhile, or `restart` is set.
+  [[nodiscard]] Awaitable<bool> WatchCall(VolumeRecord record, Reverse reverse, StepInput input,
+                                          StepProgress progress, TimePoint deadline,
+                                          std::shared_ptr<CallWatch> watch);
+  // Detaches what is mounted at the path, and reports it. OK where nothing is.
+  [[nodiscard]] Awaitable<absl::Status> Detach(VolumeRecord record, Reverse reverse, StepProgress progress,
+                                               TimePoint deadline);
+  // The plugin itself hangs, as far as berthd can know: no mount of the volume is left that it could wait
+  // for.
+  [[nodiscard]] static bool PluginHangs(const Reverse& reverse, const CallWatch& watch);
+  // Whether its file wants the plugin to be restarted now.
+  [[nodiscard]] bool RestartIsDue(const VolumeRecord& record, const Reverse& reverse,
+                                  const CallWatch& watch) const;
+  [[nodiscard]] Awaitable<StepReport> RestartHung(VolumeRecord record, Reverse reverse, HungSince since,
+                                                  TimePoint deadline);
   // Asks the plugin, and unmounts what it leaves, until nothing is mounted at the path.
   [[nodiscard]] Awaitable<StepReport> TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
                                                StepProgress progress, TimePoint deadline);
@@ -163,9 +200,9 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(std::string path,
                                                          std::function<absl::StatusOr<PathFacts>()> look,
                                                          UnmountOptions options, TimePoint deadline);
-  // Aborts the file system at the path. It may be busy or gone afterwards; an error only where the helper
-  // does not come back.
-  [[nodiscard]] Awaitable<absl::Status> Abort(Reverse reverse, TimePoint deadline);
+  // Aborts the file system at the path, if one is mounted there. It may be busy or gone afterwards; an error
+  // only where the helper does not come back.
+  [[nodiscard]] Awaitable<absl::Status> Abort(Reverse reverse, StepProgress progress, TimePoint deadline);
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                   dev_t device, TimePoint deadline);

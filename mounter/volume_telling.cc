@@ -49,10 +49,11 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
     return;
   }
   if (report.stuck) {
-    Event(
-        "volume.stuck", step.key.consumer,
-        fmt::format("{} does not come back{}; other volumes go on: {}", report.stuck->on,
-                    report.stuck->pid == 0 ? "" : fmt::format(" (process {})", report.stuck->pid), message));
+    Event("volume.stuck", step.key.consumer,
+          fmt::format("{} does not return{}{}; other volumes go on: {}", report.stuck->on,
+                      report.stuck->pid == 0 ? "" : fmt::format(" (process {})", report.stuck->pid),
+                      report.stuck->plugin_hangs ? ": the plugin itself hangs, and has to be restarted" : "",
+                      message));
     return;
   }
   const bool later = follow_up == FollowUp::kPause || step.kind == StepKind::kExpand;
@@ -134,13 +135,28 @@ absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
       last_error_.ok()
           ? ""
           : fmt::format("; last error: {}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
+  const std::string done = WhatLeversDid();
+  const std::string before = done.empty() ? "" : done + "; ";
+  const bool plugin_hangs = machine_.stuck() && machine_.stuck()->plugin_hangs;
+  const std::string_view hangs = plugin_hangs ? "; the plugin itself hangs: restart it" : "";
   if (!running_.empty() && running_since_) {
     return absl::DeadlineExceededError(
-        fmt::format("plugin {}: {} has run for {} and goes on; the same request joins it{}",
-                    machine_.record().plugin_id, running_, Seconds(*running_since_), last));
+        fmt::format("{}plugin {}: {} has run for {} and goes on{}; the same request joins it{}", before,
+                    machine_.record().plugin_id, running_, Seconds(*running_since_), hangs, last));
   }
   return absl::DeadlineExceededError(
-      fmt::format("not done yet; it goes on, and the same request joins it{}", last));
+      fmt::format("{}not done yet{}; it goes on, and the same request joins it{}", before, hangs, last));
+}
+
+std::string VolumeActor::WhatLeversDid() const {
+  std::string done;
+  if (levers_.aborted_at)
+    done = fmt::format("its file system was aborted {} ago", Seconds(*levers_.aborted_at));
+  if (levers_.detached_at) {
+    done += fmt::format("{}a mount of it was detached {} ago", done.empty() ? "" : "; ",
+                        Seconds(*levers_.detached_at));
+  }
+  return done;
 }
 
 std::string VolumeActor::ErrorOf(const PublicationRecord& publication) const {
@@ -195,6 +211,8 @@ VolumeView VolumeActor::View() const {
   view.owed_expansion_bytes = record.owed_expansion_bytes;
   view.may_live_on = record.may_live_on;
   view.condition = condition_;
+  view.aborted_at = levers_.aborted_at;
+  view.detached_at = levers_.detached_at;
   return view;
 }
 

@@ -8,6 +8,7 @@
 
 #include "mounter/holder_names.h"
 #include "mounter/mount_holders.h"
+#include "mounter/race.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {
@@ -25,6 +26,14 @@ constexpr int kStackedMounts = 16;
 // How long a look for holders, and the abort of a file system, may take of a step's time.
 constexpr Duration kLookForHolders = std::chrono::seconds(5);
 constexpr Duration kAbort = std::chrono::seconds(10);
+// While a reverse call does not return: when its file system is aborted again, when it is detached, how long
+// the call may go on then, and when it counts as hung. All of them earlier where its deadline is near.
+constexpr Duration kAbortAgain = std::chrono::seconds(1);
+constexpr Duration kAbortPause = std::chrono::seconds(5);
+constexpr Duration kDetachAfter = std::chrono::seconds(5);
+constexpr Duration kAfterDetach = std::chrono::seconds(5);
+constexpr Duration kHangsAfter = std::chrono::seconds(10);
+constexpr Duration kLookAgain = std::chrono::seconds(1);
 // How long our own probe, once killed, may take to let go.
 constexpr Duration kEndAProbe = std::chrono::seconds(2);
 
@@ -124,13 +133,20 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
                                         StepProgress progress, TimePoint deadline) {
   // Before the plugin's turn and before its gate: what hangs in there may be waiting for this.
   if (input.force) {
-    const TimePoint now = Clock::now();
-    const absl::Status aborted = co_await Abort(reverse, now + std::min(kAbort, (deadline - now) / 2));
+    const TimePoint begin = Clock::now();
+    const absl::Status aborted =
+        co_await Abort(reverse, progress, begin + std::min(kAbort, (deadline - begin) / 2));
     if (!aborted.ok()) co_return FromHelper(aborted, reverse.path);
+    input.aborted = true;
   }
   // From here on nothing of ours is in there, if the kernel lets go of it.
-  const auto unprobed =
-      co_await context_.helper.KeepFromProbes(reverse.path, std::min(deadline, Clock::now() + kEndAProbe));
+  const TimePoint now = Clock::now();
+  const Duration patience = std::min<Duration>(kEndAProbe, std::max(Duration(0), (deadline - now) / 4));
+  const auto unprobed = co_await context_.helper.KeepFromProbes(reverse.path, now + patience);
+  if (input.detach_first) {
+    const absl::Status gone = co_await Detach(record, reverse, progress, deadline);
+    if (!gone.ok()) co_return FromHelper(gone, reverse.path);
+  }
   co_return co_await TakeBack(std::move(record), std::move(reverse), std::move(input), std::move(progress),
                               deadline);
 }
@@ -145,16 +161,33 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
   if (!safe.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = safe};
   // What cannot be taken away shows itself after the plugin's answer.
   const absl::Status uncovered = co_await Uncover(reverse.look, reverse.path, reverse.mount_id, deadline);
-  bool detached = false;
+  const auto watch = std::make_shared<CallWatch>(CallWatch{
+      .hung_since = input.hung_since.value_or(HungSince{.time = Clock::now(), .shown = WallClock::now()}),
+      .aborted = input.aborted});
+  bool& detached = watch->detached;
   for (int call = 1;; ++call) {
-    // A plugin that hangs in the file system is not waited for to the end where it may be detached.
-    const TimePoint now = Clock::now();
-    const TimePoint until = input.lazy && !detached && deadline > now ? now + (deadline - now) / 2 : deadline;
     const WallTime began = WallClock::now();
-    auto asked = reverse.call(*admission, until);
-    const absl::Status status = co_await Ask(reverse.rpc, progress, std::move(asked));
-    StepReport report = Report(reverse.rpc, record.plugin_id, status, began, until);
+    auto asked = Ask(reverse.rpc, progress, reverse.call(*admission, deadline));
+    const auto answer =
+        co_await Race(std::move(asked), WatchCall(record, reverse, input, progress, deadline, watch));
+    if (watch->restart) {
+      co_return co_await RestartHung(std::move(record), std::move(reverse), watch->hung_since, deadline);
+    }
+    if (!answer) continue;  // it may wait in what was detached meanwhile
+    const absl::Status status = *answer;
+    StepReport report = Report(reverse.rpc, record.plugin_id, status, began, deadline);
     report.detached_lazily = detached;
+    // "Another call is pending" is what a plugin says whose first call has not returned.
+    const bool refused = absl::IsAborted(status) && Clock::now() >= watch->hung_since.time + kHangsAfter;
+    if (report.stuck || refused) {
+      report.stuck = StuckView{.on = std::string(RpcName(reverse.rpc)),
+                               .pid = 0,
+                               .since = watch->hung_since.shown,
+                               .plugin_hangs = PluginHangs(reverse, *watch)};
+    }
+    if (refused && RestartIsDue(record, reverse, *watch)) {
+      co_return co_await RestartHung(std::move(record), std::move(reverse), watch->hung_since, deadline);
+    }
 
     const auto facts = reverse.look();
     if (!facts.ok()) {
@@ -187,13 +220,11 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
       co_return report;
     }
     // The plugin could not, or we could not: somebody is in there.
-    if (input.lazy && !detached) {
-      const absl::Status gone =
-          co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline);
+    if (input.lazy && mounted && !report.detached_lazily) {
+      const absl::Status gone = co_await Detach(record, reverse, progress, deadline);
       if (!gone.ok()) co_return FromHelper(gone, reverse.path);
       detached = true;
-      ReportDetached(record, reverse.path, reverse.consumer, facts->mount_id, progress);
-      // Its books are still to be told.
+      // The plugin does not know yet that it is unmounted.
       continue;
     }
     if (!IsDone(report.outcome) && !ThePluginRefused(status)) co_return report;
@@ -214,9 +245,101 @@ void VolumeSteps::ReportDetached(const VolumeRecord& record, const std::string& 
            "{} was detached while it was used: the volume is not free before that has ended", path)});
 }
 
-Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, TimePoint deadline) {
+Awaitable<absl::Status> VolumeSteps::Detach(VolumeRecord record, Reverse reverse, StepProgress progress,
+                                            TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, reverse.look());
+  if (!facts.mount_root) co_return absl::OkStatus();
+  BERTH_CO_RETURN_IF_ERROR(co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline));
+  ReportDetached(record, reverse.path, reverse.consumer, facts.mount_id, progress);
+  co_return absl::OkStatus();
+}
+
+bool VolumeSteps::PluginHangs(const Reverse& reverse, const CallWatch& watch) {
+  if (watch.aborted) return true;
+  const auto facts = reverse.look();
+  return facts.ok() && !Occupied(*facts);
+}
+
+bool VolumeSteps::RestartIsDue(const VolumeRecord& record, const Reverse& reverse,
+                               const CallWatch& watch) const {
+  const Duration budget = context_.plugins.RestartAfterHungCall(record.plugin_id);
+  return budget > Duration::zero() && Clock::now() >= watch.hung_since.time + budget &&
+         PluginHangs(reverse, watch);
+}
+
+Awaitable<StepReport> VolumeSteps::RestartHung(VolumeRecord record, Reverse reverse, HungSince since,
+                                               TimePoint deadline) {
+  const auto hung = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since.time);
+  const std::string what = fmt::format("plugin {} itself hangs in {}, for {} s", record.plugin_id,
+                                       RpcName(reverse.rpc), hung.count());
+  const absl::Status restarted = co_await context_.plugins.RestartHung(record.plugin_id, deadline);
+  StepReport report{.outcome = CallOutcome::kUncertain};
+  if (restarted.ok()) {
+    const std::string message = fmt::format("{}: it was restarted (restart_after_hung_call)", what);
+    context_.events.Append({.type = "plugin.hung",
+                            .plugin_id = record.plugin_id,
+                            .volume_id = record.volume_id,
+                            .consumer = reverse.consumer,
+                            .message = message});
+    report.error = absl::UnavailableError(message);
+    co_return report;
+  }
+  report.error =
+      absl::DeadlineExceededError(fmt::format("{}, and is not restarted: {}", what, MessageOf(restarted)));
+  report.stuck = StuckView{
+      .on = std::string(RpcName(reverse.rpc)), .pid = 0, .since = since.shown, .plugin_hangs = true};
+  co_return report;
+}
+
+Awaitable<bool> VolumeSteps::WatchCall(VolumeRecord record, Reverse reverse, StepInput input,
+                                       StepProgress progress, TimePoint deadline,
+                                       std::shared_ptr<CallWatch> watch) {
+  const TimePoint began = Clock::now();
+  // A part of the time that there is, where that is little.
+  const auto after = [began, deadline](Duration time) {
+    return began + std::min(time, std::max(Duration(0), (deadline - began) / 4));
+  };
+  TimePoint abort_at = after(kAbortAgain);
+  TimePoint detach_at = after(kDetachAfter);
+  std::optional<TimePoint> give_up_at;
+  bool reported = false;
+  while (true) {
+    co_await SleepUntil(std::min({Clock::now() + kLookAgain, abort_at, detach_at}));
+    const auto facts = reverse.look();
+    const bool mounted = facts.ok() && facts->mount_root;
+    if (input.force && mounted && Clock::now() >= abort_at) {
+      const absl::Status aborted =
+          co_await Abort(reverse, progress, std::min(deadline, Clock::now() + kAbort));
+      watch->aborted = watch->aborted || aborted.ok();
+    }
+    if (Clock::now() >= abort_at) abort_at = Clock::now() + kAbortPause;
+    if (input.lazy && mounted && !give_up_at && Clock::now() >= detach_at) {
+      if ((co_await Detach(record, reverse, progress, deadline)).ok()) {
+        watch->detached = true;
+        give_up_at = Clock::now() + std::min(kAfterDetach, std::max(Duration(0), (deadline - began) / 4));
+      }
+    }
+    if (Clock::now() >= detach_at) detach_at = Clock::now() + kAbortPause;
+    if (give_up_at && Clock::now() >= *give_up_at) co_return true;
+    // Without a lever it may be merely slow: that is known at its deadline.
+    if (!reported && (watch->detached || (watch->aborted && Clock::now() >= after(kHangsAfter)))) {
+      reported = true;
+      progress.hangs({.on = std::string(RpcName(reverse.rpc)),
+                      .pid = 0,
+                      .since = watch->hung_since.shown,
+                      .plugin_hangs = PluginHangs(reverse, *watch)});
+    }
+    if (RestartIsDue(record, reverse, *watch)) {
+      watch->restart = true;
+      co_return true;
+    }
+  }
+}
+
+Awaitable<absl::Status> VolumeSteps::Abort(Reverse reverse, StepProgress progress, TimePoint deadline) {
   const auto facts = reverse.look();
   if (!facts.ok() || !facts->mount_root) co_return absl::OkStatus();
+  if (progress.aborted) progress.aborted();
   absl::Status status = co_await context_.helper.Unmount(reverse.path, {.force = true}, deadline);
   // Busy or not: whoever waited for its file system has got an error.
   if (!absl::IsDeadlineExceeded(status) && !absl::IsResourceExhausted(status)) co_return absl::OkStatus();

@@ -68,6 +68,8 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   answer.set_was_published(result.was_published);
   answer.set_may_live_on(result.may_live_on);
   answer.set_still_used(Printable(result.still_used));
+  answer.set_aborted(result.aborted);
+  answer.set_detached(result.detached);
   co_return answer;
 }
 

@@ -36,6 +36,8 @@ struct HealthConfig {
   Duration replace_after = std::chrono::minutes(2);
   int replace_burst = 5;
   Duration replace_window = std::chrono::hours(1);
+  // A call that takes a volume back hangs in the plugin itself for so long: it is restarted; zero: never.
+  Duration restart_after_hung_call = Duration::zero();
 
   bool operator==(const HealthConfig&) const = default;
 };

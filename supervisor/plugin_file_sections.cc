@@ -195,13 +195,14 @@ void ReadHealth(ValueReader& reader, const toml::table& health, bool external, H
   constexpr std::string_view kPrefix = "health.";
   reader.CheckKeys(health, kPrefix,
                    {"interval", "timeout", "failures", "fingerprint_interval", "replace_after",
-                    "replace_burst", "replace_window"});
+                    "replace_burst", "replace_window", "restart_after_hung_call"});
   reader.ReadDuration(health, kPrefix, "interval", &config->interval);
   reader.ReadDuration(health, kPrefix, "timeout", &config->timeout);
   reader.ReadCount(health, kPrefix, "failures", &config->failures);
   reader.ReadDuration(health, kPrefix, "fingerprint_interval", &config->fingerprint_interval);
   if (external) {
-    for (const std::string_view key : {"replace_after", "replace_burst", "replace_window"}) {
+    for (const std::string_view key :
+         {"replace_after", "replace_burst", "replace_window", "restart_after_hung_call"}) {
       const toml::node* node = health.get(key);
       if (node == nullptr) continue;
       reader.Mistake(*node, fmt::format("{}{}", kPrefix, key),
@@ -212,6 +213,8 @@ void ReadHealth(ValueReader& reader, const toml::table& health, bool external, H
   reader.ReadDuration(health, kPrefix, "replace_after", &config->replace_after, ValueReader::Zero::kAllowed);
   reader.ReadCount(health, kPrefix, "replace_burst", &config->replace_burst);
   reader.ReadDuration(health, kPrefix, "replace_window", &config->replace_window);
+  reader.ReadDuration(health, kPrefix, "restart_after_hung_call", &config->restart_after_hung_call,
+                      ValueReader::Zero::kAllowed);
 }
 
 void ReadRestart(ValueReader& reader, const toml::table& restart, RestartLimits* limits) {

@@ -130,6 +130,10 @@ TEST_F(PluginFileSectionsTest, LogLimits) {
 
 TEST_F(PluginFileSectionsTest, ReplacementMayBeTurnedOff) {
   EXPECT_EQ(Good("[health]\nreplace_after = 0\n").health.replace_after, Duration::zero());
+  EXPECT_EQ(Good("").health.restart_after_hung_call, Duration::zero())
+      << "never, unless the file asks for it";
+  EXPECT_EQ(Good("[health]\nrestart_after_hung_call = \"5m\"\n").health.restart_after_hung_call,
+            std::chrono::minutes(5));
   EXPECT_THAT(Error("[health]\nreplace_window = \"0s\"\n"), HasSubstr("above zero"));
   EXPECT_THAT(Error("[health]\nreplace_after = \"never\"\n"),
               AllOf(HasSubstr("health.replace_after: must be a duration"), Not(HasSubstr("above zero"))));

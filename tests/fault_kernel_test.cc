@@ -67,8 +67,8 @@ class FaultFuseTest : public FaultKernelTest {
     FaultKernelTest::TearDown();
   }
   // A volume whose data lie on a FUSE file system, in use.
-  void PublishFuse() {
-    StartReady();
+  void PublishFuse(const std::string& sections = "") {
+    StartReady(sections);
     volume_ = CreateVolume("fuse");
     MountFuse();
     target_ = node_.Publish(UseOf(volume_));
@@ -127,6 +127,102 @@ TEST_F(FaultFuseTest, Fault24WhatHangsIsReleasedByForce) {
   WaitReleased(volume_);
   EXPECT_EQ(MountsAt(target_), 0);
   ExpectOthersWork("a");
+}
+
+TEST_F(FaultFuseTest, Fault24AHungFileSystemIsShownAsHungAndWhenItAnswersAgain) {
+  PublishFuse();
+  fuse_->Hang();
+  const v1::Volume hung = WaitVolume(volume_, "shown as hung", [](const v1::Volume& volume) {
+    return volume.publications_size() == 1 && !volume.publications(0).hung().empty();
+  });
+  EXPECT_EQ(hung.publications(0).dead(), "");
+  EXPECT_THAT(hung.advice(), HasSubstr("bring its server back"));
+  fuse_->Resume();
+  const v1::Volume well = WaitVolume(volume_, "shown as well", [](const v1::Volume& volume) {
+    return volume.publications_size() == 1 && volume.publications(0).hung().empty();
+  });
+  EXPECT_EQ(well.advice(), "");
+  WaitEvent("volume.alive");
+  EXPECT_EQ(Calls("NodeUnpublishVolume"), 0) << "nothing was repaired";
+}
+
+// A driver that hangs in the volume and keeps its own lock: its call does not return, whatever becomes of the
+// file system, before its process ends.
+class FaultHungPluginTest : public FaultFuseTest, public testing::WithParamInterface<const char*> {
+ protected:
+  [[nodiscard]] static bool Lazy() { return std::string_view(GetParam()) == "lazy"; }
+  void HangInUnpublish() {
+    fuse_->Hang();
+    // The plugin has it mounted nowhere else: it looks at its data whenever it starts.
+    ASSERT_EQ(umount2(DataOf(volume_).c_str(), MNT_DETACH), 0);
+    fault_.Play({"rpc = \"NodeUnpublishVolume\"\naction = \"hang\""});
+    old_ = static_cast<pid_t>(Get().pid());
+  }
+  // The answer says what was done.
+  void GiveUp() {
+    const grpc::Status given_up = TryUndo(
+        volume_,
+        [](v1::UnpublishVolumeRequest* request) {
+          request->set_lazy(Lazy());
+          request->set_force(!Lazy());
+        },
+        seconds(20));
+    EXPECT_EQ(given_up.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << given_up.error_message();
+    EXPECT_THAT(given_up.error_message(), testing::AllOf(HasSubstr(Lazy() ? "a mount of it was detached"
+                                                                          : "its file system was aborted"),
+                                                         HasSubstr("NodeUnpublishVolume")));
+  }
+  // By a process that did not hang.
+  void ExpectReleasedByANewProcess() {
+    WaitFor(
+        "the plugin has taken it back",
+        [&] {
+          const std::optional<v1::Volume> volume = VolumeOf(volume_);
+          return !volume || (volume->publications().empty() && volume->state() != v1::UNSTAGING &&
+                             volume->state() != v1::STAGED);
+        },
+        seconds(30));
+    // What was detached may live on, in a process that waits for an answer.
+    if (Lazy()) fuse_->Resume();
+    WaitReleased(volume_);
+    EXPECT_EQ(MountsAt(target_), 0);
+    EXPECT_GT(fault_.Count([this](const FaultEvent& event) {
+      return event.event == "call" && event.rpc == "NodeUnpublishVolume" && event.pid != old_;
+    }),
+              0);
+  }
+
+  pid_t old_ = -1;
+};
+
+INSTANTIATE_TEST_SUITE_P(Levers, FaultHungPluginTest, testing::Values("force", "lazy"));
+
+TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedOnceItsPluginIsRestarted) {
+  PublishFuse();
+  HangInUnpublish();
+  GiveUp();
+  const v1::Volume stuck = WaitVolume(volume_, "its plugin hangs", [](const v1::Volume& volume) {
+    return volume.has_stuck() && volume.stuck().plugin_hangs();
+  });
+  EXPECT_EQ(stuck.has_detached_at(), Lazy());
+  EXPECT_EQ(stuck.has_aborted_at(), !Lazy());
+  EXPECT_THAT(stuck.advice(), HasSubstr("berthctl plugin restart " + fault_.id()));
+  v1::RestartPluginRequest restart;
+  restart.set_id(fault_.id());
+  v1::Plugin restarted;
+  const grpc::Status status = node_.stub().RestartPlugin(Node::Context().get(), restart, &restarted);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  fault_.Play();  // what hung in the old process has ended with it
+  ExpectReleasedByANewProcess();
+}
+
+TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedWithoutAPersonWhereThePluginsFileAllowsIt) {
+  PublishFuse("[health]\ninterval = \"100ms\"\ntimeout = \"5s\"\nrestart_after_hung_call = \"3s\"\n");
+  HangInUnpublish();
+  GiveUp();
+  WaitEvent("plugin.hung", "NodeUnpublishVolume");
+  fault_.Play();
+  ExpectReleasedByANewProcess();
 }
 
 TEST_F(FaultFuseTest, Fault24ADeadFileSystemIsShownAndCanBeLetGo) {

@@ -43,6 +43,16 @@ class TestDirectory final : public PluginDirectory {
     return plugin_id == "hp" ? tokens : std::vector<WantedToken>();
   }
 
+  Duration RestartAfterHungCall(const std::string& /*plugin_id*/) const override { return restart_after; }
+  Awaitable<absl::Status> RestartHung(std::string /*plugin_id*/, TimePoint /*deadline*/) override {
+    ++restarts;
+    if (on_restart) co_return on_restart();
+    co_return absl::OkStatus();
+  }
+
+  Duration restart_after{};
+  int restarts = 0;
+  std::function<absl::Status()> on_restart;
   // Called by each Find, which a step does last before its call leaves.
   std::function<void()> on_find;
   PluginFacts facts;
