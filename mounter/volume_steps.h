@@ -212,6 +212,9 @@ class VolumeSteps {
   // The mount `mount_id` at `path` was detached while it was in use.
   void ReportDetached(const VolumeRecord& record, const std::string& path, const std::string& consumer,
                       uint64_t mount_id, const StepProgress& progress);
+  // After an expansion: of a raw block volume the kernel has to show at least `wanted` bytes. UNAVAILABLE
+  // names both sizes. OK also where the kernel does not say.
+  [[nodiscard]] absl::Status DeviceHasGrown(const VolumeRecord& record, int64_t wanted) const;
   // A helper's failure as a report.
   [[nodiscard]] StepReport FromHelper(const absl::Status& failed, const std::string& path) const;
 

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -38,6 +40,80 @@ TEST_F(FaultAnswerTest, Fault10OkWithoutAMountIsAnErrorThatNamesThePlugin) {
   fault_.Play();
   Publish(volume, "job");
   Unpublish(volume, "job");
+}
+
+// Raw block volumes of the plugin with faults, on real loop devices.
+class FaultExpansionTest : public FaultTest {
+ protected:
+  FaultExpansionTest() { node_.WriteBerthdToml("[volumes]\nrpc_timeout = \"2s\"\n"); }
+
+  static constexpr int64_t kBefore = int64_t{16} << 20;
+  static constexpr int64_t kGrown = int64_t{32} << 20;
+  static constexpr int64_t kReported = int64_t{64} << 20;
+
+  void PublishRaw() {
+    v1::CreateVolumeRequest create;
+    create.set_plugin_id(fault_.id());
+    create.set_name("raw");
+    create.set_required_bytes(kBefore);
+    create.add_capabilities()->set_access_type(v1::BLOCK);
+    volume_ = node_.CreateVolume(create);
+    v1::PublishVolumeRequest use;
+    use.set_plugin_id(fault_.id());
+    use.set_volume_id(volume_);
+    use.set_consumer("job");
+    use.mutable_capability()->set_access_type(v1::BLOCK);
+    target_ = node_.Publish(use);
+  }
+  grpc::Status Expand(int64_t bytes) {
+    v1::ExpandVolumeRequest request;
+    request.set_plugin_id(fault_.id());
+    request.set_volume_id(volume_);
+    request.set_required_bytes(bytes);
+    v1::ExpandVolumeResponse ignored;
+    return node_.stub().ExpandVolume(Node::Context(seconds(30)).get(), request, &ignored);
+  }
+  [[nodiscard]] int64_t DeviceBytes() const {
+    const UniqueFd device(open(target_.c_str(), O_RDONLY | O_CLOEXEC));
+    uint64_t bytes = 0;
+    EXPECT_EQ(ioctl(device.get(), BLKGETSIZE64, &bytes), 0);
+    return static_cast<int64_t>(bytes);
+  }
+
+  std::string volume_;
+  std::string target_;
+};
+
+TEST_F(FaultExpansionTest, Fault10AnExpansionThatTheKernelDoesNotShowStaysPending) {
+  StartReady();
+  PublishRaw();
+  ASSERT_EQ(DeviceBytes(), kBefore);
+  // The controller reports twice of what it has made, and the node's part does nothing.
+  fault_.Play({fmt::format("rpc = \"ControllerExpandVolume\"\naction = \"answer\"\n"
+                           "answer = \"capacity_bytes: {} node_expansion_required: true\"",
+                           kReported),
+               "rpc = \"NodeExpandVolume\"\naction = \"lie\""});
+  const grpc::Status asked = Expand(kGrown);
+  EXPECT_TRUE(asked.ok()) << "what was asked for is there: " << asked.error_message();
+  const v1::Volume pending = WaitVolume(volume_, "its error names both sizes", [](const v1::Volume& volume) {
+    return volume.last_error().find(std::to_string(kGrown)) != std::string::npos;
+  });
+  EXPECT_EQ(pending.owed_expansion_bytes(), kReported);
+  EXPECT_THAT(pending.last_error(), AllOf(HasSubstr("plugin fault answered OK to NodeExpandVolume"),
+                                          HasSubstr(std::to_string(kReported))));
+  WaitEvent("plugin.lied", "the block device at");
+  EXPECT_EQ(DeviceBytes(), kGrown);
+  fault_.Play();
+  EXPECT_TRUE(Expand(kReported).ok());
+  WaitVolume(volume_, "it is done",
+             [](const v1::Volume& volume) { return volume.owed_expansion_bytes() == 0; });
+  EXPECT_EQ(DeviceBytes(), kReported);
+  v1::UnpublishVolumeRequest undo;
+  undo.set_plugin_id(fault_.id());
+  undo.set_volume_id(volume_);
+  undo.set_consumer("job");
+  v1::UnpublishVolumeResponse undone;
+  EXPECT_TRUE(node_.stub().UnpublishVolume(Node::Context().get(), undo, &undone).ok());
 }
 
 // A flag is as sensitive as a secret, and drivers quote what a mount was given.
