@@ -279,9 +279,10 @@ TEST_F(VolumeCommandsTest, ARefusalIsFollowedByWhatToDoAboutTheVolume) {
   const Ended busy = Ctl({"volume", "publish", "--plugin", "nfs", "v1", "--consumer", "job-1"});
   EXPECT_THAT(busy.err, HasSubstr("berthctl volume explain --plugin nfs --volume v1"));
   node_.volume.mutable_publications(0)->set_held("the node was restarted");
+  node_.volume.set_advice("Publish it again for job-1");
   const Ended held = Ctl({"volume", "publish", "--plugin", "nfs", "v1", "--consumer", "job-1"});
   EXPECT_THAT(held.err, AllOf(HasSubstr("held: nothing is done for job-1: the node was restarted"),
-                              HasSubstr("Repeat the publish")));
+                              HasSubstr("Publish it again for job-1")));
   EXPECT_EQ(held.exit_code, 1);
 }
 

@@ -25,6 +25,7 @@ namespace berth {
 namespace {
 
 using std::chrono::seconds;
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
@@ -113,6 +114,56 @@ TEST_F(FaultRebootTest, Fault19MountsAreVoidAndObligationsAreKept) {
   // The same request takes it up again, and its end lets it go.
   EXPECT_EQ(Publish(held, "job"), shown->publications(0).target_path());
   Unpublish(held, "job");
+  RepublishBystander();
+}
+
+// Seen as three: repeat the publish, repeat what failed, and nothing, for it is repeated by itself.
+TEST_F(FaultRebootTest, Fault19ABlockedAndAWorkingUseOfOneVolumeShowOneInstruction) {
+  StartReady();
+  const std::string volume = CreateVolume("shared");
+  v1::PublishVolumeRequest web;
+  web.set_plugin_id(fault_.id());
+  web.set_volume_id(volume);
+  web.set_consumer("web");
+  web.set_remount(true);
+  const std::string target = node_.Publish(web);
+  Publish(volume, "db");
+  Forget(volume, "db");
+  RebootNode();
+  WaitFor("one use is mounted again", [&] { return MountsAt(target) == 1; });
+  const v1::Volume shown = WaitVolume(volume, "at rest", [](const v1::Volume& v) {
+    return v.state() == v1::PUBLISHED && v.running().empty() && !v.has_next_retry_at();
+  });
+  const std::string advice = shown.advice();
+  EXPECT_THAT(advice, AllOf(HasSubstr("Publish it again for db"), HasSubstr("--consumer db"),
+                            HasSubstr("The other uses of the volume are not affected")));
+  EXPECT_FALSE(shown.uncertain()) << "nothing is being found out";
+  EXPECT_EQ(shown.last_error(), "") << "nothing has failed";
+
+  // Whatever else is shown says facts.
+  const auto expect_fact = [](const std::string& text) {
+    EXPECT_EQ(text.find("ublish it"), std::string::npos) << text;
+    EXPECT_EQ(text.find("epeat"), std::string::npos) << text;
+  };
+  v1::ExplainVolumeRequest explain;
+  explain.set_plugin_id(fault_.id());
+  explain.set_volume_id(volume);
+  v1::ExplainVolumeResponse explained;
+  ASSERT_TRUE(node_.stub().ExplainVolume(Node::Context().get(), explain, &explained).ok());
+  EXPECT_EQ(explained.volume().advice(), advice);
+  for (const std::string& remark : explained.remarks()) expect_fact(remark);
+  v1::ExamineResponse examined;
+  ASSERT_TRUE(node_.stub().Examine(Node::Context().get(), v1::ExamineRequest(), &examined).ok());
+  int findings = 0;
+  for (const v1::Finding& finding : examined.findings()) {
+    if (finding.volume_id() != volume) continue;
+    ++findings;
+    EXPECT_EQ(finding.advice(), advice) << finding.code();
+    expect_fact(finding.text());
+  }
+  EXPECT_EQ(findings, 1) << examined.DebugString();
+  Unpublish(volume, "db");
+  EXPECT_TRUE(TryUnpublish(volume, "web").ok());
   RepublishBystander();
 }
 

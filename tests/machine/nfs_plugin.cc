@@ -4,6 +4,8 @@
 // A volume is a directory of a server: `server` (an address) and `share` in its volume_context, and the flags
 // of the request. Two calls on one target at a time: the second is ABORTED.
 //
+// With --hang-file FILE an unpublish that begins while FILE is there never returns, and keeps its target.
+//
 // With --leave-dirty FILE it is no plugin: see LeaveDirty.
 
 #include <fcntl.h>
@@ -24,6 +26,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "csi/csi.grpc.pb.h"
 
@@ -101,6 +104,10 @@ Status Unmount(const std::string& target) {
 }
 
 class Node final : public csi::v1::Node::Service {
+ public:
+  explicit Node(std::string hang_file) : hang_file_(std::move(hang_file)) {}
+
+ private:
   Status NodeGetInfo(ServerContext* /*context*/, const csi::v1::NodeGetInfoRequest* /*request*/,
                      csi::v1::NodeGetInfoResponse* response) override {
     response->set_node_id("node-1");
@@ -119,7 +126,11 @@ class Node final : public csi::v1::Node::Service {
   }
   Status NodeUnpublishVolume(ServerContext* /*context*/, const csi::v1::NodeUnpublishVolumeRequest* request,
                              csi::v1::NodeUnpublishVolumeResponse* /*response*/) override {
-    return Alone(request->target_path(), [&] { return Unmount(request->target_path()); });
+    return Alone(request->target_path(), [&] {
+      const bool hang = !hang_file_.empty() && access(hang_file_.c_str(), F_OK) == 0;
+      while (hang) pause();
+      return Unmount(request->target_path());
+    });
   }
 
   template <class Work>
@@ -130,16 +141,17 @@ class Node final : public csi::v1::Node::Service {
     return status;
   }
 
+  const std::string hang_file_;
   Targets targets_;
 };
 
-int Serve(const std::string& endpoint) {
+int Serve(const std::string& endpoint, const std::string& hang_file) {
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   Identity identity;
-  Node node;
+  Node node(hang_file);
   grpc::ServerBuilder builder;
   builder.AddListeningPort(endpoint, grpc::InsecureServerCredentials());
   builder.RegisterService(&identity);
@@ -181,5 +193,6 @@ int main(int argc, char** argv) {
   if (argc == 3 && strcmp(argv[1], "--leave-dirty") == 0) return berth::LeaveDirty(argv[2]);
   const char* endpoint = getenv("CSI_ENDPOINT");
   if (endpoint == nullptr) return 2;
-  return berth::Serve(endpoint);
+  const bool hangs = argc == 3 && strcmp(argv[1], "--hang-file") == 0;
+  return berth::Serve(endpoint, hangs ? argv[2] : "");
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# FAULTS 24: a real NFS server dies under a mount that a plugin made. Other volumes go on; the dead one is shown as
-# dead, and who keeps it from being released; berthd is killed and replaced meanwhile. The volume is released when the
-# server is back, with what was written to it, or by force. What the kernel owes the server after the last unmount is
-# not called free.
+# FAULTS 24: a real NFS server goes away under a mount that a plugin made. Other volumes go on; the hung one is shown as
+# hung, not as dead, and who keeps it from being released; berthd is killed and replaced meanwhile. The volume is released
+# when the server is back, with what was written to it, or by force. Where the plugin hangs in it by itself and keeps its
+# lock, it is released once the plugin is restarted. What the kernel owes the server after the last unmount is not
+# called free.
 readonly SERVER=10.77.0.2
 
 # The server has a network of its own, with one cable to it.
@@ -39,6 +40,7 @@ TOML
 plugin_file nfs <<'TOML'
 kind = "node"
 command = "/usr/bin/berth-test-nfs-plugin"
+args = ["--hang-file", "/run/case-hang"]
 TOML
 hostpath_file disk </dev/null
 berthd_restart
@@ -53,7 +55,10 @@ publish_share() {
 # unpublish_share [OPTION…]
 unpublish_share() { timeout 180 berthctl volume unpublish --plugin nfs --volume share --consumer job "$@"; }
 share() { volume_value share "$1" nfs; }
-is_dead() { [[ -n $(share '.publications[0].dead') ]]; }
+# One that hangs may answer again: it is not dead.
+is_hung() { [[ -n $(share '.publications[0].hung') && -z $(share '.publications[0].dead') ]]; }
+is_well() { [[ -z $(share '.publications[0].hung') ]]; }
+plugin_hangs() { [[ $(share .stuck.plugin_hangs) == true ]]; }
 names_the_writer() { [[ $(share .last_error) == *"pid $writer "* ]]; }
 has_gone() { [[ $(berthctl volumes --plugin nfs -o json | jq '.volumes | length') == 0 ]]; }
 not_mounted() { ! grep -qF "$target" /proc/self/mountinfo; }
@@ -119,13 +124,15 @@ others_go_on 'while the server lives'
 
 echo '    the server dies while a program writes'
 write_and_wait second
-eventually 120 is_dead
-others_go_on 'while a mount is dead'
+eventually 120 is_hung
+others_go_on 'while a mount hangs'
+expect_match 'its advice' "$(share .advice)" 'bring its server back'
+! grep -qF volume.dead <(berthctl events --volume share) || fail 'it was called dead'
 
 # Its user waits in it: it is not taken away from under him.
 ! unpublish_share --timeout 5s >/dev/null || fail 'it was released, with the server away'
 eventually 120 names_the_writer
-expect_match 'berthctl volumes' "$(berthctl volumes --plugin nfs)" 'dead|stuck'
+expect_match 'berthctl volumes' "$(berthctl volumes --plugin nfs)" 'hung|stuck'
 others_go_on 'while it cannot be released'
 
 pid=$(systemctl show -P MainPID berthd)
@@ -151,7 +158,7 @@ target=$(publish_share)
 expect 'the file' "$(contents "$target/file")" second
 echo '    the server dies again'
 write_and_wait third
-eventually 120 is_dead
+eventually 120 is_hung
 # What hangs gets an error and lets go. The last unmount waits for the server too, for as long as the kernel will.
 eventually 240 unpublish_share --force --yes
 has_gone || fail 'it is still listed'
@@ -161,6 +168,31 @@ eventually 60 writer_has_ended
 others_go_on 'after the release by force'
 server_is_back
 expect 'what the server has' "$(contents /srv/share/file)" second
+
+# It answers again while nothing was done about it.
+target=$(publish_share)
+expect 'the file' "$(contents "$target/file")" second
+echo '    the server goes away, and comes back'
+server_dies
+eventually 120 is_hung
+server_is_back
+eventually 120 is_well
+grep -qF volume.alive <(berthctl events --volume share) || fail 'no event says that it answers again'
+
+# The way out where the plugin itself hangs, and keeps its lock.
+echo '    the server goes away, and the plugin hangs by itself'
+server_dies
+touch /run/case-hang
+! unpublish_share --lazy --yes --timeout 40s >/dev/null 2>/run/case-said || fail 'it was released, while the plugin hangs'
+rm -f /run/case-hang
+expect_match 'what the command says' "$(cat /run/case-said)" 'was detached'
+expect_match 'the next step' "$(cat /run/case-said)" 'berthctl plugin restart nfs'
+not_mounted || fail 'it is still mounted'
+eventually 60 plugin_hangs
+expect_match 'berthctl explain' "$(berthctl volume explain --plugin nfs share)" 'berthctl plugin restart nfs'
+timeout 120 berthctl plugin restart nfs
+server_is_back
+eventually 180 has_gone
 
 # Nobody uses it, but the kernel owes the server a page.
 target=$(publish_share)
