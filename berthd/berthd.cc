@@ -20,6 +20,7 @@
 #include "mounter/mount_helper.h"
 #include "mounter/tree_view.h"
 #include "mounter/volume_paths.h"
+#include "rpc/convert.h"
 #include "supervisor/duration_text.h"
 
 namespace berth {
@@ -125,7 +126,8 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .secrets = &secrets_,
   };
   supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
-  bridge_.Connect(supervisor_.get(), mounter_.get(), [this] { return Reload(); });
+  bridge_.Connect(supervisor_.get(), mounter_.get(),
+                  [this](TimePoint answer_by) { return Reload(answer_by); });
 
   BERTH_CO_RETURN_IF_ERROR(co_await supervisor_->Start());
   background_.Spawn("tokens wanted", bridge_.CarryTokensWanted());
@@ -191,8 +193,10 @@ Awaitable<absl::Status> Berthd::CheckMounts() {
         seen.code(), fmt::format("{}; --allow-private-mounts starts berthd all the same", MessageOf(seen)));
   }
   SPDLOG_WARN("{}", MessageOf(seen));
-  start_problems_.emplace_back(MessageOf(seen));
-  bridge_.SetSettingsProblems(start_problems_);
+  // It was asked for, so it is no problem.
+  notes_.push_back({.severity = Finding::Severity::kInfo,
+                    .code = "node.private_mounts",
+                    .text = std::string(MessageOf(seen))});
   co_return absl::OkStatus();
 }
 
@@ -206,6 +210,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .config_dir = config_.config_dir,
       .state_dir = config_.state_dir,
       .runtime_dir = config_.runtime_dir,
+      .notes = notes_,
   };
   const NodeParts parts{
       .control = bridge_,
@@ -227,15 +232,35 @@ Awaitable<absl::Status> Berthd::Serve() {
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
+struct Berthd::ReloadRun {
+  explicit ReloadRun(asio::any_io_executor executor) : done(std::move(executor)) {}
+  std::optional<absl::StatusOr<NodeReload>> result;
+  Condition done;
+};
+
+Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload(TimePoint answer_by) {
   BERTH_CO_RETURN_IF_ERROR(Annotate(mounter_->MayGoForward(), "reload"));
-  std::vector<std::string> problems = co_await ReloadSettings();
-  std::vector<std::string> shown = start_problems_;
-  shown.insert(shown.end(), problems.begin(), problems.end());
-  bridge_.SetSettingsProblems(std::move(shown));
+  // In a task of its own: a caller that leaves after the plugins still gets its volumes read.
+  const auto run = std::make_shared<ReloadRun>(executor_);
+  background_.Spawn("reload", RunReload(run, answer_by));
+  auto done = [run] { return run->result.has_value(); };
+  if (!co_await run->done.WaitUntil(std::move(done), TimePoint::max()))
+    co_return absl::AbortedError("reload");
+  co_return *std::move(run->result);
+}
+
+Awaitable<void> Berthd::RunReload(std::shared_ptr<ReloadRun> run, TimePoint answer_by) {
+  absl::StatusOr<NodeReload> result = co_await ReloadFiles(answer_by);
+  run->result = std::move(result);
+  run->done.NotifyAll();
+}
+
+Awaitable<absl::StatusOr<NodeReload>> Berthd::ReloadFiles(TimePoint answer_by) {
+  const std::vector<Finding> problems = co_await ReloadSettings();
+  bridge_.SetSettingsFindings(problems);
   NodeReload report;
-  BERTH_CO_ASSIGN_OR_RETURN(report.plugins, co_await supervisor_->Reload());
-  for (std::string& problem : problems) report.plugins.broken.push_back("berthd: " + std::move(problem));
+  BERTH_CO_ASSIGN_OR_RETURN(report.plugins, co_await supervisor_->Reload(answer_by));
+  for (const Finding& problem : problems) report.plugins.broken.push_back("berthd: " + problem.text);
   // After the plugins: a volume may be declared together with its plugin.
   auto volumes = co_await declared_->Reload(Clock::now() + kVolumesReadWithin);
   if (volumes.ok()) {
@@ -247,7 +272,7 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload() {
   co_return report;
 }
 
-Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
+Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
   struct Settings {
     BerthdConfig config;
     AccessPolicy policy;
@@ -262,15 +287,26 @@ Awaitable<std::vector<std::string>> Berthd::ReloadSettings() {
   absl::Status status = settings.status();
   // The last that can fail, so that it is all or nothing.
   if (status.ok()) status = SetLogLevel(settings->config.log_level, log_);
-  if (!status.ok()) co_return std::vector<std::string>{std::string(MessageOf(status))};
+  std::vector<Finding> findings;
+  const auto add = [&findings](const char* code, const std::string& text, const char* next) {
+    findings.push_back({.code = code, .text = text, .next = next});
+  };
+  if (!status.ok()) {
+    for (const std::string& mistake : LinesOf(MessageOf(status))) {
+      add("settings.broken", mistake, "correct berthd.toml, then: berthctl reload");
+    }
+    co_return findings;
+  }
   server_->SetPolicy(std::move(settings->policy));
   api_->SetRuntimes(settings->config.runtimes);
   config_.volumes.shutdown_timeout = settings->config.volumes.shutdown_timeout;
-  std::vector<std::string> problems = NeedsRestart(config_, settings->config);
+  for (const std::string& line : NeedsRestart(config_, settings->config)) {
+    add("settings.restart", line, "systemctl restart berthd");
+  }
   config_.volumes.traverse = std::move(settings->config.volumes.traverse);
   const absl::Status opened = tree_access_->SetNamed(config_.volumes.traverse);
-  if (!opened.ok()) problems.push_back(fmt::format("volumes.traverse: {}", MessageOf(opened)));
-  co_return problems;
+  if (!opened.ok()) add("settings.broken", fmt::format("volumes.traverse: {}", MessageOf(opened)), "");
+  co_return findings;
 }
 
 Awaitable<absl::StatusOr<v1::TokenAnswer>> Berthd::AskForTokens(v1::TokenAsk ask, TimePoint deadline) {

@@ -42,9 +42,10 @@ class Berthd {
 
   // Reads berthd.toml, plugins.d and volumes.d again, and touches only what changed. Log level and access
   // rights are taken over; what takes a restart of berthd, and what is wrong, is in the report and a problem
-  // of the node's until it is mended. A berthd.toml that is wrong changes nothing. ABORTED: a reload is under
-  // way.
-  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload();
+  // of the node until it is corrected. A berthd.toml that is wrong changes nothing. Answers by `answer_by`: a
+  // plugin that is still being swapped or stopped then is pending in the report. All of it goes on where the
+  // caller is cancelled. ABORTED: a reload is under way.
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by);
 
   // Ends berthd's part in order, within about half a minute. Nothing goes forward from its beginning on
   // (Mounter::Leave). Plugins and mounts stay; but where the machine is being shut down, declared volumes are
@@ -67,14 +68,17 @@ class Berthd {
   // TreeCheck (supervisor/supervisor.h).
   [[nodiscard]] Awaitable<std::string> CheckTree(pid_t process, std::string volumes_path);
   [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> AskForTokens(v1::TokenAsk ask, TimePoint deadline);
-  // What is wrong with berthd.toml, or takes a restart, one line each.
-  [[nodiscard]] Awaitable<std::vector<std::string>> ReloadSettings();
+  struct ReloadRun;
+  [[nodiscard]] Awaitable<void> RunReload(std::shared_ptr<ReloadRun> run, TimePoint answer_by);
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> ReloadFiles(TimePoint answer_by);
+  // What is wrong with berthd.toml, or takes a restart.
+  [[nodiscard]] Awaitable<std::vector<Finding>> ReloadSettings();
 
   asio::any_io_executor executor_;
   BerthdOptions options_;
   BerthdConfig config_;
   std::shared_ptr<LogFeed> log_;
-  std::vector<std::string> start_problems_;  // that stay for as long as this berthd runs
+  std::vector<Finding> notes_;  // of the start
   WallTime started_at_ = WallClock::now();
   EventLog events_;
   RecentSecrets secrets_;

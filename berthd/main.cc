@@ -67,7 +67,7 @@ Awaitable<void> ReloadWhenAsked(Berthd& berthd, Hangup& hangup, ServiceNotifier&
     clock_gettime(CLOCK_MONOTONIC, &now);
     notifier.Send(fmt::format("RELOADING=1\nMONOTONIC_USEC={}\nSTATUS=Reading its files again",
                               now.tv_sec * 1'000'000 + now.tv_nsec / 1000));
-    const absl::StatusOr<NodeReload> report = co_await berthd.Reload();
+    const absl::StatusOr<NodeReload> report = co_await berthd.Reload(TimePoint::max());
     if (report.ok()) {
       SPDLOG_INFO("reloaded: {}{}", Describe(report->plugins), DescribeVolumes(report->volumes));
     } else {

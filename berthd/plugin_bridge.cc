@@ -28,7 +28,7 @@ ConnectionSink PluginBridge::Sink() {
 }
 
 void PluginBridge::Connect(Supervisor* supervisor, Mounter* mounter,
-                           std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload) {
+                           std::function<Awaitable<absl::StatusOr<NodeReload>>(TimePoint answer_by)> reload) {
   supervisor_ = supervisor;
   mounter_ = mounter;
   reload_ = std::move(reload);
@@ -169,7 +169,7 @@ Awaitable<absl::Status> PluginBridge::SwapPlugin(std::string id, SwapRequest req
   return supervisor_->SwapPlugin(std::move(id), std::move(request), deadline);
 }
 
-Awaitable<absl::StatusOr<NodeReload>> PluginBridge::Reload(TimePoint /*deadline*/) { return reload_(); }
+Awaitable<absl::StatusOr<NodeReload>> PluginBridge::Reload(TimePoint answer_by) { return reload_(answer_by); }
 
 Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQuery query,
                                                           TimePoint deadline) {
@@ -177,11 +177,5 @@ Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQue
 }
 
 std::string PluginBridge::Placement() const { return supervisor_->placement(); }
-
-std::vector<std::string> PluginBridge::Problems() const {
-  std::vector<std::string> problems = settings_problems_;
-  for (std::string& problem : supervisor_->Problems()) problems.push_back(std::move(problem));
-  return problems;
-}
 
 }  // namespace berth

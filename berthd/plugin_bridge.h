@@ -36,9 +36,9 @@ class PluginBridge final : public PluginObserver,
   // The parts to join. Both outlive this, and come after it: they are made with a reference to it.
   // `reload`: of all of berthd.
   void Connect(Supervisor* supervisor, Mounter* mounter,
-               std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload);
-  // What there is to say of berthd's own settings; with the plugins' in Problems.
-  void SetSettingsProblems(std::vector<std::string> problems) { settings_problems_ = std::move(problems); }
+               std::function<Awaitable<absl::StatusOr<NodeReload>>(TimePoint answer_by)> reload);
+  // What Findings answers from now on.
+  void SetSettingsFindings(std::vector<Finding> findings) { settings_findings_ = std::move(findings); }
 
   // Tells the mounter whenever a plugin wants other tokens, by a reload, a start, a restart or a swap, until
   // cancelled.
@@ -59,7 +59,7 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Duration RestartAfterHungCall(const std::string& plugin_id) const override;
   [[nodiscard]] Awaitable<absl::Status> RestartHung(std::string plugin_id, TimePoint deadline) override;
 
-  // ControllerDirectory.
+  // ControllerDirectory, and the last of PluginControl too.
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) override;
   [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override;
 
@@ -72,11 +72,11 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                    TimePoint deadline) override;
-  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) override;
   [[nodiscard]] Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
                                                             TimePoint deadline) override;
   [[nodiscard]] std::string Placement() const override;
-  [[nodiscard]] std::vector<std::string> Problems() const override;
+  [[nodiscard]] std::vector<Finding> Findings() const override { return settings_findings_; }
 
   // The operations in flight through an incarnation: the latest of their deadlines.
   [[nodiscard]] std::optional<TimePoint> BusyUntil(const std::string& plugin_id, uint64_t incarnation) const;
@@ -86,8 +86,8 @@ class PluginBridge final : public PluginObserver,
 
   Supervisor* supervisor_ = nullptr;
   Mounter* mounter_ = nullptr;
-  std::function<Awaitable<absl::StatusOr<NodeReload>>()> reload_;
-  std::vector<std::string> settings_problems_;
+  std::function<Awaitable<absl::StatusOr<NodeReload>>(TimePoint answer_by)> reload_;
+  std::vector<Finding> settings_findings_;
   PluginConnections connections_;
   std::set<std::string> restarting_;  // that hung, by RestartHung
 };

@@ -69,7 +69,7 @@ _berthctl() {
     local global='--socket --output --timeout --help'
     local capability='--access --fs --block --mount-flag --secrets-file'
     case $command/$sub in
-      /) words="status plugins plugin reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
+      /) words="status health plugins plugin reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
       volumes/*) words="--plugin --consumer $global" ;;
       monitor/*) words="--level $global" ;;
@@ -91,6 +91,7 @@ _berthctl() {
       volume/mounts) words="--format --at $global" ;;
       consumer/) words='ended' ;;
       drain/*) words="--reason --wait $global" ;;
+      reload/*) words="--no-wait $global" ;;
       doctor/*) words="--repair --yes $global" ;;
       volume/publish)
         words="--file --plugin --volume --consumer --name --readonly --ephemeral --mount-group --owner --group"

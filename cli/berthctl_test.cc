@@ -74,16 +74,39 @@ class BerthctlTest : public testing::Test {
 
 TEST_F(BerthctlTest, StatusIsATableForPeopleAndJsonForPrograms) {
   const Ended table = Ctl({"status"});
-  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_EQ(table.exit_code, 4);
   EXPECT_THAT(table.out, AllOf(HasSubstr("node-1"), HasSubstr("1 of 2 ready"), HasSubstr("nfs is FAILED")));
+  EXPECT_THAT(table.err, AllOf(HasSubstr("1 problem"), HasSubstr("berthctl doctor")));
   EXPECT_THAT(table.out, Not(HasSubstr("\033"))) << "no colour where no terminal is";
   const Ended json = Ctl({"status", "-o", "json"});
-  EXPECT_EQ(json.exit_code, 0);
+  EXPECT_EQ(json.exit_code, 4);
+  EXPECT_EQ(ErrorField(json, "code"), "FAILED_PRECONDITION");
   ExpectJson(json.out, node_.status);
   EXPECT_THAT(json.out, HasSubstr("\"publications\":0")) << "defaults are printed: keys are stable";
 }
 
+TEST_F(BerthctlTest, StatusNamesWhatIsWrongAndTheNextCommand) {
+  v1::Finding& failed = *node_.status.add_findings();
+  failed.set_severity(v1::ERROR);
+  failed.set_text("plugin nfs is FAILED: gone");
+  failed.set_next("berthctl plugin logs nfs");
+  v1::Finding& starting = *node_.status.add_findings();
+  starting.set_severity(v1::INFO);
+  starting.set_text("plugin ceph is starting");
+  const Ended run = Ctl({"status"});
+  EXPECT_EQ(run.exit_code, 4);
+  EXPECT_THAT(run.out, AllOf(testing::ContainsRegex("problems +plugin nfs is FAILED: gone\n"),
+                             testing::ContainsRegex(" +  next: berthctl plugin logs nfs\n"),
+                             testing::ContainsRegex("in progress +plugin ceph is starting\n")));
+  node_.status.clear_problems();
+  node_.status.mutable_findings()->DeleteSubrange(0, 1);
+  const Ended well = Ctl({"status"});
+  EXPECT_EQ(well.exit_code, 0) << well.err;
+  EXPECT_THAT(well.out, AllOf(testing::ContainsRegex("problems +none\n"), HasSubstr("ceph is starting")));
+}
+
 TEST_F(BerthctlTest, TheSocketMayComeFromTheEnvironment) {
+  node_.status.clear_problems();
   const Ended run = RunBerthctl({"status"}, {.environment = {"BERTH_SOCKET=" + node_.socket()}});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("node-1"));
@@ -461,7 +484,7 @@ TEST_F(BerthctlTest, LongWorkIsShownOnATerminal) {
 
 TEST_F(BerthctlTest, AnAnswerThatCannotBeWrittenIsAFailure) {
   const Ended run = RunBerthctl({"--socket", node_.socket(), "status"}, {.environment = {}});
-  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.exit_code, 4) << "there is a problem";
   // The shell alone can hand a full device to it.
   const std::string command =
       std::string(BERTHCTL) + " --socket " + node_.socket() + " status > /dev/full 2>/dev/null";

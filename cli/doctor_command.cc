@@ -74,7 +74,7 @@ void AddDoctor(CLI::App& app, Command& chosen) {
       [](CLI::App& command, DoctorOptions& options) {
         command.add_flag("--repair", options.repair, "Do what the plan says. No data are ever deleted");
         command.add_flag("-y,--yes", options.yes, "Do not ask before a repair");
-        command.footer("Exit codes: 0 nothing is wrong, or all of it was mended; 4 findings are open.");
+        command.footer("Exit codes: 0 nothing is wrong, or all of it was repaired; 4 findings are open.");
       },
       Doctor);
 }

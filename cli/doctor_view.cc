@@ -58,6 +58,7 @@ std::string Explained(const v1::Finding& finding, int number, bool colour) {
       finding.plugin_id().empty() && finding.volume_id().empty() && finding.consumer().empty();
   if (!finding.path().empty() && !path_is_shown)
     text += fmt::format("   at {}\n", Printable(finding.path(), 500));
+  if (!finding.next().empty()) text += fmt::format("   next: {}\n", Printable(finding.next(), 1000));
   return text;
 }
 

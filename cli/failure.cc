@@ -3,56 +3,48 @@
 #include <absl/strings/cord.h>
 #include <absl/strings/string_view.h>
 
+#include <string>
+#include <utility>
+
 namespace berth::cli {
 namespace {
 
-constexpr absl::string_view kExitPayload = "berthctl/exit";
+constexpr absl::string_view kExitPayload = "berthctl/exit";  // the exit code, as a number
 constexpr absl::string_view kHintPayload = "berthctl/hint";
-constexpr absl::string_view kUsage = "usage";
-constexpr absl::string_view kUnreachable = "unreachable";
-constexpr absl::string_view kFindings = "findings";
-constexpr absl::string_view kNotInTime = "not in time";
-constexpr absl::string_view kNotDeclared = "not declared";
-constexpr absl::string_view kBrokenFile = "broken file";
+constexpr absl::string_view kQuietPayload = "berthctl/quiet";
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
+
+absl::Status WithExit(absl::Status status, ExitCode code) {
+  status.SetPayload(kExitPayload, absl::Cord(Absl(std::to_string(static_cast<int>(code)))));
+  return status;
+}
 
 }  // namespace
 
 absl::Status UsageError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::InvalidArgumentError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kUsage));
-  return WithHint(std::move(status), hint.empty() ? "See --help after the command, or man berthctl" : hint);
+  return WithHint(WithExit(absl::InvalidArgumentError(Absl(message)), ExitCode::kUsage),
+                  hint.empty() ? "See --help after the command, or man berthctl" : hint);
 }
 
 absl::Status UnreachableError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::UnavailableError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kUnreachable));
-  return WithHint(std::move(status), hint);
+  return WithHint(WithExit(absl::UnavailableError(Absl(message)), ExitCode::kUnreachable), hint);
 }
 
 absl::Status FindingsError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::FailedPreconditionError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kFindings));
-  return WithHint(std::move(status), hint);
+  return WithHint(WithExit(absl::FailedPreconditionError(Absl(message)), ExitCode::kFindings), hint);
 }
 
 absl::Status NotInTimeError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::DeadlineExceededError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kNotInTime));
-  return WithHint(std::move(status), hint);
+  return WithHint(WithExit(absl::DeadlineExceededError(Absl(message)), ExitCode::kNotInTime), hint);
 }
 
 absl::Status NotDeclaredError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::NotFoundError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kNotDeclared));
-  return WithHint(std::move(status), hint);
+  return WithHint(WithExit(absl::NotFoundError(Absl(message)), ExitCode::kNotDeclared), hint);
 }
 
 absl::Status BrokenFileError(std::string_view message, std::string_view hint) {
-  absl::Status status = absl::FailedPreconditionError(Absl(message));
-  status.SetPayload(kExitPayload, absl::Cord(kBrokenFile));
-  return WithHint(std::move(status), hint);
+  return WithHint(WithExit(absl::FailedPreconditionError(Absl(message)), ExitCode::kBrokenFile), hint);
 }
 
 absl::Status WithHint(absl::Status status, std::string_view hint) {
@@ -61,15 +53,19 @@ absl::Status WithHint(absl::Status status, std::string_view hint) {
   return status;
 }
 
+absl::Status QuietEnd(int exit_code) {
+  if (exit_code == 0) return absl::OkStatus();
+  absl::Status status = WithExit(absl::UnknownError(""), static_cast<ExitCode>(exit_code));
+  status.SetPayload(kQuietPayload, absl::Cord());
+  return status;
+}
+
+bool IsQuiet(const absl::Status& status) { return status.GetPayload(kQuietPayload).has_value(); }
+
 ExitCode ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return ExitCode::kDone;
   const auto payload = status.GetPayload(kExitPayload);
-  if (!payload) return ExitCode::kFailed;
-  if (*payload == kFindings) return ExitCode::kFindings;
-  if (*payload == kNotInTime) return ExitCode::kNotInTime;
-  if (*payload == kNotDeclared) return ExitCode::kNotDeclared;
-  if (*payload == kBrokenFile) return ExitCode::kBrokenFile;
-  return *payload == kUsage ? ExitCode::kUsage : ExitCode::kUnreachable;
+  return payload ? static_cast<ExitCode>(std::stoi(std::string(*payload))) : ExitCode::kFailed;
 }
 
 std::string HintOf(const absl::Status& status) {

@@ -11,14 +11,15 @@
 
 namespace berth::cli {
 
-// Documented in berthctl(1); scripts depend on them.
+// Documented in berthctl(1); scripts depend on them. `health` has codes of its own: those of monitoring
+// plugins.
 enum class ExitCode {
   kDone = 0,
   kFailed = 1,       // the node, or the plugin, refused or failed
   kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was asked of anybody
   kUnreachable = 3,  // nobody answers at the socket
-  kFindings = 4,     // doctor: something is wrong, and is not mended
-  kNotInTime = 5,    // volume wait: not published in time
+  kFindings = 4,     // status, doctor: the node has answered, and something is wrong with it
+  kNotInTime = 5,    // volume wait, reload: not published or ready in time
   kNotDeclared = 6,  // volume wait: no file declares it
   kBrokenFile = 7,   // volume wait: the file that declares it is wrong
 };
@@ -29,7 +30,7 @@ enum class ExitCode {
 // Nobody answers at the socket.
 [[nodiscard]] absl::Status UnreachableError(std::string_view message, std::string_view hint);
 
-// What an examination found is not all mended.
+// The node has answered, and something is wrong with it.
 [[nodiscard]] absl::Status FindingsError(std::string_view message, std::string_view hint);
 
 // What is waited for is not there in time; will not come, since nothing declares it; or since its file is
@@ -37,6 +38,10 @@ enum class ExitCode {
 [[nodiscard]] absl::Status NotInTimeError(std::string_view message, std::string_view hint);
 [[nodiscard]] absl::Status NotDeclaredError(std::string_view message, std::string_view hint);
 [[nodiscard]] absl::Status BrokenFileError(std::string_view message, std::string_view hint);
+
+// Ends berthctl with that exit code and prints nothing more: the answer has said it all. OK with 0.
+[[nodiscard]] absl::Status QuietEnd(int exit_code);
+[[nodiscard]] bool IsQuiet(const absl::Status& status);
 
 // The same failure with that hint, in place of the one it had.
 [[nodiscard]] absl::Status WithHint(absl::Status status, std::string_view hint);

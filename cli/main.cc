@@ -30,14 +30,18 @@ constexpr const char* kFooter = R"(Examples:
   berthctl csi --endpoint unix:///run/plugin/csi.sock node get-info
 
 Exit codes: 0 done; 1 it failed; 2 wrong usage, nothing was asked; 3 the node, or the plugin, is not reachable;
-4 doctor found something that is not mended.
+4 status or doctor found something wrong. health: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.
 Errors go to standard error, with -o json as {"error":{"code":"NOT_FOUND","message":"…","hint":"…"}}.)";
 
 struct Globals {
   std::string socket;
   std::string format = "table";
   std::string timeout = "2m";
+  bool timeout_given = false;
 };
+
+// Of `health`, as monitoring programs understand it: it could not be asked.
+constexpr int kHealthUnknown = 3;
 
 void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   const char* socket = std::getenv("BERTH_SOCKET");
@@ -55,7 +59,8 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
       ->check(CLI::IsMember({"table", "json"}))
       ->option_text("FORMAT");
   app.add_option("--timeout", globals.timeout, "How long to wait for an answer; default: 2m")
-      ->option_text("TIME");
+      ->option_text("TIME")
+      ->each([&globals](const std::string&) { globals.timeout_given = true; });
   AddNodeCommands(app, chosen);
   AddClusterCommands(app, chosen);
   AddMonitor(app, chosen);
@@ -63,6 +68,7 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   AddVolumeCommands(app, chosen);
   AddConsumerCommands(app, chosen);
   AddDoctor(app, chosen);
+  AddHealth(app, chosen);
   AddCsiCommand(app, chosen);
 }
 
@@ -111,8 +117,12 @@ absl::Status Explain(const CLI::App& app, const CLI::ParseError& error) {
 
 // Ends the run: says what failed, without the secrets that were sent, and gives the exit code.
 int End(const Session& session, const absl::Status& status) {
-  const absl::Status finished = status.ok() ? session.output.Finish() : status;
+  const absl::Status written = session.output.Finish();
+  // Who reads half an answer must not take its findings for all of them.
+  const bool answered = status.ok() || ExitCodeOf(status) == ExitCode::kFindings;
+  const absl::Status finished = answered && !written.ok() ? written : status;
   if (finished.ok()) return static_cast<int>(ExitCode::kDone);
+  if (IsQuiet(finished)) return written.ok() ? static_cast<int>(ExitCodeOf(finished)) : kHealthUnknown;
   const Secrets& secrets = session.secrets();
   absl::Status shown(finished.code(), HideSecrets(std::string(finished.message()), secrets));
   finished.ForEachPayload(
@@ -138,12 +148,17 @@ int Main(int argc, char** argv) {
   } catch (const CLI::Success& asked) {
     return app.exit(asked);  // --help, --version
   } catch (const CLI::ParseError& error) {
-    return End(session, Explain(app, error));
+    const int code = End(session, Explain(app, error));
+    return app.got_subcommand("health") ? kHealthUnknown : code;
   }
   const auto timeout = ParseDuration(globals.timeout);
-  if (!timeout.ok()) return End(session, timeout.status());
+  if (!timeout.ok()) {
+    const int code = End(session, timeout.status());
+    return app.got_subcommand("health") ? kHealthUnknown : code;
+  }
   session.socket = globals.socket;
   session.timeout = *timeout;
+  session.timeout_given = globals.timeout_given;
   return End(session, chosen(session));
 }
 

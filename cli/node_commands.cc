@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "cli/failure.h"
 #include "cli/link_view.h"
 #include "cli/session.h"
 #include "cli/values.h"
@@ -15,6 +18,33 @@
 namespace berth::cli {
 namespace {
 
+// What is wrong, each with what to do next; then what is in progress.
+void AddFindings(Table& table, const v1::GetStatusResponse& status) {
+  std::string above;  // a heading stands once
+  const auto add = [&](const std::string& heading, const std::string& text, Tone tone) {
+    table.Add({std::exchange(above, heading) == heading ? std::string(" ") : heading, Cell(text, tone)});
+  };
+  if (status.problems().empty()) add("problems", "none", Tone::kGood);
+  // An older berthd says no more.
+  if (status.findings().empty()) {
+    for (const std::string& problem : status.problems()) add("problems", problem, Tone::kBad);
+  }
+  for (const v1::Finding& finding : status.findings()) {
+    const bool wrong = finding.severity() == v1::WARNING || finding.severity() == v1::ERROR;
+    const Tone tone = finding.severity() == v1::ERROR ? Tone::kBad : Tone::kCareful;
+    add(wrong ? "problems" : "in progress", finding.text(), wrong ? tone : Tone::kPlain);
+    if (wrong && !finding.next().empty()) add("problems", "  next: " + finding.next(), Tone::kPlain);
+  }
+}
+
+absl::Status Outcome(const v1::GetStatusResponse& status) {
+  if (status.problems().empty()) return absl::OkStatus();
+  const int count = status.problems_size();
+  return FindingsError(
+      fmt::format("something is wrong with this node: {} problem{}", count, count == 1 ? "" : "s"),
+      "More about them: berthctl doctor");
+}
+
 absl::Status Status(Session& session, const NoOptions& /*options*/) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(
@@ -22,7 +52,7 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
       node.Call(&NodeClient::Stub::GetStatus, v1::GetStatusRequest(), "ask for the status"));
   if (session.output.json()) {
     session.output.Json(status);
-    return absl::OkStatus();
+    return Outcome(status);
   }
   const auto now = std::chrono::system_clock::now();
   Table table;
@@ -43,12 +73,9 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   table.Add({"configuration", status.config_dir()});
   table.Add({"state", status.state_dir()});
   table.Add({"runtime", status.runtime_dir()});
-  if (status.problems().empty()) table.Add({"problems", Cell("none", Tone::kGood)});
-  for (const std::string& problem : status.problems()) {
-    table.Add({&problem == &status.problems(0) ? "problems" : " ", Cell(problem, Tone::kBad)});
-  }
+  AddFindings(table, status);
   session.output.Show(table);
-  return absl::OkStatus();
+  return Outcome(status);
 }
 
 struct EventsOptions {
@@ -108,7 +135,13 @@ absl::Status Version(Session& session, const NoOptions& /*options*/) {
 }  // namespace
 
 void AddNodeCommands(CLI::App& app, Command& chosen) {
-  AddCommand<NoOptions>(app, "status", "What this node is and how it is", chosen, DeclareNothing, Status);
+  AddCommand<NoOptions>(
+      app, "status", "What this node is and how it is", chosen,
+      [](CLI::App& command, NoOptions& /*options*/) {
+        command.footer(
+            "Exit codes: 0 nothing is wrong; 4 something is: the problems. For monitoring: berthctl health");
+      },
+      Status);
   AddCommand<EventsOptions>(
       app, "events", "What happened on this node, and what happens", chosen,
       [](CLI::App& command, EventsOptions& options) {

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -160,43 +162,104 @@ absl::Status Swap(Session& session, const SwapOptions& options) {
   return ShowOutcome(session.output, *plugin);
 }
 
-absl::Status Reload(Session& session, const NoOptions& /*options*/) {
+struct ReloadOptions {
+  bool no_wait = false;
+};
+
+// What a reload may be waiting for now: "waits for nfs (STARTING), data".
+std::string ReloadWaitsFor(NodeClient& node) {
+  constexpr std::chrono::milliseconds kGlance(1000);
+  constexpr size_t kNames = 3;
+  std::vector<std::string> names;
+  const auto plugins =
+      node.Call(&NodeClient::Stub::ListPlugins, v1::ListPluginsRequest(), "list the plugins", kGlance);
+  if (plugins.ok()) {
+    for (const v1::Plugin& plugin : plugins->plugins()) {
+      const bool serves = plugin.state() == v1::READY && plugin.registered() && !plugin.held();
+      if (serves || plugin.state() == v1::STOPPED || plugin.state() == v1::FAILED) continue;
+      names.push_back(fmt::format("{} ({})", plugin.id(), v1::PluginState_Name(plugin.state())));
+    }
+  }
+  const auto volumes = node.Call(&NodeClient::Stub::ListDeclaredVolumes, v1::ListDeclaredVolumesRequest(),
+                                 "list the declared volumes", kGlance);
+  if (volumes.ok()) {
+    for (const v1::DeclaredVolume& volume : volumes->volumes()) {
+      if (volume.state() == v1::DECLARED_PENDING) names.push_back(volume.name());
+    }
+  }
+  if (names.empty()) return {};
+  const size_t more = names.size() - std::min(names.size(), kNames);
+  names.resize(names.size() - more);
+  return Printable(fmt::format("waits for {}{}", fmt::join(names, ", "),
+                               more == 0 ? "" : fmt::format(" and {} more", more)));
+}
+
+void ShowReload(const Output& output, const v1::ReloadResponse& answer) {
+  Table table({"NAME", "RELOADED"});
+  const auto add = [&](const auto& ids, std::string_view what, Tone tone) {
+    for (const std::string& id : ids) {
+      const bool ready = std::ranges::count(answer.ready(), id) > 0;
+      table.Add({id, Cell(fmt::format("{}{}", what, ready ? "; ready" : ""), tone)});
+    }
+  };
+  add(answer.started(), "started", Tone::kGood);
+  add(answer.stopped(), "stopped", Tone::kCareful);
+  add(answer.swapped(), "swapped: it runs as its file says now", Tone::kGood);
+  add(answer.updated(), "updated, without a new process", Tone::kGood);
+  add(answer.unchanged(), "unchanged", Tone::kFaint);
+  add(answer.volumes_declared(), "volume declared: it is published when its plugin is ready", Tone::kGood);
+  add(answer.volumes_withdrawn(), "volume withdrawn: it is released", Tone::kCareful);
+  add(answer.volumes_changed(), "volume changed: it is released and published anew", Tone::kCareful);
+  if (!table.empty()) output.Show(table);
+  if (table.empty() && answer.broken().empty() && answer.pending().empty())
+    output.Note("there are no plugins, and no declared volumes");
+}
+
+absl::Status OutcomeOf(const Output& output, const v1::ReloadResponse& answer, bool waited) {
+  std::vector<std::string> wrong(answer.broken().begin(), answer.broken().end());
+  wrong.insert(wrong.end(), answer.failed().begin(), answer.failed().end());
+  const std::string pending = fmt::format("{}", fmt::join(answer.pending(), ", "));
+  if (wrong.empty() && pending.empty()) return absl::OkStatus();
+  if (wrong.empty() && !waited) {
+    output.Note(fmt::format("not done yet, and going on: {}", pending));
+    return absl::OkStatus();
+  }
+  if (wrong.empty()) {
+    return NotInTimeError(fmt::format("not ready in time, and going on: {}", pending),
+                          "How they are: berthctl status; to wait longer: --timeout 10m");
+  }
+  const std::string_view hint =
+      answer.failed().empty() ? "What runs was left as it is; correct the file, then: berthctl reload"
+                              : "How they are: berthctl status; a plugin's output: berthctl plugin logs ID";
+  if (output.json() || wrong.size() == 1) {
+    return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(wrong, "; "))), hint);
+  }
+  // A person reads them line by line.
+  for (const std::string& each : wrong) output.Note(each);
+  const std::string files = fmt::format("{} mistakes in files", answer.broken_size());
+  return WithHint(
+      absl::FailedPreconditionError(answer.failed().empty() ? files
+                                    : answer.broken().empty()
+                                        ? fmt::format("{} are not ready", answer.failed_size())
+                                        : fmt::format("{}, {} not ready", files, answer.failed_size())),
+      hint);
+}
+
+absl::Status Reload(Session& session, const ReloadOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  v1::ReloadRequest request;
+  request.set_wait(!options.no_wait);
   const absl::StatusOr<v1::ReloadResponse> answer = [&] {
-    const Progress progress(session.output, "reload the files");
-    return node.Call(&NodeClient::Stub::Reload, v1::ReloadRequest(), "reload the files");
+    const Progress progress(session.output, "reload the files", [&node] { return ReloadWaitsFor(node); });
+    return node.Call(&NodeClient::Stub::Reload, request, "reload the files");
   }();
   if (!answer.ok()) return answer.status();
   if (session.output.json()) {
     session.output.Json(*answer);
   } else {
-    Table table({"NAME", "RELOADED"});
-    const auto add = [&table](const auto& ids, const Cell& what) {
-      for (const std::string& id : ids) table.Add({id, what});
-    };
-    add(answer->started(), {"started", Tone::kGood});
-    add(answer->stopped(), {"stopped", Tone::kCareful});
-    add(answer->swapped(), {"swapped: it runs as its file says now", Tone::kGood});
-    add(answer->updated(), {"updated, without a new process", Tone::kGood});
-    add(answer->unchanged(), {"unchanged", Tone::kFaint});
-    add(answer->volumes_declared(),
-        {"volume declared: it is published when its plugin is ready", Tone::kGood});
-    add(answer->volumes_withdrawn(), {"volume withdrawn: it is released", Tone::kCareful});
-    add(answer->volumes_changed(), {"volume changed: it is released and published anew", Tone::kCareful});
-    if (!table.empty()) session.output.Show(table);
-    if (table.empty() && answer->broken().empty())
-      session.output.Note("there are no plugins, and no declared volumes");
+    ShowReload(session.output, *answer);
   }
-  if (answer->broken().empty()) return absl::OkStatus();
-  constexpr std::string_view kHint = "What runs was left as it is; mend the file, then: berthctl reload";
-  if (session.output.json() || answer->broken_size() == 1) {
-    return WithHint(absl::FailedPreconditionError(fmt::format("{}", fmt::join(answer->broken(), "; "))),
-                    kHint);
-  }
-  // A person reads them line by line.
-  for (const std::string& mistake : answer->broken()) session.output.Note(mistake);
-  return WithHint(absl::FailedPreconditionError(fmt::format("{} mistakes in files", answer->broken_size())),
-                  kHint);
+  return OutcomeOf(session.output, *answer, !options.no_wait);
 }
 
 void DeclareId(CLI::App& command, PluginOptions& options) {
@@ -256,9 +319,19 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       },
       Swap);
   AddPluginLogs(*group, chosen);
-  AddCommand<NoOptions>(app, "reload",
-                        "Read the files of plugins and declared volumes again, and touch only what changed",
-                        chosen, DeclareNothing, Reload);
+  AddCommand<ReloadOptions>(
+      app, "reload",
+      "Read the files of plugins and declared volumes again, touch only what changed, and wait until it is "
+      "ready",
+      chosen,
+      [](CLI::App& command, ReloadOptions& options) {
+        command.add_flag("--no-wait", options.no_wait, "Answer as soon as the changes have begun");
+        command.footer(
+            "Ctrl-C ends the waiting, not the reload. Exit codes: 0 what changed is ready, or published; 1 a "
+            "file is\n"
+            "wrong, or something that changed is not ready; 5 not in time (--timeout).");
+      },
+      Reload);
 }
 
 }  // namespace berth::cli

@@ -119,6 +119,38 @@ TEST_F(PluginCommandsTest, AReloadTellsOfDeclaredVolumes) {
                     HasSubstr("other.toml  volume changed")));
 }
 
+TEST_F(PluginCommandsTest, AReloadWaitsUnlessItIsNotTo) {
+  node_.reloaded.add_started("a");
+  node_.reloaded.add_ready("a");
+  const Ended waited = Ctl({"reload"});
+  EXPECT_EQ(waited.exit_code, 0) << waited.err;
+  EXPECT_TRUE(node_.reload_request.wait());
+  EXPECT_THAT(waited.out, HasSubstr("a     started; ready"));
+  node_.reloaded.clear_ready();
+  node_.reloaded.add_pending("b");
+  const Ended left = Ctl({"reload", "--no-wait"});
+  EXPECT_EQ(left.exit_code, 0) << left.err;
+  EXPECT_FALSE(node_.reload_request.wait());
+  EXPECT_THAT(left.err, HasSubstr("not done yet, and going on: b"));
+}
+
+TEST_F(PluginCommandsTest, AReloadSaysWhatIsNotReady) {
+  node_.reloaded.add_started("a");
+  node_.reloaded.add_pending("a");
+  const Ended late = Ctl({"reload"});
+  EXPECT_EQ(late.exit_code, 5);
+  EXPECT_THAT(late.err, HasSubstr("not ready in time, and going on: a"));
+  node_.reloaded.add_failed("nfs: it is failed: no licence");
+  const Ended failed = Ctl({"reload"});
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_THAT(failed.err, AllOf(HasSubstr("nfs: it is failed: no licence"), HasSubstr("plugin logs")));
+  node_.reloaded.add_broken("x.toml:1: not TOML");
+  const Ended both = Ctl({"reload"});
+  EXPECT_EQ(both.exit_code, 1);
+  EXPECT_THAT(both.err, AllOf(HasSubstr("berthctl: nfs: it is failed: no licence\n"),
+                              HasSubstr("berthctl: x.toml:1: not TOML\n"), HasSubstr("1 not ready")));
+}
+
 TEST_F(PluginCommandsTest, AReloadWithABrokenFileFailsAndNamesIt) {
   node_.reloaded.add_unchanged("b");
   node_.reloaded.add_broken("nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key");

@@ -21,6 +21,7 @@ class Session {
   Output output;
   std::string socket;
   std::chrono::milliseconds timeout{};
+  bool timeout_given = false;  // on the command line
 
   [[nodiscard]] absl::StatusOr<NodeClient> Connect() const { return NodeClient::Connect(socket, timeout); }
 
@@ -52,6 +53,7 @@ void AddMonitor(CLI::App& app, Command& chosen);           // monitor
 void AddVolumeCommands(CLI::App& app, Command& chosen);    // volumes, volume …, explain
 void AddConsumerCommands(CLI::App& app, Command& chosen);  // consumer …
 void AddDoctor(CLI::App& app, Command& chosen);            // doctor
+void AddHealth(CLI::App& app, Command& chosen);            // health
 void AddCsiCommand(CLI::App& app, Command& chosen);        // csi
 
 // Of a command that has none.

@@ -341,6 +341,7 @@ class DeclaredVolumes::Impl {
     entry->failures = 0;
     entry->last_error.clear();
     entry->last_done.reset();
+    entry->published = false;
     ++entry->will_version;
   }
 

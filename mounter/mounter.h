@@ -346,6 +346,7 @@ struct Finding {
   std::string repair;  // what a repair would do; empty: only a person can
   bool repaired = false;
   std::string repair_error;
+  std::string next;  // what an operator does next, often a command; may be empty
 };
 
 // How the mounter reaches plugins. Implemented by main over the registry.

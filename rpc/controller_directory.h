@@ -61,18 +61,20 @@ class PluginControl {
   [[nodiscard]] virtual Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                            TimePoint deadline) = 0;
-  // Of all files, those of declared volumes too. A reload that was begun goes on to its end also where its
-  // caller is cancelled. ABORTED: one runs already.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) = 0;
+  // Of all files, those of declared volumes too. Answers by `answer_by` with what is done by then; a reload
+  // that has begun goes on to its end, also where its caller is cancelled. ABORTED: one runs already.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) = 0;
+  // Waits until what is known of some plugin has changed, or `deadline`.
+  [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
 
   // A batch of what the plugin wrote, as PluginLogs reads it, of any plugin that has a log.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
                                                                     TimePoint deadline) = 0;
 
-  // Where plugins live on this node; and what an operator should know of them and of their files, one line
-  // each.
+  // Where plugins live on this node.
   [[nodiscard]] virtual std::string Placement() const = 0;
-  [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
+  // What is wrong with berthd's own settings, or takes a restart of berthd.
+  [[nodiscard]] virtual std::vector<Finding> Findings() const = 0;
 };
 
 }  // namespace berth

@@ -174,6 +174,7 @@ v1::ReloadResponse ToProto(const NodeReload& report) {
   for (const auto* files : {&report.plugins.broken, &report.volumes.broken}) {
     for (const std::string& mistakes : *files) fill(LinesOf(mistakes), to.mutable_broken());
   }
+  fill(report.plugins.pending, to.mutable_pending());
   fill(report.volumes.declared, to.mutable_volumes_declared());
   fill(report.volumes.withdrawn, to.mutable_volumes_withdrawn());
   fill(report.volumes.changed, to.mutable_volumes_changed());

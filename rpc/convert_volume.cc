@@ -178,6 +178,7 @@ v1::Finding FindingOf(const Finding& finding) {
   to.set_repaired(finding.repaired);
   to.set_repair_error(Printable(finding.repair_error));
   to.set_advice(Printable(finding.advice, kAdviceBytes));
+  to.set_next(Printable(finding.next));
   return to;
 }
 
@@ -373,31 +374,6 @@ v1::DeclaredVolume ToProto(const DeclaredView& file) {
 }
 
 bool IsWell(const DeclaredView& file) { return file.state == "published" && ErrorOf(file).empty(); }
-
-std::optional<Finding> DiagnoseDeclared(const DeclaredView& file, const std::string& plugin_id,
-                                        WallTime now) {
-  if (IsWell(file)) return std::nullopt;
-  Finding finding;
-  finding.plugin_id = plugin_id;
-  finding.volume_id = file.request.volume_id();
-  finding.consumer = file.request.consumer();
-  finding.path = file.file;
-  if (!file.error_in_file.empty()) {
-    finding.code = "declared.broken";
-    finding.text = "its file is wrong, and what it says is left out of account: " + ErrorOf(file);
-    return finding;
-  }
-  // Merely under way where nothing keeps it away.
-  if (file.last_error.empty()) finding.severity = Finding::Severity::kInfo;
-  finding.code = "declared.pending";
-  finding.text = "declared, and not here as declared: " + (file.state.empty() ? "waiting" : file.state);
-  if (!file.last_error.empty()) finding.text += ": " + file.last_error;
-  if (file.next_retry_at && *file.next_retry_at > now) {
-    const auto wait = std::chrono::duration_cast<std::chrono::seconds>(*file.next_retry_at - now);
-    finding.text += fmt::format("; it is tried again in {} s", wait.count());
-  }
-  return finding;
-}
 
 std::string DescribeDeclared(const DeclaredView& file) {
   std::string text = fmt::format("{} declares it for consumer {}", Printable(file.file, 512),

@@ -37,10 +37,6 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume);
 
 // It is published, as its file says.
 [[nodiscard]] bool IsWell(const DeclaredView& file);
-// What the doctor has to say of a file, whose plugin is `plugin_id`: "declared.broken", "declared.pending";
-// nothing where all is well.
-[[nodiscard]] std::optional<Finding> DiagnoseDeclared(const DeclaredView& file, const std::string& plugin_id,
-                                                      WallTime now);
 // "volumes.d/data.toml declares it for consumer web: waiting: plugin nfs is not ready".
 [[nodiscard]] std::string DescribeDeclared(const DeclaredView& file);
 

@@ -39,6 +39,7 @@ struct NodeInfo {
   std::string config_dir;
   std::string state_dir;
   std::string runtime_dir;
+  std::vector<Finding> notes = {};  // what was asked for at the start, and is worth knowing
 };
 
 // What NodeApi stands on.
@@ -130,7 +131,15 @@ class NodeApi {
   // The id under which this node keeps the volumes of the plugin or driver `name`, also of a plugin whose
   // file is gone while volumes are still held through it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
-  [[nodiscard]] std::vector<std::string> Problems() const;
+  // Wait until each plugin, and each volume, that a reload has changed is ready or published, has failed, or
+  // is not done by `until`; and say which, in `answer`. A plugin that is not ready by the end of its start
+  // timeout has failed, also if it is launched again.
+  [[nodiscard]] Awaitable<void> WaitPlugins(const ReloadReport& report, TimePoint began, TimePoint until,
+                                            v1::ReloadResponse* answer);
+  [[nodiscard]] Awaitable<void> WaitDeclared(const DeclaredReload& report, TimePoint until,
+                                             v1::ReloadResponse* answer);
+  // Of everything but the volumes that are here (node_findings.h).
+  [[nodiscard]] std::vector<Finding> NodeFindings() const;
   // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
   [[nodiscard]] DeclaredByVolume Declared() const;
   Answer<v1::GetVolumeStatsResponse> StatsOf(std::string plugin_id, std::string volume_id,

@@ -1,13 +1,24 @@
 // The part of NodeApi that shows plugins and pulls their levers.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
+#include "rpc/node_findings.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
+#include "rpc/shown.h"
 
 namespace berth {
+namespace {
+
+// A reload that nobody waits for answers after so long: what is not done by then goes on.
+constexpr Duration kReloadedSoon = std::chrono::seconds(5);
+constexpr Duration kReasonStays = std::chrono::seconds(5);
+
+}  // namespace
 
 v1::Plugin NodeApi::DescribePlugin(const PluginSnapshot& plugin) const {
   const std::vector<VolumeView> volumes = mounter_.List();
@@ -72,9 +83,84 @@ NodeApi::Answer<v1::Plugin> NodeApi::SwapPlugin(v1::SwapPluginRequest request, C
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest, CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(const NodeReload report, co_await control_.Reload(call.deadline));
-  co_return ToProto(report);
+NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest request, CallInfo call) {
+  const TimePoint began = Clock::now();
+  const TimePoint until = std::min(call.deadline, request.wait() ? TimePoint::max() : began + kReloadedSoon);
+  BERTH_CO_ASSIGN_OR_RETURN(const NodeReload report, co_await control_.Reload(until));
+  v1::ReloadResponse answer = ToProto(report);
+  if (request.wait()) {
+    co_await WaitPlugins(report.plugins, began, until, &answer);
+    co_await WaitDeclared(report.volumes, until, &answer);
+  }
+  co_return answer;
+}
+
+Awaitable<void> NodeApi::WaitPlugins(const ReloadReport& report, TimePoint began, TimePoint until,
+                                     v1::ReloadResponse* answer) {
+  std::vector<std::string> changed = report.started;
+  changed.insert(changed.end(), report.swapped.begin(), report.swapped.end());
+  for (const std::string& id : changed) {
+    while (true) {
+      const auto found = control_.plugins().find(id);
+      if (found == control_.plugins().end()) {
+        answer->add_failed(fmt::format("{}: it is not there any more", Shown(id)));
+        break;
+      }
+      const PluginSnapshot& plugin = found->second;
+      if (plugin.state == PluginState::kReady && plugin.registered && !plugin.held) {
+        answer->add_ready(Shown(id));
+        break;
+      }
+      const bool ended = plugin.state == PluginState::kFailed || plugin.state == PluginState::kStopped;
+      const TimePoint budget = began + plugin.start_timeout;
+      const TimePoint now = Clock::now();
+      if (ended || (now >= budget && !plugin.held)) {
+        answer->add_failed(fmt::format("{}: it is {}{}", Shown(id), PluginStateName(plugin.state),
+                                       plugin.reason.empty() ? "" : ": " + Printable(plugin.reason, 1024)));
+        break;
+      }
+      if (now >= until) {
+        answer->add_pending(Shown(id));
+        break;
+      }
+      co_await control_.WaitChange(now < budget ? std::min(budget, until) : until);
+    }
+  }
+}
+
+Awaitable<void> NodeApi::WaitDeclared(const DeclaredReload& report, TimePoint until,
+                                      v1::ReloadResponse* answer) {
+  std::vector<std::string> changed = report.declared;
+  changed.insert(changed.end(), report.changed.begin(), report.changed.end());
+  // What its plugin or its mount says at first may be out of date: a reason counts once it stays.
+  const TimePoint stays = Clock::now() + kReasonStays;
+  for (const std::string& name : changed) {
+    while (true) {
+      const uint64_t seen = declared_.version();
+      const std::vector<DeclaredView> files = declared_.List();
+      const auto view = std::ranges::find_if(
+          files, [&](const DeclaredView& file) { return file.file.ends_with("/" + name); });
+      if (view == files.end()) break;  // gone again
+      if (view->published) {
+        answer->add_ready(Shown(name));
+        break;
+      }
+      const TimePoint now = Clock::now();
+      const bool starting = WaitsForStart(control_.plugins(), view->request.plugin_id(), now);
+      const std::string& why = view->error_in_file.empty() ? view->last_error : view->error_in_file;
+      if (!why.empty() && now >= stays && !starting) {
+        answer->add_failed(fmt::format("{}: {}", Shown(name), Printable(why, 1024)));
+        break;
+      }
+      if (now >= until) {
+        answer->add_pending(Shown(name));
+        break;
+      }
+      // A plugin's time to start may be over without a change of the volume's.
+      const TimePoint again = std::min(until, std::max(stays, now + kReasonStays));
+      co_await declared_.WaitChange(seen, again);
+    }
+  }
 }
 
 }  // namespace berth

@@ -21,7 +21,10 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("swapped").registered = false;
   control_.plugins_by_id["swapped"].held = true;
   control_.placement = "systemd scopes";
-  control_.problems = {"plugin bad is failed: bad.toml:3:\n", "plugin sick is unhealthy"};
+  PluginSnapshot& bad = control_.Add("bad");
+  bad.state = PluginState::kFailed;
+  bad.registered = false;
+  bad.reason = "bad.toml:3:\n";
   mounter_.Add("good", "v1", "c");
   mounter_.Add("good", "v2", "c").awaiting_secrets = true;
   mounter_.Add("good", "v3", "c").uncertain = true;
@@ -34,7 +37,7 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_EQ(status->boot_id(), BootId());
   EXPECT_EQ(status->started_at().seconds(), 5);
   EXPECT_EQ(status->state_dir(), "/var/b");
-  EXPECT_EQ(status->plugins(), 4);
+  EXPECT_EQ(status->plugins(), 5);
   EXPECT_EQ(status->plugins_ready(), 3);
   EXPECT_EQ(status->placement(), "systemd scopes");
   EXPECT_EQ(status->volumes(), 3);
@@ -45,10 +48,72 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_THAT(status->problems(), Contains(HasSubstr("plugin odd answers but takes no work")));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("volume v2 of plugin good waits for its secrets")));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("DEADLINE_EXCEEDED")));
+  EXPECT_EQ(status->health(), v1::FAILING);
+  ASSERT_EQ(status->findings_size(), 6) << "and one that is held";
+  EXPECT_EQ(status->findings(0).code(), "plugin.failed") << "the worst first";
+  EXPECT_EQ(status->findings(0).plugin_id(), "bad");
+  EXPECT_EQ(status->findings(5).severity(), v1::INFO);
+
+  // Examine has all of them too.
+  const auto examined = Call(&NodeApi::Examine, v1::ExamineRequest());
+  ASSERT_TRUE(examined.ok()) << examined.status();
+  for (const v1::Finding& finding : status->findings()) {
+    EXPECT_TRUE(std::ranges::any_of(examined->findings(), [&](const v1::Finding& each) {
+      return each.SerializeAsString() == finding.SerializeAsString();
+    })) << finding.text();
+  }
+}
+
+TEST_F(NodeApiTest, ANodeWithPluginsThatStartAndADrainIsHealthy) {
+  PluginSnapshot& plugin = control_.Add("slow");
+  plugin.state = PluginState::kStarting;
+  plugin.registered = false;
+  plugin.since = Clock::now();
+  plugin.start_timeout = std::chrono::hours(1);
+  declared_.Add("slow", "v", "c").last_error = "plugin slow is not ready";
+  v1::DrainNodeRequest drain;
+  drain.set_reason("a new disk");
+  ASSERT_TRUE(Call(&NodeApi::DrainNode, drain).ok());
+  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_THAT(status->problems(), IsEmpty());
+  EXPECT_EQ(status->health(), v1::HEALTHY);
+  EXPECT_EQ(status->findings_size(), 3);
+  const auto examined = Call(&NodeApi::Examine, v1::ExamineRequest());
+  ASSERT_TRUE(examined.ok()) << examined.status();
+  for (const v1::Finding& finding : examined->findings())
+    EXPECT_EQ(finding.severity(), v1::INFO) << finding.text();
+}
+
+TEST_F(NodeApiTest, AReloadThatWaitsSaysWhatBecameOfEach) {
+  control_.reload.plugins.started = {"good", "late", "failed", "slow"};
+  control_.reload.plugins.unchanged = {"other"};
+  control_.reload.volumes.declared = {"v.toml", "w.toml"};
+  control_.Add("good");
+  PluginSnapshot& late = control_.Add("late");
+  late.state = PluginState::kBackingOff;
+  late.registered = false;
+  late.reason = "ended";
+  late.start_timeout = Duration::zero();
+  control_.Add("failed").state = PluginState::kFailed;
+  PluginSnapshot& slow = control_.Add("slow");
+  slow.state = PluginState::kStarting;
+  slow.start_timeout = std::chrono::hours(1);
+  control_.on_wait = [this] { control_.plugins_by_id["slow"].state = PluginState::kReady; };
+  declared_.Add("good", "v", "c").published = true;
+  declared_.Add("good", "w", "c");
+  declared_.on_wait = [this] { declared_.files.back().published = true; };
+  v1::ReloadRequest request;
+  request.set_wait(true);
+  const auto answer = Call(&NodeApi::Reload, request);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_THAT(answer->ready(), ElementsAre("good", "slow", "v.toml", "w.toml"));
+  EXPECT_THAT(answer->failed(), ElementsAre("late: it is backing off: ended", "failed: it is failed"));
+  EXPECT_THAT(answer->pending(), IsEmpty());
 }
 
 TEST_F(NodeApiTest, StatusBoundsTheListOfProblems) {
-  for (int i = 0; i < 500; ++i) mounter_.Add("p", fmt::format("v{}", i), "c").uncertain = true;
+  for (int i = 0; i < 500; ++i) mounter_.Add("p", fmt::format("v{}", i), "c").awaiting_secrets = true;
   const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(), SizeIs(101));

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
+#include "rpc/node_findings.h"
 #include "rpc/request_check.h"
 #include "rpc/shown.h"
 
@@ -149,20 +152,14 @@ NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request
   }
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
                             co_await mounter_.Examine(request.repair(), call.deadline));
-  for (const std::string& problem : control_.Problems()) {
-    findings.push_back({.code = "node.problem", .text = problem});
+  AppendFindings(NodeFindings(), &findings);
+  // What GetStatus finds wrong with a volume is a finding here too, whatever the comparison has found.
+  std::set<std::pair<std::string, std::string>> named;
+  for (const Finding& finding : findings) {
+    if (finding.severity != Finding::Severity::kInfo) named.emplace(finding.plugin_id, finding.volume_id);
   }
-  for (const std::string& problem : scheduler_.Problems()) {
-    findings.push_back({.code = "node.problem", .text = problem});
-  }
-  for (const std::string& problem : declared_.Problems()) {
-    findings.push_back({.code = "node.problem", .text = problem});
-  }
-  for (const DeclaredView& file : declared_.List()) {
-    std::string plugin = file.request.plugin_id();
-    if (const auto known = NodePlugin(plugin); !plugin.empty() && known.ok()) plugin = *known;
-    auto found = DiagnoseDeclared(file, plugin, WallClock::now());
-    if (found) findings.push_back(*std::move(found));
+  for (const VolumeView& volume : mounter_.List()) {
+    if (!named.contains({volume.plugin_id, volume.volume_id})) AppendFindings(FindingsOf(volume), &findings);
   }
   co_return ToProto(findings);
 }

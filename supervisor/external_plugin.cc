@@ -417,6 +417,7 @@ void ExternalPlugin::Publish() {
   snapshot_.config_file = config_.file;
   snapshot_.tokens = config_.tokens;
   snapshot_.socket_path = config_.socket;
+  snapshot_.start_timeout = config_.start_timeout;
   snapshot_.state = lifecycle_.state();
   snapshot_.alive = lifecycle_.served();
   snapshot_.ready = lifecycle_.ready();

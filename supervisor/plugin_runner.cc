@@ -477,6 +477,7 @@ void PluginRunner::Publish() {
     snapshot_.kind = config_->kind;
     snapshot_.serves_mounts = config_->serves_mounts;
   }
+  if (config_.ok()) snapshot_.start_timeout = config_->start_timeout;
   snapshot_.state = lifecycle_.state();
   snapshot_.alive = lifecycle_.alive();
   snapshot_.ready = lifecycle_.ready();

@@ -52,7 +52,9 @@ Awaitable<bool> Registry::WaitTokensChanged(uint64_t seen, TimePoint deadline) {
 }
 
 void Registry::Put(PluginSnapshot snapshot) {
-  PluginSnapshot& known = plugins_[snapshot.id];
+  const auto [entry, is_new] = plugins_.try_emplace(snapshot.id);
+  PluginSnapshot& known = entry->second;
+  snapshot.since = is_new || known.state != snapshot.state ? Clock::now() : known.since;
   if (known.tokens != snapshot.tokens) ++tokens_version_;
   known = std::move(snapshot);
   ++version_;

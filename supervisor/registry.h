@@ -43,6 +43,9 @@ struct PluginSnapshot {
   std::string id;
   PluginKind kind = PluginKind::kMonolith;
   PluginState state = PluginState::kStopped;
+  TimePoint since;  // of the state
+  // How long it may take to become ready.
+  Duration start_timeout = std::chrono::seconds(30);
   bool alive = false;
   bool ready = false;
   bool registered = false;
@@ -97,7 +100,7 @@ class Registry {
   [[nodiscard]] uint64_t tokens_version() const { return tokens_version_; }
   [[nodiscard]] Awaitable<bool> WaitTokensChanged(uint64_t seen, TimePoint deadline);
 
-  // For the Supervisor.
+  // For the Supervisor. `since` is the registry's to fill in.
   void Put(PluginSnapshot snapshot);
   void Remove(const std::string& id);
 

@@ -21,31 +21,33 @@ struct Progress {
       : target(std::move(given)), done(std::move(executor)) {}
   ReloadTarget target;
   TimePoint deadline;
-  ReloadReport report;
+  std::shared_ptr<ReloadReport> report;
   size_t left = 0;
   Condition done;
 };
 
+void Insert(std::string text, std::vector<std::string>* sorted) {
+  sorted->insert(std::ranges::upper_bound(*sorted, text), std::move(text));
+}
+
 void Note(const std::string& id, const absl::StatusOr<Reconfigured>& result, ReloadReport* report) {
-  if (!result.ok()) {
-    report->broken.push_back(fmt::format("{}: {}", id, MessageOf(result.status())));
-    return;
-  }
+  std::erase(report->pending, id);
+  if (!result.ok()) return Insert(fmt::format("{}: {}", id, MessageOf(result.status())), &report->broken);
   switch (*result) {
     case Reconfigured::kUnchanged:
-      report->unchanged.push_back(id);
+      Insert(id, &report->unchanged);
       break;
     case Reconfigured::kUpdated:
-      report->updated.push_back(id);
+      Insert(id, &report->updated);
       break;
     case Reconfigured::kSwapped:
-      report->swapped.push_back(id);
+      Insert(id, &report->swapped);
       break;
     case Reconfigured::kStarted:
-      report->started.push_back(id);
+      Insert(id, &report->started);
       break;
     case Reconfigured::kStopped:
-      report->stopped.push_back(id);
+      Insert(id, &report->stopped);
       break;
   }
 }
@@ -94,7 +96,7 @@ Awaitable<absl::StatusOr<Reconfigured>> Do(ReloadStep step, std::shared_ptr<Prog
 Awaitable<void> DoAndNote(ReloadStep step, std::shared_ptr<Progress> progress) {
   const std::string id = step.file.id;
   const absl::StatusOr<Reconfigured> result = co_await Do(std::move(step), progress);
-  Note(id, result, &progress->report);
+  Note(id, result, progress->report.get());
   --progress->left;
   progress->done.NotifyAll();
 }
@@ -126,23 +128,19 @@ std::vector<ReloadStep> PlanReload(std::vector<PluginFile> files,
   return steps;
 }
 
-Awaitable<ReloadReport> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target, TaskScope& scope,
-                                       TimePoint deadline) {
+Awaitable<void> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target, TaskScope& scope,
+                               TimePoint deadline, std::shared_ptr<ReloadReport> report) {
   const auto progress = std::make_shared<Progress>(co_await asio::this_coro::executor, std::move(target));
   progress->deadline = deadline;
+  progress->report = std::move(report);
   progress->left = steps.size();
+  for (const ReloadStep& step : steps) Insert(step.file.id, &progress->report->pending);
   for (ReloadStep& step : steps) {
     const std::string id = step.file.id;
     scope.Spawn("reload of " + id, DoAndNote(std::move(step), progress));
   }
   auto done = [progress] { return progress->left == 0; };
   [[maybe_unused]] const bool is_done = co_await progress->done.WaitUntil(std::move(done), TimePoint::max());
-  ReloadReport report = progress->report;
-  for (auto* list : {&report.started, &report.stopped, &report.swapped, &report.updated, &report.unchanged,
-                     &report.broken}) {
-    std::sort(list->begin(), list->end());
-  }
-  co_return report;
 }
 
 std::string Describe(const ReloadReport& report) {
@@ -156,6 +154,7 @@ std::string Describe(const ReloadReport& report) {
   add("updated", report.updated);
   add("unchanged", report.unchanged);
   add("broken", report.broken);
+  add("not done yet", report.pending);
   return parts.empty() ? "there are no plugins" : fmt::format("{}", fmt::join(parts, "; "));
 }
 

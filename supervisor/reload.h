@@ -47,10 +47,12 @@ struct ReloadTarget {
   std::function<PluginOwner&(PluginFile file)> begin;       // makes the owner, and lets it run
 };
 
-// Does all of it, plugin beside plugin, each in `scope`, so that it goes on where the caller is cancelled;
-// and says what became of each. What has not ended by `deadline` goes on too, and is among the broken.
-[[nodiscard]] Awaitable<ReloadReport> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target,
-                                                     TaskScope& scope, TimePoint deadline);
+// Does all of it, the plugins in parallel, each in `scope`, so that it goes on where the caller is cancelled.
+// `report` says at any time what became of each; what is not done yet is pending. What has not ended by
+// `deadline` goes on too, and is among the broken.
+[[nodiscard]] Awaitable<void> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target,
+                                             TaskScope& scope, TimePoint deadline,
+                                             std::shared_ptr<ReloadReport> report);
 
 // "started: a, b; unchanged: c; broken: d: …", for people.
 [[nodiscard]] std::string Describe(const ReloadReport& report);

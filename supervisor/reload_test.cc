@@ -121,8 +121,10 @@ class CarryOutReloadTest : public ::testing::Test {
             }};
   }
   ReloadReport CarryOut(std::vector<ReloadStep> steps) {
-    return RunOn(loop_,
-                 CarryOutReload(std::move(steps), Target(), scope_, Clock::now() + std::chrono::seconds(20)));
+    const auto report = std::make_shared<ReloadReport>();
+    RunOn(loop_, CarryOutReload(std::move(steps), Target(), scope_, Clock::now() + std::chrono::seconds(20),
+                                report));
+    return *report;
   }
 
   asio::io_context loop_;
@@ -177,21 +179,27 @@ TEST_F(CarryOutReloadTest, ItGoesOnWhereNobodyWaits) {
   owners_["slow"].until = std::make_unique<Condition>(loop_.get_executor());
   owners_["slow"].answer = Reconfigured::kSwapped;
   TaskScope caller(loop_.get_executor(), "caller");
-  const auto wait = [](ReloadTarget target, TaskScope& scope) -> Awaitable<void> {
-    [[maybe_unused]] const ReloadReport report =
-        co_await CarryOutReload({{.what = ReloadStep::What::kReconfigure, .file = Good("slow.toml", "slow")}},
-                                std::move(target), scope, Clock::now() + std::chrono::seconds(20));
+  const auto report = std::make_shared<ReloadReport>();
+  const auto wait = [](ReloadTarget target, TaskScope& scope,
+                       std::shared_ptr<ReloadReport> so_far) -> Awaitable<void> {
+    std::vector<ReloadStep> steps = {
+        {.what = ReloadStep::What::kReconfigure, .file = Good("slow.toml", "slow")}};
+    co_await CarryOutReload(std::move(steps), std::move(target), scope,
+                            Clock::now() + std::chrono::seconds(20), std::move(so_far));
     ADD_FAILURE() << "it was cancelled";
   };
-  caller.Spawn("wait", wait(Target(), scope_));
+  caller.Spawn("wait", wait(Target(), scope_, report));
   loop_.restart();
   loop_.poll();
   EXPECT_THAT(owners_["slow"].asked, ElementsAre("slow.toml"));
   RunOn(loop_, caller.Join());
   EXPECT_EQ(scope_.size(), 1U);
+  EXPECT_THAT(report->pending, ElementsAre("slow"));
   owners_["slow"].released = true;
   owners_["slow"].until->NotifyAll();
   RunOn(loop_, scope_.WaitEmpty());
+  EXPECT_THAT(report->swapped, ElementsAre("slow"));
+  EXPECT_THAT(report->pending, IsEmpty());
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ class Supervisor::Impl {
     co_return absl::OkStatus();
   }
 
-  Awaitable<absl::StatusOr<ReloadReport>> Reload() {
+  Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint answer_by) {
     BERTH_CO_RETURN_IF_ERROR(context_.MayGoForward());
     if (reload_) co_return absl::AbortedError("a reload is under way already");
     const auto reload = std::make_shared<ReloadRun>(instances_.executor);
@@ -117,8 +117,13 @@ class Supervisor::Impl {
     // In a task of its own, so that it goes on where its caller is cancelled.
     reloads_.Spawn("reload", RunReload(reload));
     auto done = [reload] { return reload->result.has_value(); };
-    if (!co_await reload->done.WaitUntil(std::move(done), TimePoint::max())) co_return absl::AbortedError("");
-    co_return *reload->result;
+    if (co_await reload->done.WaitUntil(std::move(done), answer_by) && !reload->result->ok()) {
+      co_return *reload->result;
+    }
+    if (!reload->begun) {
+      co_return absl::DeadlineExceededError("the files have not been read in time; the reload goes on");
+    }
+    co_return *reload->report;
   }
 
   Awaitable<void> Shutdown() {
@@ -160,18 +165,20 @@ class Supervisor::Impl {
  private:
   struct ReloadRun {
     explicit ReloadRun(asio::any_io_executor executor) : done(std::move(executor)) {}
-    std::optional<absl::StatusOr<ReloadReport>> result;
+    std::shared_ptr<ReloadReport> report = std::make_shared<ReloadReport>();  // grows
+    bool begun = false;                                                       // the files have been read
+    std::optional<absl::Status> result;
     Condition done;
   };
 
   Awaitable<void> RunReload(std::shared_ptr<ReloadRun> reload) {
-    absl::StatusOr<ReloadReport> result = co_await DoReload();
+    absl::Status result = co_await DoReload(reload);
     reload_.reset();
     reload->result = std::move(result);
     reload->done.NotifyAll();
   }
 
-  Awaitable<absl::StatusOr<ReloadReport>> DoReload() {
+  Awaitable<absl::Status> DoReload(std::shared_ptr<ReloadRun> reload) {
     const std::string dir = config_dir_ + "/plugins.d";
     PluginFileOwners known = file_owners_;
     for (const auto& [id, plugin] : registry_.plugins()) {
@@ -195,8 +202,10 @@ class Supervisor::Impl {
     ReloadTarget target{.registry = registry_,
                         .find = [this](const std::string& id) { return Present(id); },
                         .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); }};
-    co_return co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
-                                      Clock::now() + kReloadedWithin);
+    reload->begun = true;
+    co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
+                            Clock::now() + kReloadedWithin, reload->report);
+    co_return absl::OkStatus();
   }
 
   // The plugin that runs was made from the file in its record, as long as that is there.
@@ -308,7 +317,9 @@ Awaitable<absl::Status> Supervisor::SwapPlugin(std::string id, SwapRequest reque
   co_return co_await owner->Swap(std::move(request), deadline);
 }
 
-Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload() { return impl_->Reload(); }
+Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload(TimePoint answer_by) {
+  return impl_->Reload(answer_by);
+}
 
 void Supervisor::OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health) {
   if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnHealth(incarnation, health);
@@ -332,19 +343,6 @@ void Supervisor::OnHoldersChanged(const std::string& plugin_id) {
 PluginLogs& Supervisor::logs() { return impl_->logs(); }
 
 std::string Supervisor::placement() const { return impl_->placement(); }
-
-std::vector<std::string> Supervisor::Problems() const {
-  std::vector<std::string> problems;
-  for (const auto& [id, plugin] : impl_->registry().plugins()) {
-    if (!plugin.file_error.empty()) problems.push_back(fmt::format("plugin {}: {}", id, plugin.file_error));
-    const bool ill = plugin.state == PluginState::kFailed || plugin.state == PluginState::kUnhealthy ||
-                     plugin.state == PluginState::kBackingOff;
-    if (ill)
-      problems.push_back(
-          fmt::format("plugin {} is {}: {}", id, PluginStateName(plugin.state), plugin.reason));
-  }
-  return problems;
-}
 
 Registry& Supervisor::registry() { return impl_->registry(); }
 

@@ -13,7 +13,8 @@
 // plugin.refused, plugin.unhealthy, plugin.draining (and each change of what it waits for), plugin.stopping,
 // plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed, plugin.swapping, plugin.swapped,
 // plugin.swap_failed, plugin.reconfigured (its file was changed and is taken over), plugin.file_broken,
-// plugin.no_tree (somebody else runs it, and it cannot work with the tree of volumes).
+// plugin.no_tree (somebody else runs it, and it cannot work with the tree of volumes), plugin.does_less (it
+// was started anew and has lost a capability, or says another topology, while volumes are held through it).
 #pragma once
 
 #include <absl/status/status.h>
@@ -105,7 +106,8 @@ struct ReloadReport {
   std::vector<std::string> swapped;  // replaced by a new process
   std::vector<std::string> updated;  // what needs no new process
   std::vector<std::string> unchanged;
-  std::vector<std::string> broken;  // "nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key"
+  std::vector<std::string> broken;   // "nfs: /etc/berth/plugins.d/nfs.toml:4: colour: unknown key"
+  std::vector<std::string> pending;  // not done yet, and goes on
 };
 
 class Supervisor {
@@ -150,9 +152,10 @@ class Supervisor {
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request, TimePoint deadline);
 
   // Reads plugins.d again and touches only what changed (reload.h). The status is about plugins.d itself,
-  // which must be there; what a single plugin's file does not allow is in the report. Goes on where its
-  // caller is cancelled. ABORTED: a reload is under way.
-  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload();
+  // which must be there; what a single plugin's file does not allow is in the report. Answers by `answer_by`
+  // with what is done by then; the rest goes on, also where the caller is cancelled. ABORTED: a reload is
+  // under way. DEADLINE_EXCEEDED: the files have not been read by then.
+  [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint answer_by);
 
   // What probing has found. Of an incarnation that is no longer the present one: ignored.
   void OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health);
@@ -170,8 +173,6 @@ class Supervisor {
   [[nodiscard]] PluginLogs& logs();
   // Where plugins live on this node: "systemd scopes", "cgroups beneath …", "none: …".
   [[nodiscard]] std::string placement() const;
-  // What an operator should know of, one line each: broken files, failed plugins.
-  [[nodiscard]] std::vector<std::string> Problems() const;
 
  private:
   class Impl;

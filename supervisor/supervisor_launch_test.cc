@@ -130,7 +130,7 @@ TEST_F(SupervisorTest, OfTwoFilesWithOneIdNeitherIsStartedByHandEither) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("then reload"));
   }
   temp_.Remove("etc/plugins.d/a.toml");
-  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload()).ok());
+  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload(Soon())).ok());
   node_->WaitRegistered("nfs");
 }
 

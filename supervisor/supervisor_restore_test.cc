@@ -173,7 +173,7 @@ TEST_F(SupervisorTest, TokensOfAPluginWhoseFileIsBrokenAreStillWanted) {
   EXPECT_THAT(node_->Get("nfs").tokens, ElementsAre(once));
   // What a reload changes without a new process is known to the next one, too.
   WritePlugin("nfs", "", file + "republish = true\n");
-  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload()).ok());
+  EXPECT_TRUE(node_->Run(node_->supervisor_->Reload(Soon())).ok());
   EXPECT_THAT(node_->Get("nfs").tokens, ElementsAre(renewed));
   RemovePlugin("nfs");
   NextBerthd();

@@ -92,6 +92,7 @@ class FakeNode final : public v1::Node::Service {
   v1::GetVolumeRequest get_request;
   v1::StopPluginRequest stop_request;
   v1::SwapPluginRequest swap_request;
+  v1::ReloadRequest reload_request;
   std::vector<v1::ReadPluginLogRequest> log_requests;
   v1::WatchLogRequest watch_log_request;
   v1::RestartPluginRequest restart_request;
@@ -205,8 +206,9 @@ class FakeNode final : public v1::Node::Service {
     swap_request = *request;
     return Answer("SwapPlugin " + request->id(), plugin, response);
   }
-  grpc::Status Reload(grpc::ServerContext* /*context*/, const v1::ReloadRequest* /*request*/,
+  grpc::Status Reload(grpc::ServerContext* /*context*/, const v1::ReloadRequest* request,
                       v1::ReloadResponse* response) override {
+    reload_request = *request;
     return Answer("Reload", reloaded, response);
   }
   grpc::Status ReadPluginLog(grpc::ServerContext* context, const v1::ReadPluginLogRequest* request,

@@ -34,7 +34,8 @@ class FakePluginControl final : public PluginControl {
   std::function<Awaitable<absl::StatusOr<LogBatch>>(std::string, LogQuery, TimePoint)> read_log;
   std::vector<LogQuery> queries;
   std::string placement = "none: a fake";
-  std::vector<std::string> problems;
+  std::vector<Finding> findings;
+  std::function<void()> on_wait;  // WaitChange was called: the test changes something
 
   // A plugin that is ready, of the driver "driver.test", serving Node, with these capabilities.
   PluginSnapshot& Add(const std::string& id) {
@@ -67,8 +68,8 @@ class FakePluginControl final : public PluginControl {
     last_swap = request;
     return Pull("swap " + id + " " + request.command, deadline);
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint deadline) override {
-    if (absl::Status status = co_await Pull("reload", deadline); !status.ok()) co_return status;
+  [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) override {
+    if (absl::Status status = co_await Pull("reload", answer_by); !status.ok()) co_return status;
     co_return reload;
   }
   // Needs `read_log`.
@@ -78,7 +79,12 @@ class FakePluginControl final : public PluginControl {
     return read_log(std::move(id), std::move(query), deadline);
   }
   [[nodiscard]] std::string Placement() const override { return placement; }
-  [[nodiscard]] std::vector<std::string> Problems() const override { return problems; }
+  [[nodiscard]] std::vector<Finding> Findings() const override { return findings; }
+  // Without `on_wait` nothing ever changes.
+  [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override {
+    if (!on_wait) co_return co_await SleepUntil(deadline);
+    on_wait();
+  }
 
  private:
   Awaitable<absl::Status> Pull(std::string lever, TimePoint deadline) {

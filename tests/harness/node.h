@@ -82,8 +82,7 @@ class Node {
   v1::Plugin WaitReady(const std::string& id);
 
   [[nodiscard]] v1::ListVolumesResponse Volumes();
-  // What the node says that an operator should look at, but for what the test's own place brings along: that
-  // it is a mount namespace of its own.
+  // What is wrong with the node.
   [[nodiscard]] std::vector<std::string> Problems();
   // Each fails the test where the call does not succeed.
   std::string CreateVolume(v1::CreateVolumeRequest request);

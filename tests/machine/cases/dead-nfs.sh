@@ -137,7 +137,7 @@ others_go_on 'while it cannot be released'
 
 pid=$(systemctl show -P MainPID berthd)
 systemctl kill --signal=KILL --kill-who=main berthd
-replaced() { systemctl is-active berthd && [[ $(systemctl show -P MainPID berthd) != "$pid" ]] && berthctl status; }
+replaced() { systemctl is-active berthd && [[ $(systemctl show -P MainPID berthd) != "$pid" ]] && berthctl plugins; }
 eventually 120 replaced
 eventually 120 plugin_ready disk
 others_go_on 'with a new berthd'

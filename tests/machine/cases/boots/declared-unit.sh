@@ -18,7 +18,7 @@ if ((BOOT == 0)); then
   mkdir -p "$CONFIG/volumes.d"
   # A name that has to be escaped.
   printf 'plugin = "disk"\nvolume = "%s"\nfs_type = "ext4"\npath = "%s"\n' "$id" "$PLACE" >"$CONFIG/volumes.d/my-db.toml"
-  berthctl reload
+  berthctl reload --no-wait
   berthctl volume wait my-db --timeout 2m
   mounted "$PLACE" || fail "nothing is mounted at $PLACE"
   findmnt -no OPTIONS "$PLACE" | grep -q "nosuid.*nodev" || fail "$PLACE has suid or dev: $(findmnt -no OPTIONS "$PLACE")"

@@ -26,7 +26,7 @@ if ((BOOT == 0)); then
   id=$(berthctl volume create --plugin disk --size 16MiB --parameter kind=image --fs ext4 db)
   mkdir -p "$CONFIG/volumes.d"
   printf 'plugin = "disk"\nvolume = "%s"\nfs_type = "ext4"\n' "$id" >"$CONFIG/volumes.d/db.toml"
-  berthctl reload
+  berthctl reload --no-wait
   berthctl volume wait db --timeout 120s
   target=$(volume_value "$id" '.publications[0].target_path')
   echo "$id $target" >/var/lib/case-volume

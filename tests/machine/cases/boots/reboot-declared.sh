@@ -32,7 +32,7 @@ if ((BOOT == 0)); then
   mkdir -p "$CONFIG/volumes.d"
   printf 'plugin = "disk"\nvolume = "%s"\nmode = "0750"\n' "$(cat /var/lib/case-dir)" >"$CONFIG/volumes.d/dir.toml"
   printf 'plugin = "disk"\nvolume = "%s"\nfs_type = "ext4"\n' "$(cat /var/lib/case-img)" >"$CONFIG/volumes.d/img.toml"
-  berthctl reload
+  berthctl reload --no-wait
   for name in dir img; do
     eventually 120 published "$(cat "/var/lib/case-$name")"
     volume_value "$(cat "/var/lib/case-$name")" '.publications[0].target_path' >"/var/lib/target-$name"
@@ -86,7 +86,7 @@ expect 'what is wrong with the node' "$(node_problems)" ''
 
 # A file that goes takes its volume along; a stop of berthd alone takes nothing.
 rm -f -- "$CONFIG/volumes.d/dir.toml"
-berthctl reload
+berthctl reload --no-wait
 gone() { ! mounted "$(cat /var/lib/target-dir)"; }
 eventually 60 gone
 systemctl stop berthd

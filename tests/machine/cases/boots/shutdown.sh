@@ -22,7 +22,7 @@ declare_volume() {
   berthctl volume publish --plugin disk --volume "$id" --consumer caller --fs ext4 >/dev/null
   id=$(berthctl volume create --plugin disk --size 16MiB --parameter kind=image --fs ext4 "$1")
   printf 'plugin = "disk"\nvolume = "%s"\nfs_type = "ext4"\n' "$id" >"$CONFIG/volumes.d/$1.toml"
-  berthctl reload
+  berthctl reload --no-wait
   eventually 120 published "$id"
   TARGET=$(volume_value "$id" '.publications[0].target_path')
   mounted "$TARGET" || fail "$1 is not mounted"
@@ -101,7 +101,7 @@ case $BOOT in
     berthctl consumer ended caller
     # Another state directory. berthd writes the drop-ins; and once more, with mounts that are older than they are.
     mv "$CONFIG/volumes.d/one.toml" /var/lib/one.toml
-    berthctl reload
+    berthctl reload --no-wait
     gone() { ! mounted "$target"; }
     eventually 60 gone
     systemctl stop berthd 'berth-plugin-*.scope'
@@ -129,7 +129,7 @@ case $BOOT in
     [[ $(tail -n 1 "$target/data") == stopped ]] || fail "the unit had lost its volume: $(cat "$target/data")"
     berthctl consumer ended caller
     unlink "$CONFIG/volumes.d/two.toml"
-    berthctl reload
+    berthctl reload --no-wait
     gone() { ! mounted "$target"; }
     eventually 60 gone
     systemctl stop berthd 'berth-plugin-*.scope'
