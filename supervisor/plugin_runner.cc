@@ -413,8 +413,7 @@ bool PluginRunner::TakeFindings(Message& message) {
 LifecycleEvent PluginRunner::TakeFacts(Facts found) {
   absl::Status verdict = found.facts.status();
   if (verdict.ok() && swap_.has_value() && swap_->tried && swap_->before.has_value()) {
-    verdict = CompareForSwap(*swap_->before, *found.facts,
-                             {.holds_volumes = !Holders().empty(), .accept_changes = swap_->accept_changes});
+    verdict = CompareInSwap(*swap_->before, *found.facts);
   }
   if (!verdict.ok()) {
     LifecycleEvent refused = LifecycleEvent{.type = LifecycleEvent::Type::kRefused};
@@ -425,14 +424,12 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
     return refused;
   }
   const bool is_new = !std::exchange(snapshot_.registered, true);
+  if (is_new) NoteLosses(*found.facts);
   snapshot_.facts = *std::move(found.facts);
   snapshot_.computed_class = std::move(found.computed_class);
   snapshot_.facts_read_at = WallClock::now();
   refused_.clear();
-  if (is_new) {
-    Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
-                                      Printable(snapshot_.facts->vendor_version, 128)));
-  }
+  if (is_new) TellJoined();
   return LifecycleEvent{.type = LifecycleEvent::Type::kAccepted};
 }
 

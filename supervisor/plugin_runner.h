@@ -97,7 +97,7 @@ class PluginRunner final : public PluginOwner {
   struct SwapAttempt {
     PluginConfig file;
     std::optional<SwapOverride> override;
-    bool accept_changes = false;
+    SwapChanges changes = SwapChanges::kRefuse;
     bool force = false;
     bool tried = false;
     absl::StatusOr<PluginConfig> old_config = absl::UnknownError("");
@@ -150,8 +150,13 @@ class PluginRunner final : public PluginOwner {
   void NoteFile();
 
   // Swaps (plugin_runner_swap.cc).
-  Awaitable<absl::Status> SwapTo(PluginConfig file, std::optional<SwapOverride> override, bool accept_changes,
+  Awaitable<absl::Status> SwapTo(PluginConfig file, std::optional<SwapOverride> override, SwapChanges changes,
                                  bool force, TimePoint deadline);
+  // Whether what says `now` of itself may serve in the place of what said `before`, in a swap.
+  [[nodiscard]] absl::Status CompareInSwap(const PluginFacts& before, const PluginFacts& now) const;
+  // A process that was started, rather than swapped, serves whatever it can do, since nothing else would.
+  // Reports what it cannot do any more while volumes are held through it.
+  void NoteLosses(const PluginFacts& now);
   void TrySwap();
   Awaitable<void> AdoptSwap();
   Awaitable<void> RevertSwap(std::string why);
@@ -186,6 +191,7 @@ class PluginRunner final : public PluginOwner {
   // What is told.
   void Announce(PluginState before, const std::string& reason_before);
   void Publish();
+  void TellJoined();
   void Tell(std::string_view type, std::string message);
   [[nodiscard]] LifecycleLimits Limits() const;
   [[nodiscard]] const PluginPlaces& places() const { return context_.instances.places; }

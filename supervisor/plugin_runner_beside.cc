@@ -87,9 +87,7 @@ Awaitable<void> PluginRunner::HandleAside(Message message) {
   } else if (message.facts.has_value()) {
     absl::Status verdict = message.facts->facts.status();
     if (verdict.ok() && snapshot_.facts.has_value()) {
-      verdict =
-          CompareForSwap(*snapshot_.facts, *message.facts->facts,
-                         {.holds_volumes = !Holders().empty(), .accept_changes = swap_->accept_changes});
+      verdict = CompareInSwap(*snapshot_.facts, *message.facts->facts);
     }
     if (!verdict.ok()) {
       co_await FailAside(std::string(verdict.message()));
@@ -180,10 +178,7 @@ Awaitable<void> PluginRunner::AdoptAside() {
   context_.instances.logs.SetPid(id_, instance_->pid());
   // From here on new calls go through the new one.
   co_await Handle(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSwappedBeside}});
-  if (joins) {
-    Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
-                                      Printable(snapshot_.facts->vendor_version, 128)));
-  }
+  if (joins) TellJoined();
   const bool force = swap_.has_value() && swap_->force;
   co_await AdoptSwap();
   if (aside_) EndAsideOnceIdle(force);

@@ -260,8 +260,8 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   if (override.has_value() && !OverrideHolds(*override, config, places())) override.reset();
   const PluginConfig next = WithOverride(config, override);
   if (instance_->record().launch_fingerprint != LaunchFingerprint(next, places())) {
-    const absl::Status swapped =
-        co_await SwapTo(std::move(config), std::move(override), true, false, deadline);
+    const absl::Status swapped = co_await SwapTo(std::move(config), std::move(override),
+                                                 SwapChanges::kAcceptWhileUnused, false, deadline);
     if (!swapped.ok()) {
       snapshot_.file_error = fmt::format("its file was changed, and is not applied: {}", MessageOf(swapped));
       Publish();

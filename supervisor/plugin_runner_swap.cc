@@ -41,12 +41,12 @@ Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadli
     co_return absl::InvalidArgumentError(
         fmt::format("swap plugin {}: arguments without a command; those of its file stand in it", id_));
   }
-  co_return co_await SwapTo(std::move(file), std::move(override), request.accept_changes, request.force,
-                            deadline);
+  const SwapChanges changes = request.accept_changes ? SwapChanges::kAccept : SwapChanges::kRefuse;
+  co_return co_await SwapTo(std::move(file), std::move(override), changes, request.force, deadline);
 }
 
 Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<SwapOverride> override,
-                                             bool accept_changes, bool force, TimePoint deadline) {
+                                             SwapChanges changes, bool force, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(Annotate(context_.MayGoForward(), fmt::format("swap plugin {}", id_)));
   if (swap_.has_value()) {
     co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
@@ -65,11 +65,8 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   }
   const auto outcome = std::make_shared<SwapOutcome>();
   const PluginConfig next = WithOverride(file, override);
-  swap_ = SwapAttempt{.file = std::move(file),
-                      .override = override,
-                      .accept_changes = accept_changes,
-                      .force = force,
-                      .outcome = outcome};
+  swap_ = SwapAttempt{
+      .file = std::move(file), .override = override, .changes = changes, .force = force, .outcome = outcome};
   const bool beside = next.swap == SwapMode::kBeside && CanSwapBeside();
   snapshot_.swap = fmt::format("being swapped to {}{}", next.command, beside ? ", beside the old one" : "");
   Tell("plugin.swapping", fmt::format("to {}{}", next.command, beside ? ", beside the old one" : ""));
@@ -101,6 +98,24 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   co_return absl::FailedPreconditionError(fmt::format(
       "swap plugin {}: {}; {}", id_, MessageOf(outcome->status),
       old.ok() ? "the old one serves" : fmt::format("and the old one does not serve: {}", MessageOf(old))));
+}
+
+absl::Status PluginRunner::CompareInSwap(const PluginFacts& before, const PluginFacts& now) const {
+  return CompareForSwap(before, now, {.holds_volumes = !Holders().empty(), .changes = swap_->changes});
+}
+
+void PluginRunner::NoteLosses(const PluginFacts& now) {
+  const bool swapping = swap_.has_value() && swap_->tried;
+  if (swapping || !snapshot_.facts.has_value() || Holders().empty()) return;
+  const absl::Status same = CompareForSwap(*snapshot_.facts, now, {.holds_volumes = true});
+  if (same.ok()) return;
+  note_ = fmt::format("it is not what it was, and volumes are held through it: {}", MessageOf(same));
+  Tell("plugin.does_less", note_);
+}
+
+void PluginRunner::TellJoined() {
+  Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
+                                    Printable(snapshot_.facts->vendor_version, 128)));
 }
 
 void PluginRunner::TrySwap() {

@@ -228,5 +228,95 @@ TEST_F(SwapTest, BesideABerthdThatEndsInTheMiddleLeavesTheOldOne) {
   EXPECT_THAT(node_->Get("nfs").swap, HasSubstr("not done"));
 }
 
+// What a reload does to a plugin whose file asks for another process, by what that can do.
+class ReloadedSwapTest : public SwapTest {
+ protected:
+  static constexpr int kStage = ::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME;
+  static constexpr int kAttach = ::csi::v1::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME;
+  static constexpr int kCreate = ::csi::v1::ControllerServiceCapability::RPC::CREATE_DELETE_VOLUME;
+
+  pid_t StartWith(const PluginFacts& facts) {
+    node_->prober_.facts_ = facts;
+    WritePlugin("nfs", "", kBeside);
+    node_->Start();
+    return node_->WaitRegistered("nfs").pid;
+  }
+  ReloadReport ReloadWith(const PluginFacts& facts) {
+    node_->prober_.facts_ = facts;
+    WritePlugin("nfs", "\"--say\", \"new\"", kBeside);
+    return *node_->Run(node_->supervisor_->Reload(Soon()));
+  }
+  void ExpectRefused(const ReloadReport& report, pid_t old, const std::string& why) {
+    EXPECT_THAT(report.broken, ElementsAre(AllOf(HasSubstr(why), HasSubstr("plugin swap --accept-changes"))));
+    const PluginSnapshot plugin = node_->Get("nfs");
+    EXPECT_EQ(plugin.pid, old);
+    EXPECT_TRUE(plugin.registered);
+    EXPECT_THAT(plugin.file_error, AllOf(HasSubstr("is not applied"), HasSubstr(why)));
+  }
+
+  const PluginFacts more_{
+      .name = "test.berth.dev", .controller_capabilities = {kCreate}, .node_capabilities = {kStage}};
+  const PluginFacts less_{.name = "test.berth.dev", .controller_capabilities = {kCreate}};
+};
+
+TEST_F(ReloadedSwapTest, APluginThatCanDoLessIsRefusedWhileVolumesAreHeld) {
+  const pid_t old = StartWith(more_);
+  node_->held_by_ = {"volume v by job"};
+  ExpectRefused(ReloadWith(less_), old, "node capability STAGE_UNSTAGE_VOLUME is missing");
+  EXPECT_TRUE(node_->Swap("nfs", {.accept_changes = true}).ok()) << "as the report says";
+  EXPECT_EQ(node_->Get("nfs").file_error, "");
+  WaitEnded(old);
+}
+
+TEST_F(ReloadedSwapTest, AnotherTopologyIsRefusedWhileVolumesAreHeld) {
+  const pid_t old = StartWith(more_);
+  node_->held_by_ = {"volume v by job"};
+  PluginFacts moved = more_;
+  moved.topology = {{"zone", "b"}};
+  ExpectRefused(ReloadWith(moved), old, "its topology is zone=b, not none");
+}
+
+TEST_F(ReloadedSwapTest, APluginThatCanDoLessIsTakenWhileNothingDependsOnIt) {
+  const pid_t old = StartWith(more_);
+  EXPECT_THAT(ReloadWith(less_).swapped, ElementsAre("nfs"));
+  WaitEnded(old);
+}
+
+TEST_F(ReloadedSwapTest, WhatAControllerHasAttachedIsNotKnownHere) {
+  PluginFacts attaches = more_;
+  attaches.controller_capabilities.insert(kAttach);
+  const pid_t old = StartWith(attaches);
+  ExpectRefused(ReloadWith(more_), old, "controller capability PUBLISH_UNPUBLISH_VOLUME is missing");
+  PluginFacts other = attaches;
+  other.controller_capabilities.erase(kCreate);
+  ExpectRefused(ReloadWith(other), old, "controller capability CREATE_DELETE_VOLUME is missing");
+}
+
+TEST_F(ReloadedSwapTest, APluginThatIsStartedAnewServesAndItsLossesAreReported) {
+  const pid_t old = StartWith(more_);
+  node_->held_by_ = {"volume v by job"};
+  node_->prober_.facts_ = less_;
+  ASSERT_EQ(kill(old, SIGKILL), 0);
+  const PluginSnapshot plugin = node_->WaitOtherPid("nfs", old);
+  EXPECT_THAT(plugin.reason, HasSubstr("node capability STAGE_UNSTAGE_VOLUME is missing"));
+  EXPECT_THAT(node_->EventText("plugin.does_less"), HasSubstr("STAGE_UNSTAGE_VOLUME is missing"));
+}
+
+TEST_F(ReloadedSwapTest, AnAnswerThatIsWantedEarlyNamesWhatIsPending) {
+  const pid_t old = StartWith(more_);
+  node_->prober_.health_ = PluginHealth{.ok = false, .error = "no cluster"};
+  WritePlugin("nfs", "\"--say\", \"new\"", kBeside);
+  // The files are read within any bound; the swap waits for a Probe.
+  const auto early = [this]() -> Awaitable<absl::StatusOr<ReloadReport>> {
+    return node_->supervisor_->Reload(Clock::now() + std::chrono::seconds(5));
+  };
+  const absl::StatusOr<ReloadReport> report = node_->Run(early());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->pending, ElementsAre("nfs"));
+  EXPECT_EQ(node_->Run(node_->supervisor_->Reload(Soon())).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(node_->Get("nfs").pid, old);
+  EXPECT_TRUE(node_->Stop("nfs").ok());
+}
+
 }  // namespace
 }  // namespace berth

@@ -78,7 +78,11 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
                                   Printable(now.node_id, 256), Printable(before.node_id, 256)));
   }
   if (before.has_node_service && !now.has_node_service) reasons.emplace_back("it has no node service");
-  if (!terms.accept_changes) {
+  const bool unused = !terms.holds_volumes && !before.controller_capabilities.contains(
+                                                  ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME);
+  const bool accepted =
+      terms.changes == SwapChanges::kAccept || (terms.changes == SwapChanges::kAcceptWhileUnused && unused);
+  if (!accepted) {
     const size_t others = reasons.size();
     Lost(
         before.plugin_services, now.plugin_services, "plugin capability",
@@ -99,7 +103,7 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
       reasons.push_back(
           fmt::format("its topology is {}, not {}", Topology(now.topology), Topology(before.topology)));
     }
-    if (reasons.size() > others) reasons.back() += " (to be accepted by asking for that)";
+    if (reasons.size() > others) reasons.back() += " (plugin swap --accept-changes takes it)";
   }
   if (reasons.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}", fmt::join(reasons, ", ")));

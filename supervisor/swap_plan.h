@@ -26,9 +26,19 @@
 
 namespace berth {
 
+// Whether the new one may have fewer capabilities or another topology.
+enum class SwapChanges {
+  kRefuse,
+  // What a reload does, which asks nobody: only while nothing depends on the plugin. Something does while
+  // volumes are held through it on this node, and always where it attaches volumes: what it has attached is
+  // known to the storage and the scheduler alone.
+  kAcceptWhileUnused,
+  kAccept,  // an operator has asked for it
+};
+
 struct SwapTerms {
-  bool holds_volumes = false;   // then another node id will not do
-  bool accept_changes = false;  // capabilities may be fewer, topology another
+  bool holds_volumes = false;  // then another node id will not do
+  SwapChanges changes = SwapChanges::kRefuse;
 };
 
 // Whether what says `now` of itself may serve in the place of what said `before`. FAILED_PRECONDITION: each
