@@ -215,6 +215,8 @@ absl::StatusOr<spdlog::level::level_enum> OwnLevel(std::string_view level) {
 
 }  // namespace
 
+absl::Status CheckLogLevel(std::string_view level) { return OwnLevel(level).status(); }
+
 absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>& feed) {
   BERTH_ASSIGN_OR_RETURN(const spdlog::level::level_enum parsed, OwnLevel(level));
   spdlog::default_logger()->sinks().front()->set_level(parsed);
@@ -228,7 +230,7 @@ absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>&
 
 bool StderrIsTheJournal() {
   const char* const stream = std::getenv("JOURNAL_STREAM");
-  struct stat info{};
+  struct stat info {};
   if (stream == nullptr || fstat(STDERR_FILENO, &info) != 0) return false;
   return stream == fmt::format("{}:{}", info.st_dev, info.st_ino);
 }

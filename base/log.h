@@ -31,6 +31,8 @@ class LogFeed;
 [[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level,
                                    const std::shared_ptr<LogFeed>& feed = nullptr);
 
+// INVALID_ARGUMENT: `level` is none that InitLog and SetLogLevel take.
+[[nodiscard]] absl::Status CheckLogLevel(std::string_view level);
 // Another level from now on, of the log that InitLog set up with the same feed. INVALID_ARGUMENT as there:
 // then the level stays.
 [[nodiscard]] absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>& feed);

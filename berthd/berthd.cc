@@ -47,8 +47,8 @@ absl::StatusOr<UniqueFd> InheritedSocket() {
   const int count = sd_listen_fds(1);
   if (count < 0) return ErrnoStatus(-count, "sockets from systemd");
   if (count > 1) {
-    return absl::InvalidArgumentError(
-        fmt::format("systemd hands over {} sockets; berthd has use for one", count));
+    return AsConfigurationError(absl::InvalidArgumentError(
+        fmt::format("systemd hands over {} sockets; berthd has use for one", count)));
   }
   return count == 0 ? UniqueFd() : UniqueFd(SD_LISTEN_FDS_START);
 }
@@ -189,8 +189,10 @@ Awaitable<absl::Status> Berthd::CheckMounts() {
       Clock::now() + kMountsCheckedWithin);
   if (seen.ok()) co_return absl::OkStatus();
   if (!config_.allow_private_mounts) {
-    co_return absl::Status(
+    const absl::Status refused(
         seen.code(), fmt::format("{}; --allow-private-mounts starts berthd all the same", MessageOf(seen)));
+    // The unit has a mount namespace of its own: as long as it says so.
+    co_return absl::IsFailedPrecondition(seen) ? AsConfigurationError(refused) : refused;
   }
   SPDLOG_WARN("{}", MessageOf(seen));
   // It was asked for, so it is no problem.
@@ -273,15 +275,7 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::ReloadFiles(TimePoint answer_by) {
 }
 
 Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
-  struct Settings {
-    BerthdConfig config;
-    AccessPolicy policy;
-  };
-  auto read = [options = options_]() -> absl::StatusOr<Settings> {
-    BERTH_ASSIGN_OR_RETURN(BerthdConfig config, LoadBerthdConfig(options));
-    BERTH_ASSIGN_OR_RETURN(AccessPolicy policy, AccessPolicy::Make(config.access, getuid(), SystemNames()));
-    return Settings{.config = std::move(config), .policy = std::move(policy)};
-  };
+  auto read = [options = options_] { return LoadSettings(options); };
   absl::StatusOr<Settings> settings =
       co_await RunBlocking("read berthd.toml", std::move(read), Clock::now() + kSettingsReadWithin);
   absl::Status status = settings.status();

@@ -1,12 +1,17 @@
 #include "berthd/config.h"
 
+#include <absl/strings/cord.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 
+#include "base/log.h"
 #include "base/status.h"
+#include "base/toml_reader.h"
 #include "spec/permission_text.h"
 #include "supervisor/duration_text.h"
 #include "supervisor/value_reader.h"
@@ -217,35 +222,47 @@ void ReadRuntimes(const toml::node& node, ValueReader& reader, std::vector<Runti
   }
 }
 
-absl::Status CheckDirectory(std::string_view name, const std::string& path) {
-  if (path.starts_with('/')) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      fmt::format("{}: \"{}\" must be an absolute path", name, Printable(path, 256)));
-}
-
 absl::StatusOr<std::string> HostName() {
   char name[256] = {};
   if (gethostname(name, sizeof name - 1) != 0) return ErrnoStatus(errno, "gethostname");
   return std::string(name);
 }
 
-absl::Status Check(const BerthdConfig& config) {
-  BERTH_RETURN_IF_ERROR(CheckDirectory("config", config.config_dir));
-  BERTH_RETURN_IF_ERROR(CheckDirectory("state_dir", config.state_dir));
-  BERTH_RETURN_IF_ERROR(CheckDirectory("runtime_dir", config.runtime_dir));
+// Every mistake of the whole, "key: text" each.
+std::vector<std::string> Check(const BerthdConfig& config) {
+  std::vector<std::string> mistakes;
+  const auto check_directory = [&mistakes](std::string_view name, const std::string& path) {
+    if (path.starts_with('/')) return;
+    mistakes.push_back(fmt::format("{}: \"{}\" must be an absolute path", name, Printable(path, 256)));
+  };
+  check_directory("config", config.config_dir);
+  check_directory("state_dir", config.state_dir);
+  check_directory("runtime_dir", config.runtime_dir);
   if (config.node_id.empty() || config.node_id.size() > kNodeIdLimit ||
       Printable(config.node_id) != config.node_id) {
-    return absl::InvalidArgumentError(fmt::format("node_id: \"{}\" must be 1 to {} bytes of printable text",
-                                                  Printable(config.node_id, 256), kNodeIdLimit));
+    mistakes.push_back(fmt::format("node_id: \"{}\" must be 1 to {} bytes of printable text",
+                                   Printable(config.node_id, 256), kNodeIdLimit));
   }
   const std::string socket = config.runtime_dir + "/berthd.sock";
   if (socket.size() > kSocketPathLimit) {
-    return absl::InvalidArgumentError(fmt::format(
+    mistakes.push_back(fmt::format(
         "runtime_dir: berthd's socket {} would have a path of {} bytes, and a Unix socket's holds {}", socket,
         socket.size(), kSocketPathLimit));
   }
-  return absl::OkStatus();
+  if (const absl::Status level = CheckLogLevel(config.log_level); !level.ok()) {
+    mistakes.push_back(fmt::format("log_level: {}", MessageOf(level)));
+  }
+  return mistakes;
 }
+
+absl::Status MistakesIn(const std::string& file, const std::vector<std::string>& mistakes) {
+  std::vector<std::string> lines;
+  lines.reserve(mistakes.size());
+  for (const std::string& mistake : mistakes) lines.push_back(WithLine(file, mistake));
+  return absl::InvalidArgumentError(fmt::format("{}", fmt::join(lines, "\n")));
+}
+
+constexpr absl::string_view kConfigurationPayload = "berthd/configuration";
 
 }  // namespace
 
@@ -279,12 +296,16 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   return config;
 }
 
-absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
-  const std::string path = options.config_dir + "/berthd.toml";
+namespace {
+
+std::string FileOf(const BerthdOptions& options) { return options.config_dir + "/berthd.toml"; }
+
+// The file with `options` over it; not checked as a whole.
+absl::StatusOr<BerthdConfig> ReadConfig(const BerthdOptions& options) {
   BerthdConfig config;
-  const absl::StatusOr<std::string> content = ReadTomlFile(path);
+  const absl::StatusOr<std::string> content = ReadTomlFile(FileOf(options));
   if (content.ok()) {
-    BERTH_ASSIGN_OR_RETURN(config, ParseBerthdConfig(path, *content));
+    BERTH_ASSIGN_OR_RETURN(config, ParseBerthdConfig(FileOf(options), *content));
   } else if (!absl::IsNotFound(content.status())) {
     return content.status();
   }
@@ -297,8 +318,57 @@ absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
   if (config.node_id.empty()) {
     BERTH_ASSIGN_OR_RETURN(config.node_id, HostName());
   }
-  BERTH_RETURN_IF_ERROR(Check(config));
   return config;
+}
+
+}  // namespace
+
+absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(BerthdConfig config, ReadConfig(options));
+  const std::vector<std::string> mistakes = Check(config);
+  if (!mistakes.empty()) return MistakesIn(FileOf(options), mistakes);
+  return config;
+}
+
+absl::StatusOr<Settings> LoadSettings(const BerthdOptions& options) {
+  const auto load = [&options]() -> absl::StatusOr<Settings> {
+    BERTH_ASSIGN_OR_RETURN(BerthdConfig config, ReadConfig(options));
+    std::vector<std::string> mistakes = Check(config);
+    absl::StatusOr<AccessPolicy> policy = AccessPolicy::Make(config.access, getuid(), SystemNames());
+    if (!policy.ok()) mistakes.push_back(fmt::format("access: {}", MessageOf(policy.status())));
+    if (!mistakes.empty()) return MistakesIn(FileOf(options), mistakes);
+    return Settings{.config = std::move(config), .policy = *std::move(policy)};
+  };
+  absl::StatusOr<Settings> settings = load();
+  const absl::Status& status = settings.status();
+  const bool for_good = absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status);
+  if (for_good) return AsConfigurationError(status);
+  return settings;
+}
+
+std::string WithLine(const std::string& file, const std::string& mistake) {
+  std::string_view text = mistake;
+  if (text.starts_with(file + ": ")) text.remove_prefix(file.size() + 2);
+  const std::string_view key = text.substr(0, text.find(": "));
+  const bool plain =
+      std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.'; });
+  const absl::StatusOr<std::string> content = ReadTomlFile(file);
+  if (!plain || !content.ok()) return mistake;
+  const absl::StatusOr<toml::table> table = ParseToml(file, *content);
+  if (!table.ok()) return mistake;
+  const auto found = table->at_path(key);
+  return found ? fmt::format("{}:{}: {}", file, found.node()->source().begin.line, text) : mistake;
+}
+
+absl::Status AsConfigurationError(absl::Status status) {
+  status.SetPayload(kConfigurationPayload, absl::Cord());
+  return status;
+}
+
+BerthdExit ExitOf(const absl::Status& failure) {
+  if (failure.ok()) return BerthdExit::kDone;
+  return failure.GetPayload(kConfigurationPayload).has_value() ? BerthdExit::kConfiguration
+                                                               : BerthdExit::kFailed;
 }
 
 std::vector<std::string> NeedsRestart(const BerthdConfig& now, const BerthdConfig& wanted) {

@@ -5,6 +5,7 @@
 // file, line and key.
 #pragma once
 
+#include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <cstdint>
@@ -71,6 +72,34 @@ struct BerthdOptions {
 // are absolute, the node's id is text of 1 to 192 bytes (what a CSI node id may hold, with room), and
 // berthd's socket fits into a socket address.
 [[nodiscard]] absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options);
+
+// What a berthd starts with, or takes over at a reload: everything that its settings say, checked.
+struct Settings {
+  BerthdConfig config;
+  AccessPolicy policy;
+};
+
+// LoadBerthdConfig, the rights (names are looked up: this blocks) and the log level. INVALID_ARGUMENT: all
+// mistakes, a line each, with file, line and key where one of the file's keys is to blame. Other codes: the
+// file, or a name, could not be looked up.
+[[nodiscard]] absl::StatusOr<Settings> LoadSettings(const BerthdOptions& options);
+
+// "FILE: key: text", as a check without the file's text says it, with the line that has the key:
+// "FILE:3: key: text". As it is where the file cannot be read or has no such key.
+[[nodiscard]] std::string WithLine(const std::string& file, const std::string& mistake);
+
+// The exit codes of berthd(8). What only a change of the configuration, or of the unit, can end is kept
+// apart: systemd does not start such a berthd again (RestartPreventExitStatus= in berthd.service).
+enum class BerthdExit {
+  kDone = 0,
+  kFailed = 1,  // a full disk, a journal that another berthd has locked: another start may succeed
+  kUsage = 2,
+  kConfiguration = 78,  // EX_CONFIG of sysexits.h
+};
+// Marks a failure of a start that repeating it cannot end.
+[[nodiscard]] absl::Status AsConfigurationError(absl::Status status);
+// Of a failure of LoadSettings or Berthd::Start. kConfiguration: it is marked so.
+[[nodiscard]] BerthdExit ExitOf(const absl::Status& failure);
 
 // What `wanted` asks for that a running berthd with `now` cannot take over, one line each: it takes a
 // restart.

@@ -21,9 +21,11 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "berthd/berthd.h"
+#include "berthd/check.h"
 #include "berthd/config.h"
 #include "berthd/service_notifier.h"
 #include "berthd/version.h"
+#include "rpc/convert.h"
 #include "supervisor/reload.h"
 
 namespace berth {
@@ -112,7 +114,22 @@ Awaitable<int> Run(BerthdOptions options, BerthdConfig config, std::shared_ptr<L
   }
   co_await berthd.Stop();
   co_await notifier.Join();
-  co_return started.ok() ? EXIT_SUCCESS : EXIT_FAILURE;
+  co_return static_cast<int>(ExitOf(started));
+}
+
+BerthdExit Check(const BerthdOptions& options) {
+  const CheckedFiles checked = CheckFiles(options);
+  for (const std::string& mistake : checked.mistakes) fmt::print(stderr, "berthd: {}\n", mistake);
+  for (const std::string& note : checked.notes) fmt::print(stderr, "berthd: note: {}\n", note);
+  if (!checked.mistakes.empty()) {
+    fmt::print(stderr, "berthd: {} mistake{} in {}\n", checked.mistakes.size(),
+               checked.mistakes.size() == 1 ? "" : "s", options.config_dir);
+    return BerthdExit::kConfiguration;
+  }
+  fmt::print("berthd: no mistakes in {}: {} plugin{}, {} declared volume{}\n", options.config_dir,
+             checked.plugins, checked.plugins == 1 ? "" : "s", checked.volumes,
+             checked.volumes == 1 ? "" : "s");
+  return BerthdExit::kDone;
 }
 
 int Main(int argc, char** argv) {
@@ -131,15 +148,27 @@ int Main(int argc, char** argv) {
                  "trace, debug, info, warning, error, critical or off [info]");
   app.add_flag("--allow-private-mounts", options.allow_private_mounts,
                "Start also where the host does not see what is mounted here (tests, containers)");
+  bool check = false;
+  app.add_flag(
+      "--check", check,
+      "Read all files, name every mistake, and end: nothing is started or written. Exit status 78: there "
+      "are mistakes");
   app.set_version_flag("--version", fmt::format("berthd {}", kBerthVersion));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked = app.exit(error) == 0;  // --help, --version
+    return static_cast<int>(asked ? BerthdExit::kDone : BerthdExit::kUsage);
+  }
+  if (check) return static_cast<int>(Check(options));
 
-  absl::StatusOr<BerthdConfig> config = LoadBerthdConfig(options);
+  absl::StatusOr<Settings> settings = LoadSettings(options);
   const auto log = std::make_shared<LogFeed>();
-  absl::Status status = config.ok() ? InitLog("berthd", config->log_level, log) : config.status();
+  const absl::Status status =
+      settings.ok() ? InitLog("berthd", settings->config.log_level, log) : settings.status();
   if (!status.ok()) {
-    fmt::print(stderr, "berthd: {}\n", std::string(status.message()));
-    return EXIT_FAILURE;
+    for (const std::string& line : LinesOf(MessageOf(status))) fmt::print(stderr, "berthd: {}\n", line);
+    return static_cast<int>(ExitOf(status));
   }
   std::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
@@ -148,7 +177,7 @@ int Main(int argc, char** argv) {
 
   int exit_code = EXIT_FAILURE;
   asio::io_context loop(1);
-  asio::co_spawn(loop, Run(std::move(options), *std::move(config), log),
+  asio::co_spawn(loop, Run(std::move(options), std::move(settings->config), log),
                  [&](const std::exception_ptr& error, int code) {
                    if (error) std::rethrow_exception(error);
                    exit_code = code;
