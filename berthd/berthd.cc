@@ -282,8 +282,8 @@ Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
   // The last that can fail, so that it is all or nothing.
   if (status.ok()) status = SetLogLevel(settings->config.log_level, log_);
   std::vector<Finding> findings;
-  const auto add = [&findings](const char* code, const std::string& text, const char* next) {
-    findings.push_back({.code = code, .text = text, .next = next});
+  const auto add = [&findings](const char* code, const std::string& text, const char* advice) {
+    findings.push_back({.code = code, .text = text, .advice = advice});
   };
   if (!status.ok()) {
     for (const std::string& mistake : LinesOf(MessageOf(status))) {

@@ -89,14 +89,14 @@ TEST_F(BerthctlTest, StatusNamesWhatIsWrongAndTheNextCommand) {
   v1::Finding& failed = *node_.status.add_findings();
   failed.set_severity(v1::ERROR);
   failed.set_text("plugin nfs is FAILED: gone");
-  failed.set_next("berthctl plugin logs nfs");
+  failed.set_advice("berthctl plugin logs nfs");
   v1::Finding& starting = *node_.status.add_findings();
   starting.set_severity(v1::INFO);
   starting.set_text("plugin ceph is starting");
   const Ended run = Ctl({"status"});
   EXPECT_EQ(run.exit_code, 4);
   EXPECT_THAT(run.out, AllOf(testing::ContainsRegex("problems +plugin nfs is FAILED: gone\n"),
-                             testing::ContainsRegex(" +  next: berthctl plugin logs nfs\n"),
+                             testing::ContainsRegex(" +  do: berthctl plugin logs nfs\n"),
                              testing::ContainsRegex("in progress +plugin ceph is starting\n")));
   node_.status.clear_problems();
   node_.status.mutable_findings()->DeleteSubrange(0, 1);

@@ -4,7 +4,6 @@
 
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -58,13 +57,12 @@ std::string Explained(const v1::Finding& finding, int number, bool colour) {
       finding.plugin_id().empty() && finding.volume_id().empty() && finding.consumer().empty();
   if (!finding.path().empty() && !path_is_shown)
     text += fmt::format("   at {}\n", Printable(finding.path(), 500));
-  if (!finding.next().empty()) text += fmt::format("   next: {}\n", Printable(finding.next(), 1000));
   return text;
 }
 
-// What a person does about the volume of a finding; once for each volume.
-std::string AdviceOnce(const v1::Finding& finding, std::set<std::pair<std::string, std::string>>* said) {
-  if (finding.advice().empty() || !said->emplace(finding.plugin_id(), finding.volume_id()).second) return "";
+// What a person does about a finding. All findings of a volume have the same advice: it is shown once.
+std::string AdviceOnce(const v1::Finding& finding, std::set<std::string>* said) {
+  if (finding.advice().empty() || !said->insert(finding.advice()).second) return "";
   return fmt::format("   do: {}\n", Printable(finding.advice(), size_t{32} << 10));
 }
 
@@ -98,7 +96,7 @@ std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool co
   }
   std::string text;
   std::string plan;
-  std::set<std::pair<std::string, std::string>> said;
+  std::set<std::string> said;
   for (size_t i = 0; i < findings.size(); ++i) {
     const int number = static_cast<int>(i) + 1;
     // After a repair, what was shown with its plan is not told again.

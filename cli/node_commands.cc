@@ -29,11 +29,17 @@ void AddFindings(Table& table, const v1::GetStatusResponse& status) {
   if (status.findings().empty()) {
     for (const std::string& problem : status.problems()) add("problems", problem, Tone::kBad);
   }
-  for (const v1::Finding& finding : status.findings()) {
+  // All findings of a volume have the same advice: it is shown once, below the last of them.
+  for (int i = 0; i < status.findings_size(); ++i) {
+    const v1::Finding& finding = status.findings(i);
     const bool wrong = finding.severity() == v1::WARNING || finding.severity() == v1::ERROR;
     const Tone tone = finding.severity() == v1::ERROR ? Tone::kBad : Tone::kCareful;
     add(wrong ? "problems" : "in progress", finding.text(), wrong ? tone : Tone::kPlain);
-    if (wrong && !finding.next().empty()) add("problems", "  next: " + finding.next(), Tone::kPlain);
+    const bool repeated =
+        i + 1 < status.findings_size() && status.findings(i + 1).advice() == finding.advice();
+    if (wrong && !repeated && !finding.advice().empty()) {
+      add("problems", "  do: " + finding.advice(), Tone::kPlain);
+    }
   }
 }
 

@@ -335,18 +335,19 @@ struct VolumeExplanation {
 struct Finding {
   enum class Severity { kInfo, kWarning, kError };
   Severity severity = Severity::kWarning;
-  std::string
-      code;  // "mount.missing", "mount.dead", "mount.hung", "volume.failing", "volume.owed", "row.stale", ...
+  // "mount.missing", "mount.dead", "mount.hung", "volume.failing", "volume.owed", "row.stale", ...
+  std::string code;
   std::string plugin_id;
   std::string volume_id;
   std::string consumer;
   std::string path;
-  std::string text;    // what was found, and what it means
-  std::string advice;  // of a volume: what a person does about it (volume_advice.h); the same in all of its
+  std::string text;  // what was found, and what it means
+  // What an operator does next, often a command. Of a volume: AdviceFor (volume_advice.h), the same in all of
+  // its findings. May be empty.
+  std::string advice;
   std::string repair;  // what a repair would do; empty: only a person can
   bool repaired = false;
   std::string repair_error;
-  std::string next;  // what an operator does next, often a command; may be empty
 };
 
 // How the mounter reaches plugins. Implemented by main over the registry.

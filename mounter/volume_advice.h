@@ -3,13 +3,13 @@
 //
 // What has to end before anything else can be done comes first:
 //
-//   1  the plugin itself hangs in a call        restart it
-//   2  a file system, or a step in one, hangs   wait, or bring its server back; only then abort, detach,
-//   restart 3  a mount is dead                          restart the consumer, or unpublish and publish again
-//   4  secrets are missing                      publish again with them, or unpublish
-//   5  a publication is blocked                 its scheduler confirms it, or its caller repeats the publish
-//   6  the kernel still uses a released volume  end its users
-//   7  a mount is lost, or a step has failed    repeat the publish, or unpublish
+//   1  the plugin itself hangs in a call         restart it
+//   2  a file system, or a step in it, hangs     wait, or bring its server back; then abort, detach
+//   3  a mount is dead                           restart the consumer, or unpublish and publish again
+//   4  secrets are missing                       publish again with them, or unpublish
+//   5  a publication is blocked                  its scheduler confirms it, or its caller repeats it
+//   6  the kernel still uses what was released   end its users
+//   7  a mount is lost, or a step has failed     repeat the publish, or unpublish
 //
 // Pure; any thread.
 #pragma once

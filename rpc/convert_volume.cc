@@ -178,7 +178,6 @@ v1::Finding FindingOf(const Finding& finding) {
   to.set_repaired(finding.repaired);
   to.set_repair_error(Printable(finding.repair_error));
   to.set_advice(Printable(finding.advice, kAdviceBytes));
-  to.set_next(Printable(finding.next));
   return to;
 }
 

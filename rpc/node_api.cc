@@ -18,11 +18,11 @@ namespace {
 
 constexpr size_t kFindingLimit = 100;
 
-Finding Problem(std::string code, std::string text, std::string next = "") {
+Finding Problem(std::string code, std::string text, std::string advice = "") {
   Finding finding;
   finding.code = std::move(code);
   finding.text = std::move(text);
-  finding.next = std::move(next);
+  finding.advice = std::move(advice);
   return finding;
 }
 

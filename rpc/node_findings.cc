@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
+#include "base/shell_quoted.h"
 #include "base/status.h"
+#include "mounter/volume_advice.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
 #include "rpc/shown.h"
@@ -18,28 +19,22 @@ using Severity = Finding::Severity;
 
 std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason, 512); }
 
-// A word that a shell takes as it is, for a command that people copy.
-std::string Word(const std::string& text) {
-  const auto plain = [](unsigned char c) {
-    return std::isalnum(c) != 0 ||
-           std::string_view("._-/:@%+=,").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  const std::string shown = Printable(text, 256);
-  if (!shown.empty() && std::ranges::all_of(shown, plain)) return shown;
-  std::string word = "'";
-  for (const char c : shown) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
-}
+// For a command that people copy.
+std::string Word(const std::string& text) { return ShellQuoted(Printable(text, 256)); }
 
 Finding OfPlugin(const PluginSnapshot& plugin, Severity severity, std::string code, std::string text,
-                 std::string next) {
+                 std::string advice) {
   Finding finding;
   finding.severity = severity;
   finding.code = std::move(code);
   finding.plugin_id = plugin.id;
   finding.text = std::move(text);
-  finding.next = std::move(next);
+  finding.advice = std::move(advice);
   return finding;
+}
+
+std::string Explain(const std::string& plugin_id, const std::string& volume_id) {
+  return fmt::format("berthctl volume explain --plugin {} {}", Word(plugin_id), Word(volume_id));
 }
 
 Finding OfVolume(const VolumeView& volume, Severity severity, std::string code, std::string text) {
@@ -50,8 +45,8 @@ Finding OfVolume(const VolumeView& volume, Severity severity, std::string code, 
   finding.volume_id = volume.volume_id;
   finding.text =
       fmt::format("volume {} of plugin {}{}", Shown(volume.volume_id), Shown(volume.plugin_id), text);
-  finding.next =
-      fmt::format("berthctl volume explain --plugin {} {}", Word(volume.plugin_id), Word(volume.volume_id));
+  finding.advice = AdviceFor(volume);
+  if (finding.advice.empty()) finding.advice = Explain(volume.plugin_id, volume.volume_id);
   return finding;
 }
 
@@ -100,8 +95,8 @@ bool WaitsForStart(const PluginMap& plugins, const std::string& name, TimePoint 
 
 std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoint now) {
   std::vector<Finding> findings;
-  const auto add = [&](Severity severity, const char* code, std::string next) {
-    findings.push_back(OfPlugin(plugin, severity, code, Text(plugin), std::move(next)));
+  const auto add = [&](Severity severity, const char* code, std::string advice) {
+    findings.push_back(OfPlugin(plugin, severity, code, Text(plugin), std::move(advice)));
   };
   if (!plugin.file_error.empty()) {
     findings.push_back(OfPlugin(plugin, Severity::kWarning, "plugin.file",
@@ -164,7 +159,7 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
     add(Severity::kError, "volume.stuck", fmt::format(" is stuck in {}{}", Shown(volume.stuck->on), helper));
   } else if (volume.awaiting_secrets) {
     add(Severity::kWarning, "volume.awaiting_secrets",
-        " waits for its secrets: publish it again with them, or unpublish it");
+        ": a step has to be repeated, and its secrets were never written down");
   } else if (volume.uncertain) {
     // Until something fails, the step is merely repeated.
     add(volume.last_error.empty() ? Severity::kInfo : Severity::kWarning, "volume.uncertain",
@@ -177,6 +172,12 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
     if (!use.dead.empty()) {
       add(Severity::kError, "mount.dead",
           fmt::format(": its mount for consumer {} is dead{}", Shown(use.consumer), Because(use.dead)))
+          .consumer = use.consumer;
+    }
+    if (!use.hung.empty()) {
+      add(Severity::kError, "mount.hung",
+          fmt::format(": the file system of its mount for consumer {} does not answer{}", Shown(use.consumer),
+                      Because(use.hung)))
           .consumer = use.consumer;
     }
     if (!use.held.empty()) {
@@ -202,7 +203,7 @@ std::vector<Finding> FindingsOf(const DeclaredView& file, const std::string& plu
     return finding;
   };
   for (const std::string& mistake : LinesOf(file.error_in_file)) {  // which names the file
-    add(Severity::kWarning, "declared.broken", mistake).next = "correct it, then: berthctl reload";
+    add(Severity::kWarning, "declared.broken", mistake).advice = "correct it, then: berthctl reload";
   }
   if (!findings.empty() || IsWell(file)) return findings;
   if (file.last_error.empty()) {
@@ -212,8 +213,7 @@ std::vector<Finding> FindingsOf(const DeclaredView& file, const std::string& plu
   }
   add(starting ? Severity::kInfo : Severity::kWarning, "declared.pending",
       Shown(file.file) + Because(file.last_error))
-      .next =
-      fmt::format("berthctl volume explain --plugin {} {}", Word(plugin_id), Word(file.request.volume_id()));
+      .advice = Explain(plugin_id, file.request.volume_id());
   return findings;
 }
 
@@ -224,7 +224,7 @@ std::vector<Finding> FindingsOf(const v1::LinkStatus& link, WallTime now) {
     Finding& finding = findings.emplace_back();
     finding.code = code;
     finding.text = std::move(text);
-    finding.next = "berthctl scheduler";
+    finding.advice = "berthctl scheduler";
   };
   const bool up = link.state() == v1::LinkStatus::SYNCING || link.state() == v1::LinkStatus::SYNCED;
   const int64_t away = ToProto(now).seconds() - link.since().seconds();
@@ -247,7 +247,7 @@ Finding FindingOf(const v1::NodeDrain& drain) {
   finding.severity = Severity::kInfo;
   finding.code = "node.drain";
   finding.text = fmt::format("this node is being drained, {}{}", far, Because(drain.reason()));
-  finding.next = "berthctl undrain puts it back into use";
+  finding.advice = "berthctl undrain puts it back into use";
   return finding;
 }
 
@@ -266,7 +266,7 @@ void SortFindings(std::vector<Finding>* findings, size_t limit) {
   rest.severity = (*findings)[limit].severity;
   rest.code = "findings.more";
   rest.text = fmt::format("and {} more", more);
-  rest.next = "berthctl doctor";
+  rest.advice = "berthctl doctor";
   findings->resize(limit);
   findings->push_back(std::move(rest));
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "mounter/volume_advice.h"
+
 namespace berth {
 namespace {
 
@@ -62,7 +64,7 @@ TEST(NodeFindingsTest, AStoppedPluginThatVolumesNeedIsAFinding) {
   const std::vector<Finding> findings = FindingsOf(Plugin(PluginState::kStopped), 2, kNow);
   EXPECT_THAT(Codes(findings), ElementsAre("WARNING plugin.stopped"));
   EXPECT_THAT(findings[0].text, HasSubstr("2 volumes held through it"));
-  EXPECT_EQ(findings[0].next, "berthctl plugin start nfs");
+  EXPECT_EQ(findings[0].advice, "berthctl plugin start nfs");
 }
 
 TEST(NodeFindingsTest, AStartIsInProgressUntilItsTimeIsOver) {
@@ -82,14 +84,15 @@ TEST(NodeFindingsTest, ABrokenFileIsAFindingWhateverThePluginDoes) {
   plugin.file_error = "nfs.toml:4: colour: unknown key";
   const std::vector<Finding> findings = FindingsOf(plugin, 0, kNow);
   EXPECT_THAT(Codes(findings), ElementsAre("WARNING plugin.file"));
-  EXPECT_EQ(findings[0].next, "correct /etc/berth/plugins.d/nfs.toml, then: berthctl reload");
+  EXPECT_EQ(findings[0].advice, "correct /etc/berth/plugins.d/nfs.toml, then: berthctl reload");
 }
 
 TEST(NodeFindingsTest, TheNextCommandSuitsWhatFailed) {
   PluginSnapshot plugin = Plugin(PluginState::kFailed);
-  EXPECT_THAT(FindingsOf(plugin, 0, kNow)[0].next, HasSubstr("correct /etc/berth/plugins.d/nfs.toml"));
+  EXPECT_THAT(FindingsOf(plugin, 0, kNow)[0].advice, HasSubstr("correct /etc/berth/plugins.d/nfs.toml"));
   plugin.started_at = WallTime() + std::chrono::seconds(1);
-  EXPECT_EQ(FindingsOf(plugin, 0, kNow)[0].next, "berthctl plugin logs nfs; then: berthctl plugin start nfs");
+  EXPECT_EQ(FindingsOf(plugin, 0, kNow)[0].advice,
+            "berthctl plugin logs nfs; then: berthctl plugin start nfs");
 }
 
 TEST(NodeFindingsTest, AnErrorOfSomethingThatHasCometoItsEndIsSettled) {
@@ -103,7 +106,7 @@ TEST(NodeFindingsTest, AnErrorOfSomethingThatHasCometoItsEndIsSettled) {
   EXPECT_THAT(FindingsOf(volume), IsEmpty());
   volume.publications[0].state = PublicationState::kPublishing;
   EXPECT_THAT(Codes(FindingsOf(volume)), ElementsAre("WARNING volume.failing"));
-  EXPECT_EQ(FindingsOf(volume)[0].next, "berthctl volume explain --plugin nfs 'it'\\''s'");
+  EXPECT_EQ(FindingsOf(volume)[0].advice, AdviceFor(volume));
   volume.publications[0].dead = "ENOTCONN";
   EXPECT_THAT(Codes(FindingsOf(volume)), ElementsAre("WARNING volume.failing", "ERROR mount.dead"));
 }

@@ -88,11 +88,11 @@ TEST_F(HealthTest, AFailedPluginIsSaidByStatusDoctorAndHealth) {
   EXPECT_THAT(reloaded.said, HasSubstr("bad.toml:2: colour: unknown key"));
   const Ended status = Ctl("status");
   EXPECT_EQ(status.exit_code, 4);
-  EXPECT_THAT(status.said, AllOf(HasSubstr("plugin bad is failed"), HasSubstr("next: correct ")));
+  EXPECT_THAT(status.said, AllOf(HasSubstr("plugin bad is failed"), HasSubstr("do: correct ")));
   EXPECT_EQ(Ctl("status -o json").exit_code, 4);
   const Ended doctor = Ctl("doctor");
   EXPECT_EQ(doctor.exit_code, 4);
-  EXPECT_THAT(doctor.said, AllOf(HasSubstr("ERROR  plugin.failed  bad"), HasSubstr("next: correct ")));
+  EXPECT_THAT(doctor.said, AllOf(HasSubstr("ERROR  plugin.failed  bad"), HasSubstr("do: correct ")));
   EXPECT_EQ(Ctl("doctor -o json").exit_code, 4);
   const Ended health = Ctl("health");
   EXPECT_EQ(health.exit_code, 2);
