@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -67,6 +68,7 @@ class SupervisorUserTest : public SupervisorTest {
       std::copy(path.begin(), path.end(), address.sun_path);
       const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
       if (setsid() < 0 || setresgid(uid, uid, uid) != 0 || setresuid(uid, uid, uid) != 0 ||
+          prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 ||
           bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(fd, 16) != 0 ||
           write(listening[1], "x", 1) != 1) {
         _exit(errno);

@@ -83,6 +83,24 @@ TEST_F(FaultLocalUserTest, Fault40OnlyWhoIsNamedPassesThroughTheTree) {
   EXPECT_EQ(OpensDevice(kNamed, kNamedGroup), EACCES);
 }
 
+// A plugin's user passes while it runs, also under the next berthd.
+TEST_F(FaultLocalUserTest, Fault40APluginsUserPassesThroughTheTreeWhileItRuns) {
+  node_.WritePlugin("other", fmt::format("kind = \"controller\"\ncommand = \"/bin/sleep\"\n"
+                                         "args = [\"1000\"]\nuser = {}\nstart_timeout = \"10m\"\n",
+                                         kNamed));
+  PublishTraps();
+  node_.WaitPlugin("other", "it runs", [](const v1::Plugin& plugin) { return plugin.pid() > 0; });
+  EXPECT_EQ(OpensDevice(kNamed, kNamed), 0);
+  EXPECT_EQ(OpensDevice(kStranger, kNamed), EACCES) << "its group";
+  node_.Kill();
+  node_.Start();
+  node_.WaitPlugin("other", "it is taken back", [](const v1::Plugin& plugin) { return plugin.pid() > 0; });
+  EXPECT_EQ(OpensDevice(kNamed, kNamed), 0);
+  const grpc::Status stopped = StopPlugin("other", true);
+  ASSERT_TRUE(stopped.ok()) << stopped.error_message();
+  EXPECT_EQ(OpensDevice(kNamed, kNamed), EACCES);
+}
+
 // A berthd that let everybody through is replaced by this one, while volumes are mounted.
 TEST_F(FaultLocalUserTest, Fault40ATreeThatWasOpenIsClosedAtTheStart) {
   PublishTraps();
