@@ -12,6 +12,7 @@ expect 'the state of the unit' "$(systemctl show -P ActiveState berthd)" failed
 expect 'the result of the unit' "$(systemctl show -P Result berthd)" exit-code
 expect 'the exit status of berthd' "$(systemctl show -P ExecMainStatus berthd)" 78
 expect 'starts after the first one' "$(restarts)" 0
+journalctl --sync
 expect_match 'its log' "$(journalctl -u berthd --no-pager -o cat -n 20)" 'berthd\.toml:1: colour: unknown key'
 expect 'the exit status of berthctl health' "$(berthctl health >/dev/null && echo 0 || echo $?)" 2
 checked=$(berthd --check --config "$CONFIG" 2>&1 && echo "exit 0" || echo "exit $?")
