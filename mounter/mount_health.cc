@@ -111,6 +111,15 @@ Awaitable<void> MountHealth::Round() {
   std::map<dev_t, absl::Status> by_device;
   std::vector<Asked> first;
   std::vector<Asked> rest;
+  // Also in later rounds, while the probe of the first hangs: each would leave a helper behind.
+  for (const Asked& asked : *sorted) {
+    const auto known = bad_.find(asked.mount.path);
+    const bool hangs = known != bad_.end() && known->second.code == absl::StatusCode::kDeadlineExceeded;
+    if (hangs && !helper_.MayProbe(asked.mount.path)) {
+      by_device.insert_or_assign(
+          asked.device, absl::DeadlineExceededError("another mount of the same file system does not answer"));
+    }
+  }
   for (Asked& asked : *sorted) {
     if (!helper_.MayProbe(asked.mount.path)) continue;
     const bool is_first = by_device.try_emplace(asked.device, absl::UnknownError("not asked")).second;

@@ -129,6 +129,26 @@ TEST_F(MountHealthRounds, Fault24AHungFileSystemIsAskedOnceAndAgainWhenItAnswers
   EXPECT_THAT(helper_.stuck(), IsEmpty());
 }
 
+// Each of them left a helper behind, a round after the other, and there are only so many.
+TEST_F(MountHealthRounds, Fault24OneMountOfAHungFileSystemIsAskedForAllOfThem) {
+  const std::string path = NewTestDirectory();
+  const std::string copy = NewTestDirectory();
+  const std::string third = NewTestDirectory();
+  const auto server = MountFuse(path);
+  ASSERT_EQ(mount(path.c_str(), copy.c_str(), nullptr, MS_BIND, nullptr), 0);
+  ASSERT_EQ(mount(path.c_str(), third.c_str(), nullptr, MS_BIND, nullptr), 0);
+  server->Hang();
+  Watch({path, copy, third});
+  EXPECT_THAT(WaitForVerdicts(3),
+              UnorderedElementsAre(Pair(path, kHangs), Pair(copy, kHangs), Pair(third, kHangs)));
+  WaitForRounds(3);
+  EXPECT_THAT(helper_.stuck(), SizeIs(1));
+  server->Resume();
+  EXPECT_THAT(WaitForVerdicts(3),
+              UnorderedElementsAre(Pair(path, kWell), Pair(copy, kWell), Pair(third, kWell)));
+  for (const std::string& mounted : {third, copy}) umount2(mounted.c_str(), MNT_DETACH);
+}
+
 // The staging had answered, and the publication was then mounted again from it, dead as it was.
 TEST_F(MountHealthRounds, Fault43FileSystemThatDiesBetweenTwoProbesIsDeadForBothMounts) {
   const std::string path = NewTestDirectory();
