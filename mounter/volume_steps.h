@@ -2,7 +2,8 @@
 // An OK is believed only after the kernel agrees; what the kernel is asked costs the same with any number of
 // mounts. A plugin that says OK and lies is named in the event plugin.lied.
 //
-//   volume_steps.cc   the way in: stage, publish, expand; and removing what is left at the end
+//   volume_steps.cc   the way in: stage, publish; and removing what is left at the end
+//   volume_expand.cc  expand
 //   volume_undo.cc    the way out: unpublish, unstage; busy targets, force, lazy
 //   volume_path_steps.cc  the second mount of what is published, at the path that its file names
 //
