@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "base/safe_path.h"
 #include "base/unique_fd.h"
@@ -274,6 +275,31 @@ TEST_F(MounterHungPluginTest, LazyDetachesAndSaysSoAndWhatStillRuns) {
   EXPECT_EQ(plugins_.restarts, 0) << "nobody allowed it";
   Restart();
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); })) << "also what is left to be done is forced still";
+}
+
+// Seen with NFS: who detaches the last mount waits for its server, and nobody was told of the detach.
+TEST_F(MounterHungPluginTest, ADetachWhoseEndIsWaitedForIsADetach) {
+  Close();
+  const std::string script = NewTestDirectory() + "/helper";
+  std::ofstream(script) << fmt::format(R"(#!/bin/sh
+{} "$@"
+status=$?
+case "$*" in *--lazy*) exec sleep 1000 ;; esac
+exit $status
+)",
+                                       BERTH_MOUNT_HELPER);
+  ASSERT_EQ(chmod(script.c_str(), 0755), 0);
+  options_.helper_path = script;
+  options_.rpc_timeout = std::chrono::seconds(8);
+  Open();
+  UnpublishRequest lazy = Undo(Request());
+  lazy.lazy = true;
+  const auto undo = loop_.Run(mounter_->Unpublish(lazy, Soon()));
+  EXPECT_THAT(MessageOf(undo.status()), HasSubstr("a mount of it was detached"));
+  EXPECT_TRUE(View().detached_at.has_value());
+  EXPECT_TRUE(View().may_live_on) << "a volume that was detached is not free";
+  Restart();
+  EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }, std::chrono::seconds(60)));
 }
 
 TEST_F(MounterHungPluginTest, ACallerWhoseTimeIsOverIsToldWhatWasDone) {

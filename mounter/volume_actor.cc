@@ -587,7 +587,8 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   operation->aborted = levers_.aborted_at.has_value();
   operation->detached = levers_.detached_at.has_value();
   ForgetOldLevers();
-  if (!first_error.ok()) co_return Annotate(first_error, WhatLeversDid());
+  const std::string done = WhatLeversDid();
+  if (!first_error.ok() && !done.empty()) co_return Annotate(first_error, done);
   co_return first_error;
 }
 

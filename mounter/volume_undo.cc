@@ -26,6 +26,7 @@ constexpr int kStackedMounts = 16;
 // How long a look for holders, and the abort of a file system, may take of a step's time.
 constexpr Duration kLookForHolders = std::chrono::seconds(5);
 constexpr Duration kAbort = std::chrono::seconds(10);
+constexpr Duration kDetach = std::chrono::seconds(3);
 // While a reverse call does not return: when its file system is aborted again, when it is detached, how long
 // the call may go on then, and when it counts as hung. All of them earlier where its deadline is near.
 constexpr Duration kAbortAgain = std::chrono::seconds(1);
@@ -249,7 +250,12 @@ Awaitable<absl::Status> VolumeSteps::Detach(VolumeRecord record, Reverse reverse
                                             TimePoint deadline) {
   BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, reverse.look());
   if (!facts.mount_root) co_return absl::OkStatus();
-  BERTH_CO_RETURN_IF_ERROR(co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, deadline));
+  const TimePoint now = Clock::now();
+  const TimePoint until = now + std::min<Duration>(kDetach, std::max(Duration(0), (deadline - now) / 4));
+  const absl::Status unmounted = co_await UnmountOurselves(reverse.path, reverse.look, {.lazy = true}, until);
+  // It is detached at once. Where nobody uses it, its end is waited for then, as long as its server is away.
+  BERTH_CO_ASSIGN_OR_RETURN(const PathFacts after, reverse.look());
+  if (after.mount_root) co_return unmounted;
   ReportDetached(record, reverse.path, reverse.consumer, facts.mount_id, progress);
   co_return absl::OkStatus();
 }
