@@ -29,7 +29,15 @@ constexpr size_t kMaxSortedEntries = 256;
 
 bool IsSecret(const FieldDescriptor* field) { return field->options().GetExtension(::csi::v1::csi_secret); }
 
-bool IsHidden(const FieldDescriptor* field) { return IsSecret(field) || HoldsMountFlags(field); }
+// Contexts and parameters are between the storage and its plugin, and drivers put passwords into them. So of
+// all maps only these two are shown; one of a later CSI is hidden.
+bool IsOpaqueMap(const FieldDescriptor* field) {
+  return field->is_map() && field->name() != "segments" && field->name() != "manifest";
+}
+
+bool IsHidden(const FieldDescriptor* field) {
+  return IsSecret(field) || HoldsMountFlags(field) || IsOpaqueMap(field);
+}
 
 void Strip(Message* message, int depth) {
   if (depth > kMaxMessageDepth) {

@@ -25,10 +25,9 @@ inline constexpr int kMaxMessageDepth = 32;
 // CSI's or ours is cleared whole.
 void StripSecrets(google::protobuf::Message* message);
 
-// One line for logs: `message` without its secrets ("***stripped***" stands where there were any), mount
-// flags hidden likewise (they are as sensitive as secrets), cut to `limit` bytes, made printable. Where
-// `secrets` is not null, what it knows is blotted out in every other value too: a token may travel in a
-// volume's context.
+// One line for logs: `message`, cut to `limit` bytes, made printable. "***stripped***" stands in place of
+// secrets, and of what is as sensitive: mount flags, contexts of volumes and publishes, parameters. Where
+// `secrets` is not null, what it knows is redacted in every other value too.
 [[nodiscard]] std::string DebugLine(const google::protobuf::Message& message, size_t limit = 2048,
                                     const SecretSet* secrets = nullptr);
 
