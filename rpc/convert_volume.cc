@@ -92,6 +92,7 @@ std::optional<v1::ConsumerLife> LifeOf(const ConsumerLife& life) {
       return std::nullopt;
     case ConsumerLife::Kind::kProcess:
       to.set_pid(life.pid);
+      to.set_start_time(life.start_time);
       return to;
     case ConsumerLife::Kind::kCgroup:
       to.set_cgroup(IdText(life.name));

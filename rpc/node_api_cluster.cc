@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/process.h"
 #include "base/status.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
@@ -23,20 +24,38 @@ absl::StatusOr<uid_t> OwnerOf(int64_t pid) {
   return ErrnoStatus(errno, fmt::format("life.pid: look at process {}", pid));
 }
 
-// Who may change names any life. Others name only what they could end anyway: their own process, or one of
-// the same user. A cgroup or a unit may hold other users' processes, and neither says whose it is.
-absl::Status CheckLifeIsTheirs(const v1::ConsumerLife& life, const PeerCredentials& peer, Rights rights) {
-  if (rights.change || life.kind_case() == v1::ConsumerLife::KIND_NOT_SET) return absl::OkStatus();
-  if (life.kind_case() != v1::ConsumerLife::kPid) {
+absl::StatusOr<uint64_t> StartOf(int64_t pid) {
+  auto started = StartTimeOf(static_cast<pid_t>(pid));
+  if (!absl::IsNotFound(started.status())) return started;
+  return absl::FailedPreconditionError(fmt::format("life.pid: there is no process {}", pid));
+}
+
+// Who may change names any life. Others name only a process that they could end anyway: one of the same user.
+// (The process that connected may have ended, and its number be another user's by now, while one that it
+// started uses the connection.) A cgroup or a unit may hold other users' processes, and neither says whose it
+// is.
+//
+// The scheduler may grant the claim much later. So what is checked here is one process: its start time goes
+// with its number from now on.
+absl::Status PinLife(v1::ConsumerLife* life, const PeerCredentials& peer, Rights rights) {
+  if (life->kind_case() != v1::ConsumerLife::kPid) {
+    if (rights.change || life->kind_case() == v1::ConsumerLife::KIND_NOT_SET) return absl::OkStatus();
     return absl::PermissionDeniedError(
         "life: to name a cgroup or a unit takes the right to change; without it, name a process of your own");
   }
-  if (life.pid() == peer.pid) return absl::OkStatus();
-  BERTH_ASSIGN_OR_RETURN(const uid_t owner, OwnerOf(life.pid()));
-  if (owner == peer.uid) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const uint64_t started, StartOf(life->pid()));
+  if (life->start_time() != 0 && life->start_time() != started) {
+    return absl::FailedPreconditionError(
+        fmt::format("life.pid: process {} is another one by now", life->pid()));
+  }
+  life->set_start_time(started);
+  if (rights.change) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const uid_t owner, OwnerOf(life->pid()));
+  BERTH_ASSIGN_OR_RETURN(const uint64_t still, StartOf(life->pid()));
+  if (owner == peer.uid && still == started) return absl::OkStatus();
   return absl::PermissionDeniedError(
       fmt::format("life.pid: process {} is not one of uid {}; to name another's takes the right to change",
-                  life.pid(), peer.uid));
+                  life->pid(), peer.uid));
 }
 
 }  // namespace
@@ -65,7 +84,7 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
 NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(v1::ClaimAsk ask, CheckClaim(request));
   if (!call.peer) co_return absl::CancelledError("the caller has gone");
-  BERTH_CO_RETURN_IF_ERROR(CheckLifeIsTheirs(ask.life(), *call.peer, call.rights));
+  if (ask.has_life()) BERTH_CO_RETURN_IF_ERROR(PinLife(ask.mutable_life(), *call.peer, call.rights));
   ask.set_uid(call.peer->uid);
   ask.set_gid(call.peer->gid);
   BERTH_CO_ASSIGN_OR_RETURN(const v1::ClaimAnswer granted,

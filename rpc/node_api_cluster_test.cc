@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include "base/process.h"
 #include "rpc/testing/node_api_fixture.h"
 
 namespace berth {
@@ -168,14 +169,23 @@ TEST_F(NodeApiClusterTest, WithoutTheRightToChangeALifeIsAProcessOfTheCallersUse
     pause();
     _exit(0);
   }
-  peer_ = PeerCredentials{.pid = getpid(), .uid = getuid() + 1, .gid = 1};
-  EXPECT_TRUE(claim_with(with_pid(getpid()), false).ok()) << "its own";
+  // Whatever process connected: its number may be another one's by now.
+  peer_ = PeerCredentials{.pid = child, .uid = getuid() + 1, .gid = 1};
   const absl::Status foreign = claim_with(with_pid(child), false);
   EXPECT_EQ(foreign.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(Message(foreign), HasSubstr(fmt::format("process {} is not one of uid", child)));
   EXPECT_TRUE(claim_with(with_pid(child), true).ok());
   peer_->uid = getuid();
   EXPECT_TRUE(claim_with(with_pid(child), false).ok()) << "of the same user";
+  // What the scheduler gets, and sends back with the publish, is this process and no later one of its number.
+  ASSERT_FALSE(scheduler_.asks.empty());
+  const v1::ConsumerLife pinned = scheduler_.asks.back().life();
+  EXPECT_EQ(pinned.start_time(), *StartTimeOf(child));
+  const auto reused = [child, &pinned](v1::ConsumerLife& life) {
+    life.set_pid(child);
+    life.set_start_time(pinned.start_time() - 1);
+  };
+  EXPECT_THAT(Message(claim_with(reused, true)), HasSubstr("is another one by now"));
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_THAT(Message(claim_with(with_pid(child), false)), HasSubstr("there is no process"));

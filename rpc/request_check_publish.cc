@@ -68,6 +68,9 @@ RootPermissions CheckPermissions(const v1::RootPermissions& asked, Mistakes& mis
 
 ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
   ConsumerLife checked;
+  if (asked.start_time() != 0 && asked.kind_case() != v1::ConsumerLife::kPid) {
+    mistakes.Add("life.start_time", "is a process's, and goes with pid");
+  }
   switch (asked.kind_case()) {
     case v1::ConsumerLife::kPid: {
       constexpr int64_t kMostPids = int64_t{1} << 22;  // PID_MAX_LIMIT
@@ -76,6 +79,7 @@ ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
       }
       checked.kind = ConsumerLife::Kind::kProcess;
       checked.pid = asked.pid();
+      checked.start_time = asked.start_time();
       break;
     }
     case v1::ConsumerLife::kCgroup:
