@@ -156,8 +156,8 @@ void Berthd::OpenTree() {
   const absl::Status opened = tree_access_->SetNamed(config_.volumes.traverse);
   if (opened.ok()) return;
   SPDLOG_ERROR("volumes.traverse: {}", MessageOf(opened));
-  start_problems_.push_back(fmt::format("volumes.traverse: {}", MessageOf(opened)));
-  bridge_.SetSettingsProblems(start_problems_);
+  bridge_.SetSettingsFindings(
+      {{.code = "settings.broken", .text = fmt::format("volumes.traverse: {}", MessageOf(opened))}});
 }
 
 void Berthd::OnPluginUser(const std::string& socket, std::optional<uid_t> user) {

@@ -58,8 +58,7 @@ class Berthd {
   [[nodiscard]] Awaitable<absl::Status> Serve();
   // Releases the declared volumes; what has not left by `deadline` is reported.
   [[nodiscard]] Awaitable<void> ReleaseDeclared(TimePoint deadline);
-  // Lets those through the tree of volumes whom berthd.toml names. What fails is a problem for as long as
-  // this berthd runs.
+  // Lets those through the tree of volumes whom berthd.toml names. What fails is a problem until a reload.
   void OpenTree();
   // SupervisorOptions::on_user.
   void OnPluginUser(const std::string& socket, std::optional<uid_t> user);
