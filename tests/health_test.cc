@@ -9,6 +9,8 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
+#include <memory>
+#include <thread>
 
 #include "tests/harness/fault_plugin.h"
 #include "tests/harness/node.h"
@@ -135,11 +137,19 @@ TEST_F(HealthTest, AReloadGoesOnToItsEndWhereItsCallerHasGone) {
   fault_.Play({"rpc = \"start\"\naction = \"delay\"\ndelay_ms = 3000"});
   fault_.Write("umask = \"0027\"\n");
   Declare("data", "fault");
-  v1::ReloadRequest request;
-  request.set_wait(true);
-  v1::ReloadResponse report;
-  const auto context = Node::Context(std::chrono::milliseconds(500));
-  [[maybe_unused]] const grpc::Status left = node_.stub().Reload(context.get(), request, &report);
+  const auto context = Node::Context();
+  {
+    const std::jthread caller([&stub = node_.stub(), &context] {
+      v1::ReloadRequest request;
+      request.set_wait(true);
+      v1::ReloadResponse report;
+      [[maybe_unused]] const grpc::Status left = stub.Reload(context.get(), request, &report);
+    });
+    const std::unique_ptr<grpc::ClientContext, void (*)(grpc::ClientContext*)> leaves(
+        context.get(), [](grpc::ClientContext* call) { call->TryCancel(); });
+    node_.WaitPlugin("fault", "no longer the old one",
+                     [&](const v1::Plugin& plugin) { return plugin.held() || plugin.pid() != before.pid(); });
+  }
   WaitFor("the file that comes after the plugins", [&] {
     v1::ListDeclaredVolumesResponse volumes;
     const grpc::Status status = node_.stub().ListDeclaredVolumes(Node::Context().get(), {}, &volumes);
