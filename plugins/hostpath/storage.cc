@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -12,6 +11,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/lock_file.h"
 #include "base/status.h"
 #include "plugins/hostpath/copy.h"
 
@@ -57,21 +57,20 @@ absl::Status SetSize(int fd, const std::string& path, int64_t size, bool preallo
 
 absl::StatusOr<std::unique_ptr<Storage>> Storage::Open(const std::string& state_dir) {
   BERTH_RETURN_IF_ERROR(MakeDirectories(state_dir, 0700));
-  const std::string lock_path = state_dir + "/lock";
-  UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock.valid()) return ErrnoStatus(errno, fmt::format("open {}", lock_path));
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, fmt::format("lock {}", lock_path));
-    return absl::FailedPreconditionError(fmt::format(
-        "{} is in use by another berth-hostpath; each needs a state directory of its own", state_dir));
+  absl::StatusOr<UniqueFd> lock = TakeLockFile(state_dir + "/lock");
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} is in use by another berth-hostpath; each needs a state directory of its own ({})",
+                    state_dir, MessageOf(lock.status())));
   }
+  if (!lock.ok()) return lock.status();
   for (const std::string_view name : {"volumes", "snapshots", "trash"}) {
     BERTH_RETURN_IF_ERROR(MakeDirectories(fmt::format("{}/{}", state_dir, name), 0700));
   }
   BERTH_RETURN_IF_ERROR(SyncDirectory(state_dir));
   absl::StatusOr<Trash> trash = Trash::Open(state_dir + "/trash");
   if (!trash.ok()) return trash.status();
-  return std::unique_ptr<Storage>(new Storage(state_dir, std::move(lock), *std::move(trash)));
+  return std::unique_ptr<Storage>(new Storage(state_dir, *std::move(lock), *std::move(trash)));
 }
 
 std::string Storage::Place(Area area, std::string_view id) const {

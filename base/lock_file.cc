@@ -1,0 +1,46 @@
+#include "base/lock_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/file.h"
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr mode_t kMode = 0600;
+
+// The pid that the holder of the lock wrote; empty where it is not there yet.
+std::string HolderIn(int fd) {
+  std::array<char, 16> text{};
+  const ssize_t count = pread(fd, text.data(), text.size(), 0);
+  const std::string_view digits(text.data(), count < 0 ? 0 : static_cast<size_t>(count));
+  const size_t end = digits.find_first_not_of("0123456789");
+  return std::string(digits.substr(0, end));
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> TakeLockFile(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, kMode));
+  if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
+  if (fchmod(fd.get(), kMode) != 0) return ErrnoStatus(errno, fmt::format("set the mode of {}", path));
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus(errno, fmt::format("lock {}", path));
+    const std::string holder = HolderIn(fd.get());
+    return absl::FailedPreconditionError(
+        fmt::format("lock {}: process {} has it", path, holder.empty() ? "(unknown)" : holder));
+  }
+  if (ftruncate(fd.get(), 0) != 0) return ErrnoStatus(errno, fmt::format("write {}", path));
+  BERTH_RETURN_IF_ERROR(WriteAll(fd.get(), fmt::format("{}\n", getpid()), fmt::format("write {}", path)));
+  return fd;
+}
+
+}  // namespace berth

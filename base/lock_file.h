@@ -1,0 +1,20 @@
+// A lock between processes that no other user can take: a file with mode 0600.
+//
+// flock() needs only a descriptor for reading. So a file or a directory that others may read is no place for
+// a lock: any user could keep it for ever. Any thread; calls do not block.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+
+#include "base/unique_fd.h"
+
+namespace berth {
+
+// Makes the file at `path` if there is none, and locks it until the descriptor is closed. The file stays: it
+// cannot be removed without a race. FAILED_PRECONDITION: another process has the lock; the message names it.
+// Else the errno's code.
+[[nodiscard]] absl::StatusOr<UniqueFd> TakeLockFile(const std::string& path);
+
+}  // namespace berth

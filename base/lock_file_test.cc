@@ -1,0 +1,61 @@
+#include "base/lock_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+namespace berth {
+namespace {
+
+using testing::HasSubstr;
+
+class LockFileTest : public testing::Test {
+ protected:
+  LockFileTest() {
+    char name[] = "/tmp/berth-lock-XXXXXX";
+    directory_ = mkdtemp(name);
+    path_ = directory_ + "/lock";
+  }
+  ~LockFileTest() override {
+    unlink(path_.c_str());
+    EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
+  }
+
+  std::string directory_;
+  std::string path_;
+};
+
+TEST_F(LockFileTest, IsHeldByOneAndNamesItToTheNext) {
+  auto first = TakeLockFile(path_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = TakeLockFile(path_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr(path_ + ": process " + std::to_string(getpid()) + " has it"));
+  first->Reset();
+  EXPECT_TRUE(TakeLockFile(path_).ok());
+}
+
+TEST_F(LockFileTest, IsForItsOwnerAlone) {
+  // Also where the file was made with another mode.
+  const int made = open(path_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+  ASSERT_GE(made, 0);
+  close(made);
+  const auto lock = TakeLockFile(path_);
+  ASSERT_TRUE(lock.ok()) << lock.status();
+  struct stat file{};
+  ASSERT_EQ(stat(path_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 07777, 0600U);
+}
+
+TEST_F(LockFileTest, FollowsNoSymlink) {
+  ASSERT_EQ(symlink("/nonexistent/elsewhere", path_.c_str()), 0);
+  EXPECT_FALSE(TakeLockFile(path_).ok());
+}
+
+}  // namespace
+}  // namespace berth
