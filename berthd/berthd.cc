@@ -10,6 +10,7 @@
 
 #include "base/blocking.h"
 #include "base/file.h"
+#include "base/lock_file.h"
 #include "base/process.h"
 #include "base/status.h"
 #include "base/systemd_bus.h"
@@ -42,17 +43,6 @@ constexpr auto kMountsCheckedWithin = std::chrono::seconds(30);
 constexpr auto kMountsReadWithin = std::chrono::seconds(10);
 constexpr auto kVolumesReadWithin = std::chrono::seconds(30);
 
-// The socket that systemd listens on for us, if it does.
-absl::StatusOr<UniqueFd> InheritedSocket() {
-  const int count = sd_listen_fds(1);
-  if (count < 0) return ErrnoStatus(-count, "sockets from systemd");
-  if (count > 1) {
-    return AsConfigurationError(absl::InvalidArgumentError(
-        fmt::format("systemd hands over {} sockets; berthd has use for one", count)));
-  }
-  return count == 0 ? UniqueFd() : UniqueFd(SD_LISTEN_FDS_START);
-}
-
 }  // namespace
 
 Berthd::Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConfig config,
@@ -77,6 +67,12 @@ Awaitable<absl::Status> Berthd::Start() {
 Awaitable<absl::Status> Berthd::RestoreState() {
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.state_dir, 0711));
   BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
+  absl::StatusOr<UniqueFd> lock = TakeLockFile(config_.runtime_dir + "/berthd.lock");
+  if (absl::IsFailedPrecondition(lock.status())) {
+    co_return Annotate(lock.status(), fmt::format("another berthd uses {}", config_.runtime_dir));
+  }
+  if (!lock.ok()) co_return lock.status();
+  runtime_lock_ = *std::move(lock);
 
   BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
   // Before the tree is mounted, so that systemd makes its unit with it.
@@ -203,8 +199,6 @@ Awaitable<absl::Status> Berthd::CheckMounts() {
 }
 
 Awaitable<absl::Status> Berthd::Serve() {
-  BERTH_CO_ASSIGN_OR_RETURN(AccessPolicy policy, AccessPolicy::Make(config_.access, getuid(), SystemNames()));
-  BERTH_CO_ASSIGN_OR_RETURN(UniqueFd inherited, InheritedSocket());
   NodeInfo info{
       .node_id = config_.node_id,
       .version = kBerthVersion,
@@ -225,10 +219,8 @@ Awaitable<absl::Status> Berthd::Serve() {
   };
   api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
   api_->SetRuntimes(config_.runtimes);
-  NodeServerOptions options{.socket_path = config_.runtime_dir + "/berthd.sock",
-                            .listening = std::move(inherited)};
-  BERTH_CO_ASSIGN_OR_RETURN(server_,
-                            NodeServer::Start(executor_, std::move(options), std::move(policy), *api_));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      servers_, co_await NodeServers::Start(executor_, config_.runtime_dir, config_.sockets, *api_));
   controller_calls_ = std::make_unique<ControllerCalls>(executor_, *access_, *mounter_);
   scheduler_->Start(*api_, bridge_, bridge_, *controller_calls_, *drainer_);
   co_return absl::OkStatus();
@@ -275,12 +267,12 @@ Awaitable<absl::StatusOr<NodeReload>> Berthd::ReloadFiles(TimePoint answer_by) {
 }
 
 Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
-  auto read = [options = options_] { return LoadSettings(options); };
-  absl::StatusOr<Settings> settings =
+  auto read = [options = options_] { return LoadBerthdConfig(options); };
+  absl::StatusOr<BerthdConfig> settings =
       co_await RunBlocking("read berthd.toml", std::move(read), Clock::now() + kSettingsReadWithin);
   absl::Status status = settings.status();
   // The last that can fail, so that it is all or nothing.
-  if (status.ok()) status = SetLogLevel(settings->config.log_level, log_);
+  if (status.ok()) status = SetLogLevel(settings->log_level, log_);
   std::vector<Finding> findings;
   const auto add = [&findings](const char* code, const std::string& text, const char* advice) {
     findings.push_back({.code = code, .text = text, .advice = advice});
@@ -291,15 +283,17 @@ Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
     }
     co_return findings;
   }
-  server_->SetPolicy(std::move(settings->policy));
-  api_->SetRuntimes(settings->config.runtimes);
-  config_.volumes.shutdown_timeout = settings->config.volumes.shutdown_timeout;
-  for (const std::string& line : NeedsRestart(config_, settings->config)) {
+  api_->SetRuntimes(settings->runtimes);
+  config_.volumes.shutdown_timeout = settings->volumes.shutdown_timeout;
+  for (const std::string& line : NeedsRestart(config_, *settings)) {
     add("settings.restart", line, "systemctl restart berthd");
   }
-  config_.volumes.traverse = std::move(settings->config.volumes.traverse);
+  config_.volumes.traverse = std::move(settings->volumes.traverse);
   const absl::Status opened = tree_access_->SetNamed(config_.volumes.traverse);
   if (!opened.ok()) add("settings.broken", fmt::format("volumes.traverse: {}", MessageOf(opened)), "");
+  for (const std::string& problem : co_await servers_->Apply(settings->sockets)) {
+    add("settings.broken", problem, "correct what it names, then: berthctl reload");
+  }
   co_return findings;
 }
 
@@ -328,14 +322,14 @@ Awaitable<void> Berthd::Stop() {
   const TimePoint volumes_left_by = Clock::now() + config_.volumes.shutdown_timeout;
   if (mounter_) mounter_->Leave(kStopping);
   const bool shutdown =
-      server_ && co_await MachineIsStopping(std::min(Clock::now() + kSystemdAnswersWithin, volumes_left_by));
+      servers_ && co_await MachineIsStopping(std::min(Clock::now() + kSystemdAnswersWithin, volumes_left_by));
   const auto within = [&](Duration most) {
     const TimePoint now = Clock::now();
     return shutdown ? std::min(now + most, std::max(volumes_left_by, now + kLastMoments)) : now + most;
   };
   // While the API still serves, so that people see what is left.
   if (shutdown) co_await ReleaseDeclared(volumes_left_by);
-  if (server_) co_await server_->Shutdown(within(kCallsEndWithin));
+  if (servers_) co_await servers_->Shutdown(within(kCallsEndWithin));
   if (scheduler_) co_await scheduler_->Shutdown(within(kCallsEndWithin));
   if (controller_calls_) co_await controller_calls_->Shutdown();
   if (declared_) co_await declared_->Shutdown();
@@ -344,7 +338,7 @@ Awaitable<void> Berthd::Stop() {
   co_await bridge_.Shutdown();
   if (supervisor_) co_await supervisor_->Shutdown();
   if (mounter_) co_await mounter_->Shutdown(within(kStepsEndWithin));
-  server_.reset();
+  servers_.reset();
   scheduler_.reset();
   api_.reset();
   drainer_.reset();

@@ -23,7 +23,7 @@
 #include "mounter/tree_access.h"
 #include "rpc/controller_access.h"
 #include "rpc/node_api.h"
-#include "rpc/node_server.h"
+#include "rpc/node_servers.h"
 #include "supervisor/supervisor.h"
 
 namespace berth {
@@ -40,11 +40,11 @@ class Berthd {
   // error says what cannot be done and why; call Stop all the same.
   [[nodiscard]] Awaitable<absl::Status> Start();
 
-  // Reads berthd.toml, plugins.d and volumes.d again, and touches only what changed. Log level and access
-  // rights are taken over; what takes a restart of berthd, and what is wrong, is in the report and a problem
-  // of the node until it is corrected. A berthd.toml that is wrong changes nothing. Answers by `answer_by`: a
-  // plugin that is still being swapped or stopped then is pending in the report. All of it goes on where the
-  // caller is cancelled. ABORTED: a reload is under way.
+  // Reads berthd.toml, plugins.d and volumes.d again, and touches only what changed. Log level and the groups
+  // of the sockets are applied; what takes a restart of berthd, and what is wrong, is in the report and a
+  // problem of the node until it is corrected. A berthd.toml that is wrong changes nothing. Answers by
+  // `answer_by`: a plugin that is still being swapped or stopped then is pending in the report. All of it
+  // goes on where the caller is cancelled. ABORTED: a reload is under way.
   [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by);
 
   // Ends berthd's part in order, within about half a minute. Nothing goes forward from its beginning on
@@ -76,6 +76,7 @@ class Berthd {
   asio::any_io_executor executor_;
   BerthdOptions options_;
   BerthdConfig config_;
+  UniqueFd runtime_lock_;  // as long as this process uses runtime_dir
   std::shared_ptr<LogFeed> log_;
   std::vector<Finding> notes_;  // of the start
   WallTime started_at_ = WallClock::now();
@@ -93,7 +94,7 @@ class Berthd {
   std::unique_ptr<SchedulerLink> scheduler_;
   std::unique_ptr<ControllerCalls> controller_calls_;
   std::unique_ptr<NodeApi> api_;
-  std::unique_ptr<NodeServer> server_;
+  std::unique_ptr<NodeServers> servers_;
 };
 
 }  // namespace berth

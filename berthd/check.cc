@@ -29,7 +29,7 @@ class FileCheck {
   explicit FileCheck(const BerthdOptions& options) : options_(options) {}
 
   CheckedFiles Run() {
-    struct stat info {};
+    struct stat info{};
     if (stat(options_.config_dir.c_str(), &info) != 0) {
       found_.mistakes.push_back(
           fmt::format("--config: {}", MessageOf(ErrnoStatus(errno, options_.config_dir))));
@@ -52,7 +52,7 @@ class FileCheck {
 
   void CheckSettings() {
     const std::string file = options_.config_dir + "/berthd.toml";
-    const absl::StatusOr<Settings> settings = LoadSettings(options_);
+    const absl::StatusOr<BerthdConfig> settings = LoadBerthdConfig(options_);
     if (!settings.ok()) {
       for (const std::string& line : LinesOf(MessageOf(settings.status()))) found_.mistakes.push_back(line);
       // What the other files are read against is then what it would be without berthd.toml.
@@ -61,7 +61,7 @@ class FileCheck {
       config_.node_id = options_.node_id.value_or("node");
       return;
     }
-    config_ = settings->config;
+    config_ = *settings;
     const UplinkConfig& scheduler = config_.scheduler;
     const bool tls = !std::ranges::all_of(scheduler.addresses, &UplinkAddress::is_unix);
     if (!tls) return;
@@ -100,7 +100,7 @@ class FileCheck {
 
   static std::string CredentialsDir() {
     if (const char* given = std::getenv("CREDENTIALS_DIRECTORY")) return given;
-    struct stat info {};
+    struct stat info{};
     return stat(kUnitCredentials, &info) == 0 ? kUnitCredentials : "";
   }
 
@@ -148,7 +148,7 @@ class FileCheck {
   // Of `path`, or of the directory in which it would be made. What is mounted there hides the directory.
   void CheckImmutable(const std::string& what, const std::string& path) {
     std::filesystem::path directory(path);
-    struct statx info {};
+    struct statx info{};
     while (statx(AT_FDCWD, directory.c_str(), AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC, STATX_TYPE, &info) != 0 ||
            (directory == path && (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)) {
       if (directory == directory.parent_path()) return;

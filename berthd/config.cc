@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/toml_reader.h"
+#include "rpc/convert.h"
 #include "spec/permission_text.h"
 #include "supervisor/duration_text.h"
 #include "supervisor/value_reader.h"
@@ -60,6 +61,42 @@ void ReadTraverse(const toml::table& table, ValueReader& reader, std::set<AclEnt
                      fmt::format("\"{}\": {}", Printable(texts->at(i), 64), MessageOf(entry.status())));
     }
   }
+}
+
+// A name, or a gid as a number or as a string of digits.
+std::optional<GroupSetting> ReadGroup(const toml::table& table, ValueReader& reader, Right right) {
+  const std::string_view key = GroupKey(right);
+  const toml::node* node = table.get(key);
+  if (node == nullptr) return std::nullopt;
+  const std::string full = std::string("access.").append(key);
+  GroupSetting setting{.group = "",
+                       .where = fmt::format("{}:{}: {}", reader.path(), node->source().begin.line, full)};
+  if (const auto number = node->value_exact<int64_t>()) {
+    if (*number < 0 || *number >= UINT32_MAX) reader.Mistake(*node, full, "is not a gid");
+    setting.group = std::to_string(*number);
+  } else if (const auto name = reader.Text(*node, full)) {
+    setting.group = *name;
+  }
+  return setting;
+}
+
+void ReadAccess(const toml::table& table, ValueReader& reader, AccessConfig* access) {
+  constexpr std::string_view kPrefix = "access.";
+  // The lists of version 0.1, which named users and groups.
+  constexpr std::pair<std::string_view, Right> kFormer[] = {
+      {"changers", Right::kChange}, {"readers", Right::kRead}, {"claimers", Right::kClaim}};
+  reader.CheckKeys(table, kPrefix,
+                   {"change_group", "read_group", "claim_group", "changers", "readers", "claimers"});
+  for (const auto& [key, right] : kFormer) {
+    const toml::node* node = table.get(key);
+    if (node == nullptr) continue;
+    reader.Mistake(*node, std::string(kPrefix).append(key),
+                   fmt::format("is now {}, which names one group: its members may connect to {}",
+                               GroupKey(right), SocketName(right)));
+  }
+  access->change = ReadGroup(table, reader, Right::kChange);
+  access->read = ReadGroup(table, reader, Right::kRead);
+  access->claim = ReadGroup(table, reader, Right::kClaim);
 }
 
 void ReadVolumes(const toml::table& table, ValueReader& reader, VolumeSettings* volumes) {
@@ -243,7 +280,8 @@ std::vector<std::string> Check(const BerthdConfig& config) {
     mistakes.push_back(fmt::format("node_id: \"{}\" must be 1 to {} bytes of printable text",
                                    Printable(config.node_id, 256), kNodeIdLimit));
   }
-  const std::string socket = config.runtime_dir + "/berthd.sock";
+  // The longest name of one.
+  const std::string socket = config.runtime_dir + "/berthd-ro.sock";
   if (socket.size() > kSocketPathLimit) {
     mistakes.push_back(fmt::format(
         "runtime_dir: berthd's socket {} would have a path of {} bytes, and a Unix socket's holds {}", socket,
@@ -278,10 +316,7 @@ absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path, std::str
   Take(reader.String(table, "runtime_dir"), &config.runtime_dir);
   Take(reader.String(table, "log_level"), &config.log_level);
   if (const toml::table* access = reader.Table(table, "access")) {
-    reader.CheckKeys(*access, "access.", {"readers", "changers", "claimers"});
-    config.access.readers = reader.Strings(*access, "access.", "readers");
-    config.access.changers = reader.Strings(*access, "access.", "changers");
-    config.access.claimers = reader.Strings(*access, "access.", "claimers");
+    ReadAccess(*access, reader, &config.access);
   }
   if (const toml::table* volumes = reader.Table(table, "volumes")) {
     ReadVolumes(*volumes, reader, &config.volumes);
@@ -324,26 +359,20 @@ absl::StatusOr<BerthdConfig> ReadConfig(const BerthdOptions& options) {
 }  // namespace
 
 absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options) {
-  BERTH_ASSIGN_OR_RETURN(BerthdConfig config, ReadConfig(options));
-  const std::vector<std::string> mistakes = Check(config);
-  if (!mistakes.empty()) return MistakesIn(FileOf(options), mistakes);
-  return config;
-}
-
-absl::StatusOr<Settings> LoadSettings(const BerthdOptions& options) {
-  const auto load = [&options]() -> absl::StatusOr<Settings> {
+  const auto load = [&options]() -> absl::StatusOr<BerthdConfig> {
     BERTH_ASSIGN_OR_RETURN(BerthdConfig config, ReadConfig(options));
     std::vector<std::string> mistakes = Check(config);
-    absl::StatusOr<AccessPolicy> policy = AccessPolicy::Make(config.access, getuid(), SystemNames());
-    if (!policy.ok()) mistakes.push_back(fmt::format("access: {}", MessageOf(policy.status())));
+    absl::StatusOr<std::vector<SocketAccess>> sockets = PlanSockets(config.access, getuid(), &SystemGroup);
+    for (const std::string& mistake : LinesOf(MessageOf(sockets.status()))) mistakes.push_back(mistake);
     if (!mistakes.empty()) return MistakesIn(FileOf(options), mistakes);
-    return Settings{.config = std::move(config), .policy = *std::move(policy)};
+    config.sockets = *std::move(sockets);
+    return config;
   };
-  absl::StatusOr<Settings> settings = load();
-  const absl::Status& status = settings.status();
+  absl::StatusOr<BerthdConfig> config = load();
+  const absl::Status& status = config.status();
   const bool for_good = absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status);
   if (for_good) return AsConfigurationError(status);
-  return settings;
+  return config;
 }
 
 std::string WithLine(const std::string& file, const std::string& mistake) {

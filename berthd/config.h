@@ -46,6 +46,7 @@ struct BerthdConfig {
   std::string node_id;  // the host's name where nothing says another
   std::string log_level = "info";
   AccessConfig access;
+  std::vector<SocketAccess> sockets;  // LoadBerthdConfig: what `access` comes to
   VolumeSettings volumes;
   UplinkConfig scheduler;
   // What consumers' runtimes on this node can mount, each name once. None: nobody said, so everything.
@@ -68,21 +69,13 @@ struct BerthdOptions {
 [[nodiscard]] absl::StatusOr<BerthdConfig> ParseBerthdConfig(const std::string& path,
                                                              std::string_view content);
 
-// Reads <config_dir>/berthd.toml, which may be missing, applies `options`, and checks the whole: directories
-// are absolute, the node's id is text of 1 to 192 bytes (what a CSI node id may hold, with room), and
-// berthd's socket fits into a socket address.
-[[nodiscard]] absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options);
-
-// What a berthd starts with, or takes over at a reload: everything that its settings say, checked.
-struct Settings {
-  BerthdConfig config;
-  AccessPolicy policy;
-};
-
-// LoadBerthdConfig, the rights (names are looked up: this blocks) and the log level. INVALID_ARGUMENT: all
+// What a berthd starts with, or applies at a reload: reads <config_dir>/berthd.toml, which may be missing,
+// applies `options`, and checks the whole: directories are absolute, the node's id is text of 1 to 192 bytes
+// (what a CSI node id may hold, with room), berthd's sockets fit into a socket address, there is such a log
+// level, and the groups of [access] exist. That may ask a directory service, and block. INVALID_ARGUMENT: all
 // mistakes, a line each, with file, line and key where one of the file's keys is to blame. Other codes: the
-// file, or a name, could not be looked up.
-[[nodiscard]] absl::StatusOr<Settings> LoadSettings(const BerthdOptions& options);
+// file could not be read.
+[[nodiscard]] absl::StatusOr<BerthdConfig> LoadBerthdConfig(const BerthdOptions& options);
 
 // "FILE: key: text", as a check without the file's text says it, with the line that has the key:
 // "FILE:3: key: text". As it is where the file cannot be read or has no such key.
@@ -98,7 +91,7 @@ enum class BerthdExit {
 };
 // Marks a failure of a start that repeating it cannot end.
 [[nodiscard]] absl::Status AsConfigurationError(absl::Status status);
-// Of a failure of LoadSettings or Berthd::Start. kConfiguration: it is marked so.
+// Of a failure of LoadBerthdConfig or Berthd::Start. kConfiguration: it is marked so.
 [[nodiscard]] BerthdExit ExitOf(const absl::Status& failure);
 
 // What `wanted` asks for that a running berthd with `now` cannot take over, one line each: it takes a

@@ -22,7 +22,7 @@ TEST(BerthdConfigTest, AnEmptyFileIsTheDefaults) {
   const auto config = ParseBerthdConfig("berthd.toml", "");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(config->state_dir, "/var/lib/berth");
-  EXPECT_EQ(config->access.readers, std::nullopt);
+  EXPECT_FALSE(config->access.read.has_value());
 }
 
 TEST(BerthdConfigTest, EverySettingIsRead) {
@@ -32,9 +32,9 @@ state_dir = "/s"
 runtime_dir = "/r"
 log_level = "debug"
 [access]
-readers = ["group:staff", "*"]
-changers = ["user:ops"]
-claimers = ["group:jobs"]
+read_group = "staff"
+change_group = 990
+claim_group = "jobs"
 [volumes]
 health_interval = "0s"
 rpc_timeout = "10m"
@@ -47,9 +47,10 @@ traverse = ["user:nobody", "user:1234", "group:daemon", "group:1234"]
   EXPECT_EQ(config->state_dir, "/s");
   EXPECT_EQ(config->runtime_dir, "/r");
   EXPECT_EQ(config->log_level, "debug");
-  EXPECT_THAT(config->access.readers, Optional(ElementsAre("group:staff", "*")));
-  EXPECT_THAT(config->access.changers, Optional(ElementsAre("user:ops")));
-  EXPECT_THAT(config->access.claimers, Optional(ElementsAre("group:jobs")));
+  EXPECT_EQ(config->access.read->group, "staff");
+  EXPECT_EQ(config->access.change->group, "990");
+  EXPECT_EQ(config->access.claim->group, "jobs");
+  EXPECT_EQ(config->access.read->where, "berthd.toml:7: access.read_group");
   EXPECT_EQ(config->volumes, (VolumeSettings{.health_interval = Duration::zero(),
                                              .rpc_timeout = std::chrono::minutes(10),
                                              .calls_per_plugin = 4,
@@ -221,10 +222,30 @@ TEST(BerthdConfigTest, OnlyTheCommandLineAllowsPrivateMounts) {
 }
 
 TEST(BerthdConfigTest, MistakesNameFileLineAndKey) {
-  const auto config = ParseBerthdConfig("/etc/berth/berthd.toml", "nodeid = \"x\"\n[access]\nreader = []\n");
+  const auto config =
+      ParseBerthdConfig("/etc/berth/berthd.toml", "nodeid = \"x\"\n[access]\nread_grup = 1\n");
   EXPECT_EQ(config.status().message(),
             "/etc/berth/berthd.toml:1: nodeid: unknown key; did you mean node_id?\n"
-            "/etc/berth/berthd.toml:3: access.reader: unknown key; did you mean access.readers?");
+            "/etc/berth/berthd.toml:3: access.read_grup: unknown key; did you mean access.read_group?");
+}
+
+TEST(BerthdConfigTest, TheFormerListsOfUsersNameTheKeyThatReplacesThem) {
+  const auto config =
+      ParseBerthdConfig("b.toml", "[access]\nreaders = [\"*\"]\nchangers = []\nclaimers = []\n");
+  EXPECT_EQ(
+      config.status().message(),
+      "b.toml:2: access.readers: is now read_group, which names one group: its members may connect to "
+      "berthd-ro.sock\n"
+      "b.toml:3: access.changers: is now change_group, which names one group: its members may connect to "
+      "berthd.sock\n"
+      "b.toml:4: access.claimers: is now claim_group, which names one group: its members may connect to "
+      "claim.sock");
+}
+
+TEST(BerthdConfigTest, AGroupIsANameOrANumber) {
+  for (const std::string wrong : {"-1", "4294967295", "true", "[\"a\"]"}) {
+    EXPECT_FALSE(ParseBerthdConfig("b.toml", "[access]\nread_group = " + wrong + "\n").ok()) << wrong;
+  }
 }
 
 TEST(BerthdConfigTest, TheCommandLineWinsAndAMissingFileIsNoError) {
@@ -258,7 +279,7 @@ TEST(BerthdConfigTest, WhatCannotBeTakenOverIsNamed) {
   now.node_id = "n1";
   BerthdConfig wanted = now;
   wanted.log_level = "debug";
-  wanted.access.readers = {"*"};
+  wanted.sockets = {{.right = Right::kRead, .group = 7}};
   wanted.volumes.shutdown_timeout = std::chrono::seconds(5);
   EXPECT_THAT(NeedsRestart(now, wanted), testing::IsEmpty());
   wanted.node_id = "n2";

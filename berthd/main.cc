@@ -162,10 +162,9 @@ int Main(int argc, char** argv) {
   }
   if (check) return static_cast<int>(Check(options));
 
-  absl::StatusOr<Settings> settings = LoadSettings(options);
+  absl::StatusOr<BerthdConfig> config = LoadBerthdConfig(options);
   const auto log = std::make_shared<LogFeed>();
-  const absl::Status status =
-      settings.ok() ? InitLog("berthd", settings->config.log_level, log) : settings.status();
+  const absl::Status status = config.ok() ? InitLog("berthd", config->log_level, log) : config.status();
   if (!status.ok()) {
     for (const std::string& line : LinesOf(MessageOf(status))) fmt::print(stderr, "berthd: {}\n", line);
     return static_cast<int>(ExitOf(status));
@@ -177,7 +176,7 @@ int Main(int argc, char** argv) {
 
   int exit_code = EXIT_FAILURE;
   asio::io_context loop(1);
-  asio::co_spawn(loop, Run(std::move(options), std::move(settings->config), log),
+  asio::co_spawn(loop, Run(std::move(options), *std::move(config), log),
                  [&](const std::exception_ptr& error, int code) {
                    if (error) std::rethrow_exception(error);
                    exit_code = code;

@@ -131,6 +131,7 @@ absl::Status Claim(Session& session, const ClaimOptions& options) {
   }
   if (!format && !options.at.empty()) return UsageError("--at goes with --format, which is not given");
   BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest request, MakeRequest(options));
+  session.need = Need::kClaim;
   BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeResponse answer, Ask(session, request));
   if (!format && session.output.json()) {
     session.output.Json(answer);

@@ -75,11 +75,15 @@ absl::Status Follow(Session& session, const FollowedStream& stream) {
       // Listening, and yet not serving: it is asked again, but not in a spin.
       poll(nullptr, 0, static_cast<int>(kLookAgain.count()));
     }
-    SocketWatch watch(session.socket);
+    SocketWatch watch(session.socket.empty() ? session.directory + "/" : session.socket);
     node = session.Connect();
     const auto give_up = stream.until.value_or(away_since + session.timeout);
     const auto time_is_over = [&] { return steady_clock::now() >= give_up; };
-    while (absl::IsUnavailable(node.status()) && !time_is_over()) {
+    // berthd makes its socket for root alone, and gives it to its group then.
+    const auto not_yet = [&] {
+      return absl::IsUnavailable(node.status()) || (was_there && absl::IsPermissionDenied(node.status()));
+    };
+    while (not_yet() && !time_is_over()) {
       watch.WaitForChange(kLookAgain);
       node = session.Connect();
     }

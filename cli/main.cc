@@ -16,8 +16,6 @@
 namespace berth::cli {
 namespace {
 
-constexpr const char* kDefaultSocket = "/run/berth/berthd.sock";
-
 constexpr const char* kFooter = R"(Examples:
   berthctl status
   id=$(berthctl volume create --plugin hostpath --size 64MiB --fs ext4 scratch)
@@ -35,6 +33,7 @@ Errors go to standard error, with -o json as {"error":{"code":"NOT_FOUND","messa
 
 struct Globals {
   std::string socket;
+  std::string directory = "/run/berth";
   std::string format = "table";
   std::string timeout = "2m";
   bool timeout_given = false;
@@ -45,7 +44,9 @@ constexpr int kHealthUnknown = 3;
 
 void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   const char* socket = std::getenv("BERTH_SOCKET");
-  globals.socket = socket != nullptr && *socket != '\0' ? socket : kDefaultSocket;
+  globals.socket = socket == nullptr ? "" : socket;
+  const char* directory = std::getenv("BERTH_RUNTIME_DIR");
+  if (directory != nullptr && *directory != '\0') globals.directory = directory;
   app.name("berthctl");
   app.footer(kFooter);
   app.require_subcommand(1);
@@ -53,7 +54,9 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   app.fallthrough();
   app.set_version_flag("--version", fmt::format("berthctl {}", kVersion));
   app.add_option("--socket", globals.socket,
-                 fmt::format("berthd's socket; default: $BERTH_SOCKET, else {}", kDefaultSocket))
+                 "berthd's socket; default: $BERTH_SOCKET, else in $BERTH_RUNTIME_DIR (/run/berth) the one "
+                 "that the user may use: "
+                 "berthd.sock, berthd-ro.sock to read, claim.sock to claim")
       ->option_text("PATH");
   app.add_option("-o,--output", globals.format, "table for people (the default), json for programs")
       ->check(CLI::IsMember({"table", "json"}))
@@ -157,6 +160,7 @@ int Main(int argc, char** argv) {
     return app.got_subcommand("health") ? kHealthUnknown : code;
   }
   session.socket = globals.socket;
+  session.directory = globals.directory;
   session.timeout = *timeout;
   session.timeout_given = globals.timeout_given;
   return End(session, chosen(session));

@@ -1,6 +1,12 @@
 #include "cli/node_client.h"
 
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 #include "base/status.h"
 #include "cli/failure.h"
@@ -21,7 +27,7 @@ std::string_view HintFor(absl::StatusCode code) {
       return "What there is: berthctl plugins, berthctl volumes";
     case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
-      return "Ask as root (sudo), or have the right granted in berthd.toml";
+      return "Ask as root (sudo)";
     case absl::StatusCode::kDeadlineExceeded:
       return "The node goes on with it, and the same command joins it; to wait longer: --timeout 10m";
     case absl::StatusCode::kUnavailable:
@@ -50,6 +56,31 @@ std::string_view HintFor(absl::StatusCode code) {
   return "What led to it: berthctl events, journalctl -u berthd";
 }
 
+std::string OwnName() {
+  const passwd* user = getpwuid(geteuid());
+  return user == nullptr ? std::to_string(geteuid()) : user->pw_name;
+}
+
+// Who may connect to that socket, as its file says, and how to become one of them.
+std::string WhoMayConnect(const std::string& path) {
+  struct stat file{};
+  const bool known = stat(path.c_str(), &file) == 0;
+  if (!known || (file.st_mode & S_IWGRP) == 0) {
+    return fmt::format("Ask as root (sudo): no group may connect to {} (berthd.toml(5), [access])",
+                       Printable(path));
+  }
+  const group* record = getgrgid(file.st_gid);
+  const std::string name = record == nullptr ? std::to_string(file.st_gid) : record->gr_name;
+  return fmt::format(
+      "Root and members of the group {} may connect to {}: sudo usermod -aG {} {}, then log in again", name,
+      Printable(path), name, OwnName());
+}
+
+// The socket for changes next to `path`.
+std::string ChangeSocketOf(const std::string& path) {
+  return path.substr(0, path.rfind('/') + 1) + "berthd.sock";
+}
+
 }  // namespace
 
 NodeClient::NodeClient(std::shared_ptr<Connection> connection, std::chrono::milliseconds timeout)
@@ -57,15 +88,33 @@ NodeClient::NodeClient(std::shared_ptr<Connection> connection, std::chrono::mill
       stub_(::berth::v1::Node::NewStub(connection_->channel())),
       timeout_(timeout) {}
 
-absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket, std::chrono::milliseconds timeout) {
-  absl::StatusOr<Connection> connection = Connection::Open(socket);
-  if (!connection.ok()) {
-    const bool forbidden = absl::IsPermissionDenied(connection.status());
-    return UnreachableError(
-        fmt::format("cannot reach berthd at {}", std::string(connection.status().message())),
-        forbidden ? "Ask as root (sudo)" : kStartIt);
+absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket, const std::string& directory,
+                                               Need need, std::chrono::milliseconds timeout) {
+  const std::string first = socket.empty() ? directory + "/berthd.sock" : socket;
+  absl::StatusOr<Connection> connection = Connection::Open(first);
+  std::string tried = first;
+  if (socket.empty() && ErrnoOf(connection.status()) == EACCES) {
+    tried = directory + (need == Need::kClaim ? "/claim.sock" : "/berthd-ro.sock");
+    absl::StatusOr<Connection> second = Connection::Open(tried);
+    if (need == Need::kClaim && ErrnoOf(second.status()) == ENOENT) {
+      return WithHint(absl::PermissionDeniedError(fmt::format(
+                          "{} does not exist: this node takes no claims of local users", Printable(tried))),
+                      "claim_group under [access] in berthd.toml names a group that may claim");
+    }
+    // A berthd that has no such socket: what the first one said counts.
+    if (ErrnoOf(second.status()) == ENOENT) {
+      tried = first;
+    } else {
+      connection = std::move(second);
+    }
   }
-  return NodeClient(std::make_shared<Connection>(*std::move(connection)), timeout);
+  if (connection.ok()) return NodeClient(std::make_shared<Connection>(*std::move(connection)), timeout);
+  const std::string message =
+      fmt::format("cannot reach berthd at {}", std::string(connection.status().message()));
+  if (ErrnoOf(connection.status()) == EACCES) {
+    return WithHint(absl::PermissionDeniedError(message), WhoMayConnect(tried));
+  }
+  return UnreachableError(message, kStartIt);
 }
 
 absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view doing) const {
@@ -82,7 +131,12 @@ absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view do
   // The node's own messages say what was attempted; those that gRPC makes do not.
   const bool by_grpc = failure.message().empty() || failure.message() == "Deadline Exceeded" ||
                        absl::IsUnimplemented(failure) || absl::IsCancelled(failure);
-  return WithHint(by_grpc ? Annotate(failure, doing) : failure, HintFor(failure.code()));
+  const std::string change_socket = ChangeSocketOf(connection_->path());
+  const bool may_change = connection_->path() == change_socket;
+  const std::string hint = absl::IsPermissionDenied(failure) && !may_change
+                               ? WhoMayConnect(change_socket)
+                               : std::string(HintFor(failure.code()));
+  return WithHint(by_grpc ? Annotate(failure, doing) : failure, hint);
 }
 
 absl::Status NodeClient::WatchEvents(

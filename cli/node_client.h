@@ -18,12 +18,18 @@
 
 namespace berth::cli {
 
+// What a command needs where the socket for changes is closed to its user.
+enum class Need { kRead, kClaim };
+
 class NodeClient {
  public:
   using Stub = ::berth::v1::Node::Stub;
 
-  // UnreachableError where nobody listens at `socket`. `timeout` holds for each call.
+  // Connects to `socket`; where that is empty, to berthd.sock in `directory`, or, if the user may not connect
+  // there, to the socket for `need`. UnreachableError where nobody listens. PERMISSION_DENIED: the hint names
+  // the groups that may connect. `timeout` holds for each call.
   [[nodiscard]] static absl::StatusOr<NodeClient> Connect(const std::string& socket,
+                                                          const std::string& directory, Need need,
                                                           std::chrono::milliseconds timeout);
 
   // Calls `method`. `doing` ("publish vol-1 for job-1") leads the message of a failure that the node did not

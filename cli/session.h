@@ -19,11 +19,15 @@ namespace berth::cli {
 class Session {
  public:
   Output output;
-  std::string socket;
+  std::string socket;  // empty: the one in `directory` that suffices
+  std::string directory = "/run/berth";
+  Need need = Need::kRead;
   std::chrono::milliseconds timeout{};
   bool timeout_given = false;  // on the command line
 
-  [[nodiscard]] absl::StatusOr<NodeClient> Connect() const { return NodeClient::Connect(socket, timeout); }
+  [[nodiscard]] absl::StatusOr<NodeClient> Connect() const {
+    return NodeClient::Connect(socket, directory, need, timeout);
+  }
 
   // Reads the secrets that go with this run's request; none where `path` is empty. Whatever fails later is
   // shown without them.

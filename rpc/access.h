@@ -1,27 +1,42 @@
-// Who may read, change and claim, decided from what the kernel says of a peer.
+// The node's sockets: which there are, what each is for, and who may connect to it.
 //
-// Pure: values and functions, any thread. Names are resolved once, when the policy is made; a group that
-// gets new members later shows that in the credentials of their next connection.
+//   berthd.sock      may do everything   root, and `change_group`
+//   berthd-ro.sock   may read            root, and `read_group`
+//   claim.sock       may claim           root, and `claim_group`; there is none without that key
+//
+// The kernel enforces it: each socket has one owner, one group and one mode. berthd checks no credentials.
+// Plain values; the look-up of names may block, so it is for start-up and for helper threads.
 #pragma once
 
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
+#include <array>
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace berth {
 
-// Who connected, as of its connect(): SO_PEERCRED and SO_PEERGROUPS.
+// What a method takes, and what a socket gives. kClaim: to ask the central scheduler for a volume.
+enum class Right { kRead, kChange, kClaim };
+
+// Whether a socket for `given` serves methods that take `needed`: the one for changes serves all.
+[[nodiscard]] bool Gives(Right given, Right needed);
+
+inline constexpr std::array<Right, 3> kEveryRight = {Right::kChange, Right::kRead, Right::kClaim};
+// "berthd.sock".
+[[nodiscard]] std::string_view SocketName(Right right);
+// "change_group".
+[[nodiscard]] std::string_view GroupKey(Right right);
+
+// Who connected, as of its connect() (SO_PEERCRED).
 struct PeerCredentials {
   pid_t pid = 0;  // 0: in a pid namespace that we do not see
   uid_t uid = static_cast<uid_t>(-1);
   gid_t gid = static_cast<gid_t>(-1);
-  std::vector<gid_t> groups;  // supplementary ones
 
   // "uid 1000, pid 4711".
   [[nodiscard]] std::string Describe() const;
@@ -32,60 +47,37 @@ struct PeerCredentials {
 // Asks the kernel who is at the other end of a connected Unix socket.
 [[nodiscard]] absl::StatusOr<PeerCredentials> ReadPeerCredentials(int fd);
 
-// What a method takes. kClaim: to ask the central scheduler for a volume.
-enum class Right { kRead, kChange, kClaim };
-
-struct Rights {
-  bool read = false;
-  bool change = false;
-  bool claim = false;
-
-  [[nodiscard]] bool Have(Right right) const;
-  bool operator==(const Rights&) const = default;
+// A group as berthd.toml names it, by name or number. Empty: no group.
+struct GroupSetting {
+  std::string group;
+  std::string where;  // "/etc/berth/berthd.toml:3: access.read_group", for messages
 };
 
-// What berthd.toml says in its table [access]. An entry is "user:NAME", "user:UID", "group:NAME",
-// "group:GID" or "*" (everybody). Unset: the default below.
+// berthd.toml's table [access]. Unset: the default, which is the group "berth" for reading where there is
+// such a group, and no group for the others.
 struct AccessConfig {
-  std::optional<std::vector<std::string>> readers;
-  std::optional<std::vector<std::string>> changers;
-  std::optional<std::vector<std::string>> claimers;
+  std::optional<GroupSetting> change;
+  std::optional<GroupSetting> read;
+  std::optional<GroupSetting> claim;
 };
 
-// Looks names up. The real ones are getpwnam and getgrnam (SystemNames).
-struct NameLookup {
-  std::function<absl::StatusOr<uid_t>(const std::string&)> user;   // NOT_FOUND: no such user
-  std::function<absl::StatusOr<gid_t>(const std::string&)> group;  // NOT_FOUND: no such group
+// One socket that there is to be.
+struct SocketAccess {
+  Right right = Right::kRead;
+  std::optional<gid_t> group;  // unset: only its owner connects, and root
+
+  [[nodiscard]] mode_t mode() const { return group ? 0660 : 0600; }
+  bool operator==(const SocketAccess&) const = default;
 };
-// These may ask a directory service and block: for start-up only.
-[[nodiscard]] NameLookup SystemNames();
 
-// root and berthd's own user always may change: they could take the right anyway. Whoever may change may
-// read and claim. By default nobody else changes or claims, and the members of the group "berth", where there
-// is one, read.
-class AccessPolicy {
- public:
-  // INVALID_ARGUMENT names every wrong entry, with its list, at once: "changers: user:jon: no such user".
-  [[nodiscard]] static absl::StatusOr<AccessPolicy> Make(const AccessConfig& config, uid_t own_uid,
-                                                         const NameLookup& names);
+// NOT_FOUND: there is no such group. The real one is getgrnam (SystemGroup), which may ask a directory
+// service and block.
+using GroupLookup = std::function<absl::StatusOr<gid_t>(const std::string&)>;
+[[nodiscard]] absl::StatusOr<gid_t> SystemGroup(const std::string& name);
 
-  [[nodiscard]] Rights RightsOf(const PeerCredentials& peer) const;
-
- private:
-  struct Circle {
-    bool everybody = false;
-    std::set<uid_t> users;
-    std::set<gid_t> groups;
-
-    [[nodiscard]] bool Contains(const PeerCredentials& peer) const;
-  };
-
-  static Circle ReadList(std::string_view list, const std::vector<std::string>& entries,
-                         const NameLookup& names, std::vector<std::string>& mistakes);
-
-  Circle readers_;
-  Circle changers_;
-  Circle claimers_;
-};
+// The sockets of a berthd that runs as `own_uid`. One that does not run as root has no groups: its sockets
+// are for its own user. INVALID_ARGUMENT names every group that does not exist, with file, line and key.
+[[nodiscard]] absl::StatusOr<std::vector<SocketAccess>> PlanSockets(const AccessConfig& config, uid_t own_uid,
+                                                                    const GroupLookup& find_group);
 
 }  // namespace berth

@@ -11,134 +11,86 @@ namespace berth {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr uid_t kOwnUid = 900;
-constexpr gid_t kBerthGid = 901;
+absl::StatusOr<gid_t> Find(const std::string& name) {
+  if (name == "berth") return 100;
+  if (name == "storage") return 200;
+  return absl::NotFoundError("there is no group \"" + name + "\"");
+}
+absl::StatusOr<gid_t> FindNone(const std::string& /*name*/) { return absl::NotFoundError("none"); }
 
-// A machine with the users anna (1000) and root, and the groups storage (2000) and perhaps berth.
-NameLookup FakeNames(bool with_berth_group = true) {
-  return {
-      .user = [](const std::string& name) -> absl::StatusOr<uid_t> {
-        if (name == "anna") return 1000;
-        if (name == "root") return 0;
-        return absl::NotFoundError("no such user");
-      },
-      .group = [with_berth_group](const std::string& name) -> absl::StatusOr<gid_t> {
-        if (name == "storage") return 2000;
-        if (name == "berth" && with_berth_group) return kBerthGid;
-        return absl::NotFoundError("no such group");
-      },
+GroupSetting Group(const std::string& name) { return {.group = name, .where = "berthd.toml:7: access.x"}; }
+
+TEST(PlanSocketsTest, ByDefaultTheGroupBerthReadsAndNobodyClaims) {
+  EXPECT_THAT(*PlanSockets({}, 0, Find), ElementsAre(SocketAccess{.right = Right::kChange, .group = {}},
+                                                     SocketAccess{.right = Right::kRead, .group = 100}));
+  EXPECT_THAT(*PlanSockets({}, 0, FindNone), ElementsAre(SocketAccess{.right = Right::kChange, .group = {}},
+                                                         SocketAccess{.right = Right::kRead, .group = {}}));
+}
+
+TEST(PlanSocketsTest, EachSocketHasItsGroupByNameOrNumber) {
+  const auto sockets =
+      PlanSockets({.change = Group("storage"), .read = Group("7"), .claim = Group("berth")}, 0, Find);
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  EXPECT_THAT(*sockets, ElementsAre(SocketAccess{.right = Right::kChange, .group = 200},
+                                    SocketAccess{.right = Right::kRead, .group = 7},
+                                    SocketAccess{.right = Right::kClaim, .group = 100}));
+  for (const SocketAccess& socket : *sockets) EXPECT_EQ(socket.mode(), 0660U);
+}
+
+TEST(PlanSocketsTest, AnEmptyNameMeansNoGroup) {
+  EXPECT_THAT(*PlanSockets({.change = Group(""), .read = Group(""), .claim = Group("")}, 0, Find),
+              ElementsAre(SocketAccess{.right = Right::kChange, .group = {}},
+                          SocketAccess{.right = Right::kRead, .group = {}}));
+  EXPECT_EQ(SocketAccess{}.mode(), 0600U);
+}
+
+TEST(PlanSocketsTest, WithoutRootEverySocketIsItsOwnersAlone) {
+  const auto sockets =
+      PlanSockets({.change = Group("storage"), .read = {}, .claim = Group("berth")}, 1000, Find);
+  ASSERT_TRUE(sockets.ok()) << sockets.status();
+  for (const SocketAccess& socket : *sockets) EXPECT_EQ(socket.mode(), 0600U);
+}
+
+TEST(PlanSocketsTest, EveryGroupThatDoesNotExistIsNamedWithItsKey) {
+  const auto sockets =
+      PlanSockets({.change = Group("storag"), .read = {}, .claim = Group("4294967295")}, 0, Find);
+  EXPECT_EQ(sockets.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(sockets.status().message()),
+              AllOf(HasSubstr("berthd.toml:7: access.x: there is no group \"storag\"\n"),
+                    HasSubstr("there is no group \"4294967295\"")));
+}
+
+TEST(PlanSocketsTest, ADirectoryServiceThatFailsIsAnError) {
+  const auto fails = [](const std::string&) -> absl::StatusOr<gid_t> {
+    return absl::UnavailableError("down");
   };
+  EXPECT_FALSE(PlanSockets({}, 0, fails).ok());
 }
 
-PeerCredentials Peer(uid_t uid, gid_t gid, std::vector<gid_t> groups = {}) {
-  return {.pid = 1, .uid = uid, .gid = gid, .groups = std::move(groups)};
+TEST(SystemGroupTest, FindsGroupsOfThisMachine) {
+  EXPECT_EQ(*SystemGroup("root"), 0U);
+  EXPECT_EQ(SystemGroup("no-such-group-here").status().code(), absl::StatusCode::kNotFound);
 }
 
-AccessPolicy MakePolicy(const AccessConfig& config, bool with_berth_group = true) {
-  auto policy = AccessPolicy::Make(config, kOwnUid, FakeNames(with_berth_group));
-  EXPECT_TRUE(policy.ok()) << policy.status();
-  return *policy;
+TEST(RightTest, TheSocketForChangesServesAll) {
+  for (const Right right : kEveryRight) {
+    EXPECT_TRUE(Gives(Right::kChange, right));
+    EXPECT_EQ(Gives(Right::kRead, right), right == Right::kRead);
+    EXPECT_EQ(Gives(Right::kClaim, right), right == Right::kClaim);
+  }
 }
 
-constexpr Rights kNone{};
-constexpr Rights kReads{.read = true, .change = false, .claim = false};
-constexpr Rights kBoth{.read = true, .change = true, .claim = true};
-
-TEST(AccessPolicyTest, ByDefaultRootAndBerthdChangeAndTheGroupReads) {
-  const AccessPolicy policy = MakePolicy({});
-  EXPECT_EQ(policy.RightsOf(Peer(0, 0)), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(kOwnUid, 5)), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(1000, kBerthGid)), kReads);
-  EXPECT_EQ(policy.RightsOf(Peer(1000, 1000, {7, kBerthGid})), kReads);
-  EXPECT_EQ(policy.RightsOf(Peer(1000, 1000, {7})), kNone);
-  EXPECT_EQ(policy.RightsOf(Peer(1000, 0)), kNone) << "root's group is not root";
-}
-
-TEST(AccessPolicyTest, ClaimersClaimAndWhoeverChangesMayClaim) {
-  const AccessPolicy policy = MakePolicy({.changers = {{"user:anna"}}, .claimers = {{"group:storage"}}});
-  EXPECT_EQ(policy.RightsOf(Peer(1000, 1)), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(1001, 2000)), (Rights{.read = false, .change = false, .claim = true}));
-  EXPECT_EQ(policy.RightsOf(Peer(1001, kBerthGid, {2000})),
-            (Rights{.read = true, .change = false, .claim = true}));
-  EXPECT_EQ(policy.RightsOf(Peer(1001, 1)), kNone);
-}
-
-TEST(AccessPolicyTest, WithoutTheGroupOnlyRootAndBerthdMayAnything) {
-  const AccessPolicy policy = MakePolicy({}, false);
-  EXPECT_EQ(policy.RightsOf(Peer(1000, kBerthGid)), kNone);
-  EXPECT_EQ(policy.RightsOf(Peer(0, 0)), kBoth);
-}
-
-TEST(AccessPolicyTest, AConfiguredListOfReadersReplacesTheDefault) {
-  const AccessPolicy policy = MakePolicy({.readers = {{"user:anna"}}, .changers = {}});
-  EXPECT_EQ(policy.RightsOf(Peer(1000, 1)), kReads);
-  EXPECT_EQ(policy.RightsOf(Peer(1001, kBerthGid)), kNone);
-}
-
-TEST(AccessPolicyTest, ChangersAlsoRead) {
-  const AccessPolicy policy =
-      MakePolicy({.readers = std::vector<std::string>{}, .changers = {{"group:storage", "user:3000"}}});
-  EXPECT_EQ(policy.RightsOf(Peer(1, 1, {2000})), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(3000, 1)), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(3001, 1)), kNone);
-}
-
-TEST(AccessPolicyTest, NoListTakesTheRightFromRoot) {
-  const AccessPolicy policy = MakePolicy({.readers = {{"user:5"}}, .changers = {{"user:5"}}});
-  EXPECT_EQ(policy.RightsOf(Peer(0, 0)), kBoth);
-  EXPECT_EQ(policy.RightsOf(Peer(kOwnUid, 1)), kBoth);
-}
-
-TEST(AccessPolicyTest, AStarIsEverybody) {
-  EXPECT_EQ(MakePolicy({.readers = {{"*"}}, .changers = {}}).RightsOf(Peer(77, 77)), kReads);
-  EXPECT_EQ(MakePolicy({.readers = {}, .changers = {{"*"}}}).RightsOf(Peer(77, 77)), kBoth);
-}
-
-TEST(AccessPolicyTest, NamesEveryMistakeAtOnce) {
-  const auto policy = AccessPolicy::Make(
-      {.readers = {{"anna", "group:"}}, .changers = {{"user:jon", "user:4294967295", "user:anna"}}}, kOwnUid,
-      FakeNames());
-  ASSERT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(policy.status().message()),
-              AllOf(HasSubstr("changers: user:jon: no such user"),
-                    HasSubstr("changers: user:4294967295: no such user"),
-                    HasSubstr("readers: anna: neither user:NAME"),
-                    HasSubstr("readers: group:: the name is missing"), testing::Not(HasSubstr("user:anna"))));
-}
-
-TEST(AccessPolicyTest, SystemNamesKnowRoot) {
-  const NameLookup names = SystemNames();
-  EXPECT_EQ(names.user("root").value_or(99), 0U);
-  EXPECT_EQ(names.group("root").value_or(99), 0U);
-  EXPECT_TRUE(absl::IsNotFound(names.user("no-such-user-anywhere").status()));
-  EXPECT_TRUE(absl::IsNotFound(names.group("no-such-group-anywhere").status()));
-}
-
-TEST(PeerCredentialsTest, AreThoseOfTheProcessAtTheOtherEnd) {
-  int pair[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-  const UniqueFd one(pair[0]);
-  const UniqueFd two(pair[1]);
+TEST(PeerCredentialsTest, AreTheKernels) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd one(ends[0]);
+  const UniqueFd other(ends[1]);
   const auto peer = ReadPeerCredentials(one.get());
   ASSERT_TRUE(peer.ok()) << peer.status();
-  EXPECT_EQ(peer->pid, getpid());
-  EXPECT_EQ(peer->uid, geteuid());
-  EXPECT_EQ(peer->gid, getegid());
-  std::vector<gid_t> groups(128);
-  const int count = getgroups(static_cast<int>(groups.size()), groups.data());
-  ASSERT_GE(count, 0);
-  groups.resize(static_cast<size_t>(count));
-  EXPECT_EQ(peer->groups, groups);
-}
-
-TEST(PeerCredentialsTest, OfSomethingElseIsAnError) {
-  int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  const UniqueFd reading(ends[0]);
-  const UniqueFd writing(ends[1]);
-  EXPECT_FALSE(ReadPeerCredentials(reading.get()).ok());
+  EXPECT_EQ(*peer, (PeerCredentials{.pid = getpid(), .uid = getuid(), .gid = getgid()}));
 }
 
 }  // namespace

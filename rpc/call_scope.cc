@@ -1,6 +1,6 @@
 #include "rpc/call_scope.h"
 
-#include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -11,10 +11,10 @@ constexpr Duration kToAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-CallScope::CallScope(asio::any_io_executor executor, std::string name, size_t limit, Duration longest)
+CallScope::CallScope(asio::any_io_executor executor, std::string name, UserLimits limits, Duration longest)
     : executor_(executor),
       name_(std::move(name)),
-      limit_(limit),
+      counter_(name_, limits, getuid()),
       longest_(longest),
       changed_(executor),
       tasks_(std::move(executor), name_) {}
@@ -31,12 +31,7 @@ TimePoint CallScope::DeadlineOf(gpr_timespec deadline) const {
 }
 
 absl::Status CallScope::Admit() const {
-  if (stopping_) return absl::UnavailableError("berthd is stopping");
-  if (tasks_.size() >= limit_) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} {} run already, which is the most at once: try again", tasks_.size(), name_));
-  }
-  return absl::OkStatus();
+  return stopping_ ? absl::UnavailableError("berthd is stopping") : absl::OkStatus();
 }
 
 void CallScope::Spawn(std::string_view method, Awaitable<void> task) {

@@ -1,5 +1,5 @@
-// The calls of one gRPC service while they run, as coroutines on the loop: how many there may be, and how
-// they end when berthd does.
+// The calls of one gRPC service while they run, as coroutines on the loop: how many users may have at once,
+// and how they end when berthd does.
 //
 // A CallScope belongs to a service. Reactors (reactor.h) are made on gRPC's threads and do nothing there but
 // post; they enter the scope on the loop thread.
@@ -17,13 +17,14 @@
 #include "base/task_scope.h"
 #include "mounter/mounter.h"
 #include "rpc/access.h"
+#include "rpc/user_limits.h"
 
 namespace berth {
 
-// What a handler is told of its call besides the request.
+// What a handler gets besides the request.
 struct CallInfo {
   std::string_view method;  // "PublishVolume"; lives for ever
-  Rights rights;
+  bool may_change = false;  // its caller: so he sees what may be secret, such as mount flags
   // A little before the caller's deadline, so that it still hears what came of it; at most the scope's
   // longest wait from now.
   TimePoint deadline;
@@ -35,8 +36,8 @@ struct CallInfo {
 
 class CallScope {
  public:
-  // `limit`: calls at once. `longest`: how long one may take at most, whatever its caller's deadline says.
-  CallScope(asio::any_io_executor executor, std::string name, size_t limit, Duration longest);
+  // `longest`: how long one may take at most, whatever its caller's deadline says.
+  CallScope(asio::any_io_executor executor, std::string name, UserLimits limits, Duration longest);
 
   [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
 
@@ -44,8 +45,10 @@ class CallScope {
   // answer: a fortieth, 3 seconds at most.
   [[nodiscard]] TimePoint DeadlineOf(gpr_timespec deadline) const;
 
-  // Loop thread. OK, or why a call cannot be begun: UNAVAILABLE (stopping), RESOURCE_EXHAUSTED (the limit).
+  // Loop thread. OK, or UNAVAILABLE: it stops.
   [[nodiscard]] absl::Status Admit() const;
+  // Counts a call of that user while the result lives. RESOURCE_EXHAUSTED: a limit.
+  [[nodiscard]] absl::StatusOr<UserCounter::Use> Count(uid_t uid) { return counter_.Take(uid); }
   void Spawn(std::string_view method, Awaitable<void> task);
 
   // Admits nothing any more: whoever calls from now on hears that berthd is stopping.
@@ -64,7 +67,7 @@ class CallScope {
  private:
   asio::any_io_executor executor_;
   std::string name_;
-  size_t limit_;
+  UserCounter counter_;
   Duration longest_;
   bool stopping_ = false;
   std::atomic<size_t> reactors_{0};

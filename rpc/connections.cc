@@ -1,9 +1,9 @@
 #include "rpc/connections.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <boost/asio/use_awaitable.hpp>
@@ -16,47 +16,28 @@
 namespace berth {
 
 absl::StatusOr<std::unique_ptr<Connections>> Connections::Make(const asio::any_io_executor& executor,
-                                                               ConnectionLimits limits) {
+                                                               UserLimits limits) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
   return std::unique_ptr<Connections>(new Connections(executor, limits, std::move(epoll)));
 }
 
-Connections::Connections(const asio::any_io_executor& executor, ConnectionLimits limits, UniqueFd epoll)
-    : limits_(limits), epoll_(executor, epoll.Release()), pipes_(executor, "peers") {}
+Connections::Connections(const asio::any_io_executor& executor, UserLimits limits, UniqueFd epoll)
+    : epoll_(executor, epoll.Release()), counter_("connections", limits, getuid()) {}
 
-absl::Status Connections::Admit(const PeerCredentials& peer, Rights rights) const {
-  const size_t total =
-      rights.change ? limits_.total : limits_.total - std::min(limits_.reserved, limits_.total);
-  if (open_.size() >= total) {
-    return absl::ResourceExhaustedError(fmt::format("{} connections are open", open_.size()));
-  }
-  const auto user = per_user_.find(peer.uid);
-  if (user != per_user_.end() && user->second >= limits_.per_user) {
-    return absl::ResourceExhaustedError(
-        fmt::format("uid {} has {} connections open", peer.uid, user->second));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Connections::Add(int fd, PeerCredentials peer, std::unique_ptr<PeerPipe> pipe) {
+absl::Status Connections::Add(int fd, const PeerCredentials& peer) {
+  BERTH_ASSIGN_OR_RETURN(UserCounter::Use use, counter_.Take(peer.uid));
   UniqueFd duplicate(fcntl(fd, F_DUPFD_CLOEXEC, 3));
   if (!duplicate.valid()) return ErrnoStatus(errno, "duplicate a connection");
   const uint64_t id = next_id_++;
-  epoll_event event{};  // No events asked for: hang-ups and errors are always told.
+  epoll_event event{};  // No events asked for: hang-ups and errors are always reported.
   event.data.u64 = id;
   if (epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, duplicate.get(), &event) != 0) {
     return ErrnoStatus(errno, "watch a connection");
   }
   by_grpc_fd_[fd] = id;
-  ++per_user_[peer.uid];
-  const bool piped = pipe != nullptr;
-  open_[id] = {.duplicate = std::move(duplicate),
-               .grpc_fd = fd,
-               .peer = std::move(peer),
-               .refused = false,
-               .pipe = std::move(pipe)};
-  if (piped) pipes_.Spawn("pipe", Carry(id));
+  open_.emplace(
+      id, Connection{.duplicate = std::move(duplicate), .grpc_fd = fd, .peer = peer, .use = std::move(use)});
   return absl::OkStatus();
 }
 
@@ -72,36 +53,14 @@ Awaitable<void> Connections::Watch() {
 void Connections::OnHangUp(uint64_t id) {
   const auto it = open_.find(id);
   if (it == open_.end()) return;
-  StopWatching(id, it->second);
-  if (it->second.pipe) {
-    it->second.pipe->LetGo();
-  } else {
-    Forget(id);
-  }
-}
-
-void Connections::StopWatching(uint64_t id, const Connection& connection) {
-  // Closing is not enough: gRPC's descriptor may keep the socket, and with it its place in the epoll.
-  epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, connection.duplicate.get(), nullptr);
-  const auto named = by_grpc_fd_.find(connection.grpc_fd);
+  // Closing is not enough: gRPC's descriptor may keep the socket, and with it its entry in the epoll.
+  epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, it->second.duplicate.get(), nullptr);
+  const auto named = by_grpc_fd_.find(it->second.grpc_fd);
   if (named != by_grpc_fd_.end() && named->second == id) by_grpc_fd_.erase(named);
-}
-
-void Connections::Forget(uint64_t id) {
-  const auto it = open_.find(id);
-  StopWatching(id, it->second);
-  const auto user = per_user_.find(it->second.peer.uid);
-  if (--user->second == 0) per_user_.erase(user);
   open_.erase(it);
 }
 
-Awaitable<void> Connections::Carry(uint64_t id) {
-  const absl::Status why = co_await open_.at(id).pipe->Run();
-  if (!why.ok()) cut_told_(open_.at(id).peer, why);
-  Forget(id);
-}
-
-std::optional<uint64_t> Connections::Find(const std::string& grpc_peer) const {
+std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer) const {
   constexpr std::string_view kPrefix = "fd:";
   int fd = -1;
   if (grpc_peer.starts_with(kPrefix)) {
@@ -109,29 +68,18 @@ std::optional<uint64_t> Connections::Find(const std::string& grpc_peer) const {
   }
   const auto named = by_grpc_fd_.find(fd);
   if (named == by_grpc_fd_.end()) return std::nullopt;
-  return named->second;
-}
-
-std::optional<PeerCredentials> Connections::PeerOf(const std::string& grpc_peer) const {
-  const auto id = Find(grpc_peer);
-  if (!id) return std::nullopt;
-  return open_.at(*id).peer;
-}
-
-bool Connections::FirstRefusal(const std::string& grpc_peer) {
-  const auto id = Find(grpc_peer);
-  return !id || !std::exchange(open_.at(*id).refused, true);
+  return open_.at(named->second).peer;
 }
 
 void Connections::ShutdownAll() {
   for (const auto& [id, connection] : open_) shutdown(connection.duplicate.get(), SHUT_RDWR);
 }
 
-Awaitable<void> Connections::PipesEnded() {
+void Connections::ShutdownOthers() {
   for (const auto& [id, connection] : open_) {
-    if (connection.pipe) connection.pipe->LetGo();
+    if (counter_.IsRoot(connection.peer.uid)) continue;
+    shutdown(connection.duplicate.get(), SHUT_RDWR);
   }
-  co_await pipes_.WaitEmpty();
 }
 
 }  // namespace berth

@@ -1,29 +1,31 @@
-// The Unix socket that berthd listens on: made without a race against another berthd, or handed over by
-// systemd.
+// A Unix socket that berthd listens on, with one owner, one group and one mode.
 //
-// Any thread, at start-up and shutdown; calls do not block.
+// Whoever calls this has the lock of the socket's directory (base/lock_file.h), so a socket file that is
+// there was left by a berthd that has ended. Any thread, at start-up, reload and shutdown; calls do not
+// block.
 #pragma once
 
 #include <absl/status/statusor.h>
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 
 #include "base/unique_fd.h"
 
 namespace berth {
 
+// Removes the socket file that a berthd which has ended left at `path`. FAILED_PRECONDITION: something that
+// is not a socket is there.
+[[nodiscard]] absl::Status RemoveStaleSocket(const std::string& path);
+
 class ListenSocket {
  public:
-  // Binds and listens at `path`, with `mode` exactly, whatever the umask. A socket file that nobody listens
-  // on any more is replaced. FAILED_PRECONDITION: another process serves there (the message names it), or
-  // something that is not a socket is there. UNAVAILABLE: another process is making its socket there just
-  // now. INVALID_ARGUMENT: the path is too long for a socket, or not absolute.
-  [[nodiscard]] static absl::StatusOr<ListenSocket> Bind(const std::string& path, mode_t mode);
-
-  // Takes over a socket that listens already (sd_listen_fds). Its file stays its maker's.
-  // INVALID_ARGUMENT where it is not a listening Unix stream socket.
-  [[nodiscard]] static absl::StatusOr<ListenSocket> Adopt(UniqueFd fd);
+  // Listens at `path`, in place of a socket that was left there; with `group` (unset: berthd's own) and
+  // `mode` exactly, whatever the umask. FAILED_PRECONDITION: something that is not a socket is there.
+  // INVALID_ARGUMENT: the path is too long for a socket, or not absolute.
+  [[nodiscard]] static absl::StatusOr<ListenSocket> Bind(const std::string& path, std::optional<gid_t> group,
+                                                         mode_t mode);
 
   ListenSocket(ListenSocket&&) = default;
   ListenSocket& operator=(ListenSocket&&) = default;
@@ -31,18 +33,20 @@ class ListenSocket {
 
   // Non-blocking, close-on-exec.
   [[nodiscard]] int fd() const { return fd_.get(); }
-  // Empty for one that was handed over without a name.
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // Closes the socket, after unlinking its file if it is ours and still the one that we made.
+  // Changes who may connect from now on. In between only the owner may.
+  [[nodiscard]] absl::Status SetAccess(std::optional<gid_t> group, mode_t mode);
+
+  // Closes the socket, after unlinking its file if it is still the one that was made here.
   void Remove();
 
  private:
   ListenSocket() = default;
+  [[nodiscard]] bool IsOurs() const;
 
   UniqueFd fd_;
   std::string path_;
-  bool ours_ = false;
   dev_t device_ = 0;
   ino_t inode_ = 0;
 };

@@ -37,9 +37,9 @@ absl::StatusOr<uint64_t> StartOf(int64_t pid) {
 //
 // The scheduler may grant the claim much later. So what is checked here is one process: its start time goes
 // with its number from now on.
-absl::Status PinLife(v1::ConsumerLife* life, const PeerCredentials& peer, Rights rights) {
+absl::Status PinLife(v1::ConsumerLife* life, const PeerCredentials& peer, bool may_change) {
   if (life->kind_case() != v1::ConsumerLife::kPid) {
-    if (rights.change || life->kind_case() == v1::ConsumerLife::KIND_NOT_SET) return absl::OkStatus();
+    if (may_change || life->kind_case() == v1::ConsumerLife::KIND_NOT_SET) return absl::OkStatus();
     return absl::PermissionDeniedError(
         "life: to name a cgroup or a unit takes the right to change; without it, name a process of your own");
   }
@@ -49,7 +49,7 @@ absl::Status PinLife(v1::ConsumerLife* life, const PeerCredentials& peer, Rights
         fmt::format("life.pid: process {} is another one by now", life->pid()));
   }
   life->set_start_time(started);
-  if (rights.change) return absl::OkStatus();
+  if (may_change) return absl::OkStatus();
   BERTH_ASSIGN_OR_RETURN(const uid_t owner, OwnerOf(life->pid()));
   BERTH_ASSIGN_OR_RETURN(const uint64_t still, StartOf(life->pid()));
   if (owner == peer.uid && still == started) return absl::OkStatus();
@@ -84,7 +84,7 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
 NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(v1::ClaimAsk ask, CheckClaim(request));
   if (!call.peer) co_return absl::CancelledError("the caller has gone");
-  if (ask.has_life()) BERTH_CO_RETURN_IF_ERROR(PinLife(ask.mutable_life(), *call.peer, call.rights));
+  if (ask.has_life()) BERTH_CO_RETURN_IF_ERROR(PinLife(ask.mutable_life(), *call.peer, call.may_change));
   ask.set_uid(call.peer->uid);
   ask.set_gid(call.peer->gid);
   BERTH_CO_ASSIGN_OR_RETURN(const v1::ClaimAnswer granted,
@@ -100,7 +100,7 @@ NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeReq
                     Shown(consumer)));
   }
   v1::ClaimVolumeResponse answer;
-  *answer.mutable_mount() = ToProto(*mount, call.rights.change);
+  *answer.mutable_mount() = ToProto(*mount, call.may_change);
   co_return answer;
 }
 

@@ -233,7 +233,7 @@ TEST_F(NodeApiClusterTest, ANodeWithoutASchedulerSaysSo) {
                         .events = events_};
   NodeApi api({}, parts);
   const CallInfo call{.method = "Test",
-                      .rights = {.read = true, .change = true, .claim = true},
+                      .may_change = true,
                       .deadline = Clock::now() + std::chrono::seconds(20),
                       .peer = peer_};
   const auto answer = RunOn(loop_, api.ClaimVolume(AClaim(), call));

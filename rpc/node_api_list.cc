@@ -117,8 +117,8 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   for (const auto& [name, volume] : volumes) {
     const auto files = declared.find(name);
     v1::Volume shown = volume != nullptr
-                           ? ToProto(*volume, call.rights.change)
-                           : DeclaredVolume(name.first, name.second, files->second, call.rights.change);
+                           ? ToProto(*volume, call.may_change)
+                           : DeclaredVolume(name.first, name.second, files->second, call.may_change);
     if (volume != nullptr && files != declared.end()) AddDeclared(files->second, &shown);
     bytes += shown.ByteSizeLong();
     const auto count = static_cast<size_t>(answer.volumes_size());
@@ -158,12 +158,12 @@ NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, Cal
   const auto files = declared.find({plugin_id, request.volume_id()});
   const auto held = mounter_.Find(plugin_id, request.volume_id());
   if (held) {
-    v1::Volume volume = ToProto(*held, call.rights.change);
+    v1::Volume volume = ToProto(*held, call.may_change);
     if (files != declared.end()) AddDeclared(files->second, &volume);
     co_return volume;
   }
   if (files != declared.end()) {
-    co_return DeclaredVolume(plugin_id, request.volume_id(), files->second, call.rights.change);
+    co_return DeclaredVolume(plugin_id, request.volume_id(), files->second, call.may_change);
   }
   if (!resolved.ok()) co_return resolved.status();
   co_return NotHeld(plugin_id, request.volume_id());
@@ -175,7 +175,7 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
   v1::ListConsumerMountsResponse answer;
   const std::vector<DeclaredView> files = declared_.List();
   for (const ConsumerMount& mount : mounter_.MountsOf(request.consumer())) {
-    v1::ConsumerMount& shown = *answer.add_mounts() = ToProto(mount, call.rights.change);
+    v1::ConsumerMount& shown = *answer.add_mounts() = ToProto(mount, call.may_change);
     const auto its = std::ranges::find_if(files, [&mount](const DeclaredView& file) {
       return file.request.volume_id() == mount.volume_id && file.request.consumer() == mount.consumer &&
              file.request.name() == mount.name;
@@ -202,11 +202,10 @@ NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVol
   const bool is_declared = files != declared.end();
   v1::ExplainVolumeResponse answer;
   if (explained.ok()) {
-    answer = ToProto(*explained, call.rights.change);
+    answer = ToProto(*explained, call.may_change);
     if (is_declared) AddDeclared(files->second, answer.mutable_volume());
   } else if (absl::IsNotFound(explained.status()) && is_declared) {
-    *answer.mutable_volume() =
-        DeclaredVolume(plugin_id, request.volume_id(), files->second, call.rights.change);
+    *answer.mutable_volume() = DeclaredVolume(plugin_id, request.volume_id(), files->second, call.may_change);
   } else {
     co_return resolved.ok() ? explained.status() : resolved.status();
   }

@@ -108,9 +108,8 @@ TEST_F(NodeApiStatsTest, AVolumeThatHangsCostsTheOthersNothing) {
   for (int i = 0; i < 40; ++i) mounter_.Add("p", fmt::format("v{:02}", i), "web");
   mounter_.stats_hang = {"v00", "v07"};
   TellUsage(csi::VolumeUsage::BYTES, 1, 0);
-  const CallInfo call{.method = "Test",
-                      .rights = {.read = true, .change = false},
-                      .deadline = Clock::now() + std::chrono::seconds(3)};
+  const CallInfo call{
+      .method = "Test", .may_change = false, .deadline = Clock::now() + std::chrono::seconds(3)};
   const auto stats = RunOn(loop_, api_.GetConsumerStats(Of("web"), call));
   ASSERT_TRUE(stats.ok()) << stats.status();
   ASSERT_EQ(stats->volumes_size(), 40);

@@ -52,10 +52,10 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   v1::PublishVolumeResponse answer;
   answer.set_target_path(*target);
   if (const auto volume = mounter_.Find(plugin_id, volume_id)) {
-    *answer.mutable_volume() = ToProto(*volume, call.rights.change);
+    *answer.mutable_volume() = ToProto(*volume, call.may_change);
   }
   if (const auto mount = mounter_.MountOf(plugin_id, volume_id, request.consumer(), request.name())) {
-    *answer.mutable_mount() = ToProto(*mount, call.rights.change);
+    *answer.mutable_mount() = ToProto(*mount, call.may_change);
   }
   co_return answer;
 }
@@ -147,7 +147,7 @@ NodeApi::Answer<v1::ConfirmResult> NodeApi::ConfirmHere(v1::ConfirmOperation req
 
 NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request, CallInfo call) {
   // The service has seen to it already; a repair must not hang on that alone.
-  if (request.repair() && !call.rights.change) {
+  if (request.repair() && !call.may_change) {
     co_return absl::PermissionDeniedError("to repair takes the right to change");
   }
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,

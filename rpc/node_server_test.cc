@@ -94,7 +94,7 @@ TEST_F(NodeServerTest, TheCallersDeadlineIsTheHandlersWithinABound) {
 }
 
 TEST_F(NodeServerTest, CallsBeyondTheLimitAreRefused) {
-  Start({.calls = {.calls = 1}});
+  Start({.calls = {.calls = {.total = 1, .per_user = 1}}});
   const auto root = node_.Root();
   Call call;
   auto hanging = HangingPublish(*root, &call.context);
@@ -116,8 +116,8 @@ TEST_F(NodeServerTest, ARequestBeyondTheLimitIsRefused) {
 }
 
 TEST_F(NodeServerTest, OneUsersConnectionsAreLimited) {
-  Start({.connections = {.per_user = 2}});
-  const auto connect = [this] { return ConnectAs(node_.path(), kNobody, ServedNode::kReaders); };
+  Start({.connections = {.total = 10, .per_user = 2}});
+  const auto connect = [this] { return ConnectAs(node_.path(Right::kRead), kNobody, ServedNode::kReaders); };
   const UniqueFd first = connect();
   const UniqueFd second = connect();
   ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 2; }));
@@ -127,18 +127,18 @@ TEST_F(NodeServerTest, OneUsersConnectionsAreLimited) {
 }
 
 TEST_F(NodeServerTest, AnOperatorGetsInHoweverManyOthersConnect) {
-  Start({.connections = {.total = 4, .per_user = 100, .reserved = 1}});
+  Start({.connections = {.total = 3, .per_user = 100}});
   std::vector<UniqueFd> crowd;
   crowd.reserve(3);
-  for (int i = 0; i < 3; ++i) crowd.push_back(ConnectAs(node_.path(), kNobody, kNobody));
+  for (int i = 0; i < 3; ++i) crowd.push_back(ConnectAs(node_.path(), kNobody, ServedNode::kChangers));
   ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 3; }));
-  const UniqueFd refused = ConnectAs(node_.path(), kNobody, kNobody);
+  const UniqueFd refused = ConnectAs(node_.path(), kNobody, ServedNode::kChangers);
   EXPECT_TRUE(IsClosedWithin(refused.get(), 20'000));
   EXPECT_TRUE(GetStatus(*node_.Root()).ok());
 }
 
 TEST_F(NodeServerTest, ConnectionsThatEndAreNoLongerCounted) {
-  Start({.connections = {.per_user = 3}});
+  Start({.connections = {.total = 3, .per_user = 3}});
   for (int i = 0; i < 20; ++i) {
     {
       const auto root = node_.Root();
@@ -155,7 +155,7 @@ TEST_F(NodeServerTest, GarbageHarmsNobodyElse) {
   std::mt19937 random(20240607);  // NOLINT: the same garbage each time
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   for (int i = 0; i < 60; ++i) {
-    const UniqueFd fd = ConnectAs(node_.path(), kNobody, i % 2 == 0 ? ServedNode::kReaders : kNobody);
+    const UniqueFd fd = ConnectAs(node_.path(Right::kRead), kNobody, ServedNode::kReaders);
     ASSERT_TRUE(fd.valid());
     std::string bytes = i % 3 == 0 ? "" : preface;
     for (int byte = 0; byte < 1 + i * 40; ++byte) bytes += static_cast<char>(random());
@@ -207,7 +207,7 @@ TEST_F(NodeServerTest, AWatchWithoutFollowEnds) {
 }
 
 TEST_F(NodeServerTest, AWatchThatIsCancelledMakesRoomForTheNext) {
-  Start({.calls = {.watches = 1}});
+  Start({.calls = {.watches = {.total = 1, .per_user = 1}}});
   Append(1);
   const auto reader = node_.Reader();
   v1::WatchEventsRequest request;
@@ -321,47 +321,55 @@ TEST_F(NodeServerTest, ShutdownEndsWatchesAlsoOfAReaderThatDoesNotRead) {
   EXPECT_FALSE(unread->Finish().ok());
 }
 
-TEST_F(NodeServerTest, ASecondServerOnTheSameSocketIsRefused) {
-  Start();
-  const absl::Status second = node_.OnLoop([this] {
-    const auto policy = AccessPolicy::Make({}, 0, SystemNames());
-    FakePluginControl control;
-    FakeControllerDirectory controllers;
-    FakeDeclared declared;
-    asio::io_context unused;
-    NoScheduler scheduler;
-    NodeDrainer drainer(unused.get_executor(), "/nonexistent", node_.mounter(), node_.events());
-    ControllerAccess access(unused.get_executor(), control, controllers, node_.mounter());
-    NodeApi api({}, {control, access, node_.mounter(), declared, drainer, scheduler, node_.events()});
-    NodeServerOptions options;
-    options.socket_path = node_.path();
-    return NodeServer::Start(unused.get_executor(), std::move(options), *policy, api).status();
-  });
-  EXPECT_EQ(second.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(second.message()),
-              AllOf(HasSubstr("another berthd serves"), HasSubstr(std::to_string(getpid()))));
-  EXPECT_TRUE(GetStatus(*node_.Root()).ok());
-}
-
 TEST_F(NodeServerTest, StartsAgainWhereADeadOneLeftItsSocket) {
   {
-    const auto dead = ListenSocket::Bind(node_.path(), 0600);
+    const auto dead = ListenSocket::Bind(node_.path(Right::kRead), std::nullopt, 0600);
     ASSERT_TRUE(dead.ok()) << dead.status();
   }
   Start();
   EXPECT_TRUE(GetStatus(*node_.Reader()).ok());
 }
 
-TEST_F(NodeServerTest, ServesASocketThatWasHandedOver) {
-  auto made = ListenSocket::Bind(node_.path(), 0666);
-  ASSERT_TRUE(made.ok()) << made.status();
-  NodeServerOptions options;
-  options.listening = UniqueFd(fcntl(made->fd(), F_DUPFD_CLOEXEC, 3));
-  Start(std::move(options));
-  EXPECT_TRUE(GetStatus(*node_.Reader()).ok());
-  node_.Shutdown(Clock::now());
-  EXPECT_EQ(access(node_.path().c_str(), F_OK), 0) << "its file is its maker's";
-  made->Remove();
+TEST_F(NodeServerTest, AnotherGroupEndsTheConnectionsOfOthersThanRoot) {
+  Start();
+  const auto root = ServedNode::Client(ConnectTo(node_.path(Right::kRead)));
+  const UniqueFd reader = ConnectAs(node_.path(Right::kRead), kNobody, ServedNode::kReaders);
+  ASSERT_TRUE(GetStatus(*root).ok());
+  ASSERT_TRUE(node_.Eventually([this] { return node_.connections() == 2; }));
+  EXPECT_EQ(node_.OnLoop([this] { return node_.server(Right::kRead).SetGroup(gid_t{77}); }),
+            absl::OkStatus());
+  EXPECT_TRUE(IsClosedWithin(reader.get(), 20'000));
+  EXPECT_FALSE(ConnectAs(node_.path(Right::kRead), kNobody, ServedNode::kReaders).valid());
+  EXPECT_TRUE(ConnectAs(node_.path(Right::kRead), kNobody, 77).valid());
+  EXPECT_TRUE(GetStatus(*root).ok());
+}
+
+TEST_F(NodeServerTest, OneUserCannotTakeAllWatches) {
+  Start({.calls = {.watches = {.total = 4, .per_user = 2}}});
+  Append(1);
+  v1::WatchEventsRequest request;
+  request.set_follow(true);
+  struct Watch {
+    Call call;
+    std::unique_ptr<v1::Node::Stub> stub;
+    std::unique_ptr<grpc::ClientReader<v1::WatchEventsResponse>> reader;
+  };
+  std::vector<std::unique_ptr<Watch>> watches;
+  const auto begins = [&](uid_t uid) {
+    auto watch = std::make_unique<Watch>();
+    watch->stub = ServedNode::Client(ConnectAs(node_.path(Right::kRead), uid, ServedNode::kReaders));
+    watch->reader = watch->stub->WatchEvents(&watch->call.context, request);
+    v1::WatchEventsResponse response;
+    const bool began = watch->reader->Read(&response);
+    watches.push_back(std::move(watch));
+    return began;
+  };
+  EXPECT_TRUE(begins(kNobody));
+  EXPECT_TRUE(begins(kNobody));
+  EXPECT_FALSE(begins(kNobody)) << "one user's share";
+  EXPECT_TRUE(begins(kNobody - 1));
+  EXPECT_TRUE(begins(0)) << "root's are not counted with those of others";
+  for (auto& watch : watches) watch->call.context.TryCancel();
 }
 
 TEST_F(NodeServerTest, ShutsDownWithManyCallsInFlight) {

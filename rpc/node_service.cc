@@ -65,35 +65,27 @@ std::string Subject(const Request&) {
   return {};
 }
 
-template <class Result>
-Awaitable<Result> Refuse(absl::Status status) {
-  co_return status;
-}
-
-std::string Describe(const std::optional<PeerCredentials>& peer) {
-  return peer ? peer->Describe() : "an unknown peer";
-}
-
-// A right as a verb, and the setting that gives it.
-std::pair<std::string_view, std::string_view> WordsOf(Right right) {
+std::string_view VerbOf(Right right) {
   switch (right) {
     case Right::kRead:
-      return {"read", "readers"};
+      return "read";
     case Right::kChange:
-      return {"change", "changers"};
+      return "change";
     case Right::kClaim:
-      return {"claim", "claimers"};
+      break;
   }
-  return {};
+  return "claim";
 }
 
-// Tells the log of one change, once, however the call ends.
+// Logs one change, once, however the call ends.
 class ChangeRecord {
  public:
-  explicit ChangeRecord(std::string what) : what_(std::move(what)), began_(Clock::now()) {}
+  ChangeRecord(spdlog::level::level_enum level, std::string what)
+      : level_(level), what_(std::move(what)), began_(Clock::now()) {}
   ~ChangeRecord() {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
-    SPDLOG_INFO("{}: {} after {} ms", what_, outcome_.value_or("nobody waits any more"), took);
+    // Not the macro: it is compiled out below the level "info".
+    spdlog::log(level_, "{}: {} after {} ms", what_, outcome_.value_or("nobody waits any more"), took);
   }
   ChangeRecord(const ChangeRecord&) = delete;
   ChangeRecord& operator=(const ChangeRecord&) = delete;
@@ -106,6 +98,7 @@ class ChangeRecord {
   }
 
  private:
+  spdlog::level::level_enum level_;
   std::string what_;
   TimePoint began_;
   std::optional<std::string> outcome_;
@@ -113,10 +106,11 @@ class ChangeRecord {
 
 }  // namespace
 
-NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
-                         RefusalTold refused, ServiceLimits limits)
+NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Right right, std::string directory,
+                         PeerLookup peers, OnRefused refused, ServiceLimits limits)
     : api_(api),
-      rights_(rights),
+      right_(right),
+      directory_(std::move(directory)),
       peers_(std::move(peers)),
       refused_(std::move(refused)),
       calls_(executor, "calls", limits.calls, limits.longest_call),
@@ -142,19 +136,25 @@ Awaitable<bool> NodeService::WaitGone(TimePoint deadline) {
   co_return calls_gone&& claims_gone&& watches_gone;
 }
 
-absl::Status NodeService::CheckRight(Right right, const CallInfo& call) const {
-  if (rights_.Have(right)) return absl::OkStatus();
-  const auto [verb, setting] = WordsOf(right);
-  return absl::PermissionDeniedError(fmt::format(
-      "{} needs the right to {}, which {} does not have: `{}` under [access] in berthd.toml gives it",
-      call.method, verb, Describe(call.peer), setting));
+absl::Status NodeService::CheckRight(Right right, std::string_view method) const {
+  if (Gives(right_, right)) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      fmt::format("{} needs the right to {}, which {} does not give: connect to {}/{}", method, VerbOf(right),
+                  SocketName(right_), directory_, SocketName(right)));
 }
 
-absl::Status NodeService::Authorize(Right right, const std::string& connection, CallInfo& call) const {
+absl::StatusOr<UserCounter::Use> NodeService::Admit(CallScope& scope, Right right,
+                                                    const std::string& connection, CallInfo& call) const {
   call.peer = peers_(connection);
-  absl::Status allowed = CheckRight(right, call);
-  if (!allowed.ok()) refused_(connection, allowed);
-  return allowed;
+  if (!call.peer) return absl::CancelledError("the caller has gone");
+  absl::Status status = CheckRight(right, call.method);
+  if (status.ok()) {
+    auto use = scope.Count(call.peer->uid);
+    if (use.ok()) return use;
+    status = use.status();
+  }
+  refused_(*call.peer, status);
+  return status;
 }
 
 template <class Request, class Response>
@@ -164,46 +164,57 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
   CallScope& scope = right == Right::kClaim ? claims_ : calls_;
   const CallInfo call{
       .method = method,
-      .rights = rights_,
+      .may_change = Gives(right_, Right::kChange),
       .deadline = scope.DeadlineOf(context->raw_deadline()),
   };
   return UnaryReactor<Request, Response>::Start(
       scope, call, request, response,
-      [this, right, handler, connection = context->peer()](Request copy, CallInfo info) {
-        absl::Status allowed = Authorize(right, connection, info);
-        if (!allowed.ok()) return Refuse<absl::StatusOr<Response>>(std::move(allowed));
-        return Handle(right, handler, std::move(copy), std::move(info));
+      [this, &scope, right, handler, connection = context->peer()](Request copy, CallInfo info) {
+        return Handle(scope, right, handler, connection, std::move(copy), std::move(info));
       });
 }
 
 template <class Request, class Response>
-Awaitable<absl::StatusOr<Response>> NodeService::Handle(Right right, Handler<Request, Response> handler,
-                                                        Request request, CallInfo call) {
+Awaitable<absl::StatusOr<Response>> NodeService::Handle(CallScope& scope, Right right,
+                                                        Handler<Request, Response> handler,
+                                                        std::string connection, Request request,
+                                                        CallInfo call) {
+  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
 
-  ChangeRecord record(fmt::format("{} by {}, {}", call.method, Describe(call.peer), Subject(request)));
+  // Whoever may only claim must not be able to fill the log; what comes of a claim is an event.
+  const auto level = right == Right::kClaim ? spdlog::level::debug : spdlog::level::info;
+  ChangeRecord record(level,
+                      fmt::format("{} by {}, {}", call.method, call.peer->Describe(), Subject(request)));
   auto answer = co_await (api_.*handler)(std::move(request), std::move(call));
   record.End(answer.status());
   co_return answer;
 }
 
+// Streams only read.
 template <class Request, class Response>
-grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string_view method,
+grpc::ServerWriteReactor<Response>* NodeService::Stream(std::string_view method,
                                                         StreamHandler<Request, Response> handler,
                                                         Context* context, const Request* request) {
   const CallInfo call{
       .method = method,
-      .rights = rights_,
+      .may_change = Gives(right_, Right::kChange),
       .deadline = watches_.DeadlineOf(context->raw_deadline()),
   };
   return StreamReactor<Request, Response>::Start(
       watches_, call, context, request,
-      [this, right, handler, connection = context->peer()](
-          Request copy, CallInfo info, StreamWriter<Response>& out) -> Awaitable<absl::Status> {
-        absl::Status allowed = Authorize(right, connection, info);
-        if (!allowed.ok()) return Refuse<absl::Status>(std::move(allowed));
-        return (api_.*handler)(std::move(copy), std::move(info), out);
+      [this, handler, connection = context->peer()](Request copy, CallInfo info,
+                                                    StreamWriter<Response>& out) {
+        return HandleStream(handler, connection, std::move(copy), std::move(info), out);
       });
+}
+
+template <class Request, class Response>
+Awaitable<absl::Status> NodeService::HandleStream(StreamHandler<Request, Response> handler,
+                                                  std::string connection, Request request, CallInfo call,
+                                                  StreamWriter<Response>& out) {
+  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(watches_, Right::kRead, connection, call));
+  co_return co_await (api_.*handler)(std::move(request), std::move(call), out);
 }
 
 NodeService::Reactor* NodeService::GetStatus(Context* context, const v1::GetStatusRequest* request,
@@ -253,7 +264,7 @@ NodeService::Reactor* NodeService::Reload(Context* context, const v1::ReloadRequ
 
 NodeService::Writer<v1::ReadPluginLogResponse>* NodeService::ReadPluginLog(
     Context* context, const v1::ReadPluginLogRequest* request) {
-  return Stream(Right::kRead, "ReadPluginLog", &NodeApi::ReadPluginLog, context, request);
+  return Stream("ReadPluginLog", &NodeApi::ReadPluginLog, context, request);
 }
 
 NodeService::Reactor* NodeService::ListVolumes(Context* context, const v1::ListVolumesRequest* request,
@@ -344,12 +355,12 @@ NodeService::Reactor* NodeService::ClaimVolume(Context* context, const v1::Claim
 
 NodeService::Writer<v1::WatchEventsResponse>* NodeService::WatchEvents(
     Context* context, const v1::WatchEventsRequest* request) {
-  return Stream(Right::kRead, "WatchEvents", &NodeApi::WatchEvents, context, request);
+  return Stream("WatchEvents", &NodeApi::WatchEvents, context, request);
 }
 
 NodeService::Writer<v1::WatchLogResponse>* NodeService::WatchLog(Context* context,
                                                                  const v1::WatchLogRequest* request) {
-  return Stream(Right::kRead, "WatchLog", &NodeApi::WatchLog, context, request);
+  return Stream("WatchLog", &NodeApi::WatchLog, context, request);
 }
 
 }  // namespace berth

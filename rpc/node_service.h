@@ -1,9 +1,8 @@
-// berth.v1.Node on gRPC's callback API: checks the right of each call, bridges it to NodeApi on the loop,
-// and tells the log of every change.
+// berth.v1.Node on gRPC's callback API: checks the right of each call, bridges it to NodeApi on the loop, and
+// logs every change.
 //
-// One instance serves the connections of all peers that have the same rights: a connection is handed to the
-// gRPC server of its rights when it is accepted (node_server.h), so that no call can ever be judged by the
-// rights of another connection. Made and stopped on the loop thread; gRPC's threads only make reactors.
+// One instance serves one of the node's sockets, and so has one right (access.h). Made and stopped on the
+// loop thread; gRPC's threads only make reactors.
 #pragma once
 
 #include <functional>
@@ -19,9 +18,9 @@
 namespace berth {
 
 struct ServiceLimits {
-  size_t calls = 256;   // unary ones, at once
-  size_t watches = 64;  // streams of events and logs, at once
-  size_t claims = 64;   // that wait for the scheduler, at once
+  UserLimits calls{.total = 256, .per_user = 64};   // unary ones
+  UserLimits watches{.total = 64, .per_user = 16};  // streams of events and logs
+  UserLimits claims{.total = 64, .per_user = 16};   // that wait for the scheduler
   // A call takes no longer than this, whatever deadline its caller gives or leaves out; a claim may take
   // longer, since it waits for others.
   Duration longest_call = std::chrono::minutes(10);
@@ -32,13 +31,13 @@ class NodeService final : public v1::Node::CallbackService {
  public:
   // Who is behind gRPC's name of a connection ("fd:N"), on which a call runs. Called on the loop thread.
   using PeerLookup = std::function<std::optional<PeerCredentials>(const std::string& peer)>;
-  // A call on that connection was refused for want of a right: `why` names peer, right and method, and shows
-  // nothing of the request. Called on the loop thread, for each such call: the callee sees to it that a peer
-  // that polls does not fill the log.
-  using RefusalTold = std::function<void(const std::string& peer, const absl::Status& why)>;
+  // A call was refused: `why` names the right and the method, and shows nothing of the request. Called on the
+  // loop thread, for each such call: the callee bounds what it logs.
+  using OnRefused = std::function<void(const PeerCredentials& peer, const absl::Status& why)>;
 
-  NodeService(asio::any_io_executor executor, NodeApi& api, Rights rights, PeerLookup peers,
-              RefusalTold refused, ServiceLimits limits);
+  // `directory` holds the sockets, for messages.
+  NodeService(asio::any_io_executor executor, NodeApi& api, Right right, std::string directory,
+              PeerLookup peers, OnRefused refused, ServiceLimits limits);
 
   // Answers new calls with UNAVAILABLE.
   void StopAdmitting();
@@ -114,21 +113,28 @@ class NodeService final : public v1::Node::CallbackService {
   Reactor* Serve(Right right, std::string_view method, Handler<Request, Response> handler, Context* context,
                  const Request* request, Response* response);
   template <class Request, class Response>
-  Awaitable<absl::StatusOr<Response>> Handle(Right right, Handler<Request, Response> handler, Request request,
-                                             CallInfo call);
-  // Fills in whose call on `connection` it is, and checks the right to it.
-  [[nodiscard]] absl::Status Authorize(Right right, const std::string& connection, CallInfo& call) const;
+  Awaitable<absl::StatusOr<Response>> Handle(CallScope& scope, Right right,
+                                             Handler<Request, Response> handler, std::string connection,
+                                             Request request, CallInfo call);
+  // Whose call on `connection` it is goes into `call`. Counts it in `scope`. Errors: the right is missing; a
+  // limit.
+  [[nodiscard]] absl::StatusOr<UserCounter::Use> Admit(CallScope& scope, Right right,
+                                                       const std::string& connection, CallInfo& call) const;
   template <class Request, class Response>
-  Writer<Response>* Stream(Right right, std::string_view method, StreamHandler<Request, Response> handler,
+  Awaitable<absl::Status> HandleStream(StreamHandler<Request, Response> handler, std::string connection,
+                                       Request request, CallInfo call, StreamWriter<Response>& out);
+  template <class Request, class Response>
+  Writer<Response>* Stream(std::string_view method, StreamHandler<Request, Response> handler,
                            Context* context, const Request* request);
 
-  // PERMISSION_DENIED names the right that `method` needs and the setting that gives it.
-  [[nodiscard]] absl::Status CheckRight(Right right, const CallInfo& call) const;
+  // PERMISSION_DENIED names the right that `method` needs and the socket that gives it.
+  [[nodiscard]] absl::Status CheckRight(Right right, std::string_view method) const;
 
   NodeApi& api_;
-  Rights rights_;
+  Right right_;
+  std::string directory_;
   PeerLookup peers_;
-  RefusalTold refused_;
+  OnRefused refused_;
   CallScope calls_;
   CallScope claims_;
   CallScope watches_;

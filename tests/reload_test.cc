@@ -228,7 +228,7 @@ TEST_F(ReloadTest, BrokenFilesChangeNothingAndAreShown) {
 
 TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
   node_.Start();
-  node_.WriteBerthdToml("log_level = \"debug\"\nstate_dir = \"/elsewhere\"\n[access]\nreaders = [\"*\"]\n");
+  node_.WriteBerthdToml("log_level = \"debug\"\nstate_dir = \"/elsewhere\"\n[access]\nread_group = 65534\n");
   node_.Reload();
   // The command line says where the state is, and what it says counts.
   EXPECT_THAT(node_.Problems(), IsEmpty());
@@ -237,14 +237,36 @@ TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
   node_.WaitReady("a");
   WaitFor("debug lines in the log", [this] { return node_.log().find(" debug ") != std::string::npos; });
 
-  // Everybody may read now.
-  const std::string berthctl = fmt::format("{} --socket {} status", BERTHCTL, node_.socket());
+  // The members of that group may read now, and a reload ends that.
+  const std::string as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups ";
+  const std::string status =
+      fmt::format("{} {} --socket {}/berthd-ro.sock status", as_nobody, BERTHCTL, node_.runtime_dir());
   ASSERT_EQ(chmod(node_.dir().c_str(), 0755), 0);
-  EXPECT_EQ(system(fmt::format("setpriv --reuid 65534 --clear-groups {} > /dev/null", berthctl).c_str()), 0);
-  node_.WriteBerthdToml("[access]\nreaders = []\n");
+  EXPECT_EQ(system((status + " > /dev/null").c_str()), 0);
+  node_.WriteBerthdToml("[access]\nread_group = \"\"\n");
   node_.Reload();
-  EXPECT_NE(system(fmt::format("setpriv --reuid 65534 --clear-groups {} > /dev/null 2>&1", berthctl).c_str()),
-            0);
+  EXPECT_NE(system((status + " > /dev/null 2>&1").c_str()), 0);
+}
+
+TEST_F(ReloadTest, TheSocketForClaimsComesAndGoesWithItsGroup) {
+  const std::string claim = node_.runtime_dir() + "/claim.sock";
+  node_.Start();
+  EXPECT_NE(access(claim.c_str(), F_OK), 0) << "there is none by default";
+  node_.WriteBerthdToml("[access]\nclaim_group = 4243\n");
+  node_.Reload();
+  struct stat file{};
+  ASSERT_EQ(stat(claim.c_str(), &file), 0);
+  EXPECT_EQ(file.st_gid, 4243U);
+  EXPECT_EQ(file.st_mode & 07777, 0660U);
+  // Killed, it leaves its socket; the next one, which is to have none, removes it.
+  node_.Kill();
+  node_.WriteBerthdToml("");
+  node_.Start();
+  EXPECT_NE(access(claim.c_str(), F_OK), 0);
+  node_.WriteBerthdToml("[access]\nclaim_group = \"no-such-group\"\n");
+  node_.Reload();
+  EXPECT_THAT(node_.Problems(),
+              testing::ElementsAre(testing::HasSubstr("there is no group \"no-such-group\"")));
 }
 
 TEST_F(ReloadTest, PluginsDThatVanishedStopsNothing) {

@@ -46,11 +46,12 @@ Ended RunAs(int uid, const std::string& command) {
 class SchedulerClaimTest : public SchedulerTest {
  protected:
   void StartWithClaimers() {
-    StartLinked(fmt::format("[access]\nreaders = []\nclaimers = [\"user:{}\"]\n", kClaimer));
+    StartLinked(fmt::format("[access]\nclaim_group = {}\n", kClaimer));
     scheduler_->OnAsk([](const v1::Ask&) { return std::nullopt; });
   }
+  // Where berthctl looks by itself.
   [[nodiscard]] std::string Berthctl(const std::string& words) const {
-    return fmt::format("{} --socket {} --timeout 50s {}", BERTHCTL, node_.socket(), words);
+    return fmt::format("env BERTH_RUNTIME_DIR={} {} --timeout 50s {}", node_.runtime_dir(), BERTHCTL, words);
   }
   // Runs beside the test, to its end.
   [[nodiscard]] std::future<Ended> Claim(int uid) const {
@@ -120,17 +121,17 @@ TEST_F(SchedulerClaimTest, WhileTheSchedulerIsAwayAClaimFailsOrWaitsForItsWords)
   EXPECT_THAT(ended.output, HasSubstr("the scheduler: data is not for web"));
 }
 
-TEST_F(SchedulerClaimTest, WhoIsNoClaimerIsRefusedAndToldWhereItStands) {
+TEST_F(SchedulerClaimTest, WhoIsNoClaimerIsRefusedWithTheGroupThatMayClaim) {
   StartWithClaimers();
   const Ended ended = Claim(kStranger).get();
   EXPECT_NE(ended.exit_code, 0);
-  EXPECT_THAT(ended.output, AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("right to claim"),
-                                  HasSubstr("claimers"), HasSubstr("berthd.toml")));
+  EXPECT_THAT(ended.output, AllOf(HasSubstr("claim.sock: Permission denied"),
+                                  HasSubstr(fmt::format("usermod -aG {}", kClaimer))));
   EXPECT_TRUE(scheduler_->Find(kNode)->asks.empty()) << "the scheduler is not bothered with it";
   // And the right to claim is that and no other.
   const Ended other = RunAs(kClaimer, Berthctl("status"));
   EXPECT_NE(other.exit_code, 0);
-  EXPECT_THAT(other.output, HasSubstr("PERMISSION_DENIED"));
+  EXPECT_THAT(other.output, HasSubstr("berthd-ro.sock: Permission denied"));
 }
 
 }  // namespace

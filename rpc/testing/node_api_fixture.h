@@ -65,7 +65,7 @@ class NodeApiTest : public testing::Test {
   absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (NodeApi::*method)(Request, CallInfo),
                                 const Request& request, bool may_change = true) {
     const CallInfo call{.method = "Test",
-                        .rights = {.read = true, .change = may_change, .claim = true},
+                        .may_change = may_change,
                         .deadline = Clock::now() + std::chrono::seconds(20),
                         .peer = peer_};
     return RunOn(loop_, (api_.*method)(request, call));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <grpcpp/create_channel_posix.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "berth/v1/node.grpc.pb.h"
@@ -31,6 +33,7 @@ namespace berth {
 
 class ServedNode {
  public:
+  static constexpr gid_t kChangers = 4241;
   static constexpr gid_t kReaders = 4242;
   static constexpr gid_t kClaimers = 4243;
   static constexpr auto kBound = std::chrono::seconds(30);
@@ -40,7 +43,7 @@ class ServedNode {
     thread_ = std::thread([this] { loop_.run(); });
   }
   ~ServedNode() {
-    if (server_) Shutdown(Clock::now());
+    if (!servers_.empty()) Shutdown(Clock::now());
     Await(drainer_.Shutdown());
     work_.reset();
     thread_.join();
@@ -50,27 +53,28 @@ class ServedNode {
   ServedNode(const ServedNode&) = delete;
   ServedNode& operator=(const ServedNode&) = delete;
 
-  // root changes, the group kReaders reads, the group kClaimers claims.
-  absl::Status Start(NodeServerOptions options = {}) {
-    const auto policy = AccessPolicy::Make({.readers = {{"group:" + std::to_string(kReaders)}},
-                                            .changers = {},
-                                            .claimers = {{"group:" + std::to_string(kClaimers)}}},
-                                           getuid(), SystemNames());
-    if (!policy.ok()) return policy.status();
-    options.socket_path = path();
+  // The options hold for each of the three sockets, whose groups they give.
+  absl::Status Start(const NodeServerOptions& options = {}) {
     return OnLoop([&]() -> absl::Status {
-      auto server = NodeServer::Start(loop_.get_executor(), std::move(options), *policy, api_);
-      if (!server.ok()) return server.status();
-      server_ = *std::move(server);
+      for (const SocketAccess access : {SocketAccess{.right = Right::kChange, .group = kChangers},
+                                        SocketAccess{.right = Right::kRead, .group = kReaders},
+                                        SocketAccess{.right = Right::kClaim, .group = kClaimers}}) {
+        NodeServerOptions one = options;
+        one.directory = directory_;
+        one.access = access;
+        auto server = NodeServer::Start(loop_.get_executor(), std::move(one), api_);
+        if (!server.ok()) return server.status();
+        servers_.push_back(*std::move(server));
+      }
       return absl::OkStatus();
     });
   }
   // How long it took.
   Duration Shutdown(TimePoint grace) {
     const TimePoint began = Clock::now();
-    Await(server_->Shutdown(grace));
+    for (auto& server : servers_) Await(server->Shutdown(grace));
     OnLoop([this] {
-      server_.reset();
+      servers_.clear();
       return true;
     });
     return Clock::now() - began;
@@ -98,8 +102,22 @@ class ServedNode {
     return told.get_future().get();
   }
 
-  [[nodiscard]] std::string path() const { return directory_ + "/berthd.sock"; }
-  [[nodiscard]] size_t connections() const { return server_->connections(); }
+  [[nodiscard]] std::string path(Right right = Right::kChange) const {
+    return fmt::format("{}/{}", directory_, SocketName(right));
+  }
+  // On all sockets.
+  [[nodiscard]] size_t connections() const {
+    size_t count = 0;
+    for (const auto& server : servers_) count += server->connections();
+    return count;
+  }
+  // For OnLoop.
+  NodeServer& server(Right right) {
+    for (auto& each : servers_) {
+      if (each->access().right == right) return *each;
+    }
+    Fail("there is no such socket");
+  }
 
   // A client over `connection`, which was made by ConnectTo or ConnectAs.
   static std::unique_ptr<v1::Node::Stub> Client(UniqueFd connection) {
@@ -109,7 +127,11 @@ class ServedNode {
   }
   [[nodiscard]] std::unique_ptr<v1::Node::Stub> Root() const { return Client(ConnectTo(path())); }
   [[nodiscard]] std::unique_ptr<v1::Node::Stub> Reader() const {
-    return Client(ConnectAs(path(), 65534, kReaders));
+    return Client(ConnectAs(path(Right::kRead), 65534, kReaders));
+  }
+
+  [[nodiscard]] std::unique_ptr<v1::Node::Stub> Claimer() const {
+    return Client(ConnectAs(path(Right::kClaim), 65534, kClaimers));
   }
 
   // For OnLoop and Eventually only.
@@ -159,7 +181,7 @@ class ServedNode {
                 .scheduler = scheduler_,
                 .events = events_},
                log_};
-  std::unique_ptr<NodeServer> server_;
+  std::vector<std::unique_ptr<NodeServer>> servers_;
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{loop_.get_executor()};
   std::thread thread_;
 };

@@ -107,7 +107,6 @@ Awaitable<void> LinkLogs::Follow(LinkLogs* self, std::shared_ptr<Followed> log) 
 Awaitable<absl::Status> LinkLogs::Read(std::shared_ptr<Followed> log) {
   CallInfo call;
   call.method = "LogRequest";
-  call.rights = {.read = true};
   call.deadline = Clock::now() + kReadWithin;
   if (log->request.has_plugin()) {
     Writer<v1::ReadPluginLogResponse> writer(*this, *log);

@@ -14,7 +14,6 @@ CallInfo CallOf(std::string_view method, TimePoint deadline) {
   CallInfo call;
   call.method = method;
   // What is done was decided before; mount flags stay hidden.
-  call.rights = {.read = true};
   call.deadline = deadline;
   call.origin = Origin::kScheduler;
   return call;
