@@ -53,6 +53,27 @@ TEST_F(EventLogTest, ANumberFromTheFutureYieldsNothing) {
   EXPECT_TRUE(log.After(77, 10).events.empty());
 }
 
+TEST_F(EventLogTest, GoesOnAfterAHistoryWithGaps) {
+  EventLog log(loop_.get_executor(), 3);
+  std::vector<Event> history;
+  for (const uint64_t number : {3, 4, 7, 8}) {
+    history.push_back({.sequence = number, .time = WallTime(std::chrono::seconds(number)), .type = "old"});
+  }
+  std::vector<uint64_t> numbers;
+  log.BeginAt(20, history, [&](uint64_t number) { numbers.push_back(number); });
+  EXPECT_EQ(log.After(0, 10).events.front().sequence, 4U) << "more than it keeps";
+  EXPECT_EQ(log.After(4, 10).events.front().sequence, 7U);
+  EXPECT_EQ(log.After(5, 10).events.front().sequence, 7U);
+  EXPECT_EQ(log.After(5, 10).missed, 0U);
+  EXPECT_TRUE(log.After(8, 10).events.empty());
+  EXPECT_FALSE(RunOn(loop_, log.WaitAfter(8, Clock::now())));
+  EXPECT_EQ(log.Before(WallTime(std::chrono::seconds(5))), 6U);
+  EXPECT_EQ(log.Before(WallTime(std::chrono::seconds(9))), 19U);
+  Append(log, "new");
+  EXPECT_EQ(log.After(8, 10).events.front().sequence, 20U);
+  EXPECT_EQ(numbers, std::vector<uint64_t>{20});
+}
+
 TEST_F(EventLogTest, WaitersWakeWithTheNextEvent) {
   EventLog log(loop_.get_executor(), 3, 1);
   const auto deadline = Clock::now() + std::chrono::milliseconds(1);

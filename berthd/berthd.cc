@@ -14,7 +14,6 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/systemd_bus.h"
-#include "berthd/event_numbers.h"
 #include "berthd/mount_order.h"
 #include "berthd/version.h"
 #include "mounter/host_view.h"
@@ -31,6 +30,7 @@ constexpr size_t kEventsKept = 10'000;
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
 constexpr auto kSystemdAnswersWithin = std::chrono::seconds(5);
 constexpr auto kStepsEndWithin = std::chrono::seconds(15);
+constexpr auto kEventsWrittenWithin = std::chrono::seconds(2);
 // For each part that ends when the time for a shutdown of the machine is over already.
 constexpr auto kLastMoments = std::chrono::seconds(1);
 // What berthd may take at a shutdown besides the time for the volumes.
@@ -105,8 +105,10 @@ Awaitable<absl::Status> Berthd::RestoreState() {
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
   OpenTree();
-  BERTH_CO_ASSIGN_OR_RETURN(const uint64_t reserved_end, co_await ReserveEventNumbers(*mounter_, events_));
-  background_.Spawn("event numbers", KeepEventNumbersReserved(*mounter_, events_, reserved_end));
+  history_ = std::make_unique<EventHistory>(config_.state_dir, config_.runtime_dir, *mounter_, events_);
+  BERTH_CO_RETURN_IF_ERROR(co_await history_->Begin());
+  background_.Spawn("history of events", history_->Write());
+  background_.Spawn("event numbers", history_->ReserveNumbers());
 
   SupervisorOptions supervisor_options{
       .config_dir = config_.config_dir,
@@ -338,6 +340,7 @@ Awaitable<void> Berthd::Stop() {
   co_await bridge_.Shutdown();
   if (supervisor_) co_await supervisor_->Shutdown();
   if (mounter_) co_await mounter_->Shutdown(within(kStepsEndWithin));
+  if (history_) co_await history_->End(within(kEventsWrittenWithin));
   servers_.reset();
   scheduler_.reset();
   api_.reset();

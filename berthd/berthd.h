@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/task_scope.h"
 #include "berthd/config.h"
+#include "berthd/event_history.h"
 #include "berthd/plugin_bridge.h"
 #include "berthd/scheduler_link.h"
 #include "berthd/scheduler_tokens.h"
@@ -87,6 +88,7 @@ class Berthd {
   TaskScope background_;
   std::unique_ptr<Mounter> mounter_;
   std::optional<TreeAccess> tree_access_;
+  std::unique_ptr<EventHistory> history_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<ControllerAccess> access_;
   std::unique_ptr<DeclaredVolumes> declared_;

@@ -292,6 +292,24 @@ TEST_F(BerthctlTest, EventsThatAreKeptArePrinted) {
   ExpectJson(json.out.substr(end + 1), late);
 }
 
+TEST_F(BerthctlTest, EventsBeginAtATime) {
+  EXPECT_EQ(Ctl({"events", "--since", "2026-11-21T10:00:00.5Z"}).exit_code, 0);
+  EXPECT_EQ(node_.watch_request.since().seconds(), 1'795'255'200);
+  EXPECT_EQ(node_.watch_request.since().nanos(), 500'000'000);
+  EXPECT_EQ(node_.watch_request.after_sequence(), 0U);
+  const auto before = std::chrono::system_clock::now();
+  EXPECT_EQ(Ctl({"events", "--since", "10m"}).exit_code, 0);
+  const auto ten_minutes_ago = std::chrono::system_clock::to_time_t(before) - 600;
+  EXPECT_GE(node_.watch_request.since().seconds(), ten_minutes_ago - 1);
+  EXPECT_LE(node_.watch_request.since().seconds(), ten_minutes_ago + 60);
+  const Ended wrong = Ctl({"events", "--since", "soon"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err,
+              AllOf(HasSubstr("--since 'soon' is not a time"), HasSubstr("the number of the last event"),
+                    HasSubstr("10m (ago)"), HasSubstr("2026-11-21T10:00:00Z")));
+  EXPECT_EQ(Ctl({"events", "--since", "99999999999999999999"}).exit_code, 2);
+}
+
 TEST_F(BerthctlTest, FollowedEventsComeAtOnceAndCtrlCEndsThem) {
   node_.Append(Happened(1, "plugin.starting"));
   RunningBerthctl ctl({"--socket", node_.socket(), "events", "-f", "-o", "json"},

@@ -139,20 +139,6 @@ absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view do
   return WithHint(by_grpc ? Annotate(failure, doing) : failure, hint);
 }
 
-absl::Status NodeClient::WatchEvents(
-    const ::berth::v1::WatchEventsRequest& request,
-    const std::function<void(const ::berth::v1::WatchEventsResponse&)>& on_event) {
-  uint64_t last = request.after_sequence();
-  const absl::Status failure = Read<::berth::v1::WatchEventsRequest, ::berth::v1::WatchEventsResponse>(
-      &Stub::WatchEvents, request, "watch events", request.follow(),
-      [&](const ::berth::v1::WatchEventsResponse& response) {
-        on_event(response);
-        if (response.has_event()) last = response.event().sequence();
-      });
-  if (!request.follow() || !absl::IsUnavailable(failure)) return failure;
-  return WithHint(failure, fmt::format("To go on where it stopped: berthctl events -f --since {}", last));
-}
-
 std::optional<::berth::v1::Volume> NodeClient::PeekVolume(const std::string& plugin_id,
                                                           const std::string& volume_id) {
   grpc::ClientContext context;

@@ -70,11 +70,6 @@ class NodeClient {
     return status.ok() ? absl::OkStatus() : Failure(status, doing);
   }
 
-  // Reads events until they end, without a deadline where `request` follows. Each goes to `on_event`.
-  [[nodiscard]] absl::Status WatchEvents(
-      const ::berth::v1::WatchEventsRequest& request,
-      const std::function<void(const ::berth::v1::WatchEventsResponse&)>& on_event);
-
   // The volume as it is, where the node says so within a second.
   [[nodiscard]] std::optional<::berth::v1::Volume> PeekVolume(const std::string& plugin_id,
                                                               const std::string& volume_id);

@@ -1,8 +1,12 @@
 // status, events, version.
+#include <absl/strings/numbers.h>
 #include <fmt/format.h>
 #include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,8 +14,10 @@
 
 #include "base/status.h"
 #include "cli/failure.h"
+#include "cli/follow.h"
 #include "cli/link_view.h"
 #include "cli/session.h"
+#include "cli/time_text.h"
 #include "cli/values.h"
 #include "cli/version.h"
 
@@ -86,7 +92,7 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
 
 struct EventsOptions {
   bool follow = false;
-  uint64_t since = 0;
+  std::string since;
   std::string plugin;
   std::string volume;
 };
@@ -104,15 +110,35 @@ std::string EventLine(const v1::Event& event, bool colour) {
                      Printable(event.type(), 64), subject, Printable(event.message()));
 }
 
+absl::Status SetBeginning(const std::string& since, v1::WatchEventsRequest& request) {
+  if (since.empty()) return absl::OkStatus();
+  if (since.find_first_not_of("0123456789") == std::string::npos) {
+    uint64_t number = 0;
+    if (!absl::SimpleAtoi(since, &number)) {
+      return UsageError(fmt::format("--since '{}': no event has such a number", Printable(since, 80)));
+    }
+    request.set_after_sequence(number);
+    return absl::OkStatus();
+  }
+  const auto time = ParseTime(since, std::chrono::system_clock::now());
+  if (!time.ok()) {
+    return UsageError(
+        fmt::format("--since {}", MessageOf(time.status())),
+        fmt::format("It is the number of the last event that you have seen, or a time: {}", kTimeHelp));
+  }
+  const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(time->time_since_epoch());
+  *request.mutable_since() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(nanos.count());
+  return absl::OkStatus();
+}
+
 absl::Status Events(Session& session, const EventsOptions& options) {
   v1::WatchEventsRequest request;
-  request.set_after_sequence(options.since);
+  BERTH_RETURN_IF_ERROR(SetBeginning(options.since, request));
   request.set_follow(options.follow);
   request.set_plugin_id(options.plugin);
   request.set_volume_id(options.volume);
-  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   const Output& output = session.output;
-  return node.WatchEvents(request, [&](const v1::WatchEventsResponse& response) {
+  const auto show = [&output](const v1::WatchEventsResponse& response) {
     if (output.json()) {
       output.JsonLine(response);
       return;
@@ -121,7 +147,27 @@ absl::Status Events(Session& session, const EventsOptions& options) {
       output.Note(fmt::format("{} events before this are no longer kept", response.missed()));
     if (response.has_event()) output.Text(EventLine(response.event(), output.colour()));
     std::fflush(stdout);
-  });
+  };
+  const auto read = [&](NodeClient& node, const std::function<void()>& heard) {
+    return node.Read<v1::WatchEventsRequest, v1::WatchEventsResponse>(
+        &NodeClient::Stub::WatchEvents, request, "watch events", options.follow,
+        [&](const v1::WatchEventsResponse& response) {
+          heard();
+          show(response);
+          if (!response.has_event()) return;
+          // From here on the next call goes on, should there be one.
+          request.clear_since();
+          request.set_after_sequence(response.event().sequence());
+        });
+  };
+  if (!options.follow) {
+    BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+    return read(node, [] {});
+  }
+  return Follow(session,
+                {.read = read, .gone = "berthd is away: waiting", .back = [] {
+                   return std::string("berthd is back; going on after the last event that was shown");
+                 }});
 }
 
 absl::Status Version(Session& session, const NoOptions& /*options*/) {
@@ -153,9 +199,12 @@ void AddNodeCommands(CLI::App& app, Command& chosen) {
       [](CLI::App& command, EventsOptions& options) {
         command.add_flag("-f,--follow", options.follow, "Go on with the events to come, until Ctrl-C");
         command
-            .add_option("--since", options.since,
-                        "Only those after this number: the last one that you have seen")
-            ->option_text("SEQ");
+            .add_option(
+                "--since", options.since,
+                fmt::format("Only those after this number, the last one that you have seen; or from this "
+                            "time on: {}",
+                            kTimeHelp))
+            ->option_text("SEQ|TIME");
         command.add_option("--plugin", options.plugin, "Only those of this plugin")->option_text("ID");
         command.add_option("--volume", options.volume, "Only those of this volume")->option_text("ID");
         command.footer(

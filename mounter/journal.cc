@@ -64,6 +64,10 @@ uint64_t NextEventNumber(const JournalContents& contents, bool lost) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
 }
 
+JournalChange NextEventNumberIs(uint64_t number) {
+  return {.table = JournalChange::Table::kMeta, .key = kNextEventNumber, .value = std::to_string(number)};
+}
+
 }  // namespace
 
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
@@ -80,6 +84,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   Remainders::Rows remainders;
   std::map<std::string, std::string> damaged;
   uint64_t next_event_number = 1;
+  bool event_numbers_reserved = false;
 
   // What is on the disk, as far as is known: a hash of each row.
   std::map<std::string, size_t> on_disk;
@@ -318,13 +323,17 @@ Awaitable<absl::StatusOr<uint64_t>> Journal::ReserveEventNumbers(uint64_t count)
   const std::shared_ptr<Core> core = core_;
   const uint64_t first = core->next_event_number;
   core->next_event_number += count;
-  JournalChange change{.table = JournalChange::Table::kMeta,
-                       .key = kNextEventNumber,
-                       .value = std::to_string(core->next_event_number)};
-  auto write = core->Enqueue({std::move(change)}, {}, true);
+  core->event_numbers_reserved = true;
+  auto write = core->Enqueue({NextEventNumberIs(core->next_event_number)}, {}, true);
   const absl::Status status = co_await Core::Await(core, std::move(write));
   if (!status.ok()) co_return status;
   co_return first;
+}
+
+void Journal::ReleaseEventNumbers(uint64_t next) {
+  if (!std::exchange(core_->event_numbers_reserved, false) || next >= core_->next_event_number) return;
+  core_->next_event_number = next;
+  core_->EnqueueSoon({NextEventNumberIs(next)});
 }
 
 Awaitable<void> Journal::Flush(TimePoint deadline) {

@@ -20,6 +20,10 @@ constexpr size_t kLogBatch = 128;
 constexpr auto kLookAgain = std::chrono::seconds(10);
 constexpr auto kNoLogYet = std::chrono::milliseconds(500);
 
+WallTime ToWallTime(const google::protobuf::Timestamp& time) {
+  return WallTime(std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos()));
+}
+
 // It waits for nothing: whoever follows is told at once where he stands.
 LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
   LogQuery query;
@@ -27,10 +31,7 @@ LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
     query.after = LogCursor{.position = request.after().position()};
     if (request.after().has_number()) query.after->number = request.after().number();
   }
-  if (request.has_since()) {
-    query.since = WallTime(std::chrono::seconds(request.since().seconds()) +
-                           std::chrono::nanoseconds(request.since().nanos()));
-  }
+  if (request.has_since()) query.since = ToWallTime(request.since());
   if (request.has_last_lines()) query.last = request.last_lines();
   return query;
 }
@@ -51,7 +52,9 @@ Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, Cal
     co_return absl::OutOfRangeError(fmt::format(
         "after_sequence: {} lies beyond the newest event, {}: begin again with 0", position, newest));
   }
-  if (position == 0) {
+  if (request.has_since()) {
+    position = events_.Before(ToWallTime(request.since()));
+  } else if (position == 0) {
     // With the oldest that is kept: what came before it was not asked for, and so is not missed.
     const EventLog::Batch oldest = events_.After(0, 1);
     position = oldest.events.empty() ? newest : oldest.events.front().sequence - 1;

@@ -55,6 +55,30 @@ TEST_F(NodeApiStreamTest, WatchResumesAndTellsWhatWasMissed) {
   EXPECT_THAT(done.sent, IsEmpty());
 }
 
+TEST_F(NodeApiStreamTest, WatchBeginsAtATime) {
+  std::vector<Event> history;
+  for (int i = 1; i <= 5; ++i) {
+    history.push_back(
+        {.sequence = static_cast<uint64_t>(i), .time = WallTime(std::chrono::seconds(i * 10)), .type = "t"});
+  }
+  events_.BeginAt(100, history);
+  v1::WatchEventsRequest request;
+  request.mutable_since()->set_seconds(30);
+  FakeStream<v1::WatchEventsResponse> exact;
+  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, exact)).ok());
+  ASSERT_THAT(exact.sent, SizeIs(3));
+  EXPECT_EQ(exact.sent[0].event().sequence(), 3U);
+  EXPECT_EQ(exact.sent[0].missed(), 0U);
+  request.mutable_since()->set_nanos(1);
+  FakeStream<v1::WatchEventsResponse> between;
+  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, between)).ok());
+  EXPECT_THAT(between.sent, SizeIs(2));
+  request.mutable_since()->set_seconds(60);
+  FakeStream<v1::WatchEventsResponse> later;
+  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, later)).ok());
+  EXPECT_THAT(later.sent, IsEmpty());
+}
+
 TEST_F(NodeApiStreamTest, WatchFiltersAndStillTellsWhatWasMissed) {
   for (int i = 0; i < 25; ++i) events_.Append({.type = "t", .volume_id = i == 20 ? "v" : "w"});
   FakeStream<v1::WatchEventsResponse> one;

@@ -147,18 +147,21 @@ absl::Status CheckSwap(const v1::SwapPluginRequest& request) {
   return mistakes.ToStatus();
 }
 
+static void CheckSince(const google::protobuf::Timestamp& since, Mistakes& mistakes) {
+  // As google.protobuf.Timestamp is defined: the years 1 to 9999. Our clock counts nanoseconds in 64 bits
+  // and reaches from 1678 to 2262.
+  constexpr int64_t kLatest = 9'223'372'036;
+  if (since.seconds() < 0 || since.seconds() >= kLatest || since.nanos() < 0 || since.nanos() > 999'999'999) {
+    mistakes.Add("since", "must lie between the years 1970 and 2262");
+  }
+}
+
 absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request) {
   Mistakes mistakes;
   mistakes.Required("id", request.id(), RequestLimits::kPluginName);
   const int beginnings = int{request.has_last_lines()} + int{request.has_since()} + int{request.has_after()};
   if (beginnings > 1) mistakes.Add("last_lines, since, after", "at most one of them");
-  // As google.protobuf.Timestamp is defined: the years 1 to 9999. Our clock counts nanoseconds in 64 bits
-  // and reaches from 1678 to 2262.
-  constexpr int64_t kLatest = 9'223'372'036;
-  const auto& since = request.since();
-  if (since.seconds() < 0 || since.seconds() >= kLatest || since.nanos() < 0 || since.nanos() > 999'999'999) {
-    mistakes.Add("since", "must lie between the years 1970 and 2262");
-  }
+  CheckSince(request.since(), mistakes);
   return mistakes.ToStatus();
 }
 
@@ -166,6 +169,10 @@ absl::Status CheckWatch(const v1::WatchEventsRequest& request) {
   Mistakes mistakes;
   mistakes.Length("plugin_id", request.plugin_id(), RequestLimits::kPluginName);
   mistakes.Length("volume_id", request.volume_id(), RequestLimits::kVolumeId);
+  if (request.has_since() && request.after_sequence() != 0) {
+    mistakes.Add("since, after_sequence", "at most one of them");
+  }
+  CheckSince(request.since(), mistakes);
   return mistakes.ToStatus();
 }
 

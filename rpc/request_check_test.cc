@@ -103,6 +103,14 @@ TEST(CheckNamesTest, RefuseNothingAndTooMuch) {
   EXPECT_FALSE(CheckPluginName("").ok());
   v1::WatchEventsRequest watch;
   EXPECT_TRUE(CheckWatch(watch).ok());
+  watch.mutable_since()->set_seconds(1'790'000'000);
+  EXPECT_TRUE(CheckWatch(watch).ok());
+  watch.set_after_sequence(1);
+  EXPECT_FALSE(CheckWatch(watch).ok()) << "two beginnings";
+  watch.set_after_sequence(0);
+  watch.mutable_since()->set_nanos(-1);
+  EXPECT_FALSE(CheckWatch(watch).ok());
+  watch.clear_since();
   watch.set_volume_id(std::string(5000, 'v'));
   EXPECT_FALSE(CheckWatch(watch).ok());
 }
