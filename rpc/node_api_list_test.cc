@@ -158,9 +158,9 @@ TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
   EXPECT_THAT(status->problems(),
               ElementsAre("volume v1 of plugin p is stuck in umount /x (process 12)",
                           "volume v2 of plugin p: its mount for consumer web is dead: ENOTCONN",
-                          "volume v3 of plugin p, for consumer web: the node was restarted",
                           "volume v4 of plugin p: the file system of its mount for consumer web does not "
-                          "answer: no answer within 10 s"));
+                          "answer: no answer within 10 s",
+                          "volume v3 of plugin p, for consumer web: the node was restarted"));
 }
 
 TEST_F(NodeApiListTest, AConsumersMountsAreShownWithoutOptionsToReaders) {
