@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "rpc/convert.h"
+#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -38,8 +39,6 @@ absl::Status WriteDrain(const std::string& file, const v1::NodeDrain& drain) {
   }
   return WriteFileAtomic(file, text + "\n", 0600);
 }
-
-std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason); }
 
 }  // namespace
 

@@ -17,8 +17,6 @@ namespace {
 
 using Severity = Finding::Severity;
 
-std::string Because(const std::string& reason) { return reason.empty() ? "" : ": " + Printable(reason, 512); }
-
 // For a command that people copy.
 std::string Word(const std::string& text) { return ShellQuoted(Printable(text, 256)); }
 

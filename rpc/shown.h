@@ -1,5 +1,5 @@
-// How names from outside stand in errors and in the log. Messages are longer: Printable (base/status.h).
-// Pure; any thread.
+// How names and reasons from outside stand in errors and in the log. Messages are longer: Printable
+// (base/status.h). Pure; any thread.
 #pragma once
 
 #include <string>
@@ -12,6 +12,12 @@ namespace berth {
 [[nodiscard]] inline std::string Shown(std::string_view name) {
   constexpr size_t kNameLimit = 256;
   return Printable(name, kNameLimit);
+}
+
+// A reason after what it explains: ": no space left on device"; empty where there is none.
+[[nodiscard]] inline std::string Because(std::string_view reason) {
+  constexpr size_t kReasonLimit = 512;
+  return reason.empty() ? std::string() : ": " + Printable(reason, kReasonLimit);
 }
 
 }  // namespace berth
