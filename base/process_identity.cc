@@ -80,14 +80,12 @@ absl::StatusOr<uid_t> UserOf(pid_t pid) {
   if (!text.ok()) return ProcFailure(pid, text.status());
   // "Uid:\tREAL\tEFFECTIVE\tSAVED\tFILE SYSTEM"; a name that holds a line's end is shown escaped.
   constexpr std::string_view kLead = "\nUid:\t";
-  const size_t lead = text->find(kLead);
   uid_t user = 0;
-  const char* const begin = text->data() + lead + kLead.size();
-  if (lead == std::string::npos ||
-      std::from_chars(begin, text->data() + text->size(), user).ec != std::errc()) {
-    return absl::InternalError(fmt::format("read {}: not in the form that is known", path));
+  if (const size_t lead = text->find(kLead); lead != std::string::npos) {
+    const char* const begin = text->data() + lead + kLead.size();
+    if (std::from_chars(begin, text->data() + text->size(), user).ec == std::errc()) return user;
   }
-  return user;
+  return absl::InternalError(fmt::format("read {}: not in the form that is known", path));
 }
 
 const std::string& BootId() {

@@ -1,9 +1,6 @@
 // The part of NodeApi that concerns the node as one of a cluster: out of use and back, and volumes that a
 // local program asks the central scheduler for.
 #include <fmt/format.h>
-#include <sys/stat.h>
-
-#include <cerrno>
 
 #include "base/process.h"
 #include "base/status.h"
@@ -15,20 +12,15 @@
 namespace berth {
 namespace {
 
-// Whom /proc gives a process to: its effective user, or root where its memory is not to be looked into.
-absl::StatusOr<uid_t> OwnerOf(int64_t pid) {
-  struct stat owner{};
-  if (stat(fmt::format("/proc/{}", pid).c_str(), &owner) == 0) return owner.st_uid;
-  if (errno == ENOENT)
-    return absl::FailedPreconditionError(fmt::format("life.pid: there is no process {}", pid));
-  return ErrnoStatus(errno, fmt::format("life.pid: look at process {}", pid));
-}
-
-absl::StatusOr<uint64_t> StartOf(int64_t pid) {
-  auto started = StartTimeOf(static_cast<pid_t>(pid));
-  if (!absl::IsNotFound(started.status())) return started;
+// `about` is what the kernel says of process `pid`.
+template <class Value>
+absl::StatusOr<Value> IfThere(int64_t pid, absl::StatusOr<Value> about) {
+  if (!absl::IsNotFound(about.status())) return about;
   return absl::FailedPreconditionError(fmt::format("life.pid: there is no process {}", pid));
 }
+absl::StatusOr<uint64_t> StartOf(int64_t pid) { return IfThere(pid, StartTimeOf(static_cast<pid_t>(pid))); }
+// The real user: kill(2) asks for that one, too, and not for the effective user.
+absl::StatusOr<uid_t> OwnerOf(int64_t pid) { return IfThere(pid, UserOf(static_cast<pid_t>(pid))); }
 
 // Who may change names any life. Others name only a process that they could end anyway: one of the same user.
 // (The process that connected may have ended, and its number be another user's by now, while one that it
