@@ -43,6 +43,18 @@ constexpr auto kMountsCheckedWithin = std::chrono::seconds(30);
 constexpr auto kMountsReadWithin = std::chrono::seconds(10);
 constexpr auto kVolumesReadWithin = std::chrono::seconds(30);
 
+// The sockets that systemd listens on for us, if it does.
+absl::StatusOr<std::vector<ListenSocket>> InheritedSockets() {
+  const int count = sd_listen_fds(1);
+  if (count < 0) return ErrnoStatus(-count, "sockets from systemd");
+  std::vector<ListenSocket> sockets;
+  for (int i = 0; i < count; ++i) {
+    BERTH_ASSIGN_OR_RETURN(ListenSocket socket, ListenSocket::Adopt(UniqueFd(SD_LISTEN_FDS_START + i)));
+    sockets.push_back(std::move(socket));
+  }
+  return sockets;
+}
+
 }  // namespace
 
 Berthd::Berthd(asio::any_io_executor executor, BerthdOptions options, BerthdConfig config,
@@ -221,8 +233,16 @@ Awaitable<absl::Status> Berthd::Serve() {
   };
   api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
   api_->SetRuntimes(config_.runtimes);
-  BERTH_CO_ASSIGN_OR_RETURN(
-      servers_, co_await NodeServers::Start(executor_, config_.runtime_dir, config_.sockets, *api_));
+  absl::StatusOr<std::vector<ListenSocket>> inherited = InheritedSockets();
+  absl::Status served = inherited.status();
+  if (served.ok()) {
+    auto servers = co_await NodeServers::Start(executor_, config_.runtime_dir, config_.sockets,
+                                               *std::move(inherited), *api_);
+    served = servers.status();
+    if (served.ok()) servers_ = *std::move(servers);
+  }
+  if (absl::IsInvalidArgument(served)) co_return AsConfigurationError(served);
+  BERTH_CO_RETURN_IF_ERROR(served);
   controller_calls_ = std::make_unique<ControllerCalls>(executor_, *access_, *mounter_);
   scheduler_->Start(*api_, bridge_, bridge_, *controller_calls_, *drainer_);
   co_return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "rpc/listen_socket.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -7,6 +8,7 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -74,8 +76,39 @@ absl::StatusOr<ListenSocket> ListenSocket::Bind(const std::string& path, std::op
   return status;
 }
 
+absl::StatusOr<ListenSocket> ListenSocket::Adopt(UniqueFd fd) {
+  const auto option = [&fd](int name) {
+    int value = 0;
+    socklen_t length = sizeof value;
+    return getsockopt(fd.get(), SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
+  };
+  if (option(SO_DOMAIN) != AF_UNIX || option(SO_TYPE) != SOCK_STREAM || option(SO_ACCEPTCONN) != 1) {
+    return absl::InvalidArgumentError(fmt::format(
+        "descriptor {} is not a listening Unix stream socket: check the unit's ListenStream=", fd.get()));
+  }
+  const int flags = fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || fcntl(fd.get(), F_SETFL, flags | O_NONBLOCK) != 0 ||
+      fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return ErrnoStatus(errno, fmt::format("set up descriptor {}", fd.get()));
+  }
+  ListenSocket adopted;
+  sockaddr_un address{};
+  socklen_t length = sizeof address;
+  if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0 &&
+      length > offsetof(sockaddr_un, sun_path) && address.sun_path[0] == '/') {
+    const size_t longest = length - offsetof(sockaddr_un, sun_path);
+    adopted.path_.assign(address.sun_path, strnlen(address.sun_path, longest));
+  }
+  adopted.fd_ = std::move(fd);
+  return adopted;
+}
+
 absl::Status ListenSocket::SetAccess(std::optional<gid_t> group, mode_t mode) {
   constexpr mode_t kOwnerAlone = 0600;
+  if (inode_ == 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{} is systemd's: SocketGroup= and SocketMode= of its unit decide who may connect", path_));
+  }
   if (!IsOurs())
     return absl::FailedPreconditionError(fmt::format("{} is not berthd's socket any more", path_));
   if (chmod(path_.c_str(), kOwnerAlone) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", path_));

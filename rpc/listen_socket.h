@@ -1,4 +1,5 @@
-// A Unix socket that berthd listens on, with one owner, one group and one mode.
+// A Unix socket that berthd listens on, with one owner, one group and one mode; or one that systemd listens
+// on for it, whose unit says these.
 //
 // Whoever calls this has the lock of the socket's directory (base/lock_file.h), so a socket file that is
 // there was left by a berthd that has ended. Any thread, at start-up, reload and shutdown; calls do not
@@ -27,6 +28,10 @@ class ListenSocket {
   [[nodiscard]] static absl::StatusOr<ListenSocket> Bind(const std::string& path, std::optional<gid_t> group,
                                                          mode_t mode);
 
+  // Takes over a socket that listens already (sd_listen_fds(3)). Its file stays, and who may connect is its
+  // unit's to say. INVALID_ARGUMENT where it is not a listening Unix stream socket.
+  [[nodiscard]] static absl::StatusOr<ListenSocket> Adopt(UniqueFd fd);
+
   ListenSocket(ListenSocket&&) = default;
   ListenSocket& operator=(ListenSocket&&) = default;
   ~ListenSocket() = default;  // Closes; the file stays (Remove), as it does after a crash.
@@ -35,7 +40,8 @@ class ListenSocket {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  // Changes who may connect from now on. In between only the owner may.
+  // Changes who may connect from now on. In between only the owner may. FAILED_PRECONDITION: it was adopted,
+  // or is not at its path any more.
   [[nodiscard]] absl::Status SetAccess(std::optional<gid_t> group, mode_t mode);
 
   // Closes the socket, after unlinking its file if it is still the one that was made here.

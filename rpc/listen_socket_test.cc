@@ -132,5 +132,26 @@ TEST_F(ListenSocketTest, DoesNotRemoveASuccessorsFile) {
   EXPECT_EQ(Connect(), 0);
 }
 
+TEST_F(ListenSocketTest, TakesOverOneThatListensAlreadyAndLeavesItsFile) {
+  const auto made = ListenSocket::Bind(path_, std::nullopt, 0666);
+  ASSERT_TRUE(made.ok()) << made.status();
+  UniqueFd handed(fcntl(made->fd(), F_DUPFD_CLOEXEC, 3));
+  ASSERT_EQ(fcntl(handed.get(), F_SETFL, 0), 0);  // As systemd hands it over: blocking.
+  auto adopted = ListenSocket::Adopt(std::move(handed));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ(adopted->path(), path_);
+  EXPECT_NE(fcntl(adopted->fd(), F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_EQ(adopted->SetAccess(std::nullopt, 0600).code(), absl::StatusCode::kFailedPrecondition);
+  adopted->Remove();
+  EXPECT_TRUE(Exists());
+}
+
+TEST_F(ListenSocketTest, TakesOverNothingElse) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd other(ends[1]);
+  EXPECT_EQ(ListenSocket::Adopt(UniqueFd(ends[0])).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace berth

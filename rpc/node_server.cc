@@ -49,14 +49,17 @@ struct NodeServer::Backend {
 };
 
 absl::StatusOr<std::unique_ptr<NodeServer>> NodeServer::Start(asio::any_io_executor executor,
-                                                              NodeServerOptions options, NodeApi& api) {
+                                                              NodeServerOptions options, NodeApi& api,
+                                                              std::optional<ListenSocket> adopted) {
   BERTH_ASSIGN_OR_RETURN(auto connections, Connections::Make(executor, options.connections));
   const SocketAccess access = options.access;
-  BERTH_ASSIGN_OR_RETURN(ListenSocket socket,
-                         ListenSocket::Bind(fmt::format("{}/{}", options.directory, SocketName(access.right)),
-                                            access.group, access.mode()));
+  absl::StatusOr<ListenSocket> socket =
+      adopted ? *std::move(adopted)
+              : ListenSocket::Bind(fmt::format("{}/{}", options.directory, SocketName(access.right)),
+                                   access.group, access.mode());
+  if (!socket.ok()) return socket.status();
   std::unique_ptr<NodeServer> server(
-      new NodeServer(std::move(executor), access, std::move(socket), std::move(connections)));
+      new NodeServer(std::move(executor), access, *std::move(socket), std::move(connections)));
   absl::Status started = server->StartBackend(options, api);
   const int listener = started.ok() ? fcntl(server->socket_.fd(), F_DUPFD_CLOEXEC, 3) : -1;
   if (started.ok() && listener < 0) started = ErrnoStatus(errno, "duplicate the listening socket");

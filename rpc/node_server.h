@@ -17,6 +17,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -48,10 +49,11 @@ struct NodeServerOptions {
 
 class NodeServer {
  public:
-  // Begins to serve. `api` outlives it. Errors: ListenSocket's; INTERNAL if gRPC does not start.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeServer>> Start(asio::any_io_executor executor,
-                                                                         NodeServerOptions options,
-                                                                         NodeApi& api);
+  // Begins to serve: on `adopted`, else on a socket that is made. `api` outlives it. Errors: ListenSocket's;
+  // INTERNAL if gRPC does not start.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeServer>> Start(
+      asio::any_io_executor executor, NodeServerOptions options, NodeApi& api,
+      std::optional<ListenSocket> adopted = std::nullopt);
   // After Shutdown.
   ~NodeServer();
   NodeServer(const NodeServer&) = delete;

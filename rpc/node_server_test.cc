@@ -1,5 +1,6 @@
 #include "rpc/node_server.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <random>
@@ -370,6 +371,18 @@ TEST_F(NodeServerTest, OneUserCannotTakeAllWatches) {
   EXPECT_TRUE(begins(kNobody - 1));
   EXPECT_TRUE(begins(0)) << "root's are not counted with those of others";
   for (auto& watch : watches) watch->call.context.TryCancel();
+}
+
+TEST_F(NodeServerTest, ServesASocketThatWasHandedOver) {
+  auto made = ListenSocket::Bind(node_.path(), std::nullopt, 0600);
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto adopted = ListenSocket::Adopt(UniqueFd(fcntl(made->fd(), F_DUPFD_CLOEXEC, 3)));
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  ASSERT_EQ(node_.Start({}, *std::move(adopted)), absl::OkStatus());
+  EXPECT_TRUE(GetStatus(*node_.Root()).ok());
+  node_.Shutdown(Clock::now());
+  EXPECT_EQ(access(node_.path().c_str(), F_OK), 0) << "its file is its maker's";
+  made->Remove();
 }
 
 TEST_F(NodeServerTest, ShutsDownWithManyCallsInFlight) {

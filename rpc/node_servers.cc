@@ -26,6 +26,7 @@ NodeServers::NodeServers(asio::any_io_executor executor, std::string directory, 
 Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> NodeServers::Start(asio::any_io_executor executor,
                                                                            std::string directory,
                                                                            std::vector<SocketAccess> sockets,
+                                                                           std::vector<ListenSocket> adopted,
                                                                            NodeApi& api) {
   std::unique_ptr<NodeServers> servers(new NodeServers(std::move(executor), std::move(directory), api));
   absl::Status status;
@@ -34,18 +35,32 @@ Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> NodeServers::Start(asio:
     status = RemoveStaleSocket(fmt::format("{}/{}", servers->directory_, SocketName(right)));
   }
   for (const SocketAccess& access : sockets) {
-    if (status.ok()) status = servers->Open(access);
+    if (!status.ok()) break;
+    const std::string path = fmt::format("{}/{}", servers->directory_, SocketName(access.right));
+    const auto handed = std::ranges::find(adopted, path, &ListenSocket::path);
+    if (handed == adopted.end()) {
+      status = servers->Open(access);
+      continue;
+    }
+    status = servers->Open(access, std::move(*handed));
+    adopted.erase(handed);
+  }
+  if (status.ok() && !adopted.empty()) {
+    status = absl::InvalidArgumentError(
+        fmt::format("systemd hands over the socket {}, and [access] in berthd.toml asks for none there",
+                    adopted.front().path()));
   }
   if (status.ok()) co_return servers;
   co_await servers->Shutdown(Clock::now());
   co_return status;
 }
 
-absl::Status NodeServers::Open(const SocketAccess& access) {
+absl::Status NodeServers::Open(const SocketAccess& access, std::optional<ListenSocket> adopted) {
   NodeServerOptions options;
   options.directory = directory_;
   options.access = access;
-  BERTH_ASSIGN_OR_RETURN(auto server, NodeServer::Start(executor_, std::move(options), api_));
+  BERTH_ASSIGN_OR_RETURN(auto server,
+                         NodeServer::Start(executor_, std::move(options), api_, std::move(adopted)));
   servers_[access.right] = std::move(server);
   return absl::OkStatus();
 }

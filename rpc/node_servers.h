@@ -7,11 +7,13 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/task_scope.h"
 #include "rpc/access.h"
+#include "rpc/listen_socket.h"
 #include "rpc/node_server.h"
 
 namespace berth {
@@ -19,9 +21,11 @@ namespace berth {
 class NodeServers {
  public:
   // Serves `sockets` in `directory`, whose lock the caller has, and removes those that an earlier berthd
-  // left. `api` outlives this. Errors: NodeServer's; then nothing is served.
+  // left. `adopted`: those of them that systemd listens on. `api` outlives this. Errors: NodeServer's;
+  // INVALID_ARGUMENT: an adopted one is none of `sockets`. Then nothing is served.
   [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> Start(
-      asio::any_io_executor executor, std::string directory, std::vector<SocketAccess> sockets, NodeApi& api);
+      asio::any_io_executor executor, std::string directory, std::vector<SocketAccess> sockets,
+      std::vector<ListenSocket> adopted, NodeApi& api);
 
   // From now on these: changes groups, closes a socket that is not among them, opens one that was not there.
   // What could not be done, one line each.
@@ -33,7 +37,7 @@ class NodeServers {
  private:
   NodeServers(asio::any_io_executor executor, std::string directory, NodeApi& api);
 
-  absl::Status Open(const SocketAccess& access);
+  absl::Status Open(const SocketAccess& access, std::optional<ListenSocket> adopted = std::nullopt);
   Awaitable<void> Close(Right right, TimePoint grace);
 
   asio::any_io_executor executor_;

@@ -53,8 +53,9 @@ class ServedNode {
   ServedNode(const ServedNode&) = delete;
   ServedNode& operator=(const ServedNode&) = delete;
 
-  // The options hold for each of the three sockets, whose groups they give.
-  absl::Status Start(const NodeServerOptions& options = {}) {
+  // The options hold for each of the three sockets. `adopted`: in place of the one for changes.
+  absl::Status Start(const NodeServerOptions& options = {},
+                     std::optional<ListenSocket> adopted = std::nullopt) {
     return OnLoop([&]() -> absl::Status {
       for (const SocketAccess access : {SocketAccess{.right = Right::kChange, .group = kChangers},
                                         SocketAccess{.right = Right::kRead, .group = kReaders},
@@ -62,7 +63,8 @@ class ServedNode {
         NodeServerOptions one = options;
         one.directory = directory_;
         one.access = access;
-        auto server = NodeServer::Start(loop_.get_executor(), std::move(one), api_);
+        auto server = NodeServer::Start(loop_.get_executor(), std::move(one), api_,
+                                        std::exchange(adopted, std::nullopt));
         if (!server.ok()) return server.status();
         servers_.push_back(*std::move(server));
       }

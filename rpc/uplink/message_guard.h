@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "rpc/frame_reader.h"
+#include "rpc/uplink/frame_reader.h"
 
 namespace berth {
 

@@ -1,4 +1,4 @@
-#include "rpc/frame_reader.h"
+#include "rpc/uplink/frame_reader.h"
 
 #include <algorithm>
 
