@@ -96,7 +96,7 @@ TEST_F(CheckTest, EveryMistakeOfEveryFileIsNamedWithItsLine) {
 
 TEST_F(CheckTest, WhatGoesBeyondOneFilesSyntaxIsNamedWithItsLineToo) {
   temp_.Write("etc/berthd.toml",
-              "log_level = \"loud\"\nruntime_dir = \"run\"\n[access]\nreaders = [\"group:no-such\"]\n");
+              "log_level = \"loud\"\nruntime_dir = \"run\"\n[access]\nread_group = \"no-such\"\n");
   WritePlugin("a", "id = \"a\"\n");
   WritePlugin("b", "id = \"a\"\n");
   temp_.Write("etc/plugins.d/c.toml",
@@ -110,7 +110,7 @@ TEST_F(CheckTest, WhatGoesBeyondOneFilesSyntaxIsNamedWithItsLineToo) {
               UnorderedElementsAre(
                   HasSubstr("etc/berthd.toml:1: log_level: log level \"loud\" is unknown"),
                   HasSubstr("etc/berthd.toml:2: runtime_dir: \"run\" must be an absolute path"),
-                  HasSubstr("etc/berthd.toml:3: access: readers: group:no-such"),
+                  AllOf(HasSubstr("etc/berthd.toml:4: access.read_group: "), HasSubstr("no-such")),
                   HasSubstr("etc/plugins.d/a.toml:3: id: \"a\" is also the id of"),
                   HasSubstr("etc/plugins.d/b.toml:3: id: \"a\" is also the id of"),
                   HasSubstr("etc/plugins.d/c.toml:3: user: \"nobody-of-that-name\": no such user"),
@@ -154,7 +154,7 @@ TEST_F(CheckTest, BerthdEndsWith78WhereOnlyTheConfigurationHelps) {
   EXPECT_EQ(ended.exit_code, 78);
   EXPECT_THAT(ended.said, AllOf(names_both, HasSubstr("2 mistakes in")));
 
-  temp_.Write("etc/berthd.toml", "[access]\nreaders = [\"group:no-such-group\"]\n");
+  temp_.Write("etc/berthd.toml", "[access]\nread_group = \"no-such-group\"\n");
   ended = Run("");
   EXPECT_EQ(ended.exit_code, 78) << "an unknown group";
   EXPECT_THAT(ended.said, HasSubstr("no-such-group"));

@@ -46,7 +46,8 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_THAT(status->problems(), SizeIs(5));
   EXPECT_THAT(status->problems(), Contains("plugin bad is failed: bad.toml:3:\\x0a"));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("plugin odd answers but takes no work")));
-  EXPECT_THAT(status->problems(), Contains(HasSubstr("volume v2 of plugin good waits for its secrets")));
+  EXPECT_THAT(status->problems(),
+              Contains(HasSubstr("volume v2 of plugin good: a step has to be repeated, and its secrets")));
   EXPECT_THAT(status->problems(), Contains(HasSubstr("DEADLINE_EXCEEDED")));
   EXPECT_EQ(status->health(), v1::FAILING);
   ASSERT_EQ(status->findings_size(), 6) << "and one that is held";

@@ -35,10 +35,11 @@ class FaultIdentityTest : public FaultTest {
     EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     return fd;
   }
-  void ExpectRefusedForTheSocket() {
+  void ExpectRefusedForTheSocket(const std::string& reason) {
     // Between two launches the reason is another.
-    Wait("not started for its socket",
-         [](const v1::Plugin& p) { return !p.alive() && p.reason().find("csi.sock") != std::string::npos; });
+    Wait("not started for its socket", [&reason](const v1::Plugin& p) {
+      return !p.alive() && p.reason().find(reason) != std::string::npos;
+    });
     EXPECT_EQ(fault_.History().size(), 0U) << "it was not even launched";
   }
 
@@ -64,8 +65,7 @@ TEST_F(FaultIdentityTest, Fault08ADirectoryAtTheSocketsPathIsAClearError) {
   MakeSocketDir();
   ASSERT_EQ(mkdir(Socket().c_str(), 0700), 0);
   StartNode();
-  ExpectRefusedForTheSocket();
-  EXPECT_THAT(Get().reason(), HasSubstr("directory"));
+  ExpectRefusedForTheSocket("csi.sock is a directory");
   ASSERT_EQ(rmdir(Socket().c_str()), 0) << "it is as it was";
 }
 
@@ -84,7 +84,7 @@ TEST_F(FaultIdentityTest, Fault08ASymlinkAtTheSocketsPathIsNotFollowed) {
   MakeSocketDir();
   ASSERT_EQ(symlink((node_.dir() + "/elsewhere").c_str(), Socket().c_str()), 0);
   StartNode();
-  ExpectRefusedForTheSocket();
+  ExpectRefusedForTheSocket("csi.sock");
   ASSERT_EQ(unlink(Socket().c_str()), 0);
 }
 
