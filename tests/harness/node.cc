@@ -255,7 +255,8 @@ int Node::RunAnother() {
 }
 
 void Node::Kill() {
-  Require(kill(pid_, SIGKILL) == 0, "kill berthd");
+  // The number of none would mean every process there is.
+  Require(pid_ > 0 && kill(pid_, SIGKILL) == 0, "kill berthd");
   WaitExit(std::exchange(pid_, -1), seconds(20));
   stub_.reset();
   channel_.reset();
@@ -266,7 +267,7 @@ void Node::Stop() {
   AwaitStopped();
 }
 
-void Node::BeginStop() { Require(kill(pid_, SIGTERM) == 0, "terminate berthd"); }
+void Node::BeginStop() { Require(pid_ > 0 && kill(pid_, SIGTERM) == 0, "terminate berthd"); }
 
 void Node::AwaitStopped() {
   const int status = WaitExit(std::exchange(pid_, -1), seconds(60));
@@ -393,12 +394,12 @@ std::vector<std::string> Node::Mounts() const {
 
 std::vector<std::string> Node::Tree(const std::string& directory) {
   std::vector<std::string> names;
-  struct stat root {};
+  struct stat root{};
   if (stat(directory.c_str(), &root) != 0) return names;
   for (auto it = std::filesystem::recursive_directory_iterator(directory);
        it != std::filesystem::recursive_directory_iterator(); ++it) {
     names.push_back(std::filesystem::relative(it->path(), directory).string());
-    struct stat info {};
+    struct stat info{};
     if (lstat(it->path().c_str(), &info) != 0 || info.st_dev != root.st_dev) it.disable_recursion_pending();
   }
   std::sort(names.begin(), names.end());

@@ -17,14 +17,18 @@ constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
 
 }  // namespace
 
-Reboot::Reboot(Node& node) {
+Reboot::Reboot(Node& node, Ending ending) {
   std::vector<pid_t> plugins;
   v1::ListPluginsResponse list;
   EXPECT_TRUE(node.stub().ListPlugins(Node::Context().get(), {}, &list).ok());
   for (const v1::Plugin& plugin : list.plugins()) {
     if (plugin.pid() > 0) plugins.push_back(plugin.pid());
   }
-  node.Kill();
+  if (ending == Ending::kOrderly) {
+    node.Stop();
+  } else {
+    node.Kill();
+  }
   for (const pid_t pid : plugins) {
     kill(pid, SIGKILL);
     // An orphan of berthd's, and so our child by now.

@@ -6,11 +6,13 @@
 
 namespace berth {
 
-// Ends berthd and its plugins at once, unmounts what they had mounted, and gives the kernel another boot id,
-// as far as this process and its children see, until this is destroyed. The node is to be started again.
+// Ends berthd, which runs, and its plugins, unmounts what they had mounted, and gives the kernel another boot
+// id, as far as this process and its children see, until this is destroyed. The node is to be started again.
 class Reboot {
  public:
-  explicit Reboot(Node& node);
+  // kPanic: berthd is killed. kOrderly: it stops first.
+  enum class Ending { kPanic, kOrderly };
+  explicit Reboot(Node& node, Ending ending = Ending::kPanic);
   ~Reboot();
   Reboot(const Reboot&) = delete;
   Reboot& operator=(const Reboot&) = delete;
