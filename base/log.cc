@@ -230,7 +230,7 @@ absl::Status SetLogLevel(std::string_view level, const std::shared_ptr<LogFeed>&
 
 bool StderrIsTheJournal() {
   const char* const stream = std::getenv("JOURNAL_STREAM");
-  struct stat info {};
+  struct stat info{};
   if (stream == nullptr || fstat(STDERR_FILENO, &info) != 0) return false;
   return stream == fmt::format("{}:{}", info.st_dev, info.st_ino);
 }

@@ -34,8 +34,8 @@ void DeclareSecrets(CLI::App& command, std::string& file);
 // Fills `plugin_id` so where `options` do not name it.
 [[nodiscard]] absl::Status NameVolume(NodeClient& node, const VolumeOptions& options, std::string* plugin_id);
 
-// `failure` with a hint that fits how the volume is now: stuck, hung, dead, blocked, waiting for secrets, busy.
-// As it is where the node does not say within a second.
+// `failure` with a hint that fits how the volume is now: stuck, hung, dead, blocked, waiting for secrets,
+// busy. As it is where the node does not say within a second.
 [[nodiscard]] absl::Status Advised(NodeClient& node, const VolumeOptions& options, absl::Status failure);
 
 }  // namespace berth::cli

@@ -1,5 +1,5 @@
-// Finds mounts whose file system does not answer (hung: its server may come back), and those whose file system
-// has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away.
+// Finds mounts whose file system does not answer (hung: its server may come back), and those whose file
+// system has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away.
 //
 // Owned by the Mounter; loop thread only. In rounds, and only file systems that can die so (not those of a
 // local disk, which the kernel itself serves). Asked by helper processes (mount_helper.h); a mount whose

@@ -682,7 +682,7 @@ Awaitable<absl::Status> MountHelper::MappedFiles(std::vector<pid_t> processes,
   std::string said;
   auto output =
       co_await Run(Kind::kRead, "read what processes have mapped", std::move(arguments), deadline, &said);
-  if (output.ok()) said = *std::move(output);
+  if (output.ok()) said = *output;
   // A line that is cut short is not one.
   for (size_t end = said.find('\n'), from = 0; end != std::string::npos;
        from = end + 1, end = said.find('\n', from)) {

@@ -175,7 +175,7 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
       co_return co_await RestartHung(std::move(record), std::move(reverse), watch->hung_since, deadline);
     }
     if (!answer) continue;  // it may wait in what was detached meanwhile
-    const absl::Status status = *answer;
+    const absl::Status& status = *answer;
     StepReport report = Report(reverse.rpc, record.plugin_id, status, began, deadline);
     report.detached_lazily = detached;
     // "Another call is pending" is what a plugin says whose first call has not returned.

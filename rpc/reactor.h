@@ -96,8 +96,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
   static grpc::ServerUnaryReactor* Start(CallScope& scope, CallInfo call, const Request* request,
                                          Response* response, Handler handler) {
     auto* reactor = new UnaryReactor(scope, request, response, std::move(handler));
-    asio::post(scope.executor(),
-               [reactor, call = std::move(call)]() mutable { reactor->Begin(std::move(call)); });
+    asio::post(scope.executor(), [reactor, call] { reactor->Begin(call); });
     return reactor;
   }
 
@@ -171,8 +170,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
                                                    grpc::CallbackServerContext* context,
                                                    const Request* request, Handler handler) {
     auto* reactor = new StreamReactor(scope, context, request, std::move(handler));
-    asio::post(scope.executor(),
-               [reactor, call = std::move(call)]() mutable { reactor->Begin(std::move(call)); });
+    asio::post(scope.executor(), [reactor, call] { reactor->Begin(call); });
     return reactor;
   }
 

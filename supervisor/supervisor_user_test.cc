@@ -1,4 +1,5 @@
 // Plugins that run as another user, with their sockets and who serves these.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -134,6 +135,7 @@ TEST_F(SupervisorUserTest, ItsUserIsKnownForAsLongAsItRuns) {
 
 TEST_F(SupervisorUserTest, ASocketThatSomebodyElseServesIsNotUsed) {
   const std::string go = temp_.Path("go");
+  ASSERT_EQ(mkfifo(go.c_str(), 0644), 0);
   WriteUserPlugin(fmt::format("\"--serve-once\", \"{}\"", go));
   node_->Start();
   node_->WaitState("nfs", PluginState::kStarting);
@@ -149,7 +151,7 @@ TEST_F(SupervisorUserTest, ASocketThatSomebodyElseServesIsNotUsed) {
   EXPECT_THAT(node_->Events(), Contains("plugin.foreign_socket"));
   EXPECT_TRUE(node_->prober_.appeared_.empty()) << "no call was sent there";
   // Once the plugin serves it itself, it is used, without a restart.
-  temp_.Write("go", "");
+  const UniqueFd serve(open(go.c_str(), O_RDWR | O_CLOEXEC));
   const PluginSnapshot ready = node_->WaitRegistered("nfs");
   EXPECT_EQ(ready.pid, plugin.pid);
   EXPECT_THAT(ready.reason, Not(HasSubstr("served by")));

@@ -205,7 +205,7 @@ TEST_F(FaultMemoryTest, Fault29NoMemoryForAHelperIsAnErrorAndNothingIsHalfDone) 
   host_.Heal();
   const grpc::Status again = node_.stub().PublishVolume(Node::Context().get(), request, &response);
   ASSERT_TRUE(again.ok()) << again.error_message();
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(response.target_path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 07777, 0750U);
   Unpublish(volume, "job");

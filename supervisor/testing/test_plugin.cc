@@ -5,7 +5,7 @@
 //   --never-listen  bind the socket, but do not listen
 //   --no-socket     do not even bind
 //   --ignore-term   ignore SIGTERM
-//   --serve-once FILE  wait until FILE is there, and then take the place of whatever socket is there
+//   --serve-once FIFO  wait until FIFO is opened for writing, and then replace whatever socket is there
 //   --say TEXT      write TEXT to standard output
 //   --print-environment
 //
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   address.sun_family = AF_UNIX;
   strncpy(address.sun_path, endpoint + 7, sizeof address.sun_path - 1);
   if (!serve_once.empty()) {
-    while (access(serve_once.c_str(), F_OK) != 0) usleep(1000);
+    if (open(serve_once.c_str(), O_RDONLY | O_CLOEXEC) < 0) return Fail("open the FIFO");
     unlink(endpoint + 7);
   }
   if (!no_socket) {
