@@ -170,7 +170,7 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
   return UnaryReactor<Request, Response>::Start(
       scope, call, request, response,
       [this, &scope, right, handler, connection = context->peer()](Request copy, CallInfo info) {
-        return Handle(scope, right, handler, connection, std::move(copy), std::move(info));
+        return Handle(scope, right, handler, connection, std::move(copy), info);
       });
 }
 
@@ -180,13 +180,13 @@ Awaitable<absl::StatusOr<Response>> NodeService::Handle(CallScope& scope, Right 
                                                         std::string connection, Request request,
                                                         CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
-  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), std::move(call));
+  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call);
 
   // Whoever may only claim must not be able to fill the log; what comes of a claim is an event.
   const auto level = right == Right::kClaim ? spdlog::level::debug : spdlog::level::info;
   ChangeRecord record(level,
                       fmt::format("{} by {}, {}", call.method, call.peer->Describe(), Subject(request)));
-  auto answer = co_await (api_.*handler)(std::move(request), std::move(call));
+  auto answer = co_await (api_.*handler)(std::move(request), call);
   record.End(answer.status());
   co_return answer;
 }
@@ -205,7 +205,7 @@ grpc::ServerWriteReactor<Response>* NodeService::Stream(std::string_view method,
       watches_, call, context, request,
       [this, handler, connection = context->peer()](Request copy, CallInfo info,
                                                     StreamWriter<Response>& out) {
-        return HandleStream(handler, connection, std::move(copy), std::move(info), out);
+        return HandleStream(handler, connection, std::move(copy), info, out);
       });
 }
 
@@ -214,7 +214,7 @@ Awaitable<absl::Status> NodeService::HandleStream(StreamHandler<Request, Respons
                                                   std::string connection, Request request, CallInfo call,
                                                   StreamWriter<Response>& out) {
   BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(watches_, Right::kRead, connection, call));
-  co_return co_await (api_.*handler)(std::move(request), std::move(call), out);
+  co_return co_await (api_.*handler)(std::move(request), call, out);
 }
 
 NodeService::Reactor* NodeService::GetStatus(Context* context, const v1::GetStatusRequest* request,

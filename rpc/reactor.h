@@ -131,13 +131,12 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
       return;
     }
     const std::string_view method = call.method;
-    scope_.Spawn(method, Run(std::move(call)));
+    scope_.Spawn(method, Run(call));
   }
 
   Awaitable<void> Run(CallInfo call) {
     const std::string_view method = call.method;
-    auto result =
-        co_await reactor_internal::RunHandler(method, handler_(*request_, std::move(call)), bell_, gone_);
+    auto result = co_await reactor_internal::RunHandler(method, handler_(*request_, call), bell_, gone_);
     const absl::Status status = result.status();
     if (status.ok()) *response_ = *std::move(result);
     Finish(ToWire(status));
@@ -213,7 +212,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
       return;
     }
     const std::string_view method = call.method;
-    scope_.Spawn(method, Run(std::move(call)));
+    scope_.Spawn(method, Run(call));
   }
 
   Awaitable<bool> Send(Response message) override {
@@ -226,8 +225,8 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
 
   Awaitable<void> Run(CallInfo call) {
     const std::string_view method = call.method;
-    const absl::Status status = co_await reactor_internal::RunHandler(
-        method, handler_(*request_, std::move(call), *this), bell_, gone_);
+    const absl::Status status =
+        co_await reactor_internal::RunHandler(method, handler_(*request_, call, *this), bell_, gone_);
     // A handler that was cancelled may have left a write behind, which Finish must not overtake. A reader
     // that reads lets it end; for one that does not, cancelling the call does.
     if (writing_) {

@@ -137,7 +137,7 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
 }
 
 Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest request, CallInfo call) {
-  auto answer = co_await api_.PublishVolume(request, std::move(call));
+  auto answer = co_await api_.PublishVolume(request, call);
   if (!answer.ok()) {
     co_return Failed(answer.status(), OutcomeOfPublish(answer.status(), api_.MayBePublished(request)));
   }
