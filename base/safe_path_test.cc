@@ -79,8 +79,8 @@ void ForbidStat() {
   }
 }
 
-// A mount of cifs, gfs2 or 9p would keep the loop waiting while its server does not answer. This kernel may have
-// none of them, so a file system that is on no list stands for them.
+// A mount of cifs, gfs2 or 9p would keep the loop waiting while its server does not answer. This kernel may
+// have none of them, so a file system that is on no list stands for them.
 TEST_F(SafeRootTest, Fault24AMountOfAnUnknownFileSystemIsNotAskedForAttributes) {
   ASSERT_TRUE(root_->MakeDirectories("mnt", 0700).ok());
   const std::string path = dir_ + "/root/mnt";
