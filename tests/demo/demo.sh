@@ -447,8 +447,10 @@ stop() {
 remove_directories() {
   local name
   local plugin=state/plugins/hostpath
-  for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm state/journal.db.lock state/paths.lock \
-    state/logs/hostpath.log state/logs/hostpath.log.index state/swaps/hostpath.toml state/plugin-files.toml $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
+  for name in etc/plugins.d/hostpath.toml state/journal.db state/journal.db-wal state/journal.db-shm \
+    state/journal.db.lock state/paths.lock state/events state/events.old run/berthd.lock run/event-number \
+    state/logs/hostpath.log state/logs/hostpath.log.index state/swaps/hostpath.toml state/plugin-files.toml \
+    $plugin/lock $plugin/hostpath.db $plugin/hostpath.db-wal $plugin/hostpath.db-shm \
     berthd.log berthctl.err volume asking asked findings explained; do
     rm -f -- "$DEMO/$name"
   done
