@@ -127,10 +127,13 @@ class Node final : public csi::v1::Node::Service {
   Status NodeUnpublishVolume(ServerContext* /*context*/, const csi::v1::NodeUnpublishVolumeRequest* request,
                              csi::v1::NodeUnpublishVolumeResponse* /*response*/) override {
     return Alone(request->target_path(), [&] {
-      const bool hang = !hang_file_.empty() && access(hang_file_.c_str(), F_OK) == 0;
-      while (hang) pause();
+      if (!hang_file_.empty() && access(hang_file_.c_str(), F_OK) == 0) HangForEver();
       return Unmount(request->target_path());
     });
+  }
+
+  [[noreturn]] static void HangForEver() {
+    while (true) pause();
   }
 
   template <class Work>
