@@ -65,8 +65,8 @@ absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const st
   return facts;
 }
 
-// File systems whose statx with AT_STATX_DONT_SYNC waits for no server, lock or device.
-// cifs, gfs2, ocfs2 and 9p, among others, may wait for one all the same.
+// File systems whose statx with AT_STATX_DONT_SYNC waits for no server, lock or device. Others may wait:
+// cifs, gfs2, ocfs2, 9p.
 bool AnswersFromMemory(std::string_view fs_type) {
   constexpr std::string_view kTypes[] = {"tmpfs", "devtmpfs", "ext4",   "xfs",      "btrfs",    "fuse",
                                          "nfs4",  "nfs",      "ext3",   "ext2",     "ceph",     "overlay",
