@@ -238,10 +238,8 @@ TEST_F(ReloadTest, SettingsAreTakenOverWhereTheyCanBe) {
   WaitFor("debug lines in the log", [this] { return node_.log().find(" debug ") != std::string::npos; });
 
   // The members of that group may read now, and a reload ends that.
-  const std::string as_nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups ";
-  const std::string status =
-      fmt::format("{} {} --socket {}/berthd-ro.sock status", as_nobody, BERTHCTL, node_.runtime_dir());
-  ASSERT_EQ(chmod(node_.dir().c_str(), 0755), 0);
+  const std::string status = fmt::format("{} --socket {}/berthd-ro.sock status",
+                                         node_.CommandAs(65534, BERTHCTL), node_.runtime_dir());
   EXPECT_EQ(system((status + " > /dev/null").c_str()), 0);
   node_.WriteBerthdToml("[access]\nread_group = \"\"\n");
   node_.Reload();

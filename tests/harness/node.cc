@@ -380,6 +380,13 @@ void Node::DeleteVolume(const std::string& volume_id) {
 
 std::string Node::log() const { return ReadWhole(dir_ + "/berthd.log"); }
 
+std::string Node::CommandAs(uid_t uid, const std::string& program) const {
+  const std::string copy = dir_ + "/" + std::filesystem::path(program).filename().string();
+  if (!std::filesystem::exists(copy)) std::filesystem::copy_file(program, copy);
+  Require(chmod(dir_.c_str(), 0755) == 0 && chmod(copy.c_str(), 0755) == 0, "chmod");
+  return fmt::format("setpriv --reuid {0} --regid {0} --clear-groups {1} ", uid, copy);
+}
+
 std::vector<std::string> Node::Mounts() const {
   std::vector<std::string> mounts;
   std::istringstream in(ReadWhole("/proc/self/mountinfo"));

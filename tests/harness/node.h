@@ -96,6 +96,10 @@ class Node {
   [[nodiscard]] std::string runtime_dir() const { return dir_ + "/run"; }
   [[nodiscard]] std::string socket() const { return runtime_dir() + "/berthd.sock"; }
   [[nodiscard]] std::string log() const;
+  // The beginning of a shell command: `program`, run as this user and the group of the same number without
+  // any other rights. It is copied into the node's directory, since that user need not be able to reach the
+  // build tree.
+  [[nodiscard]] std::string CommandAs(uid_t uid, const std::string& program) const;
   // Mount points of this namespace beneath the node's directories, from the kernel.
   [[nodiscard]] std::vector<std::string> Mounts() const;
   // Everything beneath `directory`, not crossing mounts, relative to it.
