@@ -22,6 +22,7 @@
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/mount_calls.h"
 #include "base/statmount.h"
 #include "base/status.h"
 
@@ -41,10 +42,6 @@ UniqueFd OpenAt2(int directory, const std::string& path, int flags) {
     return UniqueFd(static_cast<int>(fd));
   }
 }
-
-// The number that no other mount gets until the next boot, Linux 6.8 and later; Debian 12's headers do not
-// have it. Older kernels give mountinfo's instead, which comes again.
-constexpr unsigned kStatxMountIdUnique = 0x4000;
 
 absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const std::string& shown) {
   struct statx info{};

@@ -41,4 +41,9 @@ struct MountType {
 // ENOENT, ENOTDIR: nothing is there.
 [[nodiscard]] absl::StatusOr<std::optional<uint64_t>> MountIdOf(int directory, const std::string& path);
 
+// A number that is greater than the unique numbers of all mounts that there are, in any namespace, and
+// smaller than those of all mounts made later (it is the number of a copy of the mount at `directory`, which
+// ends at once). 0: the kernel has no unique numbers (before 6.8), or does not let us copy it.
+[[nodiscard]] uint64_t MountIdNow(const std::string& directory);
+
 }  // namespace berth

@@ -21,11 +21,6 @@ namespace {
 
 constexpr size_t kSequenceFileLimit = 64;
 
-// Whether the source names the directory of the server that is mounted, and the root path is "/".
-bool SourceNamesDirectory(std::string_view fs_type) {
-  return fs_type.starts_with("nfs") || fs_type == "cifs" || fs_type == "smb3" || fs_type == "ceph";
-}
-
 // The block device of this name; 0: it is none.
 dev_t DeviceNamed(const std::string& path) {
   if (!path.starts_with("/dev/")) return 0;
@@ -35,7 +30,7 @@ dev_t DeviceNamed(const std::string& path) {
 
 // The root path, type and source of the mount on top at `path`.
 absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFacts& facts) {
-  KernelObject object{.device = facts.device};
+  KernelObject object{.device = facts.device, .inode_device = facts.device};
   BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
   if (told.has_value() && (!told->source.empty() || major(told->device) != 0)) {
     // The file system's number: of a btrfs subvolume stat(2) shows another one.
@@ -69,20 +64,6 @@ absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFac
 
 }  // namespace
 
-MountMatch Match(const KernelObject& object, const MountLine& line) {
-  if (object.block_device || line.device != object.device) return MountMatch::kOther;
-  if (major(object.device) == 0) {
-    // Such numbers are used again as soon as they are free.
-    if (line.fs_type != object.fs_type) return MountMatch::kReused;
-    if (SourceNamesDirectory(object.fs_type)) {
-      if (!IsAtOrBeneath(line.source, object.source)) return MountMatch::kSibling;
-    } else if (HashComponent({line.source}) != object.source) {
-      return MountMatch::kReused;
-    }
-  }
-  return IsAtOrBeneath(line.root, object.root) ? MountMatch::kSubtree : MountMatch::kSibling;
-}
-
 absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, const std::string& tree) {
   std::vector<KernelObject> objects;
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
@@ -103,6 +84,7 @@ absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path, con
   }
   objects.push_back({.block_device = true,
                      .device = facts.special,
+                     .inode_device = 0,
                      .disk = facts.special,
                      .disk_sequence = DiskSequence(facts.special),
                      .root = "",

@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace berth {
@@ -26,6 +25,8 @@ struct KernelObject {
   bool block_device = false;
   // The file system's device number, as mountinfo shows it, or the block device's own.
   dev_t device = 0;
+  // The same as stat(2) shows it: of a btrfs subvolume it is another number.
+  dev_t inode_device = 0;
   // The block device that holds its data: `device`, or of btrfs the one that it was mounted from. 0: it has
   // none, as a network file system. And the kernel's sequence number of the disk behind that number
   // (/sys/dev/block/M:m/diskseq): another one means that the device was detached since. 0: unknown.
@@ -39,24 +40,11 @@ struct KernelObject {
   std::string source;
 
   bool operator==(const KernelObject&) const = default;
-};
 
-// What a line of a mount table is to an object.
-enum class MountMatch {
-  kOther,    // another file system
-  kSubtree,  // the volume's: its root or something beneath it
-  kSibling,  // the same file system, elsewhere in it: somebody else's use
-  kReused,   // the device number belongs to another file system by now
+  // A whole file system on a block device: the kernel ends its superblock with its last user. Of others the
+  // same file system may have other uses.
+  [[nodiscard]] bool IsWholeDisk() const { return !block_device && disk != 0 && root == "/"; }
 };
-
-// A line of a mount table, as far as it matters here; the texts are decoded.
-struct MountLine {
-  dev_t device = 0;
-  std::string_view root;
-  std::string_view fs_type;
-  std::string_view source;
-};
-[[nodiscard]] MountMatch Match(const KernelObject& object, const MountLine& line);
 
 // What the kernel has at `path`: the mount that lies there, and the block device that it shows, if it is one.
 // Empty: nothing is mounted there, and no block device is there. `tree` is the volume tree's root: a device

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -644,57 +643,18 @@ Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, Tim
   co_return absl::InternalError(what + ": the helper did not say what it found");
 }
 
-Awaitable<absl::StatusOr<std::vector<pid_t>>> MountHelper::Users(std::vector<uint64_t> mounts,
-                                                                 std::vector<dev_t> devices,
-                                                                 TimePoint deadline) {
-  std::vector<std::string> arguments{"users"};
-  for (const uint64_t id : mounts) {
-    arguments.emplace_back("--mount");
-    arguments.push_back(fmt::format("{}", id));
-  }
-  for (const dev_t device : devices) {
-    arguments.emplace_back("--device");
-    arguments.push_back(fmt::format("{}:{}", major(device), minor(device)));
-  }
-  const std::string what = fmt::format("look for {}", fmt::join(arguments, " "));
-  const auto output = co_await Run(Kind::kRead, what, arguments, deadline);
-  if (!output.ok()) co_return output.status();
-  std::vector<pid_t> pids;
-  for (const auto line : *output | std::views::split('\n')) {
-    constexpr std::string_view kLead = "user ";
-    const std::string_view text(line.begin(), line.end());
-    if (!text.starts_with(kLead)) continue;
-    if (const auto pid = NumberAt(text.substr(kLead.size()))) pids.push_back(*pid);
-  }
-  co_return pids;
-}
-
-Awaitable<absl::Status> MountHelper::MappedFiles(std::vector<pid_t> processes,
-                                                 std::vector<std::string> directories, TimePoint deadline,
-                                                 std::vector<MappedFile>* found) {
-  std::vector<std::string> arguments{"mapped"};
-  for (const std::string& directory : directories) {
-    arguments.emplace_back("--beneath");
-    arguments.push_back(directory);
-  }
-  for (const pid_t process : processes) arguments.push_back(fmt::format("{}", process));
-  // One at a time, whichever processes these are: one that hangs would hang again.
-  std::string said;
-  auto output =
-      co_await Run(Kind::kRead, "read what processes have mapped", std::move(arguments), deadline, &said);
-  if (output.ok()) said = *output;
-  // A line that is cut short is not one.
-  for (size_t end = said.find('\n'), from = 0; end != std::string::npos;
-       from = end + 1, end = said.find('\n', from)) {
-    constexpr std::string_view kLead = "mapped ";
-    const std::string_view line = std::string_view(said).substr(from, end - from);
-    const size_t path = line.find('/');
-    if (!line.starts_with(kLead) || path == std::string_view::npos) continue;
-    if (const auto pid = NumberAt(line.substr(kLead.size()))) {
-      found->push_back({.pid = *pid, .path = std::string(line.substr(path))});
-    }
-  }
-  co_return output.status();
+Awaitable<absl::StatusOr<CensusAnswer>> MountHelper::TakeCensus(CensusQuestion question, TimePoint deadline) {
+  const bool users = std::ranges::any_of(question.objects, &CensusObject::users);
+  std::vector<std::string> arguments = EncodeQuestion(question);
+  arguments.insert(arguments.begin(), "census");
+  const char* const what = users ? "look for who has volumes" : "look for mounts of volumes";
+  std::string unfinished;
+  const auto output = co_await Run(Kind::kRead, what, std::move(arguments), deadline, &unfinished);
+  if (output.ok()) co_return DecodeAnswer(*output, question.objects.size());
+  if (!absl::IsDeadlineExceeded(output.status())) co_return output.status();
+  CensusAnswer answer = DecodeAnswer(unfinished, question.objects.size());
+  if (!answer.incomplete.empty()) answer.incomplete = std::string(MessageOf(output.status()));
+  co_return answer;
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::DeviceIsClaimed(dev_t device, TimePoint deadline) {

@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "mounter/census_question.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -124,23 +125,10 @@ class MountHelper {
   // asked.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> SuperblockIsAlive(dev_t device, TimePoint deadline);
 
-  // Processes that have a file of one of these mounts (PathFacts::mount_id) open or mapped or a directory of
-  // it for their own, also where the mount was detached; and those that have one of the block devices open.
-  // At most 64.
-  [[nodiscard]] Awaitable<absl::StatusOr<std::vector<pid_t>>> Users(std::vector<uint64_t> mounts,
-                                                                    std::vector<dev_t> devices,
-                                                                    TimePoint deadline);
-
-  // Of `processes`, what each has mapped beneath one of `directories`, as the kernel shows it to whoever
-  // asks; at most 64 files of one. Reading that waits for a process that changes its own mappings, which may
-  // wait for a file system: at the deadline `found` holds what was found by then.
-  struct MappedFile {
-    pid_t pid = 0;
-    std::string path;
-  };
-  [[nodiscard]] Awaitable<absl::Status> MappedFiles(std::vector<pid_t> processes,
-                                                    std::vector<std::string> directories, TimePoint deadline,
-                                                    std::vector<MappedFile>* found);
+  // Who has the objects of `question` (census_question.h). If it is not finished at the deadline, the answer
+  // holds what was found by then, and says so.
+  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> TakeCensus(CensusQuestion question,
+                                                                   TimePoint deadline);
 
   // Whether the kernel itself uses a block device: as a mount, swap, or part of another device. False where
   // there is no such device.

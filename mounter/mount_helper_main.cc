@@ -21,13 +21,9 @@
 //   berth-mount-helper superblock DEVICE
 //       asks the kernel for a mounted file system with this device number, as "MAJOR:MINOR", wherever it is
 //       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system.
-//   berth-mount-helper users [--mount ID]... [--device DEVICE]...
-//       prints "user PID" for each process, 64 at most, with an open or mapped file, a working or a root
-//       directory on the mount with the kernel's id ID, or with the block device DEVICE open
-//   berth-mount-helper mapped --beneath PATH... PID...
-//       prints "mapped PID FILE" for each file beneath one of the PATHs that one of these processes has
-//       mapped, as /proc/PID/maps shows it, 64 of each process at most. Processes that wait in the kernel
-//       come last.
+//   berth-mount-helper census WORD...
+//       looks for who has file systems and block devices, everywhere on the node: WORDs and answer are those
+//       of census_question.h, the work is done in census_pass.cc
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
 //       is mounted, swap, or part of another device
@@ -51,8 +47,9 @@
 //       undoes what mount-path made of the directory PATH itself: the immutable flag, and the directory
 //
 // umount, statvfs, permissions and exclusive print their answer, or "ok", and end with 0, else "errno E"
-// and 1. Usage mistakes end with 2. Nothing but libc, so that it starts in a millisecond. libmount's own
-// umount would read the whole mount table first; what berthd unmounts here it knows by its path.
+// and 1. Usage mistakes end with 2. Nothing but libc and a static libstdc++, so that it starts in a
+// millisecond. libmount's own umount would read the whole mount table first; what berthd unmounts here it
+// knows by its path.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -73,14 +70,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+
+#include "base/mount_calls.h"
+#include "mounter/census_pass.h"
+#include "mounter/census_question.h"
 
 namespace {
 
 // How deep a tree may be: each level costs a descriptor.
 constexpr int kDepthLimit = 4096;
 constexpr uid_t kUnchanged = static_cast<uid_t>(-1);
-// STATX_MNT_ID_UNIQUE, which older headers lack: the id that berthd's own look at a path gives.
-constexpr unsigned kStatxMountIdUnique = 0x00004000U;
 
 int Usage() {
   std::fputs(
@@ -91,8 +91,7 @@ int Usage() {
       "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
       "                                           [--label TEXT] [--recursive]\n"
       "       berth-mount-helper superblock MAJOR:MINOR\n"
-      "       berth-mount-helper users [--mount ID]... [--device MAJOR:MINOR]...\n"
-      "       berth-mount-helper mapped --beneath PATH... PID...\n"
+      "       berth-mount-helper census WORD...\n"
       "       berth-mount-helper exclusive MAJOR:MINOR\n"
       "       berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]\n"
       "       berth-mount-helper unmount-path PATH LOCKS ID [--lazy] [SOURCE...]\n"
@@ -358,7 +357,7 @@ int SetPermissions(int argc, char** argv) {
   return Answered(Apply(argv[2], want));
 }
 
-// --- superblock, users, exclusive ---
+// --- superblock, census, exclusive ---
 
 bool Device(const char* text, dev_t* device) {
   unsigned long numbers[2] = {0, 0};
@@ -398,151 +397,13 @@ int Superblock(const char* text) {
 #endif
 }
 
-constexpr int kUsers = 64;
-constexpr int kUsesLimit = 64;
-
-struct WantedUse {
-  unsigned long long mounts[kUsesLimit];
-  int mount_count = 0;
-  dev_t devices[kUsesLimit];
-  int device_count = 0;
-};
-
-// Whether what the link `name` in `directory` leads to is one of those wanted. Wakes no file system.
-bool Uses(int directory, const char* name, const WantedUse& want) {
-  struct statx info{};
-  const unsigned mask = STATX_TYPE | STATX_MNT_ID | kStatxMountIdUnique;
-  if (statx(directory, name, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, mask, &info) != 0) return false;
-  for (int i = 0; i < want.mount_count; ++i) {
-    if (info.stx_mnt_id == want.mounts[i]) return true;
-  }
-  if (!S_ISBLK(info.stx_mode)) return false;
-  for (int i = 0; i < want.device_count; ++i) {
-    if (makedev(info.stx_rdev_major, info.stx_rdev_minor) == want.devices[i]) return true;
-  }
-  return false;
-}
-
-bool AnyUses(int process, const char* links, const WantedUse& want) {
-  const int fd = openat(process, links, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return false;
-  DIR* const entries = fdopendir(fd);
-  if (entries == nullptr) {
-    close(fd);
-    return false;
-  }
-  bool uses = false;
-  while (const dirent* const entry = uses ? nullptr : readdir(entries)) {
-    if (entry->d_name[0] != '.') uses = Uses(dirfd(entries), entry->d_name, want);
-  }
-  closedir(entries);
-  return uses;
-}
-
-int Users(int argc, char** argv) {
-  WantedUse want;
-  for (int i = 2; i + 1 < argc; i += 2) {
-    unsigned long id = 0;
-    if (std::strcmp(argv[i], "--mount") == 0 && want.mount_count < kUsesLimit &&
-        Number(argv[i + 1], 10, ~0UL, &id)) {
-      want.mounts[want.mount_count++] = id;
-    } else if (std::strcmp(argv[i], "--device") != 0 || want.device_count == kUsesLimit ||
-               !Device(argv[i + 1], &want.devices[want.device_count++])) {
-      return Usage();
-    }
-  }
-  if (argc % 2 != 0 || want.mount_count + want.device_count == 0) return Usage();
-  DIR* const processes = opendir("/proc");
-  if (processes == nullptr) return Answered(errno);
-  int told = 0;
-  while (const dirent* const entry = told < kUsers ? readdir(processes) : nullptr) {
-    unsigned long pid = 0;
-    if (!Number(entry->d_name, 10, 0x7FFFFFFFUL, &pid)) continue;
-    const int process = openat(dirfd(processes), entry->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (process < 0) continue;
-    if (Uses(process, "cwd", want) || Uses(process, "root", want) || AnyUses(process, "fd", want) ||
-        AnyUses(process, "map_files", want)) {
-      std::printf("user %lu\n", pid);
-      ++told;
-    }
-    close(process);
-  }
-  closedir(processes);
-  return 0;
-}
-
-// Whether a process waits in the kernel and cannot be interrupted: its state follows its name, which may hold
-// anything.
-bool Waits(const char* process) {
-  char path[64];
-  char text[512];
-  std::snprintf(path, sizeof path, "/proc/%s/stat", process);
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const ssize_t size = read(fd, text, sizeof text - 1);
-  close(fd);
-  text[size > 0 ? size : 0] = '\0';
-  const char* const name_end = std::strrchr(text, ')');
-  return name_end != nullptr && std::strncmp(name_end, ") D", 3) == 0;
-}
-
-bool IsBeneath(const char* file, const char* directory) {
-  size_t length = std::strlen(directory);
-  if (length == 1) return true;
-  return std::strncmp(file, directory, length) == 0 && (file[length] == '/' || file[length] == '\0');
-}
-
-void SayMapped(const char* process, char** directories, int count) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%s/maps", process);
-  FILE* const maps = std::fopen(path, "re");
-  if (maps == nullptr) return;
-  char* line = nullptr;
-  size_t size = 0;
-  char last[PATH_MAX] = "";
-  int said = 0;
-  while (said < kUsers && getline(&line, &size, maps) > 0) {
-    // "FROM-TO PERMISSIONS OFFSET MAJOR:MINOR INODE   /path"
-    const char* const file = std::strchr(line, '/');
-    if (file == nullptr) continue;
-    line[std::strcspn(line, "\n")] = '\0';
-    // Each part of a program has a line of its own.
-    if (std::strcmp(file, last) == 0) continue;
-    for (int i = 0; i < count; ++i) {
-      if (!IsBeneath(file, directories[i])) continue;
-      std::snprintf(last, sizeof last, "%s", file);
-      std::printf("mapped %s %s\n", process, file);
-      ++said;
-      break;
-    }
-  }
-  std::free(line);
-  std::fclose(maps);
-}
-
-int Mapped(int argc, char** argv) {
-  int processes = 2;
-  int count = 0;
-  for (; processes + 1 < argc && std::strcmp(argv[processes], "--beneath") == 0; processes += 2) {
-    if (argv[processes + 1][0] != '/') return Usage();
-    // Over the options, which are not needed any more.
-    argv[2 + count++] = argv[processes + 1];
-  }
-  if (count == 0) return Usage();
-  for (int i = processes; i < argc; ++i) {
-    unsigned long pid = 0;
-    if (!Number(argv[i], 10, INT_MAX, &pid)) return Usage();
-  }
-  // What was found before it hangs is read then.
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  for (int round = 0; round < 2; ++round) {
-    for (int i = processes; i < argc; ++i) {
-      if (argv[i][0] == '\0' || Waits(argv[i]) != (round == 1)) continue;
-      SayMapped(argv[i], argv + 2, count);
-      // Not again, whatever it does meanwhile.
-      argv[i][0] = '\0';
-    }
-  }
+int Census(int argc, char** argv) {
+  const auto question = berth::DecodeQuestion({argv + 2, argv + argc});
+  if (!question.has_value()) return Usage();
+  berth::TakeCensus(*question, [](std::string_view line) {
+    // At once: what is found before a process hangs counts.
+    if (write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(1);
+  });
   return 0;
 }
 
@@ -589,7 +450,7 @@ int Say(const char* word) {
 // What is at `fd`, without waking its file system.
 int Look(int fd, struct statx* info) {
   constexpr int kFlags = AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC;
-  constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_MNT_ID | kStatxMountIdUnique;
+  constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_MNT_ID | berth::kStatxMountIdUnique;
   return statx(fd, "", kFlags, kWanted, info) == 0 ? 0 : errno;
 }
 
@@ -888,8 +749,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
   if (std::strcmp(operation, "superblock") == 0) return argc == 3 ? Superblock(argv[2]) : Usage();
-  if (std::strcmp(operation, "users") == 0) return Users(argc, argv);
-  if (std::strcmp(operation, "mapped") == 0) return Mapped(argc, argv);
+  if (std::strcmp(operation, "census") == 0) return Census(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
   if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);
   if (std::strcmp(operation, "unmount-path") == 0) return UnmountPath(argc, argv);

@@ -21,11 +21,6 @@ std::string Text(const char* text) { return text != nullptr ? std::string(text) 
 
 }  // namespace
 
-bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
-  if (!path.starts_with(directory)) return false;
-  return path.size() == directory.size() || directory.ends_with('/') || path[directory.size()] == '/';
-}
-
 absl::StatusOr<std::vector<Mount>> MountsBeneath(const std::string& directory, size_t limit) {
   const std::unique_ptr<libmnt_table, void (*)(libmnt_table*)> table(mnt_new_table(), mnt_unref_table);
   const std::unique_ptr<libmnt_iter, void (*)(libmnt_iter*)> iterator(mnt_new_iter(MNT_ITER_FORWARD),

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "mounter/mountinfo_line.h"
+
 namespace berth {
 
 // More mounts than any host has: what is beyond is told as an error.
@@ -44,8 +46,5 @@ struct Mount {
 // The type of the file system mounted on top at `path` ("ext4", "fuse.sshfs"), asked of statmount(2), or of
 // the mount table where the kernel has no statmount. NOT_FOUND: no mount lies there.
 [[nodiscard]] absl::StatusOr<std::string> FileSystemAt(const std::string& path);
-
-// Whether `path` is `directory` or lies in it, by their texts: absolute, without "." and "..".
-[[nodiscard]] bool IsAtOrBeneath(std::string_view path, std::string_view directory);
 
 }  // namespace berth

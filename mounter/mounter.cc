@@ -11,6 +11,7 @@
 
 #include "base/boot_timer.h"
 #include "base/file.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/immutable.h"
 #include "mounter/journal.h"
@@ -87,7 +88,12 @@ absl::Status MounterImpl::Load(const std::set<std::string>& outdated,
                                const std::set<std::string>& leftovers) {
   BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
   BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
-  for (auto& [key, machine] : machines) AddActor(key, std::move(machine));
+  const uint64_t mounts = MountIdNow(context_.paths->tree());
+  for (auto& [key, machine] : machines) {
+    // Of another boot: the kernel has nothing of it.
+    if (machine.record().boot_id != BootId()) machine.SetMountsBefore(mounts);
+    AddActor(key, std::move(machine));
+  }
   context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
   KeepInUse();
   CompareIdentities(outdated, leftovers);
@@ -201,6 +207,22 @@ size_t MounterImpl::VolumesThrough(const std::string& plugin_id) const {
   return static_cast<size_t>(std::ranges::count_if(volumes_, [&plugin_id](const auto& entry) {
     return entry.second->present() && entry.second->machine().record().plugin_id == plugin_id;
   }));
+}
+
+std::vector<uint64_t> MounterImpl::RecordedMounts(const std::string& key,
+                                                  const std::vector<KernelObject>& objects) const {
+  std::vector<uint64_t> mounts;
+  for (const auto& [other, actor] : volumes_) {
+    if (other == key || !actor->present()) continue;
+    const VolumeRecord& record = actor->machine().record();
+    const bool shares = std::ranges::any_of(record.objects, [&objects](const KernelObject& object) {
+      return std::ranges::find(objects, object.device, &KernelObject::device) != objects.end();
+    });
+    if (!shares) continue;
+    const std::vector<uint64_t> theirs = record.Mounts();
+    mounts.insert(mounts.end(), theirs.begin(), theirs.end());
+  }
+  return mounts;
 }
 
 Awaitable<absl::Status> MounterImpl::Recover() {

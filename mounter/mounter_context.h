@@ -38,8 +38,11 @@ struct MounterContext {
         helper(options.helper_path, scope, options.state_dir + "/paths.lock"),
         consumers(loop),
         consumer_end(consumers, options.consumer_end),
-        namespaces(loop, scope, paths->tree()),
-        release(namespaces, helper, paths->tree()),
+        census(loop, scope, helper),
+        release(census, helper, paths->tree(),
+                [this](const std::string& key, const std::vector<KernelObject>& objects) {
+                  return recorded_mounts(key, objects);
+                }),
         gates(loop, options.calls_per_plugin),
         token_gate(loop, kTokenAsks),
         work_ended(loop) {}
@@ -59,7 +62,7 @@ struct MounterContext {
   ConsumerEnd consumer_end;
   // From Recover on; none where the kernel does not let us watch.
   std::unique_ptr<MountWatch> watch;
-  MountNamespaces namespaces;
+  Census census;
   VolumeRelease release;
   PluginGates gates;
   // How many publications wait for tokens at a time: all of them want some when a scheduler comes back.
@@ -76,6 +79,7 @@ struct MounterContext {
 
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
+  VolumeRelease::RecordedMounts recorded_mounts;
   // A consumer has ended, whose publication `origin` asked for.
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> consumer_ended;
   // A consumer begins or ceases to use the volume of this journal key.

@@ -10,7 +10,6 @@
 #include "mounter/doctor.h"
 #include "mounter/holder_names.h"
 #include "mounter/immutable.h"
-#include "mounter/mount_holders.h"
 #include "mounter/mount_table.h"
 #include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
@@ -219,7 +218,7 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   for (const std::string& path : held) {
     const auto facts = LookAt(path);
     if (!facts.ok() || !facts->mount_root) continue;
-    const auto holders = co_await HoldersOf(context_.helper, path, facts->device, deadline);
+    const auto holders = co_await context_.release.HoldersAt(record, path, deadline);
     if (!holders.ok()) {
       explanation.remarks.push_back(
           fmt::format("who holds it could not be asked: {}", MessageOf(holders.status())));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/process.h"
+#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/mount_table.h"
 #include "mounter/publish_check.h"
@@ -483,7 +484,11 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   if (!machine_.present() || machine_.InUseByKernel()) {
     machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
     condition_.reset();
-    if (before.present()) machine_.Inherit(before.record());
+    if (before.present()) {
+      machine_.Inherit(before.record());
+    } else {
+      machine_.SetMountsBefore(MountIdNow(context_.paths->tree()));
+    }
     remainders = TakeOverOwed();
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};

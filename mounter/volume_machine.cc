@@ -54,6 +54,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     r.may_live_on = false;
     r.objects.clear();
     r.detached_mounts.clear();
+    r.mounts_before = 0;
   }
   // What it lives on as was not written down.
   if (r.may_live_on && r.objects.empty()) r.objects.push_back(KernelObject{});
@@ -320,6 +321,7 @@ void VolumeMachine::OnStuck(StuckView stuck) {
 void VolumeMachine::Inherit(const VolumeRecord& last) {
   record_.objects = last.objects;
   record_.detached_mounts = last.detached_mounts;
+  record_.mounts_before = last.mounts_before;
   record_.may_live_on = last.may_live_on;
   Owe(last.owed_expansion_bytes);
 }

@@ -76,9 +76,9 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
   }
   StepReport report = FromHelper(unmounted, path);
   if (ErrnoOf(unmounted) != EBUSY) co_return report;
-  const auto target = context_.paths->LookAtTarget(record, publication);
-  const dev_t device = target.ok() && target->mount_root ? target->device : 0;
-  co_return co_await WithHolders(record, std::move(report), path, device,
+  // The same file system is mounted at the target; both mounts are known as the volume's.
+  const std::string target = context_.paths->TargetPath(record, publication);
+  co_return co_await WithHolders(record, std::move(report), target,
                                  std::min(deadline, Clock::now() + kLookForHolders));
 }
 

@@ -177,6 +177,16 @@ std::map<std::string, std::string> Copy(const Map& map) {
 
 }  // namespace
 
+std::vector<uint64_t> VolumeRecord::Mounts() const {
+  std::vector<uint64_t> mounts = detached_mounts;
+  if (staging_mount_id != 0) mounts.push_back(staging_mount_id);
+  for (const PublicationRecord& publication : publications) {
+    if (publication.mount_id != 0) mounts.push_back(publication.mount_id);
+    if (publication.path_mount_id != 0) mounts.push_back(publication.path_mount_id);
+  }
+  return mounts;
+}
+
 PublicationRecord* VolumeRecord::Find(const PublicationKey& key) {
   const auto it = std::ranges::find(publications, key, &PublicationRecord::key);
   return it == publications.end() ? nullptr : &*it;
@@ -227,8 +237,11 @@ std::string EncodeRecord(const VolumeRecord& record) {
     o.set_root(object.root);
     o.set_fs_type(object.fs_type);
     o.set_source(object.source);
+    o.set_inode_device_major(major(object.inode_device));
+    o.set_inode_device_minor(minor(object.inode_device));
   }
   for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
+  out.set_mounts_before(record.mounts_before);
   for (const PublicationRecord& publication : record.publications) {
     pb::Publication& p = *out.add_publications();
     p.set_consumer(publication.key.consumer);
@@ -303,6 +316,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   for (const pb::KernelObject& o : in.objects()) {
     record.objects.push_back({.block_device = o.block_device(),
                               .device = makedev(o.device_major(), o.device_minor()),
+                              .inode_device = makedev(o.inode_device_major(), o.inode_device_minor()),
                               .disk = makedev(o.disk_major(), o.disk_minor()),
                               .disk_sequence = o.disk_sequence(),
                               .root = o.root(),
@@ -310,6 +324,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
                               .source = o.source()});
   }
   record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
+  record.mounts_before = in.mounts_before();
   for (const pb::Publication& p : in.publications()) {
     const auto state = FromProto(p.state());
     if (!state) {

@@ -127,11 +127,16 @@ struct VolumeRecord {
   // were detached while in use (PathFacts::mount_id).
   std::vector<KernelObject> objects;
   std::vector<uint64_t> detached_mounts;
+  // Mounts with a smaller id (PathFacts::mount_id) were there before the kernel had anything of the volume,
+  // in the boot `boot_id`; 0: not known. It stays until the volume is released.
+  uint64_t mounts_before = 0;
   std::vector<PublicationRecord> publications;
 
   // Not written; as PublicationRecord::sent, of NodeStageVolume.
   bool stage_sent = true;
 
+  // The ids of its mounts (PathFacts::mount_id), as far as they are known, also of those that were detached.
+  [[nodiscard]] std::vector<uint64_t> Mounts() const;
   [[nodiscard]] PublicationRecord* Find(const PublicationKey& key);
   [[nodiscard]] const PublicationRecord* Find(const PublicationKey& key) const;
 };

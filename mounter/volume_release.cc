@@ -3,19 +3,17 @@
 #include <dirent.h>
 #include <fmt/format.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 #include <utility>
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/holder_names.h"
-#include "mounter/mount_holders.h"
-#include "mounter/mount_table.h"
+#include "mounter/mountinfo_line.h"
 #include "mounter/volume_paths.h"
 
 namespace berth {
@@ -27,61 +25,9 @@ constexpr Duration kLookForUsers = std::chrono::seconds(5);
 constexpr size_t kShownPath = 512;
 constexpr size_t kCommandLimit = 4096;
 
-std::string MountNamespaceOf(std::string_view process) {
-  std::array<char, 64> target{};
-  const std::string path = fmt::format("/proc/{}/ns/mnt", process);
-  const ssize_t length = readlink(path.c_str(), target.data(), target.size());
-  return length <= 0 ? std::string() : std::string(target.data(), static_cast<size_t>(length));
-}
-
-std::string NamespaceUnlessOurs(pid_t pid) {
-  const std::string its = MountNamespaceOf(fmt::format("{}", pid));
-  return its == MountNamespaceOf("self") ? std::string() : its;
-}
-
-MountHolder HolderOf(pid_t pid, std::string how) {
-  const auto name = ReadFile(fmt::format("/proc/{}/comm", pid), kCommandLimit);
-  std::string command = name.ok() ? *name : std::string();
-  if (command.ends_with('\n')) command.pop_back();
-  return {.pid = pid, .command = Printable(command, 64), .consumer = "", .how = std::move(how)};
-}
-
-// One for each namespace or, in ours, for each mount.
-std::vector<MountHolder> HoldersIn(const std::vector<FoundMount>& mounts) {
-  std::vector<MountHolder> holders;
-  std::set<std::string> named;
-  for (const FoundMount& mount : mounts) {
-    if (holders.size() == kHoldersShown) break;
-    const std::string target = Printable(mount.target, kShownPath);
-    if (mount.own_namespace) {
-      holders.push_back(
-          {.pid = 0, .command = "", .consumer = "", .how = fmt::format("mounted at {}", target)});
-    } else if (named.insert(mount.mount_namespace).second) {
-      holders.push_back(
-          HolderOf(mount.pid, fmt::format("in another mount namespace, mounted at {}", target)));
-    }
-  }
-  return holders;
-}
-
 std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
 
-// Another volume's, in our tree: it has the same directory of the same file system.
-bool IsOthers(const FoundMount& mount, const MountScope& scope) {
-  return mount.own_namespace && IsAtOrBeneath(mount.target, scope.tree) &&
-         !IsAtOrBeneath(mount.target, scope.volume);
-}
-
-// Drivers of file systems without a block device (FUSE, network) often mount at a place of their own, in our
-// mount namespace or theirs, and bind that; it may serve several volumes, and is theirs to keep. Others mount
-// where they are told to.
-bool IsPlugins(const FoundMount& mount, const MountScope& scope) {
-  if (mount.mount_namespace == scope.plugin_namespace) return true;
-  const bool outside = mount.own_namespace ? !IsAtOrBeneath(mount.target, scope.tree) : mount.follows_outside;
-  return mount.object.disk == 0 && outside;
-}
-
-// What the kernel itself does with a block device, from sysfs: "device-mapper dm-0", "/dev/loop3".
+// What the kernel itself does with a block device, from sysfs: "block device dm-0".
 std::vector<std::string> KernelUsersOf(dev_t device) {
   std::vector<std::string> users;
   const std::string path = fmt::format("/sys/dev/block/{}/holders", Number(device));
@@ -94,30 +40,20 @@ std::vector<std::string> KernelUsersOf(dev_t device) {
   return users;
 }
 
-// Loop devices with the block device as their backing file: the kernel counts those in no other list.
-std::vector<std::string> LoopsOn(dev_t device) {
-  std::vector<std::string> loops;
-  const auto event = ReadFile(fmt::format("/sys/dev/block/{}/uevent", Number(device)), kCommandLimit);
-  const DirectoryStream blocks(opendir("/sys/block"));
-  if (!event.ok() || blocks == nullptr) return loops;
-  constexpr std::string_view kLead = "DEVNAME=";
-  const size_t at = event->find(kLead);
-  if (at == std::string::npos) return loops;
-  const size_t begin = at + kLead.size();
-  const std::string path = "/dev/" + event->substr(begin, event->find('\n', begin) - begin);
-  while (const dirent* const entry = readdir(blocks.get())) {
-    if (!std::string_view(entry->d_name).starts_with("loop")) continue;
-    auto backing = ReadFile(fmt::format("/sys/block/{}/loop/backing_file", entry->d_name), kCommandLimit);
-    if (!backing.ok()) continue;
-    if (backing->ends_with('\n')) backing->pop_back();
-    // The name by which it was opened: that of the device, or of a bind of it.
-    const auto facts =
-        backing->starts_with("/dev/") ? LookAt(*backing) : absl::StatusOr<PathFacts>(PathFacts{});
-    if (*backing == path || (facts.ok() && facts->special == device)) {
-      loops.push_back(fmt::format("block device {}", entry->d_name));
-    }
+// Whether a mount with the device number that was found is one of the object's file system: of one without a
+// disk such numbers are used again.
+bool IsOf(const Hold& hold, const KernelObject& object) {
+  const bool mount = hold.kind == HoldKind::kMount || hold.kind == HoldKind::kNamespace;
+  if (!mount || hold.source.empty() || object.block_device || major(object.device) != 0) return true;
+  return SourceNamesDirectory(object.fs_type) || HashComponent({hold.source}) == object.source;
+}
+
+std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, const std::vector<KernelObject>& objects) {
+  std::vector<MountHolder> holders;
+  for (const Hold& hold : answer.holds) {
+    if (holders.size() < kHoldersShown && IsOf(hold, objects[hold.object])) holders.push_back(HolderOf(hold));
   }
-  return loops;
+  return holders;
 }
 
 void Add(ReleaseCheck* check, const KernelObject& object, std::string why) {
@@ -136,75 +72,163 @@ std::string DescribeUse(const std::vector<MountHolder>& holders) {
   return fmt::format("still used by {}", DescribeHolders(holders));
 }
 
-std::vector<FoundMount> SortRemaining(const FoundMounts& found, const MountScope& scope) {
-  std::vector<FoundMount> remaining;
-  for (const FoundMount& mount : found.mounts) {
-    // A copy that receives our unmounts goes with ours: what is left of them are copies of other volumes'
-    // mounts.
-    if (!mount.follows_tree && !IsOthers(mount, scope) && !IsPlugins(mount, scope))
-      remaining.push_back(mount);
+MountHolder HolderOf(const Hold& hold) {
+  MountHolder holder{.pid = hold.pid, .command = "", .consumer = "", .how = ""};
+  if (hold.pid != 0) {
+    // Its command line would have to be read from its memory.
+    const auto name = ReadFile(fmt::format("/proc/{}/comm", hold.pid), kCommandLimit);
+    std::string command = name.ok() ? *name : std::string();
+    if (command.ends_with('\n')) command.pop_back();
+    holder.command = Printable(command, 64);
   }
-  return remaining;
-}
-
-std::vector<FoundMount> SortBlockingUnstage(const FoundMounts& found, const MountScope& scope) {
-  std::vector<FoundMount> blocking = SortRemaining(found, scope);
-  // What the unstage itself takes away.
-  std::erase_if(blocking, [&scope](const FoundMount& mount) {
-    return mount.own_namespace && IsAtOrBeneath(mount.target, scope.volume);
-  });
-  return blocking;
-}
-
-MountScope VolumeRelease::ScopeOf(const VolumeRecord& record, pid_t plugin_pid) const {
-  return {.tree = tree_,
-          .volume = fmt::format("{}/{}", tree_, VolumePaths::VolumeKey(record.plugin_id, record.volume_id)),
-          .plugin_namespace = plugin_pid != 0 ? NamespaceUnlessOurs(plugin_pid) : ""};
-}
-
-Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersOutside(VolumeRecord record,
-                                                                                  pid_t plugin_pid,
-                                                                                  TimePoint deadline) {
-  if (record.objects.empty()) co_return std::vector<MountHolder>{};
-  const auto found = co_await namespaces_.Find(record.objects, deadline);
-  if (!found.ok()) {
-    co_return absl::UnavailableError(
-        fmt::format("it is not known who uses the volume in other mount namespaces, so it stays staged: {}",
-                    MessageOf(found.status())));
+  const std::string where = Printable(hold.where, kShownPath);
+  const std::string_view lies = hold.keeper == "detached" ? " on a mount that was detached" : "";
+  switch (hold.kind) {
+    case HoldKind::kMount:
+      holder.how = fmt::format("the mount at {}", where);
+      break;
+    case HoldKind::kNamespace:
+      holder.how = fmt::format("in another mount namespace, mounted at {}", where);
+      if (hold.pid == 0) {
+        holder.how = fmt::format("a mount namespace without a process ({}), mounted at {}",
+                                 Printable(hold.keeper, kShownPath), where);
+      }
+      break;
+    case HoldKind::kOpenFile:
+      holder.how = fmt::format("open file {}{}", where, lies);
+      break;
+    case HoldKind::kWorkingDirectory:
+      holder.how = fmt::format("working directory {}{}", where, lies);
+      break;
+    case HoldKind::kRootDirectory:
+      holder.how = fmt::format("root directory {}{}", where, lies);
+      break;
+    case HoldKind::kMappedFile:
+      holder.how = fmt::format("mapped file {}{}", where, lies);
+      break;
+    case HoldKind::kProgram:
+      holder.how = fmt::format("program {}{}", where, lies);
+      break;
+    case HoldKind::kOverlay:
+      holder.how = fmt::format("the overlay mounted at {}", where);
+      break;
+    case HoldKind::kSwap:
+      holder.how = fmt::format("the swap file {}", where);
+      break;
+    case HoldKind::kLoop:
+      holder.how = fmt::format("block device {}", where);
+      break;
   }
-  std::vector<MountHolder> holders = HoldersIn(SortBlockingUnstage(*found, ScopeOf(record, plugin_pid)));
+  return holder;
+}
+
+CensusQuestion VolumeRelease::Ask(const VolumeRecord& record, const std::vector<KernelObject>& objects,
+                                  bool staged) const {
+  const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
+  CensusQuestion question{.recorded = recorded_(key, objects)};
+  std::vector<uint64_t> ours = record.Mounts();
+  if (staged) {
+    // That it goes on in spite of the users of these was decided when they were detached.
+    const std::vector<uint64_t>& detached = record.detached_mounts;
+    std::erase_if(ours,
+                  [&detached](uint64_t id) { return std::ranges::find(detached, id) != detached.end(); });
+    question.recorded.insert(question.recorded.end(), detached.begin(), detached.end());
+  }
+  for (const KernelObject& object : objects) {
+    question.objects.push_back({.block_device = object.block_device,
+                                .device = object.device,
+                                .inode_device = object.inode_device,
+                                .root = object.root,
+                                .fs_type = object.fs_type,
+                                .source = SourceNamesDirectory(object.fs_type) ? object.source : "",
+                                .ours = ours,
+                                .directory = fmt::format("{}/{}", tree_, key),
+                                .staged = staged,
+                                .before = record.mounts_before,
+                                .disk = object.disk != 0,
+                                .users = !object.IsWholeDisk()});
+    // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
+    if (staged) question.objects.back().before = std::max(record.mounts_before, record.staging_mount_id);
+  }
+  return question;
+}
+
+Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersBeforeUnstage(VolumeRecord record,
+                                                                                        TimePoint deadline) {
+  std::vector<KernelObject> objects;
+  std::ranges::copy_if(record.objects, std::back_inserter(objects),
+                       [](const KernelObject& object) { return !object.block_device && object.device != 0; });
+  if (objects.empty()) co_return std::vector<MountHolder>{};
+  const auto answer = co_await census_.Take(Ask(record, objects, /*staged=*/true), deadline);
+  const auto unknown = [](std::string_view why) {
+    return absl::UnavailableError(
+        fmt::format("it is not known who uses the volume, so it stays staged: {}", Printable(why)));
+  };
+  if (!answer.ok()) co_return unknown(MessageOf(answer.status()));
+  std::vector<MountHolder> holders = HoldersIn(*answer, objects);
+  if (holders.empty() && !answer->incomplete.empty()) co_return unknown(answer->incomplete);
   NameConsumers(record, &holders);
   co_return holders;
 }
 
-Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, pid_t plugin_pid,
-                                                     TimePoint deadline) {
+Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(VolumeRecord record,
+                                                                             std::string path,
+                                                                             TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
+  BERTH_CO_ASSIGN_OR_RETURN(const std::vector<KernelObject> objects, ObjectsAt(path, tree_));
+  if (objects.empty()) co_return std::vector<MountHolder>{};
+  CensusQuestion question = Ask(record, objects, /*staged=*/true);
+  for (CensusObject& object : question.objects) {
+    object.users = true;
+    object.ours.push_back(facts.mount_id);
+  }
+  const auto answer = co_await census_.Take(std::move(question), deadline);
+  if (!answer.ok()) co_return answer.status();
+  std::vector<MountHolder> holders = HoldersIn(*answer, objects);
+  if (holders.empty() && !answer->incomplete.empty())
+    co_return absl::UnavailableError(Printable(answer->incomplete));
+  co_return holders;
+}
+
+Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePoint deadline) {
   ReleaseCheck check;
   std::vector<KernelObject> left;
-  std::ranges::copy_if(record.objects, std::back_inserter(left),
-                       [](const KernelObject& object) { return !DiskIsGone(object); });
-  if (left.empty()) {
-    check.released = true;
-    co_return check;
+  for (const KernelObject& object : record.objects) {
+    if (DiskIsGone(object)) continue;
+    if (object.device != 0) {
+      left.push_back(object);
+      continue;
+    }
+    Add(&check, object,
+        "an earlier use of it may live on, and it is not known through which device: it counts as in use "
+        "until the "
+        "machine is restarted");
   }
-  const auto found = co_await namespaces_.Find(left, deadline);
-  if (!found.ok()) {
-    check.why =
-        fmt::format("it is not known whether the kernel has released it: {}", MessageOf(found.status()));
-    check.objects = std::move(left);
-    co_return check;
-  }
-  const MountScope scope = ScopeOf(record, plugin_pid);
-  for (const KernelObject& object : left) {
-    if (object.device == 0) {
-      Add(&check, object,
-          "an earlier use of it may live on, and it is not known through which device: it counts as in use "
-          "until the "
-          "machine is restarted");
-    } else if (object.block_device) {
-      co_await CheckDevice(object, deadline, &check);
+  absl::StatusOr<CensusAnswer> answer = CensusAnswer{.incomplete = ""};
+  if (!left.empty()) answer = co_await census_.Take(Ask(record, left, /*staged=*/false), deadline);
+  for (size_t i = 0; i < left.size(); ++i) {
+    const std::string_view unknown =
+        answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
+    CensusAnswer part;
+    if (answer.ok()) {
+      std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
+                           [i](const Hold& hold) { return hold.object == i; });
+    }
+    const std::vector<MountHolder> holders = HoldersIn(part, left);
+    if (!holders.empty()) {
+      AddHolders(&check, left[i], holders);
+    } else if (!unknown.empty()) {
+      Add(&check, left[i],
+          fmt::format("it is not known whether the kernel has released it: {}", Printable(unknown)));
+    } else if (left[i].block_device) {
+      co_await CheckDevice(left[i], deadline, &check);
     } else {
-      co_await CheckFileSystem(object, *found, scope, record.detached_mounts, deadline, &check);
+      const auto is_in = [i](const std::vector<size_t>& objects) {
+        return std::ranges::find(objects, i) != objects.end();
+      };
+      // A hold that does not count here is another file system's, which has the number by now.
+      const bool elsewhere = is_in(answer->mounted_elsewhere) || is_in(answer->reused) || !part.holds.empty();
+      co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
     }
   }
   NameConsumers(record, &check.holders);
@@ -212,46 +236,37 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, pid_t 
   co_return check;
 }
 
-Awaitable<void> VolumeRelease::CheckFileSystem(KernelObject object, FoundMounts found, MountScope scope,
-                                               std::vector<uint64_t> detached_mounts, TimePoint deadline,
-                                               ReleaseCheck* check) {
-  std::vector<FoundMount> mounts = SortRemaining(found, scope);
-  std::erase_if(mounts, [&object](const FoundMount& mount) { return mount.object != object; });
-  if (!mounts.empty()) {
-    AddHolders(check, object, HoldersIn(mounts));
+Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject object, bool elsewhere,
+                                               TimePoint deadline, ReleaseCheck* check) {
+  if (!elsewhere) {
+    const TimePoint until = std::min(deadline, Clock::now() + kEndOfFileSystem);
+    const auto alive = co_await helper_.SuperblockIsAlive(object.device, until);
+    if (alive.ok() && !*alive) co_return;
+    if (absl::IsUnimplemented(alive.status())) {
+      // No mount of it is left. A disk's file system shows whether it lives; of others nothing more can be
+      // known.
+      if (object.disk == 0) co_return;
+      const auto claimed = co_await helper_.DeviceIsClaimed(object.disk, until);
+      if (claimed.ok() && !*claimed) co_return;
+    }
+  } else if (!object.IsWholeDisk()) {
+    co_return;  // its users were looked for
+  }
+  // The superblock does not say that nobody has it, so its users are looked for.
+  CensusQuestion question = Ask(record, {object}, /*staged=*/false);
+  question.objects[0].users = true;
+  const auto answer =
+      co_await census_.Take(std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
+  if (answer.ok() && !answer->holds.empty()) {
+    AddHolders(check, object, HoldersIn(*answer, {object}));
     co_return;
   }
-  // Whether our own detached mounts are in use: only processes can tell.
-  const TimePoint users_until = std::min(deadline, Clock::now() + kLookForUsers);
-  if (!detached_mounts.empty()) {
-    const auto users = co_await helper_.Users(std::move(detached_mounts), {}, users_until);
-    std::vector<MountHolder> holders;
-    for (const pid_t pid : users.ok() ? *users : std::vector<pid_t>{}) {
-      holders.push_back(HolderOf(pid, "files on a mount that was detached"));
-    }
-    if (!holders.empty()) {
-      AddHolders(check, object, holders);
-      co_return;
-    }
-    if (!users.ok()) {
-      Add(check, object, fmt::format("it is not known who uses it: {}", MessageOf(users.status())));
-      co_return;
-    }
-  }
-  if (found.reused.contains(object.device) || found.mounted_elsewhere.contains(object.device)) co_return;
-  const bool shared = std::ranges::any_of(
-      found.mounts, [&object](const FoundMount& mount) { return mount.object.device == object.device; });
-  // Every mount of it that was found is another volume's.
-  if (shared) co_return;
-  const TimePoint until = std::min(deadline, Clock::now() + kEndOfFileSystem);
-  const auto alive = co_await helper_.SuperblockIsAlive(object.device, until);
-  if (alive.ok() && !*alive) co_return;
-  if (absl::IsUnimplemented(alive.status())) {
-    // No mount of it is left. A disk's file system shows whether it lives; of others nothing more can be
-    // known.
-    if (object.disk == 0) co_return;
-    const auto claimed = co_await helper_.DeviceIsClaimed(object.disk, until);
-    if (claimed.ok() && !*claimed) co_return;
+  if (elsewhere) {
+    const std::string_view unknown =
+        answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
+    if (!unknown.empty())
+      Add(check, object, fmt::format("it is not known who uses it: {}", Printable(unknown)));
+    co_return;
   }
   Add(check, object,
       fmt::format("the kernel still has its file system ({}, device {}), though nothing of it is mounted: a "
@@ -262,30 +277,17 @@ Awaitable<void> VolumeRelease::CheckFileSystem(KernelObject object, FoundMounts 
 
 Awaitable<void> VolumeRelease::CheckDevice(KernelObject object, TimePoint deadline, ReleaseCheck* check) {
   const std::string device = fmt::format("block device {}", Number(object.device));
-  std::vector<std::string> users = KernelUsersOf(object.device);
-  std::ranges::move(LoopsOn(object.device), std::back_inserter(users));
+  const std::vector<std::string> users = KernelUsersOf(object.device);
   if (!users.empty()) {
     Add(check, object, fmt::format("{} is still used by {}", device, fmt::join(users, ", ")));
     co_return;
   }
-  const auto open =
-      co_await helper_.Users({}, {object.device}, std::min(deadline, Clock::now() + kLookForUsers));
-  if (open.ok() && !open->empty()) {
-    std::vector<MountHolder> holders;
-    for (const pid_t pid : *open) holders.push_back(HolderOf(pid, "has its block device open"));
-    AddHolders(check, object, holders);
-    co_return;
-  }
   const auto claimed =
       co_await helper_.DeviceIsClaimed(object.device, std::min(deadline, Clock::now() + kLookForUsers));
-  if (open.ok() && claimed.ok() && !*claimed) co_return;
-  if (claimed.ok() && *claimed) {
-    Add(check, object, fmt::format("{} is still mounted, swap, or part of another device", device));
-    co_return;
-  }
+  if (claimed.ok() && !*claimed) co_return;
   Add(check, object,
-      fmt::format("it is not known who uses {}: {}", device,
-                  MessageOf(open.ok() ? claimed.status() : open.status())));
+      claimed.ok() ? fmt::format("{} is still mounted, swap, or part of another device", device)
+                   : fmt::format("it is not known who uses {}: {}", device, MessageOf(claimed.status())));
 }
 
 }  // namespace berth

@@ -401,13 +401,8 @@ Remainder VolumeSteps::WhatRemains(const VolumeRecord& record) const {
   return left;
 }
 
-pid_t VolumeSteps::PluginPid(const std::string& plugin_id) const {
-  const auto plugin = context_.plugins.Find(plugin_id);
-  return plugin.ok() ? static_cast<pid_t>(plugin->pid) : 0;
-}
-
 Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record, TimePoint deadline) {
-  ReleaseCheck check = co_await context_.release.CheckReleased(record, PluginPid(record.plugin_id), deadline);
+  ReleaseCheck check = co_await context_.release.CheckReleased(record, deadline);
   if (!check.released) {
     co_return StepReport{.outcome = CallOutcome::kRetry,
                          .error = absl::UnavailableError(check.why),

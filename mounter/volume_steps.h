@@ -137,8 +137,6 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepInput input, StepProgress progress,
                                               TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record, TimePoint deadline);
-  // Who serves the plugin's socket; 0: unknown.
-  [[nodiscard]] pid_t PluginPid(const std::string& plugin_id) const;
   // Who uses a staged volume outside of this mount namespace, as a report; unset: nobody.
   [[nodiscard]] Awaitable<std::optional<StepReport>> InUseOutside(VolumeRecord record, TimePoint deadline);
   // Mounts what is published at its path too; or unmounts it where it may be mounted and is not wanted. One
@@ -206,7 +204,7 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<absl::Status> Abort(Reverse reverse, StepProgress progress, TimePoint deadline);
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
-                                                  dev_t device, TimePoint deadline);
+                                                  TimePoint deadline);
   // FAILED_PRECONDITION where somebody's files lie in the directory at a target that nothing is mounted on.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;

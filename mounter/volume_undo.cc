@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "mounter/holder_names.h"
-#include "mounter/mount_holders.h"
 #include "mounter/race.h"
 #include "mounter/volume_steps.h"
 
@@ -119,7 +118,7 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
 
 Awaitable<std::optional<StepReport>> VolumeSteps::InUseOutside(VolumeRecord record, TimePoint deadline) {
   const TimePoint until = std::min(deadline, Clock::now() + kLookForHolders);
-  auto holders = co_await context_.release.HoldersOutside(record, PluginPid(record.plugin_id), until);
+  auto holders = co_await context_.release.HoldersBeforeUnstage(record, until);
   if (holders.ok() && holders->empty()) co_return std::nullopt;
   StepReport report{.outcome = CallOutcome::kRetry, .error = holders.status(), .in_use = true};
   if (holders.ok()) {
@@ -229,7 +228,7 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
       continue;
     }
     if (!IsDone(report.outcome) && !ThePluginRefused(status)) co_return report;
-    co_return co_await WithHolders(record, std::move(report), reverse.path, facts->device, deadline);
+    co_return co_await WithHolders(record, std::move(report), reverse.path, deadline);
   }
 }
 
@@ -382,7 +381,7 @@ Awaitable<StepReport> VolumeSteps::UncoverStaging(VolumeRecord record, TimePoint
   StepReport report =
       FromHelper(Annotate(bare, "what somebody mounted over the volume's staging has to go first"), path);
   report.outcome = CallOutcome::kRetry;
-  co_return co_await WithHolders(record, std::move(report), path, facts->device, deadline);
+  co_return co_await WithHolders(record, std::move(report), path, deadline);
 }
 
 Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
@@ -400,9 +399,9 @@ Awaitable<absl::Status> VolumeSteps::UnmountOurselves(std::string path,
 }
 
 Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport report, std::string path,
-                                               dev_t device, TimePoint deadline) {
+                                               TimePoint deadline) {
   auto holders =
-      co_await HoldersOf(context_.helper, path, device, std::min(deadline, Clock::now() + kLookForHolders));
+      co_await context_.release.HoldersAt(record, path, std::min(deadline, Clock::now() + kLookForHolders));
   if (!holders.ok()) co_return report;
   NameConsumers(record, &*holders);
   // It is in no list of the kernel's.

@@ -1,0 +1,89 @@
+#include "mounter/census.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+
+namespace berth {
+namespace {
+
+constexpr Duration kTakeWithin = std::chrono::seconds(30);
+
+// The part of `all` about the objects from `first` on, as many as `count`.
+CensusAnswer PartOf(const CensusAnswer& all, size_t first, size_t count) {
+  CensusAnswer part{.incomplete = all.incomplete};
+  const auto is_in = [first, count](size_t object) { return object >= first && object < first + count; };
+  for (const Hold& hold : all.holds) {
+    if (!is_in(hold.object)) continue;
+    part.holds.push_back(hold);
+    part.holds.back().object -= first;
+  }
+  for (const size_t object : all.mounted_elsewhere) {
+    if (is_in(object)) part.mounted_elsewhere.push_back(object - first);
+  }
+  for (const size_t object : all.reused) {
+    if (is_in(object)) part.reused.push_back(object - first);
+  }
+  return part;
+}
+
+}  // namespace
+
+struct Census::Query {
+  CensusQuestion question;
+  bool done = false;
+  absl::StatusOr<CensusAnswer> answer = absl::UnknownError("not asked");
+};
+
+Census::Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper)
+    : scope_(scope), helper_(helper), answered_(executor) {}
+
+Census::~Census() = default;
+
+Awaitable<absl::StatusOr<CensusAnswer>> Census::Take(CensusQuestion question, TimePoint deadline) {
+  const bool users = std::ranges::any_of(question.objects, &CensusObject::users);
+  Line& line = users ? users_ : mounts_;
+  const auto query = std::make_shared<Query>();
+  query->question = std::move(question);
+  line.waiting.push_back(query);
+  if (!line.running) {
+    line.running = true;
+    scope_.Spawn("census", Run(&line));
+  }
+  if (!co_await answered_.WaitUntil([query] { return query->done; }, deadline)) {
+    std::erase(line.waiting, query);
+    co_return absl::DeadlineExceededError("look for who has the volume: not done in time");
+  }
+  co_return std::move(query->answer);
+}
+
+Awaitable<void> Census::Run(Line* line) {
+  struct Stopped {
+    bool* running;
+    ~Stopped() { *running = false; }
+  } stopped{&line->running};
+  while (!line->waiting.empty()) {
+    const auto queries = std::exchange(line->waiting, {});
+    CensusQuestion all{.fallback = fallback_};
+    for (const auto& query : queries) {
+      const CensusQuestion& one = query->question;
+      all.objects.insert(all.objects.end(), one.objects.begin(), one.objects.end());
+      all.recorded.insert(all.recorded.end(), one.recorded.begin(), one.recorded.end());
+    }
+    std::ranges::sort(all.recorded);
+    all.recorded.erase(std::ranges::unique(all.recorded).begin(), all.recorded.end());
+    ++taken_;
+    const auto answer = co_await helper_.TakeCensus(std::move(all), Clock::now() + kTakeWithin);
+    size_t first = 0;
+    for (const auto& query : queries) {
+      const size_t count = query->question.objects.size();
+      query->answer = answer.ok() ? absl::StatusOr<CensusAnswer>(PartOf(*answer, first, count)) : answer;
+      query->done = true;
+      first += count;
+    }
+    answered_.NotifyAll();
+  }
+}
+
+}  // namespace berth

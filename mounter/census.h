@@ -1,0 +1,60 @@
+// Who has which file systems and block devices, anywhere on the node: asked of the kernel by
+// berth-mount-helper (census_pass.h says how), for all volumes that ask at the same time.
+//
+//   Take ──► waiting ──┐ one helper at a time: all that wait when it begins share it
+//   Take ──► waiting ──┴──► berth-mount-helper census ──► each gets the part about its objects
+//
+// Questions about mounts alone are not held up by those about processes, which take longer.
+//
+// Owned by the MounterContext; loop thread only.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/task_scope.h"
+#include "mounter/census_question.h"
+#include "mounter/mount_helper.h"
+
+namespace berth {
+
+class Census {
+ public:
+  Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper);
+  ~Census();
+  Census(const Census&) = delete;
+  Census& operator=(const Census&) = delete;
+
+  // The answer for `question.objects`, begun after this call. It may be incomplete: then what it holds is
+  // true, and something may have been missed. DEADLINE_EXCEEDED: there is none yet. Other errors: the helper
+  // could not be run.
+  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Take(CensusQuestion question, TimePoint deadline);
+
+  // How many helpers were begun, for tests.
+  [[nodiscard]] uint64_t taken() const { return taken_; }
+
+  // For tests and the bench: as on kernels before 6.12.
+  void UseFallback() { fallback_ = true; }
+
+ private:
+  struct Query;
+  struct Line {
+    std::vector<std::shared_ptr<Query>> waiting;
+    bool running = false;
+  };
+  [[nodiscard]] Awaitable<void> Run(Line* line);
+
+  TaskScope& scope_;
+  MountHelper& helper_;
+  Line mounts_;
+  Line users_;
+  Condition answered_;
+  uint64_t taken_ = 0;
+  bool fallback_ = false;
+};
+
+}  // namespace berth

@@ -1,0 +1,25 @@
+// The census as berth-mount-helper takes it: who has each of the objects that are asked for.
+//
+//   all mounts ──► of the object's file system, and at or beneath its directory?
+//                    its own mounts, by id, and copies that go with them ─────────────► no hold
+//                    recorded mounts of other volumes, mounts from before, and their copies ──► no hold
+//                    anything else ──────────────────────────────────────────────────► a hold
+//   users asked for ──► what processes and the kernel have on its own mounts and on holds ──► holds
+//
+// A descriptor may move while it is looked for, and the numbers of new processes begin anew: that there are
+// no users is believed after a second pass. A hold that was found in either counts.
+//
+// Runs in berth-mount-helper, in one thread. No library but the standard one.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "mounter/census_question.h"
+
+namespace berth {
+
+// Gives the answer's lines to `write` as they come.
+void TakeCensus(const CensusQuestion& question, const std::function<void(std::string_view line)>& write);
+
+}  // namespace berth

@@ -1,0 +1,115 @@
+// What a census is asked and what it answers, and both as text: berthd asks with the arguments of
+// `berth-mount-helper census`, and reads its output (census.h).
+//
+// An answer is lines with their fields separated by tabs; white space and backslashes in a field are octal,
+// as in mountinfo. A helper that is killed leaves its first lines, so each line stands for itself, and
+// "complete" or "incomplete WHY" comes last.
+//
+// No library but the standard one. Pure; any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace berth {
+
+// How many holds of one object are reported; more change nothing.
+inline constexpr size_t kHoldsPerObject = 64;
+
+// A file system or a directory of one, or a block device: who has it?
+struct CensusObject {
+  // A block device. Then `device` is its own number, and the fields of file systems are not used.
+  bool block_device = false;
+  dev_t device = 0;        // the file system's, as mountinfo shows it
+  dev_t inode_device = 0;  // as stat(2) shows it: of a btrfs subvolume another one
+  std::string root;        // the directory of the file system that counts
+  std::string fs_type;
+  std::string source;  // of a network file system: the server's directory that counts. Else empty
+
+  // The mounts that are the volume's own, by their ids (PathFacts::mount_id), also detached ones.
+  std::vector<uint64_t> ours;
+  // The volume's directory in the tree.
+  std::string directory;
+  // The volume's own mounts are still in place: `ours`, and what else is mounted in `directory` in our
+  // namespace. They are no holds, but what processes have on them is. If not, they are holds as any other
+  // mount.
+  bool staged = false;
+  // Mounts with a smaller id were there before the volume was: they are no holds. 0: not known.
+  uint64_t before = 0;
+  // Kernels before 6.8 have no such ids. There, unless the file system is on a `disk`, a mount in our
+  // namespace outside of the volumes' tree counts as from before: drivers of network and FUSE file systems
+  // have mounts of their own.
+  bool disk = false;
+  // Looks at what processes have open or mapped, at overlays, swap and loop devices, too.
+  bool users = false;
+
+  bool operator==(const CensusObject&) const = default;
+};
+
+struct CensusQuestion {
+  std::vector<CensusObject> objects;
+  // Recorded mounts of all volumes: they, and copies that receive their unmounts, are no holds.
+  std::vector<uint64_t> recorded;
+  // Reads the mount tables in /proc, as on kernels before 6.12, though this kernel can list namespaces.
+  bool fallback = false;
+
+  bool operator==(const CensusQuestion&) const = default;
+};
+
+enum class HoldKind {
+  kMount,             // mounted at `where` in our mount namespace
+  kNamespace,         // mounted at `where` in another one
+  kOpenFile,          // an open file or directory
+  kWorkingDirectory,  // a thread's
+  kRootDirectory,     // a thread's
+  kMappedFile,
+  kProgram,  // a mapped file that the process runs
+  kOverlay,  // a layer of the overlay mounted at `where`
+  kSwap,     // the swap file `where`
+  kLoop,     // behind the loop device `where`
+};
+
+struct Hold {
+  size_t object = 0;  // of the question
+  HoldKind kind = HoldKind::kMount;
+  // Of a namespace: the process in it with the lowest number. 0: there is none.
+  pid_t pid = 0;
+  std::string where;
+  // Of a mount: its source. Of a namespace without a process: what keeps it, as far as that is known.
+  std::string source;
+  std::string keeper;
+
+  bool operator==(const Hold&) const = default;
+};
+
+struct CensusAnswer {
+  std::vector<Hold> holds;
+  // The objects whose file system is mounted elsewhere, as somebody else's, and those whose device number
+  // belongs to another file system by now.
+  std::vector<size_t> mounted_elsewhere;
+  std::vector<size_t> reused;
+  // Why something may have been missed; empty: nothing was.
+  std::string incomplete = "it was not finished";
+
+  bool operator==(const CensusAnswer&) const = default;
+};
+
+[[nodiscard]] std::vector<std::string> EncodeQuestion(const CensusQuestion& question);
+// Unset if it is no question.
+[[nodiscard]] std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arguments);
+
+// Lines of an answer, each with its end.
+[[nodiscard]] std::string EncodeHold(const Hold& hold);
+[[nodiscard]] std::string EncodeElsewhere(size_t object);
+[[nodiscard]] std::string EncodeReused(size_t object);
+[[nodiscard]] std::string EncodeEnd(const std::string& incomplete);
+// What is no line of an answer about `objects` objects is passed over.
+[[nodiscard]] CensusAnswer DecodeAnswer(std::string_view text, size_t objects);
+
+}  // namespace berth

@@ -1,0 +1,49 @@
+// One line of a mount table, as /proc/PID/mountinfo has it, and what its fields mean. No library but the
+// standard one: berth-mount-helper uses this, too. Pure; any thread.
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace berth {
+
+struct MountinfoLine {
+  uint64_t id = 0;  // not the unique one; of one mount at a time, in all namespaces
+  uint64_t parent = 0;
+  // A mount or unmount on one member of a peer group happens on all members, and on the mounts that follow
+  // the group (mount_namespaces(7)). 0: it is in no group, follows none.
+  uint64_t peer_group = 0;
+  uint64_t follows = 0;
+  uint32_t device_major = 0;
+  uint32_t device_minor = 0;
+  // As the file has them, with \040 and the like: see DecodeMountinfo. They point into the line.
+  std::string_view root;  // of the file system: which directory of it is mounted
+  std::string_view target;
+  std::string_view fs_type;
+  std::string_view source;
+  std::string_view options;  // the superblock's
+};
+
+// Whether all of `text` is a number, in decimal digits.
+template <class Number>
+[[nodiscard]] bool ParseNumber(std::string_view text, Number* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Unset if the line is not in the known form.
+[[nodiscard]] std::optional<MountinfoLine> ParseMountinfoLine(std::string_view line);
+
+// Replaces each backslash with three octal digits by the byte.
+[[nodiscard]] std::string DecodeMountinfo(std::string_view field);
+
+// Whether `path` is `directory` or lies in it, by their texts: absolute, without "." and "..".
+[[nodiscard]] bool IsAtOrBeneath(std::string_view path, std::string_view directory);
+
+// Whether a mount of this type shows "/" as its root, and names the server's directory in its source.
+[[nodiscard]] bool SourceNamesDirectory(std::string_view fs_type);
+
+}  // namespace berth
