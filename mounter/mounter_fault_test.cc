@@ -32,6 +32,31 @@ TEST_F(MounterFaultTest, OkWithoutAMountNamesThePluginAndIsUndone) {
   EXPECT_THAT(EventTypes(), Contains("plugin.lied"));
 }
 
+TEST_F(MounterFaultTest, Fault53ABareStagingDirectoryIsNotPublished) {
+  plugin_.StageBare(true);
+  const auto lied = Publish(Request());
+  EXPECT_EQ(lied.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(MessageOf(lied.status()), HasSubstr("shows a directory of the volumes' tree itself"));
+  EXPECT_THAT(EventTypes(), Contains("plugin.lied"));
+  EXPECT_TRUE(Gone());
+  EXPECT_EQ(plugin_.PublishedCount(), 0U);
+}
+
+TEST_F(MounterFaultTest, AnotherDirectoryThanTheStagedOneIsNotPublished) {
+  const std::string other = NewTestDirectory();
+  ASSERT_EQ(mkdir((plugin_.DataPath("v1")).c_str(), 0755), 0);
+  plugin_.PublishFrom(other);
+  const auto lied = Publish(Request());
+  EXPECT_EQ(lied.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(MessageOf(lied.status()), HasSubstr("another directory than the one that was staged"));
+  EXPECT_TRUE(Gone());
+  // One that lies in what was staged is the plugin's choice.
+  const std::string inner = plugin_.DataPath("v1") + "/inner";
+  ASSERT_EQ(mkdir(inner.c_str(), 0755), 0);
+  plugin_.PublishFrom(inner);
+  EXPECT_TRUE(Publish(Request()).ok());
+}
+
 TEST_F(MounterFaultTest, OkWithoutADeviceIsCaught) {
   PublishRequest request = Request();
   request.use.access_type = AccessType::kBlock;

@@ -342,6 +342,38 @@ StepReport VolumeSteps::FromHelper(const absl::Status& failed, const std::string
   return report;
 }
 
+absl::Status VolumeSteps::VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
+                                           const std::string& path) const {
+  // The topmost mount at a path, as the kernel has it.
+  const auto shown = [this](const std::string& at) -> absl::StatusOr<KernelObject> {
+    BERTH_ASSIGN_OR_RETURN(std::vector<KernelObject> objects, ObjectsAt(at, context_.paths->tree()));
+    if (objects.empty()) return absl::UnavailableError(fmt::format("{}: its mount has gone meanwhile", at));
+    return std::move(objects.front());
+  };
+  const auto shows = [](const KernelObject& what, const KernelObject& whole) {
+    return what.device == whole.device && IsAtOrBeneath(what.root, whole.root);
+  };
+  BERTH_ASSIGN_OR_RETURN(const KernelObject mounted, shown(path));
+  BERTH_ASSIGN_OR_RETURN(const KernelObject tree, shown(context_.paths->tree()));
+  if (shows(mounted, tree)) {
+    return absl::InternalError(
+        fmt::format("{} shows a directory of the volumes' tree itself, and no storage: what is written there "
+                    "is in memory",
+                    path));
+  }
+  const auto staging = context_.paths->LookAtStaging(record);
+  const bool staged = record.stages && record.staging_mount_id != 0 && staging.ok() && staging->mount_root &&
+                      staging->mount_id == record.staging_mount_id && target.mount_id != staging->mount_id;
+  if (!staged) return absl::OkStatus();
+  const std::string staging_path = context_.paths->StagingPath(record);
+  BERTH_ASSIGN_OR_RETURN(const KernelObject whole, shown(staging_path));
+  if (shows(mounted, whole)) return absl::OkStatus();
+  return absl::InternalError(
+      fmt::format("{} shows another directory than the one that was staged at {}: {} of {}, not of {}", path,
+                  staging_path, Printable(mounted.root, 256), Printable(mounted.fs_type, 64),
+                  Printable(whole.fs_type, 64)));
+}
+
 Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, PublicationRecord publication,
                                                      TimePoint deadline) {
   const std::string path = context_.paths->TargetPath(record, publication);
@@ -362,6 +394,7 @@ Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, Public
                                               facts->mount_root ? "no directory" : "nothing", path,
                                               WhatIsThere(*facts)));
   }
+  BERTH_CO_RETURN_IF_ERROR(VerifyFileSystem(record, *facts, path));
   if (!publication.readonly) co_return absl::OkStatus();
 
   auto readonly = MountIsReadonly(path);

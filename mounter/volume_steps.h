@@ -205,6 +205,10 @@ class VolumeSteps {
   // `report`, with who keeps the path busy where somebody does.
   [[nodiscard]] Awaitable<StepReport> WithHolders(VolumeRecord record, StepReport report, std::string path,
                                                   TimePoint deadline);
+  // That the mount at a target, whose path is `path`, shows what was staged, or at least not the tree itself.
+  // INTERNAL: it does not. UNAVAILABLE: it has gone meanwhile.
+  [[nodiscard]] absl::Status VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
+                                              const std::string& path) const;
   // FAILED_PRECONDITION where somebody's files lie in the directory at a target that nothing is mounted on.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;

@@ -79,6 +79,16 @@ void FakeNode::IgnoreReadonly(bool ignore) {
   ignore_readonly_ = ignore;
 }
 
+void FakeNode::StageBare(bool bare) {
+  const std::lock_guard lock(mutex_);
+  stage_bare_ = bare;
+}
+
+void FakeNode::PublishFrom(const std::string& directory) {
+  const std::lock_guard lock(mutex_);
+  publish_from_ = directory;
+}
+
 void FakeNode::LeaveTargets(bool leave) {
   const std::lock_guard lock(mutex_);
   leave_targets_ = leave;
@@ -197,7 +207,7 @@ grpc::Status FakeNode::DoStage(const ::csi::v1::NodeStageVolumeRequest& request)
   }
   const std::string data = DataPath(request.volume_id());
   if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
-  if (!request.volume_capability().has_block() &&
+  if (!request.volume_capability().has_block() && !stage_bare_ &&
       mount(data.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) {
     return Errno("bind " + path);
   }
@@ -249,7 +259,8 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   const std::string data = DataPath(request.volume_id());
   if (mkdir(data.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + data);
   if (mkdir(target.c_str(), 0755) != 0 && errno != EEXIST) return Errno("mkdir " + target);
-  const std::string source = staging.empty() ? data : staging;
+  std::string source = staging.empty() ? data : staging;
+  if (!publish_from_.empty()) source = publish_from_;
   if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) != 0) return Errno("bind " + target);
   if (request.readonly() && !ignore_readonly_ &&
       mount(nullptr, target.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) {

@@ -43,6 +43,10 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void ClearFaults();
   // Mounts writable although read-only was asked for.
   void IgnoreReadonly(bool ignore);
+  // Stages without a mount, and publishes what lies at the staging path.
+  void StageBare(bool bare);
+  // Publishes this directory, whatever was staged. Empty: what was staged.
+  void PublishFrom(const std::string& directory);
   // Leaves an unmounted target's directory or file behind.
   void LeaveTargets(bool leave);
   // What is published is taken down and mounted once more when it is published again.
@@ -121,6 +125,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   ::csi::v1::NodePublishVolumeRequest last_publish_;
   ::csi::v1::NodeStageVolumeRequest last_stage_;
   bool ignore_readonly_ = false;
+  bool stage_bare_ = false;
+  std::string publish_from_;
   bool leave_targets_ = false;
   bool mount_anew_ = false;
   std::optional<::csi::v1::VolumeCondition> condition_;
