@@ -22,8 +22,8 @@ inline constexpr uint64_t kStatmountOptions = 0x80;     // 6.11
 inline constexpr uint64_t kStatmountFsSubtype = 0x100;  // 6.11
 inline constexpr uint64_t kStatmountSource = 0x200;     // 6.13
 
-// What to ask statx(2) for, so that it gives the id that no other mount gets until the next boot. Kernels before 6.8 give
-// mountinfo's instead, which comes again; the answer's mask then lacks this.
+// What to ask statx(2) for, so that it gives the id that no other mount gets until the next boot. Kernels
+// before 6.8 give mountinfo's instead, which comes again; the answer's mask then lacks this.
 inline constexpr unsigned kStatxMountIdUnique = 0x4000;
 
 // The root of a mount namespace, as the mount that listmount(2) begins at.

@@ -77,6 +77,9 @@ class CensusMounts {
   [[nodiscard]] std::optional<size_t> ById(uint64_t id) const;
   [[nodiscard]] std::optional<size_t> ByOldId(uint64_t id) const;
 
+  // On which directory a mount lies, as a path in the file system beneath it. Empty: not known.
+  [[nodiscard]] std::string DirectoryOf(size_t mount);
+
   // An unmount reaches other namespaces by propagation: what lies on a member or a follower of this peer
   // group, at this directory of its file system, goes with it. Unset: it reaches none.
   using Propagation = std::pair<uint64_t, std::string>;
@@ -100,7 +103,6 @@ class CensusMounts {
                                           const std::unordered_map<uint64_t, uint64_t>& unique,
                                           std::vector<size_t>* nsfs);
   void Add(const ListedMount& mount);
-  [[nodiscard]] std::string DirectoryOf(size_t mount);
 
   int proc_;
   int own_;

@@ -98,10 +98,39 @@ class Pass {
     for (const size_t mount : judged.ours) kept_[mount].push_back(object);
   }
 
+  // What lies on the object's directory, or in it.
+  std::vector<size_t> MountsOn(const CensusObject& object) {
+    std::vector<size_t> mounts;
+    for (size_t i = 0; i < mounts_.mounts().size(); ++i) {
+      const auto beneath = mounts_.ById(mounts_.mounts()[i].parent);
+      if (!beneath.has_value() || mounts_.mounts()[*beneath].device != object.device) continue;
+      const std::string directory = mounts_.DirectoryOf(i);
+      if (!directory.empty() && IsAtOrBeneath(directory, object.root)) mounts.push_back(i);
+    }
+    return mounts;
+  }
+
+  // Whether a mount with the object's device number is one of its file system and shows something of its
+  // directory, which has these names.
+  bool IsOf(size_t index, const MountText& text, const std::set<std::string>& roots) {
+    const CensusObject& object = question_.objects[index];
+    // Such numbers are used again as soon as they are free.
+    if (major(object.device) == 0 && text.fs_type != object.fs_type) {
+      writer_.Report(EncodeReused(index));
+      return false;
+    }
+    const bool named =
+        object.source.empty() || text.source.empty() || IsAtOrBeneath(text.source, object.source);
+    const auto beneath = [&text](const std::string& root) { return IsAtOrBeneath(text.root, root); };
+    if (named && std::ranges::any_of(roots, beneath)) return true;
+    writer_.Report(EncodeElsewhere(index));
+    return false;
+  }
+
   Judged Sort(size_t index) {
     const CensusObject& object = question_.objects[index];
     const std::set<uint64_t> ours(object.ours.begin(), object.ours.end());
-    const std::vector<size_t>& candidates = by_device_[object.device];
+    const std::vector<size_t> candidates = object.place ? MountsOn(object) : by_device_[object.device];
     // The directory may have another name by now: its own mounts show it. One that shows more than the
     // directory, the staging of a larger file system for instance, says nothing about that.
     std::set<std::string> roots{object.root};
@@ -115,18 +144,7 @@ class Pass {
       const ListedMount& listed = mounts_.mounts()[mount];
       const MountText& text = mounts_.Text(mount);
       if (text.root.empty()) continue;  // it has gone
-      // Such numbers are used again as soon as they are free.
-      if (major(object.device) == 0 && text.fs_type != object.fs_type) {
-        writer_.Report(EncodeReused(index));
-        continue;
-      }
-      const bool named =
-          object.source.empty() || text.source.empty() || IsAtOrBeneath(text.source, object.source);
-      const auto beneath = [&text](const std::string& root) { return IsAtOrBeneath(text.root, root); };
-      if (!named || std::ranges::none_of(roots, beneath)) {
-        writer_.Report(EncodeElsewhere(index));
-        continue;
-      }
+      if (!object.place && !IsOf(index, text, roots)) continue;
       const bool in_place =
           mounts_.namespaces()[listed.mount_namespace].own && IsAtOrBeneath(text.target, object.directory);
       // Ids that come again are believed in our own namespace alone.

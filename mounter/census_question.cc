@@ -108,6 +108,7 @@ std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
                                Device(object.inode_device), object.root, object.fs_type, object.source,
                                object.directory, std::to_string(object.before)});
     for (const uint64_t id : object.ours) words.insert(words.end(), {"--ours", std::to_string(id)});
+    if (object.place) words.emplace_back("--place");
     if (object.disk) words.emplace_back("--disk");
     if (object.staged) words.emplace_back("--staged");
     if (object.users) words.emplace_back("--users");
@@ -133,6 +134,8 @@ std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arg
       return std::nullopt;
     } else if (word == "--ours" && words.TakeNumber(&id)) {
       question.objects.back().ours.push_back(id);
+    } else if (word == "--place") {
+      question.objects.back().place = true;
     } else if (word == "--disk") {
       question.objects.back().disk = true;
     } else if (word == "--staged") {

@@ -26,6 +26,8 @@ inline constexpr size_t kHoldsPerObject = 64;
 struct CensusObject {
   // A block device. Then `device` is its own number, and the fields of file systems are not used.
   bool block_device = false;
+  // What lies *on* a directory counts, whatever it is: `device` and `root` say which directory.
+  bool place = false;
   dev_t device = 0;        // the file system's, as mountinfo shows it
   dev_t inode_device = 0;  // as stat(2) shows it: of a btrfs subvolume another one
   std::string root;        // the directory of the file system that counts

@@ -40,7 +40,10 @@ absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::str
   BERTH_ASSIGN_OR_RETURN(VolumeRecord record, paths.ReadIdentity(name));
   record.rebuilt = true;
   // What lived on then ended with its boot.
-  if (!record.boot_id.empty() && record.boot_id != boot_id) record.may_live_on = false;
+  if (!record.boot_id.empty() && record.boot_id != boot_id) {
+    record.may_live_on = false;
+    record.past_consumers.clear();
+  }
   record.boot_id = boot_id;
   if (record.stages) {
     record.stage_state = StageState::kStaged;

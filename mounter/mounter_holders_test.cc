@@ -16,11 +16,13 @@
 #include "base/unique_fd.h"
 #include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_paths.h"
 
 namespace berth {
 namespace {
 
 using ::testing::HasSubstr;
+using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
 // A file with a file system in it, mounted at a path through a loop device; both go with it.
 class DiskImage {
@@ -56,6 +58,11 @@ class MounterHoldersTest : public MounterTestBase {
              mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) == 0 &&
              mount(target.c_str(), data.c_str(), nullptr, MS_BIND, nullptr) == 0;
     });
+  }
+  static PublishRequest For(const std::string& consumer, AccessMode::Mode mode) {
+    PublishRequest request = Request("v1", consumer);
+    request.use.access_mode = mode;
+    return request;
   }
   // The holder is named, by each try, and nothing is unstaged; the rest happens by itself once it has ended.
   void ExpectBlockedBy(std::unique_ptr<Holder> holder) {
@@ -200,12 +207,91 @@ TEST_F(MounterHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWriter
 }
 
 TEST_F(MounterHoldersTest, WhatIsStillStagedForAContainerCanBePublishedAgain) {
-  const auto target = Publish(Request());
+  const auto target = Publish(For("web", AccessMode::SINGLE_NODE_MULTI_WRITER));
   ASSERT_TRUE(target.ok()) << target.status();
   const auto container = Container(*target);
   EXPECT_FALSE(Unpublish(Request()).ok());
-  EXPECT_TRUE(Publish(Request("v1", "db")).ok());
+  EXPECT_TRUE(Publish(For("db", AccessMode::SINGLE_NODE_MULTI_WRITER)).ok());
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "its staging is used as it is";
+}
+
+TEST_F(MounterHoldersTest, Fault52ASoleWriterIsRefusedWhileAContainerHasTheVolume) {
+  for (const bool lazy : {false, true}) {
+    const auto target = Publish(For("web", AccessMode::SINGLE_NODE_SINGLE_WRITER));
+    ASSERT_TRUE(target.ok()) << target.status();
+    auto container = Container(*target);
+    UnpublishRequest undo = Undo(Request());
+    undo.lazy = lazy;
+    EXPECT_EQ(loop_.Run(mounter_->Unpublish(undo, Soon())).ok(), lazy);
+    for (const char* time : {"at once", "after a restart"}) {
+      for (const char* consumer : {"web", "db"}) {
+        const auto refused = Publish(For(consumer, AccessMode::SINGLE_NODE_SINGLE_WRITER));
+        EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << consumer << ", " << time;
+        EXPECT_THAT(std::string(refused.status().message()),
+                    HasSubstr(fmt::format("pid {}", container->pid())));
+      }
+      Close();
+      Open();
+    }
+    container.reset();
+    EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+    EXPECT_TRUE(Publish(For("db", AccessMode::SINGLE_NODE_SINGLE_WRITER)).ok());
+    EXPECT_TRUE(Unpublish(For("db", AccessMode::SINGLE_NODE_SINGLE_WRITER)).ok());
+  }
+}
+
+TEST_F(MounterHoldersTest, Fault52OneWriterOfANodeMayComeBackAndAnotherMayNot) {
+  const auto target = Publish(For("web", AccessMode::SINGLE_NODE_WRITER));
+  ASSERT_TRUE(target.ok()) << target.status();
+  const auto container = Container(*target);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_EQ(Publish(For("db", AccessMode::SINGLE_NODE_WRITER)).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Publish(For("web", AccessMode::SINGLE_NODE_WRITER)).ok());
+}
+
+TEST_F(MounterHoldersTest, Fault52ASoleWriterIsRefusedAfterALostJournal) {
+  const auto target = Publish(For("web", AccessMode::SINGLE_NODE_SINGLE_WRITER));
+  ASSERT_TRUE(target.ok()) << target.status();
+  auto container = Container(*target);
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  Close();
+  std::ofstream(options_.state_dir + "/journal.db", std::ios::trunc) << "this is no database";
+  Open();
+  // Its identity file still names the consumer; and that does not end the question.
+  for (const char* time : {"as it was found", "unpublished once more"}) {
+    const auto refused = Publish(For("db", AccessMode::SINGLE_NODE_SINGLE_WRITER));
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << time;
+    EXPECT_FALSE(Unpublish(Request()).ok()) << time;
+  }
+  container.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
+// The driver undoes its staging meanwhile, and a mount namespace that was made before has a copy of it.
+TEST_F(MounterHoldersTest, Fault51WhatWasStagedWhenBerthdWasCutOffIsHeldWhileACopyOfItIsThere) {
+  plugin_.HangNext("NodeStageVolume", Effect::kDone);
+  const auto cut_off = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.StagedCount() == 1; }));
+  auto holder = std::make_unique<Holder>([] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  });
+  loop_.RunVoid(mounter_->Shutdown(Clock::now()));
+  mounter_.reset();
+  plugin_.Release();
+  const std::string key = VolumePaths::VolumeKey("hp", "v1");
+  ASSERT_EQ(umount2((options_.state_dir + "/volumes/" + key + "/staging").c_str(), UMOUNT_NOFOLLOW), 0);
+  plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  Open();
+  for (const char* time : {"first", "after a restart"}) {
+    const auto undone = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+    EXPECT_FALSE(undone.ok() && !undone->may_live_on) << time;
+    EXPECT_FALSE(Gone()) << time;
+    Close();
+    Open();
+  }
+  holder.reset();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
 
 TEST_F(MounterHoldersTest, AForcedUnpublishDoesNotWaitForTheContainer) {

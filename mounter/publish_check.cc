@@ -160,6 +160,25 @@ absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& 
   return absl::OkStatus();
 }
 
+bool WantsSoleWriter(const PublishRequest& request, const VolumeRecord& record) {
+  const AccessMode::Mode mode = request.use.access_mode;
+  if (mode == AccessMode::SINGLE_NODE_SINGLE_WRITER) return true;
+  const bool one_writer = mode == AccessMode::SINGLE_NODE_WRITER ||
+                          (mode == AccessMode::MULTI_NODE_SINGLE_WRITER && !request.readonly);
+  const bool its_own = !record.past_consumers.empty() &&
+                       std::ranges::all_of(record.past_consumers, [&request](const std::string& consumer) {
+                         return consumer == request.consumer;
+                       });
+  return one_writer && !its_own;
+}
+
+absl::Status StillWritable(const PublishRequest& request, std::string_view used) {
+  return absl::FailedPreconditionError(fmt::format(
+      "access mode {} is for one writer, and an earlier use of the volume has not ended: {}. It can be "
+      "published once that has ended",
+      AccessMode::Mode_Name(request.use.access_mode), used));
+}
+
 AccessMode::Mode ModeFor(AccessMode::Mode mode, const PluginFacts& facts) {
   const bool finer =
       mode == AccessMode::SINGLE_NODE_SINGLE_WRITER || mode == AccessMode::SINGLE_NODE_MULTI_WRITER;

@@ -44,6 +44,13 @@ namespace berth {
 // volume is held in a way that excludes this use; the message says by whom.
 [[nodiscard]] absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& record);
 
+// Whether the request asks to be the volume's only writer, so that it must not begin while an earlier use may
+// still write: SINGLE_NODE_SINGLE_WRITER always; SINGLE_NODE_WRITER, and MULTI_NODE_SINGLE_WRITER for
+// writing, if that use was, or may have been, another consumer's.
+[[nodiscard]] bool WantsSoleWriter(const PublishRequest& request, const VolumeRecord& record);
+// FAILED_PRECONDITION for such a request; `used` says who has the volume.
+[[nodiscard]] absl::Status StillWritable(const PublishRequest& request, std::string_view used);
+
 // A CSI access mode as a plugin with these facts is told it: the two finer single-node modes are known only
 // to plugins with SINGLE_NODE_MULTI_WRITER; others are told SINGLE_NODE_WRITER.
 [[nodiscard]] ::csi::v1::VolumeCapability::AccessMode::Mode ModeFor(

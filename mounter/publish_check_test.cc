@@ -373,6 +373,32 @@ TEST(CompatibleTest, ARecordMadeAnewLearnsWhatTheLostOneKnew) {
   EXPECT_EQ(CheckCompatible(request, rebuilt).code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST(SoleWriterTest, DependsOnTheModeAndOnWhoseTheLastUseWas) {
+  PublishRequest request = Request();
+  VolumeRecord record;
+  const auto wants = [&](AccessMode::Mode mode) {
+    request.use.access_mode = mode;
+    return WantsSoleWriter(request, record);
+  };
+  record.past_consumers = {request.consumer};
+  EXPECT_TRUE(wants(AccessMode::SINGLE_NODE_SINGLE_WRITER)) << "also of the same consumer";
+  EXPECT_FALSE(wants(AccessMode::SINGLE_NODE_WRITER));
+  EXPECT_FALSE(wants(AccessMode::MULTI_NODE_SINGLE_WRITER));
+  // Another one's, one of more than are known, or of nobody knows whom.
+  for (const std::vector<std::string>& past :
+       {std::vector<std::string>{request.consumer, "other"}, {request.consumer, ""}, {}}) {
+    record.past_consumers = past;
+    EXPECT_TRUE(wants(AccessMode::SINGLE_NODE_WRITER));
+    EXPECT_TRUE(wants(AccessMode::MULTI_NODE_SINGLE_WRITER));
+    EXPECT_FALSE(wants(AccessMode::SINGLE_NODE_MULTI_WRITER));
+    EXPECT_FALSE(wants(AccessMode::MULTI_NODE_MULTI_WRITER));
+    EXPECT_FALSE(wants(AccessMode::MULTI_NODE_READER_ONLY));
+    request.readonly = true;
+    EXPECT_FALSE(wants(AccessMode::MULTI_NODE_SINGLE_WRITER)) << "it does not write";
+    request.readonly = false;
+  }
+}
+
 TEST(ModeForTest, FinerModesOnlyToPluginsThatKnowThem) {
   PluginFacts old_plugin;
   PluginFacts new_plugin;

@@ -348,8 +348,11 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
                        machine_.NextTeardown().kind != StepKind::kNone;
   // What is staged still, since somebody uses it, can be published from as it is.
-  const bool unstages = publication == nullptr &&
-                        !(machine_.StagedForNobody() && CheckCompatible(request, machine_.record()).ok());
+  // Not by one that must be the only writer: whether somebody does is asked again first.
+  const bool sole_writer = publication == nullptr && WantsSoleWriter(request, machine_.record());
+  const bool unstages =
+      publication == nullptr &&
+      (sole_writer || !(machine_.StagedForNobody() && CheckCompatible(request, machine_.record()).ok()));
   if (undoing && (publication != nullptr || unstages)) {
     const absl::Status status = co_await Drive(key);
     // Undone to be mounted again, it may wait for what this request brings.
@@ -357,8 +360,13 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
                        (machine_.AwaitsSecrets(*publication) || !publication->held.empty() ||
                         !publication->withheld.empty());
+    if (!status.ok() && sole_writer && in_use_) co_return StillWritable(request, MessageOf(status));
     if (!status.ok() && !waits && !machine_.InUseByKernel())
       co_return Annotate(status, "the volume's last use is still being undone");
+  }
+  if (sole_writer && machine_.present() && machine_.record().may_live_on) {
+    const std::string& known = machine_.record().last_error;
+    co_return StillWritable(request, known.empty() ? "a mount of it was detached while it was used" : known);
   }
   if (machine_.InUseByKernel()) {
     if (machine_.record().objects.size() >= kObjectsPerVolume) {

@@ -68,6 +68,7 @@ absl::StatusOr<std::string> IdentityText(const VolumeRecord& record) {
   // Present, though empty: the volume is attached.
   if (record.publish_context) identity.mutable_publish_context();
   identity.set_may_live_on(record.may_live_on);
+  for (const std::string& consumer : record.past_consumers) identity.add_past_consumers(consumer);
   for (const PublicationRecord& publication : record.publications) {
     journal::v1::Publication& p = *identity.add_publications();
     p.set_consumer(publication.key.consumer);
@@ -111,6 +112,7 @@ absl::StatusOr<VolumeRecord> ParseIdentity(const std::string& text, const std::s
   record.use.fs_type = identity.capability().fs_type();
   if (identity.has_publish_context()) record.publish_context.emplace();
   record.may_live_on = identity.may_live_on();
+  record.past_consumers.assign(identity.past_consumers().begin(), identity.past_consumers().end());
   for (const journal::v1::Publication& said : identity.publications()) {
     PublicationRecord publication = FromProto(said);
     if (IsSound(publication)) record.publications.push_back(std::move(publication));

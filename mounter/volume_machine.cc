@@ -55,9 +55,17 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     r.objects.clear();
     r.detached_mounts.clear();
     r.mounts_before = 0;
+    r.mounts_unknown = false;
+    r.past_consumers.clear();
   }
+  const bool cut_off = r.rebuilt || r.stage_state == StageState::kStaging ||
+                       std::ranges::any_of(r.publications, [](const PublicationRecord& p) {
+                         return p.state == PublicationState::kPublishing;
+                       });
+  if (cut_off && !rebooted) r.mounts_unknown = true;
   // What it lives on as was not written down.
-  if (r.may_live_on && r.objects.empty()) r.objects.push_back(KernelObject{});
+  if (r.may_live_on && r.objects.empty() && (r.rebuilt || !r.mounts_unknown))
+    r.objects.push_back(KernelObject{});
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
   // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
   // since the row was written.
@@ -322,6 +330,8 @@ void VolumeMachine::Inherit(const VolumeRecord& last) {
   record_.objects = last.objects;
   record_.detached_mounts = last.detached_mounts;
   record_.mounts_before = last.mounts_before;
+  record_.mounts_unknown = last.mounts_unknown;
+  record_.past_consumers = last.past_consumers;
   record_.may_live_on = last.may_live_on;
   Owe(last.owed_expansion_bytes);
 }
@@ -337,6 +347,7 @@ void VolumeMachine::AddDetachedMount(uint64_t mount_id) {
 void VolumeMachine::SetInUse(std::vector<KernelObject> objects) {
   record_.may_live_on = true;
   record_.objects = std::move(objects);
+  if (record_.objects.empty()) record_.mounts_unknown = true;
 }
 
 void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {
@@ -888,6 +899,9 @@ std::optional<absl::Status> VolumeMachine::TakeFailure(const PublicationKey& key
 }
 
 void VolumeMachine::Remove(PublicationKey key) {
+  std::vector<std::string>& past = record_.past_consumers;
+  const std::string consumer = past.size() + 1 < kPastConsumers ? key.consumer : "";
+  if (std::ranges::find(past, consumer) == past.end()) past.push_back(consumer);
   std::erase_if(record_.publications, [&key](const PublicationRecord& p) { return p.key == key; });
   Normalize();
 }

@@ -52,6 +52,16 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
       const bool found = shown != facts.end() && shown->second.mount_id != 0;
       if (found && !p.uncertain && p.mount_id == 0) machine_.SetMountId(p.key, shown->second.mount_id);
     }
+    if (!circumstances.rebooted && record.objects.empty()) {
+      // berthd ended before it was noted, or the journal was lost.
+      if (staging.mount_id != 0) NoteObjects(context_.paths->StagingPath(record), staging.mount_id);
+      for (const PublicationRecord& p : machine_.record().publications) {
+        const auto shown = facts.find(p.key);
+        if (shown != facts.end() && shown->second.mount_id != 0) {
+          NoteObjects(context_.paths->TargetPath(machine_.record(), p), shown->second.mount_id);
+        }
+      }
+    }
     const bool staged = record.stage_state == StageState::kStaged && !record.stage_uncertain;
     if (staged && record.staging_mount_id == 0) machine_.SetStagingMount(staging.mount_id);
   }

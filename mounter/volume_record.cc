@@ -242,6 +242,8 @@ std::string EncodeRecord(const VolumeRecord& record) {
   }
   for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
   out.set_mounts_before(record.mounts_before);
+  out.set_mounts_unknown(record.mounts_unknown);
+  for (const std::string& consumer : record.past_consumers) out.add_past_consumers(consumer);
   for (const PublicationRecord& publication : record.publications) {
     pb::Publication& p = *out.add_publications();
     p.set_consumer(publication.key.consumer);
@@ -325,6 +327,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   }
   record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
   record.mounts_before = in.mounts_before();
+  record.mounts_unknown = in.mounts_unknown();
+  record.past_consumers.assign(in.past_consumers().begin(), in.past_consumers().end());
   for (const pb::Publication& p : in.publications()) {
     const auto state = FromProto(p.state());
     if (!state) {

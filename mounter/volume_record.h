@@ -94,6 +94,8 @@ struct PublicationRecord {
   [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
 };
 
+inline constexpr size_t kPastConsumers = 64;
+
 struct VolumeRecord {
   std::string plugin_id;
   std::string volume_id;
@@ -130,6 +132,12 @@ struct VolumeRecord {
   // Mounts with a smaller id (PathFacts::mount_id) were there before the kernel had anything of the volume,
   // in the boot `boot_id`; 0: not known. It stays until the volume is released.
   uint64_t mounts_before = 0;
+  // A step that mounts was begun, and berthd ended, in the boot `boot_id`, before it was noted what was
+  // mounted.
+  bool mounts_unknown = false;
+  // Whose publications have ended since the volume was last free, in that boot: one of them may still have
+  // it. At most kPastConsumers; an empty name stands for the others.
+  std::vector<std::string> past_consumers;
   std::vector<PublicationRecord> publications;
 
   // Not written; as PublicationRecord::sent, of NodeStageVolume.

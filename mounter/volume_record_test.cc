@@ -33,8 +33,15 @@ VolumeRecord FullRecord() {
   record.rebuilt = true;
   record.may_live_on = true;
   record.objects = {{.block_device = true, .device = 0x701, .disk = 0x701, .disk_sequence = 5},
-                    {.device = 0x32, .root = "/a\xff", .fs_type = "nfs4", .source = "server:/export"}};
+                    {.device = 0x32,
+                     .inode_device = 0x33,
+                     .root = "/a\xff",
+                     .fs_type = "nfs4",
+                     .source = "server:/export"}};
   record.detached_mounts = {1ULL << 41, 7};
+  record.mounts_before = 1ULL << 42;
+  record.mounts_unknown = true;
+  record.past_consumers = {"web", ""};
   PublicationRecord publication;
   publication.key = {.consumer = "web", .name = "data"};
   publication.component = "0123";
@@ -88,6 +95,9 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(read->may_live_on);
   EXPECT_EQ(read->objects, record.objects);
   EXPECT_EQ(read->detached_mounts, record.detached_mounts);
+  EXPECT_EQ(read->mounts_before, record.mounts_before);
+  EXPECT_TRUE(read->mounts_unknown);
+  EXPECT_EQ(read->past_consumers, record.past_consumers);
   ASSERT_EQ(read->publications.size(), 1U);
   const PublicationRecord& publication = read->publications[0];
   EXPECT_EQ(publication.key, record.publications[0].key);

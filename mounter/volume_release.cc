@@ -51,12 +51,15 @@ bool IsOf(const Hold& hold, const KernelObject& object) {
 std::vector<MountHolder> HoldersIn(const CensusAnswer& answer, const std::vector<KernelObject>& objects) {
   std::vector<MountHolder> holders;
   for (const Hold& hold : answer.holds) {
-    if (holders.size() < kHoldersShown && IsOf(hold, objects[hold.object])) holders.push_back(HolderOf(hold));
+    // After the objects comes the volume's directory.
+    const bool counts = hold.object >= objects.size() || IsOf(hold, objects[hold.object]);
+    if (counts && holders.size() < kHoldersShown) holders.push_back(HolderOf(hold));
   }
   return holders;
 }
 
 void Add(ReleaseCheck* check, const KernelObject& object, std::string why) {
+  check->released = false;
   if (check->why.empty()) check->why = std::move(why);
   MergeObjects({object}, &check->objects);
 }
@@ -122,8 +125,9 @@ MountHolder HolderOf(const Hold& hold) {
   return holder;
 }
 
-CensusQuestion VolumeRelease::Ask(const VolumeRecord& record, const std::vector<KernelObject>& objects,
-                                  bool staged) const {
+absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
+                                                  const std::vector<KernelObject>& objects,
+                                                  bool staged) const {
   const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
   CensusQuestion question{.recorded = recorded_(key, objects)};
   std::vector<uint64_t> ours = record.Mounts();
@@ -150,6 +154,15 @@ CensusQuestion VolumeRelease::Ask(const VolumeRecord& record, const std::vector<
     // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
     if (staged) question.objects.back().before = std::max(record.mounts_before, record.staging_mount_id);
   }
+  if (!record.mounts_unknown && !record.objects.empty()) return question;
+  BERTH_ASSIGN_OR_RETURN(const std::vector<KernelObject> tree, ObjectsAt(tree_, tree_));
+  if (tree.empty()) return absl::UnavailableError(fmt::format("{}: nothing is mounted there", tree_));
+  question.objects.push_back({.place = true,
+                              .device = tree[0].device,
+                              .root = fmt::format("{}/{}", tree[0].root == "/" ? "" : tree[0].root, key),
+                              .ours = ours,
+                              .directory = fmt::format("{}/{}", tree_, key),
+                              .staged = staged});
   return question;
 }
 
@@ -158,12 +171,14 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersBefore
   std::vector<KernelObject> objects;
   std::ranges::copy_if(record.objects, std::back_inserter(objects),
                        [](const KernelObject& object) { return !object.block_device && object.device != 0; });
-  if (objects.empty()) co_return std::vector<MountHolder>{};
-  const auto answer = co_await census_.Take(Ask(record, objects, /*staged=*/true), deadline);
   const auto unknown = [](std::string_view why) {
     return absl::UnavailableError(
         fmt::format("it is not known who uses the volume, so it stays staged: {}", Printable(why)));
   };
+  auto question = Ask(record, objects, /*staged=*/true);
+  if (!question.ok()) co_return unknown(MessageOf(question.status()));
+  if (question->objects.empty()) co_return std::vector<MountHolder>{};
+  const auto answer = co_await census_.Take(*std::move(question), deadline);
   if (!answer.ok()) co_return unknown(MessageOf(answer.status()));
   std::vector<MountHolder> holders = HoldersIn(*answer, objects);
   if (holders.empty() && !answer->incomplete.empty()) co_return unknown(answer->incomplete);
@@ -177,9 +192,9 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(Vol
   BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(path));
   BERTH_CO_ASSIGN_OR_RETURN(const std::vector<KernelObject> objects, ObjectsAt(path, tree_));
   if (objects.empty()) co_return std::vector<MountHolder>{};
-  CensusQuestion question = Ask(record, objects, /*staged=*/true);
+  BERTH_CO_ASSIGN_OR_RETURN(CensusQuestion question, Ask(record, objects, /*staged=*/true));
   for (CensusObject& object : question.objects) {
-    object.users = true;
+    object.users = !object.place;
     object.ours.push_back(facts.mount_id);
   }
   const auto answer = co_await census_.Take(std::move(question), deadline);
@@ -205,14 +220,30 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
         "machine is restarted");
   }
   absl::StatusOr<CensusAnswer> answer = CensusAnswer{.incomplete = ""};
-  if (!left.empty()) answer = co_await census_.Take(Ask(record, left, /*staged=*/false), deadline);
-  for (size_t i = 0; i < left.size(); ++i) {
+  auto question = Ask(record, left, /*staged=*/false);
+  const size_t asked = question.ok() ? question->objects.size() : left.size() + 1;
+  if (!question.ok()) answer = question.status();
+  if (question.ok() && asked > 0) answer = co_await census_.Take(*std::move(question), deadline);
+  for (size_t i = 0; i < asked; ++i) {
     const std::string_view unknown =
         answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
     CensusAnswer part;
     if (answer.ok()) {
       std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
                            [i](const Hold& hold) { return hold.object == i; });
+    }
+    if (i == left.size()) {
+      // The volume's directory: what lies there keeps it, and is no object that is known.
+      const std::vector<MountHolder> holders = HoldersIn(part, left);
+      check.holders.insert(check.holders.end(), holders.begin(), holders.end());
+      if (holders.empty() && unknown.empty()) break;
+      check.released = false;
+      if (check.why.empty()) {
+        check.why = holders.empty()
+                        ? fmt::format("it is not known what is mounted of it: {}", Printable(unknown))
+                        : DescribeUse(holders);
+      }
+      break;
     }
     const std::vector<MountHolder> holders = HoldersIn(part, left);
     if (!holders.empty()) {
@@ -232,7 +263,6 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
     }
   }
   NameConsumers(record, &check.holders);
-  check.released = check.objects.empty();
   co_return check;
 }
 
@@ -253,10 +283,12 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
     co_return;  // its users were looked for
   }
   // The superblock does not say that nobody has it, so its users are looked for.
-  CensusQuestion question = Ask(record, {object}, /*staged=*/false);
-  question.objects[0].users = true;
-  const auto answer =
-      co_await census_.Take(std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
+  absl::StatusOr<CensusAnswer> answer = CensusAnswer{};
+  auto question = Ask(record, {object}, /*staged=*/false);
+  if (question.ok()) {
+    question->objects[0].users = true;
+    answer = co_await census_.Take(*std::move(question), std::min(deadline, Clock::now() + kLookForUsers));
+  }
   if (answer.ok() && !answer->holds.empty()) {
     AddHolders(check, object, HoldersIn(*answer, {object}));
     co_return;

@@ -5,6 +5,7 @@
 //   stays staged
 //                                                                                └──► none: NodeUnstageVolume
 //   nothing published, nothing staged ──► CheckReleased, for each object recorded of the volume:
+//       the volume's directory, if berthd ended before it knew what was mounted: a hold ─► in use
 //       its disk was detached ─────────────────────────────────────────────────────► released
 //       a hold in a census, or the census is incomplete ───────────────────────────► in use
 //       the same file system is mounted elsewhere, for others ─────────────────────► released
@@ -38,11 +39,11 @@ namespace berth {
 inline constexpr size_t kHoldersShown = 64;
 
 struct ReleaseCheck {
-  bool released = false;
+  bool released = true;
   std::string
       why;  // not released: "still used by pid 812 (podman) in another mount namespace, mounted at /data"
   std::vector<MountHolder> holders;  // where processes are known
-  // Those that the kernel has still, or may have.
+  // Those that the kernel has still, or may have. Not released, and none: what there is, is not known.
   std::vector<KernelObject> objects;
 };
 
@@ -71,8 +72,11 @@ class VolumeRelease {
                                                                               TimePoint deadline);
 
  private:
-  [[nodiscard]] CensusQuestion Ask(const VolumeRecord& record, const std::vector<KernelObject>& objects,
-                                   bool staged) const;
+  // The question about `objects`; after them about the volume's directory, if not all of its mounts are
+  // known.
+  [[nodiscard]] absl::StatusOr<CensusQuestion> Ask(const VolumeRecord& record,
+                                                   const std::vector<KernelObject>& objects,
+                                                   bool staged) const;
   [[nodiscard]] Awaitable<void> CheckFileSystem(VolumeRecord record, KernelObject object, bool elsewhere,
                                                 TimePoint deadline, ReleaseCheck* check);
   [[nodiscard]] Awaitable<void> CheckDevice(KernelObject object, TimePoint deadline, ReleaseCheck* check);
