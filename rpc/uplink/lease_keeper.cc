@@ -74,7 +74,8 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
         "{}: it is not known which scheduler this node obeys, so no lease is accepted and nothing new is "
         "begun "
         "for a scheduler; volumes can be released. Find out which scheduler is the current one, write the "
-        "epoch of its leases into {} (0: obey the next one that grants a lease), and restart berthd",
+        "epoch of its leases into {} as a line (0: obey the next one that grants a lease), and restart "
+        "berthd",
         unknown, store_.EpochPath());
     SPDLOG_ERROR("{}", unknown_epoch_);
   }

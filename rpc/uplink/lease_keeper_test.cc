@@ -197,7 +197,7 @@ TEST_F(LeaseKeeperTest, AValidLeaseLetsTheMounterGoForwardOnce) {
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kEpoch);
   Grant(7);
   EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
-  EXPECT_EQ(*ReadFile(EpochPath(), 100), "7\n") << "before it is obeyed";
+  EXPECT_THAT(*ReadFile(EpochPath(), 100), testing::StartsWith("epoch 7 ")) << "before it is obeyed";
   EXPECT_EQ(rows_.rows.at("lease_epoch"), "7");
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kAllow);
   EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 6), LeaseVerdict::kEpoch);
@@ -485,7 +485,8 @@ TEST_F(LeaseKeeperTest, AnEpochIsWrittenDownOnADiskThatIsFull) {
   for (const uint64_t epoch : {3, 4, 500}) {
     Grant(epoch);
     EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, epoch), LeaseVerdict::kAllow) << epoch;
-    EXPECT_EQ(*ReadFile(directory + "/scheduler/lease_epoch", 100), std::to_string(epoch) + "\n");
+    EXPECT_THAT(*ReadFile(directory + "/scheduler/lease_epoch", 100),
+                testing::StartsWith(fmt::format("epoch {} ", epoch)));
   }
   End();
   ASSERT_EQ(umount2(directory.c_str(), MNT_DETACH), 0);

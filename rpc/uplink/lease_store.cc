@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "base/safe_path.h"
 #include "base/status.h"
 
 namespace berth {
@@ -35,19 +36,33 @@ std::string_view TakeUpTo(char separator, std::string_view* text) {
   return part;
 }
 
+std::string EpochText(uint64_t epoch) {
+  const std::string digits = fmt::format("{}", epoch);
+  return fmt::format("epoch {} {} {}\n", digits, digits.size(), HashComponent({digits}));
+}
+
+// What a file says: berthd's own form, or an operator's number. Both end with the line. Unset: it is damaged.
+std::optional<uint64_t> ParseEpoch(std::string_view text) {
+  if (!text.ends_with('\n')) return std::nullopt;
+  constexpr std::string_view kLead = "epoch ";
+  const bool ours = text.starts_with(kLead);
+  std::string_view rest = text.substr(ours ? kLead.size() : 0, text.size() - 1 - (ours ? kLead.size() : 0));
+  const std::optional<uint64_t> epoch = ParseNumber(ours ? TakeUpTo(' ', &rest) : rest);
+  return epoch && (!ours || text == EpochText(*epoch)) ? epoch : std::nullopt;
+}
+
 }  // namespace
 
 LeaseStore::Kept LeaseStore::Load(BootTime now) const {
   Kept kept;
   const auto epoch = ReadFile(EpochPath(), kLimit);
   if (epoch.ok()) {
-    std::string_view text = *epoch;
-    const std::optional<uint64_t> number = ParseNumber(TakeUpTo('\n', &text));
-    if (number && text.empty()) {
+    const std::optional<uint64_t> number = ParseEpoch(*epoch);
+    if (number) {
       kept.highest_epoch = *number;
     } else {
       kept.epoch_problem =
-          fmt::format("{} {}", EpochPath(), epoch->empty() ? "is empty" : "is damaged: it is not a number");
+          fmt::format("{} {}", EpochPath(), epoch->empty() ? "is empty" : "is damaged or was shortened");
     }
   } else if (absl::IsNotFound(epoch.status())) {
     kept.epoch_missing = true;
@@ -86,7 +101,7 @@ absl::Status LeaseStore::WriteEpoch(uint64_t epoch) const {
   if (epoch <= writer_->newest) return absl::OkStatus();
   BERTH_ASSIGN_OR_RETURN(const UniqueFd file, OpenSpare());
   const std::string spare = SparePath();
-  const std::string text = fmt::format("{}\n", epoch);
+  const std::string text = EpochText(epoch);
   BERTH_RETURN_IF_ERROR(WriteAll(file.get(), text, fmt::format("write {}", spare)));
   if (ftruncate(file.get(), static_cast<off_t>(text.size())) != 0 || fsync(file.get()) != 0) {
     return ErrnoStatus(errno, fmt::format("write {}", spare));

@@ -1,7 +1,9 @@
 // What a node has to know of leases when berthd begins again:
 //
 //   <state_dir>/scheduler/
-//     lease_epoch         "17": the highest epoch ever heard of. On the disk before it is obeyed.
+//     lease_epoch         "epoch 17 2 <checksum>": the highest epoch ever heard of, how many digits it has,
+//     and a
+//                         checksum of them. On the disk before it is obeyed. Of an operator's hand: "17".
 //     lease_epoch.spare   Where the next one is written before the two change places: a file that has its
 //                         blocks already, so that a new scheduler is obeyed, and may have volumes let go, on
 //                         a disk that is full.
@@ -11,7 +13,8 @@
 //
 // A lease that is damaged, or says what cannot be, counts as none, which is reported: what a scheduler has
 // requested then waits for its confirmation. An epoch that is damaged does not count as none: it is not known
-// whom the node obeys. The file stays as it is until an operator writes the epoch (0: none) into it.
+// whom the node obeys. The file stays as it is until an operator writes the epoch (0: none) into it, as a
+// line. A file that was shortened is damaged: neither form is the beginning of the other or of itself.
 //
 // Blocks: local disk alone. Any thread.
 #pragma once

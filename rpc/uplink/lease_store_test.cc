@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/temp_dir.h"
 
 namespace berth {
@@ -104,7 +105,7 @@ TEST_F(LeaseStoreTest, ADamagedLeaseIsNoneAndTold) {
 }
 
 TEST_F(LeaseStoreTest, Fault42AnEpochThatCannotBeReadIsNotNone) {
-  for (const std::string text : {"", "\n", "-1\n", "17x\n", "17\n18\n", "99999999999999999999\n"}) {
+  for (const std::string text : {"", "\n", "17", "-1\n", "17x\n", "17\n18\n", "99999999999999999999\n"}) {
     directory_.Write("scheduler/lease_epoch", text);
     for (int starts = 0; starts < 2; ++starts) {
       const LeaseStore::Kept kept = Store().Load(kNow);
@@ -112,19 +113,32 @@ TEST_F(LeaseStoreTest, Fault42AnEpochThatCannotBeReadIsNotNone) {
       EXPECT_FALSE(kept.epoch_missing) << text;
     }
   }
+  // Shortened to any length, by a power cut for instance, or with one byte changed.
+  ASSERT_EQ(Store().WriteEpoch(170), absl::OkStatus());
+  const std::string whole = *ReadFile(directory_.Path("scheduler/lease_epoch"), 256);
+  ASSERT_EQ(Store().Load(kNow).highest_epoch, 170U);
+  for (size_t length = 0; length < whole.size(); ++length) {
+    directory_.Write("scheduler/lease_epoch", whole.substr(0, length));
+    EXPECT_NE(Store().Load(kNow).epoch_problem, "") << length;
+    std::string changed = whole;
+    changed[length] ^= 1;
+    directory_.Write("scheduler/lease_epoch", changed);
+    EXPECT_NE(Store().Load(kNow).epoch_problem, "") << changed;
+  }
   directory_.Write("scheduler/lease_epoch", std::string(100'000, '7'));
   EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("longer than 256 bytes"));
   ASSERT_EQ(unlink(directory_.Path("scheduler/lease_epoch").c_str()), 0);
   ASSERT_EQ(mkdir(directory_.Path("scheduler/lease_epoch").c_str(), 0700), 0);
   EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("Is a directory"));
   ASSERT_EQ(rmdir(directory_.Path("scheduler/lease_epoch").c_str()), 0);
+  unlink(directory_.Path("scheduler/lease_epoch.spare").c_str());
   ASSERT_EQ(rmdir(directory_.Path("scheduler").c_str()), 0);
   directory_.Write("scheduler", "a file in its place");
   EXPECT_THAT(Store().Load(kNow).epoch_problem, HasSubstr("Not a directory"));
 }
 
 TEST_F(LeaseStoreTest, Fault42WhatAnOperatorWritesIsTheEpoch) {
-  for (const auto& [text, epoch] : {std::pair("0\n", 0U), {"0", 0U}, {"17\n", 17U}, {"18", 18U}}) {
+  for (const auto& [text, epoch] : {std::pair("0\n", 0U), {"17\n", 17U}}) {
     directory_.Write("scheduler/lease_epoch", text);
     const LeaseStore::Kept kept = Store().Load(kNow);
     EXPECT_EQ(kept.highest_epoch, epoch);
