@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <optional>
+#include <string_view>
 
 #include "base/file.h"
 #include "base/safe_path.h"
@@ -21,11 +23,17 @@ namespace {
 
 constexpr size_t kSequenceFileLimit = 64;
 
-// The block device of this name; 0: it is none.
-dev_t DeviceNamed(const std::string& path) {
-  if (!path.starts_with("/dev/")) return 0;
-  const auto facts = LookAt(path);
-  return facts.ok() && S_ISBLK(facts->mode) ? facts->special : 0;
+// The block device that a mount's source names, by the kernel's own name of it in sysfs; 0: it is none. The
+// source is what somebody wrote, and may lie on a file system that does not answer: it is not looked up.
+dev_t DeviceNamed(std::string_view source) {
+  constexpr std::string_view kLead = "/dev/";
+  if (!source.starts_with(kLead) || source.find('/', kLead.size()) != std::string_view::npos) return 0;
+  const auto number =
+      ReadFile(fmt::format("/sys/class/block/{}/dev", source.substr(kLead.size())), kSequenceFileLimit);
+  unsigned major_number = 0;
+  unsigned minor_number = 0;
+  if (!number.ok() || std::sscanf(number->c_str(), "%u:%u", &major_number, &minor_number) != 2) return 0;
+  return makedev(major_number, minor_number);
 }
 
 // The root path, type and source of the mount on top at `path`.
