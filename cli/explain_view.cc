@@ -59,9 +59,10 @@ Table Verdict(const v1::ExplainVolumeResponse& answer, system_clock::time_point 
 }
 
 Table Holders(const v1::ExplainVolumeResponse& answer) {
-  Table table({"PID", "COMMAND", "CONSUMER", "BY"});
+  Table table({"PID", "COMMAND", "USER", "CONSUMER", "BY"});
   for (const v1::MountHolder& holder : answer.holders()) {
-    table.Add({fmt::to_string(holder.pid()), holder.command(), holder.consumer(), holder.how()});
+    table.Add({holder.pid() == 0 ? "" : fmt::to_string(holder.pid()), holder.command(),
+               holder.has_uid() ? fmt::to_string(holder.uid()) : "", holder.consumer(), holder.how()});
   }
   return table;
 }

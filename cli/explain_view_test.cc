@@ -47,6 +47,7 @@ TEST(ExplainViewTest, TheVerdictComesFirstThenWhoThenTheEvidence) {
   v1::MountHolder& holder = *answer.add_holders();
   holder.set_pid(4711);
   holder.set_command("postgres");
+  holder.set_uid(1000);
   holder.set_consumer("job-1");
   holder.set_how("open file /t/wal");
   v1::RpcTrace& rpc = *answer.add_rpcs();
@@ -75,8 +76,8 @@ CONSUMER  NAME  STATE         ACCESS      ORIGIN  SINCE  TARGET  LIFE  TROUBLE
 job-1     -     UNPUBLISHING  read-write  caller  -      /t      -     -
 
 Kept busy by
-PID   COMMAND   CONSUMER  BY
-4711  postgres  job-1     open file /t/wal
+PID   COMMAND   USER  CONSUMER  BY
+4711  postgres  1000  job-1     open file /t/wal
 
 Last calls of the plugin, the newest last
 WHEN    RPC                  CODE               TOOK  ERROR

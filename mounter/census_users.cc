@@ -388,7 +388,14 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping,
   std::array<char, 64> range{};
   std::snprintf(range.data(), range.size(), "/map_files/%lx-%lx", from, to);
   const std::string link = std::to_string(thread) + range.data();
-  const std::string file = path.empty() ? ReadLinkAt(host_.proc, link) : path;
+  std::string file = path.empty() ? ReadLinkAt(host_.proc, link) : path;
+  if (file.empty()) {
+    // Without the right to follow the link.
+    ForEachLine(ReadTextAt(host_.proc, std::to_string(thread) + "/maps"), [&](std::string_view line) {
+      const auto listed = ParseMapping(line);
+      if (listed && listed->from == from) file = listed->path;
+    });
+  }
   if (!seen->insert(file).second) return;
   std::vector<size_t> objects = ObjectsOfDevice(link);
   if (may_be_device && objects.empty()) no_devices_.emplace(device, inode);

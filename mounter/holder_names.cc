@@ -79,7 +79,8 @@ std::string DescribeHolders(const std::vector<MountHolder>& holders) {
       continue;
     }
     text += fmt::format(
-        "pid {} ({}){}{}{}", holder.pid, Printable(holder.command, 64),
+        "pid {} ({}{}){}{}{}", holder.pid, Printable(holder.command, 64),
+        holder.uid.has_value() ? fmt::format(", uid {}", *holder.uid) : "",
         holder.consumer.empty() ? "" : fmt::format(" of consumer {}", Printable(holder.consumer, 128)),
         how.starts_with("in ") ? " " : ": ", how);
   }

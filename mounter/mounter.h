@@ -301,12 +301,13 @@ struct RpcTrace {
   std::string error;
 };
 
-// Who keeps a mount busy.
+// Who has a volume, or keeps a mount busy.
 struct MountHolder {
-  int64_t pid = 0;
+  int64_t pid = 0;  // 0: no process, but what `how` says
   std::string command;
+  std::optional<uint32_t> uid = {};  // the process's real user; unset: not known
   std::string consumer;  // of this node's publications, where the process is one's
-  std::string how;       // "open file /x", "working directory", "mount namespace of pid 12", "mapped file"
+  std::string how;       // "open file /x", "in another mount namespace, mounted at /x", "the overlay mounted at /x"
 };
 
 struct KernelMount {

@@ -268,6 +268,29 @@ TEST_F(MounterHoldersTest, Fault52ASoleWriterIsRefusedAfterALostJournal) {
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
 
+// Nothing says any more that the volume was here, but the kernel.
+TEST_F(MounterHoldersTest, AnUnpublishOfAVolumeWithoutARecordAsksTheKernel) {
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request("v9")), Soon())).ok()) << "it was never here";
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  auto holder = std::make_unique<Holder>([] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+  });
+  Close();
+  const std::string key = VolumePaths::VolumeKey("hp", "v1");
+  ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(umount2((options_.state_dir + "/volumes/" + key + "/staging").c_str(), UMOUNT_NOFOLLOW), 0);
+  ASSERT_EQ(unlink((options_.state_dir + "/identities/" + key + ".json").c_str()), 0);
+  std::ofstream(options_.state_dir + "/journal.db", std::ios::trunc) << "this is no database";
+  Open();
+  ASSERT_TRUE(Gone());
+  const auto unknown = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+  EXPECT_EQ(unknown.status().code(), absl::StatusCode::kUnavailable) << unknown.status();
+  EXPECT_THAT(std::string(unknown.status().message()), HasSubstr(fmt::format("pid {}", holder->pid())));
+  holder.reset();
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon())).ok());
+}
+
 // The driver undoes its staging meanwhile, and a mount namespace that was made before has a copy of it.
 TEST_F(MounterHoldersTest, Fault51WhatWasStagedWhenBerthdWasCutOffIsHeldWhileACopyOfItIsThere) {
   plugin_.HangNext("NodeStageVolume", Effect::kDone);

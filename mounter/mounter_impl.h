@@ -7,6 +7,7 @@
 //   mounter_examine.cc  explanations and findings: what does not fit together, and its repair
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,28 @@ namespace berth {
 struct ConsumerShare {
   ConsumerLife life;
   std::vector<PublicationKey> keys;  // never empty
+};
+
+// A publish whose consumer is being identified: it is in no queue yet.
+struct Arriving {
+  std::string volume_key;
+  PublicationKey publication;
+  bool superseded = false;  // an unpublish of it, or its consumer's end, came meanwhile
+
+  // In the list as long as it lives.
+  class Place {
+   public:
+    Place(std::list<Arriving>& list, Arriving arriving)
+        : list_(list), at_(list.insert(list.end(), std::move(arriving))) {}
+    ~Place() { list_.erase(at_); }
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    [[nodiscard]] const Arriving* operator->() const { return &*at_; }
+
+   private:
+    std::list<Arriving>& list_;
+    std::list<Arriving>::iterator at_;
+  };
 };
 
 class MounterImpl final : public Mounter {
@@ -133,6 +156,9 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] Awaitable<void> WatchSleep();
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
+  // Whether the kernel has anything of a volume that has no record. UNAVAILABLE: it has, or it cannot be
+  // known.
+  [[nodiscard]] Awaitable<absl::Status> CheckUnrecorded(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
   // Once until it is confirmed.
   void TellAwaitingScheduler(std::string message);
@@ -166,7 +192,8 @@ class MounterImpl final : public Mounter {
   bool told_awaiting_scheduler_ = false;
   std::string scheduler_withheld_;  // why: see Withhold. Empty: AllowForward came after it
   int scheduler_withholds_ = 0;     // how often
-  std::string not_watching_;        // why changes by others are not noticed; empty: they are
+  std::list<Arriving> arriving_;
+  std::string not_watching_;  // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
 };
 

@@ -77,6 +77,18 @@ TEST_F(MounterReleaseTest, AProcessThatHasEndedIsRefusedBeforeAnythingIsDone) {
   EXPECT_TRUE(Gone());
 }
 
+// The publish waits for the consumer to be identified; its place in the order is that of its arrival.
+TEST_F(MounterReleaseTest, AnUnpublishEndsAPublishWhoseConsumerIsBeingIdentified) {
+  Consumer consumer;
+  const auto publish = loop_.Start(mounter_->Publish(Of(consumer), Soon()));
+  const auto unpublish = loop_.Start(mounter_->Unpublish(Undo(Request()), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value() && unpublish->has_value(); }));
+  EXPECT_EQ((*publish)->status().code(), absl::StatusCode::kAborted) << (*publish)->status();
+  EXPECT_TRUE((*unpublish)->ok()) << (*unpublish)->status();
+  EXPECT_TRUE(Gone());
+  EXPECT_THAT(plugin_.Log(), IsEmpty());
+}
+
 TEST_F(MounterReleaseTest, AProcessThatEndsWhileItsVolumeIsPublishedLetsItGoAfterwards) {
   Consumer consumer;
   plugin_.HangNext("NodePublishVolume", Effect::kDone);

@@ -11,6 +11,8 @@
 namespace berth {
 namespace {
 
+constexpr const char* kSuperseded = "an unpublish of the same, or its consumer's end, came after it";
+
 std::string Context(std::string_view what, const std::string& volume_id) {
   return fmt::format("{} volume {}", what, Printable(volume_id, 128));
 }
@@ -38,7 +40,13 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     co_return Annotate(plugin.status(), context);
   }
   if (request.life.kind != ConsumerLife::Kind::kUnknown) {
+    // It has its place already: what comes for the same meanwhile counts as coming after it.
+    const Arriving::Place arriving(
+        arriving_, {.volume_key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id),
+                    .publication = {.consumer = request.consumer, .name = request.name}});
     auto life = co_await context_.consumers.Identify(request.life, deadline);
+    if (arriving->superseded)
+      co_return absl::AbortedError(fmt::format("{}: not begun: {}", context, kSuperseded));
     // NOT_FOUND is a word about the volume.
     if (absl::IsNotFound(life.status())) {
       co_return absl::FailedPreconditionError(fmt::format("{}: {}", context, MessageOf(life.status())));
@@ -63,8 +71,16 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
   const std::string context = Context("unpublish", request.volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
+  for (Arriving& arriving : arriving_) {
+    const bool same = arriving.volume_key == VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
+    if (same && Concerns(request, arriving.publication)) arriving.superseded = true;
+  }
   const auto actor = FindActor(request.plugin_id, request.volume_id);
-  if (actor == nullptr) co_return UnpublishResult{};
+  if (actor == nullptr) {
+    const absl::Status released = co_await CheckUnrecorded(request, deadline);
+    if (!released.ok()) co_return Annotate(released, context);
+    co_return UnpublishResult{};
+  }
   if (request.wait_for_consumer) {
     const bool there =
         std::ranges::any_of(actor->machine().record().publications,
@@ -84,6 +100,16 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
                             .still_used = (*done)->still_used,
                             .aborted = (*done)->aborted,
                             .detached = (*done)->detached};
+}
+
+Awaitable<absl::Status> MounterImpl::CheckUnrecorded(UnpublishRequest request, TimePoint deadline) {
+  VolumeRecord record;
+  record.plugin_id = request.plugin_id;
+  record.volume_id = request.volume_id;
+  const ReleaseCheck check = co_await context_.release.CheckReleased(std::move(record), deadline);
+  if (check.released) co_return absl::OkStatus();
+  co_return absl::UnavailableError(fmt::format(
+      "this node has no record of the volume, and cannot confirm that it is released: {}", check.why));
 }
 
 Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {
@@ -127,6 +153,9 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
   std::vector<Begun> begun;
   size_t count = 0;
   absl::Status first_error;
+  for (Arriving& arriving : arriving_) {
+    if (arriving.publication.consumer == consumer) arriving.superseded = true;
+  }
   std::vector<std::shared_ptr<VolumeActor>> actors = ActorsOf(consumer);
   // What has not begun for it yet must not begin after its end.
   for (const auto& [key, actor] : volumes_) {

@@ -153,6 +153,7 @@ v1::MountHolder HolderOf(const MountHolder& holder) {
   to.set_command(Printable(holder.command));
   to.set_consumer(IdText(holder.consumer));
   to.set_how(Printable(holder.how));
+  if (holder.uid.has_value()) to.set_uid(*holder.uid);
   return to;
 }
 
