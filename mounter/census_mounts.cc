@@ -167,11 +167,21 @@ const MountText& CensusMounts::Text(size_t mount) {
   if (!fresh || mount_namespace == 0) return known->second;
   // Paths and options may be long.
   static StatmountAnswer<size_t{64} * 1024> answer;
-  const MountRequest request{.mount_id = mounts_[mount].id,
-                             .parameter = kStatmountRoot | kStatmountMountPoint | kStatmountFsType |
-                                          kStatmountFsSubtype | kStatmountSource | kStatmountOptions,
-                             .namespace_id = mount_namespace};
-  if (Statmount(request, &answer) != 0) return known->second;
+  MountRequest request{.mount_id = mounts_[mount].id,
+                       .parameter = kStatmountRoot | kStatmountMountPoint | kStatmountFsType |
+                                    kStatmountFsSubtype | kStatmountSource | kStatmountOptions,
+                       .namespace_id = mount_namespace};
+  long result = Statmount(request, &answer);
+  if (result != 0 && errno == EOVERFLOW) {
+    // Only the layers of an overlay are looked for among the options.
+    if (mounts_[mount].overlay) unknown_ = "the options of an overlay are too long";
+    request.parameter &= ~kStatmountOptions;
+    result = Statmount(request, &answer);
+  }
+  if (result != 0) {
+    if (errno != ENOENT) unknown_ = Failed("ask what a mount shows");
+    return known->second;
+  }
   known->second = {.root = answer.Text(kStatmountRoot, answer.fixed.root),
                    .target = answer.Text(kStatmountMountPoint, answer.fixed.mount_point),
                    .fs_type = answer.Text(kStatmountFsType, answer.fixed.fs_type),
@@ -208,10 +218,10 @@ std::string CensusMounts::ReadByEntering() {
   // is known already is not added again.
   for (const pid_t pid : unreadable) {
     namespaces_.push_back({});
-    const std::string path = std::to_string(pid) + "/mountinfo";
     std::vector<size_t> ignored;
-    const std::string table = ReadMountinfo(path, namespaces_.size() - 1, {}, &ignored);
-    if (table.empty()) continue;
+    // That it cannot be read, either, is the limit of what can be known of it.
+    [[maybe_unused]] const std::string unread =
+        ReadMountinfo(std::to_string(pid) + "/mountinfo", namespaces_.size() - 1, nullptr, &ignored);
   }
   return failed;
 }
@@ -219,7 +229,10 @@ std::string CensusMounts::ReadByEntering() {
 std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
   const uint64_t inode = InodeOf(fd);
   if (!entered->insert(inode).second || namespaces_.size() >= kCensusNamespaces) return {};
-  if (setns(fd, CLONE_NEWNS) != 0 && !own) return Failed("enter a mount namespace");
+  if (setns(fd, CLONE_NEWNS) != 0 && !own) {
+    // Another user's, and this is not root: the kernel's list leaves it out, too.
+    return errno == EPERM ? std::string() : Failed("enter a mount namespace");
+  }
   // What older numbers are called where mounts have unique ones.
   std::unordered_map<uint64_t, uint64_t> unique;
   std::array<uint64_t, kIdsAtATime> ids{};
@@ -236,7 +249,7 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
   if (own) unique_ids_ = !unique.empty();
   namespaces_.push_back({.id = 0, .inode = inode, .own = own});
   std::vector<size_t> nsfs;
-  std::string failed = ReadMountinfo("thread-self/mountinfo", namespaces_.size() - 1, unique, &nsfs);
+  std::string failed = ReadMountinfo("thread-self/mountinfo", namespaces_.size() - 1, &unique, &nsfs);
   for (const size_t mount : nsfs) {
     if (!failed.empty()) break;
     const std::string target = Text(mount).target;
@@ -254,13 +267,16 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
 }
 
 std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_namespace,
-                                        const std::unordered_map<uint64_t, uint64_t>& unique,
+                                        const std::unordered_map<uint64_t, uint64_t>* unique,
                                         std::vector<size_t>* nsfs) {
   const UniqueFd fd(openat(proc_, path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return Failed("open " + path);
-  const auto id_of = [&unique](uint64_t old) {
-    const auto known = unique.find(old);
-    return known == unique.end() ? old : known->second;
+  // One whose unique id is not known must not be taken for an old or a recorded one.
+  constexpr uint64_t kUnknownId = uint64_t{1} << 63;
+  const auto id_of = [this, unique](uint64_t old) {
+    if (!unique_ids_) return old;
+    const bool known = unique != nullptr && unique->contains(old);
+    return known ? unique->at(old) : kUnknownId | old;
   };
   std::string text;
   std::array<char, size_t{64} * 1024> piece{};
@@ -273,7 +289,7 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
   for (size_t end = rest.find('\n'); end != std::string_view::npos; end = rest.find('\n')) {
     const auto line = ParseMountinfoLine(rest.substr(0, end));
     rest.remove_prefix(end + 1);
-    if (!line.has_value()) continue;
+    if (!line.has_value() || (unique == nullptr && by_old_id_.contains(line->id))) continue;
     const size_t before = mounts_.size();
     Add({.id = id_of(line->id),
          .parent = id_of(line->parent),

@@ -69,6 +69,8 @@ class CensusMounts {
   // Reads all. Empty, or why some may be missing. Once.
   [[nodiscard]] std::string Read(bool fallback);
 
+  // What could not be asked since. Empty: nothing.
+  [[nodiscard]] const std::string& unknown() const { return unknown_; }
   [[nodiscard]] const std::vector<ListedMount>& mounts() const { return mounts_; }
   [[nodiscard]] const std::vector<ListedNamespace>& namespaces() const { return namespaces_; }
   [[nodiscard]] bool unique_ids() const { return unique_ids_; }
@@ -99,14 +101,16 @@ class CensusMounts {
   [[nodiscard]] std::string ReadNamespace(const ListedNamespace& listed);
   [[nodiscard]] std::string ReadByEntering();
   [[nodiscard]] std::string Enter(int fd, bool own, std::set<uint64_t>* entered);
+  // `unique`: what mountinfo's ids are called otherwise. None: only mounts that are not known yet are added.
   [[nodiscard]] std::string ReadMountinfo(const std::string& path, size_t mount_namespace,
-                                          const std::unordered_map<uint64_t, uint64_t>& unique,
+                                          const std::unordered_map<uint64_t, uint64_t>* unique,
                                           std::vector<size_t>* nsfs);
   void Add(const ListedMount& mount);
 
   int proc_;
   int own_;
   bool unique_ids_ = true;
+  std::string unknown_;
   std::vector<ListedMount> mounts_;
   std::vector<ListedNamespace> namespaces_;
   std::unordered_map<size_t, MountText> texts_;

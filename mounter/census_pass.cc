@@ -61,7 +61,8 @@ class Pass {
     ReportNamespaces();
     CensusUsers users(host_, question_, mounts_, std::move(kept_),
                       [this](const Hold& hold) { writer_.Report(hold); });
-    return users.Look();
+    incomplete = users.Look();
+    return incomplete.empty() ? mounts_.unknown() : incomplete;
   }
 
  private:

@@ -306,8 +306,9 @@ struct MountHolder {
   int64_t pid = 0;  // 0: no process, but what `how` says
   std::string command;
   std::optional<uint32_t> uid = {};  // the process's real user; unset: not known
-  std::string consumer;  // of this node's publications, where the process is one's
-  std::string how;       // "open file /x", "in another mount namespace, mounted at /x", "the overlay mounted at /x"
+  std::string consumer;              // of this node's publications, where the process is one's
+  std::string
+      how;  // "open file /x", "in another mount namespace, mounted at /x", "the overlay mounted at /x"
 };
 
 struct KernelMount {
