@@ -1,6 +1,7 @@
 #include "mounter/census_pass.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -261,6 +262,8 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
     Pass taken(question, {.proc = proc.get(), .sys = sys.get(), .dev = dev.get()}, own.get(), writer);
     incomplete = taken.Take();
   }
+  // Back from the last namespace that was entered: /proc is where it was. If this fails, all is said.
+  if (setns(own.get(), CLONE_NEWNS) != 0) errno = 0;
   write(EncodeEnd(incomplete));
 }
 
