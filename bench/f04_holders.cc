@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -122,7 +123,8 @@ class HolderSearch : public Figure {
     BERTH_RETURN_IF_ERROR(SetUpMountTree(tree_).status());
     BERTH_ASSIGN_OR_RETURN(const std::string helper, FindMountHelper(""));
     helper_.emplace(helper, scope_);
-    census_.emplace(loop_.get_executor(), scope_, *helper_);
+    census_.emplace(loop_.get_executor(), scope_, *helper_,
+                    [](const std::set<dev_t>& /*devices*/) { return std::vector<uint64_t>(); });
     BERTH_ASSIGN_OR_RETURN(const auto objects, ObjectsAt(tree_, tree_));
     for (const KernelObject& object : objects) {
       question_.objects.push_back({.device = object.device, .root = object.root, .fs_type = object.fs_type});

@@ -9,6 +9,8 @@ namespace berth {
 namespace {
 
 constexpr Duration kTakeWithin = std::chrono::seconds(30);
+// How many share a helper: its arguments and its output have limits.
+constexpr size_t kSharedBy = 64;
 
 // The part of `all` about the objects from `first` on, as many as `count`.
 CensusAnswer PartOf(const CensusAnswer& all, size_t first, size_t count) {
@@ -36,8 +38,9 @@ struct Census::Query {
   absl::StatusOr<CensusAnswer> answer = absl::UnknownError("not asked");
 };
 
-Census::Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper)
-    : scope_(scope), helper_(helper), answered_(executor) {}
+Census::Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper,
+               RecordedMounts recorded)
+    : scope_(scope), helper_(helper), recorded_(std::move(recorded)), answered_(executor) {}
 
 Census::~Census() = default;
 
@@ -64,15 +67,18 @@ Awaitable<void> Census::Run(Line* line) {
     ~Stopped() { *running = false; }
   } stopped{&line->running};
   while (!line->waiting.empty()) {
-    const auto queries = std::exchange(line->waiting, {});
+    const auto end =
+        line->waiting.begin() + static_cast<std::ptrdiff_t>(std::min(line->waiting.size(), kSharedBy));
+    const std::vector<std::shared_ptr<Query>> queries(line->waiting.begin(), end);
+    line->waiting.erase(line->waiting.begin(), end);
     CensusQuestion all{.fallback = fallback_};
     for (const auto& query : queries) {
       const CensusQuestion& one = query->question;
       all.objects.insert(all.objects.end(), one.objects.begin(), one.objects.end());
-      all.recorded.insert(all.recorded.end(), one.recorded.begin(), one.recorded.end());
     }
-    std::ranges::sort(all.recorded);
-    all.recorded.erase(std::ranges::unique(all.recorded).begin(), all.recorded.end());
+    std::set<dev_t> devices;
+    for (const CensusObject& object : all.objects) devices.insert(object.device);
+    all.recorded = recorded_(devices);
     ++taken_;
     const auto answer = co_await helper_.TakeCensus(std::move(all), Clock::now() + kTakeWithin);
     size_t first = 0;

@@ -2,7 +2,7 @@
 // berth-mount-helper (census_pass.h says how), for all volumes that ask at the same time.
 //
 //   Take ──► waiting ──┐ one helper at a time: all that wait when it begins share it
-//   Take ──► waiting ──┴──► berth-mount-helper census ──► each gets the part about its objects
+//   Take ──► waiting ──┴──► berth-mount-helper census ──► each gets the part about its objects (64 at a time)
 //
 // Questions about mounts alone are not held up by those about processes, which take longer.
 //
@@ -10,9 +10,12 @@
 #pragma once
 
 #include <absl/status/statusor.h>
+#include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,7 +27,10 @@ namespace berth {
 
 class Census {
  public:
-  Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper);
+  // The recorded mounts of all volumes that have a file system with one of these device numbers.
+  using RecordedMounts = std::function<std::vector<uint64_t>(const std::set<dev_t>& devices)>;
+  Census(const asio::any_io_executor& executor, TaskScope& scope, MountHelper& helper,
+         RecordedMounts recorded);
   ~Census();
   Census(const Census&) = delete;
   Census& operator=(const Census&) = delete;
@@ -50,6 +56,7 @@ class Census {
 
   TaskScope& scope_;
   MountHelper& helper_;
+  RecordedMounts recorded_;
   Line mounts_;
   Line users_;
   Condition answered_;

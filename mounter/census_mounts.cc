@@ -312,8 +312,7 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
   return {};
 }
 
-// --- what the tables say
-// ------------------------------------------------------------------------------------
+// --- what the tables say --------------------------------------------------------------------------------
 
 std::optional<size_t> CensusMounts::ById(uint64_t id) const {
   const auto known = by_id_.find(id);

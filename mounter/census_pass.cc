@@ -5,7 +5,6 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <set>
 #include <string>
@@ -262,8 +261,9 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
     Pass taken(question, {.proc = proc.get(), .sys = sys.get(), .dev = dev.get()}, own.get(), writer);
     incomplete = taken.Take();
   }
-  // Back from the last namespace that was entered: /proc is where it was. If this fails, all is said.
-  if (setns(own.get(), CLONE_NEWNS) != 0) errno = 0;
+  // Back from the last namespace that was entered, where /proc may be missing. All is said already, should it
+  // fail.
+  [[maybe_unused]] const int back = setns(own.get(), CLONE_NEWNS);
   write(EncodeEnd(incomplete));
 }
 

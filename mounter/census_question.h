@@ -56,7 +56,8 @@ struct CensusObject {
 
 struct CensusQuestion {
   std::vector<CensusObject> objects;
-  // Recorded mounts of all volumes: they, and copies that receive their unmounts, are no holds.
+  // Recorded mounts of all volumes: those that are not the object's own, and copies that receive their
+  // unmounts, are no holds. Census adds them.
   std::vector<uint64_t> recorded;
   // Reads the mount tables in /proc, as on kernels before 6.12, though this kernel can list namespaces.
   bool fallback = false;
@@ -83,8 +84,10 @@ struct Hold {
   // Of a namespace: the process in it with the lowest number. 0: there is none.
   pid_t pid = 0;
   std::string where;
-  // Of a mount: its source. Of a namespace without a process: what keeps it, as far as that is known.
+  // Of a mount: its source.
   std::string source;
+  // Of a namespace without a process: what keeps it, as far as that is known. Of what a process has:
+  // "detached" if it lies on a mount that is in no namespace.
   std::string keeper;
 
   bool operator==(const Hold&) const = default;

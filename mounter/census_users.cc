@@ -176,14 +176,9 @@ std::vector<std::string> LayersOf(const std::string& options) {
   return layers;
 }
 
-// What is behind a loop device; asked in a process of its own, since the file system behind it may not
-// answer.
-struct LoopFile {
-  uint64_t device = 0;
-  uint64_t special = 0;
-};
-
-std::optional<LoopFile> AskLoop(int dev, const std::string& name, int patience) {
+// The block device that is behind a loop device; 0: it is a file. Asked in a process of its own, since the
+// file system behind it may not answer.
+std::optional<uint64_t> AskLoop(int dev, const std::string& name, int patience) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   UniqueFd from(ends[0]);
@@ -192,27 +187,26 @@ std::optional<LoopFile> AskLoop(int dev, const std::string& name, int patience) 
   if (child == 0) {
     const int fd = openat(dev, name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     loop_info64 info{};
-    LoopFile file;
     if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) != 0) _exit(1);
-    file = {.device = info.lo_device, .special = info.lo_rdevice};
-    _exit(write(to.get(), &file, sizeof file) == sizeof file ? 0 : 1);
+    const uint64_t device = info.lo_rdevice;
+    _exit(write(to.get(), &device, sizeof device) == sizeof device ? 0 : 1);
   }
   if (child < 0) return std::nullopt;
   to.Reset();
   pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
-  LoopFile file;
+  uint64_t device = 0;
   const bool answered =
-      poll(&readable, 1, patience) == 1 && read(from.get(), &file, sizeof file) == sizeof file;
+      poll(&readable, 1, patience) == 1 && read(from.get(), &device, sizeof device) == sizeof device;
   // One that hangs ends with its file system, and is init's then.
   if (!answered) kill(child, SIGKILL);
   waitpid(child, nullptr, answered ? 0 : WNOHANG);
-  return answered ? std::optional(file) : std::nullopt;
+  return answered ? std::optional(device) : std::nullopt;
 }
 
 }  // namespace
 
 CensusUsers::CensusUsers(const Host& host, const CensusQuestion& question, CensusMounts& mounts,
-                         std::unordered_map<size_t, std::vector<size_t>> kept, Report report)
+                         std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report)
     : host_(host),
       question_(question),
       mounts_(mounts),
@@ -233,8 +227,7 @@ std::string CensusUsers::Look() {
   return LookAtProcesses();
 }
 
-// --- processes
-// ----------------------------------------------------------------------------------------------
+// --- processes ---
 
 std::string CensusUsers::LookAtProcesses() {
   size_t threads = 0;
@@ -275,19 +268,7 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
        {std::pair("/cwd", HoldKind::kWorkingDirectory), std::pair("/root", HoldKind::kRootDirectory)}) {
     const auto id = MountIdAt(host_.proc, thread + name);
     if (!id.has_value()) continue;
-    const auto mount = mounts_.ById(*id);
-    const auto kept = mount.has_value() ? kept_.find(*mount) : kept_.end();
-    const std::vector<size_t> objects = !mount.has_value()    ? ObjectsOfDetached(thread + name)
-                                        : kept != kept_.end() ? kept->second
-                                                              : std::vector<size_t>{};
-    for (const size_t object : objects) {
-      report_({.object = object,
-               .kind = kind,
-               .pid = pid,
-               .where = ReadLinkAt(host_.proc, thread + name),
-               .source = "",
-               .keeper = mount.has_value() ? "" : "detached"});
-    }
+    Report(pid, kind, thread + name, OnMount(mounts_.ById(*id), thread + name));
   }
 }
 
@@ -296,33 +277,29 @@ void CensusUsers::LookAtDescriptors(pid_t pid, const std::string& thread) {
     const std::string link = thread + "/fd/" + std::to_string(fd);
     const std::string path = ReadLinkAt(host_.proc, link);
     if (!path.starts_with('/')) return true;  // a pipe, a socket
-    bool detached = false;
-    const std::string info = ReadStartAt(host_.proc, thread + "/fdinfo/" + std::to_string(fd));
-    for (const size_t object : ObjectsOf(link, MountInFdinfo(info), &detached)) {
-      report_({.object = object,
-               .kind = HoldKind::kOpenFile,
-               .pid = pid,
-               .where = path,
-               .source = "",
-               .keeper = detached ? "detached" : ""});
-    }
+    Report(pid, HoldKind::kOpenFile, link, {.objects = ObjectsOfDevice(link)});
+    if (file_systems_.empty()) return true;
+    const uint64_t id = MountInFdinfo(ReadStartAt(host_.proc, thread + "/fdinfo/" + std::to_string(fd)));
+    if (id != 0) Report(pid, HoldKind::kOpenFile, link, OnMount(mounts_.ByOldId(id), link));
     return true;
   });
 }
 
-std::vector<size_t> CensusUsers::ObjectsOf(const std::string& link, uint64_t old_id, bool* detached) {
-  std::vector<size_t> objects = ObjectsOfDevice(link);
-  if (old_id == 0 || file_systems_.empty()) return objects;
-  const auto mount = mounts_.ByOldId(old_id);
-  if (!mount.has_value()) {
-    for (const size_t object : ObjectsOfDetached(link)) {
-      *detached = true;
-      objects.push_back(object);
-    }
-  } else if (const auto kept = kept_.find(*mount); kept != kept_.end()) {
-    objects.insert(objects.end(), kept->second.begin(), kept->second.end());
+void CensusUsers::Report(pid_t pid, HoldKind kind, const std::string& link, const Found& found) {
+  for (const size_t object : found.objects) {
+    report_({.object = object,
+             .kind = kind,
+             .pid = pid,
+             .where = ReadLinkAt(host_.proc, link),
+             .source = "",
+             .keeper = found.detached ? "detached" : ""});
   }
-  return objects;
+}
+
+CensusUsers::Found CensusUsers::OnMount(std::optional<size_t> mount, const std::string& link) {
+  if (!mount.has_value()) return {.objects = ObjectsOfDetached(link), .detached = true};
+  const auto kept = kept_.find(*mount);
+  return {.objects = kept == kept_.end() ? std::vector<size_t>{} : kept->second};
 }
 
 // A mount that is in no namespace: a file is open on it since before `umount --lazy`, or it was cloned. Which
@@ -355,7 +332,6 @@ std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
 }
 
 void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
-  std::set<std::string> seen;
   const std::string path = std::to_string(thread) + "/maps";
   const UniqueFd maps(openat(host_.proc, path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!maps.valid()) return;
@@ -366,75 +342,77 @@ void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
                   {.device = makedev(query.device_major, query.device_minor),
                    .inode = query.inode,
                    .from = query.from,
-                   .to = query.to},
-                  &seen);
+                   .to = query.to});
     query.address = query.to;
   }
   // ENOENT: that was the last, or it has ended.
   if (!question_.fallback && (errno == ENOENT || errno == ESRCH)) return;
   ForEachLine(ReadTextAt(host_.proc, path), [&](std::string_view line) {
-    if (const auto mapping = ParseMapping(line)) LookAtMapping(pid, thread, *mapping, &seen);
+    if (const auto mapping = ParseMapping(line)) LookAtMapping(pid, thread, *mapping);
   });
 }
 
-void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping,
-                                std::set<std::string>* seen) {
-  const auto& [device, inode, from, to, path] = mapping;
+// Each mapping is asked for its mount: the same file may be mapped through another one, too.
+void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping) {
   const bool of_file_system = std::ranges::any_of(file_systems_, [&](size_t i) {
-    return device == question_.objects[i].device || device == question_.objects[i].inode_device;
+    return mapping.device == question_.objects[i].device ||
+           mapping.device == question_.objects[i].inode_device;
   });
-  const bool may_be_device = !devices_.empty() && !no_devices_.contains({device, inode});
+  const bool may_be_device = !devices_.empty() && !no_devices_.contains({mapping.device, mapping.inode});
   if (!of_file_system && !may_be_device) return;
   std::array<char, 64> range{};
-  std::snprintf(range.data(), range.size(), "/map_files/%lx-%lx", from, to);
-  const std::string link = std::to_string(thread) + range.data();
-  std::string file = path.empty() ? ReadLinkAt(host_.proc, link) : path;
-  if (file.empty()) {
-    // Without the right to follow the link.
-    ForEachLine(ReadTextAt(host_.proc, std::to_string(thread) + "/maps"), [&](std::string_view line) {
-      const auto listed = ParseMapping(line);
-      if (listed && listed->from == from) file = listed->path;
-    });
+  std::snprintf(range.data(), range.size(), "/map_files/%lx-%lx", mapping.from, mapping.to);
+  const std::string process = std::to_string(thread);
+  const std::string link = process + range.data();
+  Found found;
+  if (may_be_device) {
+    found.objects = ObjectsOfDevice(link);
+    if (found.objects.empty()) no_devices_.emplace(mapping.device, mapping.inode);
   }
-  if (!seen->insert(file).second) return;
-  std::vector<size_t> objects = ObjectsOfDevice(link);
-  if (may_be_device && objects.empty()) no_devices_.emplace(device, inode);
-  bool detached = false;
   if (of_file_system) {
     const auto id = MountIdAt(host_.proc, link);
-    const auto mount = id.has_value() ? mounts_.ById(*id) : std::nullopt;
-    if (mount.has_value()) {
-      if (const auto kept = kept_.find(*mount); kept != kept_.end()) {
-        objects.insert(objects.end(), kept->second.begin(), kept->second.end());
-      }
-    } else if (id.has_value()) {
-      for (const size_t object : ObjectsOfDetached(link)) {
-        detached = true;
-        objects.push_back(object);
-      }
-    } else {
-      // Without the right to ask for the mapping's mount, its path is all there is.
-      for (const auto& [kept, theirs] : kept_) {
-        const std::string& target = mounts_.Text(kept).target;
-        if (target.empty() || mounts_.mounts()[kept].device != device || !IsAtOrBeneath(file, target))
-          continue;
-        objects.insert(objects.end(), theirs.begin(), theirs.end());
-      }
-    }
+    const Found on = id.has_value() ? OnMount(mounts_.ById(*id), link) : ByPath(process, mapping);
+    found.objects.insert(found.objects.end(), on.objects.begin(), on.objects.end());
+    found.detached = on.detached;
   }
-  const bool program = ReadLinkAt(host_.proc, std::to_string(thread) + "/exe") == file;
-  for (const size_t object : objects) {
+  if (found.objects.empty()) return;
+  const std::string file = PathOf(process, link, mapping);
+  const bool program = ReadLinkAt(host_.proc, process + "/exe") == file;
+  for (const size_t object : found.objects) {
     report_({.object = object,
              .kind = program ? HoldKind::kProgram : HoldKind::kMappedFile,
              .pid = pid,
              .where = file,
              .source = "",
-             .keeper = detached ? "detached" : ""});
+             .keeper = found.detached ? "detached" : ""});
   }
 }
 
-// --- the kernel's own users
-// ---------------------------------------------------------------------------------
+// Without the right to ask for the mapping's mount, its path is all there is.
+CensusUsers::Found CensusUsers::ByPath(const std::string& process, const Mapping& mapping) {
+  Found found;
+  const std::string file = PathOf(process, "", mapping);
+  for (const auto& [kept, objects] : kept_) {
+    const std::string& target = mounts_.Text(kept).target;
+    if (target.empty() || mounts_.mounts()[kept].device != mapping.device || !IsAtOrBeneath(file, target))
+      continue;
+    found.objects.insert(found.objects.end(), objects.begin(), objects.end());
+  }
+  return found;
+}
+
+std::string CensusUsers::PathOf(const std::string& process, const std::string& link, const Mapping& mapping) {
+  std::string file = mapping.path;
+  if (file.empty() && !link.empty()) file = ReadLinkAt(host_.proc, link);
+  if (!file.empty()) return file;
+  ForEachLine(ReadTextAt(host_.proc, process + "/maps"), [&](std::string_view line) {
+    const auto listed = ParseMapping(line);
+    if (listed && listed->from == mapping.from) file = listed->path;
+  });
+  return file;
+}
+
+// --- the kernel's own users ---
 
 std::vector<size_t> CensusUsers::ObjectsAt(size_t mount_namespace, const std::string& path) {
   std::vector<size_t> objects;
@@ -498,17 +476,11 @@ void CensusUsers::LookAtLoops() {
     if (file.ends_with('\n')) file.pop_back();
     if (file.empty()) continue;
     std::set<size_t> objects;
-    // A device node lies where device nodes can be, or under a name that is gone; others are not opened: that
-    // would delay their detachment.
-    const auto place = mounts_.Resolve(own, file);
-    const std::string type = place.has_value() ? mounts_.Text(place->mount).fs_type : "";
-    if (!devices_.empty() &&
-        (type.empty() || type.ends_with("tmpfs") || type == "ramfs" || !file.starts_with("/"))) {
-      const auto behind = AskLoop(host_.dev, name, patience);
-      if (!behind.has_value()) patience = std::max(1, patience / 2);
-      for (const size_t i : devices_) {
-        if (behind.has_value() && behind->special == question_.objects[i].device) objects.insert(i);
-      }
+    // The name says nothing: a node of the device may lie anywhere.
+    const auto behind = devices_.empty() ? std::nullopt : AskLoop(host_.dev, name, patience);
+    if (!devices_.empty() && !behind.has_value()) patience = std::max(1, patience / 2);
+    for (const size_t i : devices_) {
+      if (behind == question_.objects[i].device) objects.insert(i);
     }
     for (const size_t object : ObjectsAt(own, file)) objects.insert(object);
     for (const size_t object : objects) {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -27,7 +28,7 @@ namespace berth {
 
 class CensusUsers {
  public:
-  using Report = std::function<void(Hold hold)>;
+  using Reporter = std::function<void(const Hold& hold)>;
 
   // A part of a file that a process has mapped.
   struct Mapping {
@@ -46,7 +47,7 @@ class CensusUsers {
     int dev;
   };
   CensusUsers(const Host& host, const CensusQuestion& question, CensusMounts& mounts,
-              std::unordered_map<size_t, std::vector<size_t>> kept, Report report);
+              std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report);
 
   // Reports what it finds. Empty, or why something may be missing.
   [[nodiscard]] std::string Look();
@@ -57,8 +58,19 @@ class CensusUsers {
   void LookAtDescriptors(pid_t pid, const std::string& thread);
   void LookAtDirectories(pid_t pid, const std::string& thread);
   void LookAtMaps(pid_t pid, pid_t thread);
-  void LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping, std::set<std::string>* seen);
-  [[nodiscard]] std::vector<size_t> ObjectsOf(const std::string& link, uint64_t old_id, bool* detached);
+  void LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping);
+  // The objects that something of a process holds, and whether it lies on a mount that is in no namespace.
+  struct Found {
+    std::vector<size_t> objects;
+    bool detached = false;
+  };
+  // `link`: its name in /proc.
+  void Report(pid_t pid, HoldKind kind, const std::string& link, const Found& found);
+  // `mount`: unset if it is in no namespace.
+  [[nodiscard]] Found OnMount(std::optional<size_t> mount, const std::string& link);
+  [[nodiscard]] Found ByPath(const std::string& process, const Mapping& mapping);
+  [[nodiscard]] std::string PathOf(const std::string& process, const std::string& link,
+                                   const Mapping& mapping);
   [[nodiscard]] std::vector<size_t> ObjectsOfDetached(const std::string& link);
   [[nodiscard]] std::vector<size_t> ObjectsOfDevice(const std::string& link);
   void LookAtOverlays();
@@ -71,12 +83,12 @@ class CensusUsers {
   const CensusQuestion& question_;
   CensusMounts& mounts_;
   std::unordered_map<size_t, std::vector<size_t>> kept_;
-  Report report_;
+  Reporter report_;
   std::set<uint64_t> recorded_;
   std::vector<size_t> file_systems_;  // the objects to look for, by kind
   std::vector<size_t> devices_;
-  std::set<std::pair<uint64_t, uint64_t>>
-      no_devices_;  // files that are no block devices, by device and inode
+  // Files that are no block devices, by device and inode.
+  std::set<std::pair<uint64_t, uint64_t>> no_devices_;
 };
 
 }  // namespace berth

@@ -36,8 +36,9 @@ dev_t DeviceNamed(std::string_view source) {
   return makedev(major_number, minor_number);
 }
 
-// The root path, type and source of the mount on top at `path`.
-absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFacts& facts) {
+}  // namespace
+
+absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts) {
   KernelObject object{.device = facts.device, .inode_device = facts.device};
   BERTH_ASSIGN_OR_RETURN(const auto told, StatMount(facts.mount_id));
   if (told.has_value() && (!told->source.empty() || major(told->device) != 0)) {
@@ -60,6 +61,14 @@ absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFac
     }));
     if (!found) return absl::UnavailableError(fmt::format("{}: its mount has gone meanwhile", path));
   }
+  return object;
+}
+
+namespace {
+
+// The same, with the disk behind it, as it is recorded.
+absl::StatusOr<KernelObject> FileSystemOf(const std::string& path, const PathFacts& facts) {
+  BERTH_ASSIGN_OR_RETURN(KernelObject object, ShownAt(path, facts));
   object.disk = major(object.device) != 0 ? object.device : DeviceNamed(object.source);
   if (object.disk != 0) object.disk_sequence = DiskSequence(object.disk);
   if (major(object.device) != 0) {

@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "base/safe_path.h"
+
 namespace berth {
 
 struct KernelObject {
@@ -51,6 +53,10 @@ struct KernelObject {
 // node that lies in the tree without a mount of its own is found there.
 [[nodiscard]] absl::StatusOr<std::vector<KernelObject>> ObjectsAt(const std::string& path,
                                                                   const std::string& tree);
+
+// The file system and the directory of it that the mount at `path` shows; `facts` are LookAt's. Without its
+// disk.
+[[nodiscard]] absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts);
 
 // Adds those of `found` that are not in `objects` yet.
 void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects);

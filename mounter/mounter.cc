@@ -209,15 +209,13 @@ size_t MounterImpl::VolumesThrough(const std::string& plugin_id) const {
   }));
 }
 
-std::vector<uint64_t> MounterImpl::RecordedMounts(const std::string& key,
-                                                  const std::vector<KernelObject>& objects) const {
+std::vector<uint64_t> MounterImpl::RecordedMounts(const std::set<dev_t>& devices) const {
   std::vector<uint64_t> mounts;
-  for (const auto& [other, actor] : volumes_) {
-    if (other == key || !actor->present()) continue;
+  for (const auto& [key, actor] : volumes_) {
+    if (!actor->present()) continue;
     const VolumeRecord& record = actor->machine().record();
-    const bool shares = std::ranges::any_of(record.objects, [&objects](const KernelObject& object) {
-      return std::ranges::find(objects, object.device, &KernelObject::device) != objects.end();
-    });
+    const bool shares = std::ranges::any_of(
+        record.objects, [&devices](const KernelObject& object) { return devices.contains(object.device); });
     if (!shares) continue;
     const std::vector<uint64_t> theirs = record.Mounts();
     mounts.insert(mounts.end(), theirs.begin(), theirs.end());

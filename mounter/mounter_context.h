@@ -38,11 +38,9 @@ struct MounterContext {
         helper(options.helper_path, scope, options.state_dir + "/paths.lock"),
         consumers(loop),
         consumer_end(consumers, options.consumer_end),
-        census(loop, scope, helper),
-        release(census, helper, paths->tree(),
-                [this](const std::string& key, const std::vector<KernelObject>& objects) {
-                  return recorded_mounts(key, objects);
-                }),
+        census(loop, scope, helper,
+               [this](const std::set<dev_t>& devices) { return recorded_mounts(devices); }),
+        release(census, helper, paths->tree()),
         gates(loop, options.calls_per_plugin),
         token_gate(loop, kTokenAsks),
         work_ended(loop) {}
@@ -79,7 +77,7 @@ struct MounterContext {
 
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
-  VolumeRelease::RecordedMounts recorded_mounts;
+  Census::RecordedMounts recorded_mounts;
   // A consumer has ended, whose publication `origin` asked for.
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> consumer_ended;
   // A consumer begins or ceases to use the volume of this journal key.

@@ -63,9 +63,7 @@ class MounterImpl final : public Mounter {
               EventLog& events, std::unique_ptr<Journal> journal, VolumePaths paths)
       : context_(executor, std::move(options), plugins, events, std::move(journal), std::move(paths)) {
     context_.volumes_through = [this](const std::string& plugin_id) { return VolumesThrough(plugin_id); };
-    context_.recorded_mounts = [this](const std::string& key, const std::vector<KernelObject>& objects) {
-      return RecordedMounts(key, objects);
-    };
+    context_.recorded_mounts = [this](const std::set<dev_t>& devices) { return RecordedMounts(devices); };
     context_.uses = [this](const std::string& consumer, const std::string& key, bool used) {
       Uses(consumer, key, used);
     };
@@ -144,8 +142,7 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] std::shared_ptr<VolumeActor> FindOrAdd(const std::string& plugin_id,
                                                        const std::string& volume_id);
   [[nodiscard]] size_t VolumesThrough(const std::string& plugin_id) const;
-  [[nodiscard]] std::vector<uint64_t> RecordedMounts(const std::string& key,
-                                                     const std::vector<KernelObject>& objects) const;
+  [[nodiscard]] std::vector<uint64_t> RecordedMounts(const std::set<dev_t>& devices) const;
   // Nothing where it is not there, as the kernel sees it.
   [[nodiscard]] std::optional<ConsumerMount> Shown(const VolumeRecord& record,
                                                    const PublicationRecord& publication) const;

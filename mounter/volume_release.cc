@@ -142,14 +142,13 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
                                                   const std::vector<KernelObject>& objects,
                                                   bool staged) const {
   const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
-  CensusQuestion question{.recorded = recorded_(key, objects)};
+  CensusQuestion question;
   std::vector<uint64_t> ours = record.Mounts();
   if (staged) {
     // That it goes on in spite of the users of these was decided when they were detached.
     const std::vector<uint64_t>& detached = record.detached_mounts;
     std::erase_if(ours,
                   [&detached](uint64_t id) { return std::ranges::find(detached, id) != detached.end(); });
-    question.recorded.insert(question.recorded.end(), detached.begin(), detached.end());
   }
   for (const KernelObject& object : objects) {
     question.objects.push_back({.block_device = object.block_device,
@@ -228,36 +227,29 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
       continue;
     }
     Add(&check, object,
-        "an earlier use of it may live on, and it is not known through which device: it counts as in use "
-        "until the "
+        "an earlier use of it may not have ended, and it is not known through which device: it counts as in "
+        "use until the "
         "machine is restarted");
   }
   absl::StatusOr<CensusAnswer> answer = CensusAnswer{.incomplete = ""};
   auto question = Ask(record, left, /*staged=*/false);
-  const size_t asked = question.ok() ? question->objects.size() : left.size() + 1;
-  if (!question.ok()) answer = question.status();
-  if (question.ok() && asked > 0) answer = co_await census_.Take(*std::move(question), deadline);
-  for (size_t i = 0; i < asked; ++i) {
-    const std::string_view unknown =
-        answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
+  const bool asks_directory = !question.ok() || question->objects.size() > left.size();
+  if (!question.ok()) {
+    answer = question.status();
+  } else if (!question->objects.empty()) {
+    answer = co_await census_.Take(*std::move(question), deadline);
+  }
+  const std::string_view unknown =
+      answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
+  const auto part_of = [&answer](size_t i) {
     CensusAnswer part;
-    if (answer.ok()) {
-      std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
-                           [i](const Hold& hold) { return hold.object == i; });
-    }
-    if (i == left.size()) {
-      // The volume's directory: what lies there keeps it, and is no object that is known.
-      const std::vector<MountHolder> holders = HoldersIn(part, left);
-      check.holders.insert(check.holders.end(), holders.begin(), holders.end());
-      if (holders.empty() && unknown.empty()) break;
-      check.released = false;
-      if (check.why.empty()) {
-        check.why = holders.empty()
-                        ? fmt::format("it is not known what is mounted of it: {}", Printable(unknown))
-                        : DescribeUse(holders);
-      }
-      break;
-    }
+    if (!answer.ok()) return part;
+    std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
+                         [i](const Hold& hold) { return hold.object == i; });
+    return part;
+  };
+  for (size_t i = 0; i < left.size(); ++i) {
+    const CensusAnswer part = part_of(i);
     const std::vector<MountHolder> holders = HoldersIn(part, left);
     if (!holders.empty()) {
       AddHolders(&check, left[i], holders);
@@ -273,6 +265,17 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
       // A hold that does not count here is another file system's, which has the number by now.
       const bool elsewhere = is_in(answer->mounted_elsewhere) || is_in(answer->reused) || !part.holds.empty();
       co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
+    }
+  }
+  if (asks_directory) {
+    // What lies there is no object that is known.
+    const std::vector<MountHolder> holders = HoldersIn(part_of(left.size()), left);
+    std::string why = DescribeUse(holders);
+    if (holders.empty()) why = fmt::format("it is not known what is mounted of it: {}", Printable(unknown));
+    check.holders.insert(check.holders.end(), holders.begin(), holders.end());
+    if (!holders.empty() || !unknown.empty()) {
+      check.released = false;
+      if (check.why.empty()) check.why = std::move(why);
     }
   }
   NameConsumers(record, &check.holders);

@@ -23,7 +23,6 @@
 
 #include <absl/status/statusor.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -49,13 +48,9 @@ struct ReleaseCheck {
 
 class VolumeRelease {
  public:
-  // The recorded mounts of volumes other than the one with `key`, that share a file system with `objects`.
-  using RecordedMounts =
-      std::function<std::vector<uint64_t>(const std::string& key, const std::vector<KernelObject>& objects)>;
-
   // `tree`: the root of the volume tree.
-  VolumeRelease(Census& census, MountHelper& helper, std::string tree, RecordedMounts recorded)
-      : census_(census), helper_(helper), tree_(std::move(tree)), recorded_(std::move(recorded)) {}
+  VolumeRelease(Census& census, MountHelper& helper, std::string tree)
+      : census_(census), helper_(helper), tree_(std::move(tree)) {}
 
   // Who uses the volume, whose staging is all that is left of it here. Empty: nobody. UNAVAILABLE: it cannot
   // be known now.
@@ -84,7 +79,6 @@ class VolumeRelease {
   Census& census_;
   MountHelper& helper_;
   std::string tree_;
-  RecordedMounts recorded_;
 };
 
 // For people. A process's command is read from /proc.

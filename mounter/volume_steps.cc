@@ -344,17 +344,13 @@ StepReport VolumeSteps::FromHelper(const absl::Status& failed, const std::string
 
 absl::Status VolumeSteps::VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
                                            const std::string& path) const {
-  // The topmost mount at a path, as the kernel has it.
-  const auto shown = [this](const std::string& at) -> absl::StatusOr<KernelObject> {
-    BERTH_ASSIGN_OR_RETURN(std::vector<KernelObject> objects, ObjectsAt(at, context_.paths->tree()));
-    if (objects.empty()) return absl::UnavailableError(fmt::format("{}: its mount has gone meanwhile", at));
-    return std::move(objects.front());
-  };
   const auto shows = [](const KernelObject& what, const KernelObject& whole) {
     return what.device == whole.device && IsAtOrBeneath(what.root, whole.root);
   };
-  BERTH_ASSIGN_OR_RETURN(const KernelObject mounted, shown(path));
-  BERTH_ASSIGN_OR_RETURN(const KernelObject tree, shown(context_.paths->tree()));
+  BERTH_ASSIGN_OR_RETURN(const KernelObject mounted, ShownAt(path, target));
+  const std::string& tree_path = context_.paths->tree();
+  BERTH_ASSIGN_OR_RETURN(const PathFacts tree_facts, LookAt(tree_path));
+  BERTH_ASSIGN_OR_RETURN(const KernelObject tree, ShownAt(tree_path, tree_facts));
   if (shows(mounted, tree)) {
     return absl::InternalError(
         fmt::format("{} shows a directory of the volumes' tree itself, and no storage: what is written there "
@@ -366,7 +362,7 @@ absl::Status VolumeSteps::VerifyFileSystem(const VolumeRecord& record, const Pat
                       staging->mount_id == record.staging_mount_id && target.mount_id != staging->mount_id;
   if (!staged) return absl::OkStatus();
   const std::string staging_path = context_.paths->StagingPath(record);
-  BERTH_ASSIGN_OR_RETURN(const KernelObject whole, shown(staging_path));
+  BERTH_ASSIGN_OR_RETURN(const KernelObject whole, ShownAt(staging_path, *staging));
   if (shows(mounted, whole)) return absl::OkStatus();
   return absl::InternalError(
       fmt::format("{} shows another directory than the one that was staged at {}: {} of {}, not of {}", path,

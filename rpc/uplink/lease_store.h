@@ -1,9 +1,8 @@
 // What a node has to know of leases when berthd begins again:
 //
 //   <state_dir>/scheduler/
-//     lease_epoch         "epoch 17 2 <checksum>": the highest epoch ever heard of, how many digits it has,
-//     and a
-//                         checksum of them. On the disk before it is obeyed. Of an operator's hand: "17".
+//     lease_epoch         "epoch 17 2 <checksum>": the highest epoch ever heard of, the count of its digits
+//                         and their checksum. On the disk before it is obeyed. An operator writes "17".
 //     lease_epoch.spare   Where the next one is written before the two change places: a file that has its
 //                         blocks already, so that a new scheduler is obeyed, and may have volumes let go, on
 //                         a disk that is full.
