@@ -65,6 +65,8 @@ Awaitable<absl::Status> Attacher::Detach(AttachCall call, TimePoint deadline) {
                             co_await mounter_.ReadSecrets(call.secrets_reference, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
                             co_await access_.WaitTurn(call.plugin_id, call.volume_id, deadline));
+  BERTH_CO_RETURN_IF_ERROR(
+      co_await access_.CheckUnrecorded(call.plugin_id, call.volume_id, call.node_id, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const ControllerAccess::Controller controller, Find(call.plugin_id));
   // Somebody else may have begun to publish it while this waited.
   BERTH_CO_RETURN_IF_ERROR(access_.MayDetach(controller.plugin_id, call.volume_id, call.node_id));

@@ -320,6 +320,24 @@ TEST_F(DeclaredVolumesTest, AttachedFirstAndDetachedLast) {
   EXPECT_EQ(books_.calls.back(), "unpublish v1 declared/data");
 }
 
+TEST_F(DeclaredVolumesTest, WhatIsMountedWithoutARecordStaysAttached) {
+  NeedAttach();
+  Declare("data", "v1");
+  Begin();
+  ASSERT_TRUE(Becomes("data", "published"));
+  books_.unrecorded = {{"nfs", "v1"}};
+  Withdraw("data");
+  Reload();
+  EXPECT_TRUE(loop_.RunUntil([&] {
+    return declared_->List().size() == 1 &&
+           declared_->List().at(0).last_error.find("no record") != std::string::npos;
+  }));
+  EXPECT_EQ(plugin_.Calls("ControllerUnpublishVolume"), 0);
+  books_.unrecorded.clear();
+  EXPECT_TRUE(Becomes("data", "none"));
+  EXPECT_EQ(plugin_.Calls("ControllerUnpublishVolume"), 1);
+}
+
 TEST_F(DeclaredVolumesTest, AttachWhoseAnswerWasLostIsUndone) {
   NeedAttach();
   plugin_.Fail("ControllerPublishVolume", grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));

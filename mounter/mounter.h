@@ -511,6 +511,10 @@ class Mounter {
   [[nodiscard]] virtual std::vector<VolumeView> List() const = 0;
   // Those with a publication that a file declared.
   [[nodiscard]] virtual std::vector<VolumeView> ListDeclared() const = 0;
+  // Of a volume that the node has no record of: OK where nothing is mounted of it, in any mount namespace.
+  // UNAVAILABLE: something is, or it cannot be known now. OK where there is a record, which says more.
+  [[nodiscard]] virtual Awaitable<absl::Status> CheckUnrecorded(std::string plugin_id, std::string volume_id,
+                                                                TimePoint deadline) = 0;
   [[nodiscard]] virtual std::optional<VolumeView> Find(const std::string& plugin_id,
                                                        const std::string& volume_id) const = 0;
   // A publication as its consumer's runtime needs it; nothing where it is not published.

@@ -116,6 +116,8 @@ class MounterImpl final : public Mounter {
                                                 TimePoint deadline) override;
   std::vector<VolumeView> List() const override;
   std::vector<VolumeView> ListDeclared() const override;
+  Awaitable<absl::Status> CheckUnrecorded(std::string plugin_id, std::string volume_id,
+                                          TimePoint deadline) override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline) override {
@@ -153,9 +155,6 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] Awaitable<void> WatchSleep();
   // The consumer's processes have ended. OK where nothing of it is published.
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
-  // Whether the kernel has anything of a volume that has no record. UNAVAILABLE: it has, or it cannot be
-  // known.
-  [[nodiscard]] Awaitable<absl::Status> CheckUnrecorded(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
   // Once until it is confirmed.
   void TellAwaitingScheduler(std::string message);

@@ -77,7 +77,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   }
   const auto actor = FindActor(request.plugin_id, request.volume_id);
   if (actor == nullptr) {
-    const absl::Status released = co_await CheckUnrecorded(request, deadline);
+    const absl::Status released = co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline);
     if (!released.ok()) co_return Annotate(released, context);
     co_return UnpublishResult{};
   }
@@ -102,10 +102,12 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
                             .detached = (*done)->detached};
 }
 
-Awaitable<absl::Status> MounterImpl::CheckUnrecorded(UnpublishRequest request, TimePoint deadline) {
+Awaitable<absl::Status> MounterImpl::CheckUnrecorded(std::string plugin_id, std::string volume_id,
+                                                     TimePoint deadline) {
+  if (FindActor(plugin_id, volume_id) != nullptr) co_return absl::OkStatus();
   VolumeRecord record;
-  record.plugin_id = request.plugin_id;
-  record.volume_id = request.volume_id;
+  record.plugin_id = std::move(plugin_id);
+  record.volume_id = std::move(volume_id);
   const ReleaseCheck check = co_await context_.release.CheckReleased(std::move(record), deadline);
   if (check.released) co_return absl::OkStatus();
   co_return absl::UnavailableError(fmt::format(

@@ -190,6 +190,24 @@ std::optional<ControllerAccess::Hold> ControllerAccess::HoldForExpand(const Cont
   return Hold(expanding_, KeyOf(controller.plugin_id, volume_id));
 }
 
+Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std::string volume_id,
+                                                          std::string node_id, TimePoint deadline) {
+  std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  bool all_known = true;
+  for (const auto& [id, plugin] : control_.plugins()) {
+    if (plugin.facts) continue;
+    // It may be of this driver.
+    all_known = false;
+    if (id != name) ids.push_back(id);
+  }
+  if (all_known && !IsThisNode(name, node_id)) co_return absl::OkStatus();
+  for (const std::string& id : ids) {
+    const absl::Status released = co_await mounter_.CheckUnrecorded(id, volume_id, deadline);
+    if (!released.ok()) co_return Annotate(released, fmt::format("volume {}", Shown(volume_id)));
+  }
+  co_return absl::OkStatus();
+}
+
 Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {
   for (const std::string& id : SameDriver(control_.plugins(), name)) {
     const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, volume_id);

@@ -48,6 +48,12 @@ class ControllerAccess {
                                                            TimePoint deadline);
   [[nodiscard]] absl::StatusOr<Controller> FindNow(const std::string& name) const;
 
+  // A volume that no record holds here may be mounted all the same, after a lost journal: asked of the kernel
+  // before a Find for a delete or a detach. UNAVAILABLE: it is, or it cannot be known now. What is published
+  // after this has a record. Empty `node_id`: all nodes; of another node's OK.
+  [[nodiscard]] Awaitable<absl::Status> CheckUnrecorded(std::string name, std::string volume_id,
+                                                        std::string node_id, TimePoint deadline);
+
   // What `name` is a driver of, as far as it is known; else `name`.
   [[nodiscard]] std::string DriverOf(const std::string& name) const;
 

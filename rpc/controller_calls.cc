@@ -278,6 +278,13 @@ class ControllerCalls::Work {
     if (!job_->InTime()) co_return TimeIsOver();
     const auto work = call_.has_create() ? ControllerWork::kNewVolume : ControllerWork::kKnownVolume;
     const std::string name = sent_to_.empty() ? call_.plugin_id() : sent_to_;
+    if (call_.has_delete_()) {
+      BERTH_CO_RETURN_IF_ERROR(
+          co_await calls_.access_.CheckUnrecorded(name, call_.delete_().volume_id(), "", job_->Until()));
+    } else if (call_.has_detach()) {
+      BERTH_CO_RETURN_IF_ERROR(co_await calls_.access_.CheckUnrecorded(
+          name, call_.detach().volume_id(), call_.detach().node_id(), job_->Until()));
+    }
     auto found = co_await calls_.access_.Find(name, work, job_->Until());
     // Who joined meanwhile may have more time.
     while (absl::IsDeadlineExceeded(found.status()) && job_->InTime()) {

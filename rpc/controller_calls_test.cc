@@ -465,6 +465,27 @@ TEST_F(ControllerCallsTest, WhoeverHoldsAVolumeOfAnUnknownDriverIsWaitedFor) {
   EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok()) << "only its id is the same";
 }
 
+TEST_F(ControllerCallsTest, AVolumeThatIsMountedHereWithoutARecordIsNeitherDeletedNorDetached) {
+  AddAblePlugin();
+  AnswerAll(*fake_);
+  control_.Add("node-half").facts->node_id = "here";
+  mounter_.unrecorded = {{"node-half", "v"}};
+  for (const v1::ControllerCall& call : {CallOf(Kind::kDelete), DetachFrom("here"), DetachFrom("")}) {
+    const Result mounted = Do(call);
+    EXPECT_EQ(mounted.status.code(), absl::StatusCode::kUnavailable) << mounted.status;
+    EXPECT_EQ(mounted.outcome, v1::OUTCOME_RETRY);
+    EXPECT_THAT(Message(mounted.status), HasSubstr("no record"));
+  }
+  EXPECT_EQ(fake_->Calls("ControllerUnpublishVolume") + fake_->Calls("DeleteVolume"), 0);
+  EXPECT_TRUE(Do(DetachFrom("another")).status.ok()) << "is that node's matter";
+  control_.Add("not-yet").facts.reset();
+  mounter_.unrecorded = {{"not-yet", "v"}};
+  EXPECT_EQ(Do(CallOf(Kind::kDelete)).outcome, v1::OUTCOME_RETRY) << "it may be of the same driver";
+  EXPECT_EQ(Do(DetachFrom("another")).outcome, v1::OUTCOME_RETRY) << "and of this node";
+  mounter_.unrecorded.clear();
+  EXPECT_TRUE(Do(CallOf(Kind::kDelete)).status.ok());
+}
+
 TEST_F(ControllerCallsTest, APublishAndADetachFromThisNodeKeepEachOtherOut) {
   AddAblePlugin().node_id = "here";
   AnswerAll(*fake_);

@@ -90,6 +90,8 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
   BERTH_CO_ASSIGN_OR_RETURN(
       const CallTurns::Turn turn,
       co_await access_.WaitTurn(request.plugin_id(), request.volume_id(), call.deadline));
+  BERTH_CO_RETURN_IF_ERROR(
+      co_await access_.CheckUnrecorded(request.plugin_id(), request.volume_id(), "", call.deadline));
   BERTH_CO_ASSIGN_OR_RETURN(
       const Controller controller,
       co_await access_.Find(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline));

@@ -206,6 +206,17 @@ TEST_F(NodeApiTest, DeleteIsRefusedWhileTheVolumeIsHeldThroughAnyPluginOfTheDriv
   EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
 }
 
+TEST_F(NodeApiTest, DeleteIsRefusedWhileTheVolumeIsMountedWithoutARecord) {
+  AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
+  fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
+  mounter_.unrecorded = {{"p", "v"}};
+  const auto answer = Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>());
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
+  mounter_.unrecorded.clear();
+  EXPECT_TRUE(Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
+}
+
 Awaitable<void> Keep(Awaitable<absl::StatusOr<v1::PublishVolumeResponse>> call,
                      std::optional<absl::Status>& end) {
   end = (co_await std::move(call)).status();

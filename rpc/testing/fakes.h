@@ -195,7 +195,8 @@ class FakeMounter : public Mounter {
   explicit FakeMounter(asio::any_io_executor executor) : released_(std::move(executor)) {}
 
   std::vector<VolumeView> volumes;
-  absl::Status next_error;  // of the next Publish, NodeExpand or Stats
+  std::set<std::pair<std::string, std::string>> unrecorded;  // plugin and volume: mounted without a record
+  absl::Status next_error;                                   // of the next Publish, NodeExpand or Stats
   bool hang = false;        // Publish waits for Release, its deadline or its cancellation
   bool throws = false;      // Publish has a bug
   int publishing = 0;       // how many wait
@@ -348,6 +349,11 @@ class FakeMounter : public Mounter {
                                                             std::string volume_id) override {
     owed_elsewhere.erase({plugin_id, volume_id});
     co_return absl::OkStatus();
+  }
+  [[nodiscard]] Awaitable<absl::Status> CheckUnrecorded(std::string plugin_id, std::string volume_id,
+                                                        TimePoint) override {
+    if (!unrecorded.contains({plugin_id, volume_id})) co_return absl::OkStatus();
+    co_return absl::UnavailableError("this node has no record of the volume, and it is mounted");
   }
   [[nodiscard]] std::optional<ConsumerMount> MountOf(const std::string& plugin_id,
                                                      const std::string& volume_id,
