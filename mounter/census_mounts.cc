@@ -223,6 +223,11 @@ std::string CensusMounts::ReadByEntering() {
     [[maybe_unused]] const std::string unread =
         ReadMountinfo(std::to_string(pid) + "/mountinfo", namespaces_.size() - 1, nullptr, &ignored);
   }
+  // From here on names are those of our own namespace again. One that may enter none never left it.
+  if (setns(own_, CLONE_NEWNS) != 0 && failed.empty() &&
+      NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_)) {
+    failed = Failed("return to its own mount namespace");
+  }
   return failed;
 }
 

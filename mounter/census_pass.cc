@@ -1,7 +1,6 @@
 #include "mounter/census_pass.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -261,9 +260,6 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
     Pass taken(question, {.proc = proc.get(), .sys = sys.get(), .dev = dev.get()}, own.get(), writer);
     incomplete = taken.Take();
   }
-  // Back from the last namespace that was entered, where /proc may be missing. All is said already, should it
-  // fail.
-  [[maybe_unused]] const int back = setns(own.get(), CLONE_NEWNS);
   write(EncodeEnd(incomplete));
 }
 

@@ -111,6 +111,7 @@ std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
     if (object.place) words.emplace_back("--place");
     if (object.disk) words.emplace_back("--disk");
     if (object.staged) words.emplace_back("--staged");
+    if (object.detached) words.emplace_back("--detached");
     if (object.users) words.emplace_back("--users");
   }
   return words;
@@ -140,6 +141,8 @@ std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arg
       question.objects.back().disk = true;
     } else if (word == "--staged") {
       question.objects.back().staged = true;
+    } else if (word == "--detached") {
+      question.objects.back().detached = true;
     } else if (word == "--users") {
       question.objects.back().users = true;
     } else {

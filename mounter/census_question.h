@@ -48,6 +48,8 @@ struct CensusObject {
   // namespace outside of the volumes' tree counts as from before: drivers of network and FUSE file systems
   // have mounts of their own.
   bool disk = false;
+  // A mount of it was detached: what is open on that has no name any more.
+  bool detached = false;
   // Looks at what processes have open or mapped, at overlays, swap and loop devices, too.
   bool users = false;
 

@@ -25,6 +25,7 @@ CensusQuestion Asked() {
                               .staged = true,
                               .before = 12,
                               .disk = true,
+                              .detached = true,
                               .users = true});
   question.objects.push_back({.block_device = true, .device = makedev(259, 70000)});
   question.objects.push_back({.place = true, .device = makedev(0, 9), .root = "/x"});

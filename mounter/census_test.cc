@@ -545,6 +545,26 @@ TEST_P(CensusTest, ASwapFileAndALoopDeviceOnAFileInItAreNamed) {
   ExpectFree();
 }
 
+TEST_P(CensusTest, Fault49ALoopDeviceOnAFileThatHasNoNameAnyMoreIsNamed) {
+  ShareDirectory();
+  const std::string other = shared_ + "/v2/file";
+  ASSERT_TRUE(RunShell(fmt::format("truncate -s 1M {} {}", file_, other)));
+  const auto over = [&](const std::string& file) {
+    const std::string name = NewTestDirectory() + "/loop";
+    EXPECT_TRUE(RunShell(fmt::format("losetup --find --show {} > {}", file, name)));
+    return name;
+  };
+  const std::string elsewhere = over(other);
+  const std::string ours = over(file_);
+  ASSERT_EQ(umount2(target_.c_str(), MNT_DETACH), 0);
+  question_.objects[0].staged = false;
+  question_.objects[0].detached = true;
+  EXPECT_THAT(Holds(), ElementsAre(Field(&Hold::kind, HoldKind::kLoop)));
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", ours)));
+  ExpectFree();
+  ASSERT_TRUE(RunShell(fmt::format("losetup --detach $(cat {})", elsewhere)));
+}
+
 TEST_P(CensusTest, Fault49WhoHasABlockDeviceIsNamedWhateverItsName) {
   const std::string directory = NewTestDirectory();
   ASSERT_TRUE(RunShell(

@@ -176,31 +176,64 @@ std::vector<std::string> LayersOf(const std::string& options) {
   return layers;
 }
 
-// The block device that is behind a loop device; 0: it is a file. Asked in a process of its own, since the
-// file system behind it may not answer.
-std::optional<uint64_t> AskLoop(int dev, const std::string& name, int patience) {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
-  UniqueFd from(ends[0]);
-  UniqueFd to(ends[1]);
-  const pid_t child = fork();
-  if (child == 0) {
-    const int fd = openat(dev, name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    loop_info64 info{};
-    if (fd < 0 || ioctl(fd, LOOP_GET_STATUS64, &info) != 0) _exit(1);
-    const uint64_t device = info.lo_rdevice;
-    _exit(write(to.get(), &device, sizeof device) == sizeof device ? 0 : 1);
+struct Loop {
+  std::string name;  // "loop0"
+  std::string file;  // as the kernel calls it: of a detached mount without what was before it
+};
+
+// What is behind a loop device.
+struct Behind {
+  uint64_t device = 0;   // the file system's
+  uint64_t rdevice = 0;  // of a block device its number
+  bool answered = false;
+  bool named = false;  // `Loop::file` leads to it
+};
+
+Behind LookBehind(int dev, const Loop& loop) {
+  const UniqueFd fd(openat(dev, loop.name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  loop_info64 info{};
+  if (!fd.valid() || ioctl(fd.get(), LOOP_GET_STATUS64, &info) != 0) return {};
+  struct stat found{};
+  const bool named = info.lo_rdevice == 0 && stat(loop.file.c_str(), &found) == 0 &&
+                     found.st_dev == info.lo_device && found.st_ino == info.lo_inode;
+  return {.device = info.lo_device, .rdevice = info.lo_rdevice, .answered = true, .named = named};
+}
+
+// In a process of its own, since the file systems behind them may not answer: then it asks for the next one
+// in another. `patience`: milliseconds.
+std::vector<Behind> LookBehind(int dev, const std::vector<Loop>& loops, int patience) {
+  std::vector<Behind> answers;
+  while (answers.size() < loops.size()) {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) break;
+    UniqueFd from(ends[0]);
+    UniqueFd to(ends[1]);
+    const pid_t child = fork();
+    if (child == 0) {
+      for (size_t i = answers.size(); i < loops.size(); ++i) {
+        const Behind behind = LookBehind(dev, loops[i]);
+        if (write(to.get(), &behind, sizeof behind) != sizeof behind) _exit(1);
+      }
+      _exit(0);
+    }
+    if (child < 0) break;
+    to.Reset();
+    pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
+    Behind behind;
+    while (answers.size() < loops.size() && poll(&readable, 1, patience) == 1 &&
+           read(from.get(), &behind, sizeof behind) == sizeof behind) {
+      answers.push_back(behind);
+    }
+    const bool all = answers.size() == loops.size();
+    // One that hangs ends with its file system, and is init's then.
+    if (!all) kill(child, SIGKILL);
+    waitpid(child, nullptr, all ? 0 : WNOHANG);
+    if (all) break;
+    answers.push_back({});
+    patience = std::max(1, patience / 2);
   }
-  if (child < 0) return std::nullopt;
-  to.Reset();
-  pollfd readable{.fd = from.get(), .events = POLLIN, .revents = 0};
-  uint64_t device = 0;
-  const bool answered =
-      poll(&readable, 1, patience) == 1 && read(from.get(), &device, sizeof device) == sizeof device;
-  // One that hangs ends with its file system, and is init's then.
-  if (!answered) kill(child, SIGKILL);
-  waitpid(child, nullptr, answered ? 0 : WNOHANG);
-  return answered ? std::optional(device) : std::nullopt;
+  answers.resize(loops.size());
+  return answers;
 }
 
 }  // namespace
@@ -467,25 +500,40 @@ void CensusUsers::LookAtSwap() {
 void CensusUsers::LookAtLoops() {
   size_t own = 0;
   while (own < mounts_.namespaces().size() && !mounts_.namespaces()[own].own) ++own;
+  std::vector<Loop> loops;
   const DirectoryStream blocks(fdopendir(openat(host_.sys, "block", O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
-  int patience = kLoopMilliseconds;
   while (const dirent* const entry = blocks == nullptr ? nullptr : readdir(blocks.get())) {
     const std::string name(entry->d_name);
     if (!name.starts_with("loop")) continue;
     std::string file = ReadTextAt(host_.sys, "block/" + name + "/loop/backing_file");
     if (file.ends_with('\n')) file.pop_back();
-    if (file.empty()) continue;
+    if (!file.empty()) loops.push_back({.name = name, .file = std::move(file)});
+  }
+  // A name says nothing of a block device, whose nodes may lie anywhere, nor of a file on a detached mount.
+  const auto detached = [this](size_t object) { return question_.objects[object].detached; };
+  std::vector<Behind> behind(loops.size());
+  if (!devices_.empty() || std::ranges::any_of(file_systems_, detached)) {
+    behind = LookBehind(host_.dev, loops, kLoopMilliseconds);
+  }
+  for (size_t i = 0; i < loops.size(); ++i) {
     std::set<size_t> objects;
-    // The name says nothing: a node of the device may lie anywhere.
-    const auto behind = devices_.empty() ? std::nullopt : AskLoop(host_.dev, name, patience);
-    if (!devices_.empty() && !behind.has_value()) patience = std::max(1, patience / 2);
-    for (const size_t i : devices_) {
-      if (behind == question_.objects[i].device) objects.insert(i);
+    for (const size_t object : ObjectsAt(own, loops[i].file)) objects.insert(object);
+    if (behind[i].answered) {
+      for (const size_t object : devices_) {
+        if (behind[i].rdevice == question_.objects[object].device) objects.insert(object);
+      }
+      for (const size_t object : file_systems_) {
+        const bool there = behind[i].device == question_.objects[object].inode_device;
+        if (there && detached(object) && !behind[i].named) objects.insert(object);
+      }
     }
-    for (const size_t object : ObjectsAt(own, file)) objects.insert(object);
     for (const size_t object : objects) {
-      report_(
-          {.object = object, .kind = HoldKind::kLoop, .pid = 0, .where = name, .source = "", .keeper = ""});
+      report_({.object = object,
+               .kind = HoldKind::kLoop,
+               .pid = 0,
+               .where = loops[i].name,
+               .source = "",
+               .keeper = ""});
     }
   }
 }

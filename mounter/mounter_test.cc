@@ -56,8 +56,8 @@ TEST_F(MounterTest, PublishesAndUnpublishesLeavingNothing) {
   EXPECT_EQ(rmdir((options_.state_dir + "/volumes").c_str()), -1) << "still the tree's mount";
   EXPECT_THAT(plugin_.Log(), ElementsAre("NodeStageVolume v1", "NodePublishVolume v1",
                                          "NodeUnpublishVolume v1", "NodeUnstageVolume v1"));
-  EXPECT_THAT(EventTypes(),
-              ElementsAre("volume.staged", "volume.published", "volume.unpublished", "volume.unstaged"));
+  EXPECT_THAT(EventTypes(), ElementsAre("volume.staged", "volume.published", "volume.unpublished",
+                                        "volume.unstaged", "volume.free"));
   EXPECT_EQ(*ReadFile(plugin_.DataPath("v1") + "/file", 100), "data");
   Close();
   EXPECT_FALSE(IsMounted(options_.state_dir + "/volumes")) << "nothing was left in it";

@@ -162,6 +162,7 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
                                 .staged = staged,
                                 .before = record.mounts_before,
                                 .disk = object.disk != 0,
+                                .detached = !record.detached_mounts.empty(),
                                 .users = !object.IsWholeDisk()});
     // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
     if (staged) question.objects.back().before = std::max(record.mounts_before, record.staging_mount_id);

@@ -79,7 +79,8 @@ void VolumeActor::AnnounceDone(const Step& step) {
       Event("volume.expanded", "", "the node's part of its expansion is done");
       return;
     case StepKind::kForget:
-      if (machine_.record().may_live_on) Event("volume.free", "", "the kernel has released it");
+      // Who waits for that, to detach it for instance, is woken by this.
+      Event("volume.free", "", "the kernel has released it");
       return;
     case StepKind::kPublish:    // told once it is durable
     case StepKind::kMountPath:  // OnPathMounted tells
