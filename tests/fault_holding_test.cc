@@ -17,6 +17,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -35,6 +36,7 @@
 #include "base/testing.h"
 #include "mounter/testing/holder.h"
 #include "tests/harness/node.h"
+#include "tests/harness/scheduler_fixture.h"
 
 namespace berth {
 namespace {
@@ -42,6 +44,8 @@ namespace {
 using std::chrono::seconds;
 
 constexpr unsigned kRounds = kAddressSanitizer ? 5 : 10;
+
+constexpr unsigned kAtOnce = 5;  // volumes whose lease runs out together
 
 unsigned FromEnvironment(const char* name, unsigned otherwise) {
   const char* text = std::getenv(name);
@@ -189,9 +193,11 @@ const Way kWays[] = {
        const std::string file = place.data;
        // A directory's file system may have none.
        if (place.kind != Kind::kImage) return Process([&] { return OpenAndKeep(file); });
+       // By its name it cannot be ended once its mount was detached.
+       const int fd = open(file.c_str(), O_PATH | O_CLOEXEC);
        return Thing(
-           RunShell(fmt::format("mkswap -q {} > /dev/null 2>&1", file)) && swapon(file.c_str(), 0) == 0,
-           [file] { return swapoff(file.c_str()) == 0; });
+           RunShell(fmt::format("mkswap -q {} >/dev/null 2>&1", file)) && swapon(file.c_str(), 0) == 0,
+           [fd] { return swapoff(fmt::format("/proc/self/fd/{}", fd).c_str()) == 0 && close(fd) == 0; });
      }},
     {"nobody", false, [](const Place&) { return std::unique_ptr<Grip>(); }},
     {"an open device", false,
@@ -213,6 +219,25 @@ const Way kWays[] = {
     {"a loop device above", false, LoopDevice},
 };
 
+std::string NewDirectory(const Node& node) {
+  std::string path = node.dir() + "/dXXXXXX";
+  EXPECT_NE(mkdtemp(path.data()), nullptr);
+  return path;
+}
+
+Place PlaceAt(const Node& node, Kind kind, const std::string& target, const std::string& neighbour) {
+  Place place{.kind = kind,
+              .target = target,
+              .data = kind == Kind::kBlock ? target : target + "/data",
+              .scratch = NewDirectory(node),
+              .neighbour = neighbour};
+  if (kind != Kind::kBlock) {
+    EXPECT_TRUE(RunShell(
+        fmt::format("dd if=/dev/zero of={0} bs=64k count=32 2>/dev/null && chmod 600 {0}", place.data)));
+  }
+  return place;
+}
+
 // How it is let go of.
 enum class Release : uint8_t { kUnpublish, kLazy, kForce };
 
@@ -226,7 +251,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
   void Start(const std::vector<std::string>& arguments) {
     // The volumes that are directories: on the disk of the test, or on a btrfs of their own.
     if (GetParam()) {
-      const std::string image = NewDirectory() + "/image";
+      const std::string image = NewDirectory(node_) + "/image";
       const std::string data = node_.state_dir() + "/plugins/hostpath";
       std::filesystem::create_directories(data);
       ASSERT_TRUE(RunShell(fmt::format(
@@ -237,11 +262,6 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     node_.WriteHostpath(arguments);
     node_.Start();
     node_.WaitReady("hostpath");
-  }
-  std::string NewDirectory() {
-    const std::string path = fmt::format("{}/d{}", node_.dir(), ++directories_);
-    EXPECT_TRUE(std::filesystem::create_directories(path));
-    return path;
   }
   std::string Create(Kind kind) {
     v1::CreateVolumeRequest create;
@@ -264,18 +284,6 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     if (kind == Kind::kBlock) use.mutable_capability()->set_access_type(v1::BLOCK);
     return use;
   }
-  Place PlaceAt(Kind kind, const std::string& target) {
-    Place place{.kind = kind,
-                .target = target,
-                .data = kind == Kind::kBlock ? target : target + "/data",
-                .scratch = NewDirectory(),
-                .neighbour = neighbour_};
-    if (kind != Kind::kBlock) {
-      EXPECT_TRUE(RunShell(
-          fmt::format("dd if=/dev/zero of={0} bs=64k count=32 2>/dev/null && chmod 600 {0}", place.data)));
-    }
-    return place;
-  }
   std::optional<v1::Volume> Shown(const std::string& id) {
     const auto listed = node_.Volumes();
     for (const v1::Volume& volume : listed.volumes()) {
@@ -290,7 +298,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     v1::DeleteVolumeResponse response;
     return node_.stub().DeleteVolume(Node::Context().get(), request, &response);
   }
-  void LetGo(const std::string& volume, Release how) {
+  void LetGo(const std::string& volume, Release how, seconds within) {
     v1::UnpublishVolumeRequest request;
     request.set_plugin_id("hostpath");
     request.set_volume_id(volume);
@@ -299,7 +307,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     request.set_force(how == Release::kForce);
     v1::UnpublishVolumeResponse response;
     // Whether it succeeds depends on who has it.
-    said_ = node_.stub().UnpublishVolume(Node::Context(seconds(1)).get(), request, &response);
+    said_ = node_.stub().UnpublishVolume(Node::Context(within).get(), request, &response);
   }
   void ExpectHeld(const std::string& volume, Kind kind) {
     EXPECT_TRUE(Shown(volume).has_value());
@@ -346,7 +354,6 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
  private:
   std::mt19937 random_;
   std::vector<std::string> mounted_;
-  int directories_ = 0;
   int volumes_ = 0;
 };
 
@@ -361,9 +368,10 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasAVolumeItIsReleasedOnlyAfterwards) {
                  : release == Release::kForce ? "forced"
                                               : "unpublished");
     const std::string volume = Create(kind);
-    const Place place = PlaceAt(kind, node_.Publish(Use(volume, "job", kind)));
+    const Place place = PlaceAt(node_, kind, node_.Publish(Use(volume, "job", kind)), neighbour_);
     std::unique_ptr<Grip> grip = way.take(place);
-    LetGo(volume, release);
+    // What is held goes on after its caller has left.
+    LetGo(volume, release, seconds(grip == nullptr ? 30 : 1));
     if (grip != nullptr) {
       ExpectHeld(volume, kind);
       if (restarts) {
@@ -382,7 +390,7 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
   ASSERT_NO_FATAL_FAILURE(Start({"--attach"}));
   const std::string file = node_.dir() + "/etc/volumes.d/data.toml";
   ASSERT_TRUE(std::filesystem::create_directories(node_.dir() + "/etc/volumes.d"));
-  neighbour_ = NewDirectory();
+  neighbour_ = NewDirectory(node_);
   Rounds([&](const Way& way, Kind kind) {
     const std::string volume = Create(kind);
     std::ofstream(file) << fmt::format("plugin = \"hostpath\"\nvolume = \"{}\"\n{}", volume,
@@ -396,7 +404,7 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
       if (published) target = shown->publications(0).target_path();
       return published;
     });
-    std::unique_ptr<Grip> grip = way.take(PlaceAt(kind, target));
+    std::unique_ptr<Grip> grip = way.take(PlaceAt(node_, kind, target, neighbour_));
     ASSERT_EQ(unlink(file.c_str()), 0);
     node_.Reload();
     if (grip != nullptr) {
@@ -414,6 +422,69 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
 
 INSTANTIATE_TEST_SUITE_P(Both, FaultHoldingTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "OnBtrfs" : "OnTheDisk"; });
+
+class FaultLeaseHoldingTest : public SchedulerTest {
+ protected:
+  struct Held {
+    std::string volume;
+    std::unique_ptr<Grip> grip;
+  };
+  // What the node has told of the volume's release.
+  static const v1::GivenUp* Told(const TestScheduler::Node& node, const std::string& volume) {
+    for (const auto& [number, given_up] : node.given_up) {
+      if (given_up.volume_id() == volume) return &given_up;
+    }
+    return nullptr;
+  }
+};
+
+// Another node may have them after that.
+TEST_F(FaultLeaseHoldingTest, Fault47WhateverHasAVolumeOfALeaseThatRanOutItIsToldAsReleasedOnlyAfterwards) {
+  StartScheduler({.lease = std::chrono::milliseconds(1500)});
+  StartLinked("on_lease_expiry = \"release\"\n");
+  const std::string neighbour = NewDirectory(node_);
+  const unsigned rounds = (FromEnvironment("BERTH_HOLDER_ROUNDS", kRounds) + kAtOnce - 1) / kAtOnce;
+  const unsigned seed = FromEnvironment("BERTH_HOLDER_SEED", 1);
+  for (unsigned round = 0; round < rounds && !HasFailure(); ++round) {
+    std::mt19937 random(seed + round);
+    std::string drawn;
+    std::vector<Held> all;
+    for (unsigned i = 0; i < kAtOnce; ++i) {
+      const Way* way = nullptr;
+      while (way == nullptr || !way->file_system) way = &kWays[random() % std::size(kWays)];
+      drawn += fmt::format("{}{}", drawn.empty() ? "" : ", ", way->name);
+      Held& held =
+          all.emplace_back(Held{.volume = CreateVolume(fmt::format("v{}-{}", round, i)), .grip = nullptr});
+      const std::string target = PublishFromAfar(held.volume);
+      held.grip = way->take(PlaceAt(node_, Kind::kDirectory, target, neighbour));
+    }
+    SCOPED_TRACE(fmt::format("BERTH_HOLDER_SEED={}: {}", seed + round, drawn));
+    GoAway();
+    for (const Held& held : all) {
+      WaitFor("the volume to be released, or to be told why not", [&] {
+        const auto shown = VolumeOf(held.volume);
+        return !shown.has_value() || (held.grip != nullptr && !shown->last_error().empty());
+      });
+    }
+    ComeBack();
+    scheduler_->WaitNode(kNode, "its word on each volume", [&](const TestScheduler::Node& node) {
+      return node.synced && node.state.lease() == v1::LEASE_VALID &&
+             std::ranges::all_of(all, [&](const Held& held) { return Told(node, held.volume) != nullptr; });
+    });
+    for (Held& held : all) {
+      EXPECT_EQ(VolumeOf(held.volume).has_value(), held.grip != nullptr) << held.volume;
+      const TestScheduler::Node known =
+          scheduler_->WaitNode(kNode, "a word", [](const auto&) { return true; });
+      if (held.grip != nullptr) EXPECT_NE(Told(known, held.volume)->progress(), v1::GivenUp::RELEASED);
+      held.grip.reset();
+    }
+    scheduler_->WaitNode(kNode, "all to be released", [&](const TestScheduler::Node& node) {
+      return std::ranges::all_of(all, [&](const Held& held) {
+        return Told(node, held.volume)->progress() == v1::GivenUp::RELEASED;
+      });
+    });
+  }
+}
 
 }  // namespace
 }  // namespace berth
