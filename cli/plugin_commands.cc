@@ -177,7 +177,7 @@ std::string ReloadWaitsFor(NodeClient& node) {
     for (const v1::Plugin& plugin : plugins->plugins()) {
       const bool serves = plugin.state() == v1::READY && plugin.registered() && !plugin.held();
       if (serves || plugin.state() == v1::STOPPED || plugin.state() == v1::FAILED) continue;
-      names.push_back(fmt::format("{} ({})", plugin.id(), v1::PluginState_Name(plugin.state())));
+      names.push_back(fmt::format("{} ({})", plugin.id(), PluginStateName(plugin.state())));
     }
   }
   const auto volumes = node.Call(&NodeClient::Stub::ListDeclaredVolumes, v1::ListDeclaredVolumesRequest(),

@@ -87,7 +87,8 @@ void AddFingerprint(Table& table, const v1::Fingerprint& facts, system_clock::ti
 }  // namespace
 
 std::string PluginStateName(v1::PluginState state) {
-  return v1::PluginState_IsValid(state) ? v1::PluginState_Name(state) : "PLUGIN_STATE_UNKNOWN";
+  const bool known = v1::PluginState_IsValid(state) && state != v1::PLUGIN_STATE_UNKNOWN;
+  return known ? v1::PluginState_Name(state) : "UNKNOWN";
 }
 
 Table PluginTable(const v1::ListPluginsResponse& plugins) {

@@ -60,6 +60,17 @@ TEST_F(VolumeCommandsTest, WaitEndsOnceTheVolumeIsPublished) {
   ExpectJson(Ctl({"volume", "wait", "my-db", "-o", "json"}).out, node_.declared.front());
 }
 
+TEST_F(VolumeCommandsTest, AVolumeOfWhichNothingIsHereIsAbsentInWords) {
+  v1::Volume& volume = *node_.volumes.mutable_volumes(0);
+  volume.set_state(v1::VOLUME_STATE_UNKNOWN);
+  volume.clear_publications();
+  volume.set_may_live_on(true);
+  EXPECT_THAT(Ctl({"volumes"}).out,
+              AllOf(HasSubstr("ABSENT"), HasSubstr("in use"), Not(HasSubstr("UNKNOWN"))));
+  volume.set_state(static_cast<v1::VolumeState>(99));
+  EXPECT_THAT(Ctl({"volumes"}).out, AllOf(HasSubstr("UNKNOWN"), Not(HasSubstr("STATE_"))));
+}
+
 TEST_F(VolumeCommandsTest, WaitSaysHowItFailed) {
   node_.declared = {Declared(v1::DECLARED_PENDING, "plugin nfs is not ready")};
   const Ended late = Ctl({"volume", "wait", "my-db", "--timeout", "100ms"});

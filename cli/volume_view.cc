@@ -17,7 +17,9 @@ namespace {
 using std::chrono::system_clock;
 
 std::string StateName(v1::VolumeState state) {
-  return v1::VolumeState_IsValid(state) ? v1::VolumeState_Name(state) : "VOLUME_STATE_UNKNOWN";
+  // Nothing of it is staged or published; its condition says why it is shown.
+  if (state == v1::VOLUME_STATE_UNKNOWN) return v1::VolumeState_Name(v1::ABSENT);
+  return v1::VolumeState_IsValid(state) ? v1::VolumeState_Name(state) : "UNKNOWN";
 }
 
 std::string Running(const v1::Volume& volume, system_clock::time_point now) {

@@ -18,7 +18,7 @@ namespace {
 
 // A small file on the node's own disk.
 constexpr Duration kWriteWithin = std::chrono::seconds(20);
-constexpr Duration kFirstPause = std::chrono::milliseconds(200);
+constexpr size_t kEventsAtOnce = 100;
 // The highest number that was ever given: numbers are never given twice, also when all rows are gone.
 constexpr std::string_view kLastNumber = "given_up_last";
 constexpr std::string_view kRowPrefix = "given_up/";
@@ -296,6 +296,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
   const VolumeRef volume{.plugin_id = given_up_[number].plugin_id(),
                          .volume_id = given_up_[number].volume_id()};
   for (int failures = 1;; ++failures) {
+    const uint64_t seen = events_.next_sequence() - 1;
     const auto result =
         co_await mounter_.GiveUp(volume, Origin::kScheduler, Clock::now() + options_.give_up_timeout);
     v1::GivenUp& given_up = given_up_[number];
@@ -318,7 +319,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
       given_up.set_may_live_on(view && view->may_live_on);
       Changed();
     }
-    (void)co_await Pause(failures, [] { return false; });
+    co_await WaitFree(volume, seen, Clock::now() + PauseAfter(failures));
   }
   Tell("volume.given_up",
        "it is released: every consumer that is known has ended, and the kernel no longer has it", volume);
@@ -330,15 +331,26 @@ Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::fun
     const absl::Status written = co_await rows_.Put(key, value);
     if (written.ok()) co_return true;
     if (failures == 1) SPDLOG_WARN("a volume that is given up: {}; trying again", MessageOf(written));
-    if (co_await Pause(failures, given_up)) co_return false;
+    if (co_await changed_.WaitUntil(given_up, Clock::now() + PauseAfter(failures))) co_return false;
   }
 }
 
-Awaitable<bool> LeaseKeeper::Pause(int failures, std::function<bool()> ended) {
-  const double doubled =
-      static_cast<double>(kFirstPause.count()) * static_cast<double>(1 << std::min(failures, 20));
-  const Duration pause = std::min(Duration(static_cast<Duration::rep>(doubled)), options_.retry_limit);
-  co_return co_await changed_.WaitUntil(std::move(ended), Clock::now() + pause);
+Duration LeaseKeeper::PauseAfter(int failures) const {
+  const double doubled = static_cast<double>(options_.first_pause.count()) *
+                         static_cast<double>(1 << std::min(failures - 1, 20));
+  return std::min(Duration(static_cast<Duration::rep>(doubled)), options_.retry_limit);
+}
+
+Awaitable<void> LeaseKeeper::WaitFree(VolumeRef volume, uint64_t seen, TimePoint then) {
+  while (co_await events_.WaitAfter(seen, then)) {
+    const EventLog::Batch batch = events_.After(seen, kEventsAtOnce);
+    if (batch.missed > 0) co_return;
+    for (const Event& event : batch.events) {
+      seen = event.sequence;
+      const bool its = event.plugin_id == volume.plugin_id && event.volume_id == volume.volume_id;
+      if (its && event.type == "volume.free") co_return;
+    }
+  }
 }
 
 Duration LeaseKeeper::left() const {

@@ -55,8 +55,9 @@ struct LeaseKeeperOptions {
   std::string runtime_dir;  // a tmpfs
   LeasePolicy on_expiry = LeasePolicy::kKeep;
   std::string boot_id = BootId();
-  // One try to give up a volume; the longest pause between two.
+  // One try to give up a volume; the first pause and the longest between two.
   Duration give_up_timeout = std::chrono::minutes(2);
+  Duration first_pause = std::chrono::milliseconds(400);
   Duration retry_limit = std::chrono::minutes(1);
   // Called when standing, epoch or List may say something else than before; never from within a call.
   std::function<void()> on_change;
@@ -127,7 +128,9 @@ class LeaseKeeper {
   [[nodiscard]] Awaitable<void> Finish(uint64_t number);
   // Until it is on the disk; false once `given_up` says so.
   [[nodiscard]] Awaitable<bool> PutRow(std::string key, std::string value, std::function<bool()> given_up);
-  [[nodiscard]] Awaitable<bool> Pause(int failures, std::function<bool()> ended);
+  [[nodiscard]] Duration PauseAfter(int failures) const;
+  // Until the volume is free, or then. `seen`: the number of the last event that is known.
+  [[nodiscard]] Awaitable<void> WaitFree(VolumeRef volume, uint64_t seen, TimePoint then);
   void SpawnFinish(uint64_t number);
   void ForgetOlder(uint64_t number);
   [[nodiscard]] std::string RowOf(uint64_t number) const;

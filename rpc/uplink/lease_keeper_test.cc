@@ -560,6 +560,20 @@ TEST_F(LeaseReleaseTest, WhatIsNotReleasedYetSaysWhyAndIsNotForgotten) {
   EXPECT_FALSE(keeper_->GivingUp("hp", "v1"));
 }
 
+TEST_F(LeaseReleaseTest, OnceTheVolumeIsFreeTheSchedulerIsToldAtOnce) {
+  const Sleeper process;
+  ASSERT_TRUE(Publish(For(process)).ok());
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  keeper_options_.give_up_timeout = milliseconds(100);
+  keeper_options_.first_pause = keeper_options_.retry_limit = std::chrono::hours(1);
+  Leave(BootClock::now());
+  Restart();
+  ASSERT_TRUE(
+      loop_.RunUntil([&] { return !keeper_->List().empty() && !keeper_->List()[0].last_error().empty(); }));
+  plugin_.ClearFaults();
+  EXPECT_TRUE(AllReleased());
+}
+
 TEST_F(LeaseReleaseTest, ALeaseThatComesBackStopsWhatWasNotBegun) {
   const Sleeper process;
   ASSERT_TRUE(Publish(For(process)).ok());
