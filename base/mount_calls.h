@@ -2,6 +2,7 @@
 // so that small programs can include this. Any thread; touches no file system, and no signal interrupts it.
 #pragma once
 
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -87,6 +88,17 @@ long Statmount(const MountRequest& request, StatmountAnswer<kStrings>* answer) {
   memset(&answer->fixed, 0, sizeof answer->fixed);
   return syscall(kSysStatmount, &request, answer, sizeof *answer, 0);
 }
+
+// What the ioctls of a mount namespace's descriptor answer (<linux/nsfs.h> of Linux 6.12).
+struct NamespaceInfo {
+  uint32_t size = sizeof(NamespaceInfo);
+  uint32_t mounts = 0;
+  uint64_t id = 0;
+};
+inline constexpr unsigned long kNamespaceInfo = _IOR(0xb7, 10, NamespaceInfo);
+// A descriptor of the namespace after or before it; ENOENT: that was the last, or the first.
+inline constexpr unsigned long kNextNamespace = _IOR(0xb7, 11, NamespaceInfo);
+inline constexpr unsigned long kPreviousNamespace = _IOR(0xb7, 12, NamespaceInfo);
 
 // How many ids were written, at most `count`; -1 with errno.
 inline long Listmount(const MountRequest& request, uint64_t* ids, size_t count) {

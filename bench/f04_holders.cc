@@ -66,22 +66,15 @@ pid_t Bystander(bool unshared, int children) {
 
 // What any search has to ask: of each namespace its mounts, of each mount its file system.
 absl::StatusOr<size_t> BarePass() {
-  struct NamespaceInfo {
-    uint32_t size = sizeof(NamespaceInfo);
-    uint32_t mounts = 0;
-    uint64_t id = 0;
-  } info;
-  // <linux/nsfs.h> of Linux 6.12.
-  constexpr unsigned long kInfo = _IOR(0xb7, 10, NamespaceInfo);
-  constexpr unsigned long kNext = _IOR(0xb7, 11, NamespaceInfo);
-  constexpr unsigned long kPrevious = _IOR(0xb7, 12, NamespaceInfo);
+  NamespaceInfo info;
   UniqueFd current(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
-  for (int previous = 0; (previous = ioctl(current.get(), kPrevious, &info)) >= 0;) current.Reset(previous);
+  for (int previous = 0; (previous = ioctl(current.get(), kPreviousNamespace, &info)) >= 0;)
+    current.Reset(previous);
   size_t mounts = 0;
   std::array<uint64_t, 4096> ids{};
   StatmountAnswer<1> answer;
   while (current.valid()) {
-    if (ioctl(current.get(), kInfo, &info) != 0) return ErrnoStatus(errno, "NS_MNT_GET_INFO");
+    if (ioctl(current.get(), kNamespaceInfo, &info) != 0) return ErrnoStatus(errno, "NS_MNT_GET_INFO");
     const long count =
         Listmount({.mount_id = kListmountRoot, .namespace_id = info.id}, ids.data(), ids.size());
     for (long i = 0; i < count; ++i) {
@@ -90,7 +83,7 @@ absl::StatusOr<size_t> BarePass() {
                              .namespace_id = info.id};
       if (Statmount(one, &answer) == 0) ++mounts;
     }
-    current.Reset(ioctl(current.get(), kNext, &info));
+    current.Reset(ioctl(current.get(), kNextNamespace, &info));
   }
   return mounts;
 }

@@ -21,11 +21,8 @@ CensusAnswer PartOf(const CensusAnswer& all, size_t first, size_t count) {
     part.holds.push_back(hold);
     part.holds.back().object -= first;
   }
-  for (const size_t object : all.mounted_elsewhere) {
-    if (is_in(object)) part.mounted_elsewhere.push_back(object - first);
-  }
-  for (const size_t object : all.reused) {
-    if (is_in(object)) part.reused.push_back(object - first);
+  for (const size_t object : all.elsewhere) {
+    if (is_in(object)) part.elsewhere.push_back(object - first);
   }
   return part;
 }

@@ -36,8 +36,8 @@ class Census {
   Census& operator=(const Census&) = delete;
 
   // The answer for `question.objects`, begun after this call. It may be incomplete: then what it holds is
-  // true, and something may have been missed. DEADLINE_EXCEEDED: there is none yet. Other errors: the helper
-  // could not be run.
+  // true, and something may have been missed. DEADLINE_EXCEEDED: it did not come in time. Other errors: the
+  // helper could not be run.
   [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Take(CensusQuestion question, TimePoint deadline);
 
   // How many helpers were begun, for tests.

@@ -18,16 +18,6 @@
 namespace berth {
 namespace {
 
-// <linux/nsfs.h> of Linux 6.12.
-struct NamespaceInfo {
-  uint32_t size = sizeof(NamespaceInfo);
-  uint32_t mounts = 0;
-  uint64_t id = 0;
-};
-constexpr unsigned long kNamespaceInfo = _IOR(0xb7, 10, NamespaceInfo);
-constexpr unsigned long kNextNamespace = _IOR(0xb7, 11, NamespaceInfo);
-constexpr unsigned long kPreviousNamespace = _IOR(0xb7, 12, NamespaceInfo);
-
 constexpr uint64_t kOverlayMagic = 0x794c7630;
 constexpr uint64_t kNsfsMagic = 0x6e736673;
 constexpr size_t kIdsAtATime = 512;
@@ -223,7 +213,8 @@ std::string CensusMounts::ReadByEntering() {
     [[maybe_unused]] const std::string unread =
         ReadMountinfo(std::to_string(pid) + "/mountinfo", namespaces_.size() - 1, nullptr, &ignored);
   }
-  // From here on names are those of our own namespace again. One that may enter none never left it.
+  // The names that are read from here on are those of our own namespace. A process without the right to enter
+  // namespaces is in it still.
   if (setns(own_, CLONE_NEWNS) != 0 && failed.empty() &&
       NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_)) {
     failed = Failed("return to its own mount namespace");

@@ -120,7 +120,7 @@ class CensusMounts {
   std::unordered_map<size_t, std::vector<size_t>> in_namespace_;
 };
 
-// The number in a link such as "mnt:[4026531841]"; 0: it is none.
+// The number in a link such as "mnt:[4026531841]"; 0 for other texts.
 [[nodiscard]] uint64_t NamespaceInode(const std::string& link);
 // Empty with errno set where the link cannot be read.
 [[nodiscard]] std::string ReadLinkAt(int directory, const std::string& path);

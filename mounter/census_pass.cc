@@ -116,7 +116,7 @@ class Pass {
     const CensusObject& object = question_.objects[index];
     // Such numbers are used again as soon as they are free.
     if (major(object.device) == 0 && text.fs_type != object.fs_type) {
-      writer_.Report(EncodeReused(index));
+      writer_.Report(EncodeElsewhere(index));
       return false;
     }
     const bool named =

@@ -6,8 +6,8 @@
 //                    anything else ──────────────────────────────────────────────────► a hold
 //   users asked for ──► what processes and the kernel have on its own mounts and on holds ──► holds
 //
-// A descriptor may move while it is looked for, and the numbers of new processes begin anew: that there are
-// no users is believed after a second pass. A hold that was found in either counts.
+// A descriptor may pass to another process during a pass, and the kernel uses numbers of processes again. So
+// "no users" is believed only after a second pass. A hold that was found in either counts.
 //
 // Runs in berth-mount-helper, in one thread. No library but the standard one.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -13,6 +14,14 @@ namespace {
 // In the order of HoldKind.
 constexpr std::array<std::string_view, 10> kKinds = {"mount", "namespace", "file",    "cwd",  "root",
                                                      "map",   "program",   "overlay", "swap", "loop"};
+
+constexpr std::array<std::pair<std::string_view, bool CensusObject::*>, 5> kFlags = {{
+    {"--place", &CensusObject::place},
+    {"--disk", &CensusObject::disk},
+    {"--staged", &CensusObject::staged},
+    {"--detached", &CensusObject::detached},
+    {"--users", &CensusObject::users},
+}};
 
 std::string Device(dev_t device) {
   return std::to_string(major(device)) + ":" + std::to_string(minor(device));
@@ -108,11 +117,9 @@ std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
                                Device(object.inode_device), object.root, object.fs_type, object.source,
                                object.directory, std::to_string(object.before)});
     for (const uint64_t id : object.ours) words.insert(words.end(), {"--ours", std::to_string(id)});
-    if (object.place) words.emplace_back("--place");
-    if (object.disk) words.emplace_back("--disk");
-    if (object.staged) words.emplace_back("--staged");
-    if (object.detached) words.emplace_back("--detached");
-    if (object.users) words.emplace_back("--users");
+    for (const auto& [word, flag] : kFlags) {
+      if (object.*flag) words.emplace_back(word);
+    }
   }
   return words;
 }
@@ -135,18 +142,10 @@ std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arg
       return std::nullopt;
     } else if (word == "--ours" && words.TakeNumber(&id)) {
       question.objects.back().ours.push_back(id);
-    } else if (word == "--place") {
-      question.objects.back().place = true;
-    } else if (word == "--disk") {
-      question.objects.back().disk = true;
-    } else if (word == "--staged") {
-      question.objects.back().staged = true;
-    } else if (word == "--detached") {
-      question.objects.back().detached = true;
-    } else if (word == "--users") {
-      question.objects.back().users = true;
     } else {
-      return std::nullopt;
+      const auto known = std::ranges::find(kFlags, word, [](const auto& flag) { return flag.first; });
+      if (known == kFlags.end()) return std::nullopt;
+      question.objects.back().*(known->second) = true;
     }
   }
   return question;
@@ -158,7 +157,6 @@ std::string EncodeHold(const Hold& hold) {
 }
 
 std::string EncodeElsewhere(size_t object) { return Line({"elsewhere", std::to_string(object)}); }
-std::string EncodeReused(size_t object) { return Line({"reused", std::to_string(object)}); }
 std::string EncodeEnd(const std::string& incomplete) {
   return incomplete.empty() ? Line({"complete"}) : Line({"incomplete", Field(incomplete)});
 }
@@ -174,8 +172,7 @@ CensusAnswer DecodeAnswer(std::string_view text, size_t objects) {
     if (fields[0] == "incomplete") answer.incomplete = DecodeMountinfo(fields[1]);
     Hold hold;
     if (!ParseNumber(fields[1], &hold.object) || hold.object >= objects) continue;
-    if (fields[0] == "elsewhere") answer.mounted_elsewhere.push_back(hold.object);
-    if (fields[0] == "reused") answer.reused.push_back(hold.object);
+    if (fields[0] == "elsewhere") answer.elsewhere.push_back(hold.object);
     if (fields[0] != "held" || fields.size() != 7 || !ParseNumber(fields[3], &hold.pid)) continue;
     for (size_t kind = 0; kind < kKinds.size(); ++kind) {
       if (fields[2] != kKinds.at(kind)) continue;

@@ -83,7 +83,7 @@ enum class HoldKind {
 struct Hold {
   size_t object = 0;  // of the question
   HoldKind kind = HoldKind::kMount;
-  // Of a namespace: the process in it with the lowest number. 0: there is none.
+  // Of a namespace: the process in it with the lowest number. 0: no process is in it.
   pid_t pid = 0;
   std::string where;
   // Of a mount: its source.
@@ -97,10 +97,9 @@ struct Hold {
 
 struct CensusAnswer {
   std::vector<Hold> holds;
-  // The objects whose file system is mounted elsewhere, as somebody else's, and those whose device number
-  // belongs to another file system by now.
-  std::vector<size_t> mounted_elsewhere;
-  std::vector<size_t> reused;
+  // The objects with whose device number others are mounted: another directory of the same file system, or
+  // another file system, which has the number now.
+  std::vector<size_t> elsewhere;
   // Why something may have been missed; empty: nothing was.
   std::string incomplete = "it was not finished";
 
@@ -114,7 +113,6 @@ struct CensusAnswer {
 // Lines of an answer, each with its end.
 [[nodiscard]] std::string EncodeHold(const Hold& hold);
 [[nodiscard]] std::string EncodeElsewhere(size_t object);
-[[nodiscard]] std::string EncodeReused(size_t object);
 [[nodiscard]] std::string EncodeEnd(const std::string& incomplete);
 // What is no line of an answer about `objects` objects is passed over.
 [[nodiscard]] CensusAnswer DecodeAnswer(std::string_view text, size_t objects);

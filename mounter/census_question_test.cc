@@ -63,11 +63,10 @@ TEST(CensusAnswerTest, IsTheSameOnTheOtherSide) {
                      .keeper = "mnt:[1]"});
     text += EncodeHold(holds.back());
   }
-  text += EncodeElsewhere(0) + EncodeReused(1) + EncodeEnd("");
+  text += EncodeElsewhere(0) + EncodeElsewhere(1) + EncodeEnd("");
   const CensusAnswer answer = DecodeAnswer(text, 2);
   EXPECT_EQ(answer.holds, holds);
-  EXPECT_THAT(answer.mounted_elsewhere, ElementsAre(0U));
-  EXPECT_THAT(answer.reused, ElementsAre(1U));
+  EXPECT_THAT(answer.elsewhere, ElementsAre(0U, 1U));
   EXPECT_EQ(answer.incomplete, "");
 }
 

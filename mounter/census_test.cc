@@ -120,7 +120,7 @@ class CensusTest : public ::testing::TestWithParam<bool> {
     return *std::move(answer);
   }
   std::vector<Hold> Holds() { return Take().holds; }
-  // Without the holder nobody holds it.
+  // Held while the holder is there, and free afterwards.
   void ExpectHeldUntilItEnds(std::unique_ptr<Holder> holder, HoldKind kind) {
     EXPECT_THAT(Holds(), Contains(Is(holder->pid(), kind)));
     holder.reset();
@@ -236,7 +236,7 @@ TEST_P(CensusTest, ARecordedMountOfAnotherVolumeAndItsCopiesAreNoHolds) {
   recorded_ = {LookAt(other)->mount_id};
   const CensusAnswer answer = Take();
   EXPECT_THAT(answer.holds, IsEmpty());
-  EXPECT_THAT(answer.mounted_elsewhere, ElementsAre(0U));
+  EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
   ASSERT_EQ(umount2(other.c_str(), UMOUNT_NOFOLLOW), 0);
 }
 
@@ -286,7 +286,7 @@ TEST_P(CensusTest, TheNeighbourOfADirectoryIsNotTheVolumes) {
     const Holder neighbour([&] { return OpenAndKeep(data) && chdir((shared_ + "/v2").c_str()) == 0; });
     const CensusAnswer answer = Take();
     EXPECT_THAT(answer.holds, IsEmpty());
-    EXPECT_THAT(answer.mounted_elsewhere, ElementsAre(0U));
+    EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
   }
   ASSERT_EQ(umount2(data.c_str(), UMOUNT_NOFOLLOW), 0);
 }
@@ -295,7 +295,7 @@ TEST_P(CensusTest, ADeviceNumberThatIsAnothersByNowIsReported) {
   question_.objects[0].fs_type = "nfs4";
   const CensusAnswer answer = Take();
   EXPECT_THAT(answer.holds, IsEmpty());
-  EXPECT_THAT(answer.reused, ElementsAre(0U));
+  EXPECT_THAT(answer.elsewhere, ElementsAre(0U));
 }
 
 TEST_P(CensusTest, OfANetworkFileSystemTheSourceNamesTheDirectory) {

@@ -64,7 +64,7 @@ std::optional<uint64_t> MountIdAt(int proc, const std::string& link) {
   return info.has_value() ? std::optional(uint64_t{info->stx_mnt_id}) : std::nullopt;
 }
 
-// The number after "mnt_id:" in fdinfo; 0: there is none.
+// The number after "mnt_id:" in fdinfo; 0 where it is missing.
 uint64_t MountInFdinfo(const std::string& text) {
   constexpr std::string_view kLead = "mnt_id:";
   const size_t at = text.find(kLead);
@@ -200,9 +200,10 @@ Behind LookBehind(int dev, const Loop& loop) {
 }
 
 // In a process of its own, since the file systems behind them may not answer: then it asks for the next one
-// in another. `patience`: milliseconds.
-std::vector<Behind> LookBehind(int dev, const std::vector<Loop>& loops, int patience) {
+// in another, with half the patience.
+std::vector<Behind> LookBehind(int dev, const std::vector<Loop>& loops) {
   std::vector<Behind> answers;
+  int patience = kLoopMilliseconds;
   while (answers.size() < loops.size()) {
     std::array<int, 2> ends{};
     if (pipe2(ends.data(), O_CLOEXEC) != 0) break;
@@ -513,7 +514,7 @@ void CensusUsers::LookAtLoops() {
   const auto detached = [this](size_t object) { return question_.objects[object].detached; };
   std::vector<Behind> behind(loops.size());
   if (!devices_.empty() || std::ranges::any_of(file_systems_, detached)) {
-    behind = LookBehind(host_.dev, loops, kLoopMilliseconds);
+    behind = LookBehind(host_.dev, loops);
   }
   for (size_t i = 0; i < loops.size(); ++i) {
     std::set<size_t> objects;

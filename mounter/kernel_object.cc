@@ -23,8 +23,9 @@ namespace {
 
 constexpr size_t kSequenceFileLimit = 64;
 
-// The block device that a mount's source names, by the kernel's own name of it in sysfs; 0: it is none. The
-// source is what somebody wrote, and may lie on a file system that does not answer: it is not looked up.
+// The block device that a mount's source names, by the kernel's own name of it in sysfs; 0: the
+// source names no device. It is what a user wrote, and may lie on a file system that does not answer: it is
+// not looked up.
 dev_t DeviceNamed(std::string_view source) {
   constexpr std::string_view kLead = "/dev/";
   if (!source.starts_with(kLead) || source.find('/', kLead.size()) != std::string_view::npos) return 0;

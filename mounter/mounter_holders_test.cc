@@ -290,6 +290,14 @@ TEST_F(MounterHoldersTest, AnUnpublishOfAVolumeWithoutARecordAsksTheKernel) {
   // As whoever wants to delete or detach it does.
   EXPECT_EQ(loop_.Run(mounter_->CheckUnrecorded("hp", "v1", Soon())).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(loop_.Run(mounter_->CheckUnrecorded("hp", "v9", Soon())).ok()) << "another volume";
+  // A publish that waits for its plugin is no record.
+  plugins_.SetUsable(false);
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  EXPECT_EQ(loop_.Run(mounter_->CheckUnrecorded("hp", "v1", Soon())).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon())).status().code(),
+            absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  plugins_.SetUsable(true);
   holder.reset();
   EXPECT_TRUE(loop_.Run(mounter_->CheckUnrecorded("hp", "v1", Soon())).ok());
   EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon())).ok());

@@ -77,8 +77,8 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
   }
   const auto actor = FindActor(request.plugin_id, request.volume_id);
   if (actor == nullptr) {
-    const absl::Status released = co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline);
-    if (!released.ok()) co_return Annotate(released, context);
+    BERTH_CO_RETURN_IF_ERROR(
+        Annotate(co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline), context));
     co_return UnpublishResult{};
   }
   if (request.wait_for_consumer) {
@@ -93,8 +93,13 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
     if (result.ok() && there) result->was_published = true;
     co_return result;
   }
-  const auto done = co_await Run(actor, std::move(request), deadline);
+  const auto done = co_await Run(actor, request, deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
+  // There may have been a publish alone, which had not come to a record.
+  if (!(*done)->undone) {
+    BERTH_CO_RETURN_IF_ERROR(
+        Annotate(co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline), context));
+  }
   co_return UnpublishResult{.was_published = (*done)->undone,
                             .may_live_on = (*done)->may_live_on,
                             .still_used = (*done)->still_used,
@@ -104,7 +109,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
 
 Awaitable<absl::Status> MounterImpl::CheckUnrecorded(std::string plugin_id, std::string volume_id,
                                                      TimePoint deadline) {
-  if (FindActor(plugin_id, volume_id) != nullptr) co_return absl::OkStatus();
+  if (Find(plugin_id, volume_id).has_value()) co_return absl::OkStatus();
   VolumeRecord record;
   record.plugin_id = std::move(plugin_id);
   record.volume_id = std::move(volume_id);

@@ -81,6 +81,32 @@ void AddHolders(ReleaseCheck* check, const KernelObject& object, const std::vect
   Add(check, object, DescribeUse(holders));
 }
 
+std::string_view What(HoldKind kind) {
+  switch (kind) {
+    case HoldKind::kMount:
+      return "the mount at";
+    case HoldKind::kNamespace:
+      return "in another mount namespace, mounted at";
+    case HoldKind::kOpenFile:
+      return "open file";
+    case HoldKind::kWorkingDirectory:
+      return "working directory";
+    case HoldKind::kRootDirectory:
+      return "root directory";
+    case HoldKind::kMappedFile:
+      return "mapped file";
+    case HoldKind::kProgram:
+      return "program";
+    case HoldKind::kOverlay:
+      return "the overlay mounted at";
+    case HoldKind::kSwap:
+      return "the swap file";
+    case HoldKind::kLoop:
+      return "block device";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string DescribeUse(const std::vector<MountHolder>& holders) {
@@ -99,41 +125,10 @@ MountHolder HolderOf(const Hold& hold) {
   }
   const std::string where = Printable(hold.where, kShownPath);
   const std::string_view lies = hold.keeper == "detached" ? " on a mount that was detached" : "";
-  switch (hold.kind) {
-    case HoldKind::kMount:
-      holder.how = fmt::format("the mount at {}", where);
-      break;
-    case HoldKind::kNamespace:
-      holder.how = fmt::format("in another mount namespace, mounted at {}", where);
-      if (hold.pid == 0) {
-        holder.how = fmt::format("a mount namespace without a process ({}), mounted at {}",
-                                 Printable(hold.keeper, kShownPath), where);
-      }
-      break;
-    case HoldKind::kOpenFile:
-      holder.how = fmt::format("open file {}{}", where, lies);
-      break;
-    case HoldKind::kWorkingDirectory:
-      holder.how = fmt::format("working directory {}{}", where, lies);
-      break;
-    case HoldKind::kRootDirectory:
-      holder.how = fmt::format("root directory {}{}", where, lies);
-      break;
-    case HoldKind::kMappedFile:
-      holder.how = fmt::format("mapped file {}{}", where, lies);
-      break;
-    case HoldKind::kProgram:
-      holder.how = fmt::format("program {}{}", where, lies);
-      break;
-    case HoldKind::kOverlay:
-      holder.how = fmt::format("the overlay mounted at {}", where);
-      break;
-    case HoldKind::kSwap:
-      holder.how = fmt::format("the swap file {}", where);
-      break;
-    case HoldKind::kLoop:
-      holder.how = fmt::format("block device {}", where);
-      break;
+  holder.how = fmt::format("{} {}{}", What(hold.kind), where, lies);
+  if (hold.kind == HoldKind::kNamespace && hold.pid == 0) {
+    holder.how = fmt::format("a mount namespace without a process ({}), mounted at {}",
+                             Printable(hold.keeper, kShownPath), where);
   }
   return holder;
 }
@@ -264,7 +259,7 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
         return std::ranges::find(objects, i) != objects.end();
       };
       // A hold that does not count here is another file system's, which has the number by now.
-      const bool elsewhere = is_in(answer->mounted_elsewhere) || is_in(answer->reused) || !part.holds.empty();
+      const bool elsewhere = is_in(answer->elsewhere) || !part.holds.empty();
       co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
     }
   }

@@ -48,9 +48,10 @@ class ControllerAccess {
                                                            TimePoint deadline);
   [[nodiscard]] absl::StatusOr<Controller> FindNow(const std::string& name) const;
 
-  // A volume that no record holds here may be mounted all the same, after a lost journal: asked of the kernel
-  // before a Find for a delete or a detach. UNAVAILABLE: it is, or it cannot be known now. What is published
-  // after this has a record. Empty `node_id`: all nodes; of another node's OK.
+  // After a lost journal a volume may be mounted here without a record. Call this before the Find for a
+  // delete or a detach: it asks the kernel. UNAVAILABLE: the volume is mounted, or that cannot be known now.
+  // A publish that comes later has a record. `node_id`: the node to detach from; OK for another node. Empty:
+  // all nodes.
   [[nodiscard]] Awaitable<absl::Status> CheckUnrecorded(std::string name, std::string volume_id,
                                                         std::string node_id, TimePoint deadline);
 
