@@ -235,10 +235,6 @@ std::string ExitStatus::Describe() const {
 
 Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Process::Launch(asio::any_io_executor executor,
                                                                     ProcessSpec spec, TimePoint deadline) {
-  if (!spec.executable.starts_with('/')) {
-    co_return absl::InvalidArgumentError(
-        fmt::format("launch \"{}\": the path of the executable must be absolute", spec.executable));
-  }
   BERTH_CO_ASSIGN_OR_RETURN(Launched child, co_await CloneAndExecute(std::move(spec), deadline));
   // One descriptor for Boost, which owns and closes it, and one to wait on.
   absl::StatusOr<UniqueFd> watched = DuplicateHigh(child.pidfd.get(), "duplicate a pidfd");
@@ -247,6 +243,11 @@ Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Process::Launch(asio::any_io
     co_return watched.status();
   }
   co_return std::make_unique<ChildProcess>(executor, child.pid, std::move(child.pidfd), *std::move(watched));
+}
+
+Awaitable<absl::Status> Process::Try(ProcessSpec spec, TimePoint deadline) {
+  co_return (co_await CloneAndExecute(std::move(spec), deadline, process_internal::Execute::kNothing))
+      .status();
 }
 
 absl::StatusOr<std::unique_ptr<Process>> Process::Adopt(const asio::any_io_executor& executor, pid_t pid) {

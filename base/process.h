@@ -88,6 +88,11 @@ class Process {
   [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Launch(
       asio::any_io_executor executor, ProcessSpec spec, TimePoint deadline);
 
+  // Whether Launch would execute the program of `spec`, as its user, without doing so: the errors are those
+  // of Launch, but for what only the kernel knows of a program's content (its format, its interpreter).
+  // `before_exec` is not for this. Like Launch it leaves nothing behind and never blocks the loop.
+  [[nodiscard]] static Awaitable<absl::Status> Try(ProcessSpec spec, TimePoint deadline);
+
   // Opens a running process that is not our child. The caller verifies its identity after this returns
   // (then the pidfd pins it) and before it signals. NOT_FOUND where there is none.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Adopt(const asio::any_io_executor& executor,

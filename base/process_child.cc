@@ -92,6 +92,18 @@ void SetCapabilities(const ChildPlan& plan) {
   }
 }
 
+// In place of execve, with its errors.
+[[noreturn]] void TryExecutable(const ChildPlan& plan) {
+  struct stat info{};
+  if (stat(plan.executable, &info) != 0) Fail(plan, LaunchStep::kExecute);
+  if (!S_ISREG(info.st_mode)) {
+    errno = EACCES;
+    Fail(plan, LaunchStep::kExecute);
+  }
+  if (access(plan.executable, X_OK) != 0) Fail(plan, LaunchStep::kExecute);
+  _exit(0);
+}
+
 std::string LimitName(int resource) {
   constexpr const char* kNames[] = {"CPU",      "FSIZE",  "DATA",    "STACK", "CORE",  "RSS",
                                     "NPROC",    "NOFILE", "MEMLOCK", "AS",    "LOCKS", "SIGPENDING",
@@ -149,7 +161,12 @@ void RunChild(const ChildPlan& plan) {
   for (int target = 0; target < 3; ++target) {
     if (dup2(plan.stdio[target], target) < 0) Fail(plan, LaunchStep::kDescriptors);
   }
-  if (syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC) < 0) Fail(plan, LaunchStep::kDescriptors);
+  // At once, not by execve: one that hangs there would keep the parent's locks and sockets.
+  const auto pipe = static_cast<unsigned>(plan.error_pipe);
+  if ((pipe > 3 && syscall(SYS_close_range, 3U, pipe - 1, 0U) < 0) ||
+      syscall(SYS_close_range, pipe + 1, ~0U, 0U) < 0) {
+    Fail(plan, LaunchStep::kDescriptors);
+  }
 
   umask(plan.umask);
   if (chdir(plan.directory) != 0) Fail(plan, LaunchStep::kDirectory);
@@ -167,6 +184,8 @@ void RunChild(const ChildPlan& plan) {
   if (plan.no_new_privileges && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
     Fail(plan, LaunchStep::kNoNewPrivileges);
   }
+
+  if (plan.try_only) TryExecutable(plan);
 
   sigset_t none;
   sigemptyset(&none);

@@ -64,6 +64,7 @@ struct ChildPlan {
   size_t group_count = 0;
   uint64_t ambient = 0;
   bool no_new_privileges = false;
+  bool try_only = false;
 };
 
 // In the child, with all signals blocked.

@@ -115,7 +115,7 @@ struct Beginning {
   UniqueFd gate;    // to be written to, if there is one
 };
 
-absl::StatusOr<Beginning> Begin(const ProcessSpec& spec) {
+absl::StatusOr<Beginning> Begin(const ProcessSpec& spec, Execute execute) {
   std::vector<std::string> arguments = spec.arguments;
   arguments.insert(arguments.begin(), spec.executable);
   std::vector<std::string> environment = spec.environment;
@@ -145,6 +145,7 @@ absl::StatusOr<Beginning> Begin(const ProcessSpec& spec) {
   }
   plan.ambient = spec.ambient_capabilities;
   plan.no_new_privileges = spec.no_new_privileges;
+  plan.try_only = execute == Execute::kNothing;
 
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) return LaunchStatus(errno, "open /dev/null");
@@ -220,9 +221,13 @@ Awaitable<bool> WaitReadable(asio::posix::stream_descriptor& descriptor, TimePoi
   }
 }
 
-Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline) {
+Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline, Execute execute) {
+  if (!spec.executable.starts_with('/')) {
+    co_return absl::InvalidArgumentError(
+        fmt::format("launch \"{}\": the path of the executable must be absolute", spec.executable));
+  }
   const auto executor = co_await asio::this_coro::executor;
-  BERTH_CO_ASSIGN_OR_RETURN(Beginning beginning, Begin(spec));
+  BERTH_CO_ASSIGN_OR_RETURN(Beginning beginning, Begin(spec, execute));
   Unfinished child(executor, std::move(beginning.child));
 
   if (spec.before_exec) {
@@ -244,6 +249,10 @@ Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint 
   if (read(errors.native_handle(), &report, sizeof report) == sizeof report) {
     co_await child.End(deadline);
     co_return StepStatus(report, spec);
+  }
+  if (execute == Execute::kNothing) {
+    co_await child.End(deadline);
+    co_return Launched{};
   }
   co_return child.Release();
 }

@@ -19,8 +19,10 @@ struct Launched {
   pid_t pid = -1;
   UniqueFd pidfd;
 };
-// Process::Launch without the object.
-[[nodiscard]] Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline);
+enum class Execute { kProgram, kNothing };
+// Process::Launch without the object; kNothing: Process::Try, which gives no process.
+[[nodiscard]] Awaitable<absl::StatusOr<Launched>> CloneAndExecute(ProcessSpec spec, TimePoint deadline,
+                                                                  Execute execute = Execute::kProgram);
 
 // Failures for want of a resource carry one code, whatever the errno.
 [[nodiscard]] absl::Status LaunchStatus(int error, std::string_view what);

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "base/process_testing.h"
+#include "base/status.h"
 #include "base/testing/mount_namespace.h"
 
 namespace berth {
@@ -58,6 +59,29 @@ TEST_F(ProcessTest, MissingInterpreterAndUnknownFormatAreNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("neither a program"));
   unlink(script.c_str());
+}
+
+TEST_F(ProcessTest, TryingSaysWhatALaunchWouldAndRunsNothing) {
+  const std::string program = fmt::format("/tmp/berth-process-test-{}", getpid());
+  const std::string ran = program + "-ran";
+  ASSERT_TRUE(WriteFileAtomic(program, fmt::format("#!/bin/sh\necho > {}\n", ran), 0700).ok());
+  const auto attempt = [&](const std::string& executable, std::optional<ProcessUser> user = std::nullopt) {
+    ProcessSpec spec;
+    spec.executable = executable;
+    spec.user = std::move(user);
+    return Run(Process::Try(std::move(spec), Clock::now() + seconds(10)));
+  };
+  EXPECT_EQ(attempt(program), absl::OkStatus());
+  EXPECT_NE(access(ran.c_str(), F_OK), 0);
+  EXPECT_EQ(MessageOf(attempt("/nonexistent/plugin")),
+            "execute /nonexistent/plugin: No such file or directory");
+  EXPECT_EQ(MessageOf(attempt("/etc/passwd")), "execute /etc/passwd: Permission denied");
+  EXPECT_EQ(MessageOf(attempt("/etc")), "execute /etc: Permission denied");
+  EXPECT_TRUE(absl::IsInvalidArgument(attempt("sh")));
+  if (geteuid() == 0) {
+    EXPECT_TRUE(absl::IsPermissionDenied(attempt(program, ProcessUser{.uid = 65111, .gid = 65111})));
+  }
+  unlink(program.c_str());
 }
 
 TEST_F(ProcessTest, MissingWorkingDirectoryIsNamed) {
@@ -362,6 +386,8 @@ TEST_F(LaunchSettingsTest, DeadFileSystemHoldsUpNobodyAndIsLeftAtTheDeadline) {
   EXPECT_EQ(status, absl::DeadlineExceededError(fmt::format(
                         "launch {}: the program could not be executed in time", program.executable)));
   EXPECT_GE(ticks, 10) << "the loop stood still";
+  status = Run(Process::Try(program, Clock::now() + milliseconds(300)));
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   ProcessSpec directory = Shell("true");
   directory.working_directory = dead.path() + "/directory";
   status = TryLaunch(directory, milliseconds(300)).status();

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -93,6 +95,7 @@ class FileCheck {
         Mistake(file.path, MessageOf(file.config.status()));
       } else {
         CheckUser(*file.config);
+        if (!file.config->external()) CheckLaunch(*file.config, places);
       }
     }
     return ids;
@@ -117,6 +120,24 @@ class FileCheck {
     if (!config.user.group.empty()) check({.group = config.user.group});
     for (const std::string& group : config.user.supplementary_groups) {
       check({.supplementary_groups = {group}});
+    }
+  }
+
+  // What the launch looks at. Whoever may not read a secret checks without.
+  void CheckLaunch(const PluginConfig& config, const PluginPlaces& places) {
+    struct stat info{};
+    const bool there = stat(config.command.c_str(), &info) == 0;
+    if (!there || !S_ISREG(info.st_mode) || access(config.command.c_str(), X_OK) != 0) {
+      const int error = there && !S_ISREG(info.st_mode) ? EACCES : errno;
+      Mistake(config.file, fmt::format("{}: command: {}", config.file,
+                                       MessageOf(ErrnoStatus(error, "execute " + config.command))));
+    }
+    for (const auto& variable : config.environment) {
+      PluginConfig one;
+      one.file = config.file;
+      one.environment.insert(variable);
+      const absl::Status known = PluginEnvironment(one, places).status();
+      if (!known.ok() && !absl::IsPermissionDenied(known)) Mistake(config.file, MessageOf(known));
     }
   }
 

@@ -85,13 +85,13 @@ TEST_F(CheckTest, EveryMistakeOfEveryFileIsNamedWithItsLine) {
   temp_.Write("etc/plugins.d/c.toml", "kind = \n");
   temp_.Write("etc/volumes.d/d.toml", "volume = \"v\"\nfs = 3\n");
   EXPECT_THAT(CheckFiles(Options()).mistakes,
-              UnorderedElementsAre(HasSubstr("etc/berthd.toml:1: colour: unknown key"),
-                                   HasSubstr("etc/berthd.toml:3: volumes.rpc_timeout"),
-                                   HasSubstr("etc/plugins.d/a.toml:3: shape: unknown key"),
-                                   HasSubstr("etc/plugins.d/b.toml:2: command: /nonexistent"),
-                                   HasSubstr("etc/plugins.d/c.toml:1: not TOML"),
-                                   HasSubstr("etc/volumes.d/d.toml:1: plugin"),
-                                   HasSubstr("etc/volumes.d/d.toml:2: fs")));
+              UnorderedElementsAre(
+                  HasSubstr("etc/berthd.toml:1: colour: unknown key"),
+                  HasSubstr("etc/berthd.toml:3: volumes.rpc_timeout"),
+                  HasSubstr("etc/plugins.d/a.toml:3: shape: unknown key"),
+                  HasSubstr("etc/plugins.d/b.toml:2: command: execute /nonexistent: No such file"),
+                  HasSubstr("etc/plugins.d/c.toml:1: not TOML"), HasSubstr("etc/volumes.d/d.toml:1: plugin"),
+                  HasSubstr("etc/volumes.d/d.toml:2: fs")));
 }
 
 TEST_F(CheckTest, WhatGoesBeyondOneFilesSyntaxIsNamedWithItsLineToo) {

@@ -1,13 +1,10 @@
 #include "supervisor/plugin_file_reader.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cerrno>
 #include <filesystem>
 #include <initializer_list>
 
@@ -247,10 +244,10 @@ class FileReader : private ValueReader {
         Mistake(*command, "command", "is empty; it begins with the absolute path of the plugin's program");
       } else if (!words.empty()) {
         config_.arguments.assign(words.begin() + 1, words.end());
-        CheckCommand(*command, words.front());
+        TakeCommand(*command, words.front());
       }
     } else if (command->is_string()) {
-      if (const std::optional<std::string> path = Text(*command, "command")) CheckCommand(*command, *path);
+      if (const std::optional<std::string> path = Text(*command, "command")) TakeCommand(*command, *path);
     } else {
       WrongType(*command, "command", "the absolute path of the plugin's program, or an array that begins so");
     }
@@ -283,20 +280,11 @@ class FileReader : private ValueReader {
     if (!expanded.ok()) Mistake(node, key, MessageOf(expanded));
   }
 
-  void CheckCommand(const toml::node& node, const std::string& path) {
+  void TakeCommand(const toml::node& node, const std::string& path) {
     config_.command = path;
-    if (!path.starts_with('/')) {
-      return Mistake(node, "command",
-                     fmt::format("\"{}\" must be an absolute path: no search path is used", Printable(path)));
-    }
-    struct stat info{};
-    if (stat(path.c_str(), &info) != 0) {
-      return Mistake(node, "command", std::string(ErrnoStatus(errno, path).message()));
-    }
-    if (!S_ISREG(info.st_mode)) return Mistake(node, "command", fmt::format("{} is not a file", path));
-    if (access(path.c_str(), X_OK) != 0) {
-      Mistake(node, "command", fmt::format("{} is not executable (chmod +x)", path));
-    }
+    if (path.starts_with('/')) return;
+    Mistake(node, "command",
+            fmt::format("\"{}\" must be an absolute path: no search path is used", Printable(path)));
   }
 
   void ReadEnvironment(const toml::table& file) {
@@ -345,7 +333,7 @@ class FileReader : private ValueReader {
         return Mistake(*file, full + ".file",
                        fmt::format("\"{}\" must be an absolute path", Printable(*path)));
       }
-      return CheckReadable(*file, full + ".file", *path);
+      return;
     }
     const std::optional<std::string> credential_name = Text(*credential, full + ".credential");
     if (!credential_name.has_value()) return;
@@ -357,18 +345,6 @@ class FileReader : private ValueReader {
     if (places_.credentials_dir.empty()) {
       return Mistake(*credential, full + ".credential",
                      "berthd was given no credentials (systemd: LoadCredential= in berthd.service)");
-    }
-    CheckReadable(*credential, full + ".credential", places_.credentials_dir + "/" + *credential_name);
-  }
-
-  void CheckReadable(const toml::node& node, std::string_view key, const std::string& path) {
-    struct stat info{};
-    if (stat(path.c_str(), &info) != 0) {
-      return Mistake(node, key, std::string(ErrnoStatus(errno, path).message()));
-    }
-    if (!S_ISREG(info.st_mode)) return Mistake(node, key, fmt::format("{} is not a file", path));
-    if (static_cast<size_t>(info.st_size) > kEnvironmentValueLimit) {
-      Mistake(node, key, fmt::format("{} is longer than {} bytes", path, kEnvironmentValueLimit));
     }
   }
 

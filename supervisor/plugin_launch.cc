@@ -12,6 +12,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/blocking.h"
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
@@ -193,6 +194,16 @@ absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const 
   spec.no_new_privileges = config.user.no_new_privileges;
   spec.resource_limits = config.rlimits;
   return launch;
+}
+
+Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPlaces places, TimePoint deadline) {
+  if (config.external() || !config.enabled) co_return absl::OkStatus();
+  auto make = [config, places] { return MakePluginLaunch(config, places); };
+  BERTH_CO_ASSIGN_OR_RETURN(PluginLaunch launch,
+                            co_await RunBlocking(fmt::format("{}: read the files that it names", config.file),
+                                                 std::move(make), deadline));
+  launch.spec.working_directory = "/";  // the launch makes it, where it is the plugin's own
+  co_return co_await Process::Try(std::move(launch.spec), deadline);
 }
 
 std::string LaunchFingerprint(const PluginConfig& config, const PluginPlaces& places) {

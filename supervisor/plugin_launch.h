@@ -1,6 +1,7 @@
 // What a plugin's file comes to when it is launched: its arguments, its environment, whose rights it has.
 //
-// Plain functions. What reads files or looks up names blocks, and says so; the rest is pure. Any thread.
+// Plain functions. What reads files or looks up names blocks, and says so; the rest is pure. Any thread but
+// for TryPluginLaunch, a coroutine of the loop.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -9,7 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/process.h"
+#include "base/task_scope.h"
 #include "supervisor/expansion.h"
 #include "supervisor/plugin_config.h"
 
@@ -49,6 +52,13 @@ struct PluginLaunch {
 [[nodiscard]] absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config,
                                                             const PluginPlaces& places,
                                                             std::string_view socket_path = {});
+
+// Whether `config` could be launched as it stands: all of the above, and its program can be executed as its
+// user. What is read is read on a thread, the program is looked at by a process: a file system that does not
+// answer costs the caller his deadline, nobody else anything. OK for a plugin that berthd does not launch.
+// Errors are those of MakePluginLaunch and Process::Try.
+[[nodiscard]] Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPlaces places,
+                                                      TimePoint deadline);
 
 // Equal for two configurations that launch the same thing: command, arguments, environment (where values
 // come from, not secrets), rights, limits of the process and its place, and places. Different where a new

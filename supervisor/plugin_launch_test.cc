@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/temp_dir.h"
+#include "base/testing.h"
 #include "supervisor/testing/plugin_files.h"
 
 namespace berth {
@@ -78,6 +79,26 @@ TEST_F(PluginLaunchTest, ErrorsHoldNoSecret) {
   const absl::Status status = PluginEnvironment(config, places_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("geheim")));
+}
+
+TEST_F(PluginLaunchTest, WhatCouldNotBeLaunchedIsKnownBefore) {
+  const auto attempt = [this](const std::string& content) {
+    asio::io_context loop;
+    return std::string(
+        RunOn(loop, TryPluginLaunch(Good(content), places_, Clock::now() + seconds(10))).message());
+  };
+  EXPECT_EQ(attempt(kLeastPluginFile), "");
+  EXPECT_THAT(attempt("kind = \"node\"\ncommand = \"/nonexistent\"\n"),
+              HasSubstr("execute /nonexistent: No such file"));
+  EXPECT_EQ(attempt("kind = \"node\"\nenabled = false\ncommand = \"/nonexistent\"\n"), "");
+  EXPECT_EQ(attempt("kind = \"node\"\nsocket = \"/nonexistent\"\n"), "");
+  EXPECT_THAT(attempt(std::string(kLeastPluginFile) + "[env]\nA = {file = \"/nonexistent\"}\n"),
+              AllOf(HasSubstr("nfs.toml: env.A: "), HasSubstr("/nonexistent: No such file")));
+  places_.credentials_dir = temp_.path();
+  EXPECT_THAT(attempt(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"token\"}\n"),
+              AllOf(HasSubstr("env.A: "), HasSubstr("/token: No such file")));
+  EXPECT_THAT(attempt("kind = \"controller\"\ncommand = \"/bin/true\"\nuser = \"no-such-user\"\n"),
+              HasSubstr("no such user"));
 }
 
 TEST_F(PluginLaunchTest, ASecondProcessMayServeElsewhere) {

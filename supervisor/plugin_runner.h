@@ -179,7 +179,8 @@ class PluginRunner final : public PluginOwner {
   uint64_t Post(LifecycleEvent::Type type, bool force = false);
   void Post(Message message);
   Awaitable<bool> Handled(uint64_t ticket, TimePoint deadline);
-  Awaitable<absl::StatusOr<PluginConfig>> ReadConfig(TimePoint deadline);
+  Awaitable<absl::StatusOr<PluginConfig>> ReadConfig(std::optional<SwapOverride> override,
+                                                     TimePoint deadline);
   Awaitable<void> TakeConfig(PluginConfig file);
   Awaitable<absl::Status> WaitServing(TimePoint deadline);
   [[nodiscard]] std::vector<std::string> Holders() const;

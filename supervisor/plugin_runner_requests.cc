@@ -66,7 +66,8 @@ void PluginRunner::OnHoldersChanged() {
   if (config_file_.empty() && instance_ && Holders().empty()) Post(LifecycleEvent::Type::kStopRequested);
 }
 
-Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(TimePoint deadline) {
+Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(std::optional<SwapOverride> override,
+                                                                 TimePoint deadline) {
   if (config_file_.empty()) {
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: its file is gone", id_));
   }
@@ -94,6 +95,15 @@ Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(TimePoint deadl
     co_return absl::FailedPreconditionError(
         fmt::format("plugin {}: {} says enabled = false", id_, config_file_));
   }
+  if (!override.has_value() && swaps_.serving.has_value() &&
+      OverrideHolds(*swaps_.serving, *config, places())) {
+    override = swaps_.serving;
+  }
+  const absl::Status usable = co_await TryPluginLaunch(WithOverride(*config, override), places(), deadline);
+  if (absl::IsDeadlineExceeded(usable)) co_return Annotate(usable, fmt::format("plugin {}", id_));
+  if (!usable.ok()) {
+    co_return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, MessageOf(usable)));
+  }
   co_return config;
 }
 
@@ -119,7 +129,7 @@ Awaitable<absl::Status> PluginRunner::Start(TimePoint deadline) {
     co_return co_await WaitServing(deadline);
   }
   if (!snapshot_.alive) {
-    BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(deadline));
+    BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(std::nullopt, deadline));
     co_await TakeConfig(std::move(file));
     note_.clear();
   }
@@ -155,7 +165,7 @@ Awaitable<absl::Status> PluginRunner::Restart(bool force, TimePoint deadline) {
         fmt::format("restart plugin {}: {}; unpublish them first, or force it", id_, breaks));
   }
   // A file that is wrong must not cost a plugin that runs.
-  BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(std::nullopt, deadline));
   co_await TakeConfig(std::move(file));
   if (co_await Handled(Post(LifecycleEvent::Type::kRestartRequested, force), deadline)) {
     co_return co_await WaitServing(deadline);

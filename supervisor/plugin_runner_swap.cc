@@ -2,7 +2,6 @@
 // PluginLifecycle decides each step. Those beside are plugin_runner_beside.cc's.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -12,35 +11,19 @@
 #include "supervisor/plugin_runner.h"
 
 namespace berth {
-namespace {
-
-absl::Status CheckCommand(const std::string& command) {
-  if (!command.starts_with('/')) {
-    return absl::InvalidArgumentError(fmt::format("\"{}\" is no absolute path", Printable(command, 512)));
-  }
-  if (access(command.c_str(), X_OK) != 0) {
-    return ErrnoStatus(errno, fmt::format("execute {}", Printable(command, 512)));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(deadline));
   std::optional<SwapOverride> override;
   if (!request.command.empty()) {
-    auto check = [command = request.command] { return CheckCommand(command); };
-    const absl::Status usable = co_await RunBlocking(
-        fmt::format("look at {}", Printable(request.command, 512)), std::move(check), deadline);
-    if (!usable.ok()) co_return Annotate(usable, fmt::format("swap plugin {}", id_));
     override = SwapOverride{.command = std::move(request.command),
                             .arguments = std::move(request.arguments),
-                            .file_fingerprint = LaunchFingerprint(file, places())};
+                            .file_fingerprint = ""};
   } else if (!request.arguments.empty()) {
     co_return absl::InvalidArgumentError(
         fmt::format("swap plugin {}: arguments without a command; those of its file stand in it", id_));
   }
+  BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(override, deadline));
+  if (override.has_value()) override->file_fingerprint = LaunchFingerprint(file, places());
   const SwapChanges changes = request.accept_changes ? SwapChanges::kAccept : SwapChanges::kRefuse;
   co_return co_await SwapTo(std::move(file), std::move(override), changes, request.force, deadline);
 }

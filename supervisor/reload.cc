@@ -95,6 +95,10 @@ Awaitable<absl::StatusOr<Reconfigured>> Do(ReloadStep step, std::shared_ptr<Prog
 
 Awaitable<void> DoAndNote(ReloadStep step, std::shared_ptr<Progress> progress) {
   const std::string id = step.file.id;
+  if (step.file.config.ok()) {
+    const absl::Status usable = co_await progress->target.check(*step.file.config);
+    if (!usable.ok()) step.file.config = usable;
+  }
   const absl::StatusOr<Reconfigured> result = co_await Do(std::move(step), progress);
   Note(id, result, progress->report.get());
   --progress->left;

@@ -45,11 +45,12 @@ struct ReloadTarget {
   Registry& registry;
   std::function<PluginOwner*(const std::string& id)> find;  // null: none
   std::function<PluginOwner&(PluginFile file)> begin;       // makes the owner, and lets it run
+  std::function<Awaitable<absl::Status>(const PluginConfig& config)> check;  // whether it can be launched
 };
 
-// Does all of it, the plugins in parallel, each in `scope`, so that it goes on where the caller is cancelled.
-// `report` says at any time what became of each; what is not done yet is pending. What has not ended by
-// `deadline` goes on too, and is among the broken.
+// Does all of it, the plugins in parallel, each once its file is checked, each in `scope`, so that it goes on
+// where the caller is cancelled. `report` says at any time what became of each; what is not done yet is
+// pending. What has not ended by `deadline` goes on too, and is among the broken.
 [[nodiscard]] Awaitable<void> CarryOutReload(std::vector<ReloadStep> steps, ReloadTarget target,
                                              TaskScope& scope, TimePoint deadline,
                                              std::shared_ptr<ReloadReport> report);

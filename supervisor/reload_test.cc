@@ -90,6 +90,7 @@ class FakeOwner final : public PluginOwner {
     if (slow) co_await SleepUntil(std::min(deadline, Clock::now() + std::chrono::milliseconds(30)));
     if (until != nullptr) (void)co_await until->WaitUntil([this] { return released; }, deadline);
     if (file.path.empty() && answer.ok()) is_gone = true;
+    if (!file.path.empty() && !file.config.ok()) co_return file.config.status();
     co_return answer;
   }
   void OnHealth(uint64_t, const PluginHealth&) override {}
@@ -118,7 +119,12 @@ class CarryOutReloadTest : public ::testing::Test {
             .begin = [this](const PluginFile& file) -> PluginOwner& {
               begun_.push_back(file.path);
               return fresh_;
-            }};
+            },
+            .check = [](const PluginConfig& config) { return Checked(config.file); }};
+  }
+  // The file "missing.toml" names a program that is not there.
+  static Awaitable<absl::Status> Checked(std::string file) {
+    co_return file == "missing.toml" ? absl::NotFoundError("execute /x: No such file") : absl::OkStatus();
   }
   ReloadReport CarryOut(std::vector<ReloadStep> steps) {
     const auto report = std::make_shared<ReloadReport>();
@@ -143,13 +149,14 @@ TEST_F(CarryOutReloadTest, TheReportSaysWhatBecameOfEach) {
   owners_["stopped"].answer = Reconfigured::kStopped;
   owners_["enabled"].answer = Reconfigured::kStarted;
   owners_["broken"].answer = absl::FailedPreconditionError("volumes are held");
+  owners_["missing"].answer = absl::InternalError("never asked");
   std::vector<ReloadStep> steps = {
       {.what = ReloadStep::What::kRemove,
        .file = {.path = "", .id = "stopped", .config = absl::NotFoundError("")}},
       {.what = ReloadStep::What::kBegin, .file = Good("new.toml", "new")},
       {.what = ReloadStep::What::kBegin, .file = Broken("odd.toml", "odd")},
       {.what = ReloadStep::What::kBegin, .file = Broken("second.toml", "second")}};
-  for (const char* id : {"swapped", "unchanged", "updated", "enabled", "broken"}) {
+  for (const char* id : {"swapped", "unchanged", "updated", "enabled", "broken", "missing"}) {
     steps.push_back({.what = ReloadStep::What::kReconfigure, .file = Good(std::string(id) + ".toml", id)});
   }
   const ReloadReport report = CarryOut(std::move(steps));
@@ -158,8 +165,8 @@ TEST_F(CarryOutReloadTest, TheReportSaysWhatBecameOfEach) {
   EXPECT_THAT(report.swapped, ElementsAre("swapped"));
   EXPECT_THAT(report.stopped, ElementsAre("stopped"));
   EXPECT_THAT(report.started, ElementsAre("enabled", "new"));
-  EXPECT_THAT(report.broken, ElementsAre("broken: volumes are held", "odd: odd.toml:1: not TOML",
-                                         "second: second.toml:1: not TOML"));
+  EXPECT_THAT(report.broken, ElementsAre("broken: volumes are held", "missing: execute /x: No such file",
+                                         "odd: odd.toml:1: not TOML", "second: second.toml:1: not TOML"));
   EXPECT_THAT(begun_, ElementsAre("new.toml", "odd.toml", "second.toml"));
 }
 

@@ -14,6 +14,7 @@
 #include "base/blocking.h"
 #include "base/status.h"
 #include "supervisor/external_plugin.h"
+#include "supervisor/plugin_launch.h"
 #include "supervisor/plugin_runner.h"
 #include "supervisor/reload.h"
 #include "supervisor/run_record.h"
@@ -22,6 +23,7 @@ namespace berth {
 namespace {
 
 constexpr Duration kFilesReadWithin = std::chrono::seconds(30);
+constexpr Duration kTriedWithin = std::chrono::seconds(10);
 // A plugin that takes longer to be stopped or swapped goes on; the report says so.
 constexpr Duration kReloadedWithin = std::chrono::minutes(10);
 
@@ -201,7 +203,11 @@ class Supervisor::Impl {
     }
     ReloadTarget target{.registry = registry_,
                         .find = [this](const std::string& id) { return Present(id); },
-                        .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); }};
+                        .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); },
+                        .check =
+                            [places = instances_.places](const PluginConfig& config) {
+                              return TryPluginLaunch(config, places, Clock::now() + kTriedWithin);
+                            }};
     reload->begun = true;
     co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
                             Clock::now() + kReloadedWithin, reload->report);

@@ -115,6 +115,47 @@ TEST_F(FaultFuseTest, Fault24AHungFileSystemCostsOnlyItsOwnVolume) {
   EXPECT_EQ(MountsAt(target_), 0);
 }
 
+// A name that somebody chose, on the same kind of file system.
+TEST_F(FaultFuseTest, Fault54APluginsCommandThatHangsHarmsItsPluginAlone) {
+  StartReady();
+  volume_ = CreateVolume("fuse");
+  MountFuse();
+  fuse_->Hang();
+  const std::string hung = fuse_->path() + "/hello";
+  node_.WritePlugin("hung", fmt::format("kind = \"node\"\ncommand = \"{}\"\n", hung));
+
+  // Restarted with it: it is launched in vain, the others serve.
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady(fault_.id());
+  ExpectOthersWork("a");
+
+  v1::SwapPluginRequest swap;
+  swap.set_id(fault_.id());
+  swap.set_command(hung);
+  v1::Plugin swapped;
+  const grpc::Status refused = node_.stub().SwapPlugin(Node::Context(seconds(2)).get(), swap, &swapped);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED) << refused.error_message();
+
+  // The other files are applied while it is looked at.
+  node_.WritePlugin("other", "kind = \"node\"\ncommand = \"/bin/true\"\nenabled = false\n");
+  v1::ReloadResponse reloaded;
+  const grpc::Status status = node_.stub().Reload(Node::Context(seconds(3)).get(), {}, &reloaded);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(reloaded.pending(), testing::ElementsAre(HasSubstr("hung")));
+  EXPECT_THAT(node_.Plugin("other").reason(), HasSubstr("disabled"));
+  EXPECT_TRUE(node_.Plugin(fault_.id()).ready());
+  ExpectOthersWork("b");
+
+  // berthd is not held by it, and says what is wrong once that is known.
+  node_.Stop();
+  fuse_->Resume();
+  node_.Start();
+  node_.WaitPlugin("hung", "named", [](const v1::Plugin& plugin) {
+    return plugin.reason().find("/hello: Permission denied") != std::string::npos;
+  });
+}
+
 TEST_F(FaultFuseTest, Fault24WhatHangsIsReleasedByForce) {
   PublishFuse();
   fuse_->Hang();
