@@ -4,12 +4,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mounter/mounter.h"
 #include "mounter/volume_record.h"
 
 namespace berth {
+
+// How MountHolder::how begins for a mount on a directory of the volume's mount.
+inline constexpr std::string_view kMountedInside = "what is mounted inside it:";
 
 // Sets the consumer of each holder that is a process of one of the record's publications: the process itself,
 // or one in the cgroup or unit that the consumer consists of.

@@ -248,6 +248,16 @@ struct ConditionView {
   bool operator==(const ConditionView&) const = default;
 };
 
+// Who has a volume, or keeps a mount busy.
+struct MountHolder {
+  int64_t pid = 0;  // 0: no process, but what `how` says
+  std::string command;
+  std::optional<uint32_t> uid = {};  // the process's real user; unset: not known
+  std::string consumer;              // of this node's publications, where the process is one's
+  std::string how;  // "open file /x", "in another mount namespace, mounted at /x", "what is mounted inside
+                    // it: /x (ext4)"
+};
+
 struct VolumeView {
   std::string plugin_id;
   std::string volume_id;
@@ -263,6 +273,8 @@ struct VolumeView {
   std::optional<WallTime> running_since;
 
   std::optional<StuckView> stuck;
+  // Who stood in the way of the last try to unpublish, unstage or release it.
+  std::vector<MountHolder> holders = {};
   // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
   int64_t owed_expansion_bytes = 0;
   // Nothing of it is published or staged, or a mount of it was detached while in use, and the kernel still
@@ -299,16 +311,6 @@ struct RpcTrace {
   Duration took{};
   absl::StatusCode code = absl::StatusCode::kOk;
   std::string error;
-};
-
-// Who has a volume, or keeps a mount busy.
-struct MountHolder {
-  int64_t pid = 0;  // 0: no process, but what `how` says
-  std::string command;
-  std::optional<uint32_t> uid = {};  // the process's real user; unset: not known
-  std::string consumer;              // of this node's publications, where the process is one's
-  std::string
-      how;  // "open file /x", "in another mount namespace, mounted at /x", "the overlay mounted at /x"
 };
 
 struct KernelMount {

@@ -274,8 +274,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::function<void()> on_gone_;
   std::string key_;  // in the journal, and of the directory
 
-  size_t watched_holders_ = 0;  // processes that keep the volume in use; see WatchHolders
-  bool in_use_ = false;         // the last unstage or forget found that somebody does
+  std::vector<MountHolder> holders_;  // who stood in the way of the last try
+  size_t watched_holders_ = 0;        // processes that keep the volume in use; see WatchHolders
+  bool in_use_ = false;               // the last unstage or forget found that somebody does
 
   std::deque<std::shared_ptr<VolumeOperation>> queue_;
   std::shared_ptr<VolumeOperation> current_;

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
 #include <vector>
 
 #include "base/shell_quoted.h"
 #include "base/status.h"
+#include "mounter/holder_names.h"
 
 namespace berth {
 namespace {
@@ -79,6 +82,31 @@ std::string Blocked(const VolumeView& volume, const PublicationView& use) {
                      Unpublish(volume, use), alone ? "" : ".", others);
 }
 
+// Who ends what, for those in the way.
+std::string InUse(const VolumeView& volume) {
+  std::set<int64_t> pids;
+  std::set<uint32_t> users;  // with mounts of their own
+  bool inside = false;
+  for (const MountHolder& holder : volume.holders) {
+    inside = inside || holder.how.starts_with(kMountedInside);
+    if (holder.pid == 0) continue;
+    pids.insert(holder.pid);
+    const bool other_mounts = holder.how.starts_with("in another mount namespace");
+    if (other_mounts && holder.uid.value_or(0) != 0) users.insert(*holder.uid);
+  }
+  std::string text = "End those who use it";
+  if (!pids.empty()) text += fmt::format(" (kill {})", fmt::join(pids, " "));
+  if (inside) text += ", and unmount what is mounted inside it";
+  text += ": it is released by itself then. Until then it is not free: do not attach it to another node.";
+  if (!users.empty()) {
+    text += fmt::format(
+        " A mount namespace of a user's own copies every mount that is there when it is made; \"sysctl -w "
+        "user.max_user_namespaces=0\" keeps users (here: {}) from making any, also containers without root.",
+        fmt::join(users, ", "));
+  }
+  return text;
+}
+
 const PublicationView* Find(const VolumeView& volume, bool (*which)(const PublicationView&)) {
   const auto found = std::ranges::find_if(volume.publications, which);
   return found == volume.publications.end() ? nullptr : &*found;
@@ -107,11 +135,7 @@ std::string AdviceFor(const VolumeView& volume) {
   if (const auto* blocked = Find(volume, [](const PublicationView& p) { return !p.held.empty(); })) {
     return Blocked(volume, *blocked);
   }
-  if (volume.may_live_on && volume.publications.empty()) {
-    return "End those who use it: it is released by itself then. Until then it is not free: do not attach it "
-           "to "
-           "another node.";
-  }
+  if (!volume.holders.empty() || (volume.may_live_on && volume.publications.empty())) return InUse(volume);
   if (!volume.running.empty() || volume.next_retry_at) return "";
   const auto* lost = Find(volume, [](const PublicationView& p) {
     return p.state == PublicationState::kPublished && p.uncertain;

@@ -8,7 +8,7 @@
 //   3  a mount is dead                           restart the consumer, or unpublish and publish again
 //   4  secrets are missing                       publish again with them, or unpublish
 //   5  a publication is blocked                  its scheduler confirms it, or its caller repeats it
-//   6  the kernel still uses what was released   end its users
+//   6  it is in use                              end its users, who are named
 //   7  a mount is lost, or a step has failed     repeat the publish, or unpublish
 //
 // Pure; any thread.

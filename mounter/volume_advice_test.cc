@@ -40,6 +40,24 @@ TEST(VolumeAdviceTest, OfWhatHangsTheServerComesFirstAndTheLeversInTheirOrder) {
   }
 }
 
+TEST(VolumeAdviceTest, ThoseWhoStandInTheWayAreToBeEnded) {
+  VolumeView volume = AdvisedVolume();
+  volume.publications.clear();
+  volume.may_live_on = true;
+  EXPECT_THAT(AdviceFor(volume), StartsWith("End those who use it: it is released by itself then."));
+  volume.may_live_on = false;
+  volume.last_error = "busy";
+  volume.holders = {{.pid = 812, .uid = 0, .how = "open file /x"},
+                    {.pid = 812, .uid = 0, .how = "working directory /x"},
+                    {.how = "what is mounted inside it: /x/sub (tmpfs)"}};
+  EXPECT_THAT(AdviceFor(volume),
+              StartsWith("End those who use it (kill 812), and unmount what is mounted inside it: it is"));
+  EXPECT_THAT(AdviceFor(volume), Not(HasSubstr("sysctl")));
+  volume.holders = {{.pid = 9, .uid = 1000, .how = "in another mount namespace, mounted at /x"}};
+  EXPECT_THAT(AdviceFor(volume), AllOf(HasSubstr("(kill 9)"), HasSubstr("user.max_user_namespaces=0"),
+                                       HasSubstr("(here: 1000)")));
+}
+
 TEST(VolumeAdviceTest, WhatWasDoneAlreadyIsNotAdvisedAgain) {
   VolumeView volume = AdvisedVolume();
   volume.publications[0].state = PublicationState::kUnpublishing;

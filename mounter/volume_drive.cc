@@ -284,6 +284,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   // A call that was given up, or is refused because of an earlier one, has not returned.
   if (!absl::IsAborted(report.error) && !absl::IsDeadlineExceeded(report.error)) hung_since_.reset();
   ForgetOldLevers();
+  holders_ = report.holders;
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);
   if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) AfterInUse(report);

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sys/sysmacros.h>
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/holder_names.h"
-#include "mounter/mountinfo_line.h"
+#include "mounter/mountinfo.h"
 #include "mounter/volume_paths.h"
 
 namespace berth {
@@ -79,6 +80,25 @@ void Add(ReleaseCheck* check, const KernelObject& object, std::string why) {
 void AddHolders(ReleaseCheck* check, const KernelObject& object, const std::vector<MountHolder>& holders) {
   check->holders.insert(check->holders.end(), holders.begin(), holders.end());
   Add(check, object, DescribeUse(holders));
+}
+
+// What is mounted beneath `path` in berthd's own namespace: it keeps the mount at `path` from being
+// unmounted.
+std::vector<MountHolder> MountedInside(const std::string& path) {
+  std::vector<MountHolder> holders;
+  const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+    const std::string target = DecodeMountinfo(line.target);
+    if (target != path && IsAtOrBeneath(target, path)) {
+      holders.push_back({.pid = 0,
+                         .command = "",
+                         .consumer = "",
+                         .how = fmt::format("{} {} ({})", kMountedInside, Printable(target, kShownPath),
+                                            Printable(line.fs_type, 64))});
+    }
+    return holders.size() < kHoldersShown;
+  });
+  if (!read.ok()) SPDLOG_WARN("{}", MessageOf(read));
+  return holders;
 }
 
 std::string_view What(HoldKind kind) {
@@ -205,9 +225,11 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(Vol
     object.users = !object.place;
     object.ours.push_back(facts.mount_id);
   }
+  std::vector<MountHolder> holders = MountedInside(path);
   const auto answer = co_await census_.Take(std::move(question), deadline);
-  if (!answer.ok()) co_return answer.status();
-  std::vector<MountHolder> holders = HoldersIn(*answer, objects);
+  if (!answer.ok() && holders.empty()) co_return answer.status();
+  if (!answer.ok()) co_return holders;
+  std::ranges::move(HoldersIn(*answer, objects), std::back_inserter(holders));
   if (holders.empty() && !answer->incomplete.empty())
     co_return absl::UnavailableError(Printable(answer->incomplete));
   co_return holders;

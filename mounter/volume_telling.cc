@@ -178,6 +178,7 @@ VolumeView VolumeActor::View() const {
   view.use = record.use;
   if (record.stages) view.staging_path = context_.paths->StagingPath(record);
   view.last_error = record.last_error;
+  view.holders = holders_;
   for (const PublicationRecord& p : record.publications) {
     view.publications.push_back(
         {.consumer = p.key.consumer,

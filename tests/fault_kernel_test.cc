@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -349,6 +350,23 @@ TEST_F(FaultBusyTest, Fault25ATargetThatIsBusyByAFileNamesItsHolder) {
   ASSERT_TRUE(held.valid());
   ExpectBusy(volume, target, getpid());
   held = UniqueFd();
+  WaitReleased(volume);
+}
+
+TEST_F(FaultBusyTest, Fault25AMountInsideTheTargetIsNamed) {
+  StartReady();
+  const std::string volume = CreateVolume("v");
+  const std::string target = Publish(volume, "job");
+  const std::string inside = target + "/sub";
+  ASSERT_EQ(mkdir(inside.c_str(), 0755), 0);
+  ASSERT_EQ(mount("nested", inside.c_str(), "tmpfs", 0, nullptr), 0);
+  Forget(volume, "job");
+  EXPECT_FALSE(TryUndo(volume, {}, seconds(4)).ok());
+  const v1::Volume shown = WaitVolume(volume, "the mount is named", [&](const v1::Volume& now) {
+    return now.last_error().find("mounted inside it: " + inside + " (tmpfs)") != std::string::npos;
+  });
+  EXPECT_THAT(shown.advice(), HasSubstr("unmount what is mounted inside it"));
+  ASSERT_EQ(umount2(inside.c_str(), MNT_DETACH), 0);
   WaitReleased(volume);
 }
 
