@@ -17,6 +17,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 
@@ -29,6 +30,7 @@
 namespace berth {
 namespace {
 
+constexpr size_t kFdInfoLimit = 4096;
 constexpr uint64_t kResolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
 
 UniqueFd OpenAt2(int directory, const std::string& path, int flags) {
@@ -94,9 +96,39 @@ absl::StatusOr<std::optional<uint64_t>> MountOfParent(int directory, const std::
   return MountIdOf(directory, parent.empty() ? "." : parent);
 }
 
+// The number of the mount on which what `fd` refers to lies, as /proc has it; 0: not known.
+uint64_t OldMountIdOf(int fd) {
+  const auto info = ReadFile(fmt::format("/proc/self/fdinfo/{}", fd), kFdInfoLimit);
+  const size_t line = info.ok() ? info->find("mnt_id:") : std::string::npos;
+  unsigned long long id = 0;
+  if (line == std::string::npos || std::sscanf(info->c_str() + line, "mnt_id: %llu", &id) != 1) return 0;
+  return id;
+}
+
+// What the kernel itself knows of the mount at `path`, whose file system has answered with `refused` (EIO,
+// EUCLEAN, ESTALE and their kin). `refused` where no mount lies there.
+absl::StatusOr<PathFacts> FactsOfMount(int directory, const std::string& path, const absl::Status& refused) {
+  const UniqueFd at(openat(directory, path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  const std::string parent_path = std::filesystem::path(path).parent_path().string();
+  const UniqueFd parent(openat(directory, parent_path.empty() ? "." : parent_path.c_str(),
+                               O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC));
+  const uint64_t old_id = at.valid() ? OldMountIdOf(at.get()) : 0;
+  if (old_id == 0 || !parent.valid() || old_id == OldMountIdOf(parent.get())) return refused;
+  const UniqueFd opened(openat(directory, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  PathFacts facts{.exists = true,
+                  .mount_root = true,
+                  .mode = opened.valid() ? S_IFDIR : mode_t{S_IFREG},
+                  .refused = ErrnoOf(refused).value_or(EIO)};
+  const uint64_t unique_id = UniqueMountId(old_id);
+  facts.mount_id = unique_id != 0 ? unique_id : old_id;
+  const auto type = StatMountType(facts.mount_id);
+  if (type.ok() && type->has_value()) facts.device = (*type)->device;
+  return facts;
+}
+
 // A mount's root of a file system that may wait is not asked for anything, where that can be helped
 // (Linux 6.12): what the kernel itself knows of it is enough.
-absl::StatusOr<PathFacts> FactsAt(int directory, const std::string& path, const std::string& shown) {
+absl::StatusOr<PathFacts> AskFacts(int directory, const std::string& path, const std::string& shown) {
   const auto id = MountIdOf(directory, path);
   if (!id.ok()) {
     const auto error = ErrnoOf(id.status());
@@ -124,6 +156,11 @@ absl::StatusOr<PathFacts> FactsAt(int directory, const std::string& path, const 
                    .special = 0,
                    .size = 0,
                    .mount_id = **id};
+}
+
+absl::StatusOr<PathFacts> FactsAt(int directory, const std::string& path, const std::string& shown) {
+  absl::StatusOr<PathFacts> facts = AskFacts(directory, path, shown);
+  return facts.ok() ? facts : FactsOfMount(directory, path, facts.status());
 }
 
 }  // namespace

@@ -26,7 +26,8 @@ namespace berth {
 // What is at a path, asked of the kernel without waking a file system (statx with AT_STATX_DONT_SYNC and
 // AT_NO_AUTOMOUNT): about two microseconds with any number of mounts. Some file systems ask their server all
 // the same (cifs, gfs2, 9p): the root of such a mount is not asked for anything on Linux 6.12 and later, and
-// older kernels cannot tell.
+// older kernels cannot tell. A mount whose file system only gives errors (it was shut down, its server has
+// gone) is there all the same: then `refused` is set, and the rest is what the kernel knows of the mount.
 struct PathFacts {
   bool exists = false;
   bool mount_root = false;  // a mount lies on top here
@@ -35,6 +36,7 @@ struct PathFacts {
   dev_t special = 0;        // the device that a device node stands for
   uint64_t size = 0;
   uint64_t mount_id = 0;
+  int refused = 0;  // the errno that a mount's file system answers with; 0: it is well, or no mount lies here
 };
 
 class SafeRoot {

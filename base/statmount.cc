@@ -6,9 +6,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <utility>
 
 #include "base/mount_calls.h"
 #include "base/status.h"
@@ -33,6 +37,29 @@ absl::StatusOr<bool> Ask(uint64_t mount_id, uint64_t mask, Answer* answer) {
   return ErrnoStatus(errno, fmt::format("statmount {}", mount_id));
 }
 
+// An answer without options says that there are none, or that the kernel cannot tell them.
+bool TellsOptions() {
+  static const bool tells = [] {
+    utsname name{};
+    int major = 0;
+    int minor = 0;
+    if (uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
+    return std::pair(major, minor) >= std::pair(6, 11);
+  }();
+  return tells;
+}
+
+std::string FsType(const Answer& answer) {
+  std::string type = answer.Text(kStatmountFsType, answer.fixed.fs_type);
+  const std::string subtype = answer.Text(kStatmountFsSubtype, answer.fixed.fs_subtype);
+  return subtype.empty() ? type : type + "." + subtype;
+}
+
+bool IsReadonly(const Answer& answer) {
+  return (answer.fixed.attributes & kAttributeReadonly) != 0 ||
+         (answer.fixed.superblock_flags & MS_RDONLY) != 0;
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id) {
@@ -45,15 +72,12 @@ absl::StatusOr<std::optional<MountFacts>> StatMount(uint64_t mount_id) {
   if (!answered || !answer.Has(kStatmountSuperblock | kStatmountMount)) return std::nullopt;
   MountFacts facts;
   facts.target = answer.Text(kStatmountMountPoint, answer.fixed.mount_point);
-  facts.fs_type = answer.Text(kStatmountFsType, answer.fixed.fs_type);
-  const std::string subtype = answer.Text(kStatmountFsSubtype, answer.fixed.fs_subtype);
-  if (!subtype.empty()) facts.fs_type += "." + subtype;
+  facts.fs_type = FsType(answer);
   facts.device = makedev(answer.fixed.device_major, answer.fixed.device_minor);
   facts.root = answer.Text(kStatmountRoot, answer.fixed.root);
   facts.source = answer.Text(kStatmountSource, answer.fixed.source);
   facts.old_id = answer.fixed.old_mount_id;
-  facts.readonly =
-      (answer.fixed.attributes & kAttributeReadonly) != 0 || (answer.fixed.superblock_flags & MS_RDONLY) != 0;
+  facts.readonly = IsReadonly(answer);
   facts.shared = (answer.fixed.propagation & MS_SHARED) != 0;
   return facts;
 }
@@ -65,6 +89,41 @@ absl::StatusOr<std::optional<MountType>> StatMountType(uint64_t mount_id) {
   if (!answered || !answer.Has(kStatmountSuperblock)) return std::nullopt;
   return MountType{.fs_type = answer.Text(kStatmountFsType, answer.fixed.fs_type),
                    .device = makedev(answer.fixed.device_major, answer.fixed.device_minor)};
+}
+
+absl::StatusOr<std::optional<MountState>> StatMountState(uint64_t mount_id) {
+  Answer answer;
+  const auto answered =
+      Ask(mount_id,
+          kStatmountSuperblock | kStatmountMount | kStatmountFsType | kStatmountFsSubtype | kStatmountOptions,
+          &answer);
+  // More options than any file system that can be in trouble has.
+  if (ErrnoOf(answered.status()) == EOVERFLOW) return std::nullopt;
+  if (!answered.ok()) return answered.status();
+  if (!*answered || !answer.Has(kStatmountSuperblock | kStatmountMount)) return std::nullopt;
+  MountState state;
+  state.fs_type = FsType(answer);
+  state.device = makedev(answer.fixed.device_major, answer.fixed.device_minor);
+  state.options = answer.Text(kStatmountOptions, answer.fixed.options);
+  state.readonly = IsReadonly(answer);
+  if (!answer.Has(kStatmountOptions) && !TellsOptions()) return std::nullopt;
+  return state;
+}
+
+uint64_t UniqueMountId(uint64_t old_id) {
+  constexpr size_t kAtOnce = 512;
+  std::array<uint64_t, kAtOnce> ids{};
+  MountRequest request{.size = kRequestWithoutNamespace, .mount_id = kListmountRoot};
+  while (true) {
+    const long count = Listmount(request, ids.data(), ids.size());
+    if (count <= 0) return 0;
+    for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+      Answer answer;
+      const auto answered = Ask(ids[i], kStatmountMount, &answer);
+      if (answered.ok() && *answered && answer.fixed.old_mount_id == old_id) return ids[i];
+    }
+    request.parameter = ids[static_cast<size_t>(count) - 1];
+  }
 }
 
 absl::StatusOr<std::optional<uint64_t>> MountIdOf(int directory, const std::string& path) {

@@ -35,6 +35,20 @@ struct MountType {
 // As StatMount, and quicker.
 [[nodiscard]] absl::StatusOr<std::optional<MountType>> StatMountType(uint64_t mount_id);
 
+// What says whether writes are refused, and whether the file system is well.
+struct MountState {
+  std::string fs_type;    // "fuse.sshfs" where there is a subtype
+  dev_t device = 0;       // the file system's, as mountinfo shows it
+  std::string options;    // the file system's own, without "ro" and "rw"
+  bool readonly = false;  // by the mount's own flag or by its superblock's
+};
+// As StatMount; unset also before Linux 6.11, which does not tell the options.
+[[nodiscard]] absl::StatusOr<std::optional<MountState>> StatMountState(uint64_t mount_id);
+
+// The unique number of the mount that has the number `old_id` (MountFacts::old_id) in this mount namespace.
+// Asks for each mount there is. 0: there is none, or the kernel has no unique numbers (before 6.8).
+[[nodiscard]] uint64_t UniqueMountId(uint64_t old_id);
+
 // The unique number of the mount at `path`, or on which it lies (openat(2) says what `directory` is; a
 // symlink at its end is not followed, nothing is mounted on the way), Linux 6.12 and later. No file system is
 // asked, and none is kept from being unmounted. Unset where the kernel does not have the call. ErrnoOf

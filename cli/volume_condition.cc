@@ -67,6 +67,13 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
            .text = fmt::format("the file system of {} has ended: {}", use.consumer(), use.dead())});
     }
   }
+  for (const v1::Publication& use : volume.publications()) {
+    if (!use.writes_refused().empty()) {
+      conditions.push_back(
+          {.word = "read-only",
+           .text = fmt::format("the mount of {} refuses writes: {}", use.consumer(), use.writes_refused())});
+    }
+  }
   for (Condition& done : Levers(volume, now)) conditions.push_back(std::move(done));
   if (volume.awaiting_secrets()) {
     conditions.push_back({.word = "needs secrets",

@@ -77,6 +77,7 @@ std::string Life(const v1::Publication& use) {
 Cell UseTrouble(const v1::Publication& use) {
   if (!use.dead().empty()) return {"dead: " + use.dead(), Tone::kBad};
   if (!use.hung().empty()) return {"hung: " + use.hung(), Tone::kBad};
+  if (!use.writes_refused().empty()) return {"read-only: " + use.writes_refused(), Tone::kBad};
   if (use.awaiting_secrets()) return {"needs secrets", Tone::kBad};
   if (!use.held().empty()) return {"held: " + use.held(), Tone::kCareful};
   if (!use.path_error().empty()) return {"path: " + use.path_error(), Tone::kBad};

@@ -144,6 +144,9 @@ class VolumeExamination {
       // Its server may come back: nothing is repaired.
       Add(Severity::kError, "mount.hung", p.key,
           fmt::format("{}: its file system does not answer: {}", who, p.hung));
+    } else if (!p.writes_refused.empty()) {
+      Add(Severity::kError, "mount.read_only", p.key,
+          fmt::format("{}: it refuses writes: {}", who, p.writes_refused));
     }
   }
 

@@ -2,17 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <map>
-#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/blocking.h"
-#include "base/safe_path.h"
-#include "base/statmount.h"
-#include "base/status.h"
-#include "mounter/mountinfo.h"
+#include "mounter/storage_state.h"
 
 namespace berth {
 namespace {
@@ -20,50 +15,38 @@ namespace {
 // How long the kernel's own books may take to read.
 constexpr Duration kSortedWithin = std::chrono::seconds(30);
 
-// A mount that is worth asking.
 struct Asked {
   WatchedMount mount;
   uint64_t id = 0;
   dev_t device = 0;
+  absl::Status told;  // what the kernel says by itself
 };
 
-// Types by target, for kernels that do not tell of one mount alone.
-std::map<std::string, std::string> TypesByTarget() {
-  std::map<std::string, std::string> types;
-  const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&types](const MountinfoLine& line) {
-    // The last one with a path lies on top.
-    if (CanDie(line.fs_type)) {
-      types.insert_or_assign(DecodeMountinfo(line.target), line.fs_type);
-    } else if (!types.empty()) {
-      types.erase(DecodeMountinfo(line.target));
-    }
-    return true;
-  });
-  read.IgnoreError();  // then nothing is asked this time
-  return types;
-}
+struct Sorted {
+  std::vector<Asked> known;   // nothing more can be learned
+  std::vector<Asked> to_ask;  // those whose file systems have to be asked
+};
 
-// Those of `mounts` that are there and can die. Never asks their file systems.
-std::vector<Asked> Sort(const std::vector<WatchedMount>& mounts) {
-  std::optional<std::map<std::string, std::string>> types;
-  std::vector<Asked> asked;
+// Those of `mounts` that are there. Never asks their file systems.
+Sorted Sort(const std::vector<WatchedMount>& mounts) {
+  StorageLook look;
+  Sorted sorted;
   for (const WatchedMount& mount : mounts) {
-    const auto facts = LookAt(mount.path);
-    if (!facts.ok() || !facts->mount_root) continue;
-    const auto told = StatMount(facts->mount_id);
-    std::string fs_type;
-    if (told.ok() && told->has_value()) {
-      fs_type = (*told)->fs_type;
-    } else if (told.ok()) {
-      if (!types.has_value()) types = TypesByTarget();
-      const auto it = types->find(mount.path);
-      if (it != types->end()) fs_type = it->second;
+    const StorageState state = look.At(mount.path, mount.objects);
+    if (!state.there) continue;
+    Asked asked{.mount = mount, .id = state.mount_id, .device = state.device, .told = absl::OkStatus()};
+    if (!state.dead.empty()) {
+      asked.told = absl::UnavailableError(state.dead);
+    } else if (!state.read_only.empty() && mount.writes) {
+      asked.told = absl::FailedPreconditionError(state.read_only);
     }
-    if (CanDie(fs_type)) asked.push_back({.mount = mount, .id = facts->mount_id, .device = facts->device});
+    const bool ask = CanDie(state.fs_type) && !absl::IsUnavailable(asked.told);
+    (ask ? sorted.to_ask : sorted.known).push_back(std::move(asked));
   }
-  return asked;
+  return sorted;
 }
 
+// False: it could not be asked, and is as it was.
 bool IsVerdict(const absl::Status& status) {
   return status.ok() || status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kDeadlineExceeded;
@@ -104,15 +87,18 @@ Awaitable<void> MountHealth::Round() {
 
   // What is not there any more has no verdict.
   std::set<std::string> present;
-  for (const Asked& asked : *sorted) present.insert(asked.mount.path);
+  for (const Asked& asked : sorted->known) present.insert(asked.mount.path);
+  for (const Asked& asked : sorted->to_ask) present.insert(asked.mount.path);
   std::erase_if(bad_, [&present](const auto& entry) { return !present.contains(entry.first); });
+
+  for (const Asked& asked : sorted->known) Conclude(asked.mount, asked.id, asked.told);
 
   // One mount of each file system first: of one that hangs, the others hang too, and are not asked.
   std::map<dev_t, absl::Status> by_device;
   std::vector<Asked> first;
   std::vector<Asked> rest;
   // Also in later rounds, while the probe of the first hangs: each would leave a helper behind.
-  for (const Asked& asked : *sorted) {
+  for (const Asked& asked : sorted->to_ask) {
     const auto known = bad_.find(asked.mount.path);
     const bool hangs = known != bad_.end() && known->second.code == absl::StatusCode::kDeadlineExceeded;
     if (hangs && !helper_.MayProbe(asked.mount.path)) {
@@ -120,11 +106,15 @@ Awaitable<void> MountHealth::Round() {
           asked.device, absl::DeadlineExceededError("another mount of the same file system does not answer"));
     }
   }
-  for (Asked& asked : *sorted) {
+  for (Asked& asked : sorted->to_ask) {
     if (!helper_.MayProbe(asked.mount.path)) continue;
     const bool is_first = by_device.try_emplace(asked.device, absl::UnknownError("not asked")).second;
     (is_first ? first : rest).push_back(std::move(asked));
   }
+  // Of one that answers, what the kernel says of it.
+  const auto conclude = [this](const Asked& asked, const absl::Status& verdict) {
+    if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.told : verdict);
+  };
   const auto paths = [](const std::vector<Asked>& all) {
     std::vector<std::string> each;
     for (const Asked& asked : all) each.push_back(asked.mount.path);
@@ -134,13 +124,13 @@ Awaitable<void> MountHealth::Round() {
   const auto first_verdicts = co_await helper_.Probe(std::move(first_paths), Clock::now() + patience_);
   for (size_t i = 0; i < first.size(); ++i) {
     by_device.insert_or_assign(first[i].device, first_verdicts[i]);
-    Conclude(first[i].mount, first[i].id, first_verdicts[i]);
+    conclude(first[i], first_verdicts[i]);
   }
   std::vector<Asked> second;
   for (Asked& asked : rest) {
     const absl::Status& other = by_device.at(asked.device);
     if (other.code() == absl::StatusCode::kDeadlineExceeded) {
-      Conclude(asked.mount, asked.id, other);
+      conclude(asked, other);
     } else if (IsVerdict(other)) {
       second.push_back(std::move(asked));
     }
@@ -163,15 +153,14 @@ Awaitable<void> MountHealth::Round() {
   }
   std::vector<std::string> again_paths = paths(again);
   const auto again_verdicts = co_await helper_.Probe(std::move(again_paths), Clock::now() + patience_);
-  for (size_t i = 0; i < again.size(); ++i) Conclude(again[i].mount, again[i].id, again_verdicts[i]);
+  for (size_t i = 0; i < again.size(); ++i) conclude(again[i], again_verdicts[i]);
   for (size_t i = 0; i < second.size(); ++i) {
     if (second_verdicts[i].ok() && died.contains(second[i].device)) continue;
-    Conclude(second[i].mount, second[i].id, second_verdicts[i]);
+    conclude(second[i], second_verdicts[i]);
   }
 }
 
 void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict) {
-  if (!IsVerdict(verdict)) return;  // it could not be asked: as it was
   const auto known = bad_.find(mount.path);
   if (verdict.ok()) {
     if (known == bad_.end()) return;

@@ -1,10 +1,12 @@
-// Finds mounts whose file system does not answer (hung: its server may come back), and those whose file
-// system has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away.
+// Finds mounts whose file system does not answer (hung: its server may come back), those whose file system
+// has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away, a disk that was
+// detached, a file system that was shut down; and those that refuse writes although they were asked for
+// (read-only).
 //
-// Owned by the Mounter; loop thread only. In rounds, and only file systems that can die so (not those of a
-// local disk, which the kernel itself serves). Asked by helper processes (mount_helper.h); a mount whose
-// probe hangs is not asked again while that hangs, and at once when it has ended; one that is being unmounted
-// is left alone.
+// Owned by the Mounter; loop thread only. In rounds. The kernel says what it knows of each (storage_state.h).
+// File systems in another process or on another machine are asked by helper processes (mount_helper.h), too;
+// a mount whose probe hangs is not asked again while that hangs, and at once when it has ended; one that is
+// being unmounted is left alone.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "base/task_scope.h"
+#include "mounter/kernel_object.h"
 #include "mounter/mount_helper.h"
 
 namespace berth {
@@ -25,6 +28,8 @@ struct WatchedMount {
   std::string key;        // the volume's directory
   std::string component;  // the publication's; empty: the staging path
   std::string path;
+  bool writes = false;                // it was asked for to write
+  std::vector<KernelObject> objects;  // VolumeRecord::objects
 
   bool operator==(const WatchedMount&) const = default;
 };
@@ -36,7 +41,8 @@ struct WatchedMount {
 class MountHealth {
  public:
   using Which = std::function<std::vector<WatchedMount>()>;
-  // OK: it answers (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: hung. The message is for people.
+  // OK: it is well (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: hung. FAILED_PRECONDITION: read-only. The
+  // message is for people.
   using Told = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
 
   // `which` is asked before each round; `told` is called for each verdict that is not the last one of that

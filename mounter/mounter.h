@@ -17,13 +17,13 @@
 // wrote its secrets down), .held (after a reboot: nothing is done before somebody says so), .lost (the mount
 // is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its file
 // system has ended; the consumer has to be restarted), .hung (its file system does not answer; its server may
-// come back), .alive (dead or hung, it answers again), .remounted (lost or dead, it was mounted again),
-// .released (its consumer has ended), .leftover (data in the way of a removal, left alone), .token_failed
-// (what the plugin is to be given anew could not be got or passed; the mount stands), .token_renewed (and now
-// it could), .path_mounted (mounted at the path that its file names, too), .path_lost (somebody unmounted it
-// there: it is mounted again), .stranger (in the tree and not in the journal, left alone); plugin.lied (it
-// answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see
-// AllowForward; once, for the node), node.journal_rebuilt.
+// come back), .read_only (it was asked for to write, and refuses that), .alive (well again), .remounted (lost
+// or dead, it was mounted again), .released (its consumer has ended), .leftover (data in the way of a
+// removal, left alone), .token_failed (what the plugin is to be given anew could not be got or passed; the
+// mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its file names,
+// too), .path_lost (somebody unmounted it there: it is mounted again), .stranger (in the tree and not in the
+// journal, left alone); plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a
+// scheduler's volumes are blocked: see AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -223,6 +223,8 @@ struct PublicationView {
   // Its mount is there, and its file system does not answer, though it may again: the error. Never together
   // with `dead`.
   std::string hung = {};
+  // It was asked for to write, and its mount, its file system or its block device refuses that: why.
+  std::string writes_refused = {};
   // It is being undone to be mounted again, a repair: then kUnpublishing is not its way out.
   bool again = false;
   // Where it is to be mounted too; whether it is, and why not (empty: nothing was tried yet).

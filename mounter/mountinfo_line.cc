@@ -26,7 +26,7 @@ std::optional<MountinfoLine> ParseMountinfoLine(std::string_view line) {
   const std::string_view device = TakeField(&line);
   mount.root = TakeField(&line);
   mount.target = TakeField(&line);
-  TakeField(&line);
+  mount.mount_options = TakeField(&line);
   for (std::string_view tag; !line.empty() && (tag = TakeField(&line)) != "-";) {
     if (!TakeTag(tag, "shared:", &mount.peer_group) || !TakeTag(tag, "master:", &mount.follows))
       return std::nullopt;

@@ -24,7 +24,8 @@ struct MountinfoLine {
   std::string_view target;
   std::string_view fs_type;
   std::string_view source;
-  std::string_view options;  // the superblock's
+  std::string_view options;        // the superblock's
+  std::string_view mount_options;  // the mount's own
 };
 
 // Whether all of `text` is a number, in decimal digits.

@@ -12,6 +12,7 @@
 #include "mounter/mount_table.h"
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
+#include "mounter/storage_state.h"
 
 namespace berth {
 namespace {
@@ -317,6 +318,7 @@ absl::Status VolumeActor::MayBegin(const PublishRequest& request,
     BERTH_RETURN_IF_ERROR(MayHaveTokens(request.origin, request.plugin_id));
   }
   if (machine_.present() && !machine_.InUseByKernel()) {
+    BERTH_RETURN_IF_ERROR(CheckStorage(NewPublication(request).Writes(request.use)));
     return CheckPlugin(request, plugin.facts, &machine_.record(), 0);
   }
   // Every volume is looked at, so only where it matters.
@@ -409,6 +411,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
       facts.ok() && facts->mount_root && known.mount_id != 0 && facts->mount_id != known.mount_id;
   if (verified.ok() && other) verified = absl::InternalError("somebody mounted something over it");
   if (verified.ok()) {
+    BERTH_CO_RETURN_IF_ERROR(CheckUsable(context_.paths->TargetPath(machine_.record(), known),
+                                         machine_.record().objects, known.Writes(machine_.record().use)));
     machine_.MarkFound(key);
     // A scheduler that has lost its lease meanwhile takes nothing over.
     if (!current_->withheld.empty()) co_return NotBegun(current_->withheld);

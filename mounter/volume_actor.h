@@ -80,6 +80,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // A verdict about one of WatchedMounts.
   void OnHealth(const std::string& component, const absl::Status& verdict);
   [[nodiscard]] std::vector<WatchedMount> WatchedMounts() const;
+  // FAILED_PRECONDITION: what is staged or published of it is dead, or, if it is to be written, read-only.
+  // The kernel alone is asked.
+  [[nodiscard]] absl::Status CheckStorage(bool writes) const;
   // Nothing forward is begun or repeated of what `origin` asked for; a publish of its that has not begun ends
   // (UNAVAILABLE). A call that has left is not called back.
   void Withhold(Origin origin, const std::string& why);
@@ -194,8 +197,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Whether what `step` would publish from has to be staged (again) first, as the kernel shows it now.
   [[nodiscard]] bool StagingComesFirst(const Step& step);
   // What the kernel has at `path`, as the mount `mount_id` (0: any), is noted in the record: it has to be
-  // gone before the volume counts as released.
-  void NoteObjects(const std::string& path, uint64_t mount_id);
+  // gone before the volume counts as released. kBefore: it was there before, so a disk that has the number of
+  // a recorded one by now is not the volume's.
+  enum class Noted { kNow, kBefore };
+  void NoteObjects(const std::string& path, uint64_t mount_id, Noted noted);
   // The volume is still in use: what the step found is kept, and it is tried again as soon as a holder ends.
   void AfterInUse(const StepReport& report);
   void WatchHolders(const std::vector<MountHolder>& holders);

@@ -126,6 +126,14 @@ std::string AdviceFor(const VolumeView& volume) {
           Find(volume, [](const PublicationView& p) { return !p.dead.empty() && !Leaves(p); })) {
     return Dead(volume, *dead);
   }
+  if (const auto* read_only =
+          Find(volume, [](const PublicationView& p) { return !p.writes_refused.empty() && !Leaves(p); })) {
+    return fmt::format(
+        "Find out why it refuses writes (dmesg), end {}, and unpublish the volume everywhere on this node: "
+        "{}. "
+        "Check its file system (fsck) before it is published again.",
+        Who(*read_only), Unpublish(volume, *read_only));
+  }
   if (volume.awaiting_secrets) {
     const auto* waits = Find(volume, [](const PublicationView& p) { return p.awaiting_secrets; });
     const PublicationView* use = waits != nullptr ? waits : any;

@@ -6,10 +6,11 @@
 //   1  the plugin itself hangs in a call         restart it
 //   2  a file system, or a step in it, hangs     wait, or bring its server back; then abort, detach
 //   3  a mount is dead                           restart the consumer, or unpublish and publish again
-//   4  secrets are missing                       publish again with them, or unpublish
-//   5  a publication is blocked                  its scheduler confirms it, or its caller repeats it
-//   6  it is in use                              end its users, who are named
-//   7  a mount is lost, or a step has failed     repeat the publish, or unpublish
+//   4  a mount refuses writes                    unpublish, check it, publish again
+//   5  secrets are missing                       publish again with them, or unpublish
+//   6  a publication is blocked                  its scheduler confirms it, or its caller repeats it
+//   7  it is in use                              end its users, who are named
+//   8  a mount is lost, or a step has failed     repeat the publish, or unpublish
 //
 // Pure; any thread.
 #pragma once

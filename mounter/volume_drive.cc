@@ -261,7 +261,8 @@ void VolumeActor::BeforeTry(const Step& step) {
   if (step.kind == StepKind::kUnpublish) {
     if (const PublicationRecord* publication = machine_.record().Find(step.key)) {
       Untrack(publication->mount_id);
-      NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), publication->mount_id);
+      NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), publication->mount_id,
+                  Noted::kBefore);
       Untrack(publication->path_mount_id);
     }
     machine_.DoubtPath(step.key, "");
@@ -270,7 +271,8 @@ void VolumeActor::BeforeTry(const Step& step) {
   }
   if (step.kind == StepKind::kUnstage) {
     Untrack(machine_.record().staging_mount_id);
-    NoteObjects(context_.paths->StagingPath(machine_.record()), machine_.record().staging_mount_id);
+    NoteObjects(context_.paths->StagingPath(machine_.record()), machine_.record().staging_mount_id,
+                Noted::kBefore);
   }
   if (step.kind == StepKind::kMountPath) {
     const PublicationRecord* publication = machine_.record().Find(step.key);
@@ -303,7 +305,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetMountId(step.key, id);
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
-    NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), id);
+    NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), id, Noted::kNow);
   }
   if (report.path) OnPathMounted(step.key, *report.path);
   if (step.kind == StepKind::kStage) {
@@ -312,16 +314,23 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetStagingMount(id);
     if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
-    NoteObjects(context_.paths->StagingPath(machine_.record()), id);
+    NoteObjects(context_.paths->StagingPath(machine_.record()), id, Noted::kNow);
   }
 }
 
-void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id) {
+void VolumeActor::NoteObjects(const std::string& path, uint64_t mount_id, Noted noted) {
   const auto facts = LookAt(path);
   // What somebody mounted over it is not the volume.
   if (facts.ok() && mount_id != 0 && facts->mount_id != mount_id) return;
-  const auto objects = ObjectsAt(path, context_.paths->tree());
+  auto objects = ObjectsAt(path, context_.paths->tree());
   if (objects.ok()) {
+    const auto another_disk = [this](const KernelObject& object) {
+      return std::ranges::any_of(machine_.record().objects, [&object](const KernelObject& known) {
+        return known.disk_sequence != 0 && known.device == object.device && known.disk == object.disk &&
+               known.disk_sequence != object.disk_sequence;
+      });
+    };
+    if (noted == Noted::kBefore) std::erase_if(*objects, another_disk);
     machine_.AddObjects(*objects);
     return;
   }

@@ -85,6 +85,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.secrets_at_hand = false;
     publication.dead.clear();
     publication.hung.clear();
+    publication.writes_refused.clear();
     if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
     if (rebooted) publication.confirmed_at.reset();
     // Whether it is mounted at its path the kernel says, once that is asked.
@@ -296,6 +297,7 @@ void VolumeMachine::MarkLost(const PublicationKey& key, std::string error) {
   // It is of a mount that is not there any more.
   publication->dead.clear();
   publication->hung.clear();
+  publication->writes_refused.clear();
   publication->last_error = std::move(error);
 }
 
@@ -313,11 +315,13 @@ void VolumeMachine::OnVerdict(const PublicationKey& key, const absl::Status& ver
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   const bool dead = absl::IsUnavailable(verdict);
   const bool hung = absl::IsDeadlineExceeded(verdict);
-  if (!verdict.ok() && !dead && !hung) return;
+  const bool read_only = absl::IsFailedPrecondition(verdict);
+  if (!verdict.ok() && !dead && !hung && !read_only) return;
   // Not empty, whatever it says.
   const std::string why = verdict.message().empty() ? "it does not answer" : std::string(verdict.message());
   publication->dead = dead ? why : "";
   publication->hung = hung ? why : "";
+  publication->writes_refused = read_only ? why : "";
 }
 
 void VolumeMachine::OnStuck(StuckView stuck) {
@@ -770,6 +774,7 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       publication.last_error.clear();
       publication.dead.clear();
       publication.hung.clear();
+      publication.writes_refused.clear();
       publication.secrets_at_hand = false;
       publication.published_at = now;
       if (!NeedsStaging(publication)) expansion_deferred_ = false;
@@ -855,6 +860,7 @@ FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome 
       publication.path_mounted = false;
       publication.dead.clear();
       publication.hung.clear();
+      publication.writes_refused.clear();
       return FollowUp::kNext;
     case CallOutcome::kFinal:
       publication.last_error = Text(error);

@@ -54,6 +54,10 @@
 //
 //                               answers ◄──► hung ──► dead ──► answers (mounted again)
 //
+//   read-only          published to be written, and it refuses writes. Nothing is repaired: what is wrong
+//   with
+//                      it may have to be looked at first.
+//
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
@@ -168,8 +172,9 @@ class VolumeMachine {
   void MarkFound(const PublicationKey& key);
   // Whether this process has the secrets that it needs in memory.
   void SetSecretsAtHand(const PublicationKey& key, bool at_hand);
-  // What its file system answers. OK: it answers. UNAVAILABLE: it has ended (dead). DEADLINE_EXCEEDED: it
-  // does not answer (hung). Anything else changes nothing.
+  // What its file system answers. OK: it is well. UNAVAILABLE: it has ended (dead). DEADLINE_EXCEEDED: it
+  // does not answer (hung). FAILED_PRECONDITION: it refuses the writes that it was asked for (read-only).
+  // Anything else changes nothing.
   void OnVerdict(const PublicationKey& key, const absl::Status& verdict);
   // The kernel's id of its mount; 0: it is not known, as once a renewal was sent.
   void SetMountId(const PublicationKey& key, uint64_t mount_id);

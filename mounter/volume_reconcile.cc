@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "mounter/consumer_watch.h"
 #include "mounter/mount_watch.h"
+#include "mounter/storage_state.h"
 #include "mounter/volume_actor.h"
 
 namespace berth {
@@ -54,11 +55,13 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
     }
     if (!circumstances.rebooted && record.objects.empty()) {
       // berthd ended before it was noted, or the journal was lost.
-      if (staging.mount_id != 0) NoteObjects(context_.paths->StagingPath(record), staging.mount_id);
+      if (staging.mount_id != 0)
+        NoteObjects(context_.paths->StagingPath(record), staging.mount_id, Noted::kBefore);
       for (const PublicationRecord& p : machine_.record().publications) {
         const auto shown = facts.find(p.key);
         if (shown != facts.end() && shown->second.mount_id != 0) {
-          NoteObjects(context_.paths->TargetPath(machine_.record(), p), shown->second.mount_id);
+          NoteObjects(context_.paths->TargetPath(machine_.record(), p), shown->second.mount_id,
+                      Noted::kBefore);
         }
       }
     }
@@ -180,22 +183,42 @@ void VolumeActor::Apply(const Reconciliation& found) {
 std::vector<WatchedMount> VolumeActor::WatchedMounts() const {
   const VolumeRecord& record = machine_.record();
   std::vector<WatchedMount> watched;
-  if (!machine_.present() || record.use.access_type == AccessType::kBlock) return watched;
-  if (record.stages && record.stage_state == StageState::kStaged) {
-    watched.push_back({.key = key_, .component = "", .path = context_.paths->StagingPath(record)});
+  if (!machine_.present()) return watched;
+  if (record.stages && record.stage_state == StageState::kStaged &&
+      record.use.access_type != AccessType::kBlock) {
+    watched.push_back({.key = key_,
+                       .component = "",
+                       .path = context_.paths->StagingPath(record),
+                       .writes = false,
+                       .objects = record.objects});
   }
   for (const PublicationRecord& p : record.publications) {
     if (p.state != PublicationState::kPublished || !p.held.empty()) continue;
-    watched.push_back({.key = key_, .component = p.component, .path = context_.paths->TargetPath(record, p)});
+    watched.push_back({.key = key_,
+                       .component = p.component,
+                       .path = context_.paths->TargetPath(record, p),
+                       .writes = p.Writes(record.use),
+                       .objects = record.objects});
   }
   return watched;
+}
+
+absl::Status VolumeActor::CheckStorage(bool writes) const {
+  for (const WatchedMount& watched : WatchedMounts()) {
+    const absl::Status usable = CheckUsable(watched.path, watched.objects, writes && watched.writes);
+    if (usable.ok()) continue;
+    return absl::FailedPreconditionError(fmt::format(
+        "{}; unpublish the volume everywhere on this node, then publish it again", MessageOf(usable)));
+  }
+  return absl::OkStatus();
 }
 
 void VolumeActor::OnHealth(const std::string& component, const absl::Status& verdict) {
   if (!machine_.present() || context_.stopping) return;
   const bool dead = verdict.code() == absl::StatusCode::kUnavailable;
   const bool hangs = verdict.code() == absl::StatusCode::kDeadlineExceeded;
-  if (!verdict.ok() && !dead && !hangs) return;  // it could not be asked
+  const bool read_only = absl::IsFailedPrecondition(verdict);
+  if (!verdict.ok() && !dead && !hangs && !read_only) return;  // it could not be asked
   if (component.empty()) {
     // All that is published rests on it, so the verdicts of those tell the consumers.
     staging_dead_ = dead;
@@ -206,12 +229,17 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   const auto it = std::ranges::find(publications, component, &PublicationRecord::component);
   if (it == publications.end() || it->state != PublicationState::kPublished) return;
   const PublicationKey key = it->key;
-  const bool was_well = it->dead.empty() && it->hung.empty();
+  const bool was_well = it->dead.empty() && it->hung.empty() && it->writes_refused.empty();
   machine_.OnVerdict(key, verdict);
   if (!dead) unrepaired_.erase(key);
   const std::string why(MessageOf(verdict));
   if (verdict.ok()) {
-    if (!was_well) Event("volume.alive", key.consumer, "its file system answers again");
+    if (!was_well) Event("volume.alive", key.consumer, "its file system is well again");
+    return;
+  }
+  if (read_only) {
+    Event("volume.read_only", key.consumer,
+          fmt::format("{}, though {} was published to write: nothing is repaired", why, Describe(key)));
     return;
   }
   if (hangs) {

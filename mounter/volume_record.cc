@@ -177,6 +177,10 @@ std::map<std::string, std::string> Copy(const Map& map) {
 
 }  // namespace
 
+bool PublicationRecord::Writes(const VolumeUse& use) const {
+  return !readonly && std::ranges::find(use.mount_flags, "ro") == use.mount_flags.end();
+}
+
 std::vector<uint64_t> VolumeRecord::Mounts() const {
   std::vector<uint64_t> mounts = detached_mounts;
   if (staging_mount_id != 0) mounts.push_back(staging_mount_id);

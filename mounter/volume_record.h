@@ -72,6 +72,8 @@ struct PublicationRecord {
   // error. At most one of them is set.
   std::string dead;
   std::string hung;
+  // Not written. Its mount refuses writes, which it was asked for: why.
+  std::string writes_refused;
   // Not written. The kernel showed it mounted at `path`, since this berthd began.
   bool path_mounted = false;
   // Not written. Why it is not mounted at `path`.
@@ -87,6 +89,8 @@ struct PublicationRecord {
   // Not written. How often it was confirmed in this run.
   int confirmations = 0;
 
+  // It was asked for to write.
+  [[nodiscard]] bool Writes(const VolumeUse& use) const;
   // What can have something of it, as far as that was said: kUnknown after a reboot until it is published
   // anew, since what `life` says is of another boot.
   [[nodiscard]] ConsumerLife Consumer() const { return before_reboot ? ConsumerLife{} : life; }

@@ -12,6 +12,7 @@
 #include "mounter/mount_table.h"
 #include "mounter/recovery.h"
 #include "mounter/root_permissions.h"
+#include "mounter/storage_state.h"
 
 namespace berth {
 namespace {
@@ -208,6 +209,11 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
     ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
+  if (answer.ok()) {
+    const std::string path = context_.paths->StagingPath(record);
+    const absl::Status usable = CheckUsable(path, {}, publication.Writes(record.use));
+    if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
+  }
   co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 
@@ -301,6 +307,8 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
     report.outcome = CallOutcome::kUncertain;
     co_return report;
   }
+  const absl::Status usable = CheckUsable(path, record.objects, publication.Writes(record.use));
+  if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
   if (publication.permissions_set || !Wanted(publication.permissions)) co_return StepReport{};
   co_return co_await SetPermissions(path, publication.permissions, deadline);
 }

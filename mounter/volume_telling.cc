@@ -197,6 +197,7 @@ VolumeView VolumeActor::View() const {
          .held = VolumeMachine::WaitsFor(p),
          .dead = p.dead,
          .hung = p.hung,
+         .writes_refused = p.writes_refused,
          .again = p.again,
          .path = p.path,
          .path_mounted = p.path_mounted,

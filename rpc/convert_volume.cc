@@ -131,6 +131,7 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_held(Printable(view.held));
   to.set_dead(Printable(view.dead));
   to.set_hung(Printable(view.hung));
+  to.set_writes_refused(Printable(view.writes_refused));
   to.set_path(Printable(view.path.path));
   to.set_path_mounted(view.path_mounted);
   to.set_path_error(Printable(view.path_error));

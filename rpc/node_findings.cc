@@ -178,6 +178,12 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
                       Because(use.hung)))
           .consumer = use.consumer;
     }
+    if (!use.writes_refused.empty()) {
+      add(Severity::kError, "mount.read_only",
+          fmt::format(": its mount for consumer {} refuses writes{}", Shown(use.consumer),
+                      Because(use.writes_refused)))
+          .consumer = use.consumer;
+    }
     if (!use.held.empty()) {
       add(Severity::kWarning, "publication.held",
           fmt::format(", for consumer {}{}", Shown(use.consumer), Because(use.held)))

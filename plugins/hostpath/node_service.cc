@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <utility>
@@ -434,6 +435,13 @@ absl::Status NodeService::UndoPublish(const VolumeRecord& volume, const Publicat
   if (!recorded.has_value()) return absl::OkStatus();
   Recognise ours;
   BERTH_ASSIGN_OR_RETURN(ours, RecogniseVolume(context_.storage, volume));
+  if (publication.block) {
+    // Somebody may have detached the loop device since: the node that was bound there is still ours.
+    ours = [ours = std::move(ours)](const PathState& state) {
+      constexpr unsigned kLoopMajor = 7;
+      return ours(state) || (S_ISBLK(state.mode) && major(state.special) == kLoopMajor);
+    };
+  }
   BERTH_RETURN_IF_ERROR(UnmountOurs(publication.target, ours));
   BERTH_RETURN_IF_ERROR(RemoveTarget(publication.target));
 
