@@ -118,6 +118,68 @@ TEST_F(MounterForceTest, AnExpansionThatWaitsForAPluginMakesWayForAnUnpublish) {
   EXPECT_TRUE((*undo)->ok()) << (*undo)->status();
 }
 
+TEST_F(MounterForceTest, Fault56AnUnpublishGoesBeforeAPublishThatFailsForEver) {
+  PatientlyOpen();
+  ASSERT_TRUE(Publish(Request("v1", "web")).ok());
+  for (const char* rpc : {"NodePublishVolume", "NodeStageVolume"}) {
+    plugin_.FailNext(rpc, grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  }
+  const auto publish =
+      loop_.Start(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::hours(1)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > 3; }));
+  const auto undone = loop_.Run(mounter_->Unpublish(Undo(Request("v1", "web")), Soon()));
+  EXPECT_TRUE(undone.ok()) << undone.status();
+  EXPECT_FALSE(publish->has_value()) << "it goes on afterwards";
+  const int tries = plugin_.Calls("NodePublishVolume");
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > tries; }));
+  // Its own ends it.
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Soon())).ok());
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  EXPECT_FALSE((*publish)->ok());
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); }));
+}
+
+TEST_F(MounterForceTest, Fault56APublishThatMadeWayComesToItsEnd) {
+  PatientlyOpen();
+  ASSERT_TRUE(Publish(Request("v1", "web")).ok());
+  plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
+  const auto publish =
+      loop_.Start(mounter_->Publish(Request("v1", "db"), Clock::now() + std::chrono::hours(1)));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > 2; }));
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request("v1", "web")), Soon())).ok());
+  plugin_.ClearFaults();
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  ASSERT_TRUE((*publish)->ok()) << (*publish)->status();
+  EXPECT_TRUE(IsMounted(***publish));
+}
+
+TEST_F(MounterForceTest, Fault56AnExpansionThatFailsEndsTheRequestAndStaysPending) {
+  PatientlyOpen();
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(1 << 20);
+  const auto expanded = loop_.Run(mounter_->NodeExpand("hp", "v1", range, {}, Soon()));
+  EXPECT_EQ(expanded.status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 1);
+  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_TRUE(loop_.Run(mounter_->Publish(Request("v1", "db"), Soon())).ok()) << "nothing waits for it";
+  plugin_.ClearFaults();
+  EXPECT_TRUE(loop_.RunUntil([this] { return View().owed_expansion_bytes == 0; }));
+}
+
+TEST_F(MounterForceTest, Fault56WhatIsOnlyReadIsNotGrown) {
+  PublishRequest reader = Request();
+  reader.readonly = true;
+  reader.use.access_mode = ::csi::v1::VolumeCapability::AccessMode::MULTI_NODE_READER_ONLY;
+  ASSERT_TRUE(Publish(reader).ok());
+  ::csi::v1::CapacityRange range;
+  range.set_required_bytes(1 << 20);
+  EXPECT_TRUE(absl::IsNotFound(loop_.Run(mounter_->NodeExpand("hp", "v1", range, {}, Soon())).status()));
+  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_FALSE(loop_.RunUntil([&] { return plugin_.Calls("NodeExpandVolume") > 0; }, kAWhile));
+}
+
 TEST_F(MounterForceTest, AForcedUnpublishGetsPastAnExpansionThatHangs) {
   PatientlyOpen();
   ASSERT_TRUE(Publish(Request()).ok());

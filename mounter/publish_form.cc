@@ -86,10 +86,6 @@ void CheckNames(const std::string& plugin_id, const std::string& volume_id, cons
   mistakes.Text("name", name, kConsumerLimit);
 }
 
-bool ReadsOnly(AccessMode::Mode mode) {
-  return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
-}
-
 bool OnOneNode(AccessMode::Mode mode) {
   return mode == AccessMode::SINGLE_NODE_WRITER || mode == AccessMode::SINGLE_NODE_READER_ONLY ||
          mode == AccessMode::SINGLE_NODE_SINGLE_WRITER || mode == AccessMode::SINGLE_NODE_MULTI_WRITER;

@@ -172,11 +172,18 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
     if (!self->queue_.empty()) {
       self->current_ = self->queue_.front();
       self->queue_.pop_front();
+      self->gives_way_ = false;
       absl::Status status = co_await self->Execute(self->current_);
       self->running_.clear();
       self->running_since_.reset();
       self->waiting_for_.clear();
-      std::exchange(self->current_, nullptr)->Finish(std::move(status));
+      std::shared_ptr<VolumeOperation> ended = std::exchange(self->current_, nullptr);
+      if (self->GivesWay(*ended, status)) {
+        // It goes on once those have ended that take something back.
+        self->queue_.push_back(std::move(ended));
+      } else {
+        ended->Finish(std::move(status));
+      }
       self->MendStaging();
       self->TellView();
       continue;
@@ -617,6 +624,11 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
     co_return absl::NotFoundError("the volume is not published on this node");
   }
   const std::string plugin_id = machine_.record().plugin_id;
+  if (!ExpansionPath(machine_.record(), *context_.paths).has_value()) {
+    machine_.Owe(request.required_bytes);
+    SaveSoon();
+    co_return absl::NotFoundError("the volume is not published on this node to be written");
+  }
   const TimePoint until = std::min(operation->wanted_until, Clock::now() + context_.options.rpc_timeout);
   sent_ = false;
   auto given_up = [this] { return ExpansionGivenUp(); };
@@ -639,10 +651,15 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
     }
     const bool repeat = report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
     if (!sent_ && !machine_.leaving().empty()) co_return absl::UnavailableError(machine_.leaving());
-    if (!repeat || Clock::now() >= deadline || !machine_.leaving().empty()) co_return report.error;
+    // It is pending, and tried again when nothing else is to be done.
+    if (repeat) machine_.Owe(request.required_bytes);
+    SaveSoon();
+    const bool soon = absl::IsUnavailable(report.error) || absl::IsAborted(report.error);
+    if (!repeat || !soon || Clock::now() >= deadline || !machine_.leaving().empty()) co_return report.error;
     const Duration pause =
         context_.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
-    auto disturbed = [this] { return !machine_.leaving().empty() || ExpansionGivenUp(); };
+    sent_ = false;
+    auto disturbed = [this] { return !machine_.leaving().empty() || !queue_.empty(); };
     if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {
       co_return report.error;
     }

@@ -256,6 +256,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool StillWanted(const Step& step) const;
   // Whether a try of `step` is to be left to itself now.
   [[nodiscard]] bool GivenUp(const Step& step) const;
+  // An unpublish waits in the queue: what goes forward lets it go first.
+  [[nodiscard]] bool ReverseWaits() const;
+  // Whether `operation`, which ended with `status`, did so to let an unpublish go first, and is to go on.
+  [[nodiscard]] bool GivesWay(const VolumeOperation& operation, const absl::Status& status) const;
   // The same of an expansion that was asked for.
   [[nodiscard]] bool ExpansionGivenUp() const;
   void Announce(const Step& step, const StepReport& report, FollowUp follow_up);
@@ -287,7 +291,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::shared_ptr<VolumeOperation> current_;
   Condition changed_;  // the queue, the time of the next retry, or the context's stopping
   bool working_ = false;
-  bool slept_ = false;  // since the present wait began
+  bool gives_way_ = false;  // the last try ended so that an unpublish could go first
+  bool slept_ = false;      // since the present wait began
 
   // Of publications that are on their way; gone once they have arrived or are given up. Those that nobody
   // could read again stay while tokens are renewed, which repeats the call with them.

@@ -146,6 +146,9 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     // A try that would begin at the deadline could only say that it is over.
     const TimePoint until = report.in_use ? began + kHoldersMayEnd : deadline;
     const bool time_left = Clock::now() + pause < until && !MayNotRepeat(step) && !context_.stopping;
+    const bool comes_again =
+        report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
+    gives_way_ = GoesForward(step.kind) && comes_again && ReverseWaits();
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
@@ -156,6 +159,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     next_retry_at_ = WallClock::now() + pause;
     auto disturbed = [this, &step] { return MayNotRepeat(step) || context_.stopping; };
     if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {
+      gives_way_ = GoesForward(step.kind) && ReverseWaits();
       co_return FollowUp::kPause;
     }
     next_retry_at_.reset();
@@ -452,6 +456,19 @@ bool VolumeActor::Superseded(const Step& step) const {
   });
 }
 
+bool VolumeActor::ReverseWaits() const {
+  return std::ranges::any_of(queue_, [](const std::shared_ptr<VolumeOperation>& operation) {
+    return std::holds_alternative<UnpublishRequest>(operation->request);
+  });
+}
+
+bool VolumeActor::GivesWay(const VolumeOperation& operation, const absl::Status& status) const {
+  const auto* publish = std::get_if<PublishRequest>(&operation.request);
+  if (publish == nullptr || status.ok() || !gives_way_ || !ReverseWaits() || context_.stopping) return false;
+  const Step step{StepKind::kPublish, {.consumer = publish->consumer, .name = publish->name}};
+  return operation.withheld.empty() && !Superseded(step) && Clock::now() < operation.wanted_until;
+}
+
 std::string VolumeActor::WhyWithheld(const Step& step) const {
   if (!GoesForward(step.kind)) return "";
   if (!machine_.leaving().empty()) return machine_.leaving();
@@ -479,6 +496,7 @@ bool VolumeActor::GivenUp(const Step& step) const {
   // What is local comes to its end, and soon.
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
   // Nothing was sent: nothing is lost by beginning anew after what waits.
+  if (!sent_ && GoesForward(step.kind) && ReverseWaits()) return true;
   if (!sent_ && (Superseded(step) || Withheld(step) || (current_ == nullptr && !queue_.empty()))) return true;
   // What it was to be renewed for has changed, as the kernel or somebody says.
   if (!sent_ && step.kind == StepKind::kRenew && !machine_.MayRenew(step.key)) return true;

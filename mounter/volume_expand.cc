@@ -43,12 +43,10 @@ int64_t BytesBeneath(dev_t device) {
 Awaitable<StepReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
                                           Secrets secrets, StepProgress progress, TimePoint deadline) {
   constexpr CsiRpc kRpc = CsiRpc::kNodeExpandVolume;
-  const bool published = std::ranges::find(record.publications, PublicationState::kPublished,
-                                           &PublicationRecord::state) != record.publications.end();
-  const bool staged = record.stages && record.stage_state == StageState::kStaged;
-  if (!published && !staged) {
-    co_return StepReport{.outcome = CallOutcome::kFinal,
-                         .error = absl::NotFoundError("neither staged nor published on this node")};
+  if (!ExpansionPath(record, *context_.paths).has_value()) {
+    co_return StepReport{
+        .outcome = CallOutcome::kFinal,
+        .error = absl::NotFoundError("neither staged nor published to be written on this node")};
   }
   auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());

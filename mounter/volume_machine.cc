@@ -601,11 +601,13 @@ Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} 
 
 Step VolumeMachine::ExpansionWhereItCan() const {
   if (record_.owed_expansion_bytes == 0 || expansion_refused_ || !leaving_.empty()) return {};
+  if (ReadsOnly(record_.use.access_mode)) return {};
   const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
     if (!p.withheld.empty()) continue;
     const bool published = p.state == PublicationState::kPublished && !p.uncertain;
-    if (published && (staged || !NeedsStaging(p))) return {StepKind::kExpand, p.key};
+    const bool grows = NeedsStaging(p) ? staged : p.Writes(record_.use);
+    if (published && grows) return {StepKind::kExpand, p.key};
   }
   // With staging, that it is staged will do.
   for (const PublicationRecord& p : record_.publications) {

@@ -177,6 +177,10 @@ std::map<std::string, std::string> Copy(const Map& map) {
 
 }  // namespace
 
+bool ReadsOnly(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
+  return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
+}
+
 bool PublicationRecord::Writes(const VolumeUse& use) const {
   return !readonly && std::ranges::find(use.mount_flags, "ro") == use.mount_flags.end();
 }

@@ -90,17 +90,21 @@ std::vector<std::string> TokensIn(const PluginTokens& tokens) {
   return request;
 }
 
+std::optional<std::string> ExpansionPath(const VolumeRecord& record, const VolumePaths& paths) {
+  if (ReadsOnly(record.use.access_mode)) return std::nullopt;
+  for (const PublicationRecord& p : record.publications) {
+    if (p.state == PublicationState::kPublished && p.Writes(record.use)) return paths.TargetPath(record, p);
+  }
+  if (record.stages && record.stage_state == StageState::kStaged) return paths.StagingPath(record);
+  return std::nullopt;
+}
+
 ::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(const VolumeRecord& record, const VolumePaths& paths,
                                                      const ::csi::v1::CapacityRange& range,
                                                      const std::map<std::string, std::string>& secrets) {
   ::csi::v1::NodeExpandVolumeRequest request;
   request.set_volume_id(record.volume_id);
-  // Where it is published rather than where it is staged: of a block volume, a plugin may have nothing at the
-  // staging path to find the device by.
-  const auto published =
-      std::ranges::find(record.publications, PublicationState::kPublished, &PublicationRecord::state);
-  request.set_volume_path(published != record.publications.end() ? paths.TargetPath(record, *published)
-                                                                 : paths.StagingPath(record));
+  request.set_volume_path(ExpansionPath(record, paths).value_or(paths.StagingPath(record)));
   *request.mutable_capacity_range() = range;
   if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
   *request.mutable_volume_capability() = CapabilityOf(record);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,10 @@ inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral"
 [[nodiscard]] ::csi::v1::NodeGetVolumeStatsRequest StatsRequest(const VolumeRecord& record,
                                                                 const PublicationRecord& publication,
                                                                 const VolumePaths& paths);
+// Where the volume is grown: where it is published to be written, else where it is staged (of a block volume,
+// a plugin may have nothing at the staging path to find the device by). Unset: nowhere, for now; of a volume
+// that is only read never.
+[[nodiscard]] std::optional<std::string> ExpansionPath(const VolumeRecord& record, const VolumePaths& paths);
 [[nodiscard]] ::csi::v1::NodeExpandVolumeRequest NodeExpandRequest(
     const VolumeRecord& record, const VolumePaths& paths, const ::csi::v1::CapacityRange& range,
     const std::map<std::string, std::string>& secrets);

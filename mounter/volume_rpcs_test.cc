@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <optional>
+
+#include "base/temp_dir.h"
+
 namespace berth {
 namespace {
 
@@ -45,6 +50,33 @@ TEST(VolumeRpcsTest, EveryPathOfARequestIsTranslated) {
   unstage.set_staging_target_path(staging);
   EXPECT_EQ(SeenByPlugin(unstage, kTree, "/v").staging_target_path(), "/v/ab/staging");
   EXPECT_EQ(SeenByPlugin(unstage, kTree, "").staging_target_path(), staging);
+}
+
+TEST(VolumeRpcsTest, Fault56AVolumeIsGrownWhereItMayBeWritten) {
+  const TempDir temp;
+  std::filesystem::create_directory(VolumePaths::TreeIn(temp.path()));
+  const auto paths = VolumePaths::Open(temp.path());
+  ASSERT_TRUE(paths.ok()) << paths.status();
+  VolumeRecord record;
+  record.plugin_id = "p";
+  record.volume_id = "v";
+  EXPECT_EQ(ExpansionPath(record, *paths), std::nullopt);
+  PublicationRecord reader;
+  reader.component = "r";
+  reader.readonly = true;
+  reader.state = PublicationState::kPublished;
+  record.publications = {reader};
+  EXPECT_EQ(ExpansionPath(record, *paths), std::nullopt) << "later";
+  record.stages = true;
+  record.stage_state = StageState::kStaged;
+  EXPECT_EQ(ExpansionPath(record, *paths), paths->StagingPath(record));
+  PublicationRecord writer = reader;
+  writer.component = "w";
+  writer.readonly = false;
+  record.publications.push_back(writer);
+  EXPECT_EQ(ExpansionPath(record, *paths), paths->TargetPath(record, writer));
+  record.use.access_mode = ::csi::v1::VolumeCapability::AccessMode::MULTI_NODE_READER_ONLY;
+  EXPECT_EQ(ExpansionPath(record, *paths), std::nullopt) << "never";
 }
 
 TEST(VolumeRpcsTest, AMountGroupIsPartOfTheCapability) {

@@ -153,7 +153,10 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume,
                         ToStdMap(expand.secrets()));
   }
-  BERTH_CO_ASSIGN_OR_RETURN(const int64_t capacity, CheckedAnswer(controller->plugin_id, expand, *grown));
+  const absl::StatusOr<int64_t> checked = CheckedAnswer(controller->plugin_id, expand, *grown);
+  if (!checked.ok() && !grown->node_expansion_required()) co_return checked.status();
+  // Whatever is wrong with the answer, the storage may have grown.
+  const int64_t capacity = checked.ok() ? *checked : expand.capacity_range().required_bytes();
   answer.set_capacity_bytes(capacity);
   if (!grown->node_expansion_required()) co_return answer;
 
@@ -163,6 +166,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
       now ? std::vector<std::string>{now->plugin_id}
           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller->plugin_id));
   // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
+  if (!checked.ok() && capacity <= 0) co_return checked.status();
   for (const std::string& id : ids) {
     const absl::Status noted = co_await mounter_.OweExpansion(id, request.volume_id(), capacity);
     if (!noted.ok()) {
@@ -171,6 +175,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
                                             capacity));
     }
   }
+  if (!checked.ok()) co_return checked.status();
   if (!now) {
     answer.set_node_expansion_pending(true);
     answer.set_node_expansion_noted(!ids.empty());
@@ -184,8 +189,13 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
     TimePoint deadline) {
   const bool storage_grew = so_far.capacity_bytes() > 0;
   const std::map<std::string, std::string> secrets = ToStdMap(request.secrets());
-  auto capacity = co_await mounter_.NodeExpand(held.plugin_id, held.volume_id, request.capacity_range(),
-                                               secrets, deadline);
+  ::csi::v1::CapacityRange range = request.capacity_range();
+  if (storage_grew) {
+    // To all that the storage has by now.
+    range.set_required_bytes(so_far.capacity_bytes());
+    range.clear_limit_bytes();
+  }
+  auto capacity = co_await mounter_.NodeExpand(held.plugin_id, held.volume_id, range, secrets, deadline);
   if (!capacity.ok() && storage_grew) {
     // Whether it is owed still is the journal's to say: it may have been done beside this call.
     const auto now = mounter_.Find(held.plugin_id, held.volume_id);

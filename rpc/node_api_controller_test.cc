@@ -317,6 +317,16 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
 }
 
+TEST_F(NodeApiTest, Fault56ExpandOwesTheNodesPartAlsoAfterAWrongAnswer) {
+  AddPlugin({ControllerRpc::EXPAND_VOLUME});
+  csi::ControllerExpandVolumeResponse wrong = Expanded(true);
+  wrong.set_capacity_bytes(-1);
+  fake_->Answer("ControllerExpandVolume", wrong);
+  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  EXPECT_TRUE(absl::IsInternal(answer.status())) << answer.status();
+  EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("p", "v"), Expand().required_bytes())));
+}
+
 TEST_F(NodeApiTest, ExpandIsNotedWhereThePluginServesThisNode) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   control_.plugins_by_id["p"].facts->has_node_service = false;
