@@ -44,11 +44,6 @@ class VolumeExamination {
     if (volume_.leftover) Left(*volume_.leftover);
     for (const PublicationRecord& p : volume_.record.publications) Publication(p);
     Progress();
-    if (!volume_.plugin_problem.empty()) {
-      Add(Severity::kWarning, "plugin.missing", {},
-          fmt::format("its plugin is not at hand, so nothing of it can be changed: {}",
-                      volume_.plugin_problem));
-    }
     const std::string advice = AdviceFor(volume_.view);
     for (Diagnosis& diagnosis : found_) diagnosis.finding.advice = advice;
     return std::move(found_);

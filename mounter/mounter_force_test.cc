@@ -168,6 +168,17 @@ TEST_F(MounterForceTest, Fault56AnExpansionThatFailsEndsTheRequestAndStaysPendin
   EXPECT_TRUE(loop_.RunUntil([this] { return View().owed_expansion_bytes == 0; }));
 }
 
+TEST_F(MounterForceTest, Fault57AStepThatThePluginDoesNotHaveAnyMoreIsDoneByBerthd) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeUnstageVolume", grpc::StatusCode::UNIMPLEMENTED, Effect::kNone, 1000);
+  const auto refused = loop_.Start(mounter_->Unpublish(Undo(Request()), Shortly()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return refused->has_value(); }));
+  EXPECT_FALSE((*refused)->ok()) << "its capabilities name it";
+  plugins_.facts.node_capabilities.erase(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+  EXPECT_THAT(EventTypes(), Contains("volume.undone_without_plugin"));
+}
+
 TEST_F(MounterForceTest, Fault56WhatIsOnlyReadIsNotGrown) {
   PublishRequest reader = Request();
   reader.readonly = true;

@@ -178,6 +178,10 @@ class VolumeSteps {
   // Detaches what is mounted at the path, and reports it. OK where nothing is.
   [[nodiscard]] Awaitable<absl::Status> Detach(VolumeRecord record, Reverse reverse, StepProgress progress,
                                                TimePoint deadline);
+  // The plugin answered that it does not have the step, and by now its capabilities do not name it: an update
+  // has dropped it. The mount is ours to take away then.
+  [[nodiscard]] bool HasNoSuchStep(const VolumeRecord& record, const Reverse& reverse,
+                                   const absl::Status& answer) const;
   // The plugin itself hangs, as far as berthd can know: no mount of the volume is left that it could wait
   // for.
   [[nodiscard]] static bool PluginHangs(const Reverse& reverse, const CallWatch& watch);

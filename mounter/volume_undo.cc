@@ -154,6 +154,11 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
 Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
                                             StepProgress progress, TimePoint deadline) {
   auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
+  if (absl::IsNotFound(admission.status())) {
+    // Not of the volume, which is here.
+    co_return NotSent(absl::FailedPreconditionError(fmt::format(
+        "{}; the volume stays as it is until its plugin is back", MessageOf(admission.status()))));
+  }
   if (!admission.ok()) co_return NotSent(admission.status());
   const absl::Status made = reverse.remake();
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
@@ -198,6 +203,19 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
     const bool mounted = facts->mount_root;
     if (IsDone(report.outcome) && !Occupied(*facts)) {
       co_return StepReport{.detached_lazily = detached};
+    }
+    if (HasNoSuchStep(record, reverse, status)) {
+      const absl::Status unmounted = co_await UnmountOurselves(reverse.path, reverse.look, {}, deadline);
+      if (unmounted.ok()) {
+        context_.events.Append(
+            {.type = "volume.undone_without_plugin",
+             .plugin_id = record.plugin_id,
+             .volume_id = record.volume_id,
+             .consumer = reverse.consumer,
+             .message = fmt::format("plugin {} has no {} any more; berthd has unmounted {} by itself",
+                                    record.plugin_id, RpcName(reverse.rpc), reverse.path)});
+        co_return StepReport{.detached_lazily = detached};
+      }
     }
     if (IsDone(report.outcome)) {
       const bool strangers = !uncovered.ok() && mounted && facts->mount_id != reverse.mount_id;
@@ -257,6 +275,13 @@ Awaitable<absl::Status> VolumeSteps::Detach(VolumeRecord record, Reverse reverse
   if (after.mount_root) co_return unmounted;
   ReportDetached(record, reverse.path, reverse.consumer, facts.mount_id, progress);
   co_return absl::OkStatus();
+}
+
+bool VolumeSteps::HasNoSuchStep(const VolumeRecord& record, const Reverse& reverse,
+                                const absl::Status& answer) const {
+  if (!absl::IsUnimplemented(answer) || reverse.rpc != CsiRpc::kNodeUnstageVolume) return false;
+  const auto plugin = context_.plugins.Find(record.plugin_id);
+  return plugin.ok() && !plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME);
 }
 
 bool VolumeSteps::PluginHangs(const Reverse& reverse, const CallWatch& watch) {

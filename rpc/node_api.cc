@@ -86,7 +86,10 @@ std::vector<Finding> NodeApi::NodeFindings() const {
   }
   AppendFindings(control_.Findings(), &findings);
   std::map<std::string, int> held;
-  for (const VolumeView& volume : mounter_.List()) ++held[volume.plugin_id];
+  for (const VolumeView& volume : mounter_.List()) {
+    ++held[volume.plugin_id];
+    if (!control_.plugins().contains(volume.plugin_id)) findings.push_back(PluginIsGone(volume));
+  }
   for (const auto& [id, plugin] : control_.plugins()) {
     AppendFindings(FindingsOf(plugin, held[id], Clock::now()), &findings);
   }

@@ -148,7 +148,19 @@ TEST_F(NodeApiListTest, ErrorsInDeclaredFilesAreProblemsOfTheNode) {
                                               "bad.toml:3: colour: unknown key", "bad.toml:4: x"));
 }
 
+TEST_F(NodeApiListTest, Fault57AVolumeWhosePluginIsGoneIsCritical) {
+  mounter_.Add("p", "v", "c");
+  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  ASSERT_EQ(status->findings_size(), 1);
+  EXPECT_EQ(status->findings(0).code(), "plugin.missing");
+  EXPECT_EQ(status->findings(0).severity(), v1::ERROR);
+  EXPECT_THAT(status->findings(0).text(), HasSubstr("is not on this node any more"));
+  EXPECT_THAT(status->findings(0).advice(), HasSubstr("plugins.d"));
+}
+
 TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
+  control_.Add("p");
   mounter_.Add("p", "v1", "c").stuck = StuckView{.on = "umount /x", .pid = 12};
   mounter_.Add("p", "v2", "web").publications[0].dead = "ENOTCONN";
   mounter_.Add("p", "v3", "web").publications[0].held = "the node was restarted";

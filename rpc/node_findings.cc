@@ -193,6 +193,15 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
   return findings;
 }
 
+Finding PluginIsGone(const VolumeView& volume) {
+  Finding finding =
+      OfVolume(volume, Severity::kError, "plugin.missing",
+               ": its plugin is not on this node any more, and nothing can be taken back without it");
+  finding.advice = fmt::format("put the file of plugin {} back into plugins.d, then: berthctl reload",
+                               Word(volume.plugin_id));
+  return finding;
+}
+
 std::vector<Finding> FindingsOf(const DeclaredView& file, const std::string& plugin_id, bool starting) {
   std::vector<Finding> findings;
   const auto add = [&](Severity severity, const char* code, std::string text) -> Finding& {
