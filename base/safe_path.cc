@@ -293,6 +293,19 @@ absl::Status SafeRoot::RemoveEmptyDirectory(std::string_view relative) const {
   return ErrnoStatus(errno, fmt::format("rmdir {}", Absolute(relative)));
 }
 
+absl::Status SafeRoot::RemoveLink(std::string_view relative) const {
+  auto parent = OpenParent(relative);
+  if (!parent.ok()) return ErrnoOf(parent.status()) == ENOENT ? absl::OkStatus() : parent.status();
+  const auto& [fd, name] = *parent;
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, FactsAt(fd.get(), name, Absolute(relative)));
+  if (!facts.exists) return absl::OkStatus();
+  if (!S_ISLNK(facts.mode)) {
+    return absl::FailedPreconditionError(fmt::format("unlink {}: not a symbolic link", Absolute(relative)));
+  }
+  if (unlinkat(fd.get(), name.c_str(), 0) == 0 || errno == ENOENT) return absl::OkStatus();
+  return ErrnoStatus(errno, fmt::format("unlink {}", Absolute(relative)));
+}
+
 absl::Status SafeRoot::RemoveFile(std::string_view relative, bool must_be_empty) const {
   auto parent = OpenParent(relative);
   if (!parent.ok()) return ErrnoOf(parent.status()) == ENOENT ? absl::OkStatus() : parent.status();

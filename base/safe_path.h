@@ -74,6 +74,10 @@ class SafeRoot {
   // empty or a mount lies on it.
   [[nodiscard]] absl::Status RemoveEmptyDirectory(std::string_view relative) const;
 
+  // Unlinks a symbolic link; what it leads to is not looked at. OK where there is nothing.
+  // FAILED_PRECONDITION where something else is there.
+  [[nodiscard]] absl::Status RemoveLink(std::string_view relative) const;
+
   // Unlinks one regular file of ours; OK where there is nothing. FAILED_PRECONDITION where something else
   // is there, where a mount lies on it, or (`must_be_empty`) where it holds a byte.
   [[nodiscard]] absl::Status RemoveFile(std::string_view relative, bool must_be_empty) const;

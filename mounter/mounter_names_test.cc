@@ -23,6 +23,7 @@
 namespace berth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -142,6 +143,21 @@ TEST_F(MounterNamesTest, Fault27WhatIsTooLongEmptyOrNoTextIsRefusedAndNothingIsT
   EXPECT_THAT(plugin_.Log(), IsEmpty());
   EXPECT_THAT(InTree(), IsEmpty());
   EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterNamesTest, Fault27APluginsLinkInPlaceOfAMountIsNamedAndRemoved) {
+  plugin_.HangNext("NodePublishVolume", Effect::kNone);
+  const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));
+  ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") == 1; }));
+  const std::string target =
+      fmt::format("{}/{}/publish/{}/target", Tree(), VolumePaths::VolumeKey("hp", "v1"),
+                  VolumePaths::PublicationComponent({.consumer = "web", .name = ""}));
+  ASSERT_EQ(symlink(View().staging_path.c_str(), target.c_str()), 0) << strerror(errno);
+  plugin_.Release();
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
+  EXPECT_THAT(MessageOf((*publish)->status()),
+              AllOf(HasSubstr("plugin hp answered OK to NodePublishVolume"), HasSubstr("which was removed")));
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << "it keeps nobody from undoing it";
 }
 
 // Somebody puts a symbolic link in our way, to a directory of theirs that looks just like what should be

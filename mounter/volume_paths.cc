@@ -120,6 +120,11 @@ absl::StatusOr<PathFacts> VolumePaths::LookAtTarget(const VolumeRecord& record,
   return root_.Look(Target(record, publication));
 }
 
+absl::Status VolumePaths::RemoveTargetLink(const VolumeRecord& record,
+                                           const PublicationRecord& publication) const {
+  return root_.RemoveLink(Target(record, publication));
+}
+
 absl::StatusOr<std::vector<std::string>> VolumePaths::ListTarget(const VolumeRecord& record,
                                                                  const PublicationRecord& publication) const {
   const auto facts = LookAtTarget(record, publication);

@@ -68,6 +68,9 @@ class VolumePaths {
   // RESOURCE_EXHAUSTED: too much to list.
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> ListTarget(
       const VolumeRecord& record, const PublicationRecord& publication) const;
+  // Removes the symbolic link that lies at the target, if one does.
+  [[nodiscard]] absl::Status RemoveTargetLink(const VolumeRecord& record,
+                                              const PublicationRecord& publication) const;
 
   // Removes an unpublished publication's directory, with the empty target that a plugin may have left, and
   // writes the identity file without it where the volume has others. FAILED_PRECONDITION: something is in it;

@@ -296,8 +296,14 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
 
   const absl::Status verified = co_await VerifyPublished(record, publication, deadline);
   if (absl::IsInternal(verified)) {
-    const std::string lie = fmt::format("plugin {} answered OK to {}, but {}", record.plugin_id,
-                                        RpcName(kRpc), MessageOf(verified));
+    std::string lie = fmt::format("plugin {} answered OK to {}, but {}", record.plugin_id, RpcName(kRpc),
+                                  MessageOf(verified));
+    const auto left = context_.paths->LookAtTarget(record, publication);
+    if (left.ok() && S_ISLNK(left->mode)) {
+      // It was not there before the call. A link is no data, and would keep the volume from being undone.
+      const absl::Status removed = context_.paths->RemoveTargetLink(record, publication);
+      lie += removed.ok() ? ", which was removed" : fmt::format(", which stays: {}", MessageOf(removed));
+    }
     ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
