@@ -114,6 +114,7 @@ TEST_F(NodeApiTest, AReloadThatWaitsSaysWhatBecameOfEach) {
 }
 
 TEST_F(NodeApiTest, StatusBoundsTheListOfProblems) {
+  control_.Add("p");
   for (int i = 0; i < 500; ++i) mounter_.Add("p", fmt::format("v{}", i), "c").awaiting_secrets = true;
   const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
