@@ -204,13 +204,26 @@ std::vector<WatchedMount> VolumeActor::WatchedMounts() const {
 }
 
 absl::Status VolumeActor::CheckStorage(bool writes) const {
-  for (const WatchedMount& watched : WatchedMounts()) {
-    const absl::Status usable = CheckUsable(watched.path, watched.objects, writes && watched.writes);
-    if (usable.ok()) continue;
-    return absl::FailedPreconditionError(fmt::format(
-        "{}; unpublish the volume everywhere on this node, then publish it again", MessageOf(usable)));
+  const VolumeRecord& record = machine_.record();
+  absl::Status usable;
+  if (record.stages && record.stage_state == StageState::kStaged) {
+    usable = CheckUsable(context_.paths->StagingPath(record), record.objects, /*writes=*/false);
   }
-  return absl::OkStatus();
+  // They have one file system, or one device: one that writes says it for all.
+  const auto published = [&record](bool writer) {
+    return std::ranges::find_if(record.publications, [&record, writer](const PublicationRecord& p) {
+      return p.state == PublicationState::kPublished && p.Writes(record.use) == writer;
+    });
+  };
+  auto one = published(true);
+  const bool writer = one != record.publications.end();
+  if (!writer) one = published(false);
+  if (usable.ok() && one != record.publications.end()) {
+    usable = CheckUsable(context_.paths->TargetPath(record, *one), record.objects, writes && writer);
+  }
+  if (usable.ok()) return usable;
+  return absl::FailedPreconditionError(fmt::format(
+      "{}; unpublish the volume everywhere on this node, then publish it again", MessageOf(usable)));
 }
 
 void VolumeActor::OnHealth(const std::string& component, const absl::Status& verdict) {
