@@ -90,15 +90,22 @@ class KnownMounts {
   }
 };
 
-// The mount on which the directory of `path` lies.
-absl::StatusOr<std::optional<uint64_t>> MountOfParent(int directory, const std::string& path) {
+std::string ParentOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  return MountIdOf(directory, parent.empty() ? "." : parent);
+  return parent.empty() ? "." : parent;
 }
 
-// The number of the mount on which what `fd` refers to lies, as /proc has it; 0: not known.
-uint64_t OldMountIdOf(int fd) {
-  const auto info = ReadFile(fmt::format("/proc/self/fdinfo/{}", fd), kFdInfoLimit);
+// The mount on which the directory of `path` lies.
+absl::StatusOr<std::optional<uint64_t>> MountOfParent(int directory, const std::string& path) {
+  return MountIdOf(directory, ParentOf(path));
+}
+
+// The number of the mount at `path`, or on which it lies, as /proc has it; 0: not known. For kernels before
+// 6.12.
+uint64_t OldMountIdOf(int directory, const std::string& path) {
+  const UniqueFd at(openat(directory, path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  if (!at.valid()) return 0;
+  const auto info = ReadFile(fmt::format("/proc/self/fdinfo/{}", at.get()), kFdInfoLimit);
   const size_t line = info.ok() ? info->find("mnt_id:") : std::string::npos;
   unsigned long long id = 0;
   if (line == std::string::npos || std::sscanf(info->c_str() + line, "mnt_id: %llu", &id) != 1) return 0;
@@ -108,19 +115,22 @@ uint64_t OldMountIdOf(int fd) {
 // What the kernel itself knows of the mount at `path`, whose file system has answered with `refused` (EIO,
 // EUCLEAN, ESTALE and their kin). `refused` where no mount lies there.
 absl::StatusOr<PathFacts> FactsOfMount(int directory, const std::string& path, const absl::Status& refused) {
-  const UniqueFd at(openat(directory, path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  const std::string parent_path = std::filesystem::path(path).parent_path().string();
-  const UniqueFd parent(openat(directory, parent_path.empty() ? "." : parent_path.c_str(),
-                               O_PATH | O_NOFOLLOW | O_DIRECTORY | O_CLOEXEC));
-  const uint64_t old_id = at.valid() ? OldMountIdOf(at.get()) : 0;
-  if (old_id == 0 || !parent.valid() || old_id == OldMountIdOf(parent.get())) return refused;
   const UniqueFd opened(openat(directory, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   PathFacts facts{.exists = true,
                   .mount_root = true,
                   .mode = opened.valid() ? S_IFDIR : mode_t{S_IFREG},
                   .refused = ErrnoOf(refused).value_or(EIO)};
-  const uint64_t unique_id = UniqueMountId(old_id);
-  facts.mount_id = unique_id != 0 ? unique_id : old_id;
+  const auto id = MountIdOf(directory, path);
+  const auto parent = MountOfParent(directory, path);
+  if (id.ok() && id->has_value() && parent.ok() && parent->has_value()) {
+    if (*id == *parent) return refused;
+    facts.mount_id = **id;
+  } else {
+    const uint64_t old_id = OldMountIdOf(directory, path);
+    if (old_id == 0 || old_id == OldMountIdOf(directory, ParentOf(path))) return refused;
+    const uint64_t unique_id = UniqueMountId(old_id);
+    facts.mount_id = unique_id != 0 ? unique_id : old_id;
+  }
   const auto type = StatMountType(facts.mount_id);
   if (type.ok() && type->has_value()) facts.device = (*type)->device;
   return facts;

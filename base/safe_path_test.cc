@@ -198,5 +198,15 @@ TEST_F(SafeRootTest, LooksWithoutFollowing) {
   EXPECT_FALSE(none->exists);
 }
 
+TEST_F(SafeRootTest, AMountIsFoundByItsOldNumber) {
+  const auto facts = LookAt(dir_);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  const auto told = StatMount(facts->mount_id);
+  ASSERT_TRUE(told.ok()) << told.status();
+  if (!told->has_value()) GTEST_SKIP() << "this kernel has no unique ids of mounts";
+  EXPECT_EQ(UniqueMountId((*told)->old_id), facts->mount_id);
+  EXPECT_EQ(UniqueMountId(0), 0U);
+}
+
 }  // namespace
 }  // namespace berth

@@ -39,14 +39,14 @@ absl::StatusOr<bool> Ask(uint64_t mount_id, uint64_t mask, Answer* answer) {
 
 // An answer without options says that there are none, or that the kernel cannot tell them.
 bool TellsOptions() {
-  static const bool tells = [] {
+  static const bool new_enough = [] {
     utsname name{};
     int major = 0;
     int minor = 0;
     if (uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
     return std::pair(major, minor) >= std::pair(6, 11);
   }();
-  return tells;
+  return new_enough;
 }
 
 std::string FsType(const Answer& answer) {

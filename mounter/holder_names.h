@@ -15,6 +15,9 @@ namespace berth {
 // How MountHolder::how begins for a mount on a directory of the volume's mount.
 inline constexpr std::string_view kMountedInside = "what is mounted inside it:";
 
+// The same for a mount in a namespace that is not berthd's.
+inline constexpr std::string_view kInAnotherNamespace = "in another mount namespace, mounted at";
+
 // Sets the consumer of each holder that is a process of one of the record's publications: the process itself,
 // or one in the cgroup or unit that the consumer consists of.
 void NameConsumers(const VolumeRecord& record, std::vector<MountHolder>* holders);

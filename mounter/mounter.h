@@ -22,8 +22,9 @@
 // removal, left alone), .token_failed (what the plugin is to be given anew could not be got or passed; the
 // mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its file names,
 // too), .path_lost (somebody unmounted it there: it is mounted again), .stranger (in the tree and not in the
-// journal, left alone); plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a
-// scheduler's volumes are blocked: see AllowForward; once, for the node), node.journal_rebuilt.
+// journal, left alone), .undone_without_plugin (its plugin has lost the step, and berthd did it); plugin.lied
+// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see
+// AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>

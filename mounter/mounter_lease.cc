@@ -18,10 +18,7 @@ using Mode = ::csi::v1::VolumeCapability::AccessMode;
 // may write at once they see to their order themselves, this node's silence or not.
 bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
   const auto mode = record.use.access_mode;
-  if (mode == Mode::SINGLE_NODE_READER_ONLY || mode == Mode::MULTI_NODE_READER_ONLY ||
-      mode == Mode::MULTI_NODE_MULTI_WRITER) {
-    return false;
-  }
+  if (ReadsOnly(mode) || mode == Mode::MULTI_NODE_MULTI_WRITER) return false;
   // The single-node modes, and whatever is not known, though a consumer only reads: the volume can be nowhere
   // else before it has left.
   if (mode != Mode::MULTI_NODE_SINGLE_WRITER) return true;

@@ -39,12 +39,13 @@ std::string DiskTrouble(dev_t device, const std::vector<KernelObject>& objects) 
                                    : disk + " was detached, and that number is another disk's by now";
 }
 
-bool DeviceRefusesWrites(dev_t device) {
-  const auto text = ReadFile(fmt::format("/sys/dev/block/{}:{}/ro", major(device), minor(device)), 16);
-  return text.ok() && text->starts_with('1');
-}
-
 }  // namespace
+
+std::optional<bool> DeviceIsReadonly(dev_t device) {
+  const auto text = ReadFile(fmt::format("/sys/dev/block/{}:{}/ro", major(device), minor(device)), 16);
+  if (!text.ok() || text->empty()) return std::nullopt;
+  return text->front() == '1';
+}
 
 StorageState StateFromOptions(std::string_view options, bool read_only) {
   StorageState state;
@@ -91,7 +92,7 @@ StorageState StorageLook::At(const std::string& path, const std::vector<KernelOb
                        .mount_id = facts->mount_id,
                        .device = facts->special,
                        .dead = DiskTrouble(facts->special, objects)};
-    if (DeviceRefusesWrites(facts->special)) state.read_only = "its block device is read-only";
+    if (DeviceIsReadonly(facts->special).value_or(false)) state.read_only = "its block device is read-only";
     return state;
   }
   if (!facts->mount_root) return {};

@@ -53,6 +53,9 @@ class StorageLook {
   std::optional<std::map<std::string, Shown>> table_;  // by target
 };
 
+// Whether a block device refuses writes, as sysfs has it. Unset where it does not say.
+[[nodiscard]] std::optional<bool> DeviceIsReadonly(dev_t device);
+
 // FAILED_PRECONDITION: what is at `path` is dead, or, if it `writes`, read-only. The message says why.
 [[nodiscard]] absl::Status CheckUsable(const std::string& path, const std::vector<KernelObject>& objects,
                                        bool writes);

@@ -651,9 +651,11 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
     }
     const bool repeat = report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
     if (!sent_ && !machine_.leaving().empty()) co_return absl::UnavailableError(machine_.leaving());
-    // It is pending, and tried again when nothing else is to be done.
-    if (repeat) machine_.Owe(request.required_bytes);
-    SaveSoon();
+    if (repeat) {
+      // It is pending, and tried again when nothing else is to be done.
+      machine_.Owe(request.required_bytes);
+      SaveSoon();
+    }
     const bool soon = absl::IsUnavailable(report.error) || absl::IsAborted(report.error);
     if (!repeat || !soon || Clock::now() >= deadline || !machine_.leaving().empty()) co_return report.error;
     const Duration pause =

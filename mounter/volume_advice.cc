@@ -82,7 +82,7 @@ std::string Blocked(const VolumeView& volume, const PublicationView& use) {
                      Unpublish(volume, use), alone ? "" : ".", others);
 }
 
-// Who ends what, for those in the way.
+// About those who have the volume, or stand in the way of an unpublish.
 std::string InUse(const VolumeView& volume) {
   std::set<int64_t> pids;
   std::set<uint32_t> users;  // with mounts of their own
@@ -91,7 +91,7 @@ std::string InUse(const VolumeView& volume) {
     inside = inside || holder.how.starts_with(kMountedInside);
     if (holder.pid == 0) continue;
     pids.insert(holder.pid);
-    const bool other_mounts = holder.how.starts_with("in another mount namespace");
+    const bool other_mounts = holder.how.starts_with(kInAnotherNamespace);
     if (other_mounts && holder.uid.value_or(0) != 0) users.insert(*holder.uid);
   }
   std::string text = "End those who use it";

@@ -44,26 +44,22 @@
 //                                            now, so a new lease alone is not enough: until Want or Confirm.
 //   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
 //                      publication, and nothing is repaired (Leave; it is final). Reverse steps go on.
-//   dead               published, the mount is there, and its file system has ended. Nothing follows of
-//   itself
-//                      but, where asked for, Repair.
+//   dead               published, the mount is there, and its file system has ended. Nothing follows by
+//                      itself but, where asked for, Repair.
 //   hung               published, the mount is there, and its file system does not answer. It may answer
-//   again,
-//                      or turn out to be dead. Until then nothing is repaired: to take it away would hang,
-//                      too.
+//                      again, or turn out to be dead. Until then nothing is repaired: to take it away would
+//                      hang, too.
 //
 //                               answers ◄──► hung ──► dead ──► answers (mounted again)
 //
 //   read-only          published to be written, and it refuses writes. Nothing is repaired: what is wrong
-//   with
-//                      it may have to be looked at first.
+//                      with it may have to be looked at first.
 //
 //   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
 //                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
 //                      changed, the kernel shows.
 //   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
-//   it
-//                      is forgotten once that has ended. A new publish may begin meanwhile.
+//                      it is forgotten once that has ended. A new publish may begin meanwhile.
 //   path pending       published, and not (known to be) mounted at the path that was asked for too, or still
 //                      mounted at one that is not wanted any more (kMountPath). That it fails never undoes a
 //                      publication. An unpublish takes that mount away first.

@@ -106,7 +106,7 @@ std::string_view What(HoldKind kind) {
     case HoldKind::kMount:
       return "the mount at";
     case HoldKind::kNamespace:
-      return "in another mount namespace, mounted at";
+      return kInAnotherNamespace;
     case HoldKind::kOpenFile:
       return "open file";
     case HoldKind::kWorkingDirectory:

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/file.h"
 #include "mounter/files_in_the_way.h"
 #include "mounter/mount_table.h"
 #include "mounter/recovery.h"
@@ -34,13 +33,6 @@ std::string_view WhatIsThere(const PathFacts& facts) {
   if (S_ISDIR(facts.mode)) return facts.mount_root ? "a mounted directory" : "a directory that is no mount";
   if (S_ISREG(facts.mode)) return facts.mount_root ? "a mounted file" : "a plain file";
   return "a socket or pipe";
-}
-
-// Whether a block device refuses writes, as sysfs has it: nothing is opened. Unset where it does not say.
-std::optional<bool> DeviceIsReadonly(dev_t device) {
-  const auto text = ReadFile(fmt::format("/sys/dev/block/{}:{}/ro", major(device), minor(device)), 16);
-  if (!text.ok() || text->empty()) return std::nullopt;
-  return text->front() == '1';
 }
 
 }  // namespace
