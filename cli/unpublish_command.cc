@@ -40,8 +40,10 @@ void DeclareUnpublish(CLI::App& command, UnpublishOptions& options) {
       "First wait until the consumer's process, cgroup or unit has ended, as long as --timeout says");
   constexpr const char* kLevers = "Against a file system that does not answer";
   command
-      .add_flag("--force", options.force,
-                "Abort it: what it has not written is LOST. Not in the place of ending those who use it")
+      .add_flag(
+          "--force", options.force,
+          "Abort it: what it has not written is LOST. Not in the place of ending those who use it. Also "
+          "releases the volume without its plugin, where that is gone or refuses")
       ->group(kLevers);
   command
       .add_flag(
@@ -71,7 +73,10 @@ absl::Status ConfirmLevers(const UnpublishOptions& options) {
   std::string warning;
   if (options.force) {
     warning = fmt::format(
-        "--force aborts the file system of {}: what it has not written yet is lost, for every consumer of it",
+        "--force aborts the file system of {}: what it has not written yet is lost, for every consumer of "
+        "it. "
+        "Where its plugin is gone or refuses, it is released without the plugin, and must not be attached to "
+        "another node before this one is fenced",
         Shown(options.volume));
   }
   if (options.lazy) {
@@ -111,6 +116,12 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
   if (answer->aborted()) session.output.Note("its file system was aborted: what it had not written is lost");
   if (answer->detached())
     session.output.Note("a mount of it was detached: it may live on until its users end");
+  if (answer->without_plugin()) {
+    session.output.Note(
+        fmt::format("{} was released without its plugin, which is asked to undo its part once it can: until "
+                    "then, do not detach it without fencing this node",
+                    Shown(options.volume)));
+  }
   if (answer->may_live_on()) {
     session.output.Note(fmt::format(
         "{} is not free: {}. It is released by itself once that has ended (berthctl volume explain)",

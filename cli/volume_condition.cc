@@ -52,6 +52,16 @@ std::string NamedInShell(const v1::Volume& volume) {
 
 std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time_point now) {
   std::vector<Condition> conditions;
+  if (volume.has_without_plugin()) {
+    conditions.push_back(
+        {.word = "no plugin",
+         .text = fmt::format(
+             "released without its plugin {}, as {} asked: the plugin has still to undo its part",
+             FormatRelative(volume.without_plugin().at(), now), volume.without_plugin().asked_by()),
+         .tone = Tone::kCareful});
+  } else if (volume.plugin_missing()) {
+    conditions.push_back({.word = "no plugin", .text = "its plugin is not on this node"});
+  }
   if (volume.has_stuck()) conditions.push_back(Stuck(volume, now));
   for (const v1::Publication& use : volume.publications()) {
     if (!use.hung().empty()) {

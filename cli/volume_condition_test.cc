@@ -114,6 +114,21 @@ TEST(VolumeConditionTest, ADeclaredOneThatIsNotHereYetNamesItsFile) {
   EXPECT_THAT(Listed(volume), AllOf(HasSubstr("not here yet"), HasSubstr("(again in 5s)")));
 }
 
+TEST(VolumeConditionTest, Fault57WithoutItsPluginItSaysSoFirstAndHowOftenItFailed) {
+  v1::Volume volume = Published();
+  volume.set_plugin_missing(true);
+  EXPECT_EQ(Only(volume).word, "no plugin");
+  EXPECT_EQ(Only(volume).tone, Tone::kBad);
+  volume.set_failures(12);
+  volume.mutable_next_retry_at()->set_seconds(kNow + 4);
+  EXPECT_THAT(Listed(volume), HasSubstr("(failed 12 times, again in 4s)"));
+  volume.mutable_without_plugin()->set_asked_by("uid 0");
+  volume.mutable_without_plugin()->mutable_at()->set_seconds(kNow - 60);
+  EXPECT_EQ(Only(volume).word, "no plugin");
+  EXPECT_EQ(Only(volume).tone, Tone::kCareful);
+  EXPECT_THAT(Only(volume).text, HasSubstr("as uid 0 asked"));
+}
+
 TEST(VolumeConditionTest, TheWorstComesFirst) {
   v1::Volume volume = Published();
   volume.set_uncertain(true);

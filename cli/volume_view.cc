@@ -43,8 +43,10 @@ Cell Now(const v1::Volume& volume, const std::vector<Condition>& conditions, sys
     if (conditions.empty()) return "";
   }
   std::string text = conditions.front().text;
-  if (volume.has_next_retry_at())
-    text += fmt::format(" (again {})", FormatRelative(volume.next_retry_at(), now));
+  std::vector<std::string> tries;
+  if (volume.failures() > 1) tries.push_back(fmt::format("failed {} times", volume.failures()));
+  if (volume.has_next_retry_at()) tries.push_back("again " + FormatRelative(volume.next_retry_at(), now));
+  if (!tries.empty()) text += fmt::format(" ({})", fmt::join(tries, ", "));
   return {text, conditions.front().tone};
 }
 

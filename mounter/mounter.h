@@ -165,10 +165,21 @@ struct UnpublishRequest {
   // An operator's levers against a file system that does not answer. `force` aborts it (MNT_FORCE) before the
   // plugin is called; data that it had not written are lost. `lazy` detaches a target that stays busy
   // (MNT_DETACH): the file system may live on, and the volume is not called free by it.
+  // `force` also releases without the plugin, where that is gone, does not come up, or refuses each time.
   bool force = false;
   bool lazy = false;
+  std::string asked_by = {};  // for people: "uid 0"
 
   bool operator==(const UnpublishRequest&) const = default;
+};
+
+// A volume was released without its plugin: berthd has unmounted it, and the kernel has it no more. The
+// plugin's NodeUnpublishVolume and NodeUnstageVolume are still to be called, once it can.
+struct WithoutPlugin {
+  std::string asked_by;  // for people
+  WallTime at;
+
+  bool operator==(const WithoutPlugin&) const = default;
 };
 
 // A volume, by what its plugin and the storage call it.
@@ -195,6 +206,9 @@ struct UnpublishResult {
   std::string still_used = {};  // with may_live_on, where that is known: by whom, for people
   bool aborted = false;         // its file system was aborted
   bool detached = false;        // a mount of it was detached
+  // It was unmounted by berthd, and its plugin does not know: whatever needs it to know, as a detach, is not
+  // safe without fencing.
+  bool without_plugin = false;
 };
 
 // The volume's and each publication's place in its life; drawn in volume_machine.h.
@@ -289,6 +303,12 @@ struct VolumeView {
   // since it was published last; unset: not so.
   std::optional<WallTime> aborted_at = {};
   std::optional<WallTime> detached_at = {};
+  // Its plugin is not on this node.
+  bool plugin_missing = false;
+  std::optional<WithoutPlugin> without_plugin = {};
+  int failures = 0;  // how often in a row a step of it has failed
+  // It is not taken back, since its plugin refuses that again and again.
+  bool plugin_refuses = false;
 };
 
 // What a consumer's runtime needs to use a publication.
@@ -405,7 +425,7 @@ struct MounterOptions {
   Duration rpc_timeout = std::chrono::minutes(2);  // a step's own deadline, independent of any caller's
   size_t calls_per_plugin = 32;                    // RPCs that change something, through one plugin at a time
   size_t queue_per_volume = 64;  // requests that may wait for one volume; beyond: RESOURCE_EXHAUSTED
-  Duration retry_limit = std::chrono::minutes(1);  // the longest pause between tries in the background
+  Duration retry_limit = std::chrono::minutes(5);  // the longest pause between tries in the background
   // Called when HeldThrough(plugin_id) says something else than before.
   std::function<void(const std::string& plugin_id)> on_holders_changed;
   // Called when Find(plugin_id, volume_id) may say something else than before; `here`: it says something.

@@ -179,6 +179,143 @@ TEST_F(MounterForceTest, Fault57AStepThatThePluginDoesNotHaveAnyMoreIsDoneByBert
   EXPECT_THAT(EventTypes(), Contains("volume.undone_without_plugin"));
 }
 
+class MounterWithoutPluginTest : public MounterForceTest {
+ protected:
+  absl::StatusOr<UnpublishResult> Force(const PublishRequest& request) {
+    UnpublishRequest forced = Forced(request);
+    forced.asked_by = "uid 7";
+    return loop_.Run(mounter_->Unpublish(forced, Soon()));
+  }
+};
+
+TEST_F(MounterWithoutPluginTest, Fault57AVolumeWhosePluginIsGoneIsReleasedOnRequestAndPendingWithIt) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  plugins_.removed = true;
+  const auto refused = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_TRUE(View().plugin_missing);
+  EXPECT_TRUE(IsMounted(*target));
+  const std::string staging = View().staging_path;
+  const auto forced = Force(Request());
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_TRUE(forced->without_plugin);
+  EXPECT_FALSE(forced->may_live_on);
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_FALSE(IsMounted(staging));
+  ASSERT_TRUE(View().without_plugin.has_value());
+  EXPECT_EQ(View().without_plugin->asked_by, "uid 7");
+  EXPECT_THAT(EventTypes(), Contains("volume.released_without_plugin"));
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
+  // Who does not force is not told that it is free; who does, may repeat it.
+  EXPECT_FALSE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Force(Request())->without_plugin);
+  // It is remembered, and undone with the plugin once that is back.
+  Close();
+  Open();
+  ASSERT_TRUE(View().without_plugin.has_value());
+  EXPECT_EQ(View().without_plugin->asked_by, "uid 7");
+  plugins_.removed = false;
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
+  EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 1);
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57APluginThatAlwaysRefusesIsGotPastByForceAlone) {
+  PublishRequest request = Request();
+  const auto target = Publish(request);
+  ASSERT_TRUE(target.ok()) << target.status();
+  for (const char* rpc : {"NodeUnpublishVolume", "NodeUnstageVolume"}) {
+    plugin_.FailNext(rpc, grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  }
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(request), Shortly())).ok());
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_TRUE(loop_.RunUntil([this] { return View().plugin_refuses; }));
+  const auto forced = Force(request);
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_TRUE(forced->without_plugin);
+  EXPECT_FALSE(IsMounted(*target));
+  EXPECT_TRUE(View().without_plugin.has_value());
+  const int asked = plugin_.Calls("NodeUnpublishVolume");
+  EXPECT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnpublishVolume") > asked; })) << "still owed";
+  plugin_.ClearFaults();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57OnlyTheStagingIsLeftAndThePluginRefusesThat) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeUnstageVolume", grpc::StatusCode::FAILED_PRECONDITION, Effect::kNone, 1000);
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request()), Shortly())).ok());
+  EXPECT_THAT(View().publications, IsEmpty());
+  const std::string staging = View().staging_path;
+  EXPECT_TRUE(IsMounted(staging));
+  const auto forced = Force(Request("v1", "none"));
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_TRUE(forced->without_plugin);
+  EXPECT_FALSE(IsMounted(staging));
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57AnotherUseOfTheVolumeStaysAsItIs) {
+  const auto web = Publish(Request());
+  const auto db = Publish(Request("v1", "db"));
+  ASSERT_TRUE(web.ok() && db.ok());
+  plugins_.removed = true;
+  const auto forced = Force(Request());
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_FALSE(IsMounted(*web));
+  EXPECT_TRUE(IsMounted(*db));
+  EXPECT_TRUE(IsMounted(View().staging_path));
+  EXPECT_FALSE(View().without_plugin.has_value()) << "it is not released";
+  plugins_.removed = false;
+  EXPECT_TRUE(loop_.RunUntil([this] { return View().publications.size() == 1; }));
+  EXPECT_TRUE(Unpublish(Request("v1", "db")).ok());
+  EXPECT_TRUE(Gone());
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57WhoUsesTheMountIsNotForcedOutByThat) {
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  UniqueFd held(open(target->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  plugins_.removed = true;
+  const auto busy = Force(Request());
+  EXPECT_FALSE(busy.ok());
+  EXPECT_THAT(MessageOf(busy.status()), HasSubstr("kept busy by"));
+  EXPECT_TRUE(IsMounted(*target));
+  EXPECT_FALSE(View().without_plugin.has_value());
+  held.Reset();
+  EXPECT_TRUE(Force(Request())->without_plugin);
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57APublishAfterwardsComesOnceThePluginHasUndoneItsPart) {
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.removed = true;
+  ASSERT_TRUE(Force(Request()).ok());
+  EXPECT_FALSE(Publish(Request("v1", "db")).ok());
+  plugins_.removed = false;
+  const auto again = Publish(Request("v1", "db"));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(IsMounted(*again));
+  EXPECT_FALSE(View().without_plugin.has_value());
+  EXPECT_TRUE(Unpublish(Request("v1", "db")).ok());
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
+TEST_F(MounterWithoutPluginTest, Fault57WhatIsRefusedForDaysIsToldRarelyWithItsNumber) {
+  Close();
+  options_.rpc_timeout = std::chrono::seconds(2);
+  Open();
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
+  EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Request()), Shortly())).ok());
+  ASSERT_TRUE(loop_.RunUntil([this] { return View().failures > 20; }));
+  const auto late = loop_.Run(mounter_->Unpublish(Undo(Request()), Shortly()));
+  EXPECT_THAT(MessageOf(late.status()), AllOf(HasSubstr("failed "), HasSubstr(" times, last: ")));
+  const std::vector<std::string> types = EventTypes();
+  EXPECT_LE(std::ranges::count(types, "volume.uncertain") + std::ranges::count(types, "volume.failed"), 2);
+  plugin_.ClearFaults();
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
+}
+
 TEST_F(MounterForceTest, Fault56WhatIsOnlyReadIsNotGrown) {
   PublishRequest reader = Request();
   reader.readonly = true;

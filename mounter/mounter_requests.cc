@@ -104,7 +104,8 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
                             .may_live_on = (*done)->may_live_on,
                             .still_used = (*done)->still_used,
                             .aborted = (*done)->aborted,
-                            .detached = (*done)->detached};
+                            .detached = (*done)->detached,
+                            .without_plugin = (*done)->without_plugin};
 }
 
 Awaitable<absl::Status> MounterImpl::CheckUnrecorded(std::string plugin_id, std::string volume_id,

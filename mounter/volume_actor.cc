@@ -602,6 +602,9 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   // One that a failed publish, or an unpublish before this one, left half undone.
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
+  if (!first_error.ok() && request.force && plugin_cannot_ && !context_.stopping) {
+    co_return co_await ReleaseWithoutPlugin(operation, request.asked_by, first_error);
+  }
   // All that berthd and the plugin can do is done: the rest is for those who use it still.
   if (machine_.InUseByKernel() && in_use_) {
     operation->still_used = std::string(MessageOf(first_error));
@@ -614,6 +617,41 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   const std::string done = WhatLeversDid();
   if (!first_error.ok() && !done.empty()) co_return Annotate(first_error, done);
   co_return first_error;
+}
+
+Awaitable<absl::Status> VolumeActor::ReleaseWithoutPlugin(std::shared_ptr<VolumeOperation> operation,
+                                                          std::string asked_by, absl::Status why) {
+  const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
+  StepInput input{.force = true, .lazy = levers_.lazy};
+  StepReport report =
+      co_await steps_.ReleaseWithoutPlugin(machine_.record(), std::move(input), Progress({}), deadline);
+  last_error_ = report.error;
+  if (report.stuck) machine_.OnStuck(*report.stuck);
+  AfterInUse(report);
+  holders_ = std::move(report.holders);
+  if (report.outcome != CallOutcome::kDone) {
+    co_return Annotate(report.error, MessageOf(why));
+  }
+  const auto& publications = machine_.record().publications;
+  const bool whole = std::ranges::all_of(publications, [](const PublicationRecord& p) {
+    return p.state == PublicationState::kUnpublishing && !p.again;
+  });
+  const bool before = machine_.record().without_plugin.has_value();
+  if (whole && !before) machine_.SetWithoutPlugin({.asked_by = asked_by, .at = WallClock::now()});
+  BERTH_CO_RETURN_IF_ERROR(co_await Commit());
+  if (!before) {
+    Event("volume.released_without_plugin", "",
+          fmt::format(
+              "{} without plugin {}, at the request of {}; the plugin is asked to undo its part once it "
+              "can: {}",
+              whole ? "released" : "unmounted", machine_.record().plugin_id, asked_by, MessageOf(why)));
+  }
+  operation->without_plugin = true;
+  operation->aborted = levers_.aborted_at.has_value();
+  operation->detached = levers_.detached_at.has_value();
+  operation->undone = true;
+  levers_ = {};
+  co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperation> operation,

@@ -33,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "mounter/failure_log.h"
 #include "mounter/mount_health.h"
 #include "mounter/mounter_context.h"
 #include "mounter/recovery.h"
@@ -133,6 +134,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
                                                        PublishRequest request);
   [[nodiscard]] Awaitable<absl::Status> ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
                                                          UnpublishRequest request);
+  // What is being unpublished is unmounted by berthd, since the plugin cannot: `why`. Its calls stay pending.
+  [[nodiscard]] Awaitable<absl::Status> ReleaseWithoutPlugin(std::shared_ptr<VolumeOperation> operation,
+                                                             std::string asked_by, absl::Status why);
   [[nodiscard]] Awaitable<absl::Status> ExecuteExpand(std::shared_ptr<VolumeOperation> operation,
                                                       ExpandRequest request);
   [[nodiscard]] Awaitable<void> Settle();
@@ -274,6 +278,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void ForgetOldLevers();
   // "its file system was aborted 12 s ago; ": what the levers have done. Empty: nothing.
   [[nodiscard]] std::string WhatLeversDid() const;
+  // " (failed 12 times)"; empty: once.
+  [[nodiscard]] std::string Times() const;
+  // What the last tries failed with: "failed 12 times, last: INTERNAL: …, next try in 4 s". Empty: nothing.
+  [[nodiscard]] std::string LastFailures() const;
   // "NodeStageVolume has run for 12 s for consumer web": what others wait for.
   [[nodiscard]] std::string WhatRuns() const;
 
@@ -318,6 +326,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   Levers levers_;
   std::optional<HungSince> hung_since_;  // of the reverse step that is under way
   bool sent_ = false;                    // the try that runs has called the plugin
+  bool plugin_cannot_ = false;           // the last try of a reverse step ended so
   Step trying_;                          // the try that runs
   std::set<PublicationKey> remounting_;
   bool staging_dead_ = false;            // its file system does not answer any more
@@ -332,7 +341,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   size_t told_holders_ = 0;
   std::set<std::string> told_consumers_;
   bool told_awaiting_ = false;
-  std::string last_told_;  // the failure that the newest event told of
+  FailureLog log_;        // which failures are told
+  int tries_failed_ = 0;  // in a row, of any step
   std::deque<RpcTrace> rpcs_;
 
   // What people see of the present step.

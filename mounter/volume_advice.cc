@@ -40,6 +40,20 @@ std::string PluginHangs(const VolumeView& volume) {
       RestartPlugin(volume));
 }
 
+// `use`: one that is to end; null: only the staging is left, and whose use it was does not matter.
+std::string ForcedUnpublish(const VolumeView& volume, const PublicationView* use) {
+  const PublicationView nobody{.consumer = "none"};
+  return fmt::format("{} --force", Unpublish(volume, use == nullptr ? nobody : *use));
+}
+
+std::string PluginMissing(const VolumeView& volume, const PublicationView* use) {
+  const std::string back = fmt::format("Put the file of plugin {} back into plugins.d, then: berthctl reload",
+                                       Printable(volume.plugin_id, 128));
+  if (volume.without_plugin) return back + ". It undoes its part then.";
+  return fmt::format("{}. If it never comes back, end those who use the volume, then: {}", back,
+                     ForcedUnpublish(volume, use));
+}
+
 // `use`: one that a command for the whole volume may name; null: there is none.
 std::string Hangs(const VolumeView& volume, const PublicationView* use) {
   std::string text = "Wait, or bring its server back: everything goes on by itself then.";
@@ -117,6 +131,7 @@ const PublicationView* Find(const VolumeView& volume, bool (*which)(const Public
 std::string AdviceFor(const VolumeView& volume) {
   const PublicationView* leaving = Find(volume, Leaves);
   const PublicationView* any = volume.publications.empty() ? nullptr : &volume.publications.front();
+  if (volume.plugin_missing) return PluginMissing(volume, leaving != nullptr ? leaving : any);
   if (volume.stuck && volume.stuck->plugin_hangs) return PluginHangs(volume);
   const PublicationView* hung = Find(volume, [](const PublicationView& p) { return !p.hung.empty(); });
   if (volume.stuck || hung != nullptr) {
@@ -144,6 +159,13 @@ std::string AdviceFor(const VolumeView& volume) {
     return Blocked(volume, *blocked);
   }
   if (!volume.holders.empty() || (volume.may_live_on && volume.publications.empty())) return InUse(volume);
+  if (volume.plugin_refuses) {
+    const std::string logs =
+        fmt::format("Find out why its plugin refuses: berthctl plugin logs {}. It is asked again by itself",
+                    ShellQuoted(volume.plugin_id));
+    if (volume.without_plugin) return logs + ".";
+    return fmt::format("{}. If it never can, release it without: {}", logs, ForcedUnpublish(volume, leaving));
+  }
   if (!volume.running.empty() || volume.next_retry_at) return "";
   const auto* lost = Find(volume, [](const PublicationView& p) {
     return p.state == PublicationState::kPublished && p.uncertain;

@@ -40,6 +40,22 @@ TEST(VolumeAdviceTest, OfWhatHangsTheServerComesFirstAndTheLeversInTheirOrder) {
   }
 }
 
+TEST(VolumeAdviceTest, Fault57WithoutItsPluginTheWayOutIsForceOnceItNeverComesBack) {
+  VolumeView volume = AdvisedVolume();
+  volume.plugin_missing = true;
+  EXPECT_THAT(AdviceFor(volume), AllOf(StartsWith("Put the file of plugin nfs back into plugins.d"),
+                                       HasSubstr("--consumer job-1 --force")));
+  volume.without_plugin = WithoutPlugin{.asked_by = "uid 0"};
+  EXPECT_THAT(AdviceFor(volume),
+              AllOf(StartsWith("Put the file of plugin nfs back into plugins.d"), Not(HasSubstr("--force"))));
+  volume.plugin_missing = false;
+  volume.without_plugin.reset();
+  volume.plugin_refuses = true;
+  volume.publications.clear();
+  EXPECT_THAT(AdviceFor(volume), AllOf(HasSubstr("berthctl plugin logs nfs"),
+                                       HasSubstr("--volume 'vol 1' --consumer none --force")));
+}
+
 TEST(VolumeAdviceTest, ThoseWhoStandInTheWayAreToBeEnded) {
   VolumeView volume = AdvisedVolume();
   volume.publications.clear();

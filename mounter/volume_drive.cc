@@ -20,6 +20,8 @@ constexpr size_t kRpcsKept = 16;
 // How long a caller waits for holders of the volume to end, before it is told who they are.
 constexpr Duration kHoldersMayEnd = std::chrono::seconds(1);
 constexpr size_t kHoldersWatched = 16;
+// How often the plugin is asked before a volume is released without it, where that was asked for.
+constexpr int kRefusalsBeforeForce = 3;
 
 constexpr std::string_view kGivenUp = "given up for a request that came after it";
 
@@ -113,6 +115,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
   const TimePoint began = Clock::now();
   const TimePoint deadline = began + context_.options.rpc_timeout;
   absl::Status before;  // what the try before this one failed with
+  int refusals = 0;     // by the plugin
   for (int failures = 1;; ++failures) {
     if (StagingComesFirst(step)) co_return FollowUp::kNext;
     StepReport report;
@@ -123,6 +126,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
       input = co_await Unless(&changed_, std::move(given_up), ReadInput(step, deadline));
       if (Withheld(step)) input.reset();
     }
+    const bool forced = input && input->ok() && (*input)->force;
     if (!input) {
       report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kGivenUp))};
     } else if (input->ok()) {
@@ -145,7 +149,12 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     const Duration pause = context_.RetryAfter(failures, kFirstRetry, kRetryLimit);
     // A try that would begin at the deadline could only say that it is over.
     const TimePoint until = report.in_use ? began + kHoldersMayEnd : deadline;
-    const bool time_left = Clock::now() + pause < until && !MayNotRepeat(step) && !context_.stopping;
+    if (report.plugin_cannot) ++refusals;
+    const bool in_vain = forced && refusals == kRefusalsBeforeForce;
+    // In the background each try is one, with pauses that grow.
+    const bool asked = current_ != nullptr || step.kind == StepKind::kRenew;
+    const bool time_left =
+        asked && !in_vain && Clock::now() + pause < until && !MayNotRepeat(step) && !context_.stopping;
     const bool comes_again =
         report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
     gives_way_ = GoesForward(step.kind) && comes_again && ReverseWaits();
@@ -290,6 +299,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   // A call that was given up, or is refused because of an earlier one, has not returned.
   if (!absl::IsAborted(report.error) && !absl::IsDeadlineExceeded(report.error)) hung_since_.reset();
   ForgetOldLevers();
+  plugin_cannot_ = report.plugin_cannot;
   holders_ = report.holders;
   if (report.stuck) machine_.OnStuck(*report.stuck);
   if (report.permissions_set) machine_.SetPermissionsSet(step.key);

@@ -135,6 +135,7 @@ bool VolumeMachine::UnstagesFirst() const {
 
 void VolumeMachine::Want(PublicationRecord publication) {
   present_ = true;
+  record_.without_plugin.reset();
   failures_.erase(publication.key);
   publication.state = PublicationState::kPublishing;
   publication.held.clear();
@@ -352,6 +353,13 @@ void VolumeMachine::SetInUse(std::vector<KernelObject> objects) {
   record_.may_live_on = true;
   record_.objects = std::move(objects);
   if (record_.objects.empty()) record_.mounts_unknown = true;
+}
+
+void VolumeMachine::SetWithoutPlugin(WithoutPlugin said) {
+  record_.without_plugin = std::move(said);
+  record_.may_live_on = false;
+  record_.objects.clear();
+  record_.detached_mounts.clear();
 }
 
 void VolumeMachine::SetMountId(const PublicationKey& key, uint64_t mount_id) {

@@ -185,6 +185,8 @@ class VolumeMachine {
   void AddObjects(const std::vector<KernelObject>& objects) { MergeObjects(objects, &record_.objects); }
   // A mount of it was detached while it was in use.
   void AddDetachedMount(uint64_t mount_id);
+  // The kernel has released it all, and the plugin is still to be asked.
+  void SetWithoutPlugin(WithoutPlugin said);
   // The kernel still has it: these objects, or what is not known.
   void SetInUse(std::vector<KernelObject> objects);
   // Nothing of it is published or staged, and the kernel still has it.

@@ -41,13 +41,14 @@ struct VolumeOperation {
 
   bool done = false;
   absl::Status status;
-  std::string target_path;     // of a publish
-  bool undone = false;         // of an unpublish: there was something to undo
-  bool may_live_on = false;    // of an unpublish: see UnpublishResult
-  std::string still_used;      // of an unpublish: see UnpublishResult
-  bool aborted = false;        // of an unpublish: see UnpublishResult
-  bool detached = false;       // of an unpublish: see UnpublishResult
-  int64_t capacity_bytes = 0;  // of an expand
+  std::string target_path;      // of a publish
+  bool undone = false;          // of an unpublish: there was something to undo
+  bool may_live_on = false;     // of an unpublish: see UnpublishResult
+  std::string still_used;       // of an unpublish: see UnpublishResult
+  bool aborted = false;         // of an unpublish: see UnpublishResult
+  bool detached = false;        // of an unpublish: see UnpublishResult
+  bool without_plugin = false;  // of an unpublish: see UnpublishResult
+  int64_t capacity_bytes = 0;   // of an expand
   Condition finished;
 
   void Finish(absl::Status result) {

@@ -234,6 +234,10 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_last_error(Printable(record.last_error));
   out.set_staging_mount_id(record.staging_mount_id);
   out.set_staging_lost(record.staging_lost);
+  if (record.without_plugin) {
+    out.mutable_without_plugin()->set_asked_by(Printable(record.without_plugin->asked_by));
+    out.mutable_without_plugin()->set_at_us(Microseconds(record.without_plugin->at));
+  }
   for (const KernelObject& object : record.objects) {
     pb::KernelObject& o = *out.add_objects();
     o.set_block_device(object.block_device);
@@ -323,6 +327,10 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.last_error = in.last_error();
   record.staging_mount_id = in.staging_mount_id();
   record.staging_lost = in.staging_lost();
+  if (in.has_without_plugin()) {
+    record.without_plugin = {.asked_by = in.without_plugin().asked_by(),
+                             .at = WallTime(std::chrono::microseconds(in.without_plugin().at_us()))};
+  }
   for (const pb::KernelObject& o : in.objects()) {
     record.objects.push_back({.block_device = o.block_device(),
                               .device = makedev(o.device_major(), o.device_minor()),

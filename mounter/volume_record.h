@@ -142,6 +142,8 @@ struct VolumeRecord {
   // Whose publications have ended since the volume was last free, in that boot: one of them may still have
   // it. At most kPastConsumers; an empty name stands for the others.
   std::vector<std::string> past_consumers;
+  // Its publications and its staging are pending with the plugin alone.
+  std::optional<WithoutPlugin> without_plugin;
   std::vector<PublicationRecord> publications;
 
   // Not written; as PublicationRecord::sent, of NodeStageVolume.

@@ -58,6 +58,8 @@ struct StepReport {
   std::optional<StuckView> stuck = {};
   // A mount is out of sight, and its file system may live on. Whatever the outcome; of this try only.
   bool detached_lazily = false;
+  // Of a reverse step: the plugin is not there, does not come up, or has refused it.
+  bool plugin_cannot = false;
   bool permissions_set = false;  // of a publish: what it asked for of the root was applied, now
   // Of a target that was busy, or a volume that is still in use: who holds it, as `error` says in words too.
   std::vector<MountHolder> holders = {};
@@ -96,6 +98,11 @@ class VolumeSteps {
   // NodeExpandVolume where the volume is published, or staged; one try.
   [[nodiscard]] Awaitable<StepReport> Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
                                              Secrets secrets, StepProgress progress, TimePoint deadline);
+
+  // Unmounts what is being unpublished, and what is staged where nobody else uses that, without the plugin.
+  // kDone: it is gone, and where it was all of the volume the kernel has released that.
+  [[nodiscard]] Awaitable<StepReport> ReleaseWithoutPlugin(VolumeRecord record, StepInput input,
+                                                           StepProgress progress, TimePoint deadline);
 
   // The plugin, once it is usable; its UNAVAILABLE at `deadline`.
   [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> FindPlugin(std::string plugin_id,
@@ -160,6 +167,8 @@ class VolumeSteps {
     std::function<absl::Status()> remake;
     uint64_t mount_id = 0;  // of what is to be undone; 0: not known
   };
+  [[nodiscard]] Reverse UnpublishCall(const VolumeRecord& record, const PublicationRecord& publication) const;
+  [[nodiscard]] Reverse UnstageCall(const VolumeRecord& record) const;
   [[nodiscard]] Awaitable<StepReport> Undo(VolumeRecord record, Reverse reverse, StepInput input,
                                            StepProgress progress, TimePoint deadline);
   // What becomes of a reverse call, beside its answer.

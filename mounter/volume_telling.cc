@@ -11,6 +11,9 @@
 namespace berth {
 namespace {
 
+// After so many tries a plugin that does not take a volume back is a person's business.
+constexpr int kRefusesForGood = 5;
+
 std::string Seconds(WallTime since) {
   return fmt::format("{:.0f} s", std::chrono::duration<double>(WallClock::now() - since).count());
 }
@@ -29,23 +32,25 @@ void VolumeActor::Event(std::string type, const std::string& consumer, std::stri
 void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {
   if (step.kind == StepKind::kRenew) return;  // AfterRenewal tells
   const bool done = report.outcome == CallOutcome::kDone || report.outcome == CallOutcome::kAbsent;
-  if (follow_up == FollowUp::kRepeat) {
-    SPDLOG_WARN("{}; trying again", report.error.ToString());
-    return;
-  }
   if (done) {
-    last_told_.clear();
+    log_.Clear();
+    tries_failed_ = 0;
     AnnounceDone(step);
     return;
   }
-  // In the background the same error may come every minute, for days: it is told once. What hangs is told
-  // with its age, which differs each time.
-  const std::string told = fmt::format("{} {}", static_cast<int>(step.kind),
-                                       report.stuck ? report.stuck->on : report.error.ToString());
-  if (told == std::exchange(last_told_, told)) return;
+  // What gave way to a request that came meanwhile has not failed.
+  if (!absl::IsAborted(report.error)) ++tries_failed_;
+  const bool repeat = follow_up == FollowUp::kRepeat;
+  const std::string kind = fmt::format("{} {} {} {}", static_cast<int>(step.kind), Describe(step.key), repeat,
+                                       report.stuck ? report.stuck->on : CodeName(report.error.code()));
+  if (!log_.Tell(kind, Clock::now())) return;
+  if (repeat) {
+    SPDLOG_WARN("{}; trying again{}", report.error.ToString(), Times());
+    return;
+  }
   const std::string message(MessageOf(report.error));
   if (step.kind == StepKind::kForget && report.in_use) {
-    Event("volume.may_live_on", "", fmt::format("not released: {}", message));
+    Event("volume.may_live_on", "", fmt::format("not released: {}{}", message, Times()));
     return;
   }
   if (report.stuck) {
@@ -58,10 +63,24 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
   }
   const bool later = follow_up == FollowUp::kPause || step.kind == StepKind::kExpand;
   if (later && report.outcome != CallOutcome::kFinal) {
-    Event("volume.uncertain", step.key.consumer, fmt::format("not finished, to be tried again: {}", message));
+    Event("volume.uncertain", step.key.consumer,
+          fmt::format("not finished, to be tried again: {}{}", message, Times()));
     return;
   }
-  Event("volume.failed", step.key.consumer, message);
+  Event("volume.failed", step.key.consumer, message + Times());
+}
+
+std::string VolumeActor::Times() const {
+  return tries_failed_ > 1 ? fmt::format(" (failed {} times)", tries_failed_) : "";
+}
+
+std::string VolumeActor::LastFailures() const {
+  if (last_error_.ok()) return "";
+  std::string text = fmt::format("{}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
+  if (tries_failed_ > 1) text = fmt::format("failed {} times, last: {}", tries_failed_, text);
+  if (!next_retry_at_) return text;
+  const double wait = std::chrono::duration<double>(*next_retry_at_ - WallClock::now()).count();
+  return fmt::format("{}, next try in {:.0f} s", text, std::max(wait, 0.0));
 }
 
 void VolumeActor::AnnounceDone(const Step& step) {
@@ -119,8 +138,9 @@ std::string VolumeActor::WhatRuns() const {
     return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), whom);
   }
   if (current_ == nullptr) {
-    return fmt::format("what was begun before it is finished or undone first{}{}", whom,
-                       last_error_.ok() ? "" : fmt::format(": {}", MessageOf(last_error_)));
+    const std::string failed = LastFailures();
+    return fmt::format("what was begun before it is finished or undone first{}{}{}", whom,
+                       failed.empty() ? "" : ": ", failed);
   }
   return fmt::format("other requests for this volume come before it{}",
                      whom.empty() ? "" : ", the first" + whom);
@@ -132,10 +152,9 @@ absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
     return waiting_for_.empty() ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
   }
   if (!waiting_for_.empty()) return absl::UnavailableError(waiting_for_);
+  const std::string failed = LastFailures();
   const std::string last =
-      last_error_.ok()
-          ? ""
-          : fmt::format("; last error: {}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
+      failed.empty() ? "" : "; " + (tries_failed_ > 1 ? failed : "last error: " + failed);
   const std::string done = WhatLeversDid();
   const std::string before = done.empty() ? "" : done + "; ";
   const bool plugin_hangs = machine_.stuck() && machine_.stuck()->plugin_hangs;
@@ -216,6 +235,10 @@ VolumeView VolumeActor::View() const {
   view.condition = condition_;
   view.aborted_at = levers_.aborted_at;
   view.detached_at = levers_.detached_at;
+  view.plugin_missing = absl::IsNotFound(context_.plugins.Find(record.plugin_id).status());
+  view.without_plugin = record.without_plugin;
+  view.failures = tries_failed_;
+  view.plugin_refuses = plugin_cannot_ && tries_failed_ >= kRefusesForGood;
   return view;
 }
 

@@ -34,6 +34,8 @@ constexpr Duration kDetachAfter = std::chrono::seconds(5);
 constexpr Duration kAfterDetach = std::chrono::seconds(5);
 constexpr Duration kHangsAfter = std::chrono::seconds(10);
 constexpr Duration kLookAgain = std::chrono::seconds(1);
+// How long a plugin that is away is waited for, where the volume may be released without it.
+constexpr Duration kPluginComesBack = std::chrono::seconds(10);
 // How long our own probe, once killed, may take to let go.
 constexpr Duration kEndAProbe = std::chrono::seconds(2);
 
@@ -62,20 +64,8 @@ Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRec
   // Its other mount first: while that is there the file system is in use.
   const StepReport path = co_await UnmountPath(record, publication, input, progress, deadline);
   if (path.outcome != CallOutcome::kDone) co_return path;
-  auto request = NodeUnpublishRequest(record, publication, *context_.paths);
-  Reverse reverse{
-      .rpc = CsiRpc::kNodeUnpublishVolume,
-      .path = context_.paths->TargetPath(record, publication),
-      .consumer = publication.key.consumer,
-      .call =
-          [this, request](const Admission& admission, TimePoint until) {
-            return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
-          },
-      .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); },
-      .remake = [this, record, publication] { return context_.paths->Remake(record, publication); },
-      .mount_id = publication.mount_id};
-  StepReport report =
-      co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
+  StepReport report = co_await Undo(record, UnpublishCall(record, publication), std::move(input),
+                                    std::move(progress), deadline);
   if (report.outcome != CallOutcome::kDone) {
     // A plugin that cannot remove a directory with files in it says less than that.
     const absl::Status free = TargetIsFree(record, publication);
@@ -102,18 +92,72 @@ Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input,
   if (!input.force && !input.lazy) {
     if (auto in_use = co_await InUseOutside(record, deadline)) co_return *std::move(in_use);
   }
+  co_return co_await Undo(record, UnstageCall(record), std::move(input), std::move(progress), deadline);
+}
+
+VolumeSteps::Reverse VolumeSteps::UnpublishCall(const VolumeRecord& record,
+                                                const PublicationRecord& publication) const {
+  auto request = NodeUnpublishRequest(record, publication, *context_.paths);
+  return {.rpc = CsiRpc::kNodeUnpublishVolume,
+          .path = context_.paths->TargetPath(record, publication),
+          .consumer = publication.key.consumer,
+          .call =
+              [this, request](const Admission& admission, TimePoint until) {
+                return StatusOf(admission.client->NodeUnpublishVolume(Seen(request, admission), until));
+              },
+          .look = [this, record, publication] { return context_.paths->LookAtTarget(record, publication); },
+          .remake = [this, record, publication] { return context_.paths->Remake(record, publication); },
+          .mount_id = publication.mount_id};
+}
+
+VolumeSteps::Reverse VolumeSteps::UnstageCall(const VolumeRecord& record) const {
   auto request = UnstageRequest(record, *context_.paths);
-  Reverse reverse{.rpc = CsiRpc::kNodeUnstageVolume,
-                  .path = context_.paths->StagingPath(record),
-                  .consumer = "",
-                  .call =
-                      [this, request](const Admission& admission, TimePoint until) {
-                        return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
-                      },
-                  .look = [this, record] { return context_.paths->LookAtStaging(record); },
-                  .remake = [this, record] { return context_.paths->RemakeStaging(record); },
-                  .mount_id = record.staging_mount_id};
-  co_return co_await Undo(record, std::move(reverse), std::move(input), std::move(progress), deadline);
+  return {.rpc = CsiRpc::kNodeUnstageVolume,
+          .path = context_.paths->StagingPath(record),
+          .consumer = "",
+          .call =
+              [this, request](const Admission& admission, TimePoint until) {
+                return StatusOf(admission.client->NodeUnstageVolume(Seen(request, admission), until));
+              },
+          .look = [this, record] { return context_.paths->LookAtStaging(record); },
+          .remake = [this, record] { return context_.paths->RemakeStaging(record); },
+          .mount_id = record.staging_mount_id};
+}
+
+Awaitable<StepReport> VolumeSteps::ReleaseWithoutPlugin(VolumeRecord record, StepInput input,
+                                                        StepProgress progress, TimePoint deadline) {
+  std::vector<Reverse> mounts;
+  bool whole = true;
+  for (const PublicationRecord& publication : record.publications) {
+    if (publication.state != PublicationState::kUnpublishing || publication.again) {
+      whole = false;
+      continue;
+    }
+    StepReport path = co_await UnmountPath(record, publication, input, progress, deadline);
+    if (path.outcome != CallOutcome::kDone) co_return path;
+    mounts.push_back(UnpublishCall(record, publication));
+  }
+  // What others publish from stays staged.
+  if (whole && record.stages) mounts.push_back(UnstageCall(record));
+  for (const Reverse& mount : mounts) {
+    const auto unprobed =
+        co_await context_.helper.KeepFromProbes(mount.path, std::min(deadline, Clock::now() + kEndAProbe));
+    absl::Status gone = co_await UnmountOurselves(mount.path, mount.look, {}, deadline);
+    if (!gone.ok() && input.lazy) gone = co_await Detach(record, mount, progress, deadline);
+    if (gone.ok()) continue;
+    StepReport report = FromHelper(Annotate(gone, "without its plugin"), mount.path);
+    co_return co_await WithHolders(record, std::move(report), mount.path, deadline);
+  }
+  if (!whole) co_return StepReport{};
+  ReleaseCheck check = co_await context_.release.CheckReleased(record, deadline);
+  if (check.released) co_return StepReport{};
+  co_return StepReport{
+      .outcome = CallOutcome::kRetry,
+      .error = absl::UnavailableError(fmt::format(
+          "unmounted without its plugin, and not released: {}; once that has ended, repeat this", check.why)),
+      .holders = std::move(check.holders),
+      .in_use = true,
+      .objects = std::move(check.objects)};
 }
 
 Awaitable<std::optional<StepReport>> VolumeSteps::InUseOutside(VolumeRecord record, TimePoint deadline) {
@@ -153,13 +197,21 @@ Awaitable<StepReport> VolumeSteps::Undo(VolumeRecord record, Reverse reverse, St
 
 Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse, StepInput input,
                                             StepProgress progress, TimePoint deadline) {
-  auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, deadline);
+  const TimePoint back_by = input.force ? std::min(deadline, Clock::now() + kPluginComesBack) : deadline;
+  auto admission = co_await Admit(reverse.rpc, record.plugin_id, progress, back_by);
   if (absl::IsNotFound(admission.status())) {
     // Not of the volume, which is here.
-    co_return NotSent(absl::FailedPreconditionError(fmt::format(
-        "{}; the volume stays as it is until its plugin is back", MessageOf(admission.status()))));
+    StepReport report = NotSent(absl::FailedPreconditionError(fmt::format(
+        "{}; the volume stays as it is until its plugin is back, or is released without it (--force)",
+        MessageOf(admission.status()))));
+    report.plugin_cannot = true;
+    co_return report;
   }
-  if (!admission.ok()) co_return NotSent(admission.status());
+  if (!admission.ok()) {
+    StepReport report = NotSent(admission.status());
+    report.plugin_cannot = !context_.stopping && !context_.plugins.Find(record.plugin_id).ok();
+    co_return report;
+  }
   const absl::Status made = reverse.remake();
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   const absl::Status safe = SafeToHandOut(reverse.look(), reverse.path);
@@ -182,6 +234,7 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
     const absl::Status& status = *answer;
     StepReport report = Report(reverse.rpc, record.plugin_id, status, began, deadline);
     report.detached_lazily = detached;
+    report.plugin_cannot = !IsDone(report.outcome) && ThePluginRefused(status);
     // "Another call is pending" is what a plugin says whose first call has not returned.
     const bool refused = absl::IsAborted(status) && Clock::now() >= watch->hung_since.time + kHangsAfter;
     if (report.stuck || refused) {
@@ -245,7 +298,7 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
       // The plugin does not know yet that it is unmounted.
       continue;
     }
-    if (!IsDone(report.outcome) && !ThePluginRefused(status)) co_return report;
+    if (!IsDone(report.outcome) && !report.plugin_cannot) co_return report;
     co_return co_await WithHolders(record, std::move(report), reverse.path, deadline);
   }
 }
@@ -440,6 +493,7 @@ Awaitable<StepReport> VolumeSteps::WithHolders(VolumeRecord record, StepReport r
   report.error = absl::UnavailableError(
       fmt::format("{}: kept busy by {}", MessageOf(report.error), DescribeHolders(*holders)));
   report.holders = *std::move(holders);
+  report.plugin_cannot = false;
   // They may leave: it is worth another try, whatever the plugin's code was.
   if (report.outcome == CallOutcome::kFinal) report.outcome = CallOutcome::kUncertain;
   co_return report;

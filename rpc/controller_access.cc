@@ -104,6 +104,11 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
           fmt::format("volume {} is not released on this node (plugin {}): {}", Shown(volume_id),
                       held->plugin_id, held->last_error));
     }
+    if (held->without_plugin) {
+      return absl::FailedPreconditionError(fmt::format(
+          "volume {} was released on this node without its plugin {}, which has still to undo its part",
+          Shown(volume_id), held->plugin_id));
+    }
     return absl::FailedPreconditionError(fmt::format(
         "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(volume_id),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));

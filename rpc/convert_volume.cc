@@ -218,6 +218,12 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   }
   to.set_owed_expansion_bytes(volume.owed_expansion_bytes);
   to.set_may_live_on(volume.may_live_on);
+  to.set_plugin_missing(volume.plugin_missing);
+  if (volume.without_plugin) {
+    to.mutable_without_plugin()->set_asked_by(Printable(volume.without_plugin->asked_by));
+    *to.mutable_without_plugin()->mutable_at() = ToProto(volume.without_plugin->at);
+  }
+  to.set_failures(volume.failures);
   if (volume.condition) {
     to.mutable_condition()->set_abnormal(volume.condition->abnormal);
     to.mutable_condition()->set_message(Printable(volume.condition->message));

@@ -88,7 +88,7 @@ std::vector<Finding> NodeApi::NodeFindings() const {
   std::map<std::string, int> held;
   for (const VolumeView& volume : mounter_.List()) {
     ++held[volume.plugin_id];
-    if (!control_.plugins().contains(volume.plugin_id)) findings.push_back(PluginIsGone(volume));
+    if (auto finding = WithoutItsPlugin(volume)) findings.push_back(*std::move(finding));
   }
   for (const auto& [id, plugin] : control_.plugins()) {
     AppendFindings(FindingsOf(plugin, held[id], Clock::now()), &findings);

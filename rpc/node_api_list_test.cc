@@ -149,14 +149,24 @@ TEST_F(NodeApiListTest, ErrorsInDeclaredFilesAreProblemsOfTheNode) {
 }
 
 TEST_F(NodeApiListTest, Fault57AVolumeWhosePluginIsGoneIsCritical) {
-  mounter_.Add("p", "v", "c");
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  VolumeView& volume = mounter_.Add("p", "v", "c");
+  volume.plugin_missing = true;
+  auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->health(), v1::FAILING);
   ASSERT_EQ(status->findings_size(), 1);
   EXPECT_EQ(status->findings(0).code(), "plugin.missing");
   EXPECT_EQ(status->findings(0).severity(), v1::ERROR);
   EXPECT_THAT(status->findings(0).text(), HasSubstr("is not on this node any more"));
-  EXPECT_THAT(status->findings(0).advice(), HasSubstr("plugins.d"));
+  EXPECT_THAT(status->findings(0).advice(), AllOf(HasSubstr("plugins.d"), HasSubstr("--consumer c --force")));
+  // Released without it: that is pending, and not an emergency any more.
+  volume.without_plugin = WithoutPlugin{.asked_by = "uid 0", .at = WallTime()};
+  status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->health(), v1::DEGRADED);
+  ASSERT_EQ(status->findings_size(), 1);
+  EXPECT_EQ(status->findings(0).code(), "volume.without_plugin");
+  EXPECT_THAT(status->findings(0).text(), AllOf(HasSubstr("uid 0"), HasSubstr("fenced")));
 }
 
 TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {

@@ -26,11 +26,11 @@ void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolume
   if (configured != runtimes.end()) *request.mutable_runtime() = ToProto(*configured);
 }
 
-// Why a consumer has ended of which nothing but a word is known.
-std::string SaidBy(const CallInfo& call) {
-  if (call.origin == Origin::kScheduler) return "said by the scheduler";
-  if (!call.peer) return "said by a program of this node";  // that has gone meanwhile
-  return fmt::format("said by uid {}", call.peer->uid);
+// For people.
+std::string CallerOf(const CallInfo& call) {
+  if (call.origin == Origin::kScheduler) return "the scheduler";
+  if (!call.peer) return "a program of this node";  // that has gone meanwhile
+  return fmt::format("uid {}", call.peer->uid);
 }
 
 }  // namespace
@@ -64,6 +64,7 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
                                                                       CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  if (checked.force) checked.asked_by = CallerOf(call);
   declared_.OnUnpublish(checked);
   BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));
@@ -73,13 +74,15 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   answer.set_still_used(Printable(result.still_used));
   answer.set_aborted(result.aborted);
   answer.set_detached(result.detached);
+  answer.set_without_plugin(result.without_plugin);
   co_return answer;
 }
 
 NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
-  BERTH_CO_ASSIGN_OR_RETURN(const size_t released,
-                            co_await mounter_.ConsumerEnded(request.consumer(), SaidBy(call), call.deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(
+      const size_t released,
+      co_await mounter_.ConsumerEnded(request.consumer(), "said by " + CallerOf(call), call.deadline));
   v1::EndConsumerResponse answer;
   answer.set_released(static_cast<int32_t>(released));
   co_return answer;

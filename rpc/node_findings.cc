@@ -162,9 +162,9 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
     // Until something fails, the step is merely repeated.
     add(volume.last_error.empty() ? Severity::kInfo : Severity::kWarning, "volume.uncertain",
         ": whether the last step happened is not known" + Because(volume.last_error));
-  } else if (Failing(volume)) {
-    add(Severity::kWarning, volume.may_live_on ? "volume.in_use" : "volume.failing",
-        Because(volume.last_error));
+  } else if (Failing(volume) && !volume.without_plugin) {
+    add(volume.plugin_refuses ? Severity::kError : Severity::kWarning,
+        volume.may_live_on ? "volume.in_use" : "volume.failing", Because(volume.last_error));
   }
   for (const PublicationView& use : volume.publications) {
     if (!use.dead.empty()) {
@@ -193,13 +193,17 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
   return findings;
 }
 
-Finding PluginIsGone(const VolumeView& volume) {
-  Finding finding =
-      OfVolume(volume, Severity::kError, "plugin.missing",
-               ": its plugin is not on this node any more, and nothing can be taken back without it");
-  finding.advice = fmt::format("put the file of plugin {} back into plugins.d, then: berthctl reload",
-                               Word(volume.plugin_id));
-  return finding;
+std::optional<Finding> WithoutItsPlugin(const VolumeView& volume) {
+  if (volume.without_plugin) {
+    return OfVolume(
+        volume, Severity::kWarning, "volume.without_plugin",
+        fmt::format(" was released without its plugin, at the request of {}: the plugin has still "
+                    "to undo its part, and the node must be fenced before it is detached",
+                    Shown(volume.without_plugin->asked_by)));
+  }
+  if (!volume.plugin_missing) return std::nullopt;
+  return OfVolume(volume, Severity::kError, "plugin.missing",
+                  ": its plugin is not on this node any more, and cannot take it back");
 }
 
 std::vector<Finding> FindingsOf(const DeclaredView& file, const std::string& plugin_id, bool starting) {

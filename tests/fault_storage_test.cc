@@ -1,5 +1,6 @@
-// Storage in trouble beneath a volume (FAULTS row 55): file systems that were shut down or became read-only,
-// disks that are gone, on a whole node, with berth-hostpath and real loop devices.
+// Storage and drivers in trouble beneath a volume (FAULTS rows 55, 57): file systems that were shut down or
+// became read-only, disks and plugins that are gone, on a whole node, with berth-hostpath and real loop
+// devices.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -10,6 +11,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -23,6 +25,7 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 class FaultStorageTest : public testing::Test {
  protected:
@@ -131,6 +134,41 @@ TEST_F(FaultStorageTest, Fault55ADiskThatIsGoneIsSeenAndNobodyElsesIsHandedOut) 
           [](const v1::Publication& use) { return use.dead().find("detached") != std::string::npos; });
   ExpectRefused(Use("other"), "was detached");
   ExpectReleased();
+}
+
+TEST_F(FaultStorageTest, Fault57AVolumeIsReleasedWithoutItsPluginAndUndoneWhenThatIsBack) {
+  PublishNew(false);
+  // While it runs, berthd takes it back, and undoes everything with it.
+  const auto pid = static_cast<pid_t>(node_.Plugin("hostpath").pid());
+  node_.Stop();
+  ASSERT_EQ(kill(pid, SIGKILL), 0);
+  const std::string file = node_.dir() + "/etc/plugins.d/hostpath.toml";
+  ASSERT_EQ(rename(file.c_str(), (file + ".away").c_str()), 0);
+  node_.Start();
+  EXPECT_THAT(node_.Problems(), Contains(HasSubstr("its plugin is not on this node any more")));
+  v1::UnpublishVolumeRequest request;
+  request.set_plugin_id("hostpath");
+  request.set_volume_id(volume_);
+  request.set_consumer("job");
+  v1::UnpublishVolumeResponse answer;
+  EXPECT_EQ(node_.stub().UnpublishVolume(Node::Context().get(), request, &answer).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  request.set_force(true);
+  const grpc::Status forced = node_.stub().UnpublishVolume(Node::Context().get(), request, &answer);
+  ASSERT_TRUE(forced.ok()) << forced.error_message();
+  EXPECT_TRUE(answer.without_plugin());
+  EXPECT_THAT(node_.Mounts(), Not(Contains(target_)));
+  // It is known who asked, also after a crash.
+  node_.Kill();
+  node_.Start();
+  const v1::ListVolumesResponse pending = node_.Volumes();
+  ASSERT_EQ(pending.volumes_size(), 1);
+  EXPECT_EQ(pending.volumes(0).without_plugin().asked_by(), fmt::format("uid {}", getuid()));
+  ASSERT_EQ(rename((file + ".away").c_str(), file.c_str()), 0);
+  node_.Reload();
+  node_.WaitReady("hostpath");
+  WaitFor("the plugin's part to be undone", [this] { return node_.Volumes().volumes().empty(); });
+  node_.DeleteVolume(volume_);
 }
 
 }  // namespace
