@@ -166,7 +166,10 @@ absl::Status NodeService::DeleteEphemeral(const VolumeRecord& volume) {
   BERTH_ASSIGN_OR_RETURN(publications, context_.store.PublicationsOf(volume.id));
   // Asked for at a path that is not its own.
   if (!publications.empty()) return absl::OkStatus();
-  BERTH_RETURN_IF_ERROR(context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kDeleting));
+  const absl::Status begun = context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kDeleting);
+  // On a full disk the data go first, which makes room: nobody has it any more, and the unpublish is
+  // repeated.
+  if (!begun.ok() && !absl::IsResourceExhausted(begun)) return begun;
   BERTH_RETURN_IF_ERROR(context_.storage.Discard(Area::kVolumes, volume.id));
   BERTH_RETURN_IF_ERROR(context_.store.DeleteVolume(volume.id));
   context_.storage.EmptyTrash();

@@ -1,16 +1,27 @@
 #include "plugins/hostpath/store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 #include <sqlite3.h>
+#include <sys/statvfs.h>
 
 #include <utility>
 
 #include "base/status.h"
+#include "base/unique_fd.h"
 
 namespace berth::hostpath {
 namespace {
 
 constexpr int kSchemaVersion = 1;
+
+// Of the write-ahead log, for what is forgotten on a full disk: twice what it holds before it is moved into
+// the file and begun anew.
+constexpr off_t kReservedBytes = 512 << 10;
+
+constexpr const char* kForgetStaging = "DELETE FROM stagings WHERE volume_id = ?";
+constexpr const char* kForgetPublication = "DELETE FROM publications WHERE target = ?";
 
 // AUTOINCREMENT: a sequence number is never given out again, so that a paging token stays meaningful after
 // the volume that it points at is gone.
@@ -148,13 +159,19 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& path) {
   sqlite3* database = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
   const int result = sqlite3_open_v2(path.c_str(), &database, flags, nullptr);
-  std::unique_ptr<Store> store(new Store(database));
+  std::unique_ptr<Store> store(new Store(database, path));
   if (result != SQLITE_OK) return store->Failure(fmt::format("open {}", path));
-  for (const char* pragma : {"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL",
-                             "PRAGMA foreign_keys = ON", "PRAGMA busy_timeout = 5000"}) {
+  for (const char* pragma :
+       {"PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA foreign_keys = ON",
+        "PRAGMA busy_timeout = 5000", "PRAGMA wal_autocheckpoint = 64"}) {
     BERTH_RETURN_IF_ERROR(Annotate(store->Run(pragma), path));
   }
   BERTH_RETURN_IF_ERROR(Annotate(store->Migrate(), path));
+  // Where it cannot be had, the disk is full already.
+  const UniqueFd log(open((path + "-wal").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (log.valid()) {
+    [[maybe_unused]] const int reserved = fallocate(log.get(), FALLOC_FL_KEEP_SIZE, 0, kReservedBytes);
+  }
   return store;
 }
 
@@ -198,6 +215,7 @@ absl::StatusOr<int64_t> Store::Number(Statement& statement) {
 
 absl::Status Store::Check() {
   const std::lock_guard lock(mutex_);
+  MakeUp();
   Statement statement(database_, "SELECT count(*) FROM volumes WHERE sequence < 0");
   return Number(statement).status();
 }
@@ -278,6 +296,7 @@ absl::StatusOr<std::vector<VolumeRecord>> Store::UnfinishedVolumes() {
 
 absl::Status Store::InsertVolume(const VolumeRecord& volume, int64_t pool) {
   const std::lock_guard lock(mutex_);
+  BERTH_RETURN_IF_ERROR(HasRoom());
   BERTH_RETURN_IF_ERROR(Claim(volume.capacity, pool));
   Statement statement(
       database_,
@@ -400,6 +419,7 @@ absl::StatusOr<std::vector<SnapshotRecord>> Store::UnfinishedSnapshots() {
 
 absl::Status Store::InsertSnapshot(const SnapshotRecord& snapshot, int64_t pool) {
   const std::lock_guard lock(mutex_);
+  BERTH_RETURN_IF_ERROR(HasRoom());
   BERTH_RETURN_IF_ERROR(Claim(snapshot.size, pool));
   Statement statement(
       database_,
@@ -473,6 +493,7 @@ absl::StatusOr<std::vector<Attachment>> Store::AttachmentsOf(std::string_view vo
 
 absl::Status Store::PutAttachment(const Attachment& attachment, int64_t limit) {
   const std::lock_guard lock(mutex_);
+  BERTH_RETURN_IF_ERROR(HasRoom());
   if (limit > 0) {
     Statement others(database_, "SELECT count(*) FROM attachments WHERE node_id = ? AND volume_id <> ?");
     others.Bind(attachment.node_id).Bind(attachment.volume_id);
@@ -512,6 +533,7 @@ absl::StatusOr<std::vector<Staging>> Store::ReadStagings(Statement& statement) {
     record.block = statement.Bool();
     record.read_only = statement.Bool();
     record.complete = statement.Bool();
+    if (undone_stagings_.contains(record.volume_id)) records.pop_back();
   }
   if (result != SQLITE_DONE) return Failure("read stagings");
   return records;
@@ -533,6 +555,8 @@ absl::StatusOr<std::optional<Staging>> Store::StagingAt(std::string_view path) {
 
 absl::Status Store::PutStaging(const Staging& staging, int64_t limit) {
   const std::lock_guard lock(mutex_);
+  if (!staging.complete) BERTH_RETURN_IF_ERROR(HasRoom());
+  MakeUp();
   if (limit > 0) {
     Statement others(database_, "SELECT count(*) FROM stagings WHERE volume_id <> ?");
     others.Bind(staging.volume_id);
@@ -550,14 +574,14 @@ absl::Status Store::PutStaging(const Staging& staging, int64_t limit) {
       .Bind(int64_t{staging.block})
       .Bind(int64_t{staging.read_only})
       .Bind(int64_t{staging.complete});
-  return statement.Step() == SQLITE_DONE ? absl::OkStatus() : Failure("record a staging");
+  if (statement.Step() != SQLITE_DONE) return Failure("record a staging");
+  undone_stagings_.erase(staging.volume_id);
+  return absl::OkStatus();
 }
 
 absl::Status Store::DeleteStaging(std::string_view volume_id) {
   const std::lock_guard lock(mutex_);
-  Statement statement(database_, "DELETE FROM stagings WHERE volume_id = ?");
-  statement.Bind(volume_id);
-  return statement.Step() == SQLITE_DONE ? absl::OkStatus() : Failure("forget a staging");
+  return Forget(kForgetStaging, volume_id, &undone_stagings_, "forget a staging");
 }
 
 absl::StatusOr<std::vector<Publication>> Store::ReadPublications(Statement& statement) {
@@ -573,6 +597,7 @@ absl::StatusOr<std::vector<Publication>> Store::ReadPublications(Statement& stat
     record.asked_read_only = statement.Bool();
     record.read_only = statement.Bool();
     record.complete = statement.Bool();
+    if (undone_publications_.contains(record.target)) records.pop_back();
   }
   if (result != SQLITE_DONE) return Failure("read publications");
   return records;
@@ -597,6 +622,8 @@ absl::StatusOr<std::optional<Publication>> Store::PublicationAt(std::string_view
 
 absl::Status Store::PutPublication(const Publication& publication) {
   const std::lock_guard lock(mutex_);
+  if (!publication.complete) BERTH_RETURN_IF_ERROR(HasRoom());
+  MakeUp();
   Statement statement(database_, "INSERT OR REPLACE INTO publications VALUES (?, ?, ?, ?, ?, ?, ?, ?)");
   statement.Bind(publication.target)
       .Bind(publication.volume_id)
@@ -606,14 +633,50 @@ absl::Status Store::PutPublication(const Publication& publication) {
       .Bind(int64_t{publication.asked_read_only})
       .Bind(int64_t{publication.read_only})
       .Bind(int64_t{publication.complete});
-  return statement.Step() == SQLITE_DONE ? absl::OkStatus() : Failure("record a publication");
+  if (statement.Step() != SQLITE_DONE) return Failure("record a publication");
+  undone_publications_.erase(publication.target);
+  return absl::OkStatus();
 }
 
 absl::Status Store::DeletePublication(std::string_view target) {
   const std::lock_guard lock(mutex_);
-  Statement statement(database_, "DELETE FROM publications WHERE target = ?");
-  statement.Bind(target);
-  return statement.Step() == SQLITE_DONE ? absl::OkStatus() : Failure("forget a publication");
+  return Forget(kForgetPublication, target, &undone_publications_, "forget a publication");
+}
+
+absl::Status Store::HasRoom() const {
+  struct statvfs disk{};
+  if (statvfs(path_.c_str(), &disk) != 0) return absl::OkStatus();  // writing will tell
+  const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
+  if (free >= static_cast<uint64_t>(kReservedBytes)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      fmt::format("{}: {} bytes are free on its disk; with less than {} nothing new is begun", path_, free,
+                  kReservedBytes));
+}
+
+absl::Status Store::Forget(const char* sql, std::string_view key, std::set<std::string, std::less<>>* undone,
+                           std::string_view what) {
+  Statement statement(database_, sql);
+  statement.Bind(key);
+  const int code = statement.Step();
+  if (code == SQLITE_DONE) return absl::OkStatus();
+  const absl::Status failure = Failure(what);
+  if (code != SQLITE_FULL && code != SQLITE_IOERR && code != SQLITE_READONLY) return failure;
+  SPDLOG_WARN("{} {}: {}; it is written as soon as the disk takes it", what, Printable(key, 256),
+              MessageOf(failure));
+  undone->emplace(key);
+  return absl::OkStatus();
+}
+
+void Store::MakeUp() {
+  const auto all = [this](const char* sql, std::set<std::string, std::less<>>* undone) {
+    std::erase_if(*undone, [&](const std::string& key) {
+      Statement statement(database_, sql);
+      statement.Bind(key);
+      return statement.Step() == SQLITE_DONE;
+    });
+  };
+  all(kForgetStaging, &undone_stagings_);
+  all(kForgetPublication, &undone_publications_);
 }
 
 }  // namespace berth::hostpath

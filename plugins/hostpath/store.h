@@ -8,6 +8,11 @@
 //   staging            begun → complete                         begun: undone and done again by the repeat
 //   publication        begun → complete                         likewise
 //
+// On a full disk nothing new is recorded, and what was is forgotten still: space for that is set aside. Where
+// the disk takes no write at all, a staging or publication that was undone is forgotten in memory, and from
+// the disk as soon as that can be written. A process that ends before has it again: then it counts as in use
+// until it is published and unpublished once more, or unstaged.
+//
 // Any thread: one connection, one mutex, statements that take microseconds (a commit: about an fsync).
 // Errors are INTERNAL unless a method says otherwise; a full disk is RESOURCE_EXHAUSTED.
 #pragma once
@@ -19,8 +24,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "csi/csi.pb.h"
@@ -102,7 +109,7 @@ class Store {
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  // Whether the database can be read, for Probe.
+  // Whether the database can be read, for Probe. Writes what could not be written before.
   [[nodiscard]] absl::Status Check();
 
   // Volumes. Lookups find every life-cycle state; NOT_FOUND where there is none.
@@ -163,12 +170,18 @@ class Store {
  private:
   class Statement;
 
-  explicit Store(sqlite3* database) : database_(database) {}
+  Store(sqlite3* database, std::string path) : database_(database), path_(std::move(path)) {}
   absl::Status Migrate();
   absl::Status Run(const char* sql);
   absl::Status Failure(std::string_view what);
   absl::StatusOr<int64_t> Number(Statement& statement);
   absl::Status Claim(int64_t bytes, int64_t pool);
+  // One row, by its key. What cannot be written is kept in `undone`.
+  absl::Status Forget(const char* sql, std::string_view key, std::set<std::string, std::less<>>* undone,
+                      std::string_view what);
+  void MakeUp();
+  // RESOURCE_EXHAUSTED: the disk is nearly full, and what is left of it is for what has to be written.
+  [[nodiscard]] absl::Status HasRoom() const;
   absl::StatusOr<std::vector<VolumeRecord>> ReadVolumes(Statement& statement);
   absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshots(Statement& statement);
   absl::StatusOr<std::vector<Staging>> ReadStagings(Statement& statement);
@@ -176,6 +189,10 @@ class Store {
 
   std::mutex mutex_;  // guards the connection and everything that is read from it
   sqlite3* database_;
+  const std::string path_;
+  // Undone, and on the disk still.
+  std::set<std::string, std::less<>> undone_stagings_;      // by volume
+  std::set<std::string, std::less<>> undone_publications_;  // by target
 };
 
 }  // namespace berth::hostpath
