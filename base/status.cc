@@ -48,7 +48,10 @@ size_t Utf8Length(std::string_view text) {
 absl::Status ErrnoStatus(int errnum, std::string_view what) {
   char buffer[128];
   const char* reason = strerror_r(errnum, buffer, sizeof buffer);
-  absl::Status status(absl::ErrnoToStatusCode(errnum), fmt::format("{}: {}", what, reason));
+  // No right of the caller's changes that a file system is read-only.
+  const absl::StatusCode code =
+      errnum == EROFS ? absl::StatusCode::kFailedPrecondition : absl::ErrnoToStatusCode(errnum);
+  absl::Status status(code, fmt::format("{}: {}", what, reason));
   status.SetPayload({kErrnoPayload.data(), kErrnoPayload.size()},
                     absl::Cord(absl::string_view(std::to_string(errnum))));
   return status;
