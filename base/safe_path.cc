@@ -285,6 +285,24 @@ absl::StatusOr<std::string> SafeRoot::ReadFile(std::string_view relative, size_t
   return berth::ReadFile(fmt::format("/proc/self/fd/{}", fd.get()), limit);
 }
 
+absl::StatusOr<bool> SafeRoot::AtItsPath() const {
+  struct stat ours{};
+  struct stat there{};
+  if (fstat(fd_.get(), &ours) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path_));
+  if (lstat(path_.c_str(), &there) != 0) {
+    if (errno == ENOENT) return false;
+    return ErrnoStatus(errno, fmt::format("stat {}", path_));
+  }
+  // A file system that is open keeps its device number.
+  return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+absl::Status SafeRoot::Reopen() {
+  BERTH_ASSIGN_OR_RETURN(const SafeRoot now, Open(path_));
+  if (dup3(now.fd(), fd_.get(), O_CLOEXEC) < 0) return ErrnoStatus(errno, fmt::format("reopen {}", path_));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PathFacts> SafeRoot::Look(std::string_view relative) const {
   auto parent = OpenParent(relative);
   if (!parent.ok()) {

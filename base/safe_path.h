@@ -52,6 +52,11 @@ class SafeRoot {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::string Absolute(std::string_view relative) const;
 
+  // Whether its path leads to it still. An error: that cannot be asked.
+  [[nodiscard]] absl::StatusOr<bool> AtItsPath() const;
+  // From now on what lies at its path. Other threads may use it meanwhile.
+  [[nodiscard]] absl::Status Reopen();
+
   // Makes `relative`'s directories, `mode` exactly for the new ones. Those that are there stay as they are;
   // FAILED_PRECONDITION where something else is there.
   [[nodiscard]] absl::Status MakeDirectories(std::string_view relative, mode_t mode) const;

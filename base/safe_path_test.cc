@@ -198,6 +198,20 @@ TEST_F(SafeRootTest, LooksWithoutFollowing) {
   EXPECT_FALSE(none->exists);
 }
 
+TEST_F(SafeRootTest, KnowsWhetherItsPathLeadsToItAndFollowsItAnew) {
+  EXPECT_TRUE(*root_->AtItsPath());
+  ASSERT_EQ(rename((dir_ + "/root").c_str(), (dir_ + "/moved").c_str()), 0);
+  EXPECT_FALSE(*root_->AtItsPath()) << "nothing is there";
+  ASSERT_EQ(mkdir((dir_ + "/root").c_str(), 0700), 0);
+  EXPECT_FALSE(*root_->AtItsPath());
+  ASSERT_TRUE(root_->MakeDirectories("before", 0700).ok());
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/moved/before"));
+  ASSERT_TRUE(root_->Reopen().ok());
+  EXPECT_TRUE(*root_->AtItsPath());
+  ASSERT_TRUE(root_->MakeDirectories("after", 0700).ok());
+  EXPECT_TRUE(std::filesystem::exists(dir_ + "/root/after"));
+}
+
 TEST_F(SafeRootTest, AMountIsFoundByItsOldNumber) {
   const auto facts = LookAt(dir_);
   ASSERT_TRUE(facts.ok()) << facts.status();

@@ -109,6 +109,10 @@ Awaitable<absl::Status> Berthd::RestoreState() {
                                              bool here) {
     if (scheduler_) scheduler_->OnVolumeChanged(plugin_id, volume_id, here);
   };
+  mounter_options.on_tree_mounted = [this] {
+    const absl::Status opened = tree_access_ ? tree_access_->Apply() : absl::OkStatus();
+    if (!opened.ok()) SPDLOG_ERROR("the tree of volumes is closed to other users: {}", MessageOf(opened));
+  };
   mounter_options.on_consumer_ended = [this](const std::string& consumer, const std::string& cause,
                                              Origin origin) {
     if (scheduler_) scheduler_->OnConsumerEnded(consumer, cause, origin);

@@ -278,6 +278,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
 void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& keys) {
   if (context_.stopping) return;
   if (!keys) {
+    [[maybe_unused]] const absl::Status tree = MendTree();
     const auto actors = volumes_;
     for (const auto& [key, actor] : actors) actor->Reconcile({});
     return;
@@ -305,9 +306,31 @@ Awaitable<void> MounterImpl::WatchSleep() {
   }
 }
 
+absl::Status MounterImpl::MendTree() {
+  if (context_.stopping) return absl::OkStatus();
+  const absl::Status stands = context_.paths->CheckTree();
+  tree_problem_ = absl::IsNotFound(stands) ? "" : std::string(MessageOf(stands));
+  if (!absl::IsNotFound(stands)) return stands;
+  // What was mounted in it went with it, or stays with those who use it: it is nobody's way to a volume.
+  const std::string tree = context_.paths->tree();
+  absl::Status mended = SetUpMountTree(tree).status();
+  if (mended.ok()) mended = context_.paths->RenewTree();
+  if (!mended.ok()) {
+    tree_problem_ = fmt::format("{}, and is not mounted anew: {}", MessageOf(stands), MessageOf(mended));
+    return absl::UnavailableError(tree_problem_);
+  }
+  context_.events.Append({.type = "tree.mounted_again",
+                          .message = fmt::format("somebody has unmounted {}: it was mounted anew", tree)});
+  if (context_.options.on_tree_mounted) context_.options.on_tree_mounted();
+  const auto actors = volumes_;
+  for (const auto& [key, actor] : actors) actor->Reconcile({});
+  return absl::OkStatus();
+}
+
 void MounterImpl::WatchHealth() {
   if (context_.options.health_interval <= Duration(0)) return;
   auto which = [this] {
+    [[maybe_unused]] const absl::Status tree = MendTree();  // which Problems tells
     std::vector<WatchedMount> mounts;
     for (const auto& [key, actor] : volumes_) {
       auto some = actor->WatchedMounts();
@@ -334,6 +357,7 @@ std::vector<std::string> MounterImpl::Problems() const {
     }
   }
   if (!not_watching_.empty()) problems.push_back(not_watching_);
+  if (!tree_problem_.empty()) problems.push_back(tree_problem_);
   for (const StuckHelper& helper : context_.helper.stuck()) {
     problems.push_back(fmt::format("process {} hangs in the kernel: {}; it ends when its file system answers",
                                    helper.pid, helper.what));

@@ -441,6 +441,8 @@ struct MounterOptions {
   std::function<void(std::string_view point)> at_boundary;
   // How often the file systems that can die (FUSE, network) are asked whether they live; 0: never.
   Duration health_interval = std::chrono::seconds(30);
+  // Called once a tree was mounted in the place of one that somebody had unmounted. May be empty.
+  std::function<void()> on_tree_mounted = {};
   Duration health_patience = std::chrono::seconds(10);  // how long one may take to answer before it hangs
   // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
   std::string credentials_dir;

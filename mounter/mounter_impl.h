@@ -149,6 +149,9 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] std::optional<ConsumerMount> Shown(const VolumeRecord& record,
                                                    const PublicationRecord& publication) const;
   // Somebody may have changed the mounts of these volumes; unset: of any.
+  // Sees to it that the tree of volumes is where it was, before anything goes forward: mounts it anew where
+  // somebody has unmounted it. FAILED_PRECONDITION: something else was mounted over it.
+  absl::Status MendTree();
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();
   // Wakes the volumes after the machine has slept.
@@ -189,6 +192,7 @@ class MounterImpl final : public Mounter {
   std::string scheduler_withheld_;  // why: see Withhold. Empty: AllowForward came after it
   int scheduler_withholds_ = 0;     // how often
   std::list<Arriving> arriving_;
+  std::string tree_problem_;  // of MendTree; empty: none
   std::string not_watching_;  // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
 };

@@ -33,6 +33,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
   const std::string context = Context("publish", request.volume_id);
   BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(MendTree(), context));
   const int withholds = scheduler_withholds_;
   // What no waiting mends is said at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);

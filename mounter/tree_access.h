@@ -34,10 +34,10 @@ class TreeAccess {
   [[nodiscard]] absl::Status SetNamed(std::set<AclEntry> named);
   // The user of a plugin's process, known by its socket; unset: it has ended, or runs as root.
   [[nodiscard]] absl::Status SetPlugin(const std::string& socket, std::optional<uid_t> user);
-
- private:
+  // Once the tree was mounted anew.
   [[nodiscard]] absl::Status Apply() const;
 
+ private:
   std::string tree_;
   std::set<AclEntry> named_;
   std::map<std::string, uid_t> plugins_;  // by socket

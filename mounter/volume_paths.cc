@@ -51,6 +51,11 @@ bool IsUnfinished(const std::string& name) {
          !KeyOfFile(name.substr(0, name.size() - kRandom)).empty();
 }
 
+// Whose step this is, it is not that one's doing.
+absl::Status AsUnavailable(const absl::Status& status) {
+  return status.ok() ? status : absl::UnavailableError(status.message());
+}
+
 // Whether a removal was refused because something is in the way, rather than failed.
 bool IsInTheWay(const absl::Status& status) { return status.code() == absl::StatusCode::kFailedPrecondition; }
 
@@ -62,6 +67,16 @@ absl::StatusOr<VolumePaths> VolumePaths::Open(const std::string& state_dir) {
   BERTH_RETURN_IF_ERROR(MakeDirectories(identities, kPrivate));
   BERTH_ASSIGN_OR_RETURN(SafeRoot identities_root, SafeRoot::Open(identities));
   return VolumePaths(std::move(root), std::move(identities_root));
+}
+
+absl::Status VolumePaths::CheckTree() const {
+  BERTH_ASSIGN_OR_RETURN(const bool there, root_.AtItsPath());
+  if (there) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(tree()));
+  if (!facts.mount_root)
+    return absl::NotFoundError(fmt::format("the tree of volumes {} was unmounted", tree()));
+  return absl::FailedPreconditionError(
+      fmt::format("something else is mounted over the tree of volumes {}: unmount it", tree()));
 }
 
 std::string VolumePaths::VolumeKey(std::string_view plugin_id, std::string_view volume_id) {
@@ -86,12 +101,14 @@ std::string VolumePaths::TargetPath(const VolumeRecord& record, const Publicatio
 }
 
 absl::Status VolumePaths::Make(const VolumeRecord& record, const PublicationRecord& publication) const {
+  BERTH_RETURN_IF_ERROR(AsUnavailable(CheckTree()));
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(PublicationDirectory(record, publication), kTraversable));
   BERTH_RETURN_IF_ERROR(root_.MakeDirectories(Staging(record), kPrivate));
   return WriteIdentity(record);
 }
 
 absl::Status VolumePaths::Remake(const VolumeRecord& record, const PublicationRecord& publication) const {
+  BERTH_RETURN_IF_ERROR(AsUnavailable(CheckTree()));
   const std::string directory = PublicationDirectory(record, publication);
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, root_.Look(directory));
   if (!facts.exists || !S_ISDIR(facts.mode)) {

@@ -39,6 +39,12 @@ class VolumePaths {
   [[nodiscard]] static absl::StatusOr<VolumePaths> Open(const std::string& state_dir);
   [[nodiscard]] static std::string TreeIn(const std::string& state_dir) { return state_dir + "/volumes"; }
 
+  // NOT_FOUND: the tree was unmounted, and nothing else lies there. FAILED_PRECONDITION: something else was
+  // mounted over it.
+  [[nodiscard]] absl::Status CheckTree() const;
+  // After SetUpMountTree has mounted one in the place of one that is gone. Any thread may use this meanwhile.
+  [[nodiscard]] absl::Status RenewTree() { return root_.Reopen(); }
+
   // The names of a volume's and a publication's directory. The volume's is its key in the journal, too.
   [[nodiscard]] static std::string VolumeKey(std::string_view plugin_id, std::string_view volume_id);
   [[nodiscard]] static std::string PublicationComponent(const PublicationKey& key);
@@ -53,7 +59,7 @@ class VolumePaths {
   // there already stays. A power cut may take the identity file away until SyncIdentity.
   [[nodiscard]] absl::Status Make(const VolumeRecord& record, const PublicationRecord& publication) const;
   // Makes the staging directory and the target's parent where they are missing: after a reboot, or because a
-  // plugin or a repair took them away.
+  // plugin or a repair took them away. UNAVAILABLE: the tree is not there (CheckTree).
   [[nodiscard]] absl::Status Remake(const VolumeRecord& record, const PublicationRecord& publication) const;
   // The same of the staging directory alone.
   [[nodiscard]] absl::Status RemakeStaging(const VolumeRecord& record) const;

@@ -40,6 +40,9 @@ class ListenSocket {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] const std::string& path() const { return path_; }
 
+  // Whether its path leads to it still. An adopted one is systemd's to see to: true.
+  [[nodiscard]] bool AtItsPath() const { return inode_ == 0 || IsOurs(); }
+
   // Changes who may connect from now on. In between only the owner may. FAILED_PRECONDITION: it was adopted,
   // or is not at its path any more.
   [[nodiscard]] absl::Status SetAccess(std::optional<gid_t> group, mode_t mode);

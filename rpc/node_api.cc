@@ -85,6 +85,9 @@ std::vector<Finding> NodeApi::NodeFindings() const {
     findings.push_back(Problem("scheduler.problem", std::move(problem), "berthctl scheduler"));
   }
   AppendFindings(control_.Findings(), &findings);
+  for (const std::string& problem : socket_problems_) {
+    findings.push_back(Problem("node.problem", problem, "berthctl status"));
+  }
   std::map<std::string, int> held;
   for (const VolumeView& volume : mounter_.List()) {
     ++held[volume.plugin_id];

@@ -63,6 +63,10 @@ class NodeApi {
   void SetRuntimes(std::vector<RuntimeAbility> runtimes) { runtimes_ = std::move(runtimes); }
   [[nodiscard]] const std::vector<RuntimeAbility>& runtimes() const { return runtimes_; }
 
+  void Tell(Event event) { events_.Append(std::move(event)); }
+  // What is wrong with the sockets that it is served on, one line each.
+  void SetSocketProblems(std::vector<std::string> problems) { socket_problems_ = std::move(problems); }
+
   template <class T>
   using Answer = Awaitable<absl::StatusOr<T>>;
 
@@ -158,6 +162,7 @@ class NodeApi {
   NodeDrainer& drainer_;
   SchedulerDirectory& scheduler_;
   EventLog& events_;
+  std::vector<std::string> socket_problems_;
   std::shared_ptr<LogFeed> log_;
   std::vector<RuntimeAbility> runtimes_;
 };

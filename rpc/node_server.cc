@@ -7,8 +7,10 @@
 #include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
@@ -123,9 +125,31 @@ absl::Status NodeServer::SetGroup(std::optional<gid_t> group) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> NodeServer::MendPath() {
+  if (socket_.AtItsPath()) return false;
+  struct stat there{};
+  if (lstat(socket_.path().c_str(), &there) == 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: somebody has put something else in the place of berthd's socket: remove it", socket_.path()));
+  }
+  BERTH_ASSIGN_OR_RETURN(ListenSocket made,
+                         ListenSocket::Bind(socket_.path(), access_.group, access_.mode()));
+  UniqueFd listener(fcntl(made.fd(), F_DUPFD_CLOEXEC, 3));
+  if (!listener.valid()) return ErrnoStatus(errno, "duplicate the listening socket");
+  socket_ = std::move(made);
+  // Whoever waits there is told, and waits for the new one.
+  listener_.close();
+  listener_.assign(listener.Release());
+  return true;
+}
+
 Awaitable<void> NodeServer::AcceptLoop() {
   while (true) {
-    co_await listener_.async_wait(asio::posix::stream_descriptor::wait_read, asio::use_awaitable);
+    const auto [moved] = co_await listener_.async_wait(asio::posix::stream_descriptor::wait_read,
+                                                       asio::as_tuple(asio::use_awaitable));
+    if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
+      co_return;
+    if (moved) continue;  // MendPath
     for (int i = 0; i < kAcceptBatch; ++i) {
       UniqueFd connection(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (connection.valid()) {

@@ -67,6 +67,11 @@ class NodeServer {
   // still connect does so again. Nothing where `group` is the present one.
   [[nodiscard]] absl::Status SetGroup(std::optional<gid_t> group);
 
+  // Listens at its path anew where somebody has removed its socket; connections stay. True: it did.
+  // FAILED_PRECONDITION: something else is there.
+  [[nodiscard]] absl::StatusOr<bool> MendPath();
+  [[nodiscard]] std::string path() const { return socket_.path(); }
+
   [[nodiscard]] const SocketAccess& access() const { return access_; }
   [[nodiscard]] size_t connections() const { return connections_->size(); }
 

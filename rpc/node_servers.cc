@@ -12,6 +12,7 @@ namespace berth {
 namespace {
 
 // For calls that run on a socket which is closed by a reload.
+constexpr Duration kLookEvery = std::chrono::seconds(5);
 constexpr auto kCallsEndWithin = std::chrono::seconds(5);
 
 bool Contains(const std::vector<SocketAccess>& sockets, Right right) {
@@ -21,7 +22,10 @@ bool Contains(const std::vector<SocketAccess>& sockets, Right right) {
 }  // namespace
 
 NodeServers::NodeServers(asio::any_io_executor executor, std::string directory, NodeApi& api)
-    : executor_(std::move(executor)), directory_(std::move(directory)), api_(api) {}
+    : executor_(std::move(executor)),
+      directory_(std::move(directory)),
+      api_(api),
+      tasks_(executor_, "node sockets") {}
 
 Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> NodeServers::Start(asio::any_io_executor executor,
                                                                            std::string directory,
@@ -50,9 +54,33 @@ Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> NodeServers::Start(asio:
         fmt::format("systemd hands over the socket {}, and [access] in berthd.toml asks for none there",
                     adopted.front().path()));
   }
-  if (status.ok()) co_return servers;
+  if (status.ok()) {
+    servers->tasks_.Spawn("sockets", servers->Watch());
+    co_return servers;
+  }
   co_await servers->Shutdown(Clock::now());
   co_return status;
+}
+
+Awaitable<void> NodeServers::Watch() {
+  std::vector<std::string> told;
+  while (true) {
+    co_await SleepUntil(Clock::now() + kLookEvery);
+    std::vector<std::string> problems;
+    for (const auto& [right, server] : servers_) {
+      const absl::StatusOr<bool> mended = server->MendPath();
+      if (!mended.ok()) {
+        problems.emplace_back(MessageOf(mended.status()));
+      } else if (*mended) {
+        api_.Tell({.type = "node.socket_removed",
+                   .message = fmt::format("somebody has removed {}: it was made anew", server->path())});
+      }
+    }
+    if (problems == told) continue;
+    for (const std::string& problem : problems) SPDLOG_ERROR("{}", problem);
+    told = problems;
+    api_.SetSocketProblems(std::move(problems));
+  }
 }
 
 absl::Status NodeServers::Open(const SocketAccess& access, std::optional<ListenSocket> adopted) {
@@ -90,6 +118,7 @@ Awaitable<std::vector<std::string>> NodeServers::Apply(std::vector<SocketAccess>
 }
 
 Awaitable<void> NodeServers::Shutdown(TimePoint grace) {
+  co_await tasks_.Join();
   TaskScope all(executor_, "node servers");
   for (const Right right : kEveryRight) all.Spawn("shutdown", Close(right, grace));
   co_await all.WaitEmpty();

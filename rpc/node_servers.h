@@ -37,6 +37,8 @@ class NodeServers {
  private:
   NodeServers(asio::any_io_executor executor, std::string directory, NodeApi& api);
 
+  // Sees to it that each socket is where it was made.
+  Awaitable<void> Watch();
   absl::Status Open(const SocketAccess& access, std::optional<ListenSocket> adopted = std::nullopt);
   Awaitable<void> Close(Right right, TimePoint grace);
 
@@ -44,6 +46,7 @@ class NodeServers {
   std::string directory_;
   NodeApi& api_;
   std::map<Right, std::unique_ptr<NodeServer>> servers_;
+  TaskScope tasks_;
 };
 
 }  // namespace berth

@@ -60,6 +60,9 @@ std::vector<ExternalAction> ExternalLifecycle::Handle(const ExternalEvent& event
     case ExternalEvent::Type::kProbeFailed:
       OnProbeFailed(event, "Probe: " + event.text);
       return {};
+    case ExternalEvent::Type::kSocketLost:
+      OnProbeFailed(event, event.text);
+      return {};
     case ExternalEvent::Type::kTreeLooked:
       if (served_) no_tree_because_ = event.text;
       return {};
@@ -89,7 +92,8 @@ void ExternalLifecycle::OnProbeFailed(const ExternalEvent& event, std::string te
   if (!served_) return;
   ill_because_ = std::move(text);
   // Before its first ready answer it is on its way; after that, a few failures in a row are forgiven.
-  if (health_ == Health::kReady && event.failures >= health_failures_) health_ = Health::kUnhealthy;
+  const bool enough = event.type == ExternalEvent::Type::kSocketLost || event.failures >= health_failures_;
+  if (health_ == Health::kReady && enough) health_ = Health::kUnhealthy;
 }
 
 PluginState ExternalLifecycle::state() const {

@@ -37,6 +37,7 @@ struct ExternalEvent {
     kProbeOk,
     kProbeNotReady,  // answered, with ready = false, for the `failures`-th time in a row
     kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
+    kSocketLost,     // it answers, and its socket's path leads nowhere any more: `text`
     kTreeLooked,     // whether it can work with the tree of volumes: `text` says why not; empty: it can
   };
   Type type = Type::kWaiting;

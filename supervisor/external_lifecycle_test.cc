@@ -28,6 +28,7 @@ const std::map<std::string, ExternalEvent> kEvents = {
     {"not ready", {.type = Type::kProbeNotReady, .failures = 3}},
     {"failed once", {.type = Type::kProbeFailed, .text = "UNAVAILABLE", .failures = 1}},
     {"failed", {.type = Type::kProbeFailed, .text = "UNAVAILABLE", .failures = 3}},
+    {"lost", {.type = Type::kSocketLost, .text = "its socket was removed"}},
     {"no tree", {.type = Type::kTreeLooked, .text = "it does not see the tree"}},
     {"tree", {.type = Type::kTreeLooked}},
 };
@@ -88,6 +89,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"not ready", "unhealthy served"},
+        {"lost", "unhealthy served"},
         {"no tree", "starting served"},
         {"failed", "unhealthy served"}}},
       {"without the tree",
@@ -98,6 +100,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"not ready", "unhealthy served"},
+        {"lost", "unhealthy served"},
         {"failed", "unhealthy served"},
         {"tree", "ready served"}}},
       {"unhealthy",

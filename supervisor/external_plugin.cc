@@ -103,6 +103,7 @@ Awaitable<void> ExternalPlugin::Watch() {
     std::optional<ServedSocket> served = *std::move(found);
     while (served.has_value()) {
       server_ = {.connection = UniqueFd(), .pid = served->pid, .start_time = served->start_time};
+      socket_path_.Keep(config_.socket, *served);
       const std::string no_tree = co_await CheckTree();
       Feed({.type = ExternalEvent::Type::kServed});
       if (!no_tree.empty()) {
@@ -358,6 +359,14 @@ void ExternalPlugin::OnHealth(uint64_t incarnation, const PluginHealth& health) 
                                  : ExternalEvent::Type::kProbeFailed;
   event.text = health.error;
   event.failures = health.consecutive_failures;
+  const std::string lost = health.ok ? socket_path_.Trouble() : "";
+  if (!lost.empty() && socket_path_.Replaced()) {
+    Feed({.type = ExternalEvent::Type::kGone, .text = lost});
+    rewatch_ = true;
+    changed_.NotifyAll();
+    return;
+  }
+  if (!lost.empty()) event = {.type = ExternalEvent::Type::kSocketLost, .text = lost};
   Feed(event);
 }
 

@@ -101,6 +101,7 @@ class ExternalPlugin final : public PluginOwner {
   PluginSnapshot snapshot_;  // as in the registry
   std::string refused_;      // why its facts were refused
   ServedSocket server_;      // without the connection: who it is
+  SocketPath socket_path_;
   std::unique_ptr<TaskScope> watch_;
   bool rewatch_ = false;  // its socket lies elsewhere now
   bool begun_ = false;

@@ -322,8 +322,11 @@ Awaitable<void> PluginInstance::WatchSocket(InstanceSinks sinks) {
       sinks.on_socket(served.status());
       co_return;
     }
+    SocketPath path;
+    path.Keep(record_.socket_path, *served);
     std::string foreign = co_await WhyForeign(*std::move(served));
     if (foreign.empty()) {
+      socket_path_ = std::move(path);
       sinks.on_socket(absl::OkStatus());
       co_return;
     }

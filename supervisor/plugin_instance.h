@@ -111,6 +111,8 @@ class PluginInstance {
   // A wrapper script has become the program that serves the socket by now: what the next berthd compares is
   // written down again, in the background.
   void Announced();
+  // Why its socket's path does not lead to it any more; empty: it does. After Announced.
+  [[nodiscard]] std::string SocketTrouble() { return socket_path_.Trouble(); }
   // Changes the record: in the background, one write at a time, whatever comes meanwhile going into the next
   // one; or durably before it returns.
   void Note(std::function<void(RunRecord&)> change);
@@ -149,6 +151,7 @@ class PluginInstance {
   RunRecord record_;
   std::unique_ptr<PluginPlace> place_;
   std::unique_ptr<Process> process_;
+  SocketPath socket_path_;
   std::vector<std::string> secrets_;  // a candidate's, until they are held
   TaskScope tasks_;
   bool writing_ = false;

@@ -88,6 +88,7 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
       break;
     case Type::kProbeNotReady:
     case Type::kProbeFailed:
+    case Type::kSocketLost:
       OnProbeBad(event, now);
       break;
     case Type::kAccepted:
@@ -390,10 +391,11 @@ void PluginLifecycle::OnProbeBad(const LifecycleEvent& event, TimePoint now) {
   } else if (!ill_since_.has_value()) {
     ill_since_ = now;
   }
-  const bool enough = event.failures >= limits_.health_failures;
+  const bool lost = event.type == LifecycleEvent::Type::kSocketLost;
+  const bool enough = lost || event.failures >= limits_.health_failures;
   if (ready_ && !enough) return;
   ready_ = false;
-  ill_text_ = "Probe: " + event.text;
+  ill_text_ = lost ? event.text : "Probe: " + event.text;
   switch (state_) {
     case PluginState::kReady:
       Enter(PluginState::kUnhealthy, ill_text_);

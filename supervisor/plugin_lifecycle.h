@@ -87,6 +87,7 @@ struct LifecycleEvent {
     kProbeOk,
     kProbeNotReady,  // answered, with ready = false, for the `failures`-th time in a row
     kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
+    kSocketLost,     // it answers, and its socket's path does not lead to it any more: `text`
     kAccepted,       // it is registered; in a trial: and compared
     kSwappedBeside,  // another process is the plugin from now on: it is registered, compared, and ready
     kRefused,        // it cannot be registered, or the comparison failed: `text`

@@ -405,7 +405,11 @@ void PluginRunner::OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> fac
 bool PluginRunner::TakeFindings(Message& message) {
   if (!message.health.has_value() && !message.facts.has_value()) return true;
   if (message.incarnation != snapshot_.incarnation || !announced_) return false;
-  if (message.health.has_value()) snapshot_.health = *std::move(message.health);
+  if (message.health.has_value()) {
+    snapshot_.health = *std::move(message.health);
+    const std::string lost = snapshot_.health.ok && instance_ ? instance_->SocketTrouble() : "";
+    if (!lost.empty()) message.event = {.type = LifecycleEvent::Type::kSocketLost, .text = lost};
+  }
   if (message.facts.has_value()) message.event = TakeFacts(*std::move(message.facts));
   return true;
 }

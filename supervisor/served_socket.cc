@@ -186,6 +186,37 @@ std::optional<ServedSocket> TryConnect(const std::string& path) {
   return served;
 }
 
+SocketFile SocketFile::At(const std::string& path) {
+  struct stat info{};
+  if (lstat(path.c_str(), &info) != 0) return {};
+  return {.device = info.st_dev, .inode = info.st_ino};
+}
+
+void SocketPath::Keep(std::string path, const ServedSocket& server) {
+  path_ = std::move(path);
+  file_ = SocketFile::At(path_);
+  server_ = server.pid;
+}
+
+bool SocketPath::Replaced() const {
+  const SocketFile now = SocketFile::At(path_);
+  return file_.inode != 0 && now.inode != 0 && now != file_;
+}
+
+std::string SocketPath::Trouble() {
+  if (file_.inode == 0) return "";
+  const SocketFile now = SocketFile::At(path_);
+  if (now == file_) return "";
+  if (now.inode == 0)
+    return fmt::format("its socket {} was removed, so that nobody else can reach it", path_);
+  const std::optional<ServedSocket> served = TryConnect(path_);
+  if (served.has_value() && served->pid != 0 && served->pid == server_) {
+    file_ = now;
+    return "";
+  }
+  return fmt::format("its socket {} is another file now, which it does not serve", path_);
+}
+
 Awaitable<void> WaitForEnd(UniqueFd connection) {
   asio::posix::stream_descriptor stream(co_await asio::this_coro::executor, connection.Release());
   std::array<char, 4096> said{};

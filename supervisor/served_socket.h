@@ -50,6 +50,33 @@ struct WaitForServerOptions {
 // One attempt, at once. Nothing where nobody accepts.
 [[nodiscard]] std::optional<ServedSocket> TryConnect(const std::string& path);
 
+// Which file a socket's path leads to.
+struct SocketFile {
+  dev_t device = 0;
+  ino_t inode = 0;  // 0: nothing is there
+
+  [[nodiscard]] static SocketFile At(const std::string& path);
+  bool operator==(const SocketFile&) const = default;
+};
+
+// A socket that was connected to once, compared with what its path leads to now: whoever holds a connection
+// does not notice that nobody else can make one.
+class SocketPath {
+ public:
+  // Once `server` was reached at `path`.
+  void Keep(std::string path, const ServedSocket& server);
+  // Why nobody can reach that server by its path any more: "its socket /x was removed", "... is another file
+  // now". Empty: it can be reached, also where it has bound the path anew itself; or nothing is kept.
+  [[nodiscard]] std::string Trouble();
+  // The path leads to something else, rather than nowhere.
+  [[nodiscard]] bool Replaced() const;
+
+ private:
+  std::string path_;
+  SocketFile file_;
+  pid_t server_ = 0;
+};
+
 // Waits until the other end has closed the connection. What comes over it meanwhile is thrown away.
 [[nodiscard]] Awaitable<void> WaitForEnd(UniqueFd connection);
 

@@ -21,6 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 UniqueFd Listen(const std::string& path) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -59,6 +60,25 @@ class ServedSocketTest : public ::testing::Test {
   std::optional<absl::StatusOr<ServedSocket>> served_;
   std::vector<std::string> told_;
 };
+
+TEST_F(ServedSocketTest, Fault58APathThatIsRemovedOrSomebodyElsesIsSaid) {
+  std::filesystem::create_directories(temp_.Path("a/b"));
+  SocketPath path;
+  EXPECT_EQ(path.Trouble(), "") << "nothing is kept yet";
+  UniqueFd server = Listen(path_);
+  path.Keep(path_, *TryConnect(path_));
+  EXPECT_EQ(path.Trouble(), "");
+  ASSERT_EQ(unlink(path_.c_str()), 0);
+  EXPECT_THAT(path.Trouble(), HasSubstr("was removed"));
+  EXPECT_FALSE(path.Replaced());
+  // The same process has bound it anew: that is as good.
+  server = Listen(path_);
+  EXPECT_EQ(path.Trouble(), "");
+  ASSERT_EQ(unlink(path_.c_str()), 0);
+  ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
+  EXPECT_THAT(path.Trouble(), HasSubstr("is another file now"));
+  EXPECT_TRUE(path.Replaced());
+}
 
 TEST_F(ServedSocketTest, DirectoriesMayComeLater) {
   Wait();
