@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kErrnoPayload = "berth/errno";
 
-// The length of the valid UTF-8 sequence that `text` begins with, or 0.
-size_t Utf8Length(std::string_view text) {
+// The length of the valid UTF-8 sequence that `text` begins with, or 0; `shown`: 0 too where it is a control.
+size_t Utf8Length(std::string_view text, bool shown) {
   const auto lead = static_cast<unsigned char>(text[0]);
   size_t length = 0;
   uint32_t point = 0;
@@ -38,12 +38,21 @@ size_t Utf8Length(std::string_view text) {
   }
   constexpr uint32_t kShortest[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool surrogate = point >= 0xD800 && point <= 0xDFFF;
-  const bool control = point < 0xA0;  // C1 controls move a terminal's cursor just as C0 ones do.
+  const bool control = shown && point < 0xA0;  // C1 controls move a terminal's cursor just as C0 ones do.
   if (point < kShortest[length] || point > 0x10FFFF || surrogate || control) return 0;
   return length;
 }
 
 }  // namespace
+
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text, /*shown=*/false);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
 
 absl::Status ErrnoStatus(int errnum, std::string_view what) {
   char buffer[128];
@@ -146,7 +155,7 @@ std::string Printable(std::string_view text, size_t limit) {
   std::string_view rest = text.substr(0, limit);
   while (!rest.empty()) {
     const auto byte = static_cast<unsigned char>(rest[0]);
-    const size_t length = Utf8Length(rest);
+    const size_t length = Utf8Length(rest, /*shown=*/true);
     const bool plain = length == 1 ? (byte >= 0x20 && byte < 0x7F) : length > 1;
     if (plain) {
       out += rest.substr(0, length);

@@ -42,6 +42,10 @@ namespace berth {
   return {status.message().data(), status.message().size()};
 }
 
+// Whether all of it is valid UTF-8, as a protobuf string must be. Any code point counts, also those that
+// Printable escapes.
+[[nodiscard]] bool IsUtf8(std::string_view text);
+
 // `text` made safe to show: cut to `limit` bytes, bytes that are not printable ASCII or valid UTF-8 as \xNN.
 [[nodiscard]] std::string Printable(std::string_view text, size_t limit = 4096);
 

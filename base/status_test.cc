@@ -55,6 +55,16 @@ TEST(StatusTest, MessagesFromOutsideAreCutAndMadePrintable) {
   EXPECT_LE(status.message().size(), 4200U);
 }
 
+TEST(IsUtf8Test, TakesEveryCodePointAndNothingElse) {
+  for (const char* text : {"", "plain", "\x01\x7f", "\u0085", "\u00e9", "\u20ac", "\U0001f600"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  }
+  EXPECT_TRUE(IsUtf8(std::string_view("a\0b", 3)));
+  for (const char* text : {"\xff", "a\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80"}) {
+    EXPECT_FALSE(IsUtf8(text)) << Printable(text);
+  }
+}
+
 TEST(PrintableTest, KeepsUtf8AndEscapesTheRest) {
   EXPECT_EQ(Printable("grün"), "grün");
   EXPECT_EQ(Printable(std::string_view("a\0b", 3)), "a\\x00b");

@@ -269,14 +269,19 @@ absl::StatusOr<std::string> HostName() {
 std::vector<std::string> Check(const BerthdConfig& config) {
   std::vector<std::string> mistakes;
   const auto check_directory = [&mistakes](std::string_view name, const std::string& path) {
+    // Plugins are told paths in protobuf, whose text it is.
+    if (!IsUtf8(path))
+      mistakes.push_back(fmt::format("{}: \"{}\" is not valid UTF-8", name, Printable(path, 256)));
     if (path.starts_with('/')) return;
     mistakes.push_back(fmt::format("{}: \"{}\" must be an absolute path", name, Printable(path, 256)));
   };
   check_directory("config", config.config_dir);
   check_directory("state_dir", config.state_dir);
   check_directory("runtime_dir", config.runtime_dir);
-  if (config.node_id.empty() || config.node_id.size() > kNodeIdLimit ||
-      Printable(config.node_id) != config.node_id) {
+  if (!IsUtf8(config.node_id)) {
+    mistakes.push_back(fmt::format("node_id: \"{}\" is not valid UTF-8", Printable(config.node_id, 256)));
+  } else if (config.node_id.empty() || config.node_id.size() > kNodeIdLimit ||
+             Printable(config.node_id) != config.node_id) {
     mistakes.push_back(fmt::format("node_id: \"{}\" must be 1 to {} bytes of printable text",
                                    Printable(config.node_id, 256), kNodeIdLimit));
   }

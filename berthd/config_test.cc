@@ -271,6 +271,8 @@ TEST(BerthdConfigTest, WhatCannotWorkIsRefused) {
   EXPECT_THAT(refused({.state_dir = "here"}), HasSubstr("state_dir"));
   EXPECT_THAT(refused({.runtime_dir = "/" + std::string(120, 'x')}), HasSubstr("runtime_dir"));
   EXPECT_THAT(refused({.node_id = "a\nb"}), HasSubstr("node_id"));
+  EXPECT_THAT(refused({.node_id = "a\xff"}), HasSubstr("node_id: \"a\\xff\" is not valid UTF-8"));
+  EXPECT_THAT(refused({.state_dir = "/a\xff"}), HasSubstr("state_dir: \"/a\\xff\" is not valid UTF-8"));
   EXPECT_THAT(refused({.node_id = std::string(193, 'n')}), HasSubstr("node_id"));
 }
 

@@ -128,7 +128,8 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
   Method<Request, Response> method{.name = name, .channel = std::move(channel), .loop = loop};
   auto parsed = co_await UnaryCall(&method, &Method<Request, Response>::Start, std::move(request), deadline);
   absl::StatusOr<Response> answer = absl::InternalError(
-      fmt::format("the answer is not a readable {}", Response::descriptor()->full_name()));
+      fmt::format("the answer is not a readable {}: malformed, or a text in it is not valid UTF-8",
+                  Response::descriptor()->full_name()));
   if (!parsed.ok()) {
     answer = WithoutSecrets(parsed.status(), callee);
   } else if (parsed->ok) {

@@ -208,7 +208,10 @@ TEST_F(CsiClientTest, AnAnswerThatIsNoMessageIsAnError) {
   plugin_->AnswerBytes("NodeGetInfo", "\xff\xff\xff\xff garbage");
   plugin_->Start();
   const auto answer = RunOn(loop_, client_->NodeGetInfo({}, Soon()));
-  EXPECT_EQ(answer.status(), absl::InternalError("the answer is not a readable csi.v1.NodeGetInfoResponse"));
+  EXPECT_EQ(
+      answer.status(),
+      absl::InternalError("the answer is not a readable csi.v1.NodeGetInfoResponse: malformed, or a text in "
+                          "it is not valid UTF-8"));
 }
 
 TEST_F(CsiClientTest, AnOkWithoutAMessageIsAnError) {

@@ -52,6 +52,9 @@ absl::StatusOr<SecretsMap> ParseLines(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<SecretsMap> ParseSecretsText(std::string_view text) {
+  // As editors of Windows begin a file.
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = first != std::string_view::npos && text[first] == '{';
   return json ? ParseJson(text) : ParseLines(text);

@@ -26,6 +26,14 @@ TEST(SecretsTextTest, ReadsAJsonObjectOfStrings) {
   EXPECT_THAT(*secrets, ElementsAre(Pair("password", "two\nlines"), Pair("user", "admin")));
 }
 
+TEST(SecretsTextTest, Fault59AByteOrderMarkIsNoPartOfTheFirstKey) {
+  for (const char* text : {"\xEF\xBB\xBFuser=admin", "\xEF\xBB\xBF{\"user\": \"admin\"}"}) {
+    const auto secrets = ParseSecretsText(text);
+    ASSERT_TRUE(secrets.ok()) << secrets.status();
+    EXPECT_THAT(*secrets, ElementsAre(Pair("user", "admin")));
+  }
+}
+
 TEST(SecretsTextTest, AnEmptyTextHoldsNone) {
   const auto secrets = ParseSecretsText(" \n");
   ASSERT_TRUE(secrets.ok()) << secrets.status();

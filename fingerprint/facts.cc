@@ -221,18 +221,24 @@ class Checker {
                     fmt::format("node_id has {} bytes, {} are allowed", info.node_id().size(), kNodeIdLimit));
     }
     if (info.max_volumes_per_node() < 0) {
-      return Faulty("NodeGetInfo",
-                    fmt::format("max_volumes_per_node is negative ({})", info.max_volumes_per_node()));
+      Warn(fmt::format("NodeGetInfo: max_volumes_per_node is negative ({}): left out",
+                       info.max_volumes_per_node()));
     }
     const auto& segments = info.accessible_topology().segments();
     BERTH_RETURN_IF_ERROR(CheckMap("NodeGetInfo", "accessible_topology", segments));
     facts_.node_id = info.node_id();
     if (info.max_volumes_per_node() > 0) facts_.max_volumes_per_node = info.max_volumes_per_node();
-    facts_.topology = Sorted(segments);
 
     std::set<std::string> seen;
     std::set<std::string> prefixes;
-    for (const auto& [key, value] : facts_.topology) {
+    for (const auto& [key, value] : Sorted(segments)) {
+      // To a scheduler they would be one key with two values.
+      if (!seen.insert(LowerCase(key)).second) {
+        Warn(fmt::format("NodeGetInfo: topology key {} differs from another one by case only: left out",
+                         Quoted(key)));
+        continue;
+      }
+      facts_.topology.emplace(key, value);
       const size_t slash = key.find('/');
       const std::string_view prefix =
           slash == std::string::npos ? std::string_view() : std::string_view(key).substr(0, slash);
@@ -245,9 +251,6 @@ class Checker {
       if (!IsLabel(value, "-_.")) {
         Warn(fmt::format("NodeGetInfo: the value {} of topology key {} is not a name", Quoted(value),
                          Quoted(key)));
-      }
-      if (!seen.insert(LowerCase(key)).second) {
-        Warn(fmt::format("NodeGetInfo: topology key {} differs from another one by case only", Quoted(key)));
       }
       if (slash != std::string::npos) prefixes.emplace(prefix);
     }

@@ -88,7 +88,7 @@ TEST(CheckAnswersTest, NoMaxVolumesMeansNoLimit) {
   answers.node_info->set_max_volumes_per_node(0);
   EXPECT_EQ(Facts(answers).max_volumes_per_node, std::nullopt);
   answers.node_info->set_max_volumes_per_node(-1);
-  EXPECT_EQ(Refusal(answers), "NodeGetInfo: max_volumes_per_node is negative (-1)");
+  EXPECT_EQ(Facts(answers).max_volumes_per_node, std::nullopt) << "Fault59: that alone is left out";
 }
 
 TEST(CheckAnswersTest, HoldsTheNameToTheFormOfADomainName) {
@@ -235,8 +235,19 @@ TEST(CheckAnswersTest, WarnsOfTopologyThatBreaksTheRules) {
   EXPECT_THAT(warnings({{std::string(64, 'k'), "z"}}), ElementsAre(HasSubstr("is not of the form")));
   EXPECT_THAT(warnings({{"zone", ""}}), ElementsAre(HasSubstr("is not a name")));
   EXPECT_THAT(warnings({{"zone", "-z"}}), ElementsAre(HasSubstr("is not a name")));
-  EXPECT_THAT(warnings({{"Zone", "z"}, {"zone", "z"}}), ElementsAre(HasSubstr("by case only")));
+  EXPECT_THAT(warnings({{"Zone", "z"}, {"zone", "z"}}), ElementsAre(HasSubstr("by case only: left out")));
   EXPECT_THAT(warnings({{"a/zone", "z"}, {"b/zone", "z"}}), ElementsAre(HasSubstr("more than one prefix")));
+}
+
+TEST(CheckAnswersTest, Fault59OfTopologyKeysThatDifferByCaseAloneOneCounts) {
+  PluginAnswers answers = Good();
+  auto& segments = *answers.node_info->mutable_accessible_topology()->mutable_segments();
+  segments.clear();
+  segments["a/Zone"] = "z1";
+  segments["a/zone"] = "z2";
+  segments["a/rack"] = "r";
+  EXPECT_THAT(Facts(answers).topology,
+              ElementsAre(testing::Pair("a/Zone", "z1"), testing::Pair("a/rack", "r")));
 }
 
 TEST(CheckAnswersTest, BoundsItsWarnings) {

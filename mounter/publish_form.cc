@@ -30,11 +30,6 @@ constexpr size_t kPathLimit = 4095;
 constexpr size_t kFileNameLimit = 255;
 constexpr size_t kRuntimeFsTypes = 64;
 
-// Proto strings are text: anything else could not be sent to a plugin.
-bool IsUtf8(std::string_view text) {
-  return google::protobuf::internal::IsStructurallyValidUTF8(text.data(), static_cast<int>(text.size()));
-}
-
 // A name that a consumer's end is waited for by, or that secrets are read from.
 bool IsPlainPath(std::string_view path) {
   if (!path.starts_with('/') || path.find('\0') != std::string_view::npos) return false;

@@ -20,14 +20,16 @@ constexpr int kUsageLimit = 16;
 // A shorter value cannot be blotted out without making the message unreadable.
 constexpr size_t kShortestHidden = 4;
 
-v1::PluginState StateOf(PluginState state) {
-  switch (state) {
+// One that answers Probe, and is not registered, takes no work.
+v1::PluginState StateOf(const PluginSnapshot& plugin) {
+  switch (plugin.state) {
     case PluginState::kStopped:
       return v1::STOPPED;
     case PluginState::kStarting:
       return v1::STARTING;
     case PluginState::kReady:
-      return v1::READY;
+      if (plugin.registered) return v1::READY;
+      return plugin.reason.empty() ? v1::STARTING : v1::UNHEALTHY;
     case PluginState::kUnhealthy:
       return v1::UNHEALTHY;
     case PluginState::kBackingOff:
@@ -85,9 +87,7 @@ void Fill(const PluginHealth& health, v1::Health* to) {
 }  // namespace
 
 std::string IdText(const std::string& value) {
-  const bool valid =
-      google::protobuf::internal::IsStructurallyValidUTF8(value.data(), static_cast<int>(value.size()));
-  return valid ? value : Printable(value, RequestLimits::kVolumeId);
+  return IsUtf8(value) ? value : Printable(value, RequestLimits::kVolumeId);
 }
 
 google::protobuf::Timestamp ToProto(WallTime time) {
@@ -111,7 +111,7 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   v1::Plugin to;
   to.set_id(IdText(plugin.id));
   to.set_kind(std::string(PluginKindName(plugin.kind)));
-  to.set_state(StateOf(plugin.state));
+  to.set_state(StateOf(plugin));
   to.set_alive(plugin.alive);
   to.set_ready(plugin.ready);
   to.set_registered(plugin.registered);
@@ -241,23 +241,26 @@ absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
   return answer.capacity_bytes();
 }
 
-absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
-    std::string_view plugin_id, const ::csi::v1::NodeGetVolumeStatsResponse& answer) {
+v1::GetVolumeStatsResponse Readable(const ::csi::v1::NodeGetVolumeStatsResponse& answer,
+                                    std::set<std::string>* dropped) {
   using ::csi::v1::VolumeUsage;
-  constexpr std::string_view kRpc = "NodeGetVolumeStats";
-  if (answer.usage_size() > kUsageLimit) {
-    return WrongAnswer(plugin_id, kRpc, fmt::format("{} usages", answer.usage_size()));
-  }
   v1::GetVolumeStatsResponse response;
   for (const VolumeUsage& usage : answer.usage()) {
-    if (usage.unit() != VolumeUsage::BYTES && usage.unit() != VolumeUsage::INODES) {
-      return WrongAnswer(plugin_id, kRpc, fmt::format("the unit {}", int{usage.unit()}));
+    if (response.usage_size() == kUsageLimit) {
+      dropped->insert(fmt::format("more than {} usages", kUsageLimit));
+      break;
     }
+    if (usage.unit() != VolumeUsage::BYTES && usage.unit() != VolumeUsage::INODES) {
+      dropped->insert("a usage in a unit that is neither BYTES nor INODES");
+      continue;
+    }
+    const std::string unit = VolumeUsage::Unit_Name(usage.unit());
     if (usage.total() < 0 || usage.used() < 0 || usage.available() < 0) {
-      return WrongAnswer(plugin_id, kRpc, "a negative size");
+      dropped->insert(fmt::format("a negative number of {}", unit));
+      continue;
     }
     v1::VolumeUsage& to = *response.add_usage();
-    to.set_unit(VolumeUsage::Unit_Name(usage.unit()));
+    to.set_unit(unit);
     to.set_total(usage.total());
     to.set_used(usage.used());
     to.set_available(usage.available());

@@ -8,6 +8,7 @@
 #include <absl/status/statusor.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +50,9 @@ namespace berth {
 [[nodiscard]] absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
                                                     const ::csi::v1::ControllerExpandVolumeRequest& request,
                                                     const ::csi::v1::ControllerExpandVolumeResponse& answer);
-[[nodiscard]] absl::StatusOr<v1::GetVolumeStatsResponse> CheckedAnswer(
-    std::string_view plugin_id, const ::csi::v1::NodeGetVolumeStatsResponse& answer);
+// What is right in a plugin's stats. What is not is left out, and named in `dropped`, by its kind.
+[[nodiscard]] v1::GetVolumeStatsResponse Readable(const ::csi::v1::NodeGetVolumeStatsResponse& answer,
+                                                  std::set<std::string>* dropped);
 
 // `status` with the values of `secrets` blotted out of its message: plugins quote what they were given.
 [[nodiscard]] absl::Status HideSecrets(const absl::Status& status,

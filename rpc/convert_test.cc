@@ -9,6 +9,7 @@ namespace {
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 namespace csi = ::csi::v1;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
@@ -156,34 +157,55 @@ TEST(CheckedAnswerTest, OfExpandMustTellACapacityThatIsEnough) {
   }
 }
 
-TEST(CheckedAnswerTest, OfStats) {
-  csi::NodeGetVolumeStatsResponse response;
-  csi::VolumeUsage& usage = *response.add_usage();
-  usage.set_unit(csi::VolumeUsage::INODES);
-  usage.set_total(3);
-  usage.set_used(1);
-  usage.set_available(2);
-  auto answer = CheckedAnswer("p", response);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_EQ(answer->usage(0).unit(), "INODES");
-  EXPECT_EQ(answer->usage(0).total(), 3);
-  EXPECT_FALSE(answer->has_condition());
+csi::VolumeUsage Usage(csi::VolumeUsage::Unit unit, int64_t total, int64_t used) {
+  csi::VolumeUsage usage;
+  usage.set_unit(unit);
+  usage.set_total(total);
+  usage.set_used(used);
+  usage.set_available(total - used);
+  return usage;
+}
 
+TEST(ReadableTest, WhatIsRightIsPassedOn) {
+  csi::NodeGetVolumeStatsResponse response;
+  *response.add_usage() = Usage(csi::VolumeUsage::INODES, 3, 1);
+  std::set<std::string> dropped;
+  v1::GetVolumeStatsResponse answer = Readable(response, &dropped);
+  ASSERT_EQ(answer.usage_size(), 1);
+  EXPECT_EQ(answer.usage(0).unit(), "INODES");
+  EXPECT_EQ(answer.usage(0).total(), 3);
+  EXPECT_FALSE(answer.has_condition());
   response.mutable_volume_condition()->set_abnormal(true);
   response.mutable_volume_condition()->set_message("on\x1b[31mfire");
-  answer = CheckedAnswer("p", response);
-  ASSERT_TRUE(answer.ok()) << answer.status();
-  EXPECT_TRUE(answer->condition().abnormal());
-  EXPECT_EQ(answer->condition().message(), "on\\x1b[31mfire");
+  answer = Readable(response, &dropped);
+  EXPECT_TRUE(answer.condition().abnormal());
+  EXPECT_EQ(answer.condition().message(), "on\\x1b[31mfire");
+  EXPECT_THAT(dropped, IsEmpty());
+}
 
-  response.mutable_usage(0)->set_used(-1);
-  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
-  response.mutable_usage(0)->set_used(1);
-  response.mutable_usage(0)->set_unit(csi::VolumeUsage::UNKNOWN);
-  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
-  response.clear_usage();
-  for (int i = 0; i < 1000; ++i) response.add_usage()->set_unit(csi::VolumeUsage::BYTES);
-  EXPECT_EQ(CheckedAnswer("p", response).status().code(), absl::StatusCode::kInternal);
+TEST(ReadableTest, Fault59AWrongElementIsLeftOutAndNamedAndTheOthersCount) {
+  csi::NodeGetVolumeStatsResponse response;
+  *response.add_usage() = Usage(csi::VolumeUsage::INODES, -1, 0);
+  *response.add_usage() = Usage(csi::VolumeUsage::UNKNOWN, 5, 1);
+  *response.add_usage() = Usage(static_cast<csi::VolumeUsage::Unit>(77), 5, 1);
+  *response.add_usage() = Usage(csi::VolumeUsage::BYTES, 100, 40);
+  response.mutable_volume_condition()->set_message("well");
+  std::set<std::string> dropped;
+  const v1::GetVolumeStatsResponse answer = Readable(response, &dropped);
+  ASSERT_EQ(answer.usage_size(), 1);
+  EXPECT_EQ(answer.usage(0).unit(), "BYTES");
+  EXPECT_EQ(answer.usage(0).total(), 100);
+  EXPECT_EQ(answer.condition().message(), "well");
+  EXPECT_THAT(dropped, ElementsAre("a negative number of INODES",
+                                   "a usage in a unit that is neither BYTES nor INODES"));
+}
+
+TEST(ReadableTest, Fault59MoreUsagesThanThereCanBeAreCut) {
+  csi::NodeGetVolumeStatsResponse response;
+  for (int i = 0; i < 1000; ++i) *response.add_usage() = Usage(csi::VolumeUsage::BYTES, 1, 0);
+  std::set<std::string> dropped;
+  EXPECT_EQ(Readable(response, &dropped).usage_size(), 16);
+  EXPECT_THAT(dropped, ElementsAre("more than 16 usages"));
 }
 
 TEST(HideSecretsTest, BlotsOutWhatAPluginQuotes) {
@@ -194,6 +216,16 @@ TEST(HideSecretsTest, BlotsOutWhatAPluginQuotes) {
   EXPECT_EQ(Message(hidden), "login with *** failed: *** is ***; ab");
   EXPECT_EQ(HideSecrets(status, {}), status);
   EXPECT_TRUE(HideSecrets(absl::OkStatus(), {{"a", "hunter22"}}).ok());
+}
+
+TEST(ConvertTest, APluginIsReadyOnlyOnceItIsRegistered) {
+  PluginSnapshot plugin;
+  plugin.state = PluginState::kReady;
+  EXPECT_EQ(ToProto(plugin, 0).state(), v1::STARTING) << "what it is has not been read yet";
+  plugin.reason = "NodeGetInfo: the plugin gives no node_id";
+  EXPECT_EQ(ToProto(plugin, 0).state(), v1::UNHEALTHY);
+  plugin.registered = true;
+  EXPECT_EQ(ToProto(plugin, 0).state(), v1::READY);
 }
 
 TEST(ConvertTest, WhatIsTrueOfAPluginBesideItsStateIsToldPrintableAndBounded) {

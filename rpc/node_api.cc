@@ -51,7 +51,8 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
   answer.set_runtime_dir(info_.runtime_dir);
   for (const auto& [id, plugin] : control_.plugins()) {
     answer.set_plugins(answer.plugins() + 1);
-    if (plugin.state == PluginState::kReady) answer.set_plugins_ready(answer.plugins_ready() + 1);
+    if (plugin.state == PluginState::kReady && plugin.registered)
+      answer.set_plugins_ready(answer.plugins_ready() + 1);
   }
   for (const VolumeView& volume : mounter_.List()) {
     answer.set_volumes(answer.volumes() + 1);

@@ -29,7 +29,7 @@ int64_t Sum(int64_t one, int64_t other) {
   return one > kMost - other ? kMost : one + other;
 }
 
-// Neither is negative: CheckedAnswer.
+// Neither is negative: Readable.
 void AddTo(const v1::VolumeUsage& usage, google::protobuf::RepeatedPtrField<v1::VolumeUsage>* total) {
   auto sum = std::find_if(total->begin(), total->end(),
                           [&](const v1::VolumeUsage& other) { return other.unit() == usage.unit(); });
@@ -54,7 +54,16 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
   }
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
                             co_await mounter_.Stats(plugin_id, volume_id, deadline));
-  co_return CheckedAnswer(plugin_id, stats);
+  std::set<std::string> dropped;
+  v1::GetVolumeStatsResponse answer = Readable(stats, &dropped);
+  for (const std::string& what : dropped) {
+    if (!told_dropped_.emplace(plugin_id, what).second) continue;
+    events_.Append({.type = "plugin.warning",
+                    .plugin_id = plugin_id,
+                    .volume_id = volume_id,
+                    .message = fmt::format("NodeGetVolumeStats gives {}: that is left out", what)});
+  }
+  co_return answer;
 }
 
 NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolumeStatsRequest request,

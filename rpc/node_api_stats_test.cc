@@ -10,6 +10,7 @@ namespace berth {
 namespace {
 
 namespace csi = ::csi::v1;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using NodeRpc = csi::NodeServiceCapability::RPC;
 
@@ -36,6 +37,22 @@ TEST_F(NodeApiStatsTest, StatsComeFromTheMounter) {
   const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->usage(0).total(), 100);
+}
+
+TEST_F(NodeApiStatsTest, Fault59WhatIsLeftOutIsNamedOnceForEachPlugin) {
+  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
+  TellUsage(csi::VolumeUsage::INODES, -1, -1);
+  for (int i = 0; i < 3; ++i) {
+    const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
+    ASSERT_TRUE(stats.ok()) << stats.status();
+    EXPECT_EQ(stats->usage_size(), 1);
+  }
+  std::vector<std::string> warnings;
+  for (const Event& event : events_.After(0, 100).events) {
+    if (event.type == "plugin.warning") warnings.push_back(event.message);
+  }
+  EXPECT_THAT(warnings,
+              ElementsAre("NodeGetVolumeStats gives a negative number of INODES: that is left out"));
 }
 
 TEST_F(NodeApiStatsTest, StatsOfAPluginWithoutThemAreRefused) {

@@ -38,7 +38,7 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_EQ(status->started_at().seconds(), 5);
   EXPECT_EQ(status->state_dir(), "/var/b");
   EXPECT_EQ(status->plugins(), 5);
-  EXPECT_EQ(status->plugins_ready(), 3);
+  EXPECT_EQ(status->plugins_ready(), 1);
   EXPECT_EQ(status->placement(), "systemd scopes");
   EXPECT_EQ(status->volumes(), 3);
   EXPECT_EQ(status->publications(), 3);

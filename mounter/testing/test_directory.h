@@ -31,7 +31,8 @@ class TestDirectory final : public PluginDirectory {
 
   absl::StatusOr<Entry> Find(const std::string& plugin_id) override {
     if (on_find) on_find();
-    if (plugin_id != "hp" || removed) return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
+    if (plugin_id != "hp" || removed)
+      return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
     if (!usable_) return absl::UnavailableError("plugin hp: backing off");
     return Entry{.client = client_, .facts = facts, .refuses_new = refuses_new, .volumes_path = volumes_path};
   }
