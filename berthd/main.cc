@@ -19,6 +19,7 @@
 
 #include "base/grpc_polling.h"
 #include "base/log.h"
+#include "base/program_start.h"
 #include "base/status.h"
 #include "berthd/berthd.h"
 #include "berthd/check.h"
@@ -148,6 +149,9 @@ int Main(int argc, char** argv) {
                  "trace, debug, info, warning, error, critical or off [info]");
   app.add_flag("--allow-private-mounts", options.allow_private_mounts,
                "Start also where the host does not see what is mounted here (tests, containers)");
+  bool allow_core = false;
+  app.add_flag("--allow-core", allow_core,
+               "Leave a core file where it crashes, which may hold secrets; else there is none");
   bool check = false;
   app.add_flag(
       "--check", check,
@@ -160,6 +164,7 @@ int Main(int argc, char** argv) {
     const bool asked = app.exit(error) == 0;  // --help, --version
     return static_cast<int>(asked ? BerthdExit::kDone : BerthdExit::kUsage);
   }
+  if (!allow_core) LeaveNoCore();
   if (check) return static_cast<int>(Check(options));
 
   absl::StatusOr<BerthdConfig> config = LoadBerthdConfig(options);

@@ -40,8 +40,8 @@ struct ClaimOptions {
 constexpr const char* kClaimFooter =
     R"(Prints the path at which the volume is, or with --format how the consumer's runtime mounts it. Repeat it
 freely: the same claim joins. It takes the right to claim, and no other.
-  data=$(berthctl volume claim prod/db --consumer job-7 --pid $$ --wait --timeout 10m)
-  eval "podman run $(berthctl volume claim prod/db --consumer job-7 --format podman) IMAGE")";
+  data=$(berthctl volume claim prod/db --consumer job-7 --pid $$ --wait --timeout 10m) || exit
+  mounts=$(berthctl volume claim prod/db --consumer job-7 --format podman) && eval "podman run $mounts IMAGE")";
 
 // How berthd begins what it says of the scheduler, and what the scheduler itself says.
 constexpr absl::string_view kOfScheduler = "the scheduler";

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/program_start.h"
 #include "base/status.h"
 #include "cli/failure.h"
 #include "cli/session.h"
@@ -169,4 +170,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace berth::cli
 
-int main(int argc, char** argv) { return berth::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  // It reads files of secrets.
+  berth::LeaveNoCore();
+  return berth::cli::Main(argc, argv);
+}

@@ -22,9 +22,10 @@ struct MountsOptions {
 };
 
 constexpr const char* kFooter =
-    R"(Words are quoted for a shell where they have to be:
-  eval "podman run $(berthctl volume mounts job-7 --format podman) IMAGE"
-  berthctl volume mounts job-7 --at data=/var/lib/app --format systemd > /run/systemd/system/app.service.d/volumes.conf
+    R"(Words are quoted for a shell where they have to be. Stop where berthctl fails, as these do:
+  mounts=$(berthctl volume mounts job-7 --format podman) && eval "podman run $mounts IMAGE"
+  berthctl volume mounts job-7 --at data=/var/lib/app --format systemd > /run/v.conf &&
+    mv /run/v.conf /run/systemd/system/app.service.d/volumes.conf
 What a format cannot express is an error, never something near it.)";
 
 absl::Status Mounts(Session& session, const MountsOptions& options) {

@@ -56,6 +56,22 @@ std::string_view HintFor(absl::StatusCode code) {
   return "What led to it: berthctl events, journalctl -u berthd";
 }
 
+// The plugin that answered with this itself: of "publish volume v: plugin nfs: NodeStageVolume: no such
+// volume" it is nfs. Empty: none did.
+std::string_view PluginThatAnswered(std::string_view message) {
+  constexpr std::string_view kPlugin = "plugin ";
+  const size_t at = message.find(kPlugin);
+  if (at == std::string_view::npos) return {};
+  message.remove_prefix(at + kPlugin.size());
+  const size_t end = message.find(": ");
+  const size_t rpc_end = end == std::string_view::npos ? end : message.find(": ", end + 2);
+  if (rpc_end == std::string_view::npos) return {};
+  const std::string_view rpc = message.substr(end + 2, rpc_end - end - 2);
+  const bool is_rpc = !rpc.empty() && std::isupper(static_cast<unsigned char>(rpc.front())) != 0 &&
+                      rpc.find(' ') == std::string_view::npos;
+  return is_rpc ? message.substr(0, end) : std::string_view();
+}
+
 std::string OwnName() {
   const passwd* user = getpwuid(geteuid());
   return user == nullptr ? std::to_string(geteuid()) : user->pw_name;
@@ -133,9 +149,14 @@ absl::Status NodeClient::Failure(const grpc::Status& status, std::string_view do
                        absl::IsUnimplemented(failure) || absl::IsCancelled(failure);
   const std::string change_socket = ChangeSocketOf(connection_->path());
   const bool may_change = connection_->path() == change_socket;
-  const std::string hint = absl::IsPermissionDenied(failure) && !may_change
-                               ? WhoMayConnect(change_socket)
-                               : std::string(HintFor(failure.code()));
+  const std::string_view plugin =
+      absl::IsNotFound(failure) ? PluginThatAnswered(MessageOf(failure)) : std::string_view();
+  std::string hint(HintFor(failure.code()));
+  if (absl::IsPermissionDenied(failure) && !may_change) hint = WhoMayConnect(change_socket);
+  if (!plugin.empty()) {
+    hint = fmt::format("Plugin {} itself does not know it: is the id right? berthctl plugin logs {}", plugin,
+                       plugin);
+  }
   return WithHint(by_grpc ? Annotate(failure, doing) : failure, hint);
 }
 

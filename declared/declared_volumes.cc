@@ -163,6 +163,7 @@ class DeclaredVolumes::Impl {
       // One of a changed file that still leaves is shown beside it.
       DeclaredView& view = views[present ? entry->file : entry->file + " (before)"];
       view.file = directory_ + "/" + entry->file;
+      view.withdrawn = !present;
       if (view.request.volume_id().empty()) {
         view.request.set_plugin_id(key.plugin);
         view.request.set_volume_id(key.volume_id);

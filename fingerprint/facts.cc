@@ -221,8 +221,8 @@ class Checker {
                     fmt::format("node_id has {} bytes, {} are allowed", info.node_id().size(), kNodeIdLimit));
     }
     if (info.max_volumes_per_node() < 0) {
-      Warn(fmt::format("NodeGetInfo: max_volumes_per_node is negative ({}): left out",
-                       info.max_volumes_per_node()));
+      return Faulty("NodeGetInfo",
+                    fmt::format("max_volumes_per_node is negative ({})", info.max_volumes_per_node()));
     }
     const auto& segments = info.accessible_topology().segments();
     BERTH_RETURN_IF_ERROR(CheckMap("NodeGetInfo", "accessible_topology", segments));

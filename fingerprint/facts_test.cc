@@ -88,7 +88,7 @@ TEST(CheckAnswersTest, NoMaxVolumesMeansNoLimit) {
   answers.node_info->set_max_volumes_per_node(0);
   EXPECT_EQ(Facts(answers).max_volumes_per_node, std::nullopt);
   answers.node_info->set_max_volumes_per_node(-1);
-  EXPECT_EQ(Facts(answers).max_volumes_per_node, std::nullopt) << "Fault59: that alone is left out";
+  EXPECT_EQ(Refusal(answers), "NodeGetInfo: max_volumes_per_node is negative (-1)");
 }
 
 TEST(CheckAnswersTest, HoldsTheNameToTheFormOfADomainName) {

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/shell_quoted.h"
 #include "base/size_text.h"
 #include "base/status.h"
 #include "mounter/volume_advice.h"
@@ -298,13 +299,18 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
     const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
       return mount.target == path || mount.target.starts_with(path + "/");
     });
-    Diagnosis diagnosis =
-        Nobodys(Severity::kWarning, "directory.stranger", stranger.name, path,
-                fmt::format("not in the journal ({}): left alone{}", stranger.says,
-                            stranger.has_identity ? "; publish and unpublish that volume to let it go" : ""));
+    Diagnosis diagnosis = Nobodys(Severity::kWarning, "directory.stranger", stranger.name, path,
+                                  fmt::format("not in the journal ({}): left alone{}", stranger.says,
+                                              stranger.has_identity && !mounted
+                                                  ? "; its plugin, or somebody else, has left something in it"
+                                                  : ""));
     if (!mounted && !stranger.has_identity) {
       diagnosis.repair = RepairKind::kRemoveDirectory;
       diagnosis.finding.repair = "remove it, if it is empty";
+    }
+    if (!mounted) {
+      diagnosis.finding.advice =
+          fmt::format("mv -T {} /var/tmp/berth-{}", ShellQuoted(path), ShellQuoted(stranger.name));
     }
     found->push_back(std::move(diagnosis));
   }

@@ -21,7 +21,9 @@ absl::Status FilesInTheWay(const std::string& directory, const std::string& dest
   if (more > 0) list += list.empty() ? fmt::format("{} or more", more) : fmt::format(" and {} more", more);
   return absl::FailedPreconditionError(fmt::format(
       "{} holds files that do not belong to the volume ({}), and the volume is not mounted over them. "
-      "Move them away: mv -T {} {} ; the volume is then mounted by itself, within a minute or two",
+      "Move them away: mv -T {} {} ; then publish it again (what is declared is mounted by itself, within a "
+      "minute "
+      "or two)",
       Printable(directory), list, ShellQuoted(directory), ShellQuoted(destination)));
 }
 

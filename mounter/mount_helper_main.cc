@@ -73,6 +73,7 @@
 #include <string_view>
 
 #include "base/mount_calls.h"
+#include "base/program_start.h"
 #include "mounter/census_pass.h"
 #include "mounter/census_question.h"
 
@@ -741,6 +742,8 @@ int FreePath(const char* path) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // It reads files of secrets.
+  berth::LeaveNoCore();
   if (argc < 3) return Usage();
   const char* const operation = argv[1];
   if (std::strcmp(operation, "umount") == 0) return Umount(argc, argv);

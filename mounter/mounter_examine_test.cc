@@ -36,6 +36,7 @@ using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 class MounterExamineTest : public MounterTestBase {
  protected:
@@ -117,6 +118,36 @@ TEST_F(MounterExamineTest, AnEmptyStrangerIsRemovedAndOneWithDataStays) {
   EXPECT_EQ(access((tree + "/data/precious").c_str(), F_OK), 0);
   ASSERT_EQ(rmdir((tree + "/data/precious").c_str()), 0);
   ASSERT_EQ(rmdir((tree + "/data").c_str()), 0);
+}
+
+TEST_F(MounterExamineTest, WhatAPluginLeftInATargetIsMovedAwayByTheCommandThatIsPrinted) {
+  Close();
+  plugin_.LeaveTargets(true);
+  std::string target;
+  options_.at_boundary = [&target](std::string_view point) {
+    if (point == "rpc NodeUnpublishVolume: answered") std::ofstream(target + "/.driver-lock") << "x";
+  };
+  Open();
+  target = *Publish(Request());
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  plugin_.LeaveTargets(false);
+  EXPECT_FALSE(Publish(Request()).ok()) << "it would be hidden";
+  const auto findings = Examine(false);
+  ASSERT_THAT(findings, ElementsAre(Field(&Finding::code, "directory.stranger")));
+  EXPECT_THAT(findings[0].text, HasSubstr("of plugin"));
+  EXPECT_THAT(findings[0].advice, StartsWith("mv -T "));
+  ASSERT_EQ(std::system(findings[0].advice.c_str()), 0);
+  EXPECT_THAT(Examine(false), IsEmpty());
+  const std::string moved = findings[0].advice.substr(findings[0].advice.rfind(' ') + 1);
+  EXPECT_TRUE(std::filesystem::exists(moved + target.substr(findings[0].path.size()) + "/.driver-lock"));
+  EXPECT_TRUE(Publish(Request()).ok());
+  EXPECT_TRUE(Unpublish(Request()).ok());
+  for (std::string path = target.substr(findings[0].path.size()) + "/.driver-lock";;
+       path.resize(path.rfind('/'))) {
+    ASSERT_EQ(std::remove((moved + path).c_str()), 0) << path;
+    if (path.empty()) break;
+    std::remove((moved + path.substr(0, path.rfind('/')) + "/staging").c_str());
+  }
 }
 
 TEST_F(MounterExamineTest, ALostIdentityFileIsWrittenAnew) {

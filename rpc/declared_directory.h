@@ -29,6 +29,8 @@ struct DeclaredView {
   std::string path = {};           // where it is mounted too; empty: nowhere
   // It is published, and mounted at its path where it has one: also where its file was broken since.
   bool published = false;
+  // Its file is gone, or declares another one by now: what is left of it is being released.
+  bool withdrawn = false;
 };
 
 // What a reload found, by the names of files.

@@ -103,6 +103,7 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreShownWhetherTheyAreHereOrNot) {
   declared_.Add("driver.test", "here", "web");
   declared_.Add("driver.test", "waiting", "db").last_error = "plugin p is not ready";
   declared_.Add("", "", "").error_in_file = "a broken file has no volume";
+  declared_.Add("driver.test", "withdrawn", "db").withdrawn = true;
   const v1::ListVolumesResponse page = Page({});
   ASSERT_EQ(page.volumes_size(), 2);
   EXPECT_EQ(page.volumes(0).volume_id(), "here");

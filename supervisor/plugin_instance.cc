@@ -1,6 +1,7 @@
 #include "supervisor/plugin_instance.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -116,6 +117,11 @@ std::string InstanceSocketPath(const PluginPlaces& places, std::string_view id, 
 
 std::string InstanceEnd::Describe() const {
   return last_output.empty() ? how : fmt::format("{}, its last line: {}", how, last_output.back());
+}
+
+std::string InstanceEnd::DescribeAtLength() const {
+  if (last_output.size() < 2) return Describe();
+  return fmt::format("{}, its last lines: {}", how, fmt::join(last_output, " | "));
 }
 
 namespace {

@@ -59,8 +59,10 @@ struct InstanceEnd {
   std::vector<std::string> last_output;
 
   [[nodiscard]] bool clean() const { return exit.known && exit.signal == 0 && exit.code == 0; }
-  // With the last line, where there is one.
+  // With the last line, where there is one; with all the last lines, for who waits for a new program to
+  // serve.
   [[nodiscard]] std::string Describe() const;
+  [[nodiscard]] std::string DescribeAtLength() const;
 };
 
 struct InstanceLaunch {

@@ -439,7 +439,11 @@ PluginLifecycle::Actions PluginLifecycle::OnExited(const LifecycleEvent& event, 
       Enter(PluginState::kStopped, fmt::format("drained; it ended by itself: {}", event.text));
       return actions;
     }
-    return then(Ended(event.clean ? EndCause::kClean : EndCause::kFailure, event.text, event, now));
+    if (!event.clean) return then(Ended(EndCause::kFailure, event.text, event, now));
+    // Its program may have gone into the background, where nobody knows it.
+    return then(Ended(EndCause::kClean,
+                      event.text + "; a plugin has to stay in the foreground, and it ended by itself", event,
+                      now));
   }
   switch (goal_) {
     case Goal::kStop:

@@ -283,7 +283,7 @@ TEST_F(PluginLifecycleTest, CleanEndStaysDownWhereTheFileSaysSo) {
   BecomeReady();
   EXPECT_THAT(On(Exited(true)), ElementsAre(kRetire));
   EXPECT_EQ(machine_.state(), PluginState::kStopped);
-  EXPECT_EQ(machine_.reason(), "exit code 0");
+  EXPECT_EQ(machine_.reason(), "exit code 0; a plugin has to stay in the foreground, and it ended by itself");
 }
 
 TEST_F(PluginLifecycleTest, TakenBackPluginIsNotLaunchedAndItsUptimeCounts) {

@@ -355,7 +355,7 @@ Awaitable<void> PluginRunner::EndIncarnation(Message& message) {
   snapshot_.last_exit_at = WallClock::now();
   snapshot_.last_output = end.last_output;
   Tell("plugin.exited", fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
-  message.event.text = end.Describe();
+  message.event.text = swap_.has_value() && swap_->tried ? end.DescribeAtLength() : end.Describe();
   message.event.clean = end.clean();
 }
 

@@ -219,7 +219,7 @@ Awaitable<void> PluginRunner::DropAside(ExitStatus exit) {
   context_.instances.logs.SetPid(id_, instance_ ? instance_->pid() : 0);
   Tell("plugin.exited",
        fmt::format("process {}, which does not serve, ended: {}", pid, on_trial ? end.Describe() : end.how));
-  if (on_trial) co_await FailAside(fmt::format("it ended: {}", end.Describe()));
+  if (on_trial) co_await FailAside(fmt::format("it ended: {}", end.DescribeAtLength()));
   changed_.NotifyAll();
 }
 

@@ -117,6 +117,58 @@ TEST(FaultNamespaceTest, Fault28BerthdThatIsToStartAllTheSameShowsIt) {
   EXPECT_THAT(note->text(), HasSubstr("is not seen by the host"));
 }
 
+// --- How a program begins
+// -----------------------------------------------------------------------------------
+
+// The core files in berthd's working directory once it was killed by SIGSEGV.
+size_t CoresOf(const std::string& flag) {
+  Node node;
+  node.WriteHostpath();
+  node.RunThrough(
+      {"/bin/sh", "-c", fmt::format("ulimit -c unlimited; cd {} && exec \"$@\" {}", node.dir(), flag), "sh"});
+  node.Start();
+  v1::GetStatusResponse status;
+  EXPECT_TRUE(node.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+  EXPECT_EQ(kill(static_cast<pid_t>(status.pid()), SIGSEGV), 0);
+  WaitFor("its end", [&status] {
+    std::ifstream file(fmt::format("/proc/{}/stat", status.pid()));
+    std::string text;
+    std::getline(file, text);
+    return text.find(") Z ") != std::string::npos;
+  });
+  node.Kill();
+  size_t cores = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(node.dir())) {
+    const std::string name = entry.path().filename();
+    cores += name.starts_with("core") ? 1 : 0;
+  }
+  return cores;
+}
+
+TEST(FaultStartTest, BerthdLeavesNoCoreWhichCouldHoldSecretsUnlessItIsAskedFor) {
+  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer ends it without one";
+  EXPECT_EQ(CoresOf(""), 0U);
+  std::ifstream pattern("/proc/sys/kernel/core_pattern");
+  std::string where;
+  pattern >> where;
+  if (!where.starts_with("core")) GTEST_SKIP() << "cores go to " << where;
+  EXPECT_EQ(CoresOf("--allow-core"), 1U);
+}
+
+TEST(FaultStartTest, DescriptorsThatAreClosedAreOpenedOnNothing) {
+  Node node;
+  node.WriteHostpath();
+  // Standard error is the log, so that this test hears of it.
+  node.RunThrough({"/bin/sh", "-c", "exec \"$@\" <&- >&-", "sh"});
+  node.Start();
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(node.stub().GetStatus(Node::Context().get(), {}, &status).ok());
+  for (const int fd : {0, 1}) {
+    EXPECT_EQ(std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", status.pid(), fd)), "/dev/null");
+  }
+  node.WaitReady("hostpath");
+}
+
 // --- 29: too much -----------------------------------------------------------------------------------------
 
 // One mount namespace may hold so many mounts (fs.mount-max, 100,000), and this test's own is filled up.

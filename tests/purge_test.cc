@@ -27,11 +27,12 @@ using testing::StartsWith;
 class PurgeTest : public testing::Test {
  protected:
   // What the script said. It ends with 0 whatever it finds: a purge goes on.
-  std::string Purge() const {
+  std::string Purge() const { return RunScript("purge"); }
+  std::string RunScript(const std::string& action) const {
     const std::string command = fmt::format(
         "sed -e 's|^root=$|root={0}|' -e 's|\\$root/var/lib/berth|$root/state|' "
-        "-e 's|\\$root/run/berth|$root/run|' -e 's|\\$root/etc/berth|$root/etc|g' {1} | sh -s purge 2>&1",
-        node_.dir(), BERTH_POSTRM);
+        "-e 's|\\$root/run/berth|$root/run|' -e 's|\\$root/etc/berth|$root/etc|g' {1} | sh -s {2} 2>&1",
+        node_.dir(), BERTH_POSTRM, action);
     FILE* const script = popen(command.c_str(), "r");
     std::string said;
     for (int c = fgetc(script); c != EOF; c = fgetc(script)) said += static_cast<char>(c);
@@ -79,6 +80,22 @@ class PurgeTest : public testing::Test {
 
   Node node_;
 };
+
+TEST_F(PurgeTest, ARemovalSaysWhatStaysMountedAndHowToGetItBack) {
+  Populate();
+  node_.Stop();
+  const std::vector<std::string> before = State();
+  EXPECT_THAT(RunScript("remove"), AllOf(HasSubstr("1 published volume mount(s) stay beneath"),
+                                         HasSubstr("install the package again")));
+  EXPECT_EQ(State(), before);
+  node_.Start();
+  node_.WaitReady("hostpath");
+  ASSERT_EQ(unlink(File().c_str()), 0);
+  Reload();
+  WaitFor("the volume to leave", [this] { return node_.Volumes().volumes().empty(); });
+  node_.Stop();
+  EXPECT_THAT(RunScript("remove"), IsEmpty());
+}
 
 TEST_F(PurgeTest, RemovesAllThatIsBerthsAndNamesWhatStays) {
   Populate();
