@@ -209,7 +209,7 @@ void ShowReload(const Output& output, const v1::ReloadResponse& answer) {
   add(answer.unchanged(), "unchanged", Tone::kFaint);
   add(answer.volumes_declared(), "volume declared: it is published when its plugin is ready", Tone::kGood);
   add(answer.volumes_withdrawn(), "volume withdrawn: it is released", Tone::kCareful);
-  add(answer.volumes_changed(), "volume changed: it is released and published anew", Tone::kCareful);
+  add(answer.volumes_changed(), "volume changed: it is published as its file says now", Tone::kCareful);
   if (!table.empty()) output.Show(table);
   if (table.empty() && answer.broken().empty() && answer.pending().empty())
     output.Note("there are no plugins, and no declared volumes");

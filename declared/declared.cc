@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/safe_path.h"
+#include "mounter/root_permissions.h"
 
 namespace berth {
 namespace {
@@ -110,6 +111,15 @@ std::string MountDigest(const PublishRequest& request, std::optional<bool> attac
   parts.Add(request.publish_context.has_value() ? "attached" : "");
   parts.Add(request.publish_context.value_or(std::map<std::string, std::string>{}));
   parts.Add(attach.has_value() ? (*attach ? "attach" : "as it is") : "");
+  // They are set when it is published, and only then.
+  if (const RootPermissions& root = request.permissions; Wanted(root)) {
+    const auto number = [](const std::optional<uint32_t>& id) { return id ? std::to_string(*id) : ""; };
+    parts.Add(number(root.owner));
+    parts.Add(number(root.group));
+    parts.Add(number(root.mode));
+    parts.Add(root.recursive ? "recursive" : "");
+    parts.Add(root.selinux_label);
+  }
   // Hashed: flags and contexts may be secret.
   return HashComponent({parts.joined()});
 }

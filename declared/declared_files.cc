@@ -133,7 +133,8 @@ DeclaredReload TakeIn(std::vector<DeclaredFile> read, DeclaredSet* set) {
     const auto before = set->uses.find(name);
     if (before == set->uses.end()) {
       report.declared.push_back(name);
-    } else if (before->second.mount_digest != file.use->mount_digest) {
+    } else if (before->second.mount_digest != file.use->mount_digest ||
+               before->second.request.path != file.use->request.path) {
       report.changed.push_back(name);
     }
     set->uses.insert_or_assign(name, *file.use);

@@ -579,6 +579,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
     levers_.lazy = levers_.lazy || request.lazy;
     levers_.for_keys.insert(keys.begin(), keys.end());
   }
+  plugin_cannot_ = false;
   const VolumeRecord before = machine_.record();
   for (const PublicationKey& key : keys) {
     machine_.Unwant(key);

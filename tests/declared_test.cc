@@ -165,6 +165,27 @@ TEST_F(DeclaredNodeTest, ChangedFileIsPublishedAnewAndAnUnchangedOneIsNot) {
   EXPECT_EQ(WaitPublished(other).publications(0).published_at().SerializeAsString(), published_at);
 }
 
+TEST_F(DeclaredNodeTest, AChangedOwnerOrModeIsSetAtOnceAndAfterARestart) {
+  const std::string volume = StartWithVolume();
+  Declare("data", volume);
+  Reload();
+  const std::string target = WaitPublished(volume).publications(0).target_path();
+  const auto mode = [&target]() -> mode_t {
+    struct stat info{};
+    return stat(target.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+  };
+  Declare("data", volume, "mode = \"0710\"\n");
+  EXPECT_THAT(Reload().volumes_changed(), ElementsAre("data.toml"));
+  WaitFor("the mode to be set", [&] { return mode() == 0710; });
+  WaitPublished(volume);
+  node_.Stop();
+  Declare("data", volume, "mode = \"0701\"\n");
+  node_.Start();
+  WaitFor("the mode to be set", [&] { return mode() == 0701; });
+  WaitPublished(volume);
+  EXPECT_THAT(node_.Problems(), IsEmpty());
+}
+
 TEST_F(DeclaredNodeTest, AKilledBerthdComesBackToTheSameMounts) {
   FaultPlugin fault(node_);
   fault.Write();

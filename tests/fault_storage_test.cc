@@ -153,10 +153,14 @@ TEST_F(FaultStorageTest, Fault57AVolumeIsReleasedWithoutItsPluginAndUndoneWhenTh
   v1::UnpublishVolumeResponse answer;
   EXPECT_EQ(node_.stub().UnpublishVolume(Node::Context().get(), request, &answer).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
-  request.set_force(true);
-  const grpc::Status forced = node_.stub().UnpublishVolume(Node::Context().get(), request, &answer);
-  ASSERT_TRUE(forced.ok()) << forced.error_message();
-  EXPECT_TRUE(answer.without_plugin());
+  // The command that is printed, as a person runs it.
+  const std::string advice = node_.Volumes().volumes(0).advice();
+  const std::string named = "berthctl volume unpublish";
+  ASSERT_THAT(advice, HasSubstr(named));
+  const std::string command =
+      fmt::format("{} --socket {} {} --yes", BERTHCTL, node_.socket(),
+                  advice.substr(advice.find(named) + std::string("berthctl ").size()));
+  ASSERT_EQ(std::system(command.c_str()), 0) << command;
   EXPECT_THAT(node_.Mounts(), Not(Contains(target_)));
   // It is known who asked, also after a crash.
   node_.Kill();
