@@ -321,7 +321,9 @@ v1::Volume DeclaredVolume(const std::string& plugin_id, const std::string& volum
   v1::Volume to;
   to.set_plugin_id(IdText(plugin_id));
   to.set_volume_id(IdText(volume_id));
-  to.set_state(v1::ABSENT);
+  // Nothing of it is mounted any more, and it is being detached.
+  const bool leaves = std::ranges::all_of(files, &DeclaredView::withdrawn);
+  to.set_state(leaves ? v1::UNSTAGING : v1::ABSENT);
   const v1::PublishVolumeRequest& request = files.front().request;
   *to.mutable_capability() = request.capability();
   if (request.capability().access_mode() == v1::ACCESS_MODE_UNKNOWN) {

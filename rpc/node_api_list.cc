@@ -73,7 +73,7 @@ NodeApi::DeclaredByVolume NodeApi::Declared() const {
   for (DeclaredView& file : declared_.List()) {
     const std::string& plugin = file.request.plugin_id();
     const std::string& volume = file.request.volume_id();
-    if (plugin.empty() || volume.empty() || file.withdrawn) continue;  // a broken file, or none any more
+    if (plugin.empty() || volume.empty()) continue;  // a broken file
     const auto resolved = NodePlugin(plugin);
     VolumeName name(resolved.ok() ? *resolved : plugin, volume);
     volumes[std::move(name)].push_back(std::move(file));

@@ -103,7 +103,6 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreShownWhetherTheyAreHereOrNot) {
   declared_.Add("driver.test", "here", "web");
   declared_.Add("driver.test", "waiting", "db").last_error = "plugin p is not ready";
   declared_.Add("", "", "").error_in_file = "a broken file has no volume";
-  declared_.Add("driver.test", "withdrawn", "db").withdrawn = true;
   const v1::ListVolumesResponse page = Page({});
   ASSERT_EQ(page.volumes_size(), 2);
   EXPECT_EQ(page.volumes(0).volume_id(), "here");
@@ -123,6 +122,14 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreShownWhetherTheyAreHereOrNot) {
   request.set_page_size(1);
   request.clear_consumer();
   EXPECT_THAT(AllPages(request), ElementsAre("p/here", "p/waiting"));
+}
+
+TEST_F(NodeApiListTest, AVolumeWhoseFileIsGoneIsShownAsLeavingUntilItIsDetached) {
+  control_.Add("p");
+  declared_.Add("p", "v", "db").withdrawn = true;
+  const v1::ListVolumesResponse page = Page({});
+  ASSERT_EQ(page.volumes_size(), 1);
+  EXPECT_EQ(page.volumes(0).state(), v1::UNSTAGING);
 }
 
 TEST_F(NodeApiListTest, AVolumeThatIsDeclaredForAPluginThatIsNotThereIsShownAllTheSame) {
