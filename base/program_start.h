@@ -29,7 +29,7 @@ __attribute__((section(".preinit_array"),
                                                                     char**) = &OpenStandardDescriptors;
 
 // This process leaves no core file, which could hold secrets, and only root may trace it or look into its
-// memory. A program that it launches starts anew.
+// memory. It does not hold for a program that this one launches.
 inline void LeaveNoCore() { prctl(PR_SET_DUMPABLE, 0, 0, 0, 0); }
 
 }  // namespace berth

@@ -167,6 +167,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
 
 void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& before) {
   present_ = before.present_;
+  record_.without_plugin = before.record_.without_plugin;
   if (record_.stage_state == StageState::kStaging && !record_.stage_sent) {
     record_.stage_state = before.record_.stage_state;
     record_.stage_sent = before.record_.stage_sent;

@@ -790,6 +790,17 @@ TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappened
   EXPECT_EQ(fresh.record().stage_state, StageState::kAbsent);
 }
 
+TEST(VolumeMachineTest, Fault57AWantThatCouldNotBeWrittenLeavesWhatWasReleasedWithoutItsPlugin) {
+  VolumeMachine machine = Unpublishing();
+  machine.SetWithoutPlugin({.asked_by = "uid 0", .at = kNow});
+  const VolumeMachine before = machine;
+  machine.Want(Publication(kDb));
+  EXPECT_FALSE(machine.record().without_plugin.has_value());
+  machine.Withdraw(kDb, before);
+  ASSERT_TRUE(machine.record().without_plugin.has_value());
+  EXPECT_EQ(machine.record().without_plugin->asked_by, "uid 0");
+}
+
 TEST(VolumeMachineTest, StuckIsShownUntilTheNextOutcome) {
   VolumeMachine machine = Unpublishing();
   Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb), false);
