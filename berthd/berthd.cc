@@ -226,9 +226,11 @@ Awaitable<absl::Status> Berthd::Serve() {
       .runtime_dir = config_.runtime_dir,
       .notes = notes_,
   };
+  controller_calls_ = std::make_unique<ControllerCalls>(executor_, *access_, *mounter_);
   const NodeParts parts{
       .control = bridge_,
       .access = *access_,
+      .controller_calls = *controller_calls_,
       .mounter = *mounter_,
       .declared = *declared_,
       .drainer = *drainer_,
@@ -247,7 +249,6 @@ Awaitable<absl::Status> Berthd::Serve() {
   }
   if (absl::IsInvalidArgument(served)) co_return AsConfigurationError(served);
   BERTH_CO_RETURN_IF_ERROR(served);
-  controller_calls_ = std::make_unique<ControllerCalls>(executor_, *access_, *mounter_);
   scheduler_->Start(*api_, bridge_, bridge_, *controller_calls_, *drainer_);
   co_return absl::OkStatus();
 }

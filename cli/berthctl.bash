@@ -78,11 +78,12 @@ _berthctl() {
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      volume/) words='show explain create delete expand stats publish unpublish claim mounts wait' ;;
+      volume/) words='show explain list create delete expand stats publish unpublish claim mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
         ;;
+      volume/list) words="--plugin $global" ;;
       volume/delete) words="--plugin --volume --secrets-file $global" ;;
       volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
       explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;

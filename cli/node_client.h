@@ -10,9 +10,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
 #include "berth/v1/node.grpc.pb.h"
 #include "cli/connection.h"
 
@@ -52,6 +54,28 @@ class NodeClient {
     const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
     if (!status.ok()) return Failure(status, doing);
     return response;
+  }
+
+  // Every page of a list as one answer.
+  template <class Request, class Response>
+  [[nodiscard]] absl::StatusOr<Response> CallForAllPages(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                                      const Request&,
+                                                                                      Response*),
+                                                         Request request, std::string_view doing) {
+    Response all;
+    std::set<std::string> seen;
+    while (true) {
+      BERTH_ASSIGN_OR_RETURN(Response page, Call(method, request, doing));
+      const std::string next = page.next_page_token();
+      page.clear_next_page_token();
+      all.MergeFrom(page);
+      if (next.empty()) return all;
+      // Else it would never end.
+      if (!seen.insert(next).second) {
+        return absl::InternalError(std::string(doing) + ": the node gave the same page twice");
+      }
+      request.set_page_token(next);
+    }
   }
 
   // Calls `method` and reads its answers until they end, without a deadline if `endless`. Each goes to

@@ -23,7 +23,8 @@ absl::Status Volumes(Session& session, const ListOptions& options) {
   request.set_plugin_id(options.plugin);
   request.set_consumer(options.consumer);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
-  BERTH_ASSIGN_OR_RETURN(const v1::ListVolumesResponse answer, ListVolumes(node, request));
+  BERTH_ASSIGN_OR_RETURN(const v1::ListVolumesResponse answer,
+                         node.CallForAllPages(&NodeClient::Stub::ListVolumes, request, "list the volumes"));
   if (session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();
@@ -69,9 +70,9 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
       },
       Volumes);
 
-  CLI::App* group = AddGroup(
-      app, "volume",
-      "One volume: show, explain, create, delete, expand, stats, publish, unpublish, claim, mounts, wait");
+  CLI::App* group = AddGroup(app, "volume",
+                             "One volume: show, explain, list, create, delete, expand, stats, publish, "
+                             "unpublish, claim, mounts, wait");
   AddCommand<VolumeOptions>(*group, "show", "What this node holds of a volume, and for whom", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);

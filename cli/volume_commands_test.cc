@@ -389,5 +389,32 @@ TEST_F(VolumeCommandsTest, ShowHasTheNewFacts) {
                              HasSubstr("dead: ENOTCONN"), HasSubstr("declared"), Not(HasSubstr("\033"))));
 }
 
+TEST_F(VolumeCommandsTest, ListShowsWhatTheStorageHas) {
+  v1::ListStorageVolumesResponse& first = node_.storage[""];
+  v1::StorageVolume& used = *first.add_volumes();
+  used.set_volume_id("v1");
+  used.set_capacity_bytes(int64_t{1} << 30);
+  used.set_used_here(true);
+  used.add_published_node_ids("node-7");
+  used.mutable_condition()->set_abnormal(true);
+  used.mutable_condition()->set_message("degraded");
+  first.set_next_page_token("second");
+  node_.storage["second"].add_volumes()->set_volume_id("v2");
+  const Ended run = Ctl({"volume", "list", "--plugin", "nfs"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, testing::ContainsRegex("VOLUME +SIZE +USED HERE +ATTACHED TO +CONDITION\n"
+                                              "v1 +1 GiB +yes +node-7 +abnormal, degraded\n"
+                                              "v2 +- +no +- +-\n"));
+  v1::ListStorageVolumesResponse all = first;
+  all.clear_next_page_token();
+  *all.add_volumes() = node_.storage["second"].volumes(0);
+  ExpectJson(Ctl({"volume", "list", "--plugin", "nfs", "-o", "json"}).out, all);
+
+  node_.storage["second"].set_next_page_token("second");
+  EXPECT_THAT(Ctl({"volume", "list", "--plugin", "nfs"}).err, HasSubstr("the same page twice"));
+  node_.storage = {{"", {}}};
+  EXPECT_THAT(Ctl({"volume", "list", "--plugin", "nfs"}).err, HasSubstr("plugin nfs has no volumes"));
+}
+
 }  // namespace
 }  // namespace berth::cli

@@ -1,5 +1,6 @@
-// volume create|delete|expand: what the plugin's controller does.
+// volume list|create|delete|expand: what the plugin's controller does.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <string>
 #include <vector>
@@ -18,6 +19,40 @@ namespace berth::cli {
 namespace {
 
 using Stub = NodeClient::Stub;
+
+struct StorageListOptions {
+  std::string plugin;
+};
+
+absl::Status ListStorage(Session& session, const StorageListOptions& options) {
+  v1::ListStorageVolumesRequest request;
+  request.set_plugin_id(options.plugin);
+  BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
+  const absl::StatusOr<v1::ListStorageVolumesResponse> listed = [&] {
+    const Progress progress(session.output, "ListVolumes");
+    return node.CallForAllPages(&Stub::ListStorageVolumes, request,
+                                fmt::format("list the volumes of plugin {}", Shown(options.plugin)));
+  }();
+  if (!listed.ok()) return listed.status();
+  if (session.output.json()) {
+    session.output.Json(*listed);
+    return absl::OkStatus();
+  }
+  Table table({"VOLUME", "SIZE", "USED HERE", "ATTACHED TO", "CONDITION"});
+  for (const v1::StorageVolume& volume : listed->volumes()) {
+    Cell condition = "";
+    if (volume.has_condition()) condition = DescribeCondition(volume.condition());
+    table.Add({volume.volume_id(), volume.capacity_bytes() == 0 ? "" : FormatSize(volume.capacity_bytes()),
+               volume.used_here() ? "yes" : "no",
+               fmt::format("{}", fmt::join(volume.published_node_ids(), ", ")), condition});
+  }
+  if (table.empty()) {
+    session.output.Note(fmt::format("plugin {} has no volumes", Shown(options.plugin)));
+  } else {
+    session.output.Show(table);
+  }
+  return absl::OkStatus();
+}
 
 struct SizeOptions {
   std::string size;
@@ -179,6 +214,13 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
 }  // namespace
 
 void AddControllerCommands(CLI::App& volume, Command& chosen) {
+  AddCommand<StorageListOptions>(
+      volume, "list", "Every volume that the plugin's storage has, used here or not", chosen,
+      [](CLI::App& command, StorageListOptions& options) {
+        command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
+        command.footer("What this node uses: berthctl volumes. With -o json also volume_context.");
+      },
+      ListStorage);
   AddCommand<CreateOptions>(volume, "create", "Create a volume through the plugin's controller", chosen,
                             DeclareCreate, Create);
   AddCommand<ChangeOptions>(

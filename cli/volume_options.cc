@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "base/status.h"
@@ -45,24 +44,10 @@ void DeclareSecrets(CLI::App& command, std::string& file) {
       ->option_text("FILE");
 }
 
-absl::StatusOr<v1::ListVolumesResponse> ListVolumes(NodeClient& node, v1::ListVolumesRequest request) {
-  v1::ListVolumesResponse all;
-  std::set<std::string> seen;
-  while (true) {
-    BERTH_ASSIGN_OR_RETURN(v1::ListVolumesResponse page,
-                           node.Call(&Stub::ListVolumes, request, "list the volumes"));
-    for (v1::Volume& volume : *page.mutable_volumes()) *all.add_volumes() = std::move(volume);
-    if (page.next_page_token().empty()) return all;
-    // Else it would never end.
-    if (!seen.insert(page.next_page_token()).second) {
-      return absl::InternalError("list the volumes: the node gave the same page twice");
-    }
-    request.set_page_token(page.next_page_token());
-  }
-}
-
 absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume_id) {
-  BERTH_ASSIGN_OR_RETURN(const v1::ListVolumesResponse answer, ListVolumes(node, v1::ListVolumesRequest()));
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::ListVolumesResponse answer,
+      node.CallForAllPages(&Stub::ListVolumes, v1::ListVolumesRequest(), "list the volumes"));
   std::vector<std::string> holders;
   std::vector<std::string> others;
   for (const v1::Volume& volume : answer.volumes()) {

@@ -24,10 +24,6 @@ void DeclareVolume(CLI::App& command, VolumeOptions& options);
 void DeclareHeldVolume(CLI::App& command, VolumeOptions& options);
 void DeclareSecrets(CLI::App& command, std::string& file);
 
-// Every page of the list as one answer.
-[[nodiscard]] absl::StatusOr<v1::ListVolumesResponse> ListVolumes(NodeClient& node,
-                                                                  v1::ListVolumesRequest request);
-
 // The plugin that holds `volume_id` here, for those who do not name it. NOT_FOUND with a suggestion,
 // UsageError where several do.
 [[nodiscard]] absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume_id);

@@ -19,12 +19,6 @@ struct StatsOptions : VolumeOptions {
   std::string consumer;
 };
 
-Cell ConditionOf(const v1::VolumeCondition& condition) {
-  std::string text = condition.abnormal() ? "abnormal" : "normal";
-  if (!condition.message().empty()) text += ", " + condition.message();
-  return {text, condition.abnormal() ? Tone::kBad : Tone::kPlain};
-}
-
 absl::Status OfVolume(Session& session, const StatsOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   v1::GetVolumeStatsRequest request;
@@ -41,7 +35,7 @@ absl::Status OfVolume(Session& session, const StatsOptions& options) {
   AddUsage(table, stats->usage(), {});
   session.output.Show(table);
   if (stats->has_condition()) {
-    const Cell condition = ConditionOf(stats->condition());
+    const Cell condition = DescribeCondition(stats->condition());
     session.output.Text(
         Toned("condition: " + Printable(condition.text), condition.tone, session.output.colour()) + "\n");
   }
@@ -70,7 +64,7 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
   session.output.Show(table);
   for (const v1::VolumeStats& volume : stats.volumes()) {
     if (!volume.has_condition() || !volume.condition().abnormal()) continue;
-    const Cell condition = ConditionOf(volume.condition());
+    const Cell condition = DescribeCondition(volume.condition());
     session.output.Text(
         Toned(fmt::format("condition of {}: {}", Shown(volume.volume_id()), Printable(condition.text)),
               condition.tone, session.output.colour()) +

@@ -106,6 +106,12 @@ Cell StateCell(v1::VolumeState state, bool uncertain) {
   return {name, state == v1::STAGED ? Tone::kPlain : Tone::kCareful};
 }
 
+Cell DescribeCondition(const v1::VolumeCondition& condition) {
+  std::string text = condition.abnormal() ? "abnormal" : "normal";
+  if (!condition.message().empty()) text += ", " + condition.message();
+  return {text, condition.abnormal() ? Tone::kBad : Tone::kPlain};
+}
+
 Table VolumeTable(const v1::ListVolumesResponse& volumes, system_clock::time_point now) {
   Table table({"PLUGIN", "VOLUME", "STATE", "CONDITION", "CAPABILITY", "CONSUMERS", "NOW"});
   for (const v1::Volume& volume : volumes.volumes()) {

@@ -28,6 +28,9 @@ namespace berth::cli {
 // Its uses, one a line.
 [[nodiscard]] Table UseTable(const v1::Volume& volume, std::chrono::system_clock::time_point now);
 
+// What the plugin says of a volume: "normal", "abnormal, disk failing".
+[[nodiscard]] Cell DescribeCondition(const v1::VolumeCondition& condition);
+
 // Of each thing that is measured a line; `subject` leads each where it is not empty.
 void AddUsage(Table& table, const google::protobuf::RepeatedPtrField<v1::VolumeUsage>& usage,
               const std::vector<Cell>& subject);

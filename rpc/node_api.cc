@@ -32,6 +32,7 @@ NodeApi::NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed>
     : info_(std::move(info)),
       control_(parts.control),
       access_(parts.access),
+      controller_calls_(parts.controller_calls),
       mounter_(parts.mounter),
       declared_(parts.declared),
       drainer_(parts.drainer),

@@ -22,6 +22,7 @@
 #include "mounter/mounter.h"
 #include "rpc/call_scope.h"
 #include "rpc/controller_access.h"
+#include "rpc/controller_calls.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
 #include "rpc/node_drainer.h"
@@ -46,6 +47,7 @@ struct NodeInfo {
 struct NodeParts {
   PluginControl& control;
   ControllerAccess& access;
+  ControllerCalls& controller_calls;
   Mounter& mounter;
   DeclaredDirectory& declared;
   NodeDrainer& drainer;
@@ -116,6 +118,8 @@ class NodeApi {
   Answer<v1::CreateVolumeResponse> CreateVolume(v1::CreateVolumeRequest request, CallInfo call);
   Answer<v1::DeleteVolumeResponse> DeleteVolume(v1::DeleteVolumeRequest request, CallInfo call);
   Answer<v1::ExpandVolumeResponse> ExpandVolume(v1::ExpandVolumeRequest request, CallInfo call);
+  Answer<v1::ListStorageVolumesResponse> ListStorageVolumes(v1::ListStorageVolumesRequest request,
+                                                            CallInfo call);
 
   // Streams: node_api_streams.cc. A reader that is slower than what it reads misses some and is told how
   // much; it holds up nobody, and what is kept for it is one batch.
@@ -157,6 +161,7 @@ class NodeApi {
   NodeInfo info_;
   PluginControl& control_;
   ControllerAccess& access_;
+  ControllerCalls& controller_calls_;
   Mounter& mounter_;
   DeclaredDirectory& declared_;
   NodeDrainer& drainer_;

@@ -226,6 +226,7 @@ TEST_F(NodeApiClusterTest, ANodeWithoutASchedulerSaysSo) {
   NoScheduler none;
   const NodeParts parts{.control = control_,
                         .access = access_,
+                        .controller_calls = calls_,
                         .mounter = mounter_,
                         .declared = declared_,
                         .drainer = drainer_,

@@ -1,4 +1,5 @@
-// The part of NodeApi that calls a plugin's Controller service: create, delete and expand a volume.
+// The part of NodeApi that calls a plugin's Controller service: create, delete and expand a volume, list
+// them.
 #include <fmt/format.h>
 
 #include "base/status.h"
@@ -218,6 +219,32 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
   if (*capacity > 0) so_far.set_capacity_bytes(*capacity);
   so_far.set_node_expanded(true);
   co_return so_far;
+}
+
+NodeApi::Answer<v1::ListStorageVolumesResponse> NodeApi::ListStorageVolumes(
+    v1::ListStorageVolumesRequest request, CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(CheckStorageList(request));
+  v1::ControllerCall list;
+  list.set_plugin_id(request.plugin_id());
+  list.mutable_list()->set_starting_token(request.page_token());
+  const ControllerCalls::Result listed = co_await controller_calls_.Call(std::move(list), call.deadline);
+  BERTH_CO_RETURN_IF_ERROR(listed.status);
+  v1::ListStorageVolumesResponse answer;
+  for (const auto& entry : listed.answer.list().entries()) {
+    const ::csi::v1::Volume& listed_volume = entry.volume();
+    v1::StorageVolume& volume = *answer.add_volumes();
+    volume.set_volume_id(listed_volume.volume_id());
+    volume.set_capacity_bytes(listed_volume.capacity_bytes());
+    if (call.may_change) *volume.mutable_volume_context() = listed_volume.volume_context();
+    *volume.mutable_published_node_ids() = entry.status().published_node_ids();
+    if (entry.status().has_volume_condition()) {
+      volume.mutable_condition()->set_abnormal(entry.status().volume_condition().abnormal());
+      volume.mutable_condition()->set_message(entry.status().volume_condition().message());
+    }
+    volume.set_used_here(access_.FindHeld(request.plugin_id(), volume.volume_id()).has_value());
+  }
+  answer.set_next_page_token(listed.answer.list().next_token());
+  co_return answer;
 }
 
 }  // namespace berth

@@ -401,5 +401,69 @@ TEST_F(NodeApiTest, ExpandDoesNotPassOverAControllerThatIsOnlyAway) {
   EXPECT_EQ(Call(&NodeApi::ExpandVolume, Expand()).status().code(), absl::StatusCode::kUnavailable);
 }
 
+csi::ListVolumesResponse Stored() {
+  csi::ListVolumesResponse response;
+  auto& used = *response.add_entries();
+  used.mutable_volume()->set_volume_id("v");
+  used.mutable_volume()->set_capacity_bytes(1024);
+  (*used.mutable_volume()->mutable_volume_context())["share"] = "a";
+  used.mutable_status()->add_published_node_ids("node-7");
+  used.mutable_status()->mutable_volume_condition()->set_abnormal(true);
+  used.mutable_status()->mutable_volume_condition()->set_message("degraded");
+  response.add_entries()->mutable_volume()->set_volume_id("unused");
+  return response;
+}
+
+TEST_F(NodeApiTest, ListStorageVolumesShowsWhatTheStorageHas) {
+  AddPlugin({ControllerRpc::LIST_VOLUMES});
+  mounter_.Add("p", "v", "job-1");
+  csi::ListVolumesResponse page = Stored();
+  page.set_next_token("more");
+  fake_->AnswerNext("ListVolumes", page);
+  fake_->Answer("ListVolumes", csi::ListVolumesResponse());
+  v1::ListStorageVolumesRequest request;
+  request.set_plugin_id("p");
+  const auto answer = Call(&NodeApi::ListStorageVolumes, request);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  ASSERT_EQ(answer->volumes_size(), 2);
+  const v1::StorageVolume& used = answer->volumes(0);
+  EXPECT_EQ(used.volume_id(), "v");
+  EXPECT_EQ(used.capacity_bytes(), 1024);
+  EXPECT_THAT(used.volume_context(), ElementsAre(Pair("share", "a")));
+  EXPECT_THAT(used.published_node_ids(), ElementsAre("node-7"));
+  EXPECT_TRUE(used.condition().abnormal());
+  EXPECT_EQ(used.condition().message(), "degraded");
+  EXPECT_TRUE(used.used_here());
+  EXPECT_EQ(answer->volumes(1).volume_id(), "unused");
+  EXPECT_FALSE(answer->volumes(1).used_here());
+  EXPECT_FALSE(answer->volumes(1).has_condition());
+  EXPECT_EQ(answer->next_page_token(), "");
+}
+
+TEST_F(NodeApiTest, ListStorageVolumesHidesTheContextFromThoseWhoMayOnlyRead) {
+  AddPlugin({ControllerRpc::LIST_VOLUMES});
+  fake_->Answer("ListVolumes", Stored());
+  v1::ListStorageVolumesRequest request;
+  request.set_plugin_id("p");
+  const auto answer = Call(&NodeApi::ListStorageVolumes, request, /*may_change=*/false);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_THAT(answer->volumes(0).volume_context(), IsEmpty());
+}
+
+TEST_F(NodeApiTest, ListStorageVolumesSaysWhatIsWrong) {
+  v1::ListStorageVolumesRequest request;
+  request.set_page_token(std::string(10'000, 'x'));
+  const auto empty = Call(&NodeApi::ListStorageVolumes, request).status();
+  EXPECT_EQ(empty.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(empty), AllOf(HasSubstr("plugin_id"), HasSubstr("page_token")));
+
+  AddPlugin({});
+  request.set_plugin_id("p");
+  request.set_page_token("");
+  const auto unable = Call(&NodeApi::ListStorageVolumes, request).status();
+  EXPECT_EQ(unable.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(unable), HasSubstr("LIST_VOLUMES"));
+}
+
 }  // namespace
 }  // namespace berth

@@ -88,6 +88,7 @@ TEST_F(NodeServerTest, OnTheSocketForClaimsEveryOtherMethodIsDenied) {
   denied(&Stub::CreateVolume, v1::CreateVolumeRequest(), v1::CreateVolumeResponse());
   denied(&Stub::DeleteVolume, v1::DeleteVolumeRequest(), v1::DeleteVolumeResponse());
   denied(&Stub::ExpandVolume, v1::ExpandVolumeRequest(), v1::ExpandVolumeResponse());
+  denied(&Stub::ListStorageVolumes, v1::ListStorageVolumesRequest(), v1::ListStorageVolumesResponse());
   denied(&Stub::GetVolumeStats, v1::GetVolumeStatsRequest(), v1::GetVolumeStatsResponse());
   denied(&Stub::GetConsumerStats, v1::GetConsumerStatsRequest(), v1::GetConsumerStatsResponse());
   denied(&Stub::DrainNode, v1::DrainNodeRequest(), v1::DrainNodeResponse());

@@ -332,6 +332,12 @@ NodeService::Reactor* NodeService::ExpandVolume(Context* context, const v1::Expa
   return Serve(Right::kChange, "ExpandVolume", &NodeApi::ExpandVolume, context, request, response);
 }
 
+NodeService::Reactor* NodeService::ListStorageVolumes(Context* context,
+                                                      const v1::ListStorageVolumesRequest* request,
+                                                      v1::ListStorageVolumesResponse* response) {
+  return Serve(Right::kRead, "ListStorageVolumes", &NodeApi::ListStorageVolumes, context, request, response);
+}
+
 NodeService::Reactor* NodeService::GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
                                                   v1::GetVolumeStatsResponse* response) {
   return Serve(Right::kRead, "GetVolumeStats", &NodeApi::GetVolumeStats, context, request, response);

@@ -90,6 +90,8 @@ class NodeService final : public v1::Node::CallbackService {
                         v1::DeleteVolumeResponse* response) override;
   Reactor* ExpandVolume(Context* context, const v1::ExpandVolumeRequest* request,
                         v1::ExpandVolumeResponse* response) override;
+  Reactor* ListStorageVolumes(Context* context, const v1::ListStorageVolumesRequest* request,
+                              v1::ListStorageVolumesResponse* response) override;
   Reactor* GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
                           v1::GetVolumeStatsResponse* response) override;
   Reactor* GetConsumerStats(Context* context, const v1::GetConsumerStatsRequest* request,

@@ -107,6 +107,13 @@ absl::Status CheckList(const v1::ListVolumesRequest& request) {
   return mistakes.ToStatus();
 }
 
+absl::Status CheckStorageList(const v1::ListStorageVolumesRequest& request) {
+  Mistakes mistakes;
+  mistakes.Required("plugin_id", request.plugin_id(), RequestLimits::kPluginName);
+  mistakes.Length("page_token", request.page_token(), RequestLimits::kVolumeId);
+  return mistakes.ToStatus();
+}
+
 absl::Status CheckDeclaredList(const v1::ListDeclaredVolumesRequest& request) {
   Mistakes mistakes;
   if (request.names_size() > RequestLimits::kDeclaredNames) {

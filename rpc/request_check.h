@@ -60,6 +60,7 @@ struct RequestLimits {
     const v1::ExpandVolumeRequest& request);
 
 [[nodiscard]] absl::Status CheckList(const v1::ListVolumesRequest& request);
+[[nodiscard]] absl::Status CheckStorageList(const v1::ListStorageVolumesRequest& request);
 [[nodiscard]] absl::Status CheckDeclaredList(const v1::ListDeclaredVolumesRequest& request);
 
 // For requests that only name a volume (GetVolume, GetVolumeStats), a plugin, or what to filter by.

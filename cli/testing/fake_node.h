@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -60,6 +61,7 @@ class FakeNode final : public v1::Node::Service {
   v1::ExamineResponse repaired;  // what Examine answers with `repair`
   v1::GetConsumerStatsResponse consumer_stats;
   v1::ClaimVolumeResponse claimed;
+  std::map<std::string, v1::ListStorageVolumesResponse> storage;  // by page token
   // What ListDeclaredVolumes answers, one after the other; the last one for ever.
   std::deque<v1::ListDeclaredVolumesResponse> declared = {{}};
   // Of the drain that DrainNode begins, how many publications each look finds, one after the other; the
@@ -322,6 +324,14 @@ class FakeNode final : public v1::Node::Service {
                                 v1::GetConsumerStatsResponse* response) override {
     consumer_stats_request = *request;
     return Answer("GetConsumerStats", consumer_stats, response);
+  }
+  grpc::Status ListStorageVolumes(grpc::ServerContext* /*context*/,
+                                  const v1::ListStorageVolumesRequest* request,
+                                  v1::ListStorageVolumesResponse* response) override {
+    EXPECT_EQ(request->plugin_id(), "nfs");
+    const auto page = storage.find(request->page_token());
+    return page == storage.end() ? grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, request->page_token())
+                                 : Answer("ListStorageVolumes", page->second, response);
   }
   grpc::Status CreateVolume(grpc::ServerContext* /*context*/, const v1::CreateVolumeRequest* request,
                             v1::CreateVolumeResponse* response) override {

@@ -14,8 +14,6 @@ namespace berth {
 
 class ControllerCallsTest : public NodeApiTest {
  protected:
-  ~ControllerCallsTest() override { RunOn(loop_, calls_.Shutdown()); }
-
   using Result = ControllerCalls::Result;
 
   // The plugin "p" lacks nothing.
@@ -37,12 +35,6 @@ class ControllerCallsTest : public NodeApiTest {
     loop_.restart();
     loop_.poll();
   }
-
-  ControllerCalls calls_{
-      loop_.get_executor(),
-      access_,
-      mounter_,
-      {.first_pause = std::chrono::milliseconds(1), .longest_pause = std::chrono::milliseconds(4)}};
 
  private:
   static Awaitable<void> Keep(ControllerCalls& calls, v1::ControllerCall call, Duration within,

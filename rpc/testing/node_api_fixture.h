@@ -47,6 +47,7 @@ class NodeApiTest : public testing::Test {
   ~NodeApiTest() override {
     controllers_.clients.clear();
     fake_.reset();
+    RunOn(loop_, calls_.Shutdown());
     RunOn(loop_, drainer_.Shutdown());
     unlink((directory_ + "/node-drain.json").c_str());
     EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
@@ -84,12 +85,18 @@ class NodeApiTest : public testing::Test {
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
   ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
+  ControllerCalls calls_{
+      loop_.get_executor(),
+      access_,
+      mounter_,
+      {.first_pause = std::chrono::milliseconds(1), .longest_pause = std::chrono::milliseconds(4)}};
   FakeDeclared declared_;
   FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 10};
   NodeDrainer drainer_{loop_.get_executor(), directory_ + "/node-drain.json", mounter_, events_};
   NodeParts parts_{.control = control_,
                    .access = access_,
+                   .controller_calls = calls_,
                    .mounter = mounter_,
                    .declared = declared_,
                    .drainer = drainer_,

@@ -169,6 +169,7 @@ class ServedNode {
   FakeControllerDirectory controllers_;
   FakeMounter mounter_{loop_.get_executor()};
   ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
+  ControllerCalls calls_{loop_.get_executor(), access_, mounter_};
   FakeDeclared declared_;
   FakeScheduler scheduler_{loop_.get_executor()};
   EventLog events_{loop_.get_executor(), 100};
@@ -177,6 +178,7 @@ class ServedNode {
   NodeApi api_{{.node_id = "n1"},
                {.control = control_,
                 .access = access_,
+                .controller_calls = calls_,
                 .mounter = mounter_,
                 .declared = declared_,
                 .drainer = drainer_,

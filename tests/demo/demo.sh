@@ -224,6 +224,9 @@ create() {
   [[ -n $VOLUME ]] || fail 'the answer names no volume'
   mapfile -t CONTEXT < <(jq -r '.volume_context // {} | to_entries[] | "--context", "\(.key)=\(.value)"' <<<"$answer")
   tell "volume created through the plugin's controller: 64 MiB, $KIND, $VOLUME"
+  berthctl volume list --plugin hostpath -o json |
+    jq -e --arg id "$VOLUME" '.volumes[] | select(.volume_id == $id) | .used_here | not' >/dev/null ||
+    fail 'the storage does not list the volume, or says that it is used here'
 }
 
 # publish CONSUMER [OPTIONS…]: sets TARGET.
