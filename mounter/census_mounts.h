@@ -1,9 +1,8 @@
 // All mounts of all mount namespaces of the node, at one moment.
 //
 //   Linux 6.12 and later   the kernel lists the namespaces, also those without a process, and their mounts
-//   before                 the namespace of each thread, and each that an nsfs mount shows, is entered, and
-//   its
-//                          /proc/self/mountinfo read. One that only an open file keeps is not seen
+//   before                 the namespace of each thread, and each that an nsfs mount shows, is entered,
+//                          and its /proc/self/mountinfo read. One that only an open file keeps is not seen
 //
 // Runs in berth-mount-helper: the second way leaves the process in another mount namespace. Touches no file
 // system but /proc, and in the second way the paths of nsfs mounts. No library but the standard one.

@@ -1,10 +1,10 @@
 // What the kernel has of a volume: the file system that is mounted for it, or its block device. While the
 // kernel has one of them anywhere on the node, the volume is not released (volume_release.h).
 //
-//   volume                      objects recorded
-//   own file system             device of its superblock, root "/"
-//   directory, NFS subtree      the same device as others use, and the root path (NFS: the source) of this
-//   volume raw block                   the block device itself, and the bind mount of its node
+//   volume                   objects recorded
+//   own file system          device of its superblock, root "/"
+//   directory, NFS subtree   the same device as others use, and the root path (NFS: the source) of this one
+//   raw block                the block device itself, and the bind mount of its node
 //
 // An object without a device stands for one that is not known: only a reboot ends it.
 //

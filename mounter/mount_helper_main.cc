@@ -15,7 +15,7 @@
 //       other. A line each, as they come, PATHs numbered from 0: "N pid P" (the child), then one of "N ok",
 //       "N errno E", "N nochild E" (it could not be asked). Ends once all have been answered.
 //   berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL] [--label TEXT]
-//   [--recursive]
+//                                  [--recursive]
 //       the root of the mount at PATH, or a block device there; --recursive: owner and group of everything
 //       beneath, too, through no mount and no symlink. What is so already is not touched.
 //   berth-mount-helper superblock DEVICE
@@ -31,12 +31,10 @@
 //       for the berthd whose pid PARENT is, and not after its death: mounts the mount at SOURCE at the
 //       directory PATH too, nosuid and nodev unless it says otherwise. PATH is made where it is missing, and
 //       made immutable first. Prints one of
-//         "mounted ID FRESH GUARD"  ID: the kernel's of the mount. FRESH: 0 if it was there already. GUARD: 0
-//         if
-//                                   PATH is immutable, else the errno why not; -1: not looked at
-//         "occupied MORE" and a line's end: PATH holds files; the first names follow, each with a NUL, and
-//         MORE
-//                                   are not named
+//         "mounted ID FRESH GUARD"  ID: the kernel's of the mount. FRESH: 0 if it was there already.
+//                                   GUARD: 0 if PATH is immutable, else the errno why not; -1: not looked at
+//         "occupied MORE"           and a line's end: PATH holds files; the first names follow, each with a
+//                                   NUL, and MORE are not named
 //         "foreign"                 something else is mounted there
 //         "symlink", "noparent", "notdirectory": so is PATH
 //       and ends with 0

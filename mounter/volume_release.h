@@ -1,9 +1,9 @@
 // Says whether the kernel still has a volume, and who keeps it there. Everything that unstages, detaches,
 // deletes a volume or reports it as free rests on this answer.
 //
-//   last NodeUnpublishVolume ──► HoldersBeforeUnstage: a census of its file systems ──► a hold: blocked,
-//   stays staged
-//                                                                                └──► none: NodeUnstageVolume
+//   last NodeUnpublishVolume ──► HoldersBeforeUnstage: a census of its file systems
+//       a hold ──► blocked, stays staged          none ──► NodeUnstageVolume
+//
 //   nothing published, nothing staged ──► CheckReleased, for each object recorded of the volume:
 //       the volume's directory, if berthd ended before it knew what was mounted: a hold ─► in use
 //       its disk was detached ─────────────────────────────────────────────────────► released

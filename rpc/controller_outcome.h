@@ -11,9 +11,8 @@
 namespace berth {
 
 // Of a call that the plugin was sent. As Classify (csi/errors.h) has it, but for two things:
-//   - ABORTED of a call that changes something is uncertain here. A twin of it runs in the plugin, perhaps
-//   one
-//     of this very scheduler's, whose wait has ended; that nothing happened cannot be said.
+//   - ABORTED of a call that changes something is uncertain here. The same call runs in the plugin already,
+//     perhaps for this very scheduler, which no longer waits for it: it may have an effect yet.
 //   - A delete that the plugin knows no such thing for has failed: CSI wants OK for what is gone.
 // A detach whose volume or node the plugin does not know may be tried again, and is an operator's matter if
 // it stays so.

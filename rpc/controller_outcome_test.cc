@@ -30,9 +30,9 @@ std::string RowOf(Decide decide) {
 
 TEST(ControllerOutcomeTest, EveryKindOfCallAndEveryCode) {
   const std::pair<CsiRpc, std::string_view> rows[] = {
-      // OK CANCELLED UNKNOWN | INVALID | DEADLINE | NOT_FOUND | ALREADY PERMISSION | EXHAUSTED | PRECONDITION
-      // |
-      // ABORTED | OUT_OF_RANGE UNIMPLEMENTED | INTERNAL UNAVAILABLE DATA_LOSS | UNAUTHENTICATED
+      // OK CANCELLED UNKNOWN | INVALID | DEADLINE | NOT_FOUND | ALREADY PERMISSION | EXHAUSTED |
+      // PRECONDITION | ABORTED | OUT_OF_RANGE UNIMPLEMENTED | INTERNAL UNAVAILABLE DATA_LOSS |
+      // UNAUTHENTICATED
       {CsiRpc::kCreateVolume, "DUUFUFFFFFUFFUUUF"},
       {CsiRpc::kControllerPublishVolume, "DUUFUFFFFFUFFUUUF"},
       {CsiRpc::kCreateSnapshot, "DUUFUFFFFFUFFUUUF"},

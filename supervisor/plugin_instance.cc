@@ -348,8 +348,7 @@ Awaitable<void> PluginInstance::WatchSocket(InstanceSinks sinks) {
 // The kernel says who called listen(). That is the plugin's main process, or one that belongs to it: a child
 // of a launcher script, say. Others are taken for the plugin
 //   - as root (berthd's own user): a plugin's command may ask a container engine or systemd to run the
-//   server,
-//     which then is in none of its groups; and root needs no socket to deceive us;
+//     server, which then is in none of its groups; and root needs no socket to deceive us;
 //   - as the plugin's user, where it cannot be known what belongs to the plugin: the listener is in a pid
 //     namespace that we do not see, has ended and left the socket to a child, the queue of connections is
 //     full, or the plugin has no cgroup.

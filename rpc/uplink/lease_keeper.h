@@ -1,19 +1,19 @@
 // Keeps the scheduler's lease: what survives of it, what follows when it is granted and when it runs out.
 //
-//   a valid lease       Mounter::AllowForward: what was requested or confirmed under it goes on. What is
-//   older
-//                       than the lease (an earlier one ended, or the node was rebooted) stays blocked until
-//                       the scheduler confirms it. One that holds is found again by the next berthd, and
-//                       nothing changes.
-//   a higher epoch      written down, then obeyed
+//   a valid lease    Mounter::AllowForward: what was requested or confirmed under it goes on. What is older
+//                    than the lease (an earlier one ended, or the node was rebooted) stays blocked until the
+//                    scheduler confirms it. One that holds is found again by the next berthd, and nothing
+//                    changes.
+//   a higher epoch   written down, then obeyed
 //   an epoch file that cannot be read, or is missing on a node that has obeyed a scheduler
-//                       no lease is accepted, until an operator has written the epoch and restarted berthd
-//   it runs out         Mounter::Withhold: nothing forward is begun or repeated; and, with the policy
-//                       kRelease, each volume that only one node may write to is given up:
+//                    no lease is accepted, until an operator has written the epoch and restarted berthd
+//   it runs out      Mounter::Withhold: nothing forward is begun or repeated; and, with the policy kRelease,
+//                    each volume that only one node may write to is released:
 //
-//     to be given up ──row on the disk──► RELEASING ──Mounter::GiveUp──► RELEASED ──Acknowledge──► forgotten
+//     to be released ──row on the disk──► RELEASING ──Mounter::GiveUp──► RELEASED ──Acknowledge──► forgotten
 //         │                                  ▲  │ (again and again, until it is true)
-//         │ the lease is back: not begun     └──┘ the lease is back: finished all the same, and told
+//         │                                  └──┘ the lease is back: finished all the same, and told
+//         │ the lease is back: not begun
 //         ▼
 //       stays published
 //

@@ -6,8 +6,10 @@
 //   settled            every id below this
 //   ended/NUMBER       v1.EndedConsumer, until it is acknowledged
 //   given_up/NUMBER    v1.GivenUp, until it is acknowledged
-//   lease_epoch        the highest epoch that was written into its own file (lease_store.h), in case that is
-//   lost instance           this node's, made with the file cluster            whom the node belongs to
+//   lease_epoch        the highest epoch that was written into its own file (lease_store.h), in case that
+//                      one is lost
+//   instance           this node's, made with the file
+//   cluster            whom the node belongs to
 //
 // A file that is lost costs repeats, never a volume: results are made anew by asking again.
 //

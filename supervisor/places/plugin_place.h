@@ -1,11 +1,10 @@
 // Where the processes of a plugin live: a group of their own, in which the kernel counts and limits them,
 // ends them together, forks included, and says whether one was killed for want of memory.
 //
-//   systemd is PID 1        a transient scope berth-plugin-<id>.scope in berth-plugins.slice, so that a
-//   plugin
-//                           belongs neither to berthd's unit nor to its life
-//   else, where we may      a cgroup v2 directory <cgroup>/berth-plugins/<id>
-//   else                    none, with the reason in words
+//   systemd is PID 1     a transient scope berth-plugin-<id>.scope in berth-plugins.slice, so that a plugin
+//                        belongs neither to berthd's unit nor to its life
+//   else, where we may   a cgroup v2 directory <cgroup>/berth-plugins/<id>
+//   else                 none, with the reason in words
 //
 // The placer is the Supervisor's and outlives its places; a place belongs to who launches the plugin. Loop
 // thread. Nothing blocks: systemd is asked under deadlines, and a cgroup's files are the kernel's own memory.
