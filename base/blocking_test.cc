@@ -7,7 +7,7 @@
 #include <future>
 #include <thread>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

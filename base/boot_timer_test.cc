@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

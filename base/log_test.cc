@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

@@ -18,9 +18,9 @@
 
 #include "base/file.h"
 #include "base/process.h"
-#include "base/process_testing.h"
 #include "base/status.h"
 #include "base/testing/mount_namespace.h"
+#include "base/testing/process_testing.h"
 
 namespace berth {
 namespace {

@@ -11,8 +11,8 @@
 #include <csignal>
 #include <filesystem>
 
-#include "base/process_testing.h"
 #include "base/status.h"
+#include "base/testing/process_testing.h"
 
 namespace berth {
 namespace {

@@ -14,7 +14,7 @@
 #include <sstream>
 
 #include "base/process.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

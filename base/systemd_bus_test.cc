@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "base/testing.h"
 #include "base/testing/fake_systemd.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
-#include "base/testing.h"
 #include "base/testing/fake_systemd.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

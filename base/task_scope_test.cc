@@ -7,7 +7,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/system/system_error.hpp>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

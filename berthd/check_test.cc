@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

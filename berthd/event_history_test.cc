@@ -11,8 +11,8 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "rpc/testing/fakes.h"
 
 namespace berth {

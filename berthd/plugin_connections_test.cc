@@ -8,8 +8,8 @@
 #include <functional>
 #include <string>
 
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "csi/testing/fake_plugin.h"
 
 namespace berth {

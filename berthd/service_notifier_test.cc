@@ -8,9 +8,9 @@
 
 #include <cstddef>
 
-#include "base/temp_dir.h"
-#include "base/testing.h"
 #include "base/testing/datagram_queue.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "base/unique_fd.h"
 
 namespace berth {

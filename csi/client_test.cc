@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "csi/testing/fake_plugin.h"
 
 namespace berth {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "csi/testing/fake_plugin.h"
 #include "mounter/testing/loop_runner.h"
 #include "rpc/testing/fakes.h"

@@ -7,7 +7,7 @@
 
 #include <filesystem>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "csi/testing/fake_plugin.h"
 
 namespace berth {

@@ -27,7 +27,7 @@
 
 #include "base/safe_path.h"
 #include "base/statmount.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "base/unique_fd.h"
 #include "mounter/kernel_object.h"
 #include "mounter/mount_tree.h"

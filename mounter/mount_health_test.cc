@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/safe_path.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "mounter/testing/fuse_server.h"
 #include "mounter/testing/test_area.h"
 

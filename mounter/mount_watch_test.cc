@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/safe_path.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "mounter/mount_tree.h"
 #include "mounter/testing/test_area.h"
 

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "base/status.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
 #include "mounter/testing/killed_daemon.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

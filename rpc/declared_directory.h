@@ -1,7 +1,7 @@
 // The volumes that files in volumes.d declare, as the node's API shows them.
 //
-// A narrow interface of this folder's own: declared/ implements it, and a node without declared volumes has
-// NoDeclaredVolumes. Loop thread only. It outlives the NodeApi that is given it.
+// A narrow interface of this folder's own, which declared/ implements. Loop thread only. It outlives the
+// NodeApi that is given it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -63,21 +63,6 @@ class DeclaredDirectory {
   // Reads volumes.d afresh and begins to bring the volumes to what it says; what did not change is not
   // touched. ABORTED: a reload is under way. Errors: the directory cannot be read; nothing was changed then.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint deadline) = 0;
-};
-
-// Nothing is declared.
-class NoDeclaredVolumes final : public DeclaredDirectory {
- public:
-  [[nodiscard]] std::vector<DeclaredView> List() const override { return {}; }
-  void OnUnpublish(const UnpublishRequest& /*request*/) override {}
-  [[nodiscard]] uint64_t version() const override { return 0; }
-  [[nodiscard]] Awaitable<void> WaitChange(uint64_t /*seen*/, TimePoint /*deadline*/) const override {
-    co_return;
-  }
-  [[nodiscard]] std::vector<std::string> Problems() const override { return {}; }
-  [[nodiscard]] Awaitable<absl::StatusOr<DeclaredReload>> Reload(TimePoint /*deadline*/) override {
-    co_return DeclaredReload{};
-  }
 };
 
 }  // namespace berth

@@ -9,8 +9,8 @@
 #include <boost/asio/io_context.hpp>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "rpc/testing/fakes.h"
 
 namespace berth {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "csi/recent_secrets.h"
 #include "rpc/testing/served_node.h"
 #include "supervisor/logs/plugin_log.h"

@@ -20,8 +20,8 @@
 #include <filesystem>
 
 #include "base/status.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -11,7 +11,7 @@
 #include <regex>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "supervisor/testing/plugin_files.h"
 
 namespace berth {

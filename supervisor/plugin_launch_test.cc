@@ -11,8 +11,8 @@
 #include <set>
 
 #include "base/status.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "supervisor/testing/plugin_files.h"
 
 namespace berth {

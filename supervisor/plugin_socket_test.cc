@@ -14,7 +14,7 @@
 #include <future>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "base/unique_fd.h"
 #include "supervisor/served_socket.h"
 

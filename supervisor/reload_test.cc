@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 
 namespace berth {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/process.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

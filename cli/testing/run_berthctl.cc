@@ -14,7 +14,8 @@
 #include <cstdlib>
 
 #include "base/process.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/run_process.h"
 
 namespace berth::cli {
 namespace {

@@ -1,5 +1,5 @@
 // The whole plugin but for its socket, its signals and its end, which are its program's (main.cc, and
-// plugins/fault, which puts a layer of its own in front of the services).
+// tests/fault_plugin, which puts a layer of its own in front of the services).
 //
 // Made and destroyed by main's thread; the services answer on gRPC's.
 #pragma once

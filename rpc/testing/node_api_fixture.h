@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "csi/testing/fake_plugin.h"
 #include "rpc/node_api.h"
 #include "rpc/testing/fakes.h"

@@ -24,8 +24,8 @@
 
 #include "base/grpc_stream.h"
 #include "base/sanitizer.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 #include "berth/v1/scheduler.grpc.pb.h"
 #include "rpc/uplink/testing/certificates.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "rpc/uplink/testing/certificates.h"
 
 namespace berth {

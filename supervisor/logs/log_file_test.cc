@@ -14,9 +14,9 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "base/temp_dir.h"
 #include "base/testing/datagram_queue.h"
 #include "base/testing/mount_namespace.h"
+#include "base/testing/temp_dir.h"
 #include "supervisor/logs/log_intake.h"
 #include "supervisor/logs/log_reader.h"
 

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

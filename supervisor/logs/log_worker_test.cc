@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "base/file.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

@@ -25,8 +25,8 @@
 
 #include "base/file.h"
 #include "base/sanitizer.h"
-#include "base/temp_dir.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

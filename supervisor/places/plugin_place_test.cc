@@ -15,8 +15,8 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "base/testing.h"
 #include "base/testing/as_user.h"
+#include "base/testing/run_on.h"
 #include "supervisor/places/plugin_place_kinds.h"
 #include "supervisor/places/testing/gated_child.h"
 

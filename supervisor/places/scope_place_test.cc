@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "base/testing.h"
+#include "base/testing/run_on.h"
 #include "supervisor/places/cgroup_dir.h"
 #include "supervisor/places/plugin_place.h"
 #include "supervisor/places/testing/gated_child.h"

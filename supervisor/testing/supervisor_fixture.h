@@ -25,7 +25,7 @@
 
 #include "base/event_log.h"
 #include "base/file.h"
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/run_record.h"
 #include "supervisor/supervisor.h"

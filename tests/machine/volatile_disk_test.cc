@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "base/temp_dir.h"
+#include "base/testing/temp_dir.h"
 
 namespace berth {
 namespace {

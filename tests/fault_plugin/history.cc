@@ -1,4 +1,4 @@
-#include "plugins/fault/history.h"
+#include "tests/fault_plugin/history.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

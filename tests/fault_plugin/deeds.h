@@ -8,7 +8,7 @@
 #include <atomic>
 #include <vector>
 
-#include "plugins/fault/script.h"
+#include "tests/fault_plugin/script.h"
 
 namespace berth::fault {
 

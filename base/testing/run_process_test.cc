@@ -4,7 +4,7 @@
 #include <csignal>
 
 #include "base/process.h"
-#include "base/process_testing.h"
+#include "base/testing/process_testing.h"
 
 namespace berth {
 namespace {

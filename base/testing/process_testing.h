@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "base/process.h"
+#include "base/testing/run_process.h"
 
 namespace berth {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "plugins/fault/script.h"
+#include "tests/fault_plugin/script.h"
 
 namespace berth::fault {
 

@@ -1,4 +1,5 @@
-// RunProcess of process.h: a child from launch to end, its output collected.
+#include "base/testing/run_process.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -14,7 +15,6 @@
 #include <optional>
 
 #include "base/file.h"
-#include "base/process.h"
 #include "base/process_launch.h"
 #include "base/status.h"
 

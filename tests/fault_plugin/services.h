@@ -3,7 +3,7 @@
 #pragma once
 
 #include "csi/csi.grpc.pb.h"
-#include "plugins/fault/player.h"
+#include "tests/fault_plugin/player.h"
 
 namespace berth::fault {
 

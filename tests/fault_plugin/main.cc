@@ -14,11 +14,11 @@
 
 #include "base/log.h"
 #include "base/status.h"
-#include "plugins/fault/player.h"
-#include "plugins/fault/services.h"
 #include "plugins/hostpath/options.h"
 #include "plugins/hostpath/plugin.h"
 #include "plugins/hostpath/server.h"
+#include "tests/fault_plugin/player.h"
+#include "tests/fault_plugin/services.h"
 
 namespace berth::fault {
 namespace {

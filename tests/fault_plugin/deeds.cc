@@ -1,4 +1,4 @@
-#include "plugins/fault/deeds.h"
+#include "tests/fault_plugin/deeds.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

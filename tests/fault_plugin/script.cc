@@ -1,4 +1,4 @@
-#include "plugins/fault/script.h"
+#include "tests/fault_plugin/script.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "plugins/fault/history.h"
-#include "plugins/fault/script.h"
 #include "plugins/hostpath/store.h"
+#include "tests/fault_plugin/history.h"
+#include "tests/fault_plugin/script.h"
 
 namespace berth::fault {
 

@@ -1,9 +1,9 @@
-#include "plugins/fault/script.h"
+#include "tests/fault_plugin/script.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plugins/fault/deeds.h"
+#include "tests/fault_plugin/deeds.h"
 
 namespace berth::fault {
 namespace {

@@ -1,4 +1,4 @@
-#include "plugins/fault/player.h"
+#include "tests/fault_plugin/player.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/text_format.h>
@@ -17,7 +17,7 @@
 
 #include "base/status.h"
 #include "base/toml_reader.h"
-#include "plugins/fault/deeds.h"
+#include "tests/fault_plugin/deeds.h"
 
 namespace berth::fault {
 namespace {
