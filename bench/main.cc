@@ -2,12 +2,15 @@
 // and runs it; bench/README.md says how to read what it prints.
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "base/status.h"
 #include "bench/bind_plugin.h"
@@ -23,8 +26,31 @@
 namespace berth {
 namespace {
 
-// As pid 1 of a namespace, where every signal without a handler is ignored.
-void LeaveOnSignal(int signal) { _exit(128 + signal); }
+pid_t measuring = 0;
+
+void EndMeasuring(int /*signal*/) { kill(measuring, SIGKILL); }
+
+// Runs `work` in a child process. However that ends, what it launched ends with it: plugins outlive berthd.
+// Not by a pid namespace, in which the kernel lists no mount namespaces.
+int RunAlone(const std::function<int()>& work) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  measuring = fork();
+  if (measuring < 0) return 1;
+  if (measuring == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return work();
+  }
+  std::signal(SIGINT, EndMeasuring);
+  std::signal(SIGTERM, EndMeasuring);
+  int status = 0;
+  while (waitpid(measuring, &status, 0) < 0 && errno == EINTR) {
+  }
+  do {
+    std::ifstream children(fmt::format("/proc/self/task/{}/children", getpid()));
+    for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+  } while (waitpid(-1, nullptr, 0) > 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
 
 void ShowProgress(const std::string& id, int number, int of) {
   const bool terminal = isatty(STDERR_FILENO) != 0;
@@ -48,8 +74,6 @@ int RunFigures(const BenchOptions& options, const std::vector<std::string>& want
     fmt::print(stderr, "berth-bench: no figure '{}'; there are {}\n", id, fmt::join(known, ", "));
     return 2;
   }
-  std::signal(SIGINT, LeaveOnSignal);
-  std::signal(SIGTERM, LeaveOnSignal);
   EnterOwnNamespaces();
 
   std::vector<FigureResult> results;
@@ -122,7 +146,7 @@ int Main(int argc, char** argv) {
   if (with_mounts->parsed()) return WithMountsMain(directory, count, std::move(command));
   if (link_scheduler->parsed()) return LinkServerMain(LinkService::kScheduler, links);
   if (link_floor->parsed()) return LinkServerMain(LinkService::kEmpty, links);
-  return RunFigures(options, wanted, json_path);
+  return RunAlone([&] { return RunFigures(options, wanted, json_path); });
 }
 
 }  // namespace

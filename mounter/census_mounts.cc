@@ -76,8 +76,7 @@ std::string ReadStartAt(int directory, const std::string& path) {
 }
 
 std::string CensusMounts::Read(bool fallback) {
-  NamespaceInfo info;
-  const bool listed = !fallback && ioctl(own_, kNamespaceInfo, &info) == 0;
+  const bool listed = !fallback && MayList();
   std::string incomplete = listed ? ReadFromKernel() : ReadByEntering();
   if (mounts_.size() >= kCensusMounts) incomplete = "there are more mounts than are looked at";
   if (namespaces_.size() >= kCensusNamespaces)
@@ -96,6 +95,14 @@ void CensusMounts::Add(const ListedMount& mount) {
 }
 
 // --- Linux 6.12 -----------------------------------------------------------------------------------------
+
+// Linux 6.18 and later lists them for root of the node alone: not in a user or a pid namespace.
+bool CensusMounts::MayList() const {
+  NamespaceInfo info;
+  if (ioctl(own_, kNamespaceInfo, &info) != 0) return false;
+  const UniqueFd next(ioctl(own_, kNextNamespace, &info));
+  return next.valid() || errno != EPERM;
+}
 
 std::string CensusMounts::ReadFromKernel() {
   const uint64_t own = InodeOf(own_);

@@ -1,8 +1,9 @@
 // All mounts of all mount namespaces of the node, at one moment.
 //
 //   Linux 6.12 and later   the kernel lists the namespaces, also those without a process, and their mounts
-//   before                 the namespace of each thread, and each that an nsfs mount shows, is entered,
-//                          and its /proc/self/mountinfo read. One that only an open file keeps is not seen
+//   before, or where the   the namespace of each thread, and each that an nsfs mount shows, is entered,
+//   kernel does not let    and its /proc/self/mountinfo read. One that only an open file keeps is not seen;
+//   us list them           neither is one outside of berthd's pid namespace, if it has one of its own
 //
 // Runs in berth-mount-helper: the second way leaves the process in another mount namespace. Touches no file
 // system but /proc, and in the second way the paths of nsfs mounts. No library but the standard one.
@@ -96,6 +97,7 @@ class CensusMounts {
   [[nodiscard]] std::optional<Place> Resolve(size_t mount_namespace, const std::string& path);
 
  private:
+  [[nodiscard]] bool MayList() const;
   [[nodiscard]] std::string ReadFromKernel();
   [[nodiscard]] std::string ReadNamespace(const ListedNamespace& listed);
   [[nodiscard]] std::string ReadByEntering();

@@ -186,6 +186,15 @@ TEST_P(CensusTest, Fault25APrivateCopyIsAHoldAndItsNamespaceIsNamed) {
   ExpectHeldUntilItEnds(std::make_unique<Holder>([] { return Unshared(MS_PRIVATE); }), HoldKind::kNamespace);
 }
 
+// As in a container: from Linux 6.18 on the kernel lists namespaces for root of the node alone.
+TEST_P(CensusTest, Fault25InAPidNamespaceOfItsOwnWhatIsSeenThereCounts) {
+  const UniqueFd before(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(unshare(CLONE_NEWPID), 0);
+  const Holder init([] { return true; });
+  ExpectHeldUntilItEnds(std::make_unique<Holder>([] { return Unshared(MS_PRIVATE); }), HoldKind::kNamespace);
+  ASSERT_EQ(setns(before.get(), CLONE_NEWPID), 0);
+}
+
 TEST_P(CensusTest, ABindElsewhereInANamespaceThatFollowsIsAHold) {
   const std::string data = NewTestDirectory();
   ExpectHeldUntilItEnds(std::make_unique<Holder>([&] { return Unshared(MS_SLAVE) && Bind(target_, data); }),

@@ -161,8 +161,8 @@ absl::Status CheckSeenByHost(const std::string& directory) {
   }
   if (InPidNamespaceOfItsOwn()) {
     SPDLOG_WARN(
-        "{}: seen by PID 1 of a pid namespace of its own, a container's; whether the host beyond sees it is "
-        "not known",
+        "{}: seen by PID 1 of a pid namespace of its own, a container's; whether the host beyond sees it, "
+        "and who uses volumes there, is not known",
         directory);
   }
   return absl::OkStatus();
