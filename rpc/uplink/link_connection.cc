@@ -19,7 +19,6 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "rpc/uplink/message_guard.h"
 
 namespace berth {
 namespace {
@@ -46,7 +45,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
   arguments.SetMaxReceiveMessageSize(kMessageBytes);
   arguments.SetMaxSendMessageSize(kMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytes);
-  // Nothing compressed is asked for: message_guard.h.
+  // A compressed message is refused: its limit would be that of the compressed one.
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   return grpc::CreateCustomInsecureChannelFromFd("scheduler", fd.Release(), arguments);
@@ -113,7 +112,6 @@ Awaitable<void> LinkConnection::PumpUp() {
 // From the peer to gRPC.
 Awaitable<void> LinkConnection::PumpDown() {
   std::vector<char> buffer(kBufferBytes);
-  MessageGuard guard(kMessageBytes);
   while (!end_) {
     const absl::StatusOr<size_t> size = co_await wire_->ReadSome(buffer.data(), buffer.size());
     if (!size.ok()) {
@@ -126,10 +124,6 @@ Awaitable<void> LinkConnection::PumpDown() {
       break;
     }
     peer_spoke_ = true;
-    if (absl::Status taken = guard.Take({buffer.data(), *size}); !taken.ok()) {
-      Cut(std::move(taken));
-      break;
-    }
     const auto [error, written] =
         co_await asio::async_write(local_, asio::buffer(buffer.data(), *size), kAsTuple);
     // gRPC has let go of it, as the other pump finds out, too.

@@ -5,7 +5,7 @@
 // So TLS is berthd's: it demands version 1.3, knows the peer's certificates, and can end a link the moment
 // that they no longer hold; gRPC has a public way to none of it. Each pump holds one buffer, and reads on
 // only when that has been taken: a peer that floods or does not read is held up by the kernel, and costs no
-// memory. One that says a message longer than one may be is cut before gRPC has read it (message_guard.h).
+// memory. A message that is too long ends the stream once gRPC holds it: it costs its length for a moment.
 //
 // Dial (dialer.h) makes it. Loop thread only. Close is awaited before it is destroyed, and whoever holds the
 // channel lets go of it on the loop thread: whoever lets go of the last channel of a process joins gRPC's
@@ -65,8 +65,8 @@ class LinkConnection {
 
   // Waits until the connection has ended, whoever ended it, and says why, which gRPC cannot: UNAVAILABLE
   // (broken, or closed by the peer), UNAUTHENTICATED (the peer does not take this node's certificate),
-  // RESOURCE_EXHAUSTED or UNIMPLEMENTED (a message that is too long, or compressed), CANCELLED (Close, or
-  // gRPC let go of it), or what Cut was told. Whoever waits is joined before this is destroyed.
+  // CANCELLED (Close, or gRPC let go of it), or what Cut was told. Whoever waits is joined before this is
+  // destroyed.
   [[nodiscard]] Awaitable<absl::Status> Closed();
   [[nodiscard]] bool closed() const { return end_.has_value(); }
   // Nothing more comes from the peer, whether gRPC has heard of that yet or not.
