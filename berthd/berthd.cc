@@ -121,10 +121,9 @@ Awaitable<absl::Status> Berthd::RestoreState() {
                             FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
   BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
   OpenTree();
-  history_ = std::make_unique<EventHistory>(config_.state_dir, config_.runtime_dir, *mounter_, events_);
-  BERTH_CO_RETURN_IF_ERROR(co_await history_->Begin());
+  history_ = std::make_unique<EventHistory>(config_.state_dir, config_.runtime_dir, events_);
+  co_await history_->Begin();
   background_.Spawn("history of events", history_->Write());
-  background_.Spawn("event numbers", history_->ReserveNumbers());
 
   SupervisorOptions supervisor_options{
       .config_dir = config_.config_dir,

@@ -25,7 +25,9 @@
 namespace berth {
 namespace {
 
-constexpr uint64_t kBlock = 1'000'000;
+// More than can be given out between the last event that is on the disk and a power cut.
+constexpr uint64_t kLeap = 1'000'000;
+constexpr std::string_view kEnded = "ended\n";
 constexpr size_t kHalf = size_t{1024} * 1024;
 // One write may go beyond a half.
 constexpr size_t kMostRead = 4 * kHalf;
@@ -100,7 +102,11 @@ class EventHistory::File {
   struct Contents {
     std::vector<Event> events;
     uint64_t last_number = 0;  // in this boot; 0: not known
+    // Nothing was given out that is not kept: berthd ended in order, or there is no file.
+    bool complete = true;
     std::vector<std::string> damage;
+
+    [[nodiscard]] uint64_t kept() const { return events.empty() ? 0 : events.back().sequence; }
   };
 
   Contents Read() {
@@ -108,6 +114,7 @@ class EventHistory::File {
     Contents contents;
     ReadHalf(old_path_, contents);
     ReadHalf(path_, contents);
+    if (ended_) RemoveEnd(contents);
     const absl::StatusOr<std::string> line = ReadFile(number_path_, NumberLine(0).size());
     if (line.ok()) contents.last_number = ParseNumberLine(*line);
     absl::StatusOr<UniqueFd> number = OpenRegular(number_path_, O_WRONLY);
@@ -147,6 +154,13 @@ class EventHistory::File {
     return absl::OkStatus();
   }
 
+  // After the last event.
+  absl::Status End() {
+    BERTH_RETURN_IF_ERROR(Append(""));
+    if (fdatasync(fd_.get()) != 0) return ErrnoStatus(errno, "sync " + path_);
+    return Append(std::string(kEnded));
+  }
+
   // On the loop: in memory, on a tmpfs.
   void GiveOut(uint64_t number) {
     const std::string line = NumberLine(number);
@@ -159,8 +173,10 @@ class EventHistory::File {
  private:
   void ReadHalf(const std::string& path, Contents& contents) {
     whole_ = 0;
+    ended_ = false;
     struct stat info{};
     if (lstat(path.c_str(), &info) != 0 && errno == ENOENT) return;
+    contents.complete = false;
     const absl::StatusOr<std::string> text =
         S_ISREG(info.st_mode) ? ReadFile(path, kMostRead)
                               : absl::FailedPreconditionError(fmt::format("{} is not a file", path));
@@ -173,15 +189,32 @@ class EventHistory::File {
     size_t skipped = 0;
     std::string_view rest = *text;
     for (size_t feed = 0; (feed = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(feed + 1)) {
-      std::optional<Event> event = ParseEventLine(rest.substr(0, feed + 1));
-      const uint64_t last = contents.events.empty() ? 0 : contents.events.back().sequence;
+      const std::string_view line = rest.substr(0, feed + 1);
+      ended_ = line == kEnded && line.size() == rest.size();
+      if (line == kEnded) continue;
+      std::optional<Event> event = ParseEventLine(line);
       if (!event) ++skipped;
       // Twice, where a write had succeeded and was not known to.
-      if (event && event->sequence > last) contents.events.push_back(*std::move(event));
+      if (event && event->sequence > contents.kept()) contents.events.push_back(*std::move(event));
     }
     whole_ = text->size() - rest.size();
     size_ = text->size();
     if (skipped > 0) contents.damage.push_back(fmt::format("{}: {} lines cannot be read", path, skipped));
+  }
+
+  // Durably, before a number is given out: else a power cut later would look like an orderly end.
+  void RemoveEnd(Contents& contents) {
+    const size_t end = whole_ - kEnded.size();
+    absl::StatusOr<UniqueFd> fd = OpenRegular(path_, O_WRONLY);
+    if (fd.ok() && (ftruncate(fd->get(), static_cast<off_t>(end)) != 0 || fdatasync(fd->get()) != 0)) {
+      fd = ErrnoStatus(errno, "truncate " + path_);
+    }
+    if (!fd.ok()) {
+      contents.damage.emplace_back(MessageOf(fd.status()));
+      return;
+    }
+    size_ = whole_ = end;
+    contents.complete = true;
   }
 
   const std::string path_;
@@ -189,22 +222,22 @@ class EventHistory::File {
   const std::string number_path_;
   std::mutex mutex_;
   UniqueFd fd_;
-  size_t size_ = 0;   // of the newer half
-  size_t whole_ = 0;  // up to the end of its last whole line
+  size_t size_ = 0;     // of the newer half
+  size_t whole_ = 0;    // up to the end of its last whole line
+  bool ended_ = false;  // that line says so
   UniqueFd number_;
   bool said_number_ = false;
 };
 
-EventHistory::EventHistory(std::string state_dir, std::string runtime_dir, Mounter& mounter, EventLog& events)
+EventHistory::EventHistory(std::string state_dir, std::string runtime_dir, EventLog& events)
     : state_dir_(std::move(state_dir)),
       runtime_dir_(std::move(runtime_dir)),
-      mounter_(mounter),
       events_(events),
       file_(std::make_shared<File>(state_dir_, runtime_dir_)) {}
 
 EventHistory::~EventHistory() = default;
 
-Awaitable<absl::Status> EventHistory::Begin() {
+Awaitable<void> EventHistory::Begin() {
   auto read_file = [file = file_] { return file->Read(); };
   auto read =
       co_await RunBlocking("read the history of events", std::move(read_file), Clock::now() + kWrittenWithin);
@@ -213,17 +246,16 @@ Awaitable<absl::Status> EventHistory::Begin() {
     contents = *std::move(read);
   } else {
     contents.damage.emplace_back(MessageOf(read.status()));
+    contents.complete = false;
   }
-  const uint64_t kept = contents.events.empty() ? 0 : contents.events.back().sequence;
-  BERTH_CO_ASSIGN_OR_RETURN(const uint64_t free, co_await mounter_.ReserveEventNumbers(kBlock));
-  reserved_end_ = free + kBlock;
-  uint64_t first = contents.last_number > 0 ? contents.last_number + 1 : free;
-  first = std::max(first, kept + 1);
-  // The journal was lost, or somebody took it away.
-  if (first > free) {
-    BERTH_CO_RETURN_IF_ERROR((co_await mounter_.ReserveEventNumbers(first - free)).status());
-    reserved_end_ += first - free;
+  const uint64_t kept = contents.kept();
+  uint64_t first = std::max(contents.last_number, kept) + 1;
+  if (contents.last_number == 0 && !contents.complete) {
+    const auto since_1970 = WallClock::now().time_since_epoch();
+    const auto now = std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count();
+    first = std::max(kept + kLeap, static_cast<uint64_t>(now));
   }
+  begun_ = true;
   written_ = first - 1;
   events_.BeginAt(first, std::move(contents.events),
                   [file = file_](uint64_t number) { file->GiveOut(number); });
@@ -237,7 +269,6 @@ Awaitable<absl::Status> EventHistory::Begin() {
     events_.Append({.type = "node.events_lost",
                     .message = fmt::format("events {} to {} are not kept: {}", kept + 1, first - 1, why)});
   }
-  co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> EventHistory::WriteNow(TimePoint deadline) {
@@ -268,24 +299,11 @@ Awaitable<void> EventHistory::Write() {
   }
 }
 
-Awaitable<void> EventHistory::ReserveNumbers() {
-  while (true) {
-    const bool half_used = co_await events_.WaitAfter(reserved_end_ - kBlock / 2, TimePoint::max());
-    if (!half_used) continue;
-    // The block reserved now follows the present one directly: nobody else reserves.
-    const auto next = co_await mounter_.ReserveEventNumbers(kBlock);
-    if (next.ok()) {
-      reserved_end_ = *next + kBlock;
-      continue;
-    }
-    SPDLOG_WARN("event numbers: {}; half a block is left", MessageOf(next.status()));
-    co_await SleepUntil(Clock::now() + kRetry);
-  }
-}
-
 Awaitable<void> EventHistory::End(TimePoint deadline) {
-  if (reserved_end_ == 0) co_return;  // It has not begun.
-  const absl::Status status = co_await WriteNow(deadline);
+  if (!begun_) co_return;
+  absl::Status status = co_await WriteNow(deadline);
+  auto end = [file = file_] { return file->End(); };
+  if (status.ok()) status = co_await RunBlocking("end the history of events", std::move(end), deadline);
   if (!status.ok()) SPDLOG_WARN("the last events were not written: {}", MessageOf(status));
 }
 

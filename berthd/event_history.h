@@ -1,16 +1,17 @@
 // Keeps the events of this node, and their numbers, across restarts of berthd.
 //
-//   <state_dir>/events       one line an event, appended; at 1 MiB it becomes events.old. 0600
-//   <state_dir>/events.old   the half before. 0600
+//   <state_dir>/events           one line an event, appended; at 1 MiB it becomes events.old. An orderly end
+//                                appends the line "ended", which the next start removes. 0600
+//   <state_dir>/events.old       the half before. 0600
 //   <runtime_dir>/event-number   this boot's id and the last number that was given out. 0600
-//   the journal              numbers are reserved there in blocks, durably
 //
 // Events are appended as they come, on a helper thread and without waiting for the disk: nothing waits for
-// it. No number is used twice, whatever happens:
+// it. No number is used twice. The first number after a start follows
 //
-//   berthd restarts, or is killed   event-number (on a tmpfs, written before anybody sees the event): go on
-//   there the machine is rebooted         the journal: an orderly end has released the numbers that were not
-//   used power cut, panic                the journal: the end of the reserved block. This leaves numbers out
+//   event-number         in the same boot: it is on a tmpfs, and written before anybody sees the event
+//   the last line kept   after an orderly end, or where there is no history at all (then it is 1)
+//   neither              after a power cut or a panic events may have been seen that are not kept: the last
+//                        kept number + 1,000,000, or the milliseconds since 1970 if that is more
 //
 // Events that were seen and not written yet when berthd was killed are lost, a few milliseconds at most.
 // Numbers that are left out or lost are reported by an event, "node.events_lost". A torn last line is
@@ -31,7 +32,6 @@
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
-#include "mounter/mounter.h"
 
 namespace berth {
 
@@ -41,18 +41,15 @@ namespace berth {
 
 class EventHistory {
  public:
-  // All outlive it.
-  EventHistory(std::string state_dir, std::string runtime_dir, Mounter& mounter, EventLog& events);
+  // `events` outlives it.
+  EventHistory(std::string state_dir, std::string runtime_dir, EventLog& events);
   ~EventHistory();
 
-  // Reserves numbers, and has `events` go on with the history. What cannot be read costs the history. Errors:
-  // the journal's.
-  [[nodiscard]] Awaitable<absl::Status> Begin();
+  // Has `events` go on with the history. What cannot be read costs the history.
+  [[nodiscard]] Awaitable<void> Begin();
   // Writes events as they come. Runs until it is cancelled.
   [[nodiscard]] Awaitable<void> Write();
-  // Reserves the next block of numbers long before this one is used up. Runs until it is cancelled.
-  [[nodiscard]] Awaitable<void> ReserveNumbers();
-  // Writes what is not written yet, after the last event.
+  // Writes what is not written yet, after the last event, and that this is the end.
   [[nodiscard]] Awaitable<void> End(TimePoint deadline);
 
  private:
@@ -61,10 +58,9 @@ class EventHistory {
 
   const std::string state_dir_;
   const std::string runtime_dir_;
-  Mounter& mounter_;
   EventLog& events_;
   std::shared_ptr<File> file_;  // shared with the helper thread
-  uint64_t reserved_end_ = 0;
+  bool begun_ = false;
   uint64_t written_ = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <charconv>
 #include <deque>
 #include <utility>
 
@@ -49,25 +48,6 @@ std::vector<JournalChange> With(JournalChange change, const Remainders::Rows& re
   return changes;
 }
 
-// The next number for events. Where the file that knew it is lost: one above all that it can have been.
-uint64_t NextEventNumber(const JournalContents& contents, bool lost) {
-  const auto it = contents.meta.find(kNextEventNumber);
-  uint64_t number = 1;
-  if (it != contents.meta.end()) {
-    const std::string& text = it->second;
-    const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size() && number > 0) return number;
-    lost = true;
-  }
-  if (!lost) return 1;
-  const auto since_1970 = WallClock::now().time_since_epoch();
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since_1970).count());
-}
-
-JournalChange NextEventNumberIs(uint64_t number) {
-  return {.table = JournalChange::Table::kMeta, .key = kNextEventNumber, .value = std::to_string(number)};
-}
-
 }  // namespace
 
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
@@ -83,8 +63,6 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   std::map<std::string, std::string> loaded;
   Remainders::Rows remainders;
   std::map<std::string, std::string> damaged;
-  uint64_t next_event_number = 1;
-  bool event_numbers_reserved = false;
 
   // What is on the disk, as far as is known: a hash of each row.
   std::map<std::string, size_t> on_disk;
@@ -227,7 +205,6 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
   core->set_aside = core->file->set_aside();
   core->loaded = contents.volumes;
   core->remainders = RemainderRows(contents);
-  core->next_event_number = NextEventNumber(contents, !core->set_aside.empty());
   core->damaged = core->file->TakeUnreadable();
   for (const auto& [key, record] : core->loaded) core->Remember(PutRow(key, record));
   std::unique_ptr<Journal> journal(new Journal(std::move(core)));
@@ -317,23 +294,6 @@ void Journal::WhenIdle(std::function<void()> work) {
   }
   core_->idle_work.push_back(std::move(work));
   core_->Rest();
-}
-
-Awaitable<absl::StatusOr<uint64_t>> Journal::ReserveEventNumbers(uint64_t count) {
-  const std::shared_ptr<Core> core = core_;
-  const uint64_t first = core->next_event_number;
-  core->next_event_number += count;
-  core->event_numbers_reserved = true;
-  auto write = core->Enqueue({NextEventNumberIs(core->next_event_number)}, {}, true);
-  const absl::Status status = co_await Core::Await(core, std::move(write));
-  if (!status.ok()) co_return status;
-  co_return first;
-}
-
-void Journal::ReleaseEventNumbers(uint64_t next) {
-  if (!std::exchange(core_->event_numbers_reserved, false) || next >= core_->next_event_number) return;
-  core_->next_event_number = next;
-  core_->EnqueueSoon({NextEventNumberIs(next)});
 }
 
 Awaitable<void> Journal::Flush(TimePoint deadline) {

@@ -97,12 +97,6 @@ class Journal {
   // that an end takes no longer; so is what is beyond `queue_limit`, which is logged.
   void WhenIdle(std::function<void()> work);
 
-  // Durably reserves `count` numbers above all that were reserved before, and returns the first.
-  [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count);
-  // In an orderly end: of what this berthd has reserved only the numbers below `next` were used, so that the
-  // next one goes on there. Queued; nothing where none were reserved.
-  void ReleaseEventNumbers(uint64_t next);
-
   // Waits until everything that was queued before is committed, or has failed, or `deadline`.
   [[nodiscard]] Awaitable<void> Flush(TimePoint deadline);
 

@@ -1,7 +1,7 @@
 // The journal's file: SQLite in WAL mode with synchronous=FULL, held exclusively by one berthd.
 //
 //   <state_dir>/journal.db    volumes(key, record, checksum)   one row per volume
-//                             meta(key, value)                 next_event_number, begun_anew, remainder/KEY
+//                             meta(key, value)                 begun_anew, remainder/KEY
 //                             damaged(key, record, reason, at) rows that could not be read, kept for people
 //                             user_version                     the schema's number
 //
@@ -58,7 +58,6 @@ struct JournalContents {
 };
 
 // meta's keys.
-inline constexpr char kNextEventNumber[] = "next_event_number";
 inline constexpr char kBegunAnew[] = "begun_anew";
 inline constexpr std::string_view kRemainder = "remainder/";  // before a volume's key
 

@@ -277,7 +277,6 @@ TEST_F(JournalTest, Fault18AnOlderSchemaIsBroughtHereAndItsRowsStay) {
       "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;"
       "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
       "INSERT INTO volumes VALUES('a', 'one'), ('b', 'two');"
-      "INSERT INTO meta VALUES('next_event_number', '77');"
       "PRAGMA application_id=1114797160;PRAGMA user_version=1");
   {
     const auto journal = Open();
@@ -285,7 +284,6 @@ TEST_F(JournalTest, Fault18AnOlderSchemaIsBroughtHereAndItsRowsStay) {
     EXPECT_THAT(journal->TakeDamaged(), IsEmpty());
     EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("a", "one"), Pair("b", "two")));
     EXPECT_EQ(loop_.Run(journal->Put("a", "three")), absl::OkStatus());
-    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(1)), 77U);
   }
   EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", "two")));
 }
@@ -338,7 +336,6 @@ TEST_F(JournalTest, Fault21DamagedPagesAndATruncatedFileAreSetAsideAndNothingIsD
     const auto aside = SetAside(directory_);
     EXPECT_EQ(aside.size(), static_cast<size_t>(round + 1)) << "one more, and the first one still there";
     EXPECT_EQ(Bytes(journal->set_aside()), damaged);
-    EXPECT_GT(*loop_.Run(journal->ReserveEventNumbers(1)), 1'000'000U) << "never one that was given out";
   }
 }
 
@@ -405,15 +402,6 @@ TEST_F(JournalTest, AReplacementThatACrashCutInTheMiddleIsFinished) {
     std::filesystem::copy_file(other + "-wal", path_ + "-wal");
   }
   EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "of the new file")));
-}
-
-TEST_F(JournalTest, EventNumbersNeverRepeat) {
-  {
-    const auto journal = Open();
-    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(1000)), 1U);
-    EXPECT_EQ(*loop_.Run(journal->ReserveEventNumbers(10)), 1001U);
-  }
-  EXPECT_EQ(*loop_.Run(Open()->ReserveEventNumbers(1)), 1011U);
 }
 
 TEST_F(JournalTest, AFullDiskIsToldAndWritingGoesOnOnceThereIsRoom) {

@@ -387,7 +387,6 @@ Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
   co_await context_.scope.Join();
   context_.watch.reset();
   for (const auto& [key, actor] : actors) actor->FailAll(absl::UnavailableError("berthd is stopping"));
-  context_.journal->ReleaseEventNumbers(context_.events.next_sequence());
   co_await context_.journal->Flush(std::max(deadline, Clock::now() + std::chrono::seconds(1)));
   context_.journal.reset();
 

@@ -572,9 +572,6 @@ class Mounter {
   // What `reference` names, read anew by a helper process (secrets_reference.h, with its errors).
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
       SecretsReference reference, TimePoint deadline) = 0;
-
-  // Durably reserves `count` event numbers above all reserved before, and returns the first.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) = 0;
 };
 
 }  // namespace berth

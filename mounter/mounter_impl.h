@@ -128,9 +128,6 @@ class MounterImpl final : public Mounter {
     return ReadSecretsReference(std::move(reference), context_.options.credentials_dir, context_.helper,
                                 deadline);
   }
-  Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t count) override {
-    return context_.journal->ReserveEventNumbers(count);
-  }
 
  private:
   std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);

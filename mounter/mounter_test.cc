@@ -469,15 +469,6 @@ TEST_F(MounterTest, HostileIdsStayInTheTree) {
   EXPECT_TRUE(Gone());
 }
 
-TEST_F(MounterTest, AnOrderlyEndReleasesTheEventNumbersThatWereNotUsed) {
-  ASSERT_LT(events_.next_sequence(), 100U);
-  EXPECT_EQ(*loop_.Run(mounter_->ReserveEventNumbers(100)), 1U);
-  Close();
-  const uint64_t next = events_.next_sequence();
-  Open();
-  EXPECT_EQ(*loop_.Run(mounter_->ReserveEventNumbers(100)), next);
-}
-
 TEST_F(MounterTest, ASecondMounterOnTheDirectoryIsRefused) {
   const auto second = Mounter::Open(loop_.executor(), options_, plugins_, events_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -453,7 +453,6 @@ class FakeMounter : public Mounter {
     }
     return held;
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> ReserveEventNumbers(uint64_t) override { co_return 1; }
 
  private:
   VolumeView* Known(const std::string& plugin_id, const std::string& volume_id) {
