@@ -171,6 +171,11 @@ RecentSecrets::InFlight CsiClient::Carry(const google::protobuf::Message& reques
   return options_.secrets->Carry(options_.plugin_id, request, confidential);
 }
 
+std::string CsiClient::Redacted(std::string text) const {
+  if (options_.secrets == nullptr) return text;
+  return options_.secrets->Of(options_.plugin_id)->Redacted(std::move(text));
+}
+
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
   // Some that change nothing carry secrets all the same.

@@ -47,6 +47,9 @@ class CsiClient {
 
   [[nodiscard]] const std::string& socket_path() const { return socket_path_; }
 
+  // `text`, which the plugin has said in an answer, without what it was given in confidence.
+  [[nodiscard]] std::string Redacted(std::string text) const;
+
   // The calls in flight that change something (csi/errors.h, ChangesSomething): their latest deadline, none
   // where there are none; and their names.
   [[nodiscard]] std::optional<TimePoint> busy_until() const { return calls_->busy_until(); }

@@ -44,7 +44,7 @@ Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attacher::Attach(A
   request.mutable_secrets()->insert(secrets.begin(), secrets.end());
   const auto answer = co_await controller.client->ControllerPublishVolume(std::move(request), deadline);
   if (!answer.ok()) {
-    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kControllerPublishVolume, secrets);
+    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kControllerPublishVolume);
   }
   std::map<std::string, std::string> context(answer->publish_context().begin(),
                                              answer->publish_context().end());
@@ -79,7 +79,7 @@ Awaitable<absl::Status> Attacher::Detach(AttachCall call, TimePoint deadline) {
   // NOT_FOUND too: with another node's id, or another driver's volume, it would be no success at all. It is
   // tried again, and an operator's matter if it stays so.
   if (answer.ok()) co_return absl::OkStatus();
-  co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kControllerUnpublishVolume, secrets);
+  co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kControllerUnpublishVolume);
 }
 
 }  // namespace berth

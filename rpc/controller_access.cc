@@ -226,9 +226,8 @@ absl::Status Lacks(std::string_view plugin_id, std::string_view capability, std:
       fmt::format("plugin {} cannot {} (no {})", plugin_id, what, capability));
 }
 
-absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc,
-                       const std::map<std::string, std::string>& secrets) {
-  return Annotate(HideSecrets(status, secrets), fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
+absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc) {
+  return Annotate(status, fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)));
 }
 
 void FitAccessMode(const PluginFacts& facts, ::csi::v1::VolumeCapability* capability) {

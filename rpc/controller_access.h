@@ -147,8 +147,7 @@ class ControllerAccess::Hold {
                                  std::string_view what);
 
 // A failed call of the plugin, as the caller sees it.
-[[nodiscard]] absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc,
-                                     const std::map<std::string, std::string>& secrets);
+[[nodiscard]] absl::Status CallError(const absl::Status& status, std::string_view plugin_id, CsiRpc rpc);
 
 // The access modes that came late to CSI are sent only to a controller that knows them; to the others
 // SINGLE_NODE_WRITER says as much as can be said, and the node sees to the rest. The mounter does the same

@@ -37,17 +37,6 @@ constexpr int kEmptyPages = 64;
 // Asked for once a page that the plugin chose the size of was too large, and less each time.
 constexpr int32_t kSmallerPage = 256;
 
-using Secrets = std::map<std::string, std::string>;
-
-template <class Request>
-Secrets SecretsOf(const Request& request) {
-  if constexpr (requires { request.secrets(); }) {
-    return {request.secrets().begin(), request.secrets().end()};
-  } else {
-    return {};
-  }
-}
-
 template <class Request>
 void FitAccessModes(const PluginFacts& facts, Request* request) {
   if constexpr (requires { request->mutable_volume_capability(); }) {
@@ -168,10 +157,8 @@ absl::Status TimeIsOver() { return absl::DeadlineExceededError("the time that it
 
 // What people read, as far as the plugin has written it, and what is as sensitive as secrets.
 template <class Response>
-void CleanTexts(const Secrets& secrets, Response* response) {
-  const auto clean = [&secrets](const std::string& text) {
-    return Printable(MessageOf(HideSecrets(absl::UnknownError(text), secrets)));
-  };
+void CleanTexts(const CsiClient& client, Response* response) {
+  const auto clean = [&client](const std::string& text) { return Printable(client.Redacted(text)); };
   const auto clean_condition = [&clean](auto* status) {
     if (!status->has_volume_condition()) return;
     csi::VolumeCondition* condition = status->mutable_volume_condition();
@@ -242,7 +229,7 @@ class ControllerCalls::Work {
   Awaitable<Result> Do(CsiRpc rpc,
                        Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint),
                        Request request, Response* (v1::ControllerAnswer::*field)()) {
-    Begin(rpc, SecretsOf(request));
+    rpc_ = rpc;
     auto answer = co_await Try(method, std::move(request), /*repeat_aborted=*/true);
     co_return Finish(std::move(answer), field);
   }
@@ -252,7 +239,7 @@ class ControllerCalls::Work {
   Awaitable<Result> List(CsiRpc rpc,
                          Awaitable<absl::StatusOr<Response>> (CsiClient::*method)(Request, TimePoint),
                          Request request, Response* (v1::ControllerAnswer::*field)()) {
-    Begin(rpc, SecretsOf(request));
+    rpc_ = rpc;
     auto answer = co_await Pages(method, request);
     // Its tokens are no longer good: from where the caller began, others are to be had.
     for (int i = 0; i < kNewListings && token_refused_; ++i) answer = co_await Pages(method, request);
@@ -268,11 +255,6 @@ class ControllerCalls::Work {
   [[nodiscard]] const std::string& sent_to() const { return sent_to_; }
 
  private:
-  void Begin(CsiRpc rpc, Secrets secrets) {
-    rpc_ = rpc;
-    secrets_ = std::move(secrets);
-  }
-
   // The controller for the next try, with nothing in the way of calling it now.
   Awaitable<absl::StatusOr<ControllerAccess::Controller>> Find() {
     if (!job_->InTime()) co_return TimeIsOver();
@@ -368,9 +350,9 @@ class ControllerCalls::Work {
     auto answer = co_await (controller.client.get()->*method)(request, deadline);
     absl::Status status;
     if (!answer.ok()) {
-      status = CallError(answer.status(), sent_to_, rpc_, secrets_);
+      status = CallError(answer.status(), sent_to_, rpc_);
     } else if (const std::string why = WrongIn(request, *answer); !why.empty()) {
-      status = HideSecrets(WrongAnswer(sent_to_, RpcName(rpc_), why), secrets_);
+      status = WrongAnswer(sent_to_, RpcName(rpc_), controller.client->Redacted(why));
     }
     outcome_ = OutcomeOf(rpc_, status.code());
     uncertain_ = uncertain_ || outcome_ == v1::OUTCOME_UNCERTAIN;
@@ -383,7 +365,7 @@ class ControllerCalls::Work {
     }
     // What our proto does not know may be a secret of a later one.
     StripSecrets(&*answer);
-    CleanTexts(secrets_, &*answer);
+    CleanTexts(*controller.client, &*answer);
     co_return std::move(*answer);
   }
 
@@ -441,7 +423,7 @@ class ControllerCalls::Work {
   // The same again would be as long. What was changed is changed.
   absl::Status TooLong(std::string_view what) {
     outcome_ = ChangesSomething(rpc_) ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED;
-    return HideSecrets(TooLongAnswer(sent_to_, RpcName(rpc_), what), secrets_);
+    return TooLongAnswer(sent_to_, RpcName(rpc_), what);
   }
 
   absl::Status Wrong(std::string_view what) {
@@ -464,7 +446,6 @@ class ControllerCalls::Work {
   const v1::ControllerCall& call_;
   std::shared_ptr<Job> job_;
   CsiRpc rpc_ = CsiRpc::kListVolumes;
-  Secrets secrets_;
   std::optional<ControllerAccess::Hold> hold_;
   std::string sent_to_;
   v1::Outcome outcome_ = v1::OUTCOME_UNKNOWN;

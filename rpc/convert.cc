@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kOutputLines = 100;
 constexpr int kHolderLimit = 200;
 constexpr int kUsageLimit = 16;
-// A shorter value cannot be blotted out without making the message unreadable.
-constexpr size_t kShortestHidden = 4;
 
 // One that answers Probe, and is not registered, takes no work.
 v1::PluginState StateOf(const PluginSnapshot& plugin) {
@@ -270,23 +268,6 @@ v1::GetVolumeStatsResponse Readable(const ::csi::v1::NodeGetVolumeStatsResponse&
     response.mutable_condition()->set_message(Printable(answer.volume_condition().message()));
   }
   return response;
-}
-
-absl::Status HideSecrets(const absl::Status& status, const std::map<std::string, std::string>& secrets) {
-  if (status.ok()) return status;
-  std::string message(status.message());
-  bool changed = false;
-  for (const auto& [key, value] : secrets) {
-    if (value.size() < kShortestHidden) continue;
-    // As it is, and as it looks once a message has been made printable.
-    for (const std::string& shape : {value, Printable(value, value.size())}) {
-      for (size_t at = message.find(shape); at != std::string::npos; at = message.find(shape, at + 3)) {
-        message.replace(at, shape.size(), "***");
-        changed = true;
-      }
-    }
-  }
-  return changed ? absl::Status(status.code(), message) : status;
 }
 
 }  // namespace berth

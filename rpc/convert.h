@@ -54,8 +54,4 @@ namespace berth {
 [[nodiscard]] v1::GetVolumeStatsResponse Readable(const ::csi::v1::NodeGetVolumeStatsResponse& answer,
                                                   std::set<std::string>* dropped);
 
-// `status` with the values of `secrets` blotted out of its message: plugins quote what they were given.
-[[nodiscard]] absl::Status HideSecrets(const absl::Status& status,
-                                       const std::map<std::string, std::string>& secrets);
-
 }  // namespace berth

@@ -208,44 +208,5 @@ TEST(ReadableTest, Fault59MoreUsagesThanThereCanBeAreCut) {
   EXPECT_THAT(dropped, ElementsAre("more than 16 usages"));
 }
 
-TEST(HideSecretsTest, BlotsOutWhatAPluginQuotes) {
-  const absl::Status status = absl::InternalError("login with hunter22 failed: hunter22 is a\\x0abc; ab");
-  const absl::Status hidden =
-      HideSecrets(status, {{"password", "hunter22"}, {"key", "a\nbc"}, {"short", "ab"}});
-  EXPECT_EQ(hidden.code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(Message(hidden), "login with *** failed: *** is ***; ab");
-  EXPECT_EQ(HideSecrets(status, {}), status);
-  EXPECT_TRUE(HideSecrets(absl::OkStatus(), {{"a", "hunter22"}}).ok());
-}
-
-TEST(ConvertTest, APluginIsReadyOnlyOnceItIsRegistered) {
-  PluginSnapshot plugin;
-  plugin.state = PluginState::kReady;
-  EXPECT_EQ(ToProto(plugin, 0).state(), v1::STARTING) << "what it is has not been read yet";
-  plugin.reason = "NodeGetInfo: the plugin gives no node_id";
-  EXPECT_EQ(ToProto(plugin, 0).state(), v1::UNHEALTHY);
-  plugin.registered = true;
-  EXPECT_EQ(ToProto(plugin, 0).state(), v1::READY);
-}
-
-TEST(ConvertTest, WhatIsTrueOfAPluginBesideItsStateIsToldPrintableAndBounded) {
-  PluginSnapshot plugin;
-  plugin.id = "p";
-  plugin.external = plugin.held = plugin.draining = plugin.serves_mounts = true;
-  plugin.placement = "scope x";
-  plugin.file_error = "p.toml:3:\033";
-  plugin.command = "/bin/p -v";
-  plugin.swap = "swapped";
-  for (int i = 0; i < 500; ++i) plugin.holders.push_back("volume");
-  const v1::Plugin shown = ToProto(plugin, 0);
-  EXPECT_TRUE(shown.external() && shown.held() && shown.draining() && shown.serves_mounts());
-  EXPECT_EQ(shown.placement(), "scope x");
-  EXPECT_EQ(shown.file_error(), "p.toml:3:\\x1b");
-  EXPECT_EQ(shown.command(), "/bin/p -v");
-  EXPECT_EQ(shown.swap(), "swapped");
-  ASSERT_EQ(shown.holders_size(), 201);
-  EXPECT_EQ(shown.holders(200), "and 300 more");
-}
-
 }  // namespace
 }  // namespace berth

@@ -79,8 +79,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
 
   const auto answer = co_await controller.client->CreateVolume(create, call.deadline);
   if (!answer.ok()) {
-    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kCreateVolume,
-                        ToStdMap(create.secrets()));
+    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kCreateVolume);
   }
   co_return CheckedAnswer(controller.plugin_id, create, *answer);
 }
@@ -103,8 +102,7 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
   const ControllerAccess::Hold hold = access_.HoldForDelete(controller.plugin_id, request.volume_id());
   const auto answer = co_await controller.client->DeleteVolume(deletion, call.deadline);
   if (!answer.ok()) {
-    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume,
-                        ToStdMap(deletion.secrets()));
+    co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume);
   }
   BERTH_CO_RETURN_IF_ERROR(co_await access_.CancelOwedExpansion(controller.plugin_id, request.volume_id()));
   co_return v1::DeleteVolumeResponse();
@@ -151,8 +149,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   const std::optional<ControllerAccess::Hold> hold = access_.HoldForExpand(*controller, request.volume_id());
   const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);
   if (!grown.ok()) {
-    co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume,
-                        ToStdMap(expand.secrets()));
+    co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume);
   }
   const absl::StatusOr<int64_t> checked = CheckedAnswer(controller->plugin_id, expand, *grown);
   if (!checked.ok() && !grown->node_expansion_required()) co_return checked.status();
@@ -209,11 +206,11 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
     }
   }
   if (!capacity.ok()) {
-    const absl::Status status = HideSecrets(capacity.status(), secrets);
-    if (!storage_grew) co_return status;
-    co_return Annotate(status, fmt::format("the storage has grown to {} bytes, but the node's part failed "
-                                           "and is owed; it is tried again, and repeating the request does",
-                                           so_far.capacity_bytes()));
+    if (!storage_grew) co_return capacity.status();
+    co_return Annotate(capacity.status(),
+                       fmt::format("the storage has grown to {} bytes, but the node's part failed "
+                                   "and is owed; it is tried again, and repeating the request does",
+                                   so_far.capacity_bytes()));
   }
   // CSI lets the node leave the capacity out.
   if (*capacity > 0) so_far.set_capacity_bytes(*capacity);

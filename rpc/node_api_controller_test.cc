@@ -135,7 +135,7 @@ TEST_F(NodeApiTest, CreatePassesThePluginsErrorOnWithoutSecrets) {
   (*request.mutable_secrets())["password"] = "hunter22";
   const auto answer = Call(&NodeApi::CreateVolume, request);
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(Message(answer.status()), "plugin p: CreateVolume: pool of *** is full");
+  EXPECT_EQ(Message(answer.status()), "plugin p: CreateVolume: pool of ******** is full");
 }
 
 TEST_F(NodeApiTest, CreateDoesNotBelieveAnEmptyId) {

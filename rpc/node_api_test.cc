@@ -267,16 +267,6 @@ TEST_F(NodeApiTest, PublishAnswersWithTargetAndVolume) {
   EXPECT_EQ(answer->volume().state(), v1::PUBLISHED);
 }
 
-TEST_F(NodeApiTest, PublishDoesNotRepeatASecretThatAPluginQuotes) {
-  control_.Add("p");
-  auto request = ForVolume<v1::PublishVolumeRequest>();
-  request.set_consumer("c");
-  (*request.mutable_secrets())["password"] = "hunter22";
-  mounter_.next_error = absl::InternalError("login with hunter22 failed");
-  EXPECT_EQ(Message(Call(&NodeApi::PublishVolume, request).status()), "login with *** failed");
-  EXPECT_EQ(mounter_.last_secrets.at("password"), "hunter22");
-}
-
 TEST_F(NodeApiTest, PublishAnswersWithTheMountThatWasAskedFor) {
   control_.Add("p");
   mounter_.mounts = {{.plugin_id = "p", .volume_id = "v", .consumer = "c", .source_path = "/unnamed"},

@@ -46,11 +46,10 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   const ControllerAccess::Hold hold = access_.HoldForPublish(checked.plugin_id, checked.volume_id);
   const std::string plugin_id = checked.plugin_id;
   const std::string volume_id = checked.volume_id;
-  const std::map<std::string, std::string> secrets = checked.secrets;
-  auto target = co_await mounter_.Publish(std::move(checked), call.deadline);
-  if (!target.ok()) co_return HideSecrets(target.status(), secrets);
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string target,
+                            co_await mounter_.Publish(std::move(checked), call.deadline));
   v1::PublishVolumeResponse answer;
-  answer.set_target_path(*target);
+  answer.set_target_path(target);
   if (const auto volume = mounter_.Find(plugin_id, volume_id)) {
     *answer.mutable_volume() = ToProto(*volume, call.may_change);
   }
@@ -119,7 +118,7 @@ NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation reques
     answer.set_noted(true);
     co_return answer;
   }
-  if (!capacity.ok()) co_return HideSecrets(capacity.status(), secrets);
+  if (!capacity.ok()) co_return capacity.status();
   answer.set_capacity_bytes(*capacity);
   co_return answer;
 }

@@ -42,7 +42,8 @@ class NodeApiTest : public testing::Test {
   NodeApiTest() {
     fake_ = std::make_unique<FakePlugin>(directory_ + "/csi.sock");
     fake_->Start();
-    controllers_.clients["p"] = CsiClient::Connect(fake_->socket_path());
+    controllers_.clients["p"] =
+        CsiClient::Connect(fake_->socket_path(), {.secrets = &secrets_, .plugin_id = "p", .on_idle = {}});
   }
   ~NodeApiTest() override {
     controllers_.clients.clear();
@@ -80,6 +81,7 @@ class NodeApiTest : public testing::Test {
   asio::io_context loop_;
   std::string directory_ = MakeDirectory();
   std::optional<PeerCredentials> peer_ = PeerCredentials{.pid = getpid(), .uid = getuid(), .gid = getgid()};
+  RecentSecrets secrets_;
   std::unique_ptr<FakePlugin> fake_;
   FakePluginControl control_;
   FakeControllerDirectory controllers_;
