@@ -39,13 +39,13 @@ DeclaredStep Do(DeclaredAction action, std::string state, const DeclaredEntry& e
   return {action, std::move(state), std::nullopt};
 }
 
-// What is owed is taken back, step by step.
+// What was done is undone, step by step.
 DeclaredStep Release(const DeclaredEntry& entry, const DeclaredFacts& facts, TimePoint now) {
   if (facts.publication.has_value() && facts.declared) {
     return Do(DeclaredAction::kUnpublish, "releasing", entry, now);
   }
-  if (!entry.owed.has_value()) return {DeclaredAction::kGone, "released"};
-  if (entry.owed->attach_sent && !facts.attached_for_another) {
+  if (!entry.record.has_value()) return {DeclaredAction::kGone, "released"};
+  if (entry.record->attach_sent() && !facts.attached_for_another) {
     if (!facts.held_by.empty()) {
       return Wait(fmt::format("releasing: to be detached once {} has left", facts.held_by));
     }
@@ -70,7 +70,7 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
         "waiting: somebody else published it for the same consumer and name: unpublish that, or name another "
         "consumer in the file");
   }
-  if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.owed.has_value()) {
+  if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.record.has_value()) {
     if (facts.path_pending) {
       return Do(DeclaredAction::kPublish, fmt::format("mounting at {}", use.request.path.path), entry, now);
     }
@@ -80,8 +80,8 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
   }
   if (!facts.leaving.empty()) return Wait(fmt::format("waiting: {}", facts.leaving));
   if (!facts.plugin_ready) return Wait(fmt::format("waiting: {}", facts.plugin_why));
-  if (!entry.owed.has_value()) return Do(DeclaredAction::kRemember, "publishing", entry, now);
-  if (Attaches(use, facts) && !entry.owed->publish_context.has_value()) {
+  if (!entry.record.has_value()) return Do(DeclaredAction::kRemember, "publishing", entry, now);
+  if (Attaches(use, facts) && !entry.record->has_publish_context()) {
     if (facts.attach_busy) return Wait("waiting: the volume is being attached or detached for another file");
     if (!facts.controller_ready) {
       return Wait(fmt::format("waiting: the volume must be attached: {}", facts.controller_why));
@@ -134,14 +134,14 @@ DeclaredStep NextStep(const DeclaredEntry& entry, const DeclaredFacts& facts, Ti
       break;
   }
   if (!entry.use.has_value()) return Wait("left as it is: its file cannot be read");
-  if (entry.owed.has_value() && entry.owed->mount_digest != entry.use->mount_digest) {
+  if (entry.record.has_value() && entry.record->mount_digest() != entry.use->mount_digest) {
     DeclaredStep step = Release(entry, facts, now);
     if (step.state == "releasing") step.state = "releasing: its file was changed";
     return step;
   }
   const bool released = IsReleased(entry, facts);
-  const std::string noted = entry.owed.has_value() ? entry.owed->released_in_boot : "";
-  if (entry.owed.has_value() && noted != (released ? entry.boot_id : "")) {
+  const std::string noted = entry.record.has_value() ? entry.record->released_in_boot() : "";
+  if (entry.record.has_value() && noted != (released ? entry.boot_id : "")) {
     return Do(DeclaredAction::kNoteRelease, released ? "released" : "publishing", entry, now);
   }
   if (released)
@@ -157,9 +157,9 @@ bool IsReleased(const DeclaredEntry& entry, const DeclaredFacts& facts) {
 }
 
 bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts) {
-  const bool leaves =
-      entry.will == DeclaredEntry::Will::kWithdrawn || (entry.use.has_value() && entry.owed.has_value() &&
-                                                        entry.owed->mount_digest != entry.use->mount_digest);
+  const bool leaves = entry.will == DeclaredEntry::Will::kWithdrawn ||
+                      (entry.use.has_value() && entry.record.has_value() &&
+                       entry.record->mount_digest() != entry.use->mount_digest);
   return facts.publication == PublicationState::kPublished && facts.declared && facts.held.empty() &&
          !facts.lost && !facts.path_pending && !leaves;
 }
@@ -168,6 +168,23 @@ Duration RetryPause(int failures, double chance) {
   const int doublings = std::clamp(failures - 1, 0, 16);
   const auto longest = std::min<Duration>(kFirstPause * (1 << doublings), kLongestPause);
   return std::chrono::duration_cast<Duration>(longest * (0.5 + std::clamp(chance, 0.0, 1.0) / 2));
+}
+
+DeclaredKey KeyOf(const DeclaredRecord& record) {
+  return {record.plugin(), record.volume_id(), record.consumer(), record.name()};
+}
+
+SecretsReference SecretsReferenceOf(const DeclaredRecord& record) {
+  using Kind = SecretsReference::Kind;
+  if (!record.secrets_file().empty()) return {Kind::kFile, record.secrets_file()};
+  if (!record.secrets_credential().empty()) return {Kind::kCredential, record.secrets_credential()};
+  return {};
+}
+
+void SetSecretsReference(const SecretsReference& reference, DeclaredRecord* record) {
+  using Kind = SecretsReference::Kind;
+  record->set_secrets_file(reference.kind == Kind::kFile ? reference.name : "");
+  record->set_secrets_credential(reference.kind == Kind::kCredential ? reference.name : "");
 }
 
 }  // namespace berth

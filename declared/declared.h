@@ -3,7 +3,7 @@
 // Pure: no clock, no file, no call. One entry is one use of one volume; DeclaredVolumes (declared_volumes.h)
 // gathers the facts, carries out what is returned, and asks again.
 //
-//   file appears → remember (durably: from here on it is owed) → attach → publish → published
+//   file appears → remember (durably: from here on it has to be undone) → attach → publish → published
 //   file goes    → unpublish → detach → forget
 //   file changes in what a mount is made from: as if it went, and appeared anew
 //   released by hand, or its consumer ended → noted; stays released until a reload or the next boot
@@ -19,6 +19,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "declared/declared_record.pb.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -42,24 +43,12 @@ struct DeclaredUse {
 };
 [[nodiscard]] std::string MountDigest(const PublishRequest& request, std::optional<bool> attach);
 
-// What this node owes to a use that was begun, until it was undone: kept on disk (obligations.h).
-struct Obligation {
-  std::string file;  // its name in volumes.d
-  DeclaredKey key;
-  std::string plugin_id;
-  std::string mount_digest;
-  // ControllerPublishVolume was about to be sent, to this node id, and has not been undone.
-  bool attach_sent = false;
-  std::string node_id;
-  // It has succeeded, with this.
-  std::optional<std::map<std::string, std::string>> publish_context;
-  SecretsReference secrets_reference;  // for the way back
-  // The boot in which it was released by hand, or since its consumer ended. Empty: it was not.
-  std::string released_in_boot = {};
-  std::string path;  // where it is mounted too: the directory there is freed in the end
-
-  bool operator==(const Obligation&) const = default;
-};
+// What berthd remembers of a use that was begun, until it was undone: on disk, declared_records.h.
+using declared::DeclaredRecord;
+[[nodiscard]] DeclaredKey KeyOf(const DeclaredRecord& record);
+// For the way back.
+[[nodiscard]] SecretsReference SecretsReferenceOf(const DeclaredRecord& record);
+void SetSecretsReference(const SecretsReference& reference, DeclaredRecord* record);
 
 struct DeclaredEntry {
   enum class Will {
@@ -69,7 +58,7 @@ struct DeclaredEntry {
   };
   Will will = Will::kWanted;
   std::optional<DeclaredUse> use;  // of kWanted
-  std::optional<Obligation> owed;
+  std::optional<DeclaredRecord> record;
   // It was published since it was last requested. Where it is not any more, or is being unpublished, somebody
   // has released it, or its consumer has ended.
   bool was_published = false;
@@ -114,13 +103,13 @@ struct DeclaredFacts {
 enum class DeclaredAction {
   kNothing,      // it is as it should be
   kWait,         // for something to change, or for the time in the step
-  kRemember,     // note durably that it is owed
+  kRemember,     // durably, that it is begun
   kNoteRelease,  // note durably whether it was released by hand
   kAttach,       // ControllerPublishVolume
   kPublish,      // the mounter's
   kUnpublish,    // the mounter's
   kDetach,       // ControllerUnpublishVolume
-  kForget,       // nothing is owed any more: away with the note
+  kForget,       // it was undone: away with the record
   kGone,         // there is nothing left of it
 };
 

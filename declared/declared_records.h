@@ -1,5 +1,5 @@
-// What is owed to declared volumes, on disk: a small file for each, written durably before anything is done
-// and removed once nothing is owed any more.
+// The records of declared volumes on disk: a small file for each, written durably before anything is done and
+// removed once everything was undone.
 //
 // The calls block on a local disk: not on the loop. One caller at a time for a key.
 #pragma once
@@ -14,15 +14,15 @@
 
 namespace berth {
 
-class Obligations {
+class DeclaredRecords {
  public:
   // `directory` is made where it is missing.
-  explicit Obligations(std::string directory) : directory_(std::move(directory)) {}
+  explicit DeclaredRecords(std::string directory) : directory_(std::move(directory)) {}
 
   // All of them. `unreadable` is told of each file that is none, or of a newer version: it stays as it is.
   // An error: the directory cannot be read.
-  [[nodiscard]] absl::StatusOr<std::vector<Obligation>> Load(std::vector<std::string>* unreadable) const;
-  [[nodiscard]] absl::Status Write(const Obligation& obligation) const;
+  [[nodiscard]] absl::StatusOr<std::vector<DeclaredRecord>> Load(std::vector<std::string>* unreadable) const;
+  [[nodiscard]] absl::Status Write(DeclaredRecord record) const;
   // OK where there is none.
   [[nodiscard]] absl::Status Remove(const DeclaredKey& key) const;
 

@@ -98,7 +98,7 @@ std::string DeclaredSteps::WhyNotReleased(const DeclaredUseState& entry) const {
 }
 
 std::string DeclaredSteps::PluginIdOf(const DeclaredUseState& entry, std::string* why) const {
-  if (entry.state.owed.has_value()) return entry.state.owed->plugin_id;
+  if (entry.state.record.has_value()) return entry.state.record->plugin_id();
   const absl::StatusOr<std::string> id = ResolveNodePlugin(plugins_.plugins(), entry.key.plugin);
   if (id.ok()) return *id;
   *why = MessageOf(id.status());
@@ -130,77 +130,78 @@ Awaitable<absl::Status> DeclaredSteps::Perform(std::shared_ptr<DeclaredUseState>
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::Status> DeclaredSteps::Write(Obligation obligation) {
-  auto write = [obligations = obligations_, obligation = std::move(obligation)] {
-    return obligations.Write(obligation);
-  };
-  co_return co_await RunBlocking("note what is owed to a declared volume", std::move(write),
+Awaitable<absl::Status> DeclaredSteps::Write(DeclaredRecord record) {
+  auto write = [records = records_, record = std::move(record)] { return records.Write(record); };
+  co_return co_await RunBlocking("write the record of a declared volume", std::move(write),
                                  Clock::now() + kNoteWithin);
 }
 
 Awaitable<absl::Status> DeclaredSteps::Remember(std::shared_ptr<DeclaredUseState> entry) {
   std::string why;
-  Obligation owed;
-  owed.plugin_id = PluginIdOf(*entry, &why);
-  if (owed.plugin_id.empty() || !entry->state.use.has_value()) co_return absl::UnavailableError(why);
-  owed.file = entry->file;
-  owed.key = entry->key;
-  owed.mount_digest = entry->state.use->mount_digest;
-  owed.path = entry->state.use->request.path.path;
-  owed.secrets_reference = entry->state.use->request.secrets_reference;
-  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
-  entry->state.owed = std::move(owed);
+  DeclaredRecord record;
+  record.set_plugin_id(PluginIdOf(*entry, &why));
+  if (record.plugin_id().empty() || !entry->state.use.has_value()) co_return absl::UnavailableError(why);
+  record.set_file(entry->file);
+  record.set_plugin(entry->key.plugin);
+  record.set_volume_id(entry->key.volume_id);
+  record.set_consumer(entry->key.consumer);
+  record.set_name(entry->key.name);
+  record.set_mount_digest(entry->state.use->mount_digest);
+  record.set_path(entry->state.use->request.path.path);
+  SetSecretsReference(entry->state.use->request.secrets_reference, &record);
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
+  entry->state.record = std::move(record);
   co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> DeclaredSteps::NoteRelease(std::shared_ptr<DeclaredUseState> entry) {
-  if (!entry->state.owed.has_value()) co_return absl::OkStatus();
-  Obligation owed = *entry->state.owed;
+  if (!entry->state.record.has_value()) co_return absl::OkStatus();
+  DeclaredRecord record = *entry->state.record;
   // As it is now, and remembered: what is seen of the mounter's books may change while it is written.
   entry->state.released = IsReleased(entry->state, Gather(*entry));
-  owed.released_in_boot = entry->state.released ? entry->state.boot_id : "";
-  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
-  entry->state.owed = std::move(owed);
+  record.set_released_in_boot(entry->state.released ? entry->state.boot_id : "");
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
+  entry->state.record = std::move(record);
   co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> DeclaredSteps::Forget(std::shared_ptr<DeclaredUseState> entry) {
-  const std::string path = entry->state.owed.has_value() ? entry->state.owed->path : "";
+  const std::string path = entry->state.record.has_value() ? entry->state.record->path() : "";
   if (!path.empty() && !keep_paths_) {
     const absl::Status freed = co_await mounter_.FreePath(path, Clock::now() + kNoteWithin);
     if (absl::IsDeadlineExceeded(freed)) co_return freed;
     if (!freed.ok()) SPDLOG_WARN("{}: left as it is: {}", Printable(path), MessageOf(freed));
   }
-  auto remove = [obligations = obligations_, key = entry->key] { return obligations.Remove(key); };
+  auto remove = [records = records_, key = entry->key] { return records.Remove(key); };
   BERTH_CO_RETURN_IF_ERROR(
       co_await RunBlocking("forget a declared volume", std::move(remove), Clock::now() + kNoteWithin));
-  entry->state.owed.reset();
+  entry->state.record.reset();
   entry->state.was_published = false;
   entry->state.released = false;
   co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> entry) {
-  if (!entry->state.owed.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
-  Obligation owed = *entry->state.owed;
-  const auto plugin = plugins_.plugins().find(owed.plugin_id);
+  if (!entry->state.record.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
+  DeclaredRecord record = *entry->state.record;
+  const auto plugin = plugins_.plugins().find(record.plugin_id());
   const std::string node_id =
       plugin != plugins_.plugins().end() && plugin->second.facts ? plugin->second.facts->node_id : "";
   if (node_id.empty()) {
     co_return absl::UnavailableError(
-        fmt::format("plugin {} tells no node id to attach the volume to", owed.plugin_id));
+        fmt::format("plugin {} tells no node id to attach the volume to", record.plugin_id()));
   }
   // The node was another one then: what was attached to that is detached first.
-  if (owed.attach_sent && owed.node_id != node_id) BERTH_CO_RETURN_IF_ERROR(co_await Detach(entry));
+  if (record.attach_sent() && record.node_id() != node_id) BERTH_CO_RETURN_IF_ERROR(co_await Detach(entry));
   const PublishRequest request = entry->state.use->request;
-  owed = *entry->state.owed;
-  owed.attach_sent = true;
-  owed.node_id = node_id;
-  owed.secrets_reference = request.secrets_reference;
+  record = *entry->state.record;
+  record.set_attach_sent(true);
+  record.set_node_id(node_id);
+  SetSecretsReference(request.secrets_reference, &record);
   // Before it is sent: it is undone also by a berthd that never sees the answer.
-  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
-  entry->state.owed = owed;
-  AttachCall call{.plugin_id = owed.plugin_id,
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
+  entry->state.record = record;
+  AttachCall call{.plugin_id = record.plugin_id(),
                   .volume_id = request.volume_id,
                   .node_id = node_id,
                   .use = request.use,
@@ -209,54 +210,55 @@ Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> 
                   .secrets_reference = request.secrets_reference};
   auto context = co_await attacher_.Attach(std::move(call), Clock::now() + kTryWithin);
   BERTH_CO_RETURN_IF_ERROR(context.status());
-  owed.publish_context = *std::move(context);
-  BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
-  entry->state.owed = std::move(owed);
+  *record.mutable_publish_context()->mutable_values() = {context->begin(), context->end()};
+  BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
+  entry->state.record = std::move(record);
   Tell(*entry, "volume.attached", fmt::format("attached to node {}", Printable(node_id, 256)));
   co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> entry) {
-  if (!entry->state.owed.has_value()) co_return absl::OkStatus();
-  Obligation owed = *entry->state.owed;
-  AttachCall call{.plugin_id = owed.plugin_id,
-                  .volume_id = owed.key.volume_id,
-                  .node_id = owed.node_id,
+  if (!entry->state.record.has_value()) co_return absl::OkStatus();
+  DeclaredRecord record = *entry->state.record;
+  AttachCall call{.plugin_id = record.plugin_id(),
+                  .volume_id = record.volume_id(),
+                  .node_id = record.node_id(),
                   .use = {},
                   .readonly = false,
                   .volume_context = {},
-                  .secrets_reference = owed.secrets_reference};
+                  .secrets_reference = SecretsReferenceOf(record)};
   BERTH_CO_RETURN_IF_ERROR(co_await attacher_.Detach(std::move(call), Clock::now() + kTryWithin));
-  owed.attach_sent = false;
-  owed.publish_context.reset();
-  const absl::Status noted = co_await Write(owed);
+  record.set_attach_sent(false);
+  record.clear_publish_context();
+  const absl::Status noted = co_await Write(record);
   // On a full disk it is let go all the same, and its note removed, which takes no room. A berthd that finds
   // the old note after a crash detaches once more, which changes nothing.
   if (!noted.ok() && !DiskIsFull(noted)) co_return noted;
   if (!noted.ok()) {
-    SPDLOG_WARN("declared volume {}: detached, but that is not noted: {}", Printable(owed.key.volume_id, 256),
+    SPDLOG_WARN("declared volume {}: detached, but that is not noted: {}", Printable(record.volume_id(), 256),
                 MessageOf(noted));
   }
-  const std::string node_id = std::exchange(owed.node_id, "");
-  entry->state.owed = std::move(owed);
+  const std::string node_id = std::exchange(*record.mutable_node_id(), "");
+  entry->state.record = std::move(record);
   Tell(*entry, "volume.detached", fmt::format("detached from node {}", Printable(node_id, 256)));
   co_return absl::OkStatus();
 }
 
 Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState> entry) {
   using boost::asio::experimental::awaitable_operators::operator||;
-  if (!entry->state.owed.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
+  if (!entry->state.record.has_value() || !entry->state.use.has_value()) co_return absl::OkStatus();
   PublishRequest request = entry->state.use->request;
-  request.plugin_id = entry->state.owed->plugin_id;
-  if (entry->state.owed->publish_context.has_value()) {
-    request.publish_context = entry->state.owed->publish_context;
+  request.plugin_id = entry->state.record->plugin_id();
+  if (entry->state.record->has_publish_context()) {
+    const auto& context = entry->state.record->publish_context().values();
+    request.publish_context.emplace(context.begin(), context.end());
   }
-  if (entry->state.owed->path != request.path.path) {
+  if (entry->state.record->path() != request.path.path) {
     // The mounter frees the one before.
-    Obligation owed = *entry->state.owed;
-    owed.path = request.path.path;
-    BERTH_CO_RETURN_IF_ERROR(co_await Write(owed));
-    entry->state.owed = std::move(owed);
+    DeclaredRecord record = *entry->state.record;
+    record.set_path(request.path.path);
+    BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
+    entry->state.record = std::move(record);
   }
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(request.plugin_id, request.volume_id));
   const ControllerAccess::Hold hold = access_.HoldForPublish(request.plugin_id, request.volume_id);
@@ -299,7 +301,7 @@ Awaitable<absl::Status> DeclaredSteps::Unpublish(std::shared_ptr<DeclaredUseStat
 
 void DeclaredSteps::Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what) {
   Event event{.type = type};
-  event.plugin_id = entry.state.owed.has_value() ? entry.state.owed->plugin_id : entry.key.plugin;
+  event.plugin_id = entry.state.record.has_value() ? entry.state.record->plugin_id() : entry.key.plugin;
   event.volume_id = entry.key.volume_id;
   event.consumer = entry.key.consumer;
   event.message = fmt::format("volume {} was {}", Printable(entry.key.volume_id, 256), what);

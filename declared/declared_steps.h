@@ -13,14 +13,14 @@
 #include "base/task_scope.h"
 #include "declared/attach.h"
 #include "declared/declared.h"
-#include "declared/obligations.h"
+#include "declared/declared_records.h"
 #include "mounter/mounter.h"
 #include "rpc/controller_access.h"
 #include "rpc/controller_directory.h"
 
 namespace berth {
 
-// One use, from its file's appearance until nothing is owed any more. Shared by its coroutine and whoever
+// One use, from its file's appearance until everything was undone. Shared by its coroutine and whoever
 // looks at it.
 struct DeclaredUseState {
   explicit DeclaredUseState(asio::any_io_executor executor) : changed(std::move(executor)) {}
@@ -50,9 +50,9 @@ struct DeclaredUseState {
 class DeclaredSteps {
  public:
   // What is given outlives this.
-  DeclaredSteps(Obligations obligations, Mounter& mounter, PluginControl& plugins, ControllerAccess& access,
+  DeclaredSteps(DeclaredRecords records, Mounter& mounter, PluginControl& plugins, ControllerAccess& access,
                 EventLog& events)
-      : obligations_(std::move(obligations)),
+      : records_(std::move(records)),
         mounter_(mounter),
         plugins_(plugins),
         access_(access),
@@ -77,7 +77,7 @@ class DeclaredSteps {
   [[nodiscard]] std::string PluginIdOf(const DeclaredUseState& entry, std::string* why) const;
 
  private:
-  [[nodiscard]] Awaitable<absl::Status> Write(Obligation obligation);
+  [[nodiscard]] Awaitable<absl::Status> Write(DeclaredRecord record);
   [[nodiscard]] Awaitable<absl::Status> Remember(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> NoteRelease(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Forget(std::shared_ptr<DeclaredUseState> entry);
@@ -87,7 +87,7 @@ class DeclaredSteps {
   [[nodiscard]] Awaitable<absl::Status> Unpublish(std::shared_ptr<DeclaredUseState> entry);
   void Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what);
 
-  Obligations obligations_;
+  DeclaredRecords records_;
   Mounter& mounter_;
   PluginControl& plugins_;
   ControllerAccess& access_;

@@ -29,13 +29,16 @@ DeclaredUse Use(const std::string& volume = "v1") {
   return use;
 }
 
-Obligation Owed(const DeclaredUse& use) {
-  Obligation owed;
-  owed.file = "data.toml";
-  owed.key = {"nfs", use.request.volume_id, use.request.consumer, use.request.name};
-  owed.plugin_id = "nfs";
-  owed.mount_digest = use.mount_digest;
-  return owed;
+DeclaredRecord RecordOf(const DeclaredUse& use) {
+  DeclaredRecord record;
+  record.set_file("data.toml");
+  record.set_plugin("nfs");
+  record.set_volume_id(use.request.volume_id);
+  record.set_consumer(use.request.consumer);
+  record.set_name(use.request.name);
+  record.set_plugin_id("nfs");
+  record.set_mount_digest(use.mount_digest);
+  return record;
 }
 
 DeclaredEntry Wanted() {
@@ -43,13 +46,13 @@ DeclaredEntry Wanted() {
   entry.use = Use();
   return entry;
 }
-DeclaredEntry WantedAndOwed() {
+DeclaredEntry Begun() {
   DeclaredEntry entry = Wanted();
-  entry.owed = Owed(*entry.use);
+  entry.record = RecordOf(*entry.use);
   return entry;
 }
 DeclaredEntry Withdrawn() {
-  DeclaredEntry entry = WantedAndOwed();
+  DeclaredEntry entry = Begun();
   entry.will = Will::kWithdrawn;
   entry.use.reset();
   return entry;
@@ -84,12 +87,12 @@ TEST(DeclaredTest, TheWayThereAndBack) {
   const auto attach_needed = [](DeclaredFacts& facts) { facts.needs_attach = true; };
   const auto leaving = [](DeclaredFacts& facts) { facts.leaving = "berthd is stopping"; };
   const auto sent = [](DeclaredEntry& entry) {
-    entry.owed->attach_sent = true;
-    entry.owed->node_id = "n1";
+    entry.record->set_attach_sent(true);
+    entry.record->set_node_id("n1");
   };
   const auto attached = [](DeclaredEntry& entry) {
-    entry.owed->attach_sent = true;
-    entry.owed->publish_context.emplace();
+    entry.record->set_attach_sent(true);
+    entry.record->mutable_publish_context();
   };
   const auto state = [](PublicationState publication) {
     return [publication](DeclaredFacts& facts) {
@@ -103,58 +106,56 @@ TEST(DeclaredTest, TheWayThereAndBack) {
   const DeclaredFacts gone;
   const std::vector<Row> rows = {
       // There.
-      {"somebody else's publication", WantedAndOwed(),
+      {"somebody else's publication", Begun(),
        with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait,
        "waiting: somebody else published it"},
       {"plugin not ready", Wanted(), not_ready, Action::kWait, "waiting: plugin nfs is starting"},
-      {"nothing is begun before it is owed", Wanted(), Ready(), Action::kRemember, "publishing"},
-      {"owed, plugin not ready", WantedAndOwed(), not_ready, Action::kWait, "waiting: plugin nfs"},
-      {"no attach needed", WantedAndOwed(), Ready(), Action::kPublish, "publishing"},
-      {"attach first", WantedAndOwed(), with(Ready(), attach_needed), Action::kAttach, "attaching"},
-      {"the answer was never seen", with(WantedAndOwed(), sent), with(Ready(), attach_needed),
-       Action::kAttach, "attaching"},
-      {"attached", with(WantedAndOwed(), attached), with(Ready(), attach_needed), Action::kPublish,
-       "publishing"},
-      {"no controller", WantedAndOwed(),
+      {"nothing is begun before it is recorded", Wanted(), Ready(), Action::kRemember, "publishing"},
+      {"begun, plugin not ready", Begun(), not_ready, Action::kWait, "waiting: plugin nfs"},
+      {"no attach needed", Begun(), Ready(), Action::kPublish, "publishing"},
+      {"attach first", Begun(), with(Ready(), attach_needed), Action::kAttach, "attaching"},
+      {"the answer was never seen", with(Begun(), sent), with(Ready(), attach_needed), Action::kAttach,
+       "attaching"},
+      {"attached", with(Begun(), attached), with(Ready(), attach_needed), Action::kPublish, "publishing"},
+      {"no controller", Begun(),
        with(with(Ready(), attach_needed),
             [](DeclaredFacts& facts) {
               facts.controller_ready = false;
               facts.controller_why = "no plugin of this driver";
             }),
        Action::kWait, "waiting: the volume must be attached: no plugin of this driver"},
-      {"another file's attach is under way", WantedAndOwed(),
+      {"another file's attach is under way", Begun(),
        with(with(Ready(), attach_needed), [](DeclaredFacts& facts) { facts.attach_busy = true; }),
        Action::kWait, "waiting: the volume is being attached"},
-      {"the file wants no attach",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->attach = false; }),
+      {"the file wants no attach", with(Begun(), [](DeclaredEntry& entry) { entry.use->attach = false; }),
        with(Ready(), attach_needed), Action::kPublish, "publishing"},
-      {"the file wants it", with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->attach = true; }),
-       Ready(), Action::kAttach, "attaching"},
+      {"the file wants it", with(Begun(), [](DeclaredEntry& entry) { entry.use->attach = true; }), Ready(),
+       Action::kAttach, "attaching"},
       {"the file says how it is attached",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->request.publish_context.emplace(); }),
+       with(Begun(), [](DeclaredEntry& entry) { entry.use->request.publish_context.emplace(); }),
        with(Ready(), attach_needed), Action::kPublish, "publishing"},
       {"ephemeral volumes are not attached",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.use->request.ephemeral = true; }),
+       with(Begun(), [](DeclaredEntry& entry) { entry.use->request.ephemeral = true; }),
        with(Ready(), attach_needed), Action::kPublish, "publishing"},
-      {"joins what the mounter does already", WantedAndOwed(),
-       with(Ready(), state(PublicationState::kPublishing)), Action::kPublish, "publishing"},
-      {"follows what is being undone", WantedAndOwed(), with(Ready(), state(PublicationState::kUnpublishing)),
+      {"joins what the mounter does already", Begun(), with(Ready(), state(PublicationState::kPublishing)),
        Action::kPublish, "publishing"},
-      {"published", WantedAndOwed(), Published(), Action::kNothing, "published"},
-      {"published, though its plugin is away", WantedAndOwed(),
+      {"follows what is being undone", Begun(), with(Ready(), state(PublicationState::kUnpublishing)),
+       Action::kPublish, "publishing"},
+      {"published", Begun(), Published(), Action::kNothing, "published"},
+      {"published, though its plugin is away", Begun(),
        with(Published(), [](DeclaredFacts& facts) { facts.plugin_ready = false; }), Action::kNothing,
        "published"},
-      {"published, and its note was lost", Wanted(), Published(), Action::kRemember, "publishing"},
-      {"held by the mounter until it is asked for", WantedAndOwed(),
+      {"published, and its record was lost", Wanted(), Published(), Action::kRemember, "publishing"},
+      {"held by the mounter until it is asked for", Begun(),
        with(Published(), [](DeclaredFacts& facts) { facts.held = "the node was restarted"; }),
        Action::kPublish, "publishing"},
       {"the file says something that takes no mount",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.tell_anew = true; }), Published(),
-       Action::kPublish, "publishing"},
-      {"released by others", with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.was_published = true; }),
-       Ready(), Action::kWait, "waiting: released, by hand"},
+       with(Begun(), [](DeclaredEntry& entry) { entry.tell_anew = true; }), Published(), Action::kPublish,
+       "publishing"},
+      {"released by others", with(Begun(), [](DeclaredEntry& entry) { entry.was_published = true; }), Ready(),
+       Action::kWait, "waiting: released, by hand"},
       {"the file cannot be read",
-       with(WantedAndOwed(),
+       with(Begun(),
             [](DeclaredEntry& entry) {
               entry.will = Will::kKept;
               entry.use.reset();
@@ -162,11 +163,10 @@ TEST(DeclaredTest, TheWayThereAndBack) {
        Ready(), Action::kWait, "left as it is"},
       {"nothing is begun once berthd is stopping", Wanted(), with(Ready(), leaving), Action::kWait,
        "waiting: berthd is stopping"},
-      {"nor attached", WantedAndOwed(), with(with(Ready(), attach_needed), leaving), Action::kWait,
+      {"nor attached", Begun(), with(with(Ready(), attach_needed), leaving), Action::kWait,
        "waiting: berthd is stopping"},
-      {"nor published", WantedAndOwed(), with(Ready(), leaving), Action::kWait,
-       "waiting: berthd is stopping"},
-      {"what is published stays", WantedAndOwed(), with(Published(), leaving), Action::kNothing, "published"},
+      {"nor published", Begun(), with(Ready(), leaving), Action::kWait, "waiting: berthd is stopping"},
+      {"what is published stays", Begun(), with(Published(), leaving), Action::kNothing, "published"},
       // Back.
       {"released while berthd is stopping", Withdrawn(), with(Published(), leaving), Action::kUnpublish,
        "releasing"},
@@ -195,17 +195,16 @@ TEST(DeclaredTest, TheWayThereAndBack) {
        with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kForget, "releasing"},
       {"the same, attached", with(Withdrawn(), attached),
        with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait, "releasing"},
-      {"nothing is owed", with(Withdrawn(), [](DeclaredEntry& entry) { entry.owed.reset(); }), gone,
+      {"nothing is recorded", with(Withdrawn(), [](DeclaredEntry& entry) { entry.record.reset(); }), gone,
        Action::kGone, "released"},
-      {"declared, and its note was lost", with(Withdrawn(), [](DeclaredEntry& entry) { entry.owed.reset(); }),
-       Published(), Action::kUnpublish, "releasing"},
+      {"declared, and its record was lost",
+       with(Withdrawn(), [](DeclaredEntry& entry) { entry.record.reset(); }), Published(), Action::kUnpublish,
+       "releasing"},
       // A file that says another mount now.
-      {"changed, published",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.owed->mount_digest = "x"; }), Published(),
-       Action::kUnpublish, "releasing: its file was changed"},
-      {"changed, released",
-       with(WantedAndOwed(), [](DeclaredEntry& entry) { entry.owed->mount_digest = "x"; }), gone,
-       Action::kForget, "releasing: its file was changed"},
+      {"changed, published", with(Begun(), [](DeclaredEntry& entry) { entry.record->set_mount_digest("x"); }),
+       Published(), Action::kUnpublish, "releasing: its file was changed"},
+      {"changed, released", with(Begun(), [](DeclaredEntry& entry) { entry.record->set_mount_digest("x"); }),
+       gone, Action::kForget, "releasing: its file was changed"},
   };
   for (const Row& row : rows) {
     const DeclaredStep step = NextStep(row.entry, row.facts, kNow);
@@ -252,11 +251,11 @@ TEST(DeclaredTest, Fault45ReleasedByHandItStaysReleasedUntilItIsRequested) {
     for (const bool was_published : {false, true}) {
       for (const bool released : {false, true}) {
         for (const std::string noted : {"", "boot-1", kBoot}) {
-          DeclaredEntry entry = WantedAndOwed();
+          DeclaredEntry entry = Begun();
           entry.boot_id = kBoot;
           entry.was_published = was_published;
           entry.released = released;
-          entry.owed->released_in_boot = noted;
+          entry.record->set_released_in_boot(noted);
           const std::string what = place.what + (was_published ? ", was published" : "") +
                                    (released ? ", released" : "") + ", noted: " + noted;
           const bool gone = place.what == "absent" || place.what == "leaving";
@@ -278,14 +277,14 @@ TEST(DeclaredTest, Fault45ReleasedByHandItStaysReleasedUntilItIsRequested) {
     }
   }
   // Somebody else's of the same name is not its release.
-  DeclaredEntry entry = WantedAndOwed();
+  DeclaredEntry entry = Begun();
   entry.was_published = true;
   DeclaredFacts others = facts(PublicationState::kUnpublishing, true);
   others.declared = false;
   EXPECT_FALSE(IsReleased(entry, others));
   // Its file goes, or says another mount: that needs no reload of its own.
   entry.released = true;
-  entry.owed->mount_digest = "x";
+  entry.record->set_mount_digest("x");
   EXPECT_EQ(NextStep(entry, facts(std::nullopt, false), kNow).action, Action::kForget);
   DeclaredEntry withdrawn = Withdrawn();
   withdrawn.released = true;
@@ -345,7 +344,7 @@ TEST(DeclaredTest, PausesGrowToABoundAndDiffer) {
 }
 
 TEST(DeclaredPathTest, ItIsPublishedOnceItIsMountedAtItsPath) {
-  const DeclaredEntry entry = WantedAndOwed();
+  const DeclaredEntry entry = Begun();
   DeclaredFacts facts = Published();
   EXPECT_EQ(NextStep(entry, facts, kNow).action, Action::kNothing);
   EXPECT_TRUE(IsPublished(entry, facts));
@@ -359,17 +358,17 @@ TEST(DeclaredPathTest, ItIsPublishedOnceItIsMountedAtItsPath) {
 
 TEST(DeclaredPathTest, WhatLeavesOrIsLostIsNotPublished) {
   EXPECT_FALSE(IsPublished(Withdrawn(), Published()));
-  DeclaredEntry kept = WantedAndOwed();
+  DeclaredEntry kept = Begun();
   kept.will = Will::kKept;
   kept.use.reset();
   EXPECT_TRUE(IsPublished(kept, Published())) << "its file was broken since, and it is there still";
   DeclaredFacts lost = Published();
   lost.lost = true;
-  EXPECT_FALSE(IsPublished(WantedAndOwed(), lost));
-  DeclaredEntry changed = WantedAndOwed();
-  changed.owed->mount_digest = "another";
+  EXPECT_FALSE(IsPublished(Begun(), lost));
+  DeclaredEntry changed = Begun();
+  changed.record->set_mount_digest("another");
   EXPECT_FALSE(IsPublished(changed, Published()));
-  EXPECT_FALSE(IsPublished(WantedAndOwed(), Ready()));
+  EXPECT_FALSE(IsPublished(Begun(), Ready()));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 #include "base/status.h"
 #include "declared/declared.h"
 #include "declared/declared_files.h"
+#include "declared/declared_records.h"
 #include "declared/declared_steps.h"
-#include "declared/obligations.h"
 
 namespace berth {
 namespace {
@@ -57,25 +57,25 @@ class DeclaredVolumes::Impl {
       : executor_(executor),
         directory_(options.config_dir + "/volumes.d"),
         own_directories_{options.state_dir, options.runtime_dir},
-        obligations_(options.state_dir + "/declared"),
+        records_(options.state_dir + "/declared"),
         mounter_(mounter),
         controllers_(controllers),
         events_(events),
-        steps_(obligations_, mounter, plugins, access, events),
+        steps_(records_, mounter, plugins, access, events),
         changed_(executor),
         tasks_(executor, "declared volumes") {}
 
   Awaitable<absl::Status> Start() {
     struct Loaded {
-      std::vector<Obligation> owed;
+      std::vector<DeclaredRecord> records;
       std::vector<std::string> unreadable;
     };
-    auto load = [obligations = obligations_]() -> absl::StatusOr<Loaded> {
+    auto load = [records = records_]() -> absl::StatusOr<Loaded> {
       Loaded loaded;
-      BERTH_ASSIGN_OR_RETURN(loaded.owed, obligations.Load(&loaded.unreadable));
+      BERTH_ASSIGN_OR_RETURN(loaded.records, records.Load(&loaded.unreadable));
       return loaded;
     };
-    absl::StatusOr<Loaded> loaded = co_await RunBlocking("read what is owed to declared volumes",
+    absl::StatusOr<Loaded> loaded = co_await RunBlocking("read the records of declared volumes",
                                                          std::move(load), Clock::now() + kReadWithin);
     if (!loaded.ok()) {
       problems_.push_back(fmt::format("declared volumes are left alone: {}", MessageOf(loaded.status())));
@@ -83,7 +83,7 @@ class DeclaredVolumes::Impl {
     }
     problems_ = std::move(loaded->unreadable);
     absl::StatusOr<std::vector<DeclaredFile>> files =
-        co_await ReadFiles(FilesOf(loaded->owed), Clock::now() + kReadWithin);
+        co_await ReadFiles(FilesOf(loaded->records), Clock::now() + kReadWithin);
     const bool known = files.ok();
     if (known) {
       [[maybe_unused]] const DeclaredReload first = TakeIn(*std::move(files), &set_);
@@ -91,7 +91,7 @@ class DeclaredVolumes::Impl {
       directory_problem_ =
           fmt::format("declared volumes are left as they are: {}", MessageOf(files.status()));
     }
-    TakeUpOwed(std::move(loaded->owed), known);
+    TakeUpRecords(std::move(loaded->records), known);
     started_ = true;
     Apply();
     tasks_.Spawn("follow events", FollowEvents());
@@ -205,7 +205,7 @@ class DeclaredVolumes::Impl {
     for (const auto& [key, entry] : entries_) {
       const std::string why = steps_.WhyNotReleased(*entry);
       Event event{.type = "volume.not_released"};
-      event.plugin_id = entry->state.owed.has_value() ? entry->state.owed->plugin_id : key.plugin;
+      event.plugin_id = entry->state.record.has_value() ? entry->state.record->plugin_id() : key.plugin;
       event.volume_id = key.volume_id;
       event.consumer = key.consumer;
       event.message = fmt::format("declared in {}, and not released in time: {}", entry->file, why);
@@ -252,9 +252,9 @@ class DeclaredVolumes::Impl {
     co_return files;
   }
 
-  static std::set<std::string> FilesOf(const std::vector<Obligation>& owed) {
+  static std::set<std::string> FilesOf(const std::vector<DeclaredRecord>& records) {
     std::set<std::string> files;
-    for (const Obligation& obligation : owed) files.insert(obligation.file);
+    for (const DeclaredRecord& record : records) files.insert(record.file());
     return files;
   }
 
@@ -274,14 +274,14 @@ class DeclaredVolumes::Impl {
     return false;
   }
 
-  void TakeUpOwed(std::vector<Obligation> owed, bool files_known) {
-    for (Obligation& obligation : owed) {
-      Entry& entry = EntryOf(obligation.key);
-      entry.file = obligation.file;
-      entry.state.will = files_known && !Broken(obligation.file) ? DeclaredEntry::Will::kWithdrawn
-                                                                 : DeclaredEntry::Will::kKept;
-      entry.state.released = obligation.released_in_boot == entry.state.boot_id;
-      entry.state.owed = std::move(obligation);
+  void TakeUpRecords(std::vector<DeclaredRecord> records, bool files_known) {
+    for (DeclaredRecord& record : records) {
+      Entry& entry = EntryOf(KeyOf(record));
+      entry.file = record.file();
+      entry.state.will = files_known && !Broken(record.file()) ? DeclaredEntry::Will::kWithdrawn
+                                                               : DeclaredEntry::Will::kKept;
+      entry.state.released = record.released_in_boot() == entry.state.boot_id;
+      entry.state.record = std::move(record);
     }
     // What was declared, and whose note was lost, is let go like any other whose file has gone.
     for (const VolumeView& view : mounter_.ListDeclared()) {
@@ -437,11 +437,11 @@ class DeclaredVolumes::Impl {
     std::string why;
     const std::string plugin_id = steps_.PluginIdOf(entry, &why);
     for (const auto& [key, other] : entries_) {
-      if (other.get() == &entry || key.volume_id != entry.key.volume_id || !other->state.owed.has_value() ||
-          other->state.owed->plugin_id != plugin_id) {
+      if (other.get() == &entry || key.volume_id != entry.key.volume_id || !other->state.record.has_value() ||
+          other->state.record->plugin_id() != plugin_id) {
         continue;
       }
-      facts.attached_for_another = facts.attached_for_another || other->state.owed->attach_sent;
+      facts.attached_for_another = facts.attached_for_another || other->state.record->attach_sent();
       facts.attach_busy = facts.attach_busy || other->step.action == DeclaredAction::kAttach ||
                           other->step.action == DeclaredAction::kDetach;
     }
@@ -507,7 +507,7 @@ class DeclaredVolumes::Impl {
   asio::any_io_executor executor_;
   std::string directory_;
   std::vector<std::string> own_directories_;
-  Obligations obligations_;
+  DeclaredRecords records_;
   Mounter& mounter_;
   ControllerDirectory& controllers_;
   EventLog& events_;

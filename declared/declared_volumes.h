@@ -37,7 +37,7 @@ namespace berth {
 
 struct DeclaredOptions {
   std::string config_dir;  // the files lie in its volumes.d, which may be missing
-  std::string state_dir;   // what is owed is noted in its declared/
+  std::string state_dir;   // its declared/ has the records
   // Where no volume may be mounted at a path of its own, besides the state directory.
   std::string runtime_dir = {};
 };
@@ -50,8 +50,8 @@ class DeclaredVolumes final : public DeclaredDirectory {
                   EventLog& events);
   ~DeclaredVolumes() override;
 
-  // Reads the files and what is owed from before, and begins. Waits for no plugin. Never fails for a file:
-  // each broken one is shown by List. An error says that what is owed cannot be read: nothing is done then,
+  // Reads the files and the records from before, and begins. Waits for no plugin. Never fails for a file:
+  // each broken one is shown by List. An error says that the records cannot be read: nothing is done then,
   // which Problems says, too.
   [[nodiscard]] Awaitable<absl::Status> Start();
 
