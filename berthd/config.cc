@@ -205,9 +205,9 @@ void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* 
     return MistakeInIdentity(identity);
   });
   ReadTlsFiles(table, reader, &scheduler->files);
-  reader.ReadChoice<LeasePolicy>(table, kPrefix, "on_lease_expiry",
-                                 {{"keep", LeasePolicy::kKeep}, {"release", LeasePolicy::kRelease}},
-                                 &scheduler->on_lease_expiry);
+  reader.ReadChoice<v1::LeasePolicy>(table, kPrefix, "on_lease_expiry",
+                                     {{"keep", v1::KEEP}, {"release", v1::RELEASE}},
+                                     &scheduler->on_lease_expiry);
   CheckScheduler(table, reader, *scheduler);
 }
 

@@ -37,7 +37,6 @@ absl::Status SchedulerLink::Restore() {
   };
   keeper_ = std::make_unique<LeaseKeeper>(executor_, std::move(options), mounter_, events_, *store_);
   keeper_->Start(rows_);
-  lease_ = std::make_unique<KeptLease>(*keeper_);
   return absl::OkStatus();
 }
 
@@ -47,13 +46,13 @@ void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirect
   UplinkOptions options{
       .node_id = config_.node_id,
       .version = kBerthVersion,
-      .on_lease_expiry = config_.scheduler.on_lease_expiry == LeasePolicy::kRelease ? v1::RELEASE : v1::KEEP,
+      .on_lease_expiry = config_.scheduler.on_lease_expiry,
   };
   for (const UplinkAddress& address : config_.scheduler.addresses) options.addresses.push_back(address.text);
   dialer_ = std::make_unique<SchedulerDialer>(config_.scheduler);
   UplinkParts parts{
       .dialer = *dialer_,
-      .lease = *lease_,
+      .lease = *keeper_,
       .rows = *store_,
       .api = api,
       .plugins = plugins,

@@ -25,7 +25,6 @@
 #include "rpc/node_api.h"
 #include "rpc/node_drainer.h"
 #include "rpc/scheduler_directory.h"
-#include "rpc/uplink/kept_lease.h"
 #include "rpc/uplink/lease_keeper.h"
 #include "rpc/uplink/link_store.h"
 #include "rpc/uplink/scheduler_dialer.h"
@@ -75,7 +74,6 @@ class SchedulerLink final : public SchedulerDirectory {
   std::unique_ptr<LinkStore> store_;
   std::map<std::string, std::string> rows_;
   std::unique_ptr<LeaseKeeper> keeper_;
-  std::unique_ptr<KeptLease> lease_;
   std::unique_ptr<SchedulerDialer> dialer_;
   std::unique_ptr<Uplink> uplink_;
   // Consumers that ended while berthd was away, found while it comes back.

@@ -91,9 +91,9 @@ bool Lease::Valid(BootTime now) const {
   return epoch_known_ && term_ && term_->epoch == seen_ && written_ == seen_ && now < term_->ends;
 }
 
-LeaseStanding Lease::Standing(BootTime now) const {
-  if (Valid(now)) return LeaseStanding::kValid;
-  return term_ && now >= term_->ends ? LeaseStanding::kExpired : LeaseStanding::kNone;
+v1::LeaseState Lease::State(BootTime now) const {
+  if (Valid(now)) return v1::LEASE_VALID;
+  return term_ && now >= term_->ends ? v1::LEASE_EXPIRED : v1::LEASE_NONE;
 }
 
 bool Lease::OfWelcome(uint64_t epoch) const {
@@ -101,14 +101,14 @@ bool Lease::OfWelcome(uint64_t epoch) const {
   return welcomed_ != 0 && epoch == welcomed_ && welcomed_ >= seen_;
 }
 
-LeaseVerdict Lease::Judge(OperationKind kind, uint64_t epoch, BootTime now) const {
-  if (kind == OperationKind::kReverse && OfWelcome(epoch)) return LeaseVerdict::kAllow;
-  if (!epoch_known_) return OfWelcome(epoch) ? LeaseVerdict::kNotValid : LeaseVerdict::kEpoch;
-  if (epoch != seen_) return LeaseVerdict::kEpoch;
+v1::Refusal Lease::Judge(uint64_t epoch, bool forward, BootTime now) const {
+  if (!forward && OfWelcome(epoch)) return v1::REFUSAL_NONE;
+  if (!epoch_known_) return OfWelcome(epoch) ? v1::LEASE_NOT_VALID : v1::LEASE_EPOCH;
+  if (epoch != seen_) return v1::LEASE_EPOCH;
   // What was not written down would be forgotten by a crash, and a lower epoch obeyed after it.
-  if (written_ < seen_) return LeaseVerdict::kNotValid;
-  if (kind == OperationKind::kForward && !Valid(now)) return LeaseVerdict::kNotValid;
-  return LeaseVerdict::kAllow;
+  if (written_ < seen_) return v1::LEASE_NOT_VALID;
+  if (forward && !Valid(now)) return v1::LEASE_NOT_VALID;
+  return v1::REFUSAL_NONE;
 }
 
 }  // namespace berth

@@ -33,15 +33,9 @@
 #include <string>
 
 #include "base/clock.h"
+#include "berth/v1/scheduler.pb.h"
 
 namespace berth {
-
-// berth.v1.LeaseState.
-enum class LeaseStanding {
-  kNone,  // none is known, or a scheduler of a higher epoch was heard and has granted none yet
-  kValid,
-  kExpired,  // it ran out, and none has come since
-};
 
 // As a HeartbeatAnswer grants it.
 struct LeaseGrant {
@@ -53,18 +47,6 @@ struct LeaseGrant {
 // one is cut, which only makes the node more careful.
 inline constexpr Duration kShortestLease = std::chrono::seconds(1);
 inline constexpr Duration kLongestLease = std::chrono::hours(24);
-
-// What kind of thing an operation does.
-enum class OperationKind {
-  kForward,  // it begins or enlarges a use: it needs a valid lease
-  kReverse,  // it ends or only looks at one: it needs the present epoch, or that of the Welcome
-};
-
-enum class LeaseVerdict {
-  kAllow,
-  kEpoch,     // it was asked for under an epoch that is not the present one
-  kNotValid,  // it needs a valid lease
-};
 
 struct AnswerVerdict {
   enum class Kind {
@@ -120,8 +102,13 @@ class Lease {
   // When OnTime is to be asked; BootTime::max(): there is nothing to run out.
   [[nodiscard]] BootTime NextLook() const;
 
-  [[nodiscard]] LeaseStanding Standing(BootTime now) const;
-  [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch, BootTime now) const;
+  // LEASE_NONE: none is known, or a scheduler of a higher epoch was heard and has granted none yet.
+  // LEASE_EXPIRED: it ran out, and none has come since.
+  [[nodiscard]] v1::LeaseState State(BootTime now) const;
+  // Whether an operation that was asked for under `epoch` may be run: REFUSAL_NONE, LEASE_EPOCH (it is not
+  // the present one), or LEASE_NOT_VALID. `forward`: it begins or enlarges a use, and needs a valid lease.
+  // Others end or only look at one, and need the present epoch or that of the Welcome.
+  [[nodiscard]] v1::Refusal Judge(uint64_t epoch, bool forward, BootTime now) const;
 
   // Whom the node obeys: the highest epoch that it has heard of. 0: none ever, or it is not known.
   [[nodiscard]] uint64_t epoch() const { return seen_; }

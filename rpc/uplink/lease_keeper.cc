@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <charconv>
 #include <utility>
 
 #include "base/blocking.h"
@@ -19,18 +18,12 @@ namespace {
 // A small file on the node's own disk.
 constexpr Duration kWriteWithin = std::chrono::seconds(20);
 constexpr size_t kEventsAtOnce = 100;
-// The highest number that was ever given: numbers are never given twice, also when all rows are gone.
-constexpr std::string_view kLastNumber = "given_up_last";
-constexpr std::string_view kRowPrefix = "given_up/";
-// The highest epoch that was written into its file: should that file be missing, it is known that there was
-// one.
-constexpr std::string_view kEpochRow = "lease_epoch";
 
-std::optional<uint64_t> RowNumber(std::string_view text) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
+// What lies beyond a day is cut by the lease itself.
+Duration DurationOf(const google::protobuf::Duration& duration) {
+  constexpr int64_t kMostSeconds = 1'000'000;
+  return std::chrono::seconds(std::clamp<int64_t>(duration.seconds(), -1, kMostSeconds)) +
+         std::chrono::nanoseconds(duration.nanos());
 }
 
 // When `at` was, or will be, by the clock on the wall: for people.
@@ -64,9 +57,9 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   if (unknown.empty()) {
     lease_ = Lease(kept.highest_epoch);
     const std::string row = std::to_string(kept.highest_epoch);
-    const auto known = rows.find(std::string(kEpochRow));
+    const auto known = rows.find(std::string(kLeaseEpochRow));
     if (kept.highest_epoch != 0 && (known == rows.end() || known->second != row)) {
-      rows_.PutSoon(std::string(kEpochRow), row);
+      rows_.PutSoon(std::string(kLeaseEpochRow), row);
     }
   } else {
     lease_ = Lease::WithUnknownEpoch();
@@ -84,11 +77,11 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
 
   for (const auto& [key, value] : rows) {
     std::string_view name = key;
-    if (name == kLastNumber) {
-      last_number_ = std::max(last_number_, RowNumber(value).value_or(0));
-    } else if (name.starts_with(kRowPrefix) && !value.empty()) {
+    if (name == kGivenUpNumberRow) {
+      last_number_ = std::max(last_number_, NumberIn(value).value_or(0));
+    } else if (name.starts_with(kGivenUpRow) && !value.empty()) {
       v1::GivenUp given_up;
-      const auto number = RowNumber(name.substr(kRowPrefix.size()));
+      const auto number = NumberIn(name, kGivenUpRow);
       if (!number || !given_up.ParseFromString(value) || given_up.number() != *number) {
         damaged_.push_back(fmt::format("what is remembered of a volume that was given up is damaged ({})",
                                        Printable(key, 64)));
@@ -106,7 +99,7 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   tasks_.Spawn("watch", WatchEnd());
   // One that ended while berthd was away has ended.
   Look();
-  if (standing() == LeaseStanding::kValid) {
+  if (state() == v1::LEASE_VALID) {
     SPDLOG_INFO("the scheduler's lease of epoch {} holds", lease_.epoch());
     AllowForward();
   } else if (!unknown_epoch_.empty()) {
@@ -117,7 +110,7 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
 std::string LeaseKeeper::HadScheduler(const std::map<std::string, std::string>& rows,
                                       const LeaseStore::Kept& kept) const {
   const std::string missing = store_.EpochPath() + " is missing, and this node has obeyed a scheduler";
-  if (const auto row = rows.find(std::string(kEpochRow)); row != rows.end()) {
+  if (const auto row = rows.find(std::string(kLeaseEpochRow)); row != rows.end()) {
     return fmt::format("{} (the last epoch known was {})", missing, Printable(row->second, 32));
   }
   if (kept.lease) return fmt::format("{} (the last lease was of epoch {})", missing, kept.lease->epoch);
@@ -155,7 +148,7 @@ void LeaseKeeper::Withhold(BootTime since) {
 
 void LeaseKeeper::OnExpired() {
   const Lease::Term term = *lease_.last();
-  const bool release = options_.on_expiry == LeasePolicy::kRelease;
+  const bool release = options_.on_expiry == v1::RELEASE;
   Tell("lease.expired",
        fmt::format("the lease of epoch {} has run out: the scheduler was not heard; what is mounted stays "
                    "mounted{}, and nothing new is begun",
@@ -168,16 +161,20 @@ void LeaseKeeper::OnExpired() {
 void LeaseKeeper::GiveUpVolumes() {
   const uint64_t epoch = lease_.last()->epoch;
   for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
-    if (GivingUp(volume.plugin_id, volume.volume_id)) continue;
+    if (giving_up(volume.plugin_id, volume.volume_id)) continue;
     const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
     tasks_.Spawn(name, GiveUp(std::move(volume), epoch));
   }
 }
 
-Awaitable<absl::Status> LeaseKeeper::OnAnswer(uint64_t number, std::optional<LeaseGrant> grant) {
+Awaitable<absl::Status> LeaseKeeper::OnAnswer(v1::HeartbeatAnswer answer) {
+  std::optional<LeaseGrant> grant;
+  if (answer.has_lease()) {
+    grant = {.epoch = answer.lease().epoch(), .duration = DurationOf(answer.lease().duration())};
+  }
   // One that ran out while nobody looked, as in a sleep, has run out, whatever comes now.
   Look();
-  const AnswerVerdict verdict = lease_.OnAnswer(number, grant, BootClock::now());
+  const AnswerVerdict verdict = lease_.OnAnswer(answer.number(), grant, BootClock::now());
   if (!lease_.epoch_known()) {
     const uint64_t offered = grant ? grant->epoch : 0;
     if (std::exchange(offered_epoch_, offered) != offered) Changed();
@@ -196,7 +193,7 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(uint64_t number, std::optional<Lea
 
   timer_.ExpireAt(lease_.NextLook());
   changed_.NotifyAll();
-  const bool valid = standing() == LeaseStanding::kValid;
+  const bool valid = state() == v1::LEASE_VALID;
   if (valid && !forward_) {
     const size_t unconfirmed = AllowForward();
     Tell("lease.granted",
@@ -228,7 +225,7 @@ Awaitable<void> LeaseKeeper::WriteEpoch(uint64_t epoch) {
   }
   epoch_problem_.clear();
   lease_.OnEpochWritten(epoch);
-  rows_.PutSoon(std::string(kEpochRow), std::to_string(epoch));
+  rows_.PutSoon(std::string(kLeaseEpochRow), std::to_string(epoch));
   Tell("lease.epoch",
        fmt::format(
            "a scheduler of lease epoch {} is obeyed from now on, and none of a lower one{}", epoch,
@@ -256,8 +253,8 @@ Awaitable<void> LeaseKeeper::SaveLease() {
 
 Awaitable<void> LeaseKeeper::GiveUp(VolumeRef volume, uint64_t epoch) {
   // Until something is done, a lease that is back is reason enough not to.
-  auto back = [this] { return standing() == LeaseStanding::kValid; };
-  if (back() || GivingUp(volume.plugin_id, volume.volume_id) || !beginning_.insert(volume).second) co_return;
+  auto back = [this] { return state() == v1::LEASE_VALID; };
+  if (back() || giving_up(volume.plugin_id, volume.volume_id) || !beginning_.insert(volume).second) co_return;
   const uint64_t number = ++last_number_;
   v1::GivenUp given_up;
   given_up.set_number(number);
@@ -265,15 +262,15 @@ Awaitable<void> LeaseKeeper::GiveUp(VolumeRef volume, uint64_t epoch) {
   given_up.set_volume_id(volume.volume_id);
   given_up.set_lease_epoch(epoch);
   given_up.set_progress(v1::GivenUp::RELEASING);
-  const bool written = co_await PutRow(std::string(kLastNumber), std::to_string(number), back) &&
-                       co_await PutRow(RowOf(number), given_up.SerializeAsString(), back);
+  const bool written = co_await PutRow(std::string(kGivenUpNumberRow), std::to_string(number), back) &&
+                       co_await PutRow(Row(kGivenUpRow, number), given_up.SerializeAsString(), back);
   if (!written || back()) {
     // Taken back for certain: a row that turned up again after a crash would be finished.
-    (void)co_await PutRow(RowOf(number), "", [] { return false; });
-    rows_.DeleteSoon(RowOf(number));
+    (void)co_await PutRow(Row(kGivenUpRow, number), "", [] { return false; });
+    rows_.DeleteSoon(Row(kGivenUpRow, number));
     beginning_.erase(volume);
     // It may have run out once more while that was written.
-    if (!back() && options_.on_expiry == LeasePolicy::kRelease) GiveUpVolumes();
+    if (!back() && options_.on_expiry == v1::RELEASE) GiveUpVolumes();
     co_return;
   }
   beginning_.erase(volume);
@@ -306,7 +303,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
       released.set_may_live_on(false);
       released.clear_last_error();
       // Told once it is on the disk: what was told is not taken back.
-      (void)co_await PutRow(RowOf(number), released.SerializeAsString(), [] { return false; });
+      (void)co_await PutRow(Row(kGivenUpRow, number), released.SerializeAsString(), [] { return false; });
       given_up_[number] = std::move(released);
       ForgetOlder(number);
       break;
@@ -326,12 +323,12 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
   Changed();
 }
 
-Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::function<bool()> given_up) {
+Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::function<bool()> stop) {
   for (int failures = 1;; ++failures) {
     const absl::Status written = co_await rows_.Put(key, value);
     if (written.ok()) co_return true;
     if (failures == 1) SPDLOG_WARN("a volume that is given up: {}; trying again", MessageOf(written));
-    if (co_await changed_.WaitUntil(given_up, Clock::now() + PauseAfter(failures))) co_return false;
+    if (co_await changed_.WaitUntil(stop, Clock::now() + PauseAfter(failures))) co_return false;
   }
 }
 
@@ -353,22 +350,16 @@ Awaitable<void> LeaseKeeper::WaitFree(VolumeRef volume, uint64_t seen, TimePoint
   }
 }
 
-Duration LeaseKeeper::left() const {
-  if (standing() != LeaseStanding::kValid) return Duration(0);
+std::optional<Duration> LeaseKeeper::left() const {
+  if (state() != v1::LEASE_VALID) return std::nullopt;
   return std::max(Duration(0), lease_.last()->ends - BootClock::now());
 }
 
-std::string LeaseKeeper::WhyNotValid() const {
+std::string LeaseKeeper::why_not_valid() const {
   if (!unknown_epoch_.empty()) return unknown_epoch_;
-  switch (standing()) {
-    case LeaseStanding::kValid:
-      return "";
-    case LeaseStanding::kExpired:
-      return "the node's lease has run out";
-    case LeaseStanding::kNone:
-      break;
-  }
-  return "the node has been granted no lease yet";
+  const v1::LeaseState now = state();
+  if (now == v1::LEASE_VALID) return "";
+  return now == v1::LEASE_EXPIRED ? "the node's lease has run out" : "the node has been granted no lease yet";
 }
 
 absl::Status LeaseKeeper::OnWelcome(uint64_t epoch) {
@@ -381,17 +372,17 @@ absl::Status LeaseKeeper::OnWelcome(uint64_t epoch) {
   return absl::OkStatus();
 }
 
-std::vector<v1::GivenUp> LeaseKeeper::List() const {
+std::vector<v1::GivenUp> LeaseKeeper::given_up() const {
   std::vector<v1::GivenUp> list;
   for (const auto& [number, given_up] : given_up_) list.push_back(given_up);
   return list;
 }
 
-void LeaseKeeper::Acknowledge(uint64_t number) {
+void LeaseKeeper::AcknowledgeGivenUp(uint64_t number) {
   const auto found = given_up_.find(number);
   if (found == given_up_.end() || found->second.progress() != v1::GivenUp::RELEASED) return;
   given_up_.erase(found);
-  rows_.DeleteSoon(RowOf(number));
+  rows_.DeleteSoon(Row(kGivenUpRow, number));
   Changed();
 }
 
@@ -403,12 +394,12 @@ void LeaseKeeper::ForgetOlder(uint64_t number) {
     const v1::GivenUp& older = entry.second;
     const bool same = older.plugin_id() == newest.plugin_id() && older.volume_id() == newest.volume_id();
     if (!same || older.number() >= number || older.progress() != v1::GivenUp::RELEASED) return false;
-    rows_.DeleteSoon(RowOf(older.number()));
+    rows_.DeleteSoon(Row(kGivenUpRow, older.number()));
     return true;
   });
 }
 
-bool LeaseKeeper::GivingUp(const std::string& plugin_id, const std::string& volume_id) const {
+bool LeaseKeeper::giving_up(const std::string& plugin_id, const std::string& volume_id) const {
   return std::ranges::any_of(given_up_, [&](const auto& entry) {
     const v1::GivenUp& given_up = entry.second;
     return given_up.progress() == v1::GivenUp::RELEASING && given_up.plugin_id() == plugin_id &&
@@ -428,8 +419,6 @@ std::vector<std::string> LeaseKeeper::Problems() const {
   if (!epoch_problem_.empty()) problems.push_back(epoch_problem_);
   return problems;
 }
-
-std::string LeaseKeeper::RowOf(uint64_t number) const { return fmt::format("{}{}", kRowPrefix, number); }
 
 void LeaseKeeper::Tell(std::string type, std::string message, const VolumeRef& volume) {
   events_.Append({.type = std::move(type),

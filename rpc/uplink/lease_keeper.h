@@ -45,25 +45,25 @@
 #include "mounter/mounter.h"
 #include "rpc/uplink/lease.h"
 #include "rpc/uplink/lease_store.h"
+#include "rpc/uplink/link_lease.h"
 #include "rpc/uplink/link_rows.h"
-#include "rpc/uplink/uplink_config.h"
 
 namespace berth {
 
 struct LeaseKeeperOptions {
   std::string state_dir;    // lease_store.h
   std::string runtime_dir;  // a tmpfs
-  LeasePolicy on_expiry = LeasePolicy::kKeep;
+  v1::LeasePolicy on_expiry = v1::KEEP;
   std::string boot_id = BootId();
   // One try to give up a volume; the first pause and the longest between two.
   Duration give_up_timeout = std::chrono::minutes(2);
   Duration first_pause = std::chrono::milliseconds(400);
   Duration retry_limit = std::chrono::minutes(1);
-  // Called when standing, epoch or List may say something else than before; never from within a call.
+  // Called when state, epoch or given_up may say something else than before; never from within a call.
   std::function<void()> on_change;
 };
 
-class LeaseKeeper {
+class LeaseKeeper final : public LinkLease {
  public:
   LeaseKeeper(asio::any_io_executor executor, LeaseKeeperOptions options, Mounter& mounter, EventLog& events,
               LinkRows& rows);
@@ -74,35 +74,24 @@ class LeaseKeeper {
   // Ends what runs here, and leaves everything to the next start. Before the destructor.
   [[nodiscard]] Awaitable<void> Shutdown();
 
-  // A new stream begins.
-  void OnStream() { lease_.OnStream(); }
-  // Its scheduler says this epoch in its Welcome; 0: none. FAILED_PRECONDITION: another one has taken over.
-  [[nodiscard]] absl::Status OnWelcome(uint64_t epoch);
-  // The heartbeat `number` is about to leave.
-  void OnSent(uint64_t number) { lease_.OnSent(number, BootClock::now()); }
-  // It is answered. Returns once what the answer says holds, also on the disk: to be awaited before the next
-  // message is read, since that may need it. FAILED_PRECONDITION: whoever answers was overtaken by a
-  // scheduler of a higher epoch, and is to be listened to no more.
-  [[nodiscard]] Awaitable<absl::Status> OnAnswer(uint64_t number, std::optional<LeaseGrant> grant);
-
-  [[nodiscard]] LeaseVerdict Judge(OperationKind kind, uint64_t epoch) const {
-    return lease_.Judge(kind, epoch, BootClock::now());
+  // LinkLease. OnAnswer is to be awaited before the next message is read, since that may need what it says.
+  // Errors: FAILED_PRECONDITION, from a scheduler that was overtaken by one of a higher epoch.
+  void OnStream() override { lease_.OnStream(); }
+  [[nodiscard]] absl::Status OnWelcome(uint64_t epoch) override;
+  void OnHeartbeat(uint64_t number) override { lease_.OnSent(number, BootClock::now()); }
+  [[nodiscard]] Awaitable<absl::Status> OnAnswer(v1::HeartbeatAnswer answer) override;
+  [[nodiscard]] v1::Refusal Judge(uint64_t epoch, bool forward) const override {
+    return lease_.Judge(epoch, forward, BootClock::now());
   }
-  [[nodiscard]] LeaseStanding standing() const { return lease_.Standing(BootClock::now()); }
-  // The highest epoch ever heard of: for Hello.
-  [[nodiscard]] uint64_t epoch() const { return lease_.epoch(); }
-  // How long the lease is good for; 0: it is not valid.
-  [[nodiscard]] Duration left() const;
-  // Why no lease is valid. Empty: one is.
-  [[nodiscard]] std::string WhyNotValid() const;
-  [[nodiscard]] LeasePolicy policy() const { return options_.on_expiry; }
-
-  // What was given up and not acknowledged, by number.
-  [[nodiscard]] std::vector<v1::GivenUp> List() const;
-  // The scheduler knows that it is RELEASED: forgotten. Of one that is not, or is not there: nothing.
-  void Acknowledge(uint64_t number);
-  // Whether a volume is being given up just now: a publish of it would be ended again.
-  [[nodiscard]] bool GivingUp(const std::string& plugin_id, const std::string& volume_id) const;
+  [[nodiscard]] v1::LeaseState state() const override { return lease_.State(BootClock::now()); }
+  [[nodiscard]] uint64_t epoch() const override { return lease_.epoch(); }
+  [[nodiscard]] std::optional<Duration> left() const override;
+  [[nodiscard]] std::string why_not_valid() const override;
+  // By number.
+  [[nodiscard]] std::vector<v1::GivenUp> given_up() const override;
+  // Of one that is not RELEASED, or is not there: nothing.
+  void AcknowledgeGivenUp(uint64_t number) override;
+  [[nodiscard]] bool giving_up(const std::string& plugin_id, const std::string& volume_id) const override;
 
   // What an operator should know: that an epoch could not be written down, that a file was damaged.
   [[nodiscard]] std::vector<std::string> Problems() const;
@@ -126,14 +115,13 @@ class LeaseKeeper {
   [[nodiscard]] Awaitable<void> GiveUp(VolumeRef volume, uint64_t epoch);
   // From RELEASING to RELEASED.
   [[nodiscard]] Awaitable<void> Finish(uint64_t number);
-  // Until it is on the disk; false once `given_up` says so.
-  [[nodiscard]] Awaitable<bool> PutRow(std::string key, std::string value, std::function<bool()> given_up);
+  // Until it is on the disk; false once `stop` says so.
+  [[nodiscard]] Awaitable<bool> PutRow(std::string key, std::string value, std::function<bool()> stop);
   [[nodiscard]] Duration PauseAfter(int failures) const;
   // Until the volume is free, or then. `seen`: the number of the last event that is known.
   [[nodiscard]] Awaitable<void> WaitFree(VolumeRef volume, uint64_t seen, TimePoint then);
   void SpawnFinish(uint64_t number);
   void ForgetOlder(uint64_t number);
-  [[nodiscard]] std::string RowOf(uint64_t number) const;
   void Tell(std::string type, std::string message, const VolumeRef& volume = {});
   void Changed();
   [[nodiscard]] Awaitable<void> TellChange();

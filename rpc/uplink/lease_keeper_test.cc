@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -104,10 +105,19 @@ class LeaseKeeperTest : public MounterTestBase {
     Begin();
   }
 
+  // To the last heartbeat, with a lease.
+  [[nodiscard]] v1::HeartbeatAnswer Answer(uint64_t epoch, Duration duration) const {
+    v1::HeartbeatAnswer answer;
+    answer.set_number(heartbeat_);
+    answer.mutable_lease()->set_epoch(epoch);
+    *answer.mutable_lease()->mutable_duration() = google::protobuf::util::TimeUtil::NanosecondsToDuration(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+    return answer;
+  }
   // A heartbeat is sent and answered with a lease.
   void Grant(uint64_t epoch = 3, Duration duration = seconds(60)) {
-    keeper_->OnSent(++heartbeat_);
-    EXPECT_EQ(loop_.Run(keeper_->OnAnswer(heartbeat_, LeaseGrant{epoch, duration})), absl::OkStatus());
+    keeper_->OnHeartbeat(++heartbeat_);
+    EXPECT_EQ(loop_.Run(keeper_->OnAnswer(Answer(epoch, duration))), absl::OkStatus());
   }
   [[nodiscard]] std::string EpochPath() const { return keeper_options_.state_dir + "/scheduler/lease_epoch"; }
   [[nodiscard]] bool LeaseIsNoted() {
@@ -163,13 +173,13 @@ class LeaseKeeperTest : public MounterTestBase {
     }
     return message;
   }
-  [[nodiscard]] bool Becomes(LeaseStanding standing) {
-    return loop_.RunUntil([this, standing] { return keeper_->standing() == standing; });
+  [[nodiscard]] bool Becomes(v1::LeaseState standing) {
+    return loop_.RunUntil([this, standing] { return keeper_->state() == standing; });
   }
   // "1 v1 released" of each, in order.
   [[nodiscard]] std::vector<std::string> GivenUp() const {
     std::vector<std::string> shown;
-    for (const v1::GivenUp& g : keeper_->List()) {
+    for (const v1::GivenUp& g : keeper_->given_up()) {
       shown.push_back(fmt::format("{} {} {}", g.number(), g.volume_id(),
                                   g.progress() == v1::GivenUp::RELEASED ? "released" : "releasing"));
     }
@@ -177,7 +187,7 @@ class LeaseKeeperTest : public MounterTestBase {
   }
   [[nodiscard]] bool AllReleased() {
     return loop_.RunUntil([this] {
-      const std::vector<v1::GivenUp> list = keeper_->List();
+      const std::vector<v1::GivenUp> list = keeper_->given_up();
       return !list.empty() && std::ranges::all_of(list, [](const v1::GivenUp& g) {
         return g.progress() == v1::GivenUp::RELEASED;
       });
@@ -193,14 +203,14 @@ class LeaseKeeperTest : public MounterTestBase {
 };
 
 TEST_F(LeaseKeeperTest, AValidLeaseLetsTheMounterGoForwardOnce) {
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kEpoch);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_NONE);
+  EXPECT_EQ(keeper_->Judge(7, true), v1::LEASE_EPOCH);
   Grant(7);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
   EXPECT_THAT(*ReadFile(EpochPath(), 100), testing::StartsWith("epoch 7 ")) << "before it is obeyed";
   EXPECT_EQ(rows_.rows.at("lease_epoch"), "7");
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 7), LeaseVerdict::kAllow);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 6), LeaseVerdict::kEpoch);
+  EXPECT_EQ(keeper_->Judge(7, true), v1::REFUSAL_NONE);
+  EXPECT_EQ(keeper_->Judge(6, true), v1::LEASE_EPOCH);
   const Sleeper process;
   EXPECT_TRUE(Publish(For(process)).ok());
   Grant(7);
@@ -216,8 +226,8 @@ TEST_F(LeaseKeeperTest, Fault38WhileTheLeaseHoldsARestartAndANewEpochChangeNothi
   BeginPublish(process);
   ASSERT_TRUE(LeaseIsNoted());
   Restart();
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid) << "before the scheduler is heard";
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kAllow);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID) << "before the scheduler is heard";
+  EXPECT_EQ(keeper_->Judge(3, true), v1::REFUSAL_NONE);
   EXPECT_THAT(View().publications.at(0).held, IsEmpty());
   const int before = plugin_.Calls("NodePublishVolume");
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > before; })) << "it goes on";
@@ -231,7 +241,7 @@ TEST_F(LeaseKeeperTest, Fault38ALeaseThatEndedResumesNothingWhenItIsGrantedAgain
   Grant(3, seconds(1));
   const Sleeper process;
   BeginPublish(process);
-  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(Becomes(v1::LEASE_EXPIRED));
   ASSERT_TRUE(loop_.RunUntil([&] { return publish_->has_value(); }));
   EXPECT_TRUE(absl::IsUnavailable((*publish_)->status())) << (*publish_)->status();
   plugin_.ClearFaults();
@@ -247,7 +257,7 @@ TEST_F(LeaseKeeperTest, Fault38ALeaseThatEndedResumesNothingWhenItIsGrantedAgain
     return kept.lease && kept.lease->ends > BootClock::now() + seconds(30);
   }));
   Restart();
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
   ExpectBlocked();
   EXPECT_THAT(Confirm({"v1", "v2"}), ElementsAre(PublicationRef{"hp", "v2", "web", ""}));
   EXPECT_TRUE(Arrives());
@@ -259,7 +269,7 @@ TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
   const Sleeper process;
   ASSERT_TRUE(Publish(For(process)).ok());
   ASSERT_TRUE(Publish(For(process, "v2")).ok());
-  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(Becomes(v1::LEASE_EXPIRED));
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
   EXPECT_TRUE(absl::IsUnavailable(loop_.Run(mounter_->Confirm({{"hp", "v1", "web", ""}}, Soon())).status()))
       << "not without a lease";
@@ -290,7 +300,7 @@ TEST_F(LeaseKeeperTest, ACallerDoesNotPublishWhatIsBlockedForItsScheduler) {
   Grant(3, seconds(1));
   const Sleeper process;
   ASSERT_TRUE(Publish(For(process)).ok());
-  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(Becomes(v1::LEASE_EXPIRED));
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
   PublishRequest by_hand = For(process);
   by_hand.origin = Origin::kCaller;
@@ -305,30 +315,30 @@ TEST_F(LeaseKeeperTest, WhenItRunsOutNothingNewIsBegunAndAllStays) {
   const Sleeper process;
   Grant(3, seconds(1));
   ASSERT_TRUE(Publish(For(process)).ok());
-  ASSERT_TRUE(Becomes(LeaseStanding::kExpired));
+  ASSERT_TRUE(Becomes(v1::LEASE_EXPIRED));
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 3), LeaseVerdict::kAllow);
-  EXPECT_EQ(keeper_->left(), Duration(0));
+  EXPECT_EQ(keeper_->Judge(3, true), v1::LEASE_NOT_VALID);
+  EXPECT_EQ(keeper_->Judge(3, false), v1::REFUSAL_NONE);
+  EXPECT_EQ(keeper_->left(), std::nullopt);
   EXPECT_THAT(GivenUp(), IsEmpty());
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), 0) << "its consumer runs on";
   Grant(3);
   EXPECT_EQ(Told("lease.granted"), 2U);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
 }
 
 TEST_F(LeaseKeeperTest, ALeaseOfAnEarlierBerthdRunsOut) {
   Leave(BootClock::now() + milliseconds(50));
   Restart();
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("lease.expired") == 1; }));
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 3), LeaseVerdict::kNotValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_EXPIRED);
+  EXPECT_EQ(keeper_->Judge(3, true), v1::LEASE_NOT_VALID);
   // One that ended while berthd was away.
   Leave(BootClock::now());
   Restart();
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kExpired);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_EXPIRED);
   EXPECT_EQ(Told("lease.expired"), 2U);
 }
 
@@ -344,14 +354,14 @@ class LeaseEpochTest : public LeaseKeeperTest {
       keeper_->OnStream();
       ASSERT_EQ(keeper_->OnWelcome(epoch), absl::OkStatus());
       Grant(epoch);
-      EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
-      EXPECT_EQ(keeper_->Judge(OperationKind::kForward, epoch), LeaseVerdict::kNotValid);
-      EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, epoch), LeaseVerdict::kAllow);
+      EXPECT_NE(keeper_->state(), v1::LEASE_VALID);
+      EXPECT_EQ(keeper_->Judge(epoch, true), v1::LEASE_NOT_VALID);
+      EXPECT_EQ(keeper_->Judge(epoch, false), v1::REFUSAL_NONE);
     }
     EXPECT_THAT(keeper_->Problems(), ElementsAre(testing::AllOf(HasSubstr(EpochPath()), HasSubstr(what),
                                                                 HasSubstr("restart berthd"),
                                                                 HasSubstr("grants leases of epoch 4"))));
-    EXPECT_THAT(keeper_->WhyNotValid(), HasSubstr(what));
+    EXPECT_THAT(keeper_->why_not_valid(), HasSubstr(what));
     EXPECT_EQ(Told("lease.epoch"), 1U) << "that of the beginning";
   }
 };
@@ -404,7 +414,7 @@ TEST_F(LeaseEpochTest, Fault42AMissingEpochObeysNobodyOnANodeThatHadAScheduler) 
   Restart();
   EXPECT_THAT(keeper_->Problems(), IsEmpty()) << "as one that never had a scheduler";
   Grant(1);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
 }
 
 TEST_F(LeaseEpochTest, Fault42AnOperatorMayLetTheNextSchedulerBeObeyed) {
@@ -413,19 +423,19 @@ TEST_F(LeaseEpochTest, Fault42AnOperatorMayLetTheNextSchedulerBeObeyed) {
   Replace("0\n");
   Restart();
   EXPECT_THAT(keeper_->Problems(), IsEmpty());
-  EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_NE(keeper_->state(), v1::LEASE_VALID);
   Grant(1);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
   EXPECT_THAT(*ReadFile(EpochPath(), 100), testing::StartsWith("epoch 1 "));
 }
 
 TEST_F(LeaseKeeperTest, ASchedulerThatWasOvertakenIsNotListenedTo) {
   Grant(4);
-  keeper_->OnSent(++heartbeat_);
-  const absl::Status answered = loop_.Run(keeper_->OnAnswer(heartbeat_, LeaseGrant{3, seconds(60)}));
+  keeper_->OnHeartbeat(++heartbeat_);
+  const absl::Status answered = loop_.Run(keeper_->OnAnswer(Answer(3, seconds(60))));
   EXPECT_EQ(answered.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(answered.message()), HasSubstr("epoch 3, and 4 is obeyed"));
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid) << "the lease of the other one runs on";
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID) << "the lease of the other one runs on";
 }
 
 // The link may break while a new epoch is written down.
@@ -433,20 +443,20 @@ TEST_F(LeaseKeeperTest, NothingGoesOnForTheOldOneOnceAHigherEpochIsHeard) {
   const Sleeper process;
   Grant(3);
   ASSERT_TRUE(Publish(For(process)).ok());
-  keeper_->OnSent(++heartbeat_);
+  keeper_->OnHeartbeat(++heartbeat_);
   {
     TaskScope link(loop_.executor(), "link");
     const auto answer = [this]() -> Awaitable<void> {
-      (void)co_await keeper_->OnAnswer(heartbeat_, LeaseGrant{4, seconds(60)});
+      (void)co_await keeper_->OnAnswer(Answer(4, seconds(60)));
     };
     link.Spawn("answer", answer());
     ASSERT_TRUE(loop_.RunUntil([&] { return keeper_->epoch() == 4; }));
     loop_.RunVoid(link.Join());
   }
-  EXPECT_NE(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_NE(keeper_->state(), v1::LEASE_VALID);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
   Grant(4);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_VALID);
 }
 
 TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {
@@ -456,15 +466,15 @@ TEST_F(LeaseKeeperTest, AnEpochThatCannotBeWrittenDownIsNotObeyed) {
   const UniqueFd in_the_way(open(directory.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   ASSERT_TRUE(in_the_way.valid());
   Grant(4);
-  EXPECT_EQ(keeper_->standing(), LeaseStanding::kNone);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 3), LeaseVerdict::kEpoch) << "it was heard";
-  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 4), LeaseVerdict::kNotValid);
+  EXPECT_EQ(keeper_->state(), v1::LEASE_NONE);
+  EXPECT_EQ(keeper_->Judge(3, false), v1::LEASE_EPOCH) << "it was heard";
+  EXPECT_EQ(keeper_->Judge(4, false), v1::LEASE_NOT_VALID);
   EXPECT_EQ(keeper_->OnWelcome(4), absl::OkStatus());
-  EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, 4), LeaseVerdict::kAllow) << "from who sent the Welcome";
+  EXPECT_EQ(keeper_->Judge(4, false), v1::REFUSAL_NONE) << "from who sent the Welcome";
   EXPECT_THAT(keeper_->Problems(), ElementsAre(HasSubstr("epoch 4 cannot be written down")));
   ASSERT_EQ(unlink(directory.c_str()), 0);
   Grant(4);
-  EXPECT_EQ(keeper_->Judge(OperationKind::kForward, 4), LeaseVerdict::kAllow);
+  EXPECT_EQ(keeper_->Judge(4, true), v1::REFUSAL_NONE);
   EXPECT_THAT(keeper_->Problems(), IsEmpty());
   EXPECT_EQ(Told("lease.granted"), 2U) << "the mounter had to stop in between";
 }
@@ -484,7 +494,7 @@ TEST_F(LeaseKeeperTest, AnEpochIsWrittenDownOnADiskThatIsFull) {
   ASSERT_FALSE(WriteFileAtomic(directory + "/more", "x", 0600).ok());
   for (const uint64_t epoch : {3, 4, 500}) {
     Grant(epoch);
-    EXPECT_EQ(keeper_->Judge(OperationKind::kReverse, epoch), LeaseVerdict::kAllow) << epoch;
+    EXPECT_EQ(keeper_->Judge(epoch, false), v1::REFUSAL_NONE) << epoch;
     EXPECT_THAT(*ReadFile(directory + "/scheduler/lease_epoch", 100),
                 testing::StartsWith(fmt::format("epoch {} ", epoch)));
   }
@@ -494,7 +504,7 @@ TEST_F(LeaseKeeperTest, AnEpochIsWrittenDownOnADiskThatIsFull) {
 
 class LeaseReleaseTest : public LeaseKeeperTest {
  protected:
-  LeaseReleaseTest() { keeper_options_.on_expiry = LeasePolicy::kRelease; }
+  LeaseReleaseTest() { keeper_options_.on_expiry = v1::RELEASE; }
 };
 
 TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
@@ -510,8 +520,8 @@ TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
   Restart();
   ASSERT_TRUE(AllReleased());
   EXPECT_THAT(GivenUp(), ElementsAre("1 v1 released"));
-  EXPECT_EQ(keeper_->List().at(0).lease_epoch(), 3U);
-  EXPECT_FALSE(keeper_->List().at(0).may_live_on());
+  EXPECT_EQ(keeper_->given_up().at(0).lease_epoch(), 3U);
+  EXPECT_FALSE(keeper_->given_up().at(0).may_live_on());
   EXPECT_EQ(waitpid(writer.pid(), nullptr, WNOHANG), writer.pid()) << "it has ended";
   EXPECT_EQ(waitpid(sharer.pid(), nullptr, WNOHANG), 0);
   EXPECT_TRUE(View().volume_id.empty());
@@ -519,9 +529,9 @@ TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
   EXPECT_EQ(View("own").publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(Told("volume.given_up"), 2U) << "that it began, and that it left";
 
-  keeper_->Acknowledge(2);
+  keeper_->AcknowledgeGivenUp(2);
   EXPECT_EQ(GivenUp().size(), 1U);
-  keeper_->Acknowledge(1);
+  keeper_->AcknowledgeGivenUp(1);
   EXPECT_THAT(GivenUp(), IsEmpty());
   EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("given_up/1"))));
 }
@@ -534,7 +544,7 @@ TEST_F(LeaseReleaseTest, ANumberIsNeverGivenTwice) {
     Restart();
     ASSERT_TRUE(AllReleased());
     EXPECT_THAT(GivenUp(), ElementsAre(expected));
-    keeper_->Acknowledge(keeper_->List().at(0).number());
+    keeper_->AcknowledgeGivenUp(keeper_->given_up().at(0).number());
     EXPECT_THAT(GivenUp(), IsEmpty());
   }
 }
@@ -546,18 +556,18 @@ TEST_F(LeaseReleaseTest, WhatIsNotReleasedYetSaysWhyAndIsNotForgotten) {
   keeper_options_.give_up_timeout = milliseconds(100);
   Leave(BootClock::now());
   Restart();
-  ASSERT_TRUE(
-      loop_.RunUntil([&] { return !keeper_->List().empty() && !keeper_->List()[0].last_error().empty(); }));
-  EXPECT_TRUE(keeper_->GivingUp("hp", "v1"));
-  EXPECT_FALSE(keeper_->GivingUp("hp", "v2"));
-  keeper_->Acknowledge(1);
+  ASSERT_TRUE(loop_.RunUntil(
+      [&] { return !keeper_->given_up().empty() && !keeper_->given_up()[0].last_error().empty(); }));
+  EXPECT_TRUE(keeper_->giving_up("hp", "v1"));
+  EXPECT_FALSE(keeper_->giving_up("hp", "v2"));
+  keeper_->AcknowledgeGivenUp(1);
   EXPECT_THAT(GivenUp(), ElementsAre("1 v1 releasing"));
   // The scheduler is back: what was begun is finished all the same.
   Grant();
   plugin_.ClearFaults();
   ASSERT_TRUE(AllReleased());
-  EXPECT_TRUE(keeper_->List()[0].last_error().empty());
-  EXPECT_FALSE(keeper_->GivingUp("hp", "v1"));
+  EXPECT_TRUE(keeper_->given_up()[0].last_error().empty());
+  EXPECT_FALSE(keeper_->giving_up("hp", "v1"));
 }
 
 TEST_F(LeaseReleaseTest, OnceTheVolumeIsFreeTheSchedulerIsToldAtOnce) {
@@ -568,8 +578,8 @@ TEST_F(LeaseReleaseTest, OnceTheVolumeIsFreeTheSchedulerIsToldAtOnce) {
   keeper_options_.first_pause = keeper_options_.retry_limit = std::chrono::hours(1);
   Leave(BootClock::now());
   Restart();
-  ASSERT_TRUE(
-      loop_.RunUntil([&] { return !keeper_->List().empty() && !keeper_->List()[0].last_error().empty(); }));
+  ASSERT_TRUE(loop_.RunUntil(
+      [&] { return !keeper_->given_up().empty() && !keeper_->given_up()[0].last_error().empty(); }));
   plugin_.ClearFaults();
   EXPECT_TRUE(AllReleased());
 }
@@ -618,7 +628,7 @@ TEST_F(LeaseReleaseTest, AKillAtEachBoundaryComesToTheSameEnd) {
     rows_.stop_at = boundary;
     Begin();
     const auto ended = [this] {
-      return rows_.stopped || (GivenUp().size() == 1 && !keeper_->GivingUp("hp", "v1"));
+      return rows_.stopped || (GivenUp().size() == 1 && !keeper_->giving_up("hp", "v1"));
     };
     ASSERT_TRUE(loop_.RunUntil(ended));
     reached = rows_.stopped;

@@ -28,15 +28,15 @@ Lease Granted(uint64_t epoch = 3) {
 
 TEST(LeaseTest, CountsFromTheSendingOfTheHeartbeat) {
   Lease lease;
-  EXPECT_EQ(lease.Standing(At(seconds(0))), LeaseStanding::kNone);
+  EXPECT_EQ(lease.State(At(seconds(0))), v1::LEASE_NONE);
   EXPECT_EQ(lease.NextLook(), BootTime::max());
   lease.OnSent(1, At(seconds(0)));
   const AnswerVerdict verdict = lease.OnAnswer(1, LeaseGrant{7, seconds(10)}, At(seconds(4)));
   EXPECT_EQ(verdict.kind, Kind::kGranted);
   EXPECT_EQ(verdict.epoch_to_write, 7U);
   lease.OnEpochWritten(7);
-  EXPECT_EQ(lease.Standing(At(milliseconds(9'999))), LeaseStanding::kValid);
-  EXPECT_EQ(lease.Standing(At(seconds(10))), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.State(At(milliseconds(9'999))), v1::LEASE_VALID);
+  EXPECT_EQ(lease.State(At(seconds(10))), v1::LEASE_EXPIRED);
   EXPECT_EQ(lease.NextLook(), At(seconds(10)));
 }
 
@@ -44,15 +44,15 @@ TEST(LeaseTest, NothingIsValidBeforeItsEpochIsOnTheDisk) {
   Lease lease(3);
   lease.OnSent(1, At(seconds(0)));
   EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{4, seconds(10)}, At(seconds(0))).epoch_to_write, 4U);
-  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kNone);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kNotValid);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kNotValid);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 3, At(seconds(1))), LeaseVerdict::kEpoch) << "it was heard";
+  EXPECT_EQ(lease.State(At(seconds(1))), v1::LEASE_NONE);
+  EXPECT_EQ(lease.Judge(4, true, At(seconds(1))), v1::LEASE_NOT_VALID);
+  EXPECT_EQ(lease.Judge(4, false, At(seconds(1))), v1::LEASE_NOT_VALID);
+  EXPECT_EQ(lease.Judge(3, false, At(seconds(1))), v1::LEASE_EPOCH) << "it was heard";
   // It could not be written: the next answer asks again.
   lease.OnSent(2, At(seconds(1)));
   EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{4, seconds(10)}, At(seconds(1))).epoch_to_write, 4U);
   lease.OnEpochWritten(4);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.Judge(4, true, At(seconds(1))), v1::REFUSAL_NONE);
   lease.OnSent(3, At(seconds(2)));
   EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{4, seconds(10)}, At(seconds(2))).epoch_to_write, 0U);
 }
@@ -87,16 +87,16 @@ TEST(LeaseTest, OneThatIsOverWhenItIsHeardGrantsNothingAndItsEpochCounts) {
   lease.OnSent(2, At(seconds(2)));
   const AnswerVerdict same = lease.OnAnswer(2, LeaseGrant{3, seconds(1)}, At(seconds(3)));
   EXPECT_EQ(same.kind, Kind::kHeard);
-  EXPECT_EQ(lease.Standing(At(seconds(3))), LeaseStanding::kValid) << "the one before runs on";
+  EXPECT_EQ(lease.State(At(seconds(3))), v1::LEASE_VALID) << "the one before runs on";
   lease.OnSent(3, At(seconds(3)));
   const AnswerVerdict raised = lease.OnAnswer(3, LeaseGrant{4, seconds(1)}, At(seconds(4)));
   EXPECT_EQ(raised.kind, Kind::kHeard);
   EXPECT_EQ(raised.epoch_to_write, 4U);
   lease.OnEpochWritten(4);
-  EXPECT_EQ(lease.Standing(At(seconds(4))), LeaseStanding::kNone);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 3, At(seconds(4))), LeaseVerdict::kEpoch);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(4))), LeaseVerdict::kNotValid);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(4))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.State(At(seconds(4))), v1::LEASE_NONE);
+  EXPECT_EQ(lease.Judge(3, true, At(seconds(4))), v1::LEASE_EPOCH);
+  EXPECT_EQ(lease.Judge(4, true, At(seconds(4))), v1::LEASE_NOT_VALID);
+  EXPECT_EQ(lease.Judge(4, false, At(seconds(4))), v1::REFUSAL_NONE);
 }
 
 TEST(LeaseTest, ASchedulerOfALowerEpochIsOvertakenForEver) {
@@ -107,7 +107,7 @@ TEST(LeaseTest, ASchedulerOfALowerEpochIsOvertakenForEver) {
   EXPECT_TRUE(lease.OnTime(At(seconds(10))));
   lease.OnSent(3, At(seconds(11)));
   EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{2, hours(1)}, At(seconds(11))).kind, Kind::kOvertaken);
-  EXPECT_EQ(lease.Standing(At(seconds(11))), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.State(At(seconds(11))), v1::LEASE_EXPIRED);
 }
 
 TEST(LeaseTest, DurationsHaveLimits) {
@@ -135,7 +135,7 @@ TEST(LeaseTest, ThatItRanOutIsSaidOnce) {
   EXPECT_EQ(lease.NextLook(), BootTime::max());
   lease.OnSent(2, At(seconds(12)));
   EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{3, seconds(10)}, At(seconds(12))).kind, Kind::kGranted);
-  EXPECT_EQ(lease.Standing(At(seconds(12))), LeaseStanding::kValid);
+  EXPECT_EQ(lease.State(At(seconds(12))), v1::LEASE_VALID);
   EXPECT_TRUE(lease.OnTime(At(seconds(30)))) << "also after a long sleep";
 }
 
@@ -148,29 +148,28 @@ TEST(LeaseTest, AfterAWeekAwayItIsExpiredWasSaidOnceAndIsGrantedAnew) {
     lease.OnStream();
     lease.OnSent(1, now);
     said += lease.OnTime(now) ? 1 : 0;
-    ASSERT_EQ(lease.Judge(OperationKind::kForward, 3, now),
-              now < At(seconds(10)) ? LeaseVerdict::kAllow : LeaseVerdict::kNotValid);
-    ASSERT_EQ(lease.Judge(OperationKind::kReverse, 3, now), LeaseVerdict::kAllow);
+    ASSERT_EQ(lease.Judge(3, true, now), now < At(seconds(10)) ? v1::REFUSAL_NONE : v1::LEASE_NOT_VALID);
+    ASSERT_EQ(lease.Judge(3, false, now), v1::REFUSAL_NONE);
   }
   EXPECT_EQ(said, 1);
-  EXPECT_EQ(lease.Standing(now), LeaseStanding::kExpired);
+  EXPECT_EQ(lease.State(now), v1::LEASE_EXPIRED);
   EXPECT_EQ(lease.NextLook(), BootTime::max());
   lease.OnStream();
   lease.OnSent(1, now);
   EXPECT_EQ(lease.OnAnswer(1, LeaseGrant{3, seconds(10)}, now + seconds(1)).kind, Kind::kGranted);
-  EXPECT_EQ(lease.Standing(now + seconds(1)), LeaseStanding::kValid);
+  EXPECT_EQ(lease.State(now + seconds(1)), v1::LEASE_VALID);
   EXPECT_EQ(lease.NextLook(), now + seconds(10));
 }
 
 TEST(LeaseTest, OneOfAnEarlierRunHoldsToItsEnd) {
   Lease lease(5);
   lease.Restore({.epoch = 5, .ends = At(seconds(10)), .since = At(-hours(1))});
-  EXPECT_EQ(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(1))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.State(At(seconds(1))), v1::LEASE_VALID);
+  EXPECT_EQ(lease.Judge(5, true, At(seconds(1))), v1::REFUSAL_NONE);
   EXPECT_EQ(lease.NextLook(), At(seconds(10)));
   EXPECT_TRUE(lease.OnTime(At(seconds(10))));
-  EXPECT_EQ(lease.Standing(At(seconds(10))), LeaseStanding::kExpired);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 5, At(seconds(10))), LeaseVerdict::kNotValid);
+  EXPECT_EQ(lease.State(At(seconds(10))), v1::LEASE_EXPIRED);
+  EXPECT_EQ(lease.Judge(5, true, At(seconds(10))), v1::LEASE_NOT_VALID);
 
   Lease higher(5);
   higher.Restore({.epoch = 6, .ends = At(seconds(10))});
@@ -198,7 +197,7 @@ TEST(LeaseTest, Fault38OneHoldsWithoutABreakUntilItEnds) {
   // The epoch was raised, and berthd ended before the lease of it was noted.
   Lease between(5);
   between.Restore(*lease.last());
-  EXPECT_NE(between.Standing(At(seconds(12))), LeaseStanding::kValid);
+  EXPECT_NE(between.State(At(seconds(12))), v1::LEASE_VALID);
   between.OnSent(1, At(seconds(12)));
   (void)between.OnAnswer(1, LeaseGrant{5, seconds(10)}, At(seconds(13)));
   EXPECT_EQ(between.last()->since, At(seconds(1)));
@@ -215,28 +214,28 @@ TEST(LeaseTest, Fault38OneHoldsWithoutABreakUntilItEnds) {
 TEST(LeaseTest, Fault38ReverseStepsAreAcceptedFromTheSchedulerOfTheWelcome) {
   Lease lease(3);
   lease.OnStream();
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(lease.Judge(4, false, At(seconds(1))), v1::LEASE_EPOCH);
   lease.OnWelcome(4);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kAllow);
-  EXPECT_EQ(lease.Judge(OperationKind::kForward, 4, At(seconds(1))), LeaseVerdict::kEpoch);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(1))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(lease.Judge(4, false, At(seconds(1))), v1::REFUSAL_NONE);
+  EXPECT_EQ(lease.Judge(4, true, At(seconds(1))), v1::LEASE_EPOCH);
+  EXPECT_EQ(lease.Judge(5, false, At(seconds(1))), v1::LEASE_EPOCH);
   // It raises its epoch.
   lease.OnSent(1, At(seconds(1)));
   (void)lease.OnAnswer(1, LeaseGrant{5, seconds(10)}, At(seconds(1)));
   lease.OnEpochWritten(5);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 4, At(seconds(2))), LeaseVerdict::kEpoch);
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 5, At(seconds(2))), LeaseVerdict::kAllow);
+  EXPECT_EQ(lease.Judge(4, false, At(seconds(2))), v1::LEASE_EPOCH);
+  EXPECT_EQ(lease.Judge(5, false, At(seconds(2))), v1::REFUSAL_NONE);
   // Another stream is another scheduler, perhaps.
   Lease other(3);
   other.OnWelcome(4);
   other.OnStream();
-  EXPECT_EQ(other.Judge(OperationKind::kReverse, 4, At(seconds(1))), LeaseVerdict::kEpoch);
+  EXPECT_EQ(other.Judge(4, false, At(seconds(1))), v1::LEASE_EPOCH);
 }
 
 TEST(LeaseTest, Fault42WhereTheEpochIsNotKnownNoLeaseIsAccepted) {
   Lease lease = Lease::WithUnknownEpoch();
   lease.Restore({.epoch = 3, .ends = At(seconds(10))});
-  EXPECT_NE(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
+  EXPECT_NE(lease.State(At(seconds(1))), v1::LEASE_VALID);
   for (const uint64_t epoch : {1, 3, 4}) {
     lease.OnStream();
     lease.OnWelcome(epoch);
@@ -244,14 +243,13 @@ TEST(LeaseTest, Fault42WhereTheEpochIsNotKnownNoLeaseIsAccepted) {
     const AnswerVerdict verdict = lease.OnAnswer(1, LeaseGrant{epoch, seconds(60)}, At(seconds(1)));
     EXPECT_EQ(verdict.kind, Kind::kHeard);
     EXPECT_EQ(verdict.epoch_to_write, 0U) << "what the operator writes stays";
-    EXPECT_NE(lease.Standing(At(seconds(1))), LeaseStanding::kValid);
-    EXPECT_EQ(lease.Judge(OperationKind::kForward, epoch, At(seconds(1))), LeaseVerdict::kNotValid);
-    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch, At(seconds(1))), LeaseVerdict::kAllow);
-    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch + 1, At(seconds(1))), LeaseVerdict::kEpoch);
+    EXPECT_NE(lease.State(At(seconds(1))), v1::LEASE_VALID);
+    EXPECT_EQ(lease.Judge(epoch, true, At(seconds(1))), v1::LEASE_NOT_VALID);
+    EXPECT_EQ(lease.Judge(epoch, false, At(seconds(1))), v1::REFUSAL_NONE);
+    EXPECT_EQ(lease.Judge(epoch + 1, false, At(seconds(1))), v1::LEASE_EPOCH);
   }
   lease.OnStream();
-  EXPECT_EQ(lease.Judge(OperationKind::kReverse, 3, At(seconds(1))), LeaseVerdict::kAllow)
-      << "of a scheduler that says no epoch";
+  EXPECT_EQ(lease.Judge(3, false, At(seconds(1))), v1::REFUSAL_NONE) << "of a scheduler that says no epoch";
   EXPECT_TRUE(lease.OnTime(At(seconds(10)))) << "the lease of before runs out";
   EXPECT_EQ(lease.epoch(), 0U);
 }
@@ -276,15 +274,15 @@ struct Happening {
 // n: none; v: valid; x: expired; then the epoch that is obeyed. At(5 s).
 std::string Shown(const Lease& lease) {
   const BootTime now = At(seconds(5));
-  const LeaseStanding standing = lease.Standing(now);
-  std::string text = standing == LeaseStanding::kValid ? "v" : standing == LeaseStanding::kNone ? "n" : "x";
+  const v1::LeaseState standing = lease.State(now);
+  std::string text = standing == v1::LEASE_VALID ? "v" : standing == v1::LEASE_NONE ? "n" : "x";
   text += std::to_string(lease.epoch());
-  const bool forward = lease.Judge(OperationKind::kForward, lease.epoch(), now) == LeaseVerdict::kAllow;
-  EXPECT_EQ(forward, standing == LeaseStanding::kValid) << "forward only under a valid lease";
+  const bool forward = lease.Judge(lease.epoch(), true, now) == v1::REFUSAL_NONE;
+  EXPECT_EQ(forward, standing == v1::LEASE_VALID) << "forward only under a valid lease";
   for (uint64_t epoch = 0; epoch < 6; ++epoch) {
     if (epoch == lease.epoch()) continue;
-    EXPECT_EQ(lease.Judge(OperationKind::kReverse, epoch, now), LeaseVerdict::kEpoch);
-    EXPECT_EQ(lease.Judge(OperationKind::kForward, epoch, now), LeaseVerdict::kEpoch);
+    EXPECT_EQ(lease.Judge(epoch, false, now), v1::LEASE_EPOCH);
+    EXPECT_EQ(lease.Judge(epoch, true, now), v1::LEASE_EPOCH);
   }
   return text;
 }
@@ -443,7 +441,7 @@ TEST_P(LeaseProperty, TheNodeNeverBelievesLongerThanTheScheduler) {
       down.erase(down.begin() + static_cast<ptrdiff_t>(i));
     }
     for (uint64_t asked = 1; asked <= epoch; ++asked) {
-      if (lease.Judge(OperationKind::kForward, asked, now) != LeaseVerdict::kAllow) continue;
+      if (lease.Judge(asked, true, now) != v1::REFUSAL_NONE) continue;
       ++valid;
       ASSERT_LT(now, believed[asked]) << "step " << step << ", epoch " << asked;
       ASSERT_EQ(asked, heard) << "of a lower epoch than was heard";

@@ -1,15 +1,48 @@
 // Where the link keeps what must outlive berthd: results, ended consumers, volumes that were given up. A row
-// is a key and a few bytes. Loop thread; outlives
-// its users.
+// is a key and a few bytes. Loop thread; outlives its users.
 #pragma once
 
 #include <absl/status/status.h>
+#include <fmt/format.h>
 
+#include <charconv>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "base/task_scope.h"
 
 namespace berth {
+
+// The keys (link_store.h); one that ends with a slash has a number behind it.
+inline constexpr std::string_view kResultRow = "result/";
+inline constexpr std::string_view kAcknowledgedRow = "acknowledged/";
+inline constexpr std::string_view kEndedRow = "ended/";
+inline constexpr std::string_view kGivenUpRow = "given_up/";
+inline constexpr std::string_view kSettledRow = "settled";
+inline constexpr std::string_view kEndedNumberRow = "ended_next";
+// The highest number that was ever given to a volume that was given up: none is given twice, also when all
+// rows are gone.
+inline constexpr std::string_view kGivenUpNumberRow = "given_up_last";
+// The highest epoch that was written into its file: should that file be missing, it is known that there was
+// one.
+inline constexpr std::string_view kLeaseEpochRow = "lease_epoch";
+inline constexpr std::string_view kInstanceRow = "instance";
+inline constexpr std::string_view kClusterRow = "cluster";
+
+inline std::string Row(std::string_view kind, uint64_t number) { return fmt::format("{}{}", kind, number); }
+
+// The number that `text` is, beyond `prefix`; nullopt where it is none.
+inline std::optional<uint64_t> NumberIn(std::string_view text, std::string_view prefix = "") {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  text.remove_prefix(prefix.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
 
 class LinkRows {
  public:

@@ -14,7 +14,7 @@
 #include "rpc/convert.h"
 #include "rpc/shown.h"
 #include "rpc/uplink/link.pb.h"
-#include "rpc/uplink/uplink_rows.h"
+#include "rpc/uplink/link_rows.h"
 
 namespace berth {
 namespace {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "berth/v1/scheduler.pb.h"
+
 namespace berth {
 
 // Where a scheduler listens: a host and a port, or a Unix socket of this machine.
@@ -26,12 +28,6 @@ struct UplinkAddress {
 // wrong with it.
 [[nodiscard]] absl::StatusOr<UplinkAddress> ParseUplinkAddress(std::string_view text);
 
-// What the node does with the scheduler's volumes when its lease runs out (berth.v1.LeasePolicy).
-enum class LeasePolicy {
-  kKeep,     // consumers run on; nothing new is begun
-  kRelease,  // volumes that only one writer may have are given up (lease_keeper.h)
-};
-
 // Who this node is and whom it believes. All but `crl` are needed where an address is not a Unix socket.
 struct TlsFiles {
   std::string ca;           // PEM: certificates of whom the scheduler's must come from
@@ -47,7 +43,8 @@ struct UplinkConfig {
   // Of the names (DNS or URI) in the certificate of a scheduler one must be among these.
   std::vector<std::string> identities;
   TlsFiles files;
-  LeasePolicy on_lease_expiry = LeasePolicy::kKeep;
+  // RELEASE: volumes that only one writer may have are released (lease_keeper.h).
+  v1::LeasePolicy on_lease_expiry = v1::KEEP;
 
   [[nodiscard]] bool wanted() const { return !addresses.empty(); }
   bool operator==(const UplinkConfig&) const = default;

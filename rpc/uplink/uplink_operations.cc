@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "rpc/plugin_choice.h"
 #include "rpc/uplink/link.pb.h"
+#include "rpc/uplink/link_rows.h"
 #include "rpc/uplink/uplink.h"
-#include "rpc/uplink/uplink_rows.h"
 
 namespace berth {
 namespace {

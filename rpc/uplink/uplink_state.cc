@@ -7,8 +7,8 @@
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
+#include "rpc/uplink/link_rows.h"
 #include "rpc/uplink/uplink.h"
-#include "rpc/uplink/uplink_rows.h"
 
 namespace berth {
 namespace {
