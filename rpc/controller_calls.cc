@@ -18,6 +18,7 @@
 #include "csi/redact.h"
 #include "mounter/volume_machine.h"
 #include "rpc/controller_answer.h"
+#include "rpc/controller_call_kinds.h"
 #include "rpc/controller_check.h"
 #include "rpc/controller_outcome.h"
 #include "rpc/convert.h"
@@ -47,82 +48,51 @@ void FitAccessModes(const PluginFacts& facts, Request* request) {
   }
 }
 
-void AddKey(std::vector<CallKey>* keys, const std::string& driver, CallKey::Kind kind,
-            const std::string& id) {
-  keys->push_back({.driver = driver, .kind = kind, .id = id});
-}
+// What a call, which was checked, is about. A snapshot in the making is its volume's matter too.
+class Keys {
+ public:
+  explicit Keys(std::string driver) : driver_(std::move(driver)) {}
 
-// What the call, which was checked, is about. A snapshot in the making is its volume's matter too.
-std::vector<CallKey> KeysOf(const v1::ControllerCall& call, const std::string& driver) {
-  using enum CallKey::Kind;
-  std::vector<CallKey> keys;
-  const auto add = [&keys, &driver](CallKey::Kind kind, const std::string& id) {
-    AddKey(&keys, driver, kind, id);
-  };
-  switch (call.request_case()) {
-    case v1::ControllerCall::kAttach:
-      add(kVolume, call.attach().volume_id());
-      break;
-    case v1::ControllerCall::kDetach:
-      add(kVolume, call.detach().volume_id());
-      break;
-    case v1::ControllerCall::kValidate:
-      add(kVolume, call.validate().volume_id());
-      break;
-    case v1::ControllerCall::kCreate:
-      add(kVolumeName, call.create().name());
-      break;
-    case v1::ControllerCall::kDelete:
-      add(kVolume, call.delete_().volume_id());
-      break;
-    case v1::ControllerCall::kGet:
-      add(kVolume, call.get().volume_id());
-      break;
-    case v1::ControllerCall::kExpand:
-      add(kVolume, call.expand().volume_id());
-      break;
-    case v1::ControllerCall::kModify:
-      add(kVolume, call.modify().volume_id());
-      break;
-    case v1::ControllerCall::kCreateSnapshot:
-      add(kVolume, call.create_snapshot().source_volume_id());
-      add(kSnapshotName, call.create_snapshot().name());
-      break;
-    case v1::ControllerCall::kDeleteSnapshot:
-      add(kSnapshot, call.delete_snapshot().snapshot_id());
-      break;
-    case v1::ControllerCall::kGetSnapshot:
-      add(kSnapshot, call.get_snapshot().snapshot_id());
-      break;
-    case v1::ControllerCall::kCreateGroupSnapshot:
-      add(kGroupName, call.create_group_snapshot().name());
-      for (const std::string& id : call.create_group_snapshot().source_volume_ids()) add(kVolume, id);
-      break;
-    case v1::ControllerCall::kDeleteGroupSnapshot:
-      add(kGroup, call.delete_group_snapshot().group_snapshot_id());
-      for (const std::string& id : call.delete_group_snapshot().snapshot_ids()) add(kSnapshot, id);
-      break;
-    case v1::ControllerCall::kGetGroupSnapshot:
-      add(kGroup, call.get_group_snapshot().group_snapshot_id());
-      break;
-    // Each may hold megabytes: one at a time is enough.
-    case v1::ControllerCall::kList:
-      add(kListing, "all volumes");
-      break;
-    case v1::ControllerCall::kListSnapshots:
-      add(kListing, "all snapshots");
-      break;
-    case v1::ControllerCall::kGetCapacity:
-    case v1::ControllerCall::REQUEST_NOT_SET:
-      break;
+  void Add(const csi::CreateVolumeRequest& request) { Add(kVolumeName, request.name()); }
+  void Add(const csi::CreateSnapshotRequest& request) {
+    Add(kVolume, request.source_volume_id());
+    Add(kSnapshotName, request.name());
   }
-  return keys;
-}
+  void Add(const csi::CreateVolumeGroupSnapshotRequest& request) {
+    Add(kGroupName, request.name());
+    for (const std::string& id : request.source_volume_ids()) Add(kVolume, id);
+  }
+  void Add(const csi::DeleteVolumeGroupSnapshotRequest& request) {
+    Add(kGroup, request.group_snapshot_id());
+    for (const std::string& id : request.snapshot_ids()) Add(kSnapshot, id);
+  }
+  void Add(const csi::GetVolumeGroupSnapshotRequest& request) { Add(kGroup, request.group_snapshot_id()); }
+  void Add(const csi::DeleteSnapshotRequest& request) { Add(kSnapshot, request.snapshot_id()); }
+  void Add(const csi::GetSnapshotRequest& request) { Add(kSnapshot, request.snapshot_id()); }
+  // Each may hold megabytes: one at a time is enough.
+  void Add(const csi::ListVolumesRequest&) { Add(kListing, "all volumes"); }
+  void Add(const csi::ListSnapshotsRequest&) { Add(kListing, "all snapshots"); }
+  void Add(const csi::GetCapacityRequest&) {}
+  template <class Request>
+  void Add(const Request& request) {
+    Add(kVolume, request.volume_id());
+  }
 
-// Whether the call changes nothing.
-bool OnlyAsks(const v1::ControllerCall& call) {
-  return call.has_validate() || call.has_list() || call.has_get() || call.has_get_capacity() ||
-         call.has_list_snapshots() || call.has_get_snapshot() || call.has_get_group_snapshot();
+  std::vector<CallKey> keys;
+
+ private:
+  using enum CallKey::Kind;
+  void Add(CallKey::Kind kind, const std::string& id) {
+    keys.push_back({.driver = driver_, .kind = kind, .id = id});
+  }
+
+  std::string driver_;
+};
+
+std::vector<CallKey> KeysOf(const v1::ControllerCall& call, const std::string& driver) {
+  Keys keys(driver);
+  VisitControllerCall(call, [&keys](CsiRpc, auto, const auto& request, auto) { keys.Add(request); });
+  return std::move(keys.keys);
 }
 
 // Equal calls have equal ones, and no secret can be read from it.
@@ -279,7 +249,7 @@ class ControllerCalls::Work {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
     }
     BERTH_CO_RETURN_IF_ERROR(CheckCapabilities(call_, controller.plugin_id, controller.facts));
-    if (!OnlyAsks(call_) && !call_.has_detach()) {
+    if (ChangesSomething(call_) && !call_.has_detach()) {
       BERTH_CO_RETURN_IF_ERROR(calls_.access_.MayGoForward());
     }
     BERTH_CO_RETURN_IF_ERROR(KeepUsersOff(controller));
@@ -465,7 +435,7 @@ ControllerCalls::ControllerCalls(asio::any_io_executor executor, ControllerAcces
 
 Awaitable<ControllerCalls::Result> ControllerCalls::Call(v1::ControllerCall call, TimePoint deadline) {
   if (absl::Status status = CheckControllerCall(call); !status.ok()) co_return Unsent(std::move(status));
-  if (OnlyAsks(call)) {
+  if (!ChangesSomething(call)) {
     // Nobody else needs the answer, which would be of before another one asked.
     const auto job = std::make_shared<Job>(executor_);
     const Waiting waiting(job->waiting);
@@ -527,70 +497,23 @@ Awaitable<ControllerCalls::Result> ControllerCalls::Perform(std::shared_ptr<Job>
   const auto turn = co_await access_.WaitTurn(keys, [job] { return job->Until(); }, job.get());
   if (!turn.ok()) co_return Unsent(turn.status());
 
-  using Answer = v1::ControllerAnswer;
   Work work(*this, call, std::move(job));
-  switch (call.request_case()) {
-    case v1::ControllerCall::kAttach:
-      co_return co_await work.Do(CsiRpc::kControllerPublishVolume, &CsiClient::ControllerPublishVolume,
-                                 call.attach(), &Answer::mutable_attach);
-    case v1::ControllerCall::kDetach:
-      co_return co_await work.Do(CsiRpc::kControllerUnpublishVolume, &CsiClient::ControllerUnpublishVolume,
-                                 call.detach(), &Answer::mutable_detach);
-    case v1::ControllerCall::kValidate:
-      co_return co_await work.Do(CsiRpc::kValidateVolumeCapabilities, &CsiClient::ValidateVolumeCapabilities,
-                                 call.validate(), &Answer::mutable_validate);
-    case v1::ControllerCall::kCreate:
-      co_return co_await work.Do(CsiRpc::kCreateVolume, &CsiClient::CreateVolume, call.create(),
-                                 &Answer::mutable_create);
-    case v1::ControllerCall::kDelete: {
-      Result result = co_await work.Do(CsiRpc::kDeleteVolume, &CsiClient::DeleteVolume, call.delete_(),
-                                       &Answer::mutable_delete_);
-      if (!result.status.ok()) co_return result;
-      co_return co_await AfterDelete(call, work.sent_to(), std::move(result));
+  const auto perform = [&work](CsiRpc rpc, auto method, const auto& request, auto field) {
+    if constexpr (requires { request.max_entries(); }) {
+      return work.List(rpc, method, request, field);
+    } else {
+      return work.Do(rpc, method, request, field);
     }
-    case v1::ControllerCall::kList:
-      co_return co_await work.List(CsiRpc::kListVolumes, &CsiClient::ListVolumes, call.list(),
-                                   &Answer::mutable_list);
-    case v1::ControllerCall::kGet:
-      co_return co_await work.Do(CsiRpc::kControllerGetVolume, &CsiClient::ControllerGetVolume, call.get(),
-                                 &Answer::mutable_get);
-    case v1::ControllerCall::kGetCapacity:
-      co_return co_await work.Do(CsiRpc::kGetCapacity, &CsiClient::GetCapacity, call.get_capacity(),
-                                 &Answer::mutable_get_capacity);
-    case v1::ControllerCall::kExpand: {
-      Result result = co_await work.Do(CsiRpc::kControllerExpandVolume, &CsiClient::ControllerExpandVolume,
-                                       call.expand(), &Answer::mutable_expand);
-      if (!result.status.ok()) co_return result;
-      co_return co_await AfterExpand(call, work.sent_to(), std::move(result));
-    }
-    case v1::ControllerCall::kModify:
-      co_return co_await work.Do(CsiRpc::kControllerModifyVolume, &CsiClient::ControllerModifyVolume,
-                                 call.modify(), &Answer::mutable_modify);
-    case v1::ControllerCall::kCreateSnapshot:
-      co_return co_await work.Do(CsiRpc::kCreateSnapshot, &CsiClient::CreateSnapshot, call.create_snapshot(),
-                                 &Answer::mutable_create_snapshot);
-    case v1::ControllerCall::kDeleteSnapshot:
-      co_return co_await work.Do(CsiRpc::kDeleteSnapshot, &CsiClient::DeleteSnapshot, call.delete_snapshot(),
-                                 &Answer::mutable_delete_snapshot);
-    case v1::ControllerCall::kListSnapshots:
-      co_return co_await work.List(CsiRpc::kListSnapshots, &CsiClient::ListSnapshots, call.list_snapshots(),
-                                   &Answer::mutable_list_snapshots);
-    case v1::ControllerCall::kGetSnapshot:
-      co_return co_await work.Do(CsiRpc::kGetSnapshot, &CsiClient::GetSnapshot, call.get_snapshot(),
-                                 &Answer::mutable_get_snapshot);
-    case v1::ControllerCall::kCreateGroupSnapshot:
-      co_return co_await work.Do(CsiRpc::kCreateVolumeGroupSnapshot, &CsiClient::CreateVolumeGroupSnapshot,
-                                 call.create_group_snapshot(), &Answer::mutable_create_group_snapshot);
-    case v1::ControllerCall::kDeleteGroupSnapshot:
-      co_return co_await work.Do(CsiRpc::kDeleteVolumeGroupSnapshot, &CsiClient::DeleteVolumeGroupSnapshot,
-                                 call.delete_group_snapshot(), &Answer::mutable_delete_group_snapshot);
-    case v1::ControllerCall::kGetGroupSnapshot:
-      co_return co_await work.Do(CsiRpc::kGetVolumeGroupSnapshot, &CsiClient::GetVolumeGroupSnapshot,
-                                 call.get_group_snapshot(), &Answer::mutable_get_group_snapshot);
-    case v1::ControllerCall::REQUEST_NOT_SET:
-      break;
+  };
+  // There is one: it was checked.
+  Result result = co_await VisitControllerCall(call, perform);
+  if (result.status.ok() && call.has_delete_()) {
+    co_return co_await AfterDelete(call, work.sent_to(), std::move(result));
   }
-  co_return Unsent(absl::InvalidArgumentError("request: none"));  // Not reached: it was checked.
+  if (result.status.ok() && call.has_expand()) {
+    co_return co_await AfterExpand(call, work.sent_to(), std::move(result));
+  }
+  co_return result;
 }
 
 Awaitable<ControllerCalls::Result> ControllerCalls::AfterDelete(v1::ControllerCall call,

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "rpc/controller_access.h"
+#include "rpc/controller_call_kinds.h"
 #include "rpc/request_check.h"
 #include "rpc/request_parts.h"
 
@@ -21,77 +22,25 @@ constexpr int kGroupMembers = 1024;
 
 using Call = v1::ControllerCall;
 
-// Collects what is wrong with one call. Fields of the request are led by its kind.
-class CallCheck {
+// Finds what is wrong with the request of one call.
+class RequestCheck {
  public:
-  void Plugin(const Call& call) {
-    mistakes_.Required("plugin_id", call.plugin_id(), RequestLimits::kPluginName);
-    if (call.all_nodes() && !call.has_detach()) mistakes_.Add("all_nodes", "only with detach");
-  }
+  explicit RequestCheck(Mistakes& mistakes) : mistakes_(mistakes) {}
 
-  void Request(const Call& call) {
-    if (const auto* field = Call::descriptor()->FindFieldByNumber(call.request_case())) kind_ = field->name();
-    switch (call.request_case()) {
-      case Call::kAttach:
-        return Check(call.attach());
-      case Call::kDetach:
-        return Detach(call.detach(), call.all_nodes());
-      case Call::kValidate:
-        return Check(call.validate());
-      case Call::kCreate:
-        return Check(call.create());
-      case Call::kDelete:
-        return Check(call.delete_());
-      case Call::kList:
-        return Check(call.list());
-      case Call::kGet:
-        return Check(call.get());
-      case Call::kGetCapacity:
-        return Check(call.get_capacity());
-      case Call::kExpand:
-        return Check(call.expand());
-      case Call::kModify:
-        return Check(call.modify());
-      case Call::kCreateSnapshot:
-        return Check(call.create_snapshot());
-      case Call::kDeleteSnapshot:
-        return Check(call.delete_snapshot());
-      case Call::kListSnapshots:
-        return Check(call.list_snapshots());
-      case Call::kGetSnapshot:
-        return Check(call.get_snapshot());
-      case Call::kCreateGroupSnapshot:
-        return Check(call.create_group_snapshot());
-      case Call::kDeleteGroupSnapshot:
-        return Group(call.delete_group_snapshot());
-      case Call::kGetGroupSnapshot:
-        return Group(call.get_group_snapshot());
-      case Call::REQUEST_NOT_SET:
-        mistakes_.Add("request", "none, or of a kind that this node does not know");
-    }
-  }
-
-  [[nodiscard]] absl::Status ToStatus() const { return mistakes_.ToStatus(); }
-
- private:
   using Capability = ::csi::v1::VolumeCapability;
 
   void Check(const ::csi::v1::ControllerPublishVolumeRequest& request) {
     Id("volume_id", request.volume_id());
-    mistakes_.Required(In("node_id"), request.node_id(), kNodeIdBytes);
-    if (!request.has_volume_capability()) mistakes_.Add(In("volume_capability"), "must be set");
-    if (request.has_volume_capability()) One(In("volume_capability"), request.volume_capability());
+    mistakes_.Required("node_id", request.node_id(), kNodeIdBytes);
+    if (!request.has_volume_capability()) mistakes_.Add("volume_capability", "must be set");
+    if (request.has_volume_capability()) One("volume_capability", request.volume_capability());
     Map("secrets", request.secrets());
     Map("volume_context", request.volume_context());
   }
 
-  void Detach(const ::csi::v1::ControllerUnpublishVolumeRequest& request, bool all_nodes) {
+  void Check(const ::csi::v1::ControllerUnpublishVolumeRequest& request) {
     Id("volume_id", request.volume_id());
-    mistakes_.Length(In("node_id"), request.node_id(), kNodeIdBytes);
-    if (request.node_id().empty() && !all_nodes) {
-      mistakes_.Add(In("node_id"), "empty would mean every node: set all_nodes if that is meant");
-    }
-    if (!request.node_id().empty() && all_nodes) mistakes_.Add("all_nodes", "not with a node_id");
+    mistakes_.Length("node_id", request.node_id(), kNodeIdBytes);
     Map("secrets", request.secrets());
   }
 
@@ -115,7 +64,7 @@ class CallCheck {
     if (!request.has_accessibility_requirements()) return;
     const auto& topology = request.accessibility_requirements();
     if (topology.requisite_size() == 0 && topology.preferred_size() == 0) {
-      mistakes_.Add(In("accessibility_requirements"), "requisite or preferred must be set");
+      mistakes_.Add("accessibility_requirements", "requisite or preferred must be set");
     }
     Topologies("accessibility_requirements.requisite", topology.requisite());
     Topologies("accessibility_requirements.preferred", topology.preferred());
@@ -135,22 +84,21 @@ class CallCheck {
   void Check(const ::csi::v1::GetCapacityRequest& request) {
     Capabilities(request.volume_capabilities());
     Map("parameters", request.parameters());
-    if (request.has_accessible_topology())
-      OneTopology(In("accessible_topology"), request.accessible_topology());
+    if (request.has_accessible_topology()) OneTopology("accessible_topology", request.accessible_topology());
   }
 
   void Check(const ::csi::v1::ControllerExpandVolumeRequest& request) {
     Id("volume_id", request.volume_id());
-    if (!request.has_capacity_range()) mistakes_.Add(In("capacity_range"), "must be set");
+    if (!request.has_capacity_range()) mistakes_.Add("capacity_range", "must be set");
     if (request.has_capacity_range()) Range(request.capacity_range());
     Map("secrets", request.secrets());
-    if (request.has_volume_capability()) One(In("volume_capability"), request.volume_capability());
+    if (request.has_volume_capability()) One("volume_capability", request.volume_capability());
   }
 
   void Check(const ::csi::v1::ControllerModifyVolumeRequest& request) {
     Id("volume_id", request.volume_id());
     Map("secrets", request.secrets());
-    if (request.mutable_parameters().empty()) mistakes_.Add(In("mutable_parameters"), "must not be empty");
+    if (request.mutable_parameters().empty()) mistakes_.Add("mutable_parameters", "must not be empty");
     Map("mutable_parameters", request.mutable_parameters());
   }
 
@@ -168,8 +116,8 @@ class CallCheck {
 
   void Check(const ::csi::v1::ListSnapshotsRequest& request) {
     Page(request.max_entries(), request.starting_token());
-    mistakes_.Length(In("source_volume_id"), request.source_volume_id(), RequestLimits::kVolumeId);
-    mistakes_.Length(In("snapshot_id"), request.snapshot_id(), RequestLimits::kVolumeId);
+    mistakes_.Length("source_volume_id", request.source_volume_id(), RequestLimits::kVolumeId);
+    mistakes_.Length("snapshot_id", request.snapshot_id(), RequestLimits::kVolumeId);
     Map("secrets", request.secrets());
   }
 
@@ -185,6 +133,10 @@ class CallCheck {
     Map("parameters", request.parameters());
   }
 
+  void Check(const ::csi::v1::DeleteVolumeGroupSnapshotRequest& request) { Group(request); }
+  void Check(const ::csi::v1::GetVolumeGroupSnapshotRequest& request) { Group(request); }
+
+ private:
   template <class GroupRequest>
   void Group(const GroupRequest& request) {
     Id("group_snapshot_id", request.group_snapshot_id());
@@ -193,47 +145,47 @@ class CallCheck {
   }
 
   void Id(std::string_view field, const std::string& id) {
-    mistakes_.Required(In(field), id, RequestLimits::kVolumeId);
+    mistakes_.Required(field, id, RequestLimits::kVolumeId);
   }
 
   template <class List>
   void Ids(std::string_view field, const List& ids) {
-    if (ids.empty()) mistakes_.Add(In(field), "at least one is needed");
+    if (ids.empty()) mistakes_.Add(field, "at least one is needed");
     if (ids.size() > kGroupMembers) {
-      mistakes_.Add(In(field), fmt::format("{} of them, at most {} are taken", ids.size(), kGroupMembers));
+      mistakes_.Add(field, fmt::format("{} of them, at most {} are taken", ids.size(), kGroupMembers));
       return;
     }
     std::set<std::string> seen;
     for (const std::string& id : ids) {
       Id(field, id);
-      if (!seen.insert(id).second) mistakes_.Add(In(field), "one of them stands there twice");
+      if (!seen.insert(id).second) mistakes_.Add(field, "one of them stands there twice");
     }
   }
 
   // CSI allows tabs and line ends in a name, and no other control characters.
   void Name(const std::string& name) {
-    mistakes_.Required(In("name"), name, RequestLimits::kVolumeName);
+    mistakes_.Required("name", name, RequestLimits::kVolumeName);
     std::string rest = name;
     std::erase_if(rest, [](char c) { return c == '\t' || c == '\n' || c == '\r'; });
-    mistakes_.PlainText(In("name"), rest);
+    mistakes_.PlainText("name", rest);
   }
 
-  void Map(std::string_view field, const Mistakes::StringMap& map) { mistakes_.Map(In(field), map); }
+  void Map(std::string_view field, const Mistakes::StringMap& map) { mistakes_.Map(field, map); }
 
   void Page(int32_t max_entries, const std::string& token) {
-    if (max_entries < 0) mistakes_.Add(In("max_entries"), "must not be negative");
-    mistakes_.Length(In("starting_token"), token, RequestLimits::kVolumeId);
+    if (max_entries < 0) mistakes_.Add("max_entries", "must not be negative");
+    mistakes_.Length("starting_token", token, RequestLimits::kVolumeId);
   }
 
   void Range(const ::csi::v1::CapacityRange& range) {
     const int64_t required = range.required_bytes();
     const int64_t limit = range.limit_bytes();
-    if (required < 0 || limit < 0) mistakes_.Add(In("capacity_range"), "must not be negative");
+    if (required < 0 || limit < 0) mistakes_.Add("capacity_range", "must not be negative");
     if (required == 0 && limit == 0) {
-      mistakes_.Add(In("capacity_range"), "required_bytes or limit_bytes must be set");
+      mistakes_.Add("capacity_range", "required_bytes or limit_bytes must be set");
     }
     if (limit > 0 && required > limit) {
-      mistakes_.Add(In("capacity_range"), "limit_bytes must not be less than required_bytes");
+      mistakes_.Add("capacity_range", "limit_bytes must not be less than required_bytes");
     }
   }
 
@@ -243,25 +195,25 @@ class CallCheck {
     } else if (source.has_volume()) {
       Id("volume_content_source.volume.volume_id", source.volume().volume_id());
     } else {
-      mistakes_.Add(In("volume_content_source"), "snapshot or volume must be set");
+      mistakes_.Add("volume_content_source", "snapshot or volume must be set");
     }
   }
 
   template <class List>
   void AtLeastOne(const List& capabilities) {
-    if (capabilities.empty()) mistakes_.Add(In("volume_capabilities"), "at least one is needed");
+    if (capabilities.empty()) mistakes_.Add("volume_capabilities", "at least one is needed");
     Capabilities(capabilities);
   }
 
   template <class List>
   void Capabilities(const List& capabilities) {
     if (capabilities.size() > RequestLimits::kCapabilities) {
-      mistakes_.Add(In("volume_capabilities"), fmt::format("{}, at most {} are taken", capabilities.size(),
-                                                           RequestLimits::kCapabilities));
+      mistakes_.Add("volume_capabilities", fmt::format("{}, at most {} are taken", capabilities.size(),
+                                                       RequestLimits::kCapabilities));
       return;
     }
     for (int i = 0; i < capabilities.size(); ++i) {
-      One(In(fmt::format("volume_capabilities[{}]", i)), capabilities.at(i));
+      One(fmt::format("volume_capabilities[{}]", i), capabilities.at(i));
     }
   }
 
@@ -286,13 +238,13 @@ class CallCheck {
   template <class List>
   void Topologies(std::string_view field, const List& topologies) {
     if (topologies.size() > kTopologies) {
-      mistakes_.Add(In(field), fmt::format("{}, at most {} are taken", topologies.size(), kTopologies));
+      mistakes_.Add(field, fmt::format("{}, at most {} are taken", topologies.size(), kTopologies));
       return;
     }
-    for (const auto& topology : topologies) OneTopology(In(field), topology);
+    for (const auto& topology : topologies) OneTopology(field, topology);
   }
 
-  void OneTopology(const std::string& field, const ::csi::v1::Topology& topology) {
+  void OneTopology(std::string_view field, const ::csi::v1::Topology& topology) {
     if (topology.segments().empty()) mistakes_.Add(field, "segments must not be empty");
     mistakes_.Map(field, topology.segments());
     const bool fits = std::ranges::all_of(topology.segments(), [](const auto& segment) {
@@ -301,10 +253,7 @@ class CallCheck {
     if (!fits) mistakes_.Add(field, fmt::format("a key or value has more than {} bytes", kTopologyText));
   }
 
-  [[nodiscard]] std::string In(std::string_view field) const { return fmt::format("{}.{}", kind_, field); }
-
-  Mistakes mistakes_;
-  std::string kind_;  // of request, as its field is called
+  Mistakes& mistakes_;
 };
 
 // What a call needs of its plugin, one after the other; the first that is missing is told.
@@ -342,11 +291,30 @@ class Needs {
 
 }  // namespace
 
+void CheckControllerCall(const v1::ControllerCall& call, Mistakes& mistakes) {
+  mistakes.Required("plugin_id", call.plugin_id(), RequestLimits::kPluginName);
+  if (call.all_nodes() && !call.has_detach()) mistakes.Add("all_nodes", "only with detach");
+  if (call.has_detach()) {
+    const bool every = call.detach().node_id().empty();
+    if (!every && call.all_nodes()) mistakes.Add("all_nodes", "not with a node_id");
+    if (every && !call.all_nodes()) {
+      mistakes.Add("detach.node_id", "empty would mean every node: set all_nodes if that is meant");
+    }
+  }
+  const auto* field = Call::descriptor()->FindFieldByNumber(call.request_case());
+  if (field == nullptr) {
+    mistakes.Add("request", "none, or of a kind that this node does not know");
+    return;
+  }
+  const Mistakes::Within within(mistakes, field->name() + ".");
+  VisitControllerCall(
+      call, [&mistakes](CsiRpc, auto, const auto& request, auto) { RequestCheck(mistakes).Check(request); });
+}
+
 absl::Status CheckControllerCall(const v1::ControllerCall& call) {
-  CallCheck check;
-  check.Plugin(call);
-  check.Request(call);
-  return check.ToStatus();
+  Mistakes mistakes;
+  CheckControllerCall(call, mistakes);
+  return mistakes.ToStatus();
 }
 
 absl::Status CheckCapabilities(const v1::ControllerCall& call, std::string_view plugin_id,

@@ -62,21 +62,24 @@ absl::StatusOr<::csi::v1::DeleteVolumeRequest> CheckDelete(const v1::DeleteVolum
   return checked;
 }
 
-absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(const v1::ExpandVolumeRequest& request) {
-  Mistakes mistakes;
+::csi::v1::ControllerExpandVolumeRequest CheckExpand(const v1::ExpandVolumeRequest& request,
+                                                     Mistakes& mistakes) {
   mistakes.Volume(request.plugin_id(), request.volume_id());
   mistakes.Capacity(request.required_bytes(), request.limit_bytes());
   if (request.required_bytes() == 0 && request.limit_bytes() == 0) {
     mistakes.Add("required_bytes", "the new size must be given, here or in limit_bytes");
   }
   mistakes.Map("secrets", request.secrets());
-  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
   ::csi::v1::ControllerExpandVolumeRequest checked;
   checked.set_volume_id(request.volume_id());
   checked.mutable_capacity_range()->set_required_bytes(request.required_bytes());
   checked.mutable_capacity_range()->set_limit_bytes(request.limit_bytes());
   *checked.mutable_secrets() = request.secrets();
   return checked;
+}
+
+absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(const v1::ExpandVolumeRequest& request) {
+  return CheckWhole(request, [](const auto& whole, Mistakes& found) { return CheckExpand(whole, found); });
 }
 
 absl::Status CheckVolumeName(const std::string& plugin_id, const std::string& volume_id) {
@@ -130,8 +133,7 @@ absl::Status CheckPluginName(const std::string& id) {
   return mistakes.ToStatus();
 }
 
-absl::Status CheckSwap(const v1::SwapPluginRequest& request) {
-  Mistakes mistakes;
+void CheckSwap(const v1::SwapPluginRequest& request, Mistakes& mistakes) {
   mistakes.Required("id", request.id(), RequestLimits::kPluginName);
   const std::string& command = request.command();
   mistakes.Length("command", command, RequestLimits::kCommand);
@@ -151,6 +153,11 @@ absl::Status CheckSwap(const v1::SwapPluginRequest& request) {
     mistakes.Add("arguments",
                  fmt::format("{} bytes in all, at most {} are taken", bytes, RequestLimits::kArgumentBytes));
   }
+}
+
+absl::Status CheckSwap(const v1::SwapPluginRequest& request) {
+  Mistakes mistakes;
+  CheckSwap(request, mistakes);
   return mistakes.ToStatus();
 }
 

@@ -19,6 +19,8 @@
 
 namespace berth {
 
+class Mistakes;  // request_parts.h
+
 // The longest that is taken, in bytes. CSI's own limits where it has some, else what any honest caller
 // stays far below; beyond the sum of them lies the server's limit on a message.
 struct RequestLimits {
@@ -45,8 +47,12 @@ struct RequestLimits {
   static constexpr size_t kArgumentBytes = size_t{64} << 10;
 };
 
+// INVALID_ARGUMENT with every mistake. With `mistakes`: of a request that is part of another one; the result
+// is good only where none was added.
 [[nodiscard]] absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request);
+PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& mistakes);
 [[nodiscard]] absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request);
+UnpublishRequest CheckUnpublish(const v1::UnpublishVolumeRequest& request, Mistakes& mistakes);
 // As the scheduler is asked it, but for who asks.
 [[nodiscard]] absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request);
 
@@ -58,6 +64,8 @@ struct RequestLimits {
     const v1::DeleteVolumeRequest& request);
 [[nodiscard]] absl::StatusOr<::csi::v1::ControllerExpandVolumeRequest> CheckExpand(
     const v1::ExpandVolumeRequest& request);
+::csi::v1::ControllerExpandVolumeRequest CheckExpand(const v1::ExpandVolumeRequest& request,
+                                                     Mistakes& mistakes);
 
 [[nodiscard]] absl::Status CheckList(const v1::ListVolumesRequest& request);
 [[nodiscard]] absl::Status CheckStorageList(const v1::ListStorageVolumesRequest& request);
@@ -71,6 +79,7 @@ struct RequestLimits {
 [[nodiscard]] absl::Status CheckAnswerSize(size_t bytes, std::string_view what, const std::string& consumer);
 [[nodiscard]] absl::Status CheckPluginName(const std::string& id);
 [[nodiscard]] absl::Status CheckSwap(const v1::SwapPluginRequest& request);
+void CheckSwap(const v1::SwapPluginRequest& request, Mistakes& mistakes);
 [[nodiscard]] absl::Status CheckReadLog(const v1::ReadPluginLogRequest& request);
 [[nodiscard]] absl::Status CheckWatch(const v1::WatchEventsRequest& request);
 [[nodiscard]] absl::Status CheckDrain(const v1::DrainNodeRequest& request);

@@ -170,8 +170,7 @@ SecretsReference CheckReference(const v1::SecretsReference& asked, Mistakes& mis
 
 }  // namespace
 
-absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request) {
-  Mistakes mistakes;
+PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& mistakes) {
   mistakes.Volume(request.plugin_id(), request.volume_id());
   mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
   mistakes.PlainText("consumer", request.consumer());
@@ -210,18 +209,19 @@ absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& requ
   }
   if (request.has_life()) checked.life = CheckLife(request.life(), mistakes);
   if (request.has_runtime()) checked.runtime = CheckRuntime(request.runtime(), mistakes);
-  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
   return checked;
 }
 
-absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request) {
-  Mistakes mistakes;
+absl::StatusOr<PublishRequest> CheckPublish(const v1::PublishVolumeRequest& request) {
+  return CheckWhole(request, [](const auto& whole, Mistakes& found) { return CheckPublish(whole, found); });
+}
+
+UnpublishRequest CheckUnpublish(const v1::UnpublishVolumeRequest& request, Mistakes& mistakes) {
   mistakes.Volume(request.plugin_id(), request.volume_id());
   mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
   mistakes.Length("name", request.name(), RequestLimits::kConsumer);
   if (request.all_names() && !request.name().empty()) mistakes.Add("name", "not with all_names");
-  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
-  return UnpublishRequest{
+  return {
       .plugin_id = request.plugin_id(),
       .volume_id = request.volume_id(),
       .consumer = request.consumer(),
@@ -231,6 +231,10 @@ absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest
       .force = request.force(),
       .lazy = request.lazy(),
   };
+}
+
+absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest& request) {
+  return CheckWhole(request, [](const auto& whole, Mistakes& found) { return CheckUnpublish(whole, found); });
 }
 
 absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {

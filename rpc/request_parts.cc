@@ -20,7 +20,7 @@ static_assert(static_cast<int>(v1::SINGLE_NODE_WRITER) == static_cast<int>(CsiMo
 }  // namespace
 
 void Mistakes::Add(std::string_view field, std::string_view what) {
-  found_.push_back(fmt::format("{}: {}", field, what));
+  found_.push_back(fmt::format("{}{}: {}", prefix_, field, what));
 }
 
 void Mistakes::Length(std::string_view field, const std::string& value, size_t limit) {

@@ -9,6 +9,7 @@
 
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "rpc/controller_call_kinds.h"
 #include "rpc/controller_check.h"
 #include "rpc/convert_volume.h"
 #include "rpc/request_check.h"
@@ -69,32 +70,6 @@ std::string ConfirmSubject(const v1::ConfirmOperation& confirm) {
   return fmt::format("confirm {} publications ({})", confirm.publications_size(), HashComponent({list}));
 }
 
-bool ControllerChanges(const v1::ControllerCall& call) {
-  switch (call.request_case()) {
-    case v1::ControllerCall::kAttach:
-    case v1::ControllerCall::kDetach:
-    case v1::ControllerCall::kCreate:
-    case v1::ControllerCall::kDelete:
-    case v1::ControllerCall::kExpand:
-    case v1::ControllerCall::kModify:
-    case v1::ControllerCall::kCreateSnapshot:
-    case v1::ControllerCall::kDeleteSnapshot:
-    case v1::ControllerCall::kCreateGroupSnapshot:
-    case v1::ControllerCall::kDeleteGroupSnapshot:
-      return true;
-    case v1::ControllerCall::kValidate:
-    case v1::ControllerCall::kList:
-    case v1::ControllerCall::kGet:
-    case v1::ControllerCall::kGetCapacity:
-    case v1::ControllerCall::kListSnapshots:
-    case v1::ControllerCall::kGetSnapshot:
-    case v1::ControllerCall::kGetGroupSnapshot:
-    case v1::ControllerCall::REQUEST_NOT_SET:
-      return false;
-  }
-  return false;
-}
-
 Duration TimeoutOf(const v1::Operation& operation) {
   if (!operation.has_timeout()) return kDefaultTimeout;
   const int64_t seconds = std::clamp<int64_t>(operation.timeout().seconds(), 0, 1'000'000);
@@ -103,20 +78,6 @@ Duration TimeoutOf(const v1::Operation& operation) {
 }
 
 // --- Checks ------------------------------------------------------------------------------------------------
-
-// What one of the node's own checks found, each mistake with where it lies in the operation.
-void AddAll(const std::string& prefix, const absl::Status& found, Mistakes& mistakes) {
-  if (found.ok()) return;
-  std::string_view rest = MessageOf(found);
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find("; "), rest.size());
-    const std::string_view mistake = rest.substr(0, end);
-    const size_t colon = std::min(mistake.find(": "), mistake.size());
-    mistakes.Add(prefix + std::string(mistake.substr(0, colon)),
-                 colon == mistake.size() ? "" : mistake.substr(colon + 2));
-    rest.remove_prefix(std::min(end + 2, rest.size()));
-  }
-}
 
 void CheckNames(const std::string& field, const std::string& name_space, const std::string& consumer,
                 Mistakes& mistakes) {
@@ -145,7 +106,8 @@ void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOper
   // One that is missing has been told of already.
   v1::PublishVolumeRequest checked = request;
   if (!named) checked.set_consumer("-");
-  AddAll("publish.request.", CheckPublish(checked).status(), mistakes);
+  const Mistakes::Within within(mistakes, "publish.request.");
+  CheckPublish(checked, mistakes);
 }
 
 void PrepareUnpublish(v1::UnpublishOperation* unpublish, Mistakes& mistakes) {
@@ -155,7 +117,8 @@ void PrepareUnpublish(v1::UnpublishOperation* unpublish, Mistakes& mistakes) {
   if (named) request.set_consumer(QualifiedConsumer(unpublish->namespace_(), request.consumer()));
   v1::UnpublishVolumeRequest checked = request;
   if (!named) checked.set_consumer("-");
-  AddAll("unpublish.request.", CheckUnpublish(checked).status(), mistakes);
+  const Mistakes::Within within(mistakes, "unpublish.request.");
+  CheckUnpublish(checked, mistakes);
 }
 
 void PrepareEndConsumer(v1::EndConsumerOperation* end, Mistakes& mistakes) {
@@ -163,7 +126,7 @@ void PrepareEndConsumer(v1::EndConsumerOperation* end, Mistakes& mistakes) {
   CheckNames("end_consumer", end->namespace_(), request.consumer(), mistakes);
   if (request.consumer().empty()) return;
   request.set_consumer(QualifiedConsumer(end->namespace_(), request.consumer()));
-  AddAll("end_consumer.request.", CheckConsumer(request.consumer()), mistakes);
+  mistakes.Length("end_consumer.request.consumer", request.consumer(), RequestLimits::kConsumer);
 }
 
 void CheckExpansion(const v1::ExpandOperation& expand, Mistakes& mistakes) {
@@ -173,9 +136,9 @@ void CheckExpansion(const v1::ExpandOperation& expand, Mistakes& mistakes) {
   request.set_required_bytes(expand.required_bytes());
   request.set_limit_bytes(expand.limit_bytes());
   *request.mutable_secrets() = expand.secrets();
-  AddAll("expand.", CheckExpand(request).status(), mistakes);
-  if (expand.required_bytes() == 0)
-    mistakes.Add("expand.required_bytes", "must be what the controller answered");
+  const Mistakes::Within within(mistakes, "expand.");
+  CheckExpand(request, mistakes);
+  if (expand.required_bytes() == 0) mistakes.Add("required_bytes", "must be what the controller answered");
 }
 
 void CheckConfirmation(const v1::ConfirmOperation& confirm, Mistakes& mistakes) {
@@ -186,16 +149,14 @@ void CheckConfirmation(const v1::ConfirmOperation& confirm, Mistakes& mistakes) 
   }
   for (int i = 0; i < count; ++i) {
     const v1::PublicationName& use = confirm.publications(i);
-    Mistakes its;
-    AddAll("", CheckVolumeName(use.plugin_id(), use.volume_id()), its);
-    its.Required("namespace", use.namespace_(), RequestLimits::kConsumer);
-    if (use.namespace_().find('/') != std::string::npos) its.Add("namespace", "must not hold a slash");
-    its.Required("consumer", use.consumer(), RequestLimits::kConsumer);
-    const absl::Status found = its.ToStatus();
-    if (found.ok()) continue;
+    const Mistakes::Within within(mistakes, fmt::format("confirm.publications[{}].", i));
+    const size_t before = mistakes.size();
+    mistakes.Volume(use.plugin_id(), use.volume_id());
+    mistakes.Required("namespace", use.namespace_(), RequestLimits::kConsumer);
+    if (use.namespace_().find('/') != std::string::npos) mistakes.Add("namespace", "must not hold a slash");
+    mistakes.Required("consumer", use.consumer(), RequestLimits::kConsumer);
     // The first one will do: a list of thousands may have as many mistakes.
-    AddAll(fmt::format("confirm.publications[{}].", i), found, mistakes);
-    return;
+    if (mistakes.size() > before) return;
   }
 }
 
@@ -283,7 +244,7 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       return facts;
     case v1::Operation::kController:
       facts.subject = ControllerSubject(operation.controller());
-      facts.changes = ControllerChanges(operation.controller());
+      facts.changes = ChangesSomething(operation.controller());
       return facts;
     case v1::Operation::KIND_NOT_SET:
       return facts;
@@ -308,36 +269,42 @@ absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::O
     case v1::Operation::kExpand:
       CheckExpansion(operation->expand(), mistakes);
       break;
-    case v1::Operation::kStats:
-      AddAll("stats.", CheckVolumeName(operation->stats().plugin_id(), operation->stats().volume_id()),
-             mistakes);
+    case v1::Operation::kStats: {
+      const Mistakes::Within within(mistakes, "stats.");
+      mistakes.Volume(operation->stats().plugin_id(), operation->stats().volume_id());
       break;
-    case v1::Operation::kExplain:
-      AddAll("explain.", CheckVolumeName(operation->explain().plugin_id(), operation->explain().volume_id()),
-             mistakes);
+    }
+    case v1::Operation::kExplain: {
+      const Mistakes::Within within(mistakes, "explain.");
+      mistakes.Volume(operation->explain().plugin_id(), operation->explain().volume_id());
       break;
+    }
     case v1::Operation::kRestartPlugin:
-      AddAll("restart_plugin.", CheckPluginName(operation->restart_plugin().id()), mistakes);
+      mistakes.Required("restart_plugin.id", operation->restart_plugin().id(), RequestLimits::kPluginName);
       break;
     case v1::Operation::kDrainPlugin:
-      AddAll("drain_plugin.", CheckPluginName(operation->drain_plugin().id()), mistakes);
+      mistakes.Required("drain_plugin.id", operation->drain_plugin().id(), RequestLimits::kPluginName);
       break;
-    case v1::Operation::kSwapPlugin:
-      AddAll("swap_plugin.", CheckSwap(operation->swap_plugin()), mistakes);
+    case v1::Operation::kSwapPlugin: {
+      const Mistakes::Within within(mistakes, "swap_plugin.");
+      CheckSwap(operation->swap_plugin(), mistakes);
       break;
+    }
     case v1::Operation::kStartPlugin:
-      AddAll("start_plugin.", CheckPluginName(operation->start_plugin().id()), mistakes);
+      mistakes.Required("start_plugin.id", operation->start_plugin().id(), RequestLimits::kPluginName);
       break;
     case v1::Operation::kConfirm:
       CheckConfirmation(operation->confirm(), mistakes);
       break;
-    case v1::Operation::kController:
+    case v1::Operation::kController: {
       if (operation->controller().request_case() == v1::ControllerCall::REQUEST_NOT_SET) {
         return absl::UnimplementedError(
             "controller.request: not set, or of a kind that this node does not know");
       }
-      AddAll("controller.", CheckControllerCall(operation->controller()), mistakes);
+      const Mistakes::Within within(mistakes, "controller.");
+      CheckControllerCall(operation->controller(), mistakes);
       break;
+    }
     case v1::Operation::KIND_NOT_SET:
       return absl::UnimplementedError("kind: not set, or one that this node does not know");
   }
