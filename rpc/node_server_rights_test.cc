@@ -3,6 +3,8 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
+#include <fstream>
+#include <map>
 #include <sstream>
 
 #include "rpc/testing/node_server_fixture.h"
@@ -103,6 +105,28 @@ TEST_F(NodeServerTest, OnTheSocketForClaimsEveryOtherMethodIsDenied) {
   stream_denied(&Stub::ReadPluginLog, v1::ReadPluginLogRequest(), v1::ReadPluginLogResponse());
   stream_denied(&Stub::WatchLog, v1::WatchLogRequest(), v1::WatchLogResponse());
   EXPECT_EQ(tried + 1, service->method_count()) << "a method was added: try it here";
+}
+
+TEST(NodeMethodsTest, TheProtocolSaysWhatRightEachNeeds) {
+  std::map<std::string, std::string> needed{{"Examine", "[read; with `repair`: change]"}};
+#define BERTH_METHOD(name, response, right)                     \
+  needed[#name] = Right::right == Right::kRead     ? "[read]"   \
+                  : Right::right == Right::kChange ? "[change]" \
+                                                   : "[claim]";
+#define BERTH_STREAM(name) needed[#name] = "[read]";
+#include "rpc/node_methods.inc"
+#undef BERTH_METHOD
+#undef BERTH_STREAM
+  std::map<std::string, std::string> said;
+  std::ifstream proto(BERTH_NODE_PROTO);
+  std::string first;  // line of the comment
+  for (std::string line; std::getline(proto, line);) {
+    if (line.starts_with("  // ") && first.empty()) first = line.substr(5);
+    if (line.starts_with("  rpc "))
+      said[line.substr(6, line.find('(') - 6)] = first.substr(0, first.find(']') + 1);
+    if (!line.starts_with("  // ")) first.clear();
+  }
+  EXPECT_EQ(said, needed);
 }
 
 TEST_F(NodeServerTest, AReaderDoesNotDrainTheNode) {

@@ -217,156 +217,24 @@ Awaitable<absl::Status> NodeService::HandleStream(StreamHandler<Request, Respons
   co_return co_await (api_.*handler)(std::move(request), call, out);
 }
 
-NodeService::Reactor* NodeService::GetStatus(Context* context, const v1::GetStatusRequest* request,
-                                             v1::GetStatusResponse* response) {
-  return Serve(Right::kRead, "GetStatus", &NodeApi::GetStatus, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ListPlugins(Context* context, const v1::ListPluginsRequest* request,
-                                               v1::ListPluginsResponse* response) {
-  return Serve(Right::kRead, "ListPlugins", &NodeApi::ListPlugins, context, request, response);
-}
-
-NodeService::Reactor* NodeService::GetPlugin(Context* context, const v1::GetPluginRequest* request,
-                                             v1::Plugin* response) {
-  return Serve(Right::kRead, "GetPlugin", &NodeApi::GetPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::StartPlugin(Context* context, const v1::StartPluginRequest* request,
-                                               v1::Plugin* response) {
-  return Serve(Right::kChange, "StartPlugin", &NodeApi::StartPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::StopPlugin(Context* context, const v1::StopPluginRequest* request,
-                                              v1::Plugin* response) {
-  return Serve(Right::kChange, "StopPlugin", &NodeApi::StopPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
-                                                 v1::Plugin* response) {
-  return Serve(Right::kChange, "RestartPlugin", &NodeApi::RestartPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::DrainPlugin(Context* context, const v1::DrainPluginRequest* request,
-                                               v1::Plugin* response) {
-  return Serve(Right::kChange, "DrainPlugin", &NodeApi::DrainPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::SwapPlugin(Context* context, const v1::SwapPluginRequest* request,
-                                              v1::Plugin* response) {
-  return Serve(Right::kChange, "SwapPlugin", &NodeApi::SwapPlugin, context, request, response);
-}
-
-NodeService::Reactor* NodeService::Reload(Context* context, const v1::ReloadRequest* request,
-                                          v1::ReloadResponse* response) {
-  return Serve(Right::kChange, "Reload", &NodeApi::Reload, context, request, response);
-}
-
-NodeService::Writer<v1::ReadPluginLogResponse>* NodeService::ReadPluginLog(
-    Context* context, const v1::ReadPluginLogRequest* request) {
-  return Stream("ReadPluginLog", &NodeApi::ReadPluginLog, context, request);
-}
-
-NodeService::Reactor* NodeService::ListVolumes(Context* context, const v1::ListVolumesRequest* request,
-                                               v1::ListVolumesResponse* response) {
-  return Serve(Right::kRead, "ListVolumes", &NodeApi::ListVolumes, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ListDeclaredVolumes(Context* context,
-                                                       const v1::ListDeclaredVolumesRequest* request,
-                                                       v1::ListDeclaredVolumesResponse* response) {
-  return Serve(Right::kRead, "ListDeclaredVolumes", &NodeApi::ListDeclaredVolumes, context, request,
-               response);
-}
-
-NodeService::Reactor* NodeService::GetVolume(Context* context, const v1::GetVolumeRequest* request,
-                                             v1::Volume* response) {
-  return Serve(Right::kRead, "GetVolume", &NodeApi::GetVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::PublishVolume(Context* context, const v1::PublishVolumeRequest* request,
-                                                 v1::PublishVolumeResponse* response) {
-  return Serve(Right::kChange, "PublishVolume", &NodeApi::PublishVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::UnpublishVolume(Context* context,
-                                                   const v1::UnpublishVolumeRequest* request,
-                                                   v1::UnpublishVolumeResponse* response) {
-  return Serve(Right::kChange, "UnpublishVolume", &NodeApi::UnpublishVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::EndConsumer(Context* context, const v1::EndConsumerRequest* request,
-                                               v1::EndConsumerResponse* response) {
-  return Serve(Right::kChange, "EndConsumer", &NodeApi::EndConsumer, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ListConsumerMounts(Context* context,
-                                                      const v1::ListConsumerMountsRequest* request,
-                                                      v1::ListConsumerMountsResponse* response) {
-  return Serve(Right::kRead, "ListConsumerMounts", &NodeApi::ListConsumerMounts, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ExplainVolume(Context* context, const v1::ExplainVolumeRequest* request,
-                                                 v1::ExplainVolumeResponse* response) {
-  return Serve(Right::kRead, "ExplainVolume", &NodeApi::ExplainVolume, context, request, response);
-}
+#define BERTH_METHOD(name, response, right)                                                   \
+  NodeService::Reactor* NodeService::name(Context* context, const v1::name##Request* request, \
+                                          v1::response* answer) {                             \
+    return Serve(Right::right, #name, &NodeApi::name, context, request, answer);              \
+  }
+#define BERTH_STREAM(name)                                                                       \
+  NodeService::Writer<v1::name##Response>* NodeService::name(Context* context,                   \
+                                                             const v1::name##Request* request) { \
+    return Stream(#name, &NodeApi::name, context, request);                                      \
+  }
+#include "rpc/node_methods.inc"
+#undef BERTH_METHOD
+#undef BERTH_STREAM
 
 NodeService::Reactor* NodeService::Examine(Context* context, const v1::ExamineRequest* request,
-                                           v1::ExamineResponse* response) {
+                                           v1::ExamineResponse* answer) {
   const Right right = request->repair() ? Right::kChange : Right::kRead;
-  return Serve(right, "Examine", &NodeApi::Examine, context, request, response);
-}
-
-NodeService::Reactor* NodeService::CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
-                                                v1::CreateVolumeResponse* response) {
-  return Serve(Right::kChange, "CreateVolume", &NodeApi::CreateVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::DeleteVolume(Context* context, const v1::DeleteVolumeRequest* request,
-                                                v1::DeleteVolumeResponse* response) {
-  return Serve(Right::kChange, "DeleteVolume", &NodeApi::DeleteVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ExpandVolume(Context* context, const v1::ExpandVolumeRequest* request,
-                                                v1::ExpandVolumeResponse* response) {
-  return Serve(Right::kChange, "ExpandVolume", &NodeApi::ExpandVolume, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ListStorageVolumes(Context* context,
-                                                      const v1::ListStorageVolumesRequest* request,
-                                                      v1::ListStorageVolumesResponse* response) {
-  return Serve(Right::kRead, "ListStorageVolumes", &NodeApi::ListStorageVolumes, context, request, response);
-}
-
-NodeService::Reactor* NodeService::GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
-                                                  v1::GetVolumeStatsResponse* response) {
-  return Serve(Right::kRead, "GetVolumeStats", &NodeApi::GetVolumeStats, context, request, response);
-}
-
-NodeService::Reactor* NodeService::GetConsumerStats(Context* context,
-                                                    const v1::GetConsumerStatsRequest* request,
-                                                    v1::GetConsumerStatsResponse* response) {
-  return Serve(Right::kRead, "GetConsumerStats", &NodeApi::GetConsumerStats, context, request, response);
-}
-
-NodeService::Reactor* NodeService::DrainNode(Context* context, const v1::DrainNodeRequest* request,
-                                             v1::DrainNodeResponse* response) {
-  return Serve(Right::kChange, "DrainNode", &NodeApi::DrainNode, context, request, response);
-}
-
-NodeService::Reactor* NodeService::ClaimVolume(Context* context, const v1::ClaimVolumeRequest* request,
-                                               v1::ClaimVolumeResponse* response) {
-  return Serve(Right::kClaim, "ClaimVolume", &NodeApi::ClaimVolume, context, request, response);
-}
-
-NodeService::Writer<v1::WatchEventsResponse>* NodeService::WatchEvents(
-    Context* context, const v1::WatchEventsRequest* request) {
-  return Stream("WatchEvents", &NodeApi::WatchEvents, context, request);
-}
-
-NodeService::Writer<v1::WatchLogResponse>* NodeService::WatchLog(Context* context,
-                                                                 const v1::WatchLogRequest* request) {
-  return Stream("WatchLog", &NodeApi::WatchLog, context, request);
+  return Serve(right, "Examine", &NodeApi::Examine, context, request, answer);
 }
 
 }  // namespace berth

@@ -51,58 +51,14 @@ class NodeService final : public v1::Node::CallbackService {
   using Reactor = grpc::ServerUnaryReactor;
   template <class Response>
   using Writer = grpc::ServerWriteReactor<Response>;
-  Reactor* GetStatus(Context* context, const v1::GetStatusRequest* request,
-                     v1::GetStatusResponse* response) override;
-  Reactor* ListPlugins(Context* context, const v1::ListPluginsRequest* request,
-                       v1::ListPluginsResponse* response) override;
-  Reactor* GetPlugin(Context* context, const v1::GetPluginRequest* request, v1::Plugin* response) override;
-  Reactor* StartPlugin(Context* context, const v1::StartPluginRequest* request,
-                       v1::Plugin* response) override;
-  Reactor* StopPlugin(Context* context, const v1::StopPluginRequest* request, v1::Plugin* response) override;
-  Reactor* RestartPlugin(Context* context, const v1::RestartPluginRequest* request,
-                         v1::Plugin* response) override;
-  Reactor* DrainPlugin(Context* context, const v1::DrainPluginRequest* request,
-                       v1::Plugin* response) override;
-  Reactor* SwapPlugin(Context* context, const v1::SwapPluginRequest* request, v1::Plugin* response) override;
-  Reactor* Reload(Context* context, const v1::ReloadRequest* request, v1::ReloadResponse* response) override;
-  Writer<v1::ReadPluginLogResponse>* ReadPluginLog(Context* context,
-                                                   const v1::ReadPluginLogRequest* request) override;
-  Reactor* ListVolumes(Context* context, const v1::ListVolumesRequest* request,
-                       v1::ListVolumesResponse* response) override;
-  Reactor* GetVolume(Context* context, const v1::GetVolumeRequest* request, v1::Volume* response) override;
-  Reactor* ListDeclaredVolumes(Context* context, const v1::ListDeclaredVolumesRequest* request,
-                               v1::ListDeclaredVolumesResponse* response) override;
-  Reactor* PublishVolume(Context* context, const v1::PublishVolumeRequest* request,
-                         v1::PublishVolumeResponse* response) override;
-  Reactor* UnpublishVolume(Context* context, const v1::UnpublishVolumeRequest* request,
-                           v1::UnpublishVolumeResponse* response) override;
-  Reactor* EndConsumer(Context* context, const v1::EndConsumerRequest* request,
-                       v1::EndConsumerResponse* response) override;
-  Reactor* ListConsumerMounts(Context* context, const v1::ListConsumerMountsRequest* request,
-                              v1::ListConsumerMountsResponse* response) override;
-  Reactor* ExplainVolume(Context* context, const v1::ExplainVolumeRequest* request,
-                         v1::ExplainVolumeResponse* response) override;
-  Reactor* Examine(Context* context, const v1::ExamineRequest* request,
-                   v1::ExamineResponse* response) override;
-  Reactor* CreateVolume(Context* context, const v1::CreateVolumeRequest* request,
-                        v1::CreateVolumeResponse* response) override;
-  Reactor* DeleteVolume(Context* context, const v1::DeleteVolumeRequest* request,
-                        v1::DeleteVolumeResponse* response) override;
-  Reactor* ExpandVolume(Context* context, const v1::ExpandVolumeRequest* request,
-                        v1::ExpandVolumeResponse* response) override;
-  Reactor* ListStorageVolumes(Context* context, const v1::ListStorageVolumesRequest* request,
-                              v1::ListStorageVolumesResponse* response) override;
-  Reactor* GetVolumeStats(Context* context, const v1::GetVolumeStatsRequest* request,
-                          v1::GetVolumeStatsResponse* response) override;
-  Reactor* GetConsumerStats(Context* context, const v1::GetConsumerStatsRequest* request,
-                            v1::GetConsumerStatsResponse* response) override;
-  Reactor* DrainNode(Context* context, const v1::DrainNodeRequest* request,
-                     v1::DrainNodeResponse* response) override;
-  Reactor* ClaimVolume(Context* context, const v1::ClaimVolumeRequest* request,
-                       v1::ClaimVolumeResponse* response) override;
-  Writer<v1::WatchEventsResponse>* WatchEvents(Context* context,
-                                               const v1::WatchEventsRequest* request) override;
-  Writer<v1::WatchLogResponse>* WatchLog(Context* context, const v1::WatchLogRequest* request) override;
+#define BERTH_METHOD(name, response, right) \
+  Reactor* name(Context* context, const v1::name##Request* request, v1::response* answer) override;
+#define BERTH_STREAM(name) \
+  Writer<v1::name##Response>* name(Context* context, const v1::name##Request* request) override;
+#include "rpc/node_methods.inc"
+#undef BERTH_METHOD
+#undef BERTH_STREAM
+  Reactor* Examine(Context* context, const v1::ExamineRequest* request, v1::ExamineResponse* answer) override;
 
  private:
   template <class Request, class Response>
