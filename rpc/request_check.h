@@ -32,7 +32,6 @@ struct RequestLimits {
   static constexpr size_t kMountFlags = 4096;  // all of them
   static constexpr size_t kMountGroup = 128;   // CSI's limit on a string
   static constexpr size_t kLabel = 4096;       // of SELinux
-  static constexpr size_t kUnit = 255;         // UNIT_NAME_MAX without its zero
   static constexpr size_t kFileName = 255;
   static constexpr int kDeclaredNames = 256;  // how many
   static constexpr size_t kReason = 1024;     // of a drain

@@ -3,11 +3,21 @@
 #include <limits>
 #include <utility>
 
+#include "base/systemd_units.h"
+#include "mounter/volume_record.h"
+#include "mounter/volume_rpcs.h"
 #include "rpc/request_check.h"
 #include "rpc/request_parts.h"
 
 namespace berth {
 namespace {
+
+using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
+
+bool OnOneNode(AccessMode::Mode mode) {
+  return mode == AccessMode::SINGLE_NODE_WRITER || mode == AccessMode::SINGLE_NODE_READER_ONLY ||
+         mode == AccessMode::SINGLE_NODE_SINGLE_WRITER || mode == AccessMode::SINGLE_NODE_MULTI_WRITER;
+}
 
 std::map<std::string, std::string> ToStdMap(const Mistakes::StringMap& map) {
   return {map.begin(), map.end()};
@@ -58,8 +68,8 @@ RootPermissions CheckPermissions(const v1::RootPermissions& asked, Mistakes& mis
   checked.recursive = asked.recursive();
   const std::string& label = asked.selinux_label();
   mistakes.Length("permissions.selinux_label", label, RequestLimits::kLabel);
-  mistakes.PlainText("permissions.selinux_label", label);
-  if (!label.empty() && std::count(label.begin(), label.end(), ':') < 2) {
+  const bool printable = std::ranges::all_of(label, [](char c) { return c > ' ' && c <= '~'; });
+  if (!label.empty() && (!printable || std::ranges::count(label, ':') < 2)) {
     mistakes.Add("permissions.selinux_label", "must be user:role:type, or user:role:type:level");
   }
   checked.selinux_label = label;
@@ -87,28 +97,54 @@ ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
       checked.kind = ConsumerLife::Kind::kCgroup;
       checked.name = asked.cgroup();
       break;
-    case v1::ConsumerLife::kUnit: {
-      mistakes.Required("life.unit", asked.unit(), RequestLimits::kUnit);
-      // systemd.unit(5).
-      const bool named = std::all_of(asked.unit().begin(), asked.unit().end(), [](char c) {
-        constexpr std::string_view kAlso = ":-_.\\@";
-        const auto is = [c](char from, char to) { return c >= from && c <= to; };
-        return is('a', 'z') || is('A', 'Z') || is('0', '9') || kAlso.find(c) != std::string_view::npos;
-      });
-      const size_t dot = asked.unit().rfind('.');
-      const bool has_type = dot != std::string::npos && dot > 0 && dot + 1 < asked.unit().size();
-      if (!asked.unit().empty() && !(named && has_type)) {
+    case v1::ConsumerLife::kUnit:
+      if (!IsUnitName(asked.unit())) {
         mistakes.Add("life.unit", "must be a unit's whole name, as \"web.service\"");
       }
       checked.kind = ConsumerLife::Kind::kUnit;
       checked.name = asked.unit();
       break;
-    }
     case v1::ConsumerLife::KIND_NOT_SET:
       mistakes.Add("life", "names neither pid nor cgroup nor unit");
       break;
   }
   return checked;
+}
+
+// How the parts of a request fit together.
+void CheckTogether(const v1::PublishVolumeRequest& request, const VolumeUse& use, Mistakes& mistakes) {
+  if (ReadsOnly(use.access_mode) && !request.readonly()) {
+    mistakes.Add("readonly", fmt::format("must be set: access mode {} allows reading only",
+                                         AccessMode::Mode_Name(use.access_mode)));
+  }
+  if (request.has_permissions()) {
+    if (use.access_type == AccessType::kBlock) mistakes.Add("permissions", "not with BLOCK");
+    if (request.readonly()) mistakes.Add("permissions", "not with readonly");
+    if (request.permissions().has_group() && !use.volume_mount_group.empty()) {
+      mistakes.Add("permissions.group", "not with volume_mount_group, which says whose the files are");
+    }
+  }
+  if (request.has_secrets_reference() && !request.secrets().empty()) {
+    mistakes.Add("secrets_reference", "not with secrets");
+  }
+  const auto word = request.volume_context().find(std::string(kEphemeralKey));
+  const bool has_word = word != request.volume_context().end();
+  const bool says = has_word && word->second == "true";
+  if (says && !request.ephemeral()) {
+    mistakes.Add("volume_context", fmt::format("{} is the node's to set: ask for ephemeral", kEphemeralKey));
+  }
+  if (!request.ephemeral()) return;
+  if (has_word && !says) {
+    mistakes.Add("volume_context", fmt::format("{} contradicts ephemeral", kEphemeralKey));
+  }
+  if (use.access_type == AccessType::kBlock) mistakes.Add("ephemeral", "not with BLOCK");
+  if (!OnOneNode(use.access_mode)) {
+    mistakes.Add("ephemeral", fmt::format("not with access mode {}, which is for several nodes",
+                                          AccessMode::Mode_Name(use.access_mode)));
+  }
+  if (request.has_publish_context()) {
+    mistakes.Add("publish_context", "not with ephemeral: it is never attached");
+  }
 }
 
 RuntimeAbility CheckRuntime(const v1::RuntimeAbility& asked, Mistakes& mistakes) {
@@ -189,26 +225,20 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
       .remount = request.remount(),
       .ephemeral = request.ephemeral(),
   };
-  const bool block = checked.use.access_type == AccessType::kBlock;
   mistakes.Map("volume_context", request.volume_context());
   mistakes.Map("publish_context.values", request.publish_context().values());
   if (request.has_publish_context()) {
-    if (request.ephemeral()) mistakes.Add("publish_context", "not with ephemeral: it is never attached");
     checked.publish_context = ToStdMap(request.publish_context().values());
   }
   mistakes.Map("secrets", request.secrets());
   if (request.has_secrets_reference()) {
-    if (!request.secrets().empty()) mistakes.Add("secrets_reference", "not with secrets");
     checked.secrets_reference = CheckReference(request.secrets_reference(), mistakes);
   }
   if (request.has_mount_options()) CheckOptions(request.mount_options(), &checked.use, mistakes);
-  if (request.has_permissions()) {
-    if (block) mistakes.Add("permissions", "not with BLOCK");
-    if (request.readonly()) mistakes.Add("permissions", "not with readonly");
-    checked.permissions = CheckPermissions(request.permissions(), mistakes);
-  }
+  if (request.has_permissions()) checked.permissions = CheckPermissions(request.permissions(), mistakes);
   if (request.has_life()) checked.life = CheckLife(request.life(), mistakes);
   if (request.has_runtime()) checked.runtime = CheckRuntime(request.runtime(), mistakes);
+  CheckTogether(request, checked.use, mistakes);
   return checked;
 }
 

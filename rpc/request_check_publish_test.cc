@@ -149,7 +149,6 @@ TEST(CheckPublishTest, TakesPermissionsRuntimeAndPolicies) {
   request.mutable_runtime()->set_name("podman 4.3");
   request.mutable_runtime()->set_mount(true);
   request.mutable_runtime()->add_fs_types("xfs");
-  request.mutable_capability()->set_volume_mount_group("500");
   request.set_remount(true);
   request.set_ephemeral(true);
   const auto checked = CheckPublish(request);
@@ -163,7 +162,6 @@ TEST(CheckPublishTest, TakesPermissionsRuntimeAndPolicies) {
       checked->runtime,
       (RuntimeAbility{
           .name = "podman 4.3", .mount = true, .block = false, .fs_types = {"xfs"}, .readonly = false}));
-  EXPECT_EQ(checked->use.volume_mount_group, "500");
   EXPECT_TRUE(checked->remount);
   EXPECT_TRUE(checked->ephemeral);
   EXPECT_EQ(checked->origin, Origin::kCaller);
@@ -228,6 +226,86 @@ TEST(CheckPublishTest, NamesEveryMistakeOfTheNewerFieldsAtOnce) {
                     HasSubstr("publish_context: not with ephemeral"), Not(HasSubstr("hush"))));
 }
 
+TEST(CheckPublishTest, ReaderModesDemandReadonly) {
+  for (const auto mode : {v1::SINGLE_NODE_READER_ONLY, v1::MULTI_NODE_READER_ONLY}) {
+    v1::PublishVolumeRequest request = GoodPublish();
+    request.mutable_capability()->set_access_mode(mode);
+    EXPECT_THAT(Refused(CheckPublish(request)), HasSubstr("readonly: must be set"));
+    request.set_readonly(true);
+    EXPECT_TRUE(CheckPublish(request).ok());
+  }
+}
+
+TEST(CheckPublishTest, AnEphemeralVolumeIsMountedOnThisNodeAloneAndNeverAttached) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  request.set_ephemeral(true);
+  EXPECT_TRUE(CheckPublish(request).ok());
+  std::string& word = (*request.mutable_volume_context())["csi.storage.k8s.io/ephemeral"];
+  word = "true";
+  EXPECT_TRUE(CheckPublish(request).ok()) << "what the node would set anyhow";
+  word = "false";
+  request.mutable_capability()->set_access_type(v1::BLOCK);
+  request.mutable_capability()->set_access_mode(v1::MULTI_NODE_MULTI_WRITER);
+  request.mutable_publish_context();
+  EXPECT_THAT(
+      Refused(CheckPublish(request)),
+      AllOf(HasSubstr("contradicts ephemeral"), HasSubstr("ephemeral: not with BLOCK"),
+            HasSubstr("which is for several nodes"), HasSubstr("publish_context: not with ephemeral")));
+}
+
+// The plugin would delete the volume when it is unpublished, and this node would not know that.
+TEST(CheckPublishTest, TheWordForEphemeralVolumesIsTheNodesToSet) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  (*request.mutable_volume_context())["csi.storage.k8s.io/ephemeral"] = "true";
+  EXPECT_THAT(Refused(CheckPublish(request)), HasSubstr("volume_context: csi.storage.k8s.io/ephemeral is"));
+}
+
+TEST(CheckPublishTest, AGroupIsSaidOnceAndALabelIsOne) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  request.mutable_permissions()->set_group(5);
+  request.mutable_capability()->set_volume_mount_group("5");
+  request.mutable_permissions()->set_selinux_label("a: label :b");
+  EXPECT_THAT(Refused(CheckPublish(request)),
+              AllOf(HasSubstr("permissions.group: not with volume_mount_group"),
+                    HasSubstr("permissions.selinux_label: must be")));
+}
+
+TEST(CheckPublishTest, AContextOfSixtyThousandBytesIsTaken) {
+  v1::PublishVolumeRequest request = GoodPublish();
+  (*request.mutable_volume_context())["k"] = std::string(60'000, 'x');
+  (*request.mutable_publish_context()->mutable_values())["k"] = std::string(60'000, 'x');
+  EXPECT_TRUE(CheckPublish(request).ok());
+}
+
+TEST(CheckPublishTest, Fault27NamesThatAreMissingOrTooLongAreRefused) {
+  struct Case {
+    std::string volume = "v1";
+    std::string consumer = "web";
+    std::string name;
+    const char* named;
+  };
+  for (const Case& one :
+       {Case{.volume = std::string(4097, 'x'), .named = "volume_id"},
+        Case{.volume = std::string(1 << 20, 'x'), .named = "volume_id"},
+        Case{.volume = "", .named = "volume_id"},
+        Case{.consumer = std::string(1025, 'x'), .named = "consumer"},
+        Case{.consumer = "", .named = "consumer"}, Case{.name = std::string(1025, 'x'), .named = "name"}}) {
+    v1::PublishVolumeRequest request = GoodPublish();
+    v1::UnpublishVolumeRequest undo;
+    undo.set_plugin_id("p");
+    request.set_name(one.name);
+    request.set_volume_id(one.volume);
+    request.set_consumer(one.consumer);
+    undo.set_volume_id(one.volume);
+    undo.set_consumer(one.consumer);
+    undo.set_name(one.name);
+    for (const std::string& refused : {Refused(CheckPublish(request)), Refused(CheckUnpublish(undo))}) {
+      EXPECT_THAT(refused, HasSubstr(one.named));
+      EXPECT_LT(refused.size(), 1000U);
+    }
+  }
+}
+
 TEST(CheckPublishTest, WhatIsHalfSaidIsNotGuessed) {
   v1::PublishVolumeRequest request = GoodPublish();
   request.mutable_life();
@@ -269,7 +347,7 @@ TEST(CheckPublishTest, RefusesNamesThatAreNone) {
           << unit << " " << credential;
     }
   }
-  EXPECT_THAT(refused("", ""), AllOf(HasSubstr("life.unit: must not be empty"),
+  EXPECT_THAT(refused("", ""), AllOf(HasSubstr("life.unit: must be a unit's whole name"),
                                      HasSubstr("secrets_reference.credential: must not be empty")));
 }
 
