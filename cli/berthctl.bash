@@ -21,7 +21,7 @@ _berthctl() {
         --consumer | --name | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
-        --secrets-reference | --runtime | --runtime-cannot | --runtime-fs | --format | --at | --reason)
+        --secrets-reference | --runtime | --format | --at | --reason)
         i=$((i + 1))
         ;;
       -*) ;;
@@ -53,8 +53,6 @@ _berthctl() {
     --fs) words='ext4 xfs btrfs' ;;
     --format) words='oci podman docker nspawn systemd env json table' ;;
     --runtime) words='podman podman-rootless docker nspawn oci systemd process vm' ;;
-    --runtime-cannot) words='mount block readonly' ;;
-    --runtime-fs) words='ext4 xfs btrfs' ;;
     --owner) words=$(compgen -u) ;;
     --group | --mount-group) words=$(compgen -g) ;;
     --secrets-reference) words='file:/ credential:' ;;
@@ -97,7 +95,7 @@ _berthctl() {
       volume/publish)
         words="--file --plugin --volume --consumer --name --readonly --ephemeral --mount-group --owner --group"
         words+=" --mode --recursive --selinux-label --pid --cgroup --unit --remount --secrets-reference"
-        words+=" --context --publish-context --attached --runtime --runtime-cannot --runtime-fs"
+        words+=" --context --publish-context --attached --runtime"
         words+=" $capability $global"
         ;;
       volume/claim)

@@ -125,19 +125,10 @@ void DeclareSecretsAndContext(CLI::App& command, PublishOptions& options) {
 
 void DeclareRuntime(CLI::App& command, PublishOptions& options) {
   constexpr const char* kGroup = "What the consumer's runtime can use; without: everything";
-  CLI::Option* kind =
-      command
-          .add_option("--runtime", options.runtime,
-                      fmt::format("One of {}, or a [[runtime]] of berthd.toml", kRuntimeKinds))
-          ->option_text("KIND")
-          ->group(kGroup);
-  AddRepeated(command, "--runtime-cannot", options.runtime_cannot, "WHAT",
-              "It cannot use this: mount, block, readonly")
-      ->needs(kind)
-      ->group(kGroup);
-  AddRepeated(command, "--runtime-fs", options.runtime_fs, "TYPE",
-              "It can use file systems of this type only")
-      ->needs(kind)
+  command
+      .add_option("--runtime", options.runtime,
+                  fmt::format("One of {}, or a [[runtime]] of berthd.toml", kRuntimeKinds))
+      ->option_text("KIND")
       ->group(kGroup);
 }
 
@@ -204,21 +195,10 @@ absl::Status SetPermissions(const PublishOptions& options, v1::PublishVolumeRequ
   return absl::OkStatus();
 }
 
-absl::Status SetLife(const PublishOptions& options, v1::PublishVolumeRequest& request) {
-  if (options.pid.has_value()) {
-    if (*options.pid <= 0)
-      return UsageError(fmt::format("--pid {}: no process has that number", *options.pid));
-    request.mutable_life()->set_pid(*options.pid);
-  }
-  if (!options.cgroup.empty()) {
-    if (!options.cgroup.starts_with('/')) {
-      return UsageError("--cgroup: it must be the absolute path of its directory",
-                        "Such as /sys/fs/cgroup/system.slice/job-7.service");
-    }
-    request.mutable_life()->set_cgroup(options.cgroup);
-  }
+void SetLife(const PublishOptions& options, v1::PublishVolumeRequest& request) {
+  if (options.pid.has_value()) request.mutable_life()->set_pid(*options.pid);
+  if (!options.cgroup.empty()) request.mutable_life()->set_cgroup(options.cgroup);
   if (!options.unit.empty()) request.mutable_life()->set_unit(options.unit);
-  return absl::OkStatus();
 }
 
 absl::Status SetContexts(const PublishOptions& options, v1::PublishVolumeRequest& request) {
@@ -286,7 +266,7 @@ absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest re
   if (options.readonly.has_value()) request.set_readonly(*options.readonly);
   if (options.ephemeral.has_value()) request.set_ephemeral(*options.ephemeral);
   BERTH_RETURN_IF_ERROR(SetPermissions(options, request));
-  BERTH_RETURN_IF_ERROR(SetLife(options, request));
+  SetLife(options, request);
   if (options.remount.has_value()) request.set_remount(*options.remount);
   if (!options.secrets_file.empty()) request.clear_secrets_reference();
   if (!options.secrets_reference.empty()) {
@@ -294,10 +274,7 @@ absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest re
                            ParseSecretsReference(options.secrets_reference));
   }
   BERTH_RETURN_IF_ERROR(SetContexts(options, request));
-  if (!options.runtime.empty()) {
-    BERTH_ASSIGN_OR_RETURN(*request.mutable_runtime(),
-                           AbilityOf(options.runtime, options.runtime_cannot, options.runtime_fs));
-  }
+  if (!options.runtime.empty()) *request.mutable_runtime() = AbilityOf(options.runtime);
   return request;
 }
 

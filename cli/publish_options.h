@@ -41,8 +41,6 @@ struct PublishOptions : VolumeOptions {
   std::vector<std::string> publish_context;
   bool attached = false;
   std::string runtime;
-  std::vector<std::string> runtime_cannot;
-  std::vector<std::string> runtime_fs;
 };
 
 // In groups, as --help shows them.

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/status.h"
-#include "cli/failure.h"
 #include "cli/values.h"
 
 namespace berth::cli {
@@ -46,36 +44,14 @@ std::string RuntimeHint(std::string_view kind) {
                      DidYouMean(kind, KnownKinds()));
 }
 
-absl::StatusOr<v1::RuntimeAbility> AbilityOf(std::string_view kind, const std::vector<std::string>& cannot,
-                                             const std::vector<std::string>& fs_types) {
-  const auto* runtime = std::find_if(kRuntimes.begin(), kRuntimes.end(),
-                                     [&](const Runtime& each) { return each.kind == kind; });
+v1::RuntimeAbility AbilityOf(std::string_view kind) {
   v1::RuntimeAbility ability;
   ability.set_name(std::string(kind));
-  if (runtime == kRuntimes.end()) {
-    if (cannot.empty() && fs_types.empty()) return ability;
-    return UsageError(
-        fmt::format("--runtime-cannot and --runtime-fs do not go with --runtime {}: what it can use "
-                    "is berthd's to say{}",
-                    Printable(kind, 80), DidYouMean(kind, KnownKinds())),
-        fmt::format("They go with {}", kRuntimeKinds));
-  }
+  const auto* runtime = std::ranges::find(kRuntimes, kind, &Runtime::kind);
+  if (runtime == kRuntimes.end()) return ability;
   ability.set_mount(runtime->mount);
   ability.set_block(runtime->block);
   ability.set_readonly(runtime->readonly);
-  for (const std::string& what : cannot) {
-    if (what == "mount") {
-      ability.set_mount(false);
-    } else if (what == "block") {
-      ability.set_block(false);
-    } else if (what == "readonly") {
-      ability.set_readonly(false);
-    } else {
-      return UsageError(fmt::format("--runtime-cannot: there is no '{}'", Printable(what, 80)),
-                        "There are mount, block, readonly");
-    }
-  }
-  for (const std::string& type : fs_types) ability.add_fs_types(type);
   return ability;
 }
 

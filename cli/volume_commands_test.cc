@@ -171,11 +171,7 @@ TEST_F(VolumeCommandsTest, PublishSendsEveryOption) {
                          "--secrets-reference",
                          "file:/etc/s",
                          "--runtime",
-                         "podman",
-                         "--runtime-cannot",
-                         "block",
-                         "--runtime-fs",
-                         "ext4"});
+                         "podman"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "/run/berth/t1\n");
   v1::PublishVolumeRequest expected;
@@ -198,7 +194,7 @@ TEST_F(VolumeCommandsTest, PublishSendsEveryOption) {
   runtime.set_name("podman");
   runtime.set_mount(true);
   runtime.set_readonly(true);
-  runtime.add_fs_types("ext4");
+  runtime.set_block(true);
   EXPECT_TRUE(MessageDifferencer::Equals(node_.publish_request, expected))
       << node_.publish_request.DebugString();
 }
@@ -248,8 +244,6 @@ TEST_F(VolumeCommandsTest, ContradictoryOptionsAskNobody) {
            {"--secrets-file", "/dev/null", "--secrets-reference", "file:/x"},
            {"--secrets-reference", "nowhere"},
            {"--mode", "rwx"},
-           {"--runtime", "dokcer", "--runtime-fs", "ext4"},
-           {"--runtime-cannot", "block"},
            {"--file", "-", "--secrets-file", "-"}}) {
     std::vector<std::string> arguments = least;
     arguments.insert(arguments.end(), more.begin(), more.end());

@@ -102,7 +102,6 @@ TimePoint NextCheck() {
   return TimePoint((now / kCheckInterval + 1) * kCheckInterval);
 }
 // Longer ones the kernel does not take.
-constexpr size_t kPathLimit = 4095;
 
 // False: no process is in it, or it is gone. Reading also tells the kernel up to where its changes are known.
 bool Populated(int events) {
@@ -173,29 +172,6 @@ class EndWatch {
   std::shared_ptr<State> state_;
 };
 
-// What is wrong with it before anything is asked.
-absl::Status CheckForm(const ConsumerLife& life) {
-  switch (life.kind) {
-    case ConsumerLife::Kind::kUnknown:
-      return absl::OkStatus();
-    case ConsumerLife::Kind::kProcess:
-      if (life.pid > 0 && life.pid <= std::numeric_limits<pid_t>::max()) return absl::OkStatus();
-      return absl::InvalidArgumentError(fmt::format("{} cannot be the number of a process", life.pid));
-    case ConsumerLife::Kind::kCgroup:
-      if (life.name.starts_with('/') && life.name.size() <= kPathLimit &&
-          life.name.find('\0') == std::string::npos) {
-        return absl::OkStatus();
-      }
-      return absl::InvalidArgumentError(
-          fmt::format("\"{}\" is not the absolute path of a cgroup's directory", Printable(life.name, 256)));
-    case ConsumerLife::Kind::kUnit:
-      if (IsUnitName(life.name)) return absl::OkStatus();
-      return absl::InvalidArgumentError(fmt::format(
-          "\"{}\" is not the full name of a systemd unit, such as web.service", Printable(life.name, 256)));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::string DescribeLife(const ConsumerLife& life) {
@@ -222,7 +198,6 @@ class ConsumerWatch::Impl {
         tasks_(executor, "consumers") {}
 
   Awaitable<absl::StatusOr<ConsumerLife>> Identify(ConsumerLife asked, TimePoint deadline) {
-    BERTH_CO_RETURN_IF_ERROR(CheckForm(asked));
     switch (asked.kind) {
       case ConsumerLife::Kind::kUnknown:
         break;

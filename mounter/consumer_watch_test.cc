@@ -155,11 +155,6 @@ TEST_F(ConsumerWatchTest, StrangerWithTheSameNumberIsNotTheConsumer) {
 }
 
 TEST_F(ConsumerWatchTest, WhatIsNoProcessIsRefusedInWords) {
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(OfProcess(-1)).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(OfProcess(0)).status()));
-  ConsumerLife huge = OfProcess(1);
-  huge.pid = int64_t{1} << 40;
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(huge).status()));
   pid_t thread = 0;
   std::atomic<bool> stop = false;
   std::atomic<pid_t> tid = 0;
@@ -252,8 +247,6 @@ TEST_F(ConsumerWatchTest, CgroupThatIsGoneHasEnded) {
 }
 
 TEST_F(ConsumerWatchTest, DirectoryThatIsNoCgroupIsRefusedInWords) {
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(OfCgroup("relative")).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(OfCgroup("")).status()));
   const absl::Status no_group = Identify(OfCgroup("/tmp")).status();
   EXPECT_TRUE(absl::IsInvalidArgument(no_group));
   EXPECT_THAT(std::string(MessageOf(no_group)), HasSubstr("not a directory of the cgroup v2"));
@@ -275,7 +268,6 @@ TEST_F(ConsumerWatchTest, UnitThatIsInactiveHasEnded) {
 }
 
 TEST_F(ConsumerWatchTest, UnitsThatCannotBeWatchedAreRefusedInWords) {
-  EXPECT_TRUE(absl::IsInvalidArgument(Identify(OfUnit("web")).status()));
   EXPECT_TRUE(absl::IsNotFound(Identify(OfUnit("web.service")).status()));
 }
 

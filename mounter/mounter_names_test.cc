@@ -106,45 +106,6 @@ TEST_F(MounterNamesTest, Fault27NamesOfConsumersAndUsesAreOpaque) {
   EXPECT_THAT(InTree(), IsEmpty());
 }
 
-TEST_F(MounterNamesTest, Fault27WhatIsTooLongEmptyOrNoTextIsRefusedAndNothingIsTouched) {
-  struct Case {
-    std::string volume = "v1";
-    std::string consumer = "web";
-    std::string name;
-    std::string_view named;
-  };
-  const std::vector<Case> cases = {
-      {.volume = std::string(4097, 'x'), .named = "volume_id"},
-      {.volume = std::string(1 << 20, 'x'), .named = "volume_id"},
-      {.volume = "", .named = "volume_id"},
-      {.volume = "\xff\xfe", .named = "volume_id"},
-      {.volume = "a\xc3", .named = "volume_id"},
-      {.volume = "\xed\xa0\x80", .named = "volume_id"},  // half of a surrogate pair
-      {.volume = "\xc0\xaf", .named = "volume_id"},      // a slash, in more bytes than it needs
-      {.consumer = std::string(1025, 'x'), .named = "consumer"},
-      {.consumer = "", .named = "consumer"},
-      {.consumer = "\x80", .named = "consumer"},
-      {.name = std::string(1025, 'x'), .named = "name"},
-      {.name = "\xfe\n", .named = "name"},
-  };
-  for (const Case& one : cases) {
-    PublishRequest request = Request(one.volume, one.consumer);
-    request.name = one.name;
-    const absl::Status published = Publish(request).status();
-    const absl::Status undone = Unpublish(request).status();
-    for (const absl::Status& refused : {published, undone}) {
-      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << one.named;
-      EXPECT_THAT(MessageOf(refused), HasSubstr(std::string(one.named)));
-      EXPECT_LT(refused.message().size(), 1000U);
-      const auto plain = [](char c) { return c >= ' ' && c <= '~'; };
-      EXPECT_TRUE(std::ranges::all_of(refused.message(), plain)) << "for people's terminals and logs";
-    }
-  }
-  EXPECT_THAT(plugin_.Log(), IsEmpty());
-  EXPECT_THAT(InTree(), IsEmpty());
-  EXPECT_TRUE(Gone());
-}
-
 TEST_F(MounterNamesTest, Fault27APluginsLinkInPlaceOfAMountIsNamedAndRemoved) {
   plugin_.HangNext("NodePublishVolume", Effect::kNone);
   const auto publish = loop_.Start(mounter_->Publish(Request(), Soon()));

@@ -30,7 +30,7 @@ Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
 }
 
 Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
+  BERTH_CO_RETURN_IF_ERROR(CheckRuntime(request));
   const std::string context = Context("publish", request.volume_id);
   BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
   BERTH_CO_RETURN_IF_ERROR(Annotate(MendTree(), context));
@@ -69,7 +69,6 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
 
 Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishRequest request,
                                                                   TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(CheckForm(request));
   const std::string context = Context("unpublish", request.volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   for (Arriving& arriving : arriving_) {

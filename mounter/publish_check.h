@@ -1,6 +1,7 @@
-// What is checked of a request before anything is done: its own form, what its consumer's runtime can use,
-// what the plugin can do, and what the volume is in use for already. And afterwards, what could not be known
-// before: the file system that the plugin chose.
+// What is checked of a request before anything is done: what its consumer's runtime can use, what the plugin
+// can do, and what the volume is in use for already. And afterwards, what could not be known before: the file
+// system that the plugin chose. The request by itself was checked by whoever received it
+// (rpc/request_check.h).
 //
 // Pure, but for the question whether SELinux is on; any thread. Messages are for the person who made the
 // request and say what would be right; none shows a context's value, a secret or a mount flag.
@@ -17,10 +18,8 @@
 
 namespace berth {
 
-// The request by itself: ids, sizes, text, and how its parts fit together. INVALID_ARGUMENT, with every
-// mistake. FAILED_PRECONDITION: it is right, and the consumer's runtime cannot use what it asks for.
-[[nodiscard]] absl::Status CheckForm(const PublishRequest& request);
-[[nodiscard]] absl::Status CheckForm(const UnpublishRequest& request);
+// FAILED_PRECONDITION: the consumer's runtime cannot use what the request asks for.
+[[nodiscard]] absl::Status CheckRuntime(const PublishRequest& request);
 
 // Whether the file system that the plugin chose can only be compared once it is mounted: the runtime has a
 // list and the request names no type.

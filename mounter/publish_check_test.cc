@@ -40,122 +40,15 @@ VolumeRecord Held(const PublishRequest& by) {
   return record;
 }
 
-TEST(PublishFormTest, AcceptsThePlainRequest) { EXPECT_EQ(CheckForm(Request()), absl::OkStatus()); }
-
-TEST(PublishFormTest, RefusesWhatIsMissingTooLongOrNoText) {
-  const std::vector<std::function<void(PublishRequest&)>> mistakes = {
-      [](PublishRequest& r) { r.plugin_id = ""; },
-      [](PublishRequest& r) { r.volume_id = ""; },
-      [](PublishRequest& r) { r.consumer = ""; },
-      [](PublishRequest& r) { r.volume_id = std::string(4097, 'x'); },
-      [](PublishRequest& r) { r.volume_id = "\xff"; },
-      [](PublishRequest& r) { r.consumer = std::string(1025, 'x'); },
-      [](PublishRequest& r) { r.name = std::string(1025, 'x'); },
-      [](PublishRequest& r) { r.volume_context["k"] = std::string(4096, 'x'); },
-      [](PublishRequest& r) { r.volume_context["\xff"] = ""; },
-      [](PublishRequest& r) { r.publish_context = {{"k", std::string(4096, 'x')}}; },
-      [](PublishRequest& r) { r.secrets["k"] = "\xff"; },
-      [](PublishRequest& r) { r.use.fs_type = std::string(129, 'x'); },
-      [](PublishRequest& r) { r.use.mount_flags = {std::string(4097, 'x')}; },
-      [](PublishRequest& r) { r.use.access_mode = AccessMode::UNKNOWN; },
-      [](PublishRequest& r) { r.use.volume_mount_group = std::string(129, 'x'); },
-      [](PublishRequest& r) { r.permissions.mode = 010000; },
-      [](PublishRequest& r) { r.permissions.owner = UINT32_MAX; },
-      [](PublishRequest& r) { r.permissions.recursive = true; },
-      [](PublishRequest& r) { r.permissions.selinux_label = "a label"; },
-      [](PublishRequest& r) {
-        r.permissions.group = 5;
-        r.use.volume_mount_group = "5";
-      },
-      [](PublishRequest& r) {
-        r.permissions.mode = 0700;
-        r.readonly = true;
-      },
-      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kProcess, .pid = 0}; },
-      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "web.slice"}; },
-      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "/a/../b"}; },
-      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kUnit, .name = "web"}; },
-      [](PublishRequest& r) { r.life = {.kind = ConsumerLife::Kind::kUnit, .name = "a/web.service"}; },
-      [](PublishRequest& r) { r.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "x"}; },
-      [](PublishRequest& r) {
-        r.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "../x"};
-      },
-      [](PublishRequest& r) {
-        r.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/x"};
-        r.secrets = {{"k", "v"}};
-      },
-      [](PublishRequest& r) { r.runtime = RuntimeAbility{.mount = false, .block = false}; },
-      [](PublishRequest& r) { r.runtime = RuntimeAbility{.fs_types = {""}}; },
-  };
-  for (size_t i = 0; i < mistakes.size(); ++i) {
-    PublishRequest request = Request();
-    mistakes[i](request);
-    EXPECT_EQ(CheckForm(request).code(), absl::StatusCode::kInvalidArgument) << "mistake " << i;
-  }
-}
-
-TEST(PublishFormTest, AcceptsTheLongestIdsOfAnyText) {
-  PublishRequest request = Request();
-  request.volume_id = "../" + std::string(4080, '\n') + "ä/..";
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
-}
-
-TEST(PublishFormTest, BlockHasNoFileSystemAndNoFlags) {
-  PublishRequest request = Request();
-  request.use.access_type = AccessType::kBlock;
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
-  request.use.fs_type = "ext4";
-  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("block volume has no file system"));
-  request.use.fs_type = "";
-  request.use.mount_flags = {"ro"};
-  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("block volume is not mounted"));
-}
-
-TEST(PublishFormTest, EveryMistakeIsNamedAtOnce) {
-  PublishRequest request = Request();
-  request.consumer = "";
-  request.use.access_type = AccessType::kBlock;
-  request.use.mount_flags = {"noatime"};
-  request.permissions.mode = 0777;
-  request.life.kind = ConsumerLife::Kind::kProcess;
-  const std::string message = Message(CheckForm(request));
-  for (const char* mistake : {"consumer: ", "mount flags: ", "permissions: ", "life: "}) {
-    EXPECT_THAT(message, HasSubstr(mistake));
-  }
-}
-
-TEST(PublishFormTest, AnEphemeralVolumeIsMountedOnThisNodeAloneAndNeverAttached) {
-  PublishRequest request = Request();
-  request.ephemeral = true;
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
-  request.volume_context["csi.storage.k8s.io/ephemeral"] = "true";
-  EXPECT_EQ(CheckForm(request), absl::OkStatus()) << "what the node would set anyhow";
-  request.volume_context["csi.storage.k8s.io/ephemeral"] = "false";
-  request.use.access_type = AccessType::kBlock;
-  request.use.access_mode = AccessMode::MULTI_NODE_MULTI_WRITER;
-  request.publish_context.emplace();
-  const std::string message = Message(CheckForm(request));
-  for (const char* mistake : {"contradicts", "mount access", "this node alone", "publish_context"}) {
-    EXPECT_THAT(message, HasSubstr(mistake));
-  }
-}
-
-// The plugin would delete the volume when it is unpublished, and this node would not know that.
-TEST(PublishFormTest, TheWordForEphemeralVolumesIsTheNodesToSet) {
-  PublishRequest request = Request();
-  request.volume_context["csi.storage.k8s.io/ephemeral"] = "true";
-  EXPECT_EQ(CheckForm(request).code(), absl::StatusCode::kInvalidArgument);
-}
-
 TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   PublishRequest request = Request();
   request.runtime =
       RuntimeAbility{.name = "tiny 1.0", .block = false, .fs_types = {"ext4", "xfs"}, .readonly = false};
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
   request.use.fs_type = "xfs";
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
   request.use.fs_type = "btrfs";
-  const absl::Status file_system = CheckForm(request);
+  const absl::Status file_system = CheckRuntime(request);
   EXPECT_EQ(file_system.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Message(file_system),
             "\"tiny 1.0\" cannot use a volume with file system btrfs, only with ext4, xfs");
@@ -163,20 +56,20 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   request.runtime->fs_types = {"nfs", "fuse"};
   for (const char* asked : {"nfs", "nfs4", "fuse", "fuse.sshfs"}) {
     request.use.fs_type = asked;
-    EXPECT_EQ(CheckForm(request), absl::OkStatus()) << asked;
+    EXPECT_EQ(CheckRuntime(request), absl::OkStatus()) << asked;
   }
   request.use.fs_type = "nfs3";
-  EXPECT_EQ(CheckForm(request).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(CheckRuntime(request).code(), absl::StatusCode::kFailedPrecondition);
   request.use.fs_type = "";
   request.readonly = true;
-  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("cannot keep a volume read-only"));
+  EXPECT_THAT(Message(CheckRuntime(request)), HasSubstr("cannot keep a volume read-only"));
   request.readonly = false;
   request.use.access_type = AccessType::kBlock;
-  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("cannot use block devices"));
+  EXPECT_THAT(Message(CheckRuntime(request)), HasSubstr("cannot use block devices"));
   request.runtime = RuntimeAbility{.mount = false};
-  EXPECT_EQ(CheckForm(request), absl::OkStatus());
+  EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
   request.use.access_type = AccessType::kMount;
-  EXPECT_THAT(Message(CheckForm(request)), HasSubstr("the consumer's runtime cannot use mounted volumes"));
+  EXPECT_THAT(Message(CheckRuntime(request)), HasSubstr("the consumer's runtime cannot use mounted volumes"));
 }
 
 TEST(RuntimeTest, WhatThePluginChoseIsComparedOnceItIsMounted) {
@@ -198,25 +91,6 @@ TEST(RuntimeTest, WhatThePluginChoseIsComparedOnceItIsMounted) {
   request.use.fs_type = "";
   request.use.access_type = AccessType::kBlock;
   EXPECT_FALSE(LeavesFileSystemOpen(request)) << "there is none";
-}
-
-TEST(PublishFormTest, ReaderModesDemandReadonly) {
-  for (const auto mode : {AccessMode::SINGLE_NODE_READER_ONLY, AccessMode::MULTI_NODE_READER_ONLY}) {
-    PublishRequest request = Request();
-    request.use.access_mode = mode;
-    EXPECT_THAT(Message(CheckForm(request)), HasSubstr("ask for readonly"));
-    request.readonly = true;
-    EXPECT_EQ(CheckForm(request), absl::OkStatus());
-  }
-}
-
-TEST(PublishFormTest, ErrorsShowNoSecretAndNoFlag) {
-  PublishRequest request = Request();
-  request.secrets["password"] = std::string("hunter2") + '\xff';
-  EXPECT_THAT(Message(CheckForm(request)), Not(HasSubstr("hunter2")));
-  request.secrets.clear();
-  request.use.mount_flags = {std::string("key=hunter2\xff")};
-  EXPECT_THAT(Message(CheckForm(request)), Not(HasSubstr("hunter2")));
 }
 
 TEST(AttachRuleTest, NeedsAControllerThatPublishes) {

@@ -6,9 +6,6 @@
 
 #include <absl/status/status.h>
 
-#include <string>
-#include <vector>
-
 #include "csi/errors.h"
 #include "mounter/mounter.h"
 
@@ -16,9 +13,6 @@ namespace berth {
 
 // Whether anything is asked at all.
 [[nodiscard]] bool Wanted(const RootPermissions& permissions);
-
-// What is wrong with them by themselves, a sentence each; none where all is right.
-[[nodiscard]] std::vector<std::string> MistakesIn(const RootPermissions& permissions);
 
 // Whether the kernel enforces, or would enforce, SELinux labels: its file system is mounted where it always
 // is. Touches sysfs only.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -277,8 +276,6 @@ class SpecReader : public TomlReader {
       const toml::value<int64_t>* number = node->as_integer();
       if (number == nullptr) {
         WrongType(*node, "pid", "a process's number");
-      } else if (**number <= 0 || **number > std::numeric_limits<int32_t>::max()) {
-        Mistake(*node, "pid", fmt::format("{} is no process's number", **number));
       } else {
         life.set_pid(**number);
       }

@@ -161,7 +161,6 @@ TEST(VolumeSpecTest, OwnersWhoDoNotExistAndModesThatAreNoneAreMistakes) {
                     HasSubstr("data.toml:2: group: '-1' is neither a group's name nor a number")));
   EXPECT_THAT(Error("owner = true\n"), HasSubstr("owner: is true or false, and must be a name or a number"));
   EXPECT_THAT(Error("mode = \"0888\"\n"), HasSubstr("mode: '0888' is no mode"));
-  EXPECT_THAT(Error("pid = 0\n"), HasSubstr("pid: 0 is no process's number"));
 }
 
 TEST(VolumeSpecTest, WhatIsNotTomlSaysWhere) {
