@@ -8,6 +8,7 @@
 #include <cctype>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/status.h"
 #include "base/systemd_session.h"
 
@@ -157,15 +158,14 @@ Awaitable<void> SystemdUnits::Shutdown() {
 }
 
 Awaitable<void> SystemdUnits::Follow() {
-  Duration pause = kFirstPause;
+  BackoffTimer backoff(kFirstPause, kLongestPause);
   while (!watched_.empty()) {
     const TimePoint began = Clock::now();
     const absl::Status ended = co_await FollowOnce();
     if (ended.ok()) continue;
-    if (Clock::now() - began > kLongestPause) pause = kFirstPause;
-    if (pause == kFirstPause) SPDLOG_WARN("units of consumers cannot be watched: {}", MessageOf(ended));
-    co_await SleepUntil(Clock::now() + pause);
-    pause = std::min(2 * pause, kLongestPause);
+    if (Clock::now() - began > kLongestPause) backoff.Reset();
+    if (backoff.failures() == 0) SPDLOG_WARN("units of consumers cannot be watched: {}", MessageOf(ended));
+    co_await SleepUntil(Clock::now() + backoff.Next());
   }
   following_ = false;
 }

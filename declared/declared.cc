@@ -11,9 +11,6 @@
 namespace berth {
 namespace {
 
-constexpr Duration kFirstPause = std::chrono::seconds(1);
-constexpr Duration kLongestPause = std::chrono::minutes(2);
-
 // A list of texts of any bytes, as one that no other list gives.
 class Parts {
  public:
@@ -162,12 +159,6 @@ bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts) {
                        entry.record->mount_digest() != entry.use->mount_digest);
   return facts.publication == PublicationState::kPublished && facts.declared && facts.held.empty() &&
          !facts.lost && !facts.path_pending && !leaves;
-}
-
-Duration RetryPause(int failures, double chance) {
-  const int doublings = std::clamp(failures - 1, 0, 16);
-  const auto longest = std::min<Duration>(kFirstPause * (1 << doublings), kLongestPause);
-  return std::chrono::duration_cast<Duration>(longest * (0.5 + std::clamp(chance, 0.0, 1.0) / 2));
 }
 
 DeclaredKey KeyOf(const DeclaredRecord& record) {

@@ -128,8 +128,4 @@ struct DeclaredStep {
 // Whether it is published as its file says, or said before it was broken, and mounted at its path.
 [[nodiscard]] bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts);
 
-// How long to wait after the `failures`th failure in a row, `chance` from 0 to 1: 1 s, doubled up to two
-// minutes, and within it at random between half and all of it.
-[[nodiscard]] Duration RetryPause(int failures, double chance);
-
 }  // namespace berth

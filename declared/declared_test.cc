@@ -332,17 +332,6 @@ TEST(DeclaredTest, DigestTellsWhatTakesAnotherMount) {
   EXPECT_NE(MountDigest(one, {}), MountDigest(other, {}));
 }
 
-TEST(DeclaredTest, PausesGrowToABoundAndDiffer) {
-  EXPECT_EQ(RetryPause(1, 1), std::chrono::seconds(1));
-  EXPECT_EQ(RetryPause(1, 0), std::chrono::milliseconds(500));
-  EXPECT_EQ(RetryPause(3, 1), std::chrono::seconds(4));
-  EXPECT_EQ(RetryPause(1000, 1), std::chrono::minutes(2));
-  EXPECT_EQ(RetryPause(1000, 0), std::chrono::minutes(1));
-  for (int failures = 1; failures < 30; ++failures) {
-    EXPECT_LE(RetryPause(failures, 0.3), RetryPause(failures + 1, 0.3));
-  }
-}
-
 TEST(DeclaredPathTest, ItIsPublishedOnceItIsMountedAtItsPath) {
   const DeclaredEntry entry = Begun();
   DeclaredFacts facts = Published();

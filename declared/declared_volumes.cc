@@ -4,10 +4,10 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <random>
 #include <set>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/blocking.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -19,6 +19,8 @@
 namespace berth {
 namespace {
 
+constexpr Duration kFirstPause = std::chrono::seconds(1);
+constexpr Duration kLongestPause = std::chrono::minutes(2);
 constexpr Duration kReadWithin = std::chrono::seconds(30);
 // What is waited for is told; this is for what nobody tells, as that a volume has left the mounter's books.
 constexpr Duration kLookAgain = std::chrono::seconds(30);
@@ -496,8 +498,8 @@ class DeclaredVolumes::Impl {
     // One that succeeds and is to be done again at once has not done what it should.
     if (!done.ok()) entry->last_error = MessageOf(done);
     ++entry->failures;
-    const double chance = std::uniform_real_distribution<double>(0, 1)(random_);
-    entry->state.not_before = Clock::now() + RetryPause(entry->failures, chance);
+    entry->state.not_before =
+        Clock::now() + Backoff(entry->failures, kFirstPause, kLongestPause, RandomShare());
     if (entry->failures == 1 && !done.ok()) {
       SPDLOG_WARN("declared volume {}: {}: {}", Printable(entry->key.volume_id, 256), ActionName(action),
                   entry->last_error);
@@ -520,7 +522,6 @@ class DeclaredVolumes::Impl {
   bool started_ = false;
   bool reloading_ = false;
   bool final_ = false;
-  std::minstd_rand random_{std::random_device{}()};
   uint64_t version_ = 0;
   Condition changed_;  // version_
   TaskScope tasks_;

@@ -22,6 +22,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/blocking.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -323,7 +324,7 @@ class ConsumerWatch::Impl {
 
   // Until it is watched, has ended, or is not to be watched any more.
   Awaitable<void> Begin(Key key, std::shared_ptr<Subject> subject) {
-    Duration pause = kFirstPause;
+    BackoffTimer backoff(kFirstPause, kLongestPause);
     const std::string what = DescribeLife(subject->life);
     while (true) {
       absl::StatusOr<UniqueFd> opened = co_await Open(subject->life);
@@ -344,9 +345,8 @@ class ConsumerWatch::Impl {
         End(key, std::string(MessageOf(opened.status())));
         co_return;
       }
-      if (pause == kFirstPause) SPDLOG_WARN("{} cannot be watched: {}", what, MessageOf(opened.status()));
-      co_await SleepUntil(Clock::now() + pause);
-      pause = std::min(2 * pause, kLongestPause);
+      if (backoff.failures() == 0) SPDLOG_WARN("{} cannot be watched: {}", what, MessageOf(opened.status()));
+      co_await SleepUntil(Clock::now() + backoff.Next());
     }
   }
 

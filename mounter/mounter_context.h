@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <string_view>
 
@@ -66,7 +65,6 @@ struct MounterContext {
   // How many publications wait for tokens at a time: all of them want some when a scheduler comes back.
   static constexpr size_t kTokenAsks = 64;
   PluginGates token_gate;
-  std::minstd_rand random{std::random_device{}()};
   // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
   bool recovered = false;
   // Why nothing goes forward any more (Mounter::Leave); empty: it may.
@@ -88,7 +86,6 @@ struct MounterContext {
   }
   [[nodiscard]] Duration RetryAfter(int failures, Duration first, Duration limit);
   // In [0, 1).
-  [[nodiscard]] double Random() { return std::uniform_real_distribution<double>(0, 1)(random); }
 };
 
 }  // namespace berth

@@ -1,7 +1,6 @@
 #include "mounter/volume_machine.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/status.h"
@@ -927,12 +926,6 @@ void VolumeMachine::Normalize() {
   // An intent of which nothing left this process needs no reverse call.
   const bool unsent = record_.stage_state == StageState::kStaging && !record_.stage_sent;
   if (record_.publications.empty() && unsent) record_.stage_state = StageState::kAbsent;
-}
-
-Duration RetryDelay(int failures, Duration first, Duration limit, double random) {
-  const double doubled = static_cast<double>(first.count()) * std::exp2(std::clamp(failures - 1, 0, 40));
-  const double full = std::min(doubled, static_cast<double>(limit.count()));
-  return Duration(static_cast<Duration::rep>(full * (0.5 + 0.5 * random)));
 }
 
 }  // namespace berth

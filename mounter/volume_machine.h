@@ -331,8 +331,4 @@ class VolumeMachine {
   std::map<PublicationKey, absl::Status> failures_;
 };
 
-// How long to wait before the next try after `failures` (at least 1) in a row: `first`, doubling up to
-// `limit`, of which the half is fixed and the other half scaled by `random` in [0, 1).
-[[nodiscard]] Duration RetryDelay(int failures, Duration first, Duration limit, double random);
-
 }  // namespace berth

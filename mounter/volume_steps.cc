@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/backoff.h"
 #include "mounter/files_in_the_way.h"
 #include "mounter/mount_table.h"
 #include "mounter/recovery.h"
@@ -70,7 +71,7 @@ StepReport NotSent(const absl::Status& status) {
 }  // namespace volume_steps_internal
 
 Duration MounterContext::RetryAfter(int failures, Duration first, Duration limit) {
-  return RetryDelay(failures, first, limit, Random());
+  return Backoff(failures, first, limit, RandomShare());
 }
 
 RpcTrace VolumeSteps::Sending(const StepProgress& progress, CsiRpc rpc) const {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/status.h"
 #include "mounter/mount_watch.h"
 #include "mounter/volume_actor.h"
@@ -50,7 +51,7 @@ TimePoint VolumeActor::NextMove() const {
 
 void VolumeActor::OnTokensPassed(const PublicationKey& key, const TokenLife& life) {
   TokenRenewal& renewal = renewals_[key];
-  renewal.OnPassed(life, context_.Random());
+  renewal.OnPassed(life, RandomShare());
   // The plugin's file may have changed during the call.
   renewal.OnWanted(context_.plugins.TokensWanted(machine_.record().plugin_id));
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/backoff.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "csi/redact.h"
@@ -296,9 +297,8 @@ class ControllerCalls::Work {
       const bool again = !sent_to_.empty() && (code == absl::StatusCode::kUnavailable ||
                                                (code == absl::StatusCode::kAborted && repeat_aborted));
       if (!again) co_return answer;
-      const double random = std::uniform_real_distribution<double>(0, 1)(calls_.random_);
-      const TimePoint next = Clock::now() + RetryDelay(failures, calls_.options_.first_pause,
-                                                       calls_.options_.longest_pause, random);
+      const TimePoint next = Clock::now() + Backoff(failures, calls_.options_.first_pause,
+                                                    calls_.options_.longest_pause, RandomShare());
       if (next >= job_->Until()) {
         co_return Annotate(answer.status(), "tried again until the deadline");
       }

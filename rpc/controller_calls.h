@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 
 #include "base/clock.h"
@@ -84,7 +83,6 @@ class ControllerCalls {
   ControllerAccess& access_;
   Mounter& mounter_;
   ControllerCallsOptions options_;
-  std::minstd_rand random_{std::random_device{}()};
   std::map<std::string, std::shared_ptr<Job>> jobs_;  // the newest of each, by a hash over the call
   TaskScope tasks_;
 };

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -138,7 +139,7 @@ Awaitable<void> ExternalPlugin::AwaitTree(uint64_t incarnation) {
 }
 
 Awaitable<std::optional<ServedSocket>> ExternalPlugin::Hold(ServedSocket served) {
-  Duration pause = kFirstPause;
+  BackoffTimer backoff(kFirstPause, kLongestRetry);
   bool first = true;
   while (true) {
     const TimePoint since = Clock::now();
@@ -148,10 +149,9 @@ Awaitable<std::optional<ServedSocket>> ExternalPlugin::Hold(ServedSocket served)
       co_await SleepUntil(Clock::now() + kLongestRetry);
     }
     if (Clock::now() - since >= kShortestHold) {
-      pause = kFirstPause;
+      backoff.Reset();
     } else if (!std::exchange(first, false)) {
-      co_await SleepUntil(Clock::now() + pause);
-      pause = std::min(pause * 2, kLongestRetry);
+      co_await SleepUntil(Clock::now() + backoff.Next());
     }
     std::optional<ServedSocket> again = TryConnect(config_.socket);
     if (!again.has_value()) co_return std::nullopt;

@@ -132,8 +132,8 @@ TEST_F(PluginLifecycleTest, FirstCrashRestartsAtOnceTheSecondBacksOff) {
   EXPECT_THAT(On(Exited()), IsEmpty()) << "nobody was told of it: nobody is told that it is gone";
   EXPECT_EQ(machine_.state(), PluginState::kBackingOff);
   EXPECT_EQ(machine_.reason(), "exit code 3");
-  EXPECT_EQ(machine_.wake_at(), now_ + seconds(1));
-  EXPECT_THAT(OnTimerAt(milliseconds(999)), IsEmpty());
+  EXPECT_EQ(machine_.wake_at(), now_ + milliseconds(750));
+  EXPECT_THAT(OnTimerAt(milliseconds(749)), IsEmpty());
   EXPECT_THAT(OnTimerAt(milliseconds(1)), ElementsAre(kLaunch));
   EXPECT_EQ(machine_.restarts(), 2);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/status.h"
 #include "supervisor/duration_text.h"
 
@@ -55,8 +56,7 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       lifecycle_(LimitsOf(config_)),
       first_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kFirst)),
       second_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kSecond)),
-      changed_(context.instances.executor),
-      random_(std::random_device{}()) {
+      changed_(context.instances.executor) {
   if (absl::IsAlreadyExists(file_.status())) contested_ = file_.status();
   snapshot_.id = id_;
   snapshot_.socket_path = PluginSocketPath(places(), id_);
@@ -160,7 +160,7 @@ void PluginRunner::Fill(LifecycleEvent& event) {
     const absl::Status may_replace = context_.MayGoForward();
     event.keep = may_replace.ok() ? WouldBreak() : std::string(MessageOf(may_replace));
   }
-  event.random = std::uniform_real_distribution<double>(0.0, 1.0)(random_);
+  event.random = RandomShare();
 }
 
 Awaitable<void> PluginRunner::Handle(Message message) {

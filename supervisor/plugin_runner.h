@@ -17,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -231,7 +230,6 @@ class PluginRunner final : public PluginOwner {
   bool begun_ = false;
   bool gone_ = false;
   Condition changed_;
-  std::mt19937_64 random_;
 };
 
 }  // namespace berth

@@ -4,23 +4,10 @@
 
 #include <algorithm>
 
+#include "base/backoff.h"
 #include "supervisor/duration_text.h"
 
 namespace berth {
-namespace {
-
-constexpr double kJitter = 0.2;
-
-Duration Backoff(const RestartLimits& limits, int doublings, double random) {
-  Duration delay = limits.initial_backoff;
-  for (int i = 0; i < doublings && delay < limits.max_backoff; ++i) delay *= 2;
-  delay = std::min(delay, limits.max_backoff);
-  const double factor = 1.0 - kJitter + 2 * kJitter * random;
-  return std::min(std::chrono::duration_cast<Duration>(delay * factor), limits.max_backoff);
-}
-
-}  // namespace
-
 RestartDecision RestartPolicy::OnEnd(EndCause cause, Duration uptime, TimePoint now, double random) {
   using What = RestartDecision::What;
   if (cause == EndCause::kClean && limits_.mode != RestartMode::kAlways) return {What::kStayDown, {}, ""};
@@ -40,8 +27,8 @@ RestartDecision RestartPolicy::OnEnd(EndCause cause, Duration uptime, TimePoint 
   ++streak_;
   if (streak_ == 1 && cause != EndCause::kLaunchFailed) return {What::kNow, {}, ""};
   // The second end in a row is the first to wait; of a failed launch, the first.
-  const int doublings = std::max(streak_ - 2, 0);
-  return {What::kLater, Backoff(limits_, doublings, random), ""};
+  const int failures = std::max(streak_ - 1, 1);
+  return {What::kLater, Backoff(failures, limits_.initial_backoff, limits_.max_backoff, random), ""};
 }
 
 void RestartPolicy::Reset() {

@@ -56,7 +56,7 @@ class RestartPolicy {
  public:
   explicit RestartPolicy(RestartLimits limits) : limits_(limits) {}
 
-  // `uptime`: how long it ran. `random`: evenly out of [0, 1), for the jitter of 20 % either way. Returns
+  // `uptime`: how long it ran. `random`: evenly out of [0, 1), for Backoff (base/backoff.h). Returns
   // kGiveUp once `limits.burst` ends fall within `limits.window`.
   [[nodiscard]] RestartDecision OnEnd(EndCause cause, Duration uptime, TimePoint now, double random);
 

@@ -12,7 +12,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using What = RestartDecision::What;
 
-constexpr double kMiddle = 0.5;  // no jitter
+constexpr double kWhole = 1;  // of the backoff
 constexpr Duration kBrief = milliseconds(10);
 
 RestartLimits PolicyLimits() {
@@ -27,14 +27,14 @@ RestartLimits PolicyLimits() {
 
 TEST(RestartPolicyTest, FirstRestartIsImmediate) {
   RestartPolicy policy(PolicyLimits());
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kNow);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).what, What::kNow);
 }
 
 TEST(RestartPolicyTest, BackoffDoublesUpToItsLimit) {
   RestartPolicy policy(PolicyLimits());
-  [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
+  [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
   for (const int expected : {1, 2, 4, 8, 10, 10}) {
-    const RestartDecision decision = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
+    const RestartDecision decision = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
     EXPECT_EQ(decision.what, What::kLater);
     EXPECT_EQ(decision.delay, seconds(expected));
   }
@@ -42,7 +42,7 @@ TEST(RestartPolicyTest, BackoffDoublesUpToItsLimit) {
 
 TEST(RestartPolicyTest, JitterIsTwentyPercentEitherWayAndNeverAboveTheLimit) {
   for (const auto& [random, expected] : std::map<double, Duration>{
-           {0.0, milliseconds(800)}, {0.5, milliseconds(1000)}, {1.0, milliseconds(1200)}}) {
+           {0.0, milliseconds(500)}, {0.5, milliseconds(750)}, {1.0, milliseconds(1000)}}) {
     RestartPolicy policy(PolicyLimits());
     [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), random);
     const Duration delay = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), random).delay;
@@ -51,31 +51,31 @@ TEST(RestartPolicyTest, JitterIsTwentyPercentEitherWayAndNeverAboveTheLimit) {
   }
   RestartPolicy policy(PolicyLimits());
   Duration delay{};
-  for (int i = 0; i < 10; ++i) delay = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), 0.999).delay;
+  for (int i = 0; i < 10; ++i) delay = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).delay;
   EXPECT_EQ(delay, seconds(10));
 }
 
 TEST(RestartPolicyTest, StablePeriodMakesTheNextRestartImmediate) {
   RestartPolicy policy(PolicyLimits());
   for (int i = 0; i < 4; ++i) {
-    [[maybe_unused]] const auto each = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
+    [[maybe_unused]] const auto each = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
   }
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1), TimePoint(), kMiddle).what, What::kNow);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1), TimePoint(), kWhole).what, What::kNow);
   // And the backoff begins anew.
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).delay, seconds(1));
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).delay, seconds(1));
 }
 
 TEST(RestartPolicyTest, AlmostStableIsNotStable) {
   RestartPolicy policy(PolicyLimits());
-  [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1) - milliseconds(1), TimePoint(), kMiddle).what,
+  [[maybe_unused]] const auto first = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1) - milliseconds(1), TimePoint(), kWhole).what,
             What::kLater);
 }
 
 TEST(RestartPolicyTest, FailedLaunchNeverRestartsAtOnce) {
   RestartPolicy policy(PolicyLimits());
   for (const int expected : {1, 1, 2, 4}) {
-    const RestartDecision decision = policy.OnEnd(EndCause::kLaunchFailed, {}, TimePoint(), kMiddle);
+    const RestartDecision decision = policy.OnEnd(EndCause::kLaunchFailed, {}, TimePoint(), kWhole);
     EXPECT_EQ(decision.what, What::kLater);
     EXPECT_EQ(decision.delay, seconds(expected));
   }
@@ -85,9 +85,9 @@ TEST(RestartPolicyTest, GivesUpAfterBurst) {
   RestartLimits limits = PolicyLimits();
   limits.burst = 3;
   RestartPolicy policy(limits);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kNow);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kLater);
-  const RestartDecision decision = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).what, What::kNow);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).what, What::kLater);
+  const RestartDecision decision = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
   EXPECT_EQ(decision.what, What::kGiveUp);
   EXPECT_THAT(decision.why, HasSubstr("3 times within 10m"));
 }
@@ -98,21 +98,21 @@ TEST(RestartPolicyTest, EndsOutsideTheWindowDoNotCount) {
   RestartPolicy policy(limits);
   TimePoint now;
   for (int i = 0; i < 10; ++i) {
-    EXPECT_NE(policy.OnEnd(EndCause::kFailure, kBrief, now, kMiddle).what, What::kGiveUp) << i;
+    EXPECT_NE(policy.OnEnd(EndCause::kFailure, kBrief, now, kWhole).what, What::kGiveUp) << i;
     now += limits.window + milliseconds(1);
   }
   // At the window's very edge it still counts.
   now -= milliseconds(1);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, now, kMiddle).what, What::kGiveUp);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, now, kWhole).what, What::kGiveUp);
 }
 
 TEST(RestartPolicyTest, BurstCountsStableRunsToo) {
   RestartLimits limits = PolicyLimits();
   limits.burst = 3;
   RestartPolicy policy(limits);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(2)), kMiddle).what, What::kNow);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(4)), kMiddle).what, What::kNow);
-  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(6)), kMiddle).what, What::kGiveUp);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(2)), kWhole).what, What::kNow);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(4)), kWhole).what, What::kNow);
+  EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(2), TimePoint(minutes(6)), kWhole).what, What::kGiveUp);
 }
 
 TEST(RestartPolicyTest, ResetForgetsEverything) {
@@ -120,7 +120,7 @@ TEST(RestartPolicyTest, ResetForgetsEverything) {
   limits.burst = 2;
   RestartPolicy policy(limits);
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kMiddle).what, What::kNow);
+    EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).what, What::kNow);
     policy.Reset();
   }
 }
@@ -145,7 +145,7 @@ TEST(RestartPolicyTest, ModesDecideByCause) {
     RestartLimits limits = PolicyLimits();
     limits.mode = row.mode;
     RestartPolicy policy(limits);
-    EXPECT_EQ(policy.OnEnd(row.cause, kBrief, TimePoint(), kMiddle).what, row.what)
+    EXPECT_EQ(policy.OnEnd(row.cause, kBrief, TimePoint(), kWhole).what, row.what)
         << static_cast<int>(row.mode) << " " << static_cast<int>(row.cause);
   }
 }

@@ -1,23 +1,14 @@
 #include "rpc/uplink/dial_schedule.h"
 
-#include <algorithm>
+#include "base/backoff.h"
 
 namespace berth {
-namespace {
-
-// A pause is this part of its full length at least; chance gives the rest.
-constexpr double kLeastPart = 0.5;
-
-}  // namespace
 
 DialSchedule::DialSchedule(size_t addresses, DialLimits limits, TimePoint now)
     : addresses_(addresses), limits_(limits), next_{.address = 0, .at = now} {}
 
 Duration DialSchedule::Pause(double random) const {
-  Duration pause = limits_.initial_backoff;
-  for (int i = 0; i < rounds_ && pause < limits_.max_backoff; ++i) pause *= 2;
-  pause = std::min(pause, limits_.max_backoff);
-  return std::chrono::duration_cast<Duration>(pause * (kLeastPart + (1.0 - kLeastPart) * random));
+  return Backoff(rounds_ + 1, limits_.initial_backoff, limits_.max_backoff, random);
 }
 
 void DialSchedule::TryNextAddress(TimePoint now, double random) {

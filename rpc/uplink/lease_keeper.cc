@@ -9,6 +9,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/blocking.h"
 #include "base/status.h"
 
@@ -333,9 +334,7 @@ Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::fun
 }
 
 Duration LeaseKeeper::PauseAfter(int failures) const {
-  const double doubled = static_cast<double>(options_.first_pause.count()) *
-                         static_cast<double>(1 << std::min(failures - 1, 20));
-  return std::min(Duration(static_cast<Duration::rep>(doubled)), options_.retry_limit);
+  return Backoff(failures, options_.first_pause, options_.retry_limit, RandomShare());
 }
 
 Awaitable<void> LeaseKeeper::WaitFree(VolumeRef volume, uint64_t seen, TimePoint then) {

@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/process.h"
 #include "base/status.h"
 #include "rpc/convert.h"
@@ -108,8 +109,6 @@ Awaitable<void> Uplink::Shutdown() {
   co_await operations_.Join();
 }
 
-double Uplink::Random() { return std::uniform_real_distribution<double>(0, 1)(random_); }
-
 void Uplink::SetState(v1::LinkStatus::State state) {
   // A scheduler that takes the stream and never greets is as far away as one that nobody finds.
   const auto is_away = [](v1::LinkStatus::State s) {
@@ -143,11 +142,11 @@ Awaitable<void> Uplink::Run() {
     TellEnd(address, ended);
     const TimePoint now = Clock::now();
     if (!ended.welcomed) {
-      schedule.OnFailed(now, Random());
+      schedule.OnFailed(now, RandomShare());
     } else {
       const bool elsewhere = ended.said && absl::IsUnavailable(ended.why);
       const auto end = elsewhere ? DialSchedule::End::kUnavailable : DialSchedule::End::kBroken;
-      schedule.OnLinkEnded(end, now - *ended.welcomed, now, Random());
+      schedule.OnLinkEnded(end, now - *ended.welcomed, now, RandomShare());
     }
   }
 }

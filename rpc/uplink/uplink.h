@@ -24,7 +24,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -134,7 +133,6 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   void DropEndedConsumer(uint64_t number);
   void SetState(v1::LinkStatus::State state);
   void Wake();
-  [[nodiscard]] double Random();
 
   asio::any_io_executor executor_;
   UplinkOptions options_;
@@ -143,7 +141,6 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   std::string instance_id_;
   std::string run_id_;
   std::optional<std::string> cluster_id_;  // unset: it was never welcomed anywhere
-  std::minstd_rand random_{std::random_device{}()};
 
   LinkState state_;
   LinkSession* session_ = nullptr;  // of the stream that is up
