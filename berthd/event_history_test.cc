@@ -160,7 +160,7 @@ TEST_F(EventHistoryTest, AfterAPowerCutNumbersGoOnAboveAllThatMayHaveBeenGivenOu
   const uint64_t before = events.back().sequence;
   life.reset();
   Reboot();
-  while (WallClock::now() <= WallTime(milliseconds(before))) {
+  while (WallClock::now() < WallTime(milliseconds(before + 1))) {
   }
   life = Begin();
   EXPECT_GT(Numbers(*life).back(), before);
