@@ -214,7 +214,8 @@ class EventHistory::File {
       return;
     }
     size_ = whole_ = end;
-    contents.complete = true;
+    // A line that cannot be read may have been the last number.
+    contents.complete = contents.damage.empty();
   }
 
   const std::string path_;

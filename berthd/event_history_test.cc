@@ -200,6 +200,17 @@ TEST_F(EventHistoryTest, AHistoryThatCannotBeReadTakesNoNumberBack) {
   EXPECT_GT(life->events.next_sequence(), 1'000'000U);
 }
 
+TEST_F(EventHistoryTest, AnOrderlyEndBehindALineThatCannotBeReadTakesNoNumberBack) {
+  auto life = Begin();
+  Happen(*life, 3);
+  End(std::move(life));
+  Reboot();
+  std::string text = *ReadFile(state_ + "/events", 1 << 20);
+  text[text.find("\n3\t") + 1] = 'x';  // the last event's number
+  ASSERT_TRUE(WriteFileSoon(state_ + "/events", text, 0600).ok());
+  EXPECT_GT(Begin()->events.next_sequence(), 1'000'000U);
+}
+
 TEST_F(EventHistoryTest, ATornLastLineIsIgnoredAndADamagedOneIsSkippedAndReported) {
   auto life = Begin();
   Happen(*life, 3);

@@ -215,10 +215,11 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
 
 void AddControllerCommands(CLI::App& volume, Command& chosen) {
   AddCommand<StorageListOptions>(
-      volume, "list", "Every volume that the plugin's storage has, used here or not", chosen,
+      volume, "list", "All volumes of the plugin's storage, used or not", chosen,
       [](CLI::App& command, StorageListOptions& options) {
         command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
-        command.footer("What this node uses: berthctl volumes. With -o json also volume_context.");
+        command.footer(
+            "For the volumes that this node uses: berthctl volumes. -o json also shows each volume_context.");
       },
       ListStorage);
   AddCommand<CreateOptions>(volume, "create", "Create a volume through the plugin's controller", chosen,

@@ -188,8 +188,8 @@ Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> 
   const std::string node_id =
       plugin != plugins_.plugins().end() && plugin->second.facts ? plugin->second.facts->node_id : "";
   if (node_id.empty()) {
-    co_return absl::UnavailableError(
-        fmt::format("plugin {} tells no node id to attach the volume to", record.plugin_id()));
+    co_return absl::UnavailableError(fmt::format(
+        "plugin {} has not reported a node id, so the volume cannot be attached", record.plugin_id()));
   }
   // The node was another one then: what was attached to that is detached first.
   if (record.attach_sent() && record.node_id() != node_id) BERTH_CO_RETURN_IF_ERROR(co_await Detach(entry));

@@ -20,8 +20,8 @@
 
 namespace berth {
 
-// One use, from its file's appearance until everything was undone. Shared by its coroutine and whoever
-// looks at it.
+// One use, from the first reading of its file until everything that was done for it is undone. Shared by the
+// coroutine that takes its steps and by those who show it.
 struct DeclaredUseState {
   explicit DeclaredUseState(asio::any_io_executor executor) : changed(std::move(executor)) {}
 

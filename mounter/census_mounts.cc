@@ -96,7 +96,7 @@ void CensusMounts::Add(const ListedMount& mount) {
 
 // --- Linux 6.12 -----------------------------------------------------------------------------------------
 
-// Linux 6.18 and later lists them for root of the node alone: not in a user or a pid namespace.
+// Newer kernels (seen with 6.18) refuse the list in a user namespace and in a pid namespace: EPERM.
 bool CensusMounts::MayList() const {
   NamespaceInfo info;
   if (ioctl(own_, kNamespaceInfo, &info) != 0) return false;

@@ -186,7 +186,7 @@ TEST_P(CensusTest, Fault25APrivateCopyIsAHoldAndItsNamespaceIsNamed) {
   ExpectHeldUntilItEnds(std::make_unique<Holder>([] { return Unshared(MS_PRIVATE); }), HoldKind::kNamespace);
 }
 
-// As in a container: from Linux 6.18 on the kernel lists namespaces for root of the node alone.
+// As in a container, where newer kernels do not list mount namespaces.
 TEST_P(CensusTest, Fault25InAPidNamespaceOfItsOwnWhatIsSeenThereCounts) {
   const UniqueFd before(open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(unshare(CLONE_NEWPID), 0);

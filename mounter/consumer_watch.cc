@@ -17,7 +17,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -102,7 +101,6 @@ TimePoint NextCheck() {
   const Duration now = Clock::now().time_since_epoch();
   return TimePoint((now / kCheckInterval + 1) * kCheckInterval);
 }
-// Longer ones the kernel does not take.
 
 // False: no process is in it, or it is gone. Reading also tells the kernel up to where its changes are known.
 bool Populated(int events) {

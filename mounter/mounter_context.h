@@ -85,7 +85,6 @@ struct MounterContext {
     if (options.at_boundary) options.at_boundary(point);
   }
   [[nodiscard]] Duration RetryAfter(int failures, Duration first, Duration limit);
-  // In [0, 1).
 };
 
 }  // namespace berth

@@ -4,7 +4,6 @@
 #include <linux/magic.h>
 #include <sys/vfs.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "base/status.h"

@@ -17,7 +17,6 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "csi/redact.h"
-#include "mounter/volume_machine.h"
 #include "rpc/controller_answer.h"
 #include "rpc/controller_call_kinds.h"
 #include "rpc/controller_check.h"

@@ -2,6 +2,8 @@
 // them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/status.h"
 #include "csi/errors.h"
 #include "rpc/convert.h"
@@ -226,6 +228,7 @@ NodeApi::Answer<v1::ListStorageVolumesResponse> NodeApi::ListStorageVolumes(
   list.mutable_list()->set_starting_token(request.page_token());
   const ControllerCalls::Result listed = co_await controller_calls_.Call(std::move(list), call.deadline);
   BERTH_CO_RETURN_IF_ERROR(listed.status);
+  const std::vector<std::string> ids = SameDriver(control_.plugins(), request.plugin_id());
   v1::ListStorageVolumesResponse answer;
   for (const auto& entry : listed.answer.list().entries()) {
     const ::csi::v1::Volume& listed_volume = entry.volume();
@@ -238,7 +241,8 @@ NodeApi::Answer<v1::ListStorageVolumesResponse> NodeApi::ListStorageVolumes(
       volume.mutable_condition()->set_abnormal(entry.status().volume_condition().abnormal());
       volume.mutable_condition()->set_message(entry.status().volume_condition().message());
     }
-    volume.set_used_here(access_.FindHeld(request.plugin_id(), volume.volume_id()).has_value());
+    volume.set_used_here(std::ranges::any_of(
+        ids, [&](const std::string& id) { return mounter_.Find(id, volume.volume_id()).has_value(); }));
   }
   answer.set_next_page_token(listed.answer.list().next_token());
   co_return answer;
