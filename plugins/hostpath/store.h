@@ -40,7 +40,7 @@ namespace berth::hostpath {
 enum class Lifecycle { kCreating = 0, kReady = 1, kDeleting = 2 };
 
 struct VolumeRecord {
-  int64_t sequence = 0;  // grows with each creation; never given out twice
+  int64_t sequence = 0;  // given by the store; grows with each creation; never given out twice
   std::string id;        // ours: letters, digits, dashes; safe as a file name
   std::string name;      // the caller's; any text
   Lifecycle lifecycle = Lifecycle::kCreating;
@@ -172,9 +172,18 @@ class Store {
 
   Store(sqlite3* database, std::string path) : database_(database), path_(std::move(path)) {}
   absl::Status Migrate();
-  absl::Status Run(const char* sql);
+  absl::Status Execute(const char* sql);
   absl::Status Failure(std::string_view what);
-  absl::StatusOr<int64_t> Number(Statement& statement);
+  // Of one statement each, with `values` for its parameters; the caller holds the mutex.
+  template <class... Values>
+  absl::Status Change(std::string_view what, std::string_view sql, const Values&... values);
+  template <class Record>
+  absl::Status Insert(std::string_view what, std::string_view into, const Record& record);
+  template <class Record, class... Values>
+  absl::StatusOr<std::vector<Record>> Rows(std::string_view sql, const Values&... values);
+  // 0 where there is no row.
+  template <class... Values>
+  absl::StatusOr<int64_t> Number(std::string_view sql, const Values&... values);
   absl::Status Claim(int64_t bytes, int64_t pool);
   // One row, by its key. What cannot be written is kept in `undone`.
   absl::Status Forget(const char* sql, std::string_view key, std::set<std::string, std::less<>>* undone,
@@ -182,10 +191,13 @@ class Store {
   void MakeUp();
   // RESOURCE_EXHAUSTED: the disk is nearly full, and what is left of it is for what has to be written.
   [[nodiscard]] absl::Status HasRoom() const;
-  absl::StatusOr<std::vector<VolumeRecord>> ReadVolumes(Statement& statement);
-  absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshots(Statement& statement);
-  absl::StatusOr<std::vector<Staging>> ReadStagings(Statement& statement);
-  absl::StatusOr<std::vector<Publication>> ReadPublications(Statement& statement);
+  [[nodiscard]] bool IsUndone(const auto& /*record*/) const { return false; }
+  [[nodiscard]] bool IsUndone(const Staging& record) const {
+    return undone_stagings_.contains(record.volume_id);
+  }
+  [[nodiscard]] bool IsUndone(const Publication& record) const {
+    return undone_publications_.contains(record.target);
+  }
 
   std::mutex mutex_;  // guards the connection and everything that is read from it
   sqlite3* database_;
