@@ -63,6 +63,16 @@ TEST_F(TimeTextTest, Rfc3339) {
             now_ - seconds(1) + std::chrono::nanoseconds(123'456'789));
 }
 
+TEST_F(TimeTextTest, YesterdayIsADayOfTheCalendar) {
+  // In the night after clocks went forward: the day before had 23 hours.
+  setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);
+  tzset();
+  const auto now = system_clock::from_time_t(1'774'823'400);  // 2026-03-30 00:30 CEST
+  const auto yesterday = ParseTime("yesterday", now);
+  ASSERT_TRUE(yesterday.ok()) << yesterday.status();
+  EXPECT_EQ(now - *yesterday, hours(23) + minutes(30));
+}
+
 TEST_F(TimeTextTest, SecondsSince1970) { EXPECT_EQ(Read("@1795262400"), now_); }
 
 TEST_F(TimeTextTest, WhatIsNoTimeIsRefusedInWords) {
