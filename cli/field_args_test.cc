@@ -84,6 +84,10 @@ TEST(SetFieldTest, TakesUnitsWhereTheFieldCountsBytes) {
       {"capacity_range.required_bytes=64MiB", "capacity_range.limit_bytes=99999999"});
   EXPECT_EQ(request.capacity_range().required_bytes(), 64 << 20);
   EXPECT_EQ(request.capacity_range().limit_bytes(), 99999999);
+  EXPECT_EQ(Fill<::csi::v1::CreateVolumeRequest>({"capacity_range.limit_bytes=-9000000000000000001"})
+                .capacity_range()
+                .limit_bytes(),
+            -9000000000000000001);
   EXPECT_THAT(Refusal<::csi::v1::ListVolumesRequest>({"max_entries=4K"}),
               HasSubstr("max_entries: '4K' is not an int32"));
 }
@@ -122,6 +126,8 @@ TEST(SetFieldTest, SaysWhatWouldBeRight) {
         "volume_capabilities[-1]={}", "volume_capabilities[0"}) {
     EXPECT_THAT(Refusal<Create>({argument}), HasSubstr("volume_capabilities")) << argument;
   }
+  EXPECT_THAT(Refusal<Create>({"name=\xff"}), HasSubstr("UTF-8"));
+  EXPECT_THAT(Refusal<Create>({"parameters={\"a\": {}}"}), HasSubstr("not the JSON of a map of string"));
   for (const char* argument : {"", "=", "=x", ".", "[0]", "a..b=c", "parameters.=x"}) {
     EXPECT_FALSE(Refusal<Create>({argument}).empty());
   }

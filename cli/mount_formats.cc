@@ -5,6 +5,7 @@
 
 #include <array>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/status.h"
@@ -16,6 +17,8 @@
 
 namespace berth::cli {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kShown = 200;
 
@@ -56,69 +59,53 @@ absl::Status CheckLine(const PlacedMount& mount, std::string_view forbidden, std
   return CheckDevice(mount);
 }
 
-std::string JsonOf(const PlacedMount& mount) {
-  std::string json = ToJson(mount.mount, false);
-  json.resize(json.find_last_of('}'));
-  return fmt::format("{},\"destination\":{}}}", json, JsonString(mount.destination));
+// `mounts` are in the documents as they are: a path that is no text cannot be.
+absl::Status CheckJson(const std::vector<PlacedMount>& mounts) {
+  for (const PlacedMount& mount : mounts) {
+    if (!IsUtf8(mount.destination))
+      return CannotSay(mount.destination, "is not UTF-8, as JSON is", kOtherPath);
+  }
+  return absl::OkStatus();
 }
 
-std::string Json(const std::vector<PlacedMount>& mounts) {
-  std::vector<std::string> lines;
-  for (const PlacedMount& mount : mounts) lines.push_back("  " + JsonOf(mount));
-  return fmt::format("{{\"mounts\": [\n{}\n]}}\n", fmt::join(lines, ",\n"));
+absl::StatusOr<std::string> JsonOf(const std::vector<PlacedMount>& mounts) {
+  BERTH_RETURN_IF_ERROR(CheckJson(mounts));
+  Json list = Json::array();
+  for (const PlacedMount& mount : mounts) {
+    list.push_back(Json::parse(ToJson(mount.mount, false)));
+    list.back()["destination"] = mount.destination;
+  }
+  return Json({{"mounts", std::move(list)}}).dump() + "\n";
 }
 
 // ---- OCI ----
 
-std::string OciMount(const PlacedMount& mount) {
-  std::vector<std::string> options = {"\"rbind\"", mount.mount.readonly() ? "\"ro\"" : "\"rw\""};
-  if (!mount.mount.propagation().empty()) options.push_back(JsonString(mount.mount.propagation()));
-  return fmt::format("    {{\"destination\": {}, \"type\": \"bind\", \"source\": {}, \"options\": [{}]}}",
-                     JsonString(mount.destination), JsonString(mount.mount.source_path()),
-                     fmt::join(options, ", "));
-}
-
-// Decimal, as JSON has no other: 0440 and 0660.
-std::string OciDevice(const PlacedMount& mount) {
-  constexpr int kReadOnly = 0440;
-  constexpr int kReadWrite = 0660;
-  return fmt::format(
-      "      {{\"path\": {}, \"type\": \"b\", \"major\": {}, \"minor\": {}, \"fileMode\": {}, \"uid\": 0, "
-      "\"gid\": 0}}",
-      JsonString(mount.destination), mount.mount.device_major(), mount.mount.device_minor(),
-      mount.mount.readonly() ? kReadOnly : kReadWrite);
-}
-
-std::string OciAccess(const PlacedMount& mount) {
-  return fmt::format(
-      "        {{\"allow\": true, \"type\": \"b\", \"major\": {}, \"minor\": {}, \"access\": \"{}\"}}",
-      mount.mount.device_major(), mount.mount.device_minor(), mount.mount.readonly() ? "r" : "rw");
-}
-
 absl::StatusOr<std::string> Oci(const std::vector<PlacedMount>& mounts) {
-  std::vector<std::string> binds;
-  std::vector<std::string> devices;
-  std::vector<std::string> access;
+  BERTH_RETURN_IF_ERROR(CheckJson(mounts));
+  Json document = {{"mounts", Json::array()}};
   for (const PlacedMount& mount : mounts) {
     BERTH_RETURN_IF_ERROR(CheckDevice(mount));
+    const bool readonly = mount.mount.readonly();
     if (!IsBlock(mount)) {
-      binds.push_back(OciMount(mount));
+      Json options = {"rbind", readonly ? "ro" : "rw"};
+      if (!mount.mount.propagation().empty()) options.push_back(mount.mount.propagation());
+      document["mounts"].push_back({{"destination", mount.destination},
+                                    {"type", "bind"},
+                                    {"source", mount.mount.source_path()},
+                                    {"options", std::move(options)}});
       continue;
     }
-    devices.push_back(OciDevice(mount));
-    access.push_back(OciAccess(mount));
+    const Json device = {
+        {"type", "b"}, {"major", mount.mount.device_major()}, {"minor", mount.mount.device_minor()}};
+    Json& node = document["linux"]["devices"].emplace_back(device);
+    node["path"] = mount.destination;
+    node["fileMode"] = readonly ? 0440 : 0660;
+    node["uid"] = node["gid"] = 0;
+    Json& access = document["linux"]["resources"]["devices"].emplace_back(device);
+    access["allow"] = true;
+    access["access"] = readonly ? "r" : "rw";
   }
-  std::string text = "{\n  \"mounts\": [";
-  if (!binds.empty()) text += fmt::format("\n{}\n  ", fmt::join(binds, ",\n"));
-  text += "]";
-  if (!devices.empty()) {
-    text += fmt::format(
-        ",\n  \"linux\": {{\n    \"devices\": [\n{}\n    ],\n    \"resources\": {{\n      \"devices\": "
-        "[\n{}\n"
-        "      ]\n    }}\n  }}",
-        fmt::join(devices, ",\n"), fmt::join(access, ",\n"));
-  }
-  return text + "\n}\n";
+  return document.dump(2) + "\n";
 }
 
 // ---- podman, docker ----
@@ -282,7 +269,7 @@ absl::StatusOr<std::string> FormatMounts(MountFormat format, const std::vector<P
     case MountFormat::kTable:
       break;
   }
-  return Json(mounts);
+  return JsonOf(mounts);
 }
 
 Table MountTable(const std::vector<PlacedMount>& mounts) {

@@ -69,8 +69,9 @@ void Output::Error(const absl::Status& status) const {
   const std::string message = Printable({raw.data(), raw.size()});
   const std::string hint = HintOf(status);
   if (json()) {
-    Put(stderr, fmt::format("{{\"error\":{{\"code\":{},\"message\":{},\"hint\":{}}}}}\n",
-                            JsonString(CodeName(status.code())), JsonString(message), JsonString(hint)));
+    const nlohmann::ordered_json error = {
+        {"code", CodeName(status.code())}, {"message", message}, {"hint", Printable(hint)}};
+    Put(stderr, nlohmann::ordered_json({{"error", error}}).dump() + "\n");
     return;
   }
   Put(stderr, IsAnswer(status) ? fmt::format("berthctl: {}: {}\n", CodeName(status.code()), message)

@@ -33,21 +33,6 @@ std::string BackslashEscaped(std::string_view text, std::string_view special) {
   return escaped;
 }
 
-std::string JsonString(std::string_view text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (IsControl(c)) {
-      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
-}
-
 bool HasControlCharacter(std::string_view text) { return std::any_of(text.begin(), text.end(), IsControl); }
 
 }  // namespace berth::cli

@@ -16,9 +16,6 @@ namespace berth::cli {
 // With a backslash before every character of `special`, and before backslashes.
 [[nodiscard]] std::string BackslashEscaped(std::string_view text, std::string_view special);
 
-// A JSON string, with its quotes. `text` is UTF-8.
-[[nodiscard]] std::string JsonString(std::string_view text);
-
 // Line ends, tabs, NUL and the like.
 [[nodiscard]] bool HasControlCharacter(std::string_view text);
 

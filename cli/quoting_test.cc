@@ -38,11 +38,6 @@ TEST(QuotingTest, BackslashesAreEscapedToo) {
   EXPECT_EQ(BackslashEscaped(R"(/a:b\c d)", ": "), R"(/a\:b\\c\ d)");
 }
 
-TEST(QuotingTest, JsonStrings) {
-  EXPECT_EQ(JsonString("a\"b\\c\nd\x01"), R"("a\"b\\c\u000ad\u0001")");
-  EXPECT_EQ(JsonString("ü"), "\"ü\"");
-}
-
 TEST(QuotingTest, ControlCharacters) {
   EXPECT_TRUE(HasControlCharacter("a\nb"));
   EXPECT_TRUE(HasControlCharacter("a\x7f"));

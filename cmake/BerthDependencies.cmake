@@ -6,6 +6,7 @@ find_package(Protobuf 3.21 REQUIRED) # CMake's own module: Debian ships no confi
 find_package(SQLite3 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(CLI11 REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(GTest REQUIRED)
 find_package(PkgConfig REQUIRED)
