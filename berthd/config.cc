@@ -82,18 +82,7 @@ std::optional<GroupSetting> ReadGroup(const toml::table& table, ValueReader& rea
 
 void ReadAccess(const toml::table& table, ValueReader& reader, AccessConfig* access) {
   constexpr std::string_view kPrefix = "access.";
-  // The lists of version 0.1, which named users and groups.
-  constexpr std::pair<std::string_view, Right> kFormer[] = {
-      {"changers", Right::kChange}, {"readers", Right::kRead}, {"claimers", Right::kClaim}};
-  reader.CheckKeys(table, kPrefix,
-                   {"change_group", "read_group", "claim_group", "changers", "readers", "claimers"});
-  for (const auto& [key, right] : kFormer) {
-    const toml::node* node = table.get(key);
-    if (node == nullptr) continue;
-    reader.Mistake(*node, std::string(kPrefix).append(key),
-                   fmt::format("is now {}, which names one group: its members may connect to {}",
-                               GroupKey(right), SocketName(right)));
-  }
+  reader.CheckKeys(table, kPrefix, {"change_group", "read_group", "claim_group"});
   access->change = ReadGroup(table, reader, Right::kChange);
   access->read = ReadGroup(table, reader, Right::kRead);
   access->claim = ReadGroup(table, reader, Right::kClaim);

@@ -48,8 +48,7 @@ State StateOf(const v1::GetStatusResponse& status) {
   if (status.health() == v1::HEALTHY) return State::kOk;
   if (status.health() == v1::DEGRADED) return State::kWarning;
   if (status.health() == v1::FAILING) return State::kCritical;
-  // An older berthd has problems alone.
-  return status.problems().empty() ? State::kOk : State::kWarning;
+  return State::kUnknown;
 }
 
 HealthLine LineOf(const v1::GetStatusResponse& status) {

@@ -31,10 +31,6 @@ void AddFindings(Table& table, const v1::GetStatusResponse& status) {
     table.Add({std::exchange(above, heading) == heading ? std::string(" ") : heading, Cell(text, tone)});
   };
   if (status.problems().empty()) add("problems", "none", Tone::kGood);
-  // An older berthd says no more.
-  if (status.findings().empty()) {
-    for (const std::string& problem : status.problems()) add("problems", problem, Tone::kBad);
-  }
   // All findings of a volume have the same advice: it is shown once, below the last of them.
   for (int i = 0; i < status.findings_size(); ++i) {
     const v1::Finding& finding = status.findings(i);

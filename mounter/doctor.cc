@@ -317,12 +317,6 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
 }
 
 void Tree(const Evidence& evidence, std::vector<Diagnosis>* found) {
-  if (evidence.old_tree) {
-    found->push_back(
-        Nobodys(Severity::kInfo, "tree.old", "", evidence.tree,
-                "the tree of an older berthd is used until nothing is mounted in it: then the next "
-                "start of berthd, or the next boot, replaces it"));
-  }
   if (!evidence.unprotected.empty()) {
     found->push_back(
         Nobodys(Severity::kInfo, "tree.unprotected", "", evidence.tree,

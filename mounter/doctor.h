@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "mounter/leftovers.h"
 #include "mounter/mount_table.h"
 #include "mounter/mounter.h"
-#include "mounter/old_tree.h"
 #include "mounter/recovery.h"
 #include "mounter/volume_record.h"
 
@@ -40,9 +40,8 @@ struct StrangerEvidence {
 
 struct Evidence {
   std::string tree;
-  bool old_tree = false;  // it is that of an older berthd, which makes way once nothing is mounted in it
   // Why files can be put into the directory beneath the tree's mount while berthd has not started; empty:
-  // they cannot, or it is the old tree.
+  // they cannot.
   std::string unprotected;
   std::vector<Leftover> leftovers;  // beneath the tree's mount
   std::vector<VolumeEvidence> volumes;

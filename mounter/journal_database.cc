@@ -17,7 +17,7 @@
 namespace berth {
 namespace {
 
-// Raised when an older berthd must not touch the file any more. 2: rows have checksums.
+// Raised when an older berthd must not touch the file any more. Schema 1 was never released.
 constexpr int64_t kSchema = 2;
 // "Brth": marks the file as a journal of Berth.
 constexpr int64_t kApplicationId = 0x42727468;
@@ -149,8 +149,11 @@ absl::Status JournalDatabase::CheckSchema() {
                     "version again; nothing was changed",
                     options_.path, schema_, kSchema));
   }
-  if (schema_ < 1) {
-    return absl::DataLossError(fmt::format("journal {}: schema {} is none", options_.path, schema_));
+  if (schema_ < kSchema) {
+    return absl::FailedPreconditionError(
+        fmt::format("journal {}: written by a berthd that was never released (schema {}), and not read: move "
+                    "the state directory away; nothing was changed",
+                    options_.path, schema_));
   }
   return absl::OkStatus();
 }
@@ -167,16 +170,11 @@ absl::Status JournalDatabase::CheckPages() {
 
 absl::Status JournalDatabase::MakeTables() {
   if (schema_ == kSchema) return absl::OkStatus();
-  std::string sql = "BEGIN EXCLUSIVE;";
-  if (schema_ == 0) {
-    sql +=
-        "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL, checksum TEXT) WITHOUT ROWID;"
-        "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
-        "INSERT INTO meta(key, value) VALUES('begun_anew', '1');";
-  } else {
-    sql += "ALTER TABLE volumes ADD COLUMN checksum TEXT;";
-  }
-  sql += fmt::format(
+  const std::string sql = fmt::format(
+      "BEGIN EXCLUSIVE;"
+      "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL, checksum TEXT) WITHOUT ROWID;"
+      "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
+      "INSERT INTO meta(key, value) VALUES('begun_anew', '1');"
       "CREATE TABLE damaged(key TEXT, record BLOB, reason TEXT, at TEXT);"
       "PRAGMA application_id={};PRAGMA user_version={};COMMIT",
       kApplicationId, kSchema);
@@ -257,9 +255,7 @@ absl::StatusOr<JournalContents> JournalDatabase::Load() {
   BERTH_RETURN_IF_ERROR(each("SELECT key, record, checksum FROM volumes", [&](sqlite3_stmt* row) {
     const std::string key = Column(row, 0);
     const std::string record = Column(row, 1);
-    const std::string checksum = Column(row, 2);  // an older berthd wrote none
-    const bool sound = checksum.empty() || checksum == Checksum(key, record);
-    (sound ? contents.volumes : contents.unreadable)[key] = record;
+    (Column(row, 2) == Checksum(key, record) ? contents.volumes : contents.unreadable)[key] = record;
   }));
   BERTH_RETURN_IF_ERROR(each("SELECT key, value FROM meta",
                              [&](sqlite3_stmt* row) { contents.meta[Column(row, 0)] = Column(row, 1); }));

@@ -68,10 +68,10 @@ class JournalDatabase {
     std::string vfs;  // empty: SQLite's own
     JournalReserve reserve;
   };
-  // Makes the file (mode 0600) where there is none, and locks it. What an older berthd wrote is brought to
-  // this schema in one transaction; nothing else of a file is changed before the first Apply.
-  // FAILED_PRECONDITION: another process holds it, its schema is newer than this program's, or it is somebody
-  // else's database; then nothing in it was changed. DATA_LOSS: it is damaged, or no database at all.
+  // Makes the file (mode 0600) where there is none, and locks it. Nothing of a file that is there is changed
+  // before the first Apply.
+  // FAILED_PRECONDITION: another process holds it, its schema is not this program's, or it is somebody else's
+  // database. DATA_LOSS: it is damaged, or no database at all.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalDatabase>> Open(Options options);
   // A new file at `path`, whole and on the disk when this returns; there must be none.
   [[nodiscard]] static absl::Status WriteNew(Options options, const JournalContents& contents);

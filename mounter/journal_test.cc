@@ -272,20 +272,17 @@ TEST_F(JournalTest, AForeignDatabaseIsLeftAlone) {
   EXPECT_EQ(Bytes(path_), before);
 }
 
-TEST_F(JournalTest, Fault18AnOlderSchemaIsBroughtHereAndItsRowsStay) {
+TEST_F(JournalTest, Fault18ASchemaThatWasNeverReleasedIsRefusedAndNothingChanged) {
   Sql(path_,
       "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL) WITHOUT ROWID;"
       "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
       "INSERT INTO volumes VALUES('a', 'one'), ('b', 'two');"
       "PRAGMA application_id=1114797160;PRAGMA user_version=1");
-  {
-    const auto journal = Open();
-    EXPECT_FALSE(journal->begun_anew());
-    EXPECT_THAT(journal->TakeDamaged(), IsEmpty());
-    EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("a", "one"), Pair("b", "two")));
-    EXPECT_EQ(loop_.Run(journal->Put("a", "three")), absl::OkStatus());
-  }
-  EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", "two")));
+  const std::string before = Bytes(path_);
+  const auto journal = Journal::Open(loop_.executor(), {.path = path_});
+  EXPECT_EQ(journal.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(journal.status()), HasSubstr("never released"));
+  EXPECT_EQ(Bytes(path_), before);
 }
 
 // What is in the directory, by name; the contents of the files that were set aside.

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +28,7 @@ namespace {
 constexpr char kInodes[] = "524288";
 // Directories take none of it: it is for the small files that plugins keep in their staging directories.
 constexpr char kSize[] = "256m";
+constexpr size_t kEntryLimit = 1'000'000;
 
 bool SetPropagation(int fd, uint64_t propagation) {
   mount_attr attributes{};
@@ -65,7 +65,7 @@ UniqueFd OpenDirectory(int at, const std::string& path) {
   return UniqueFd(openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// A tree that an earlier berthd mounted had mode 0711. One that it closed keeps its ACL, so that plugins that
+// What somebody has opened since it was mounted. A tree that is closed keeps its ACL, so that plugins that
 // run on are not shut out meanwhile.
 absl::Status CloseToOthers(const std::string& directory) {
   const UniqueFd top = OpenDirectory(AT_FDCWD, directory);
@@ -77,25 +77,28 @@ absl::Status CloseToOthers(const std::string& directory) {
   return ErrnoStatus(errno, fmt::format("chmod {}", directory));
 }
 
-// As Berth 0.1 mounted the directory onto itself.
-absl::StatusOr<bool> IsMountedOntoItself(const std::string& directory) {
-  BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
-  BERTH_ASSIGN_OR_RETURN(const PathFacts parent,
-                         LookAt(std::filesystem::path(directory).parent_path().string()));
-  return facts.mount_root && facts.device == parent.device;
-}
-
-// Whether the old tree has to be used as it is. One that holds no mounts makes way for ours.
-absl::StatusOr<bool> OldTreeIsInUse(const std::string& directory) {
-  BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
-  const bool holds_mounts =
-      std::ranges::any_of(mounts, [&directory](const Mount& mount) { return mount.target != directory; });
-  if (holds_mounts) return true;
-  BERTH_ASSIGN_OR_RETURN(const bool onto_itself, IsMountedOntoItself(directory));
-  // A disk of somebody's is not ours to unmount: the tmpfs is mounted over it.
-  if (!onto_itself || umount2(directory.c_str(), UMOUNT_NOFOLLOW) == 0) return false;
-  if (errno == EBUSY) return true;
-  return ErrnoStatus(errno, fmt::format("umount {}", directory));
+// Before the tmpfs is mounted over what is there: what lies beneath it then is out of everybody's sight.
+absl::Status CheckMayBeCovered(const std::string& directory, bool mounted) {
+  if (mounted) {
+    BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, kMountLimit));
+    for (const Mount& mount : mounts) {
+      if (mount.target == directory) continue;
+      return absl::FailedPreconditionError(
+          fmt::format("{}: a mount that is not berthd's, and {} is mounted in it: unmount that first",
+                      directory, Printable(mount.target, 256)));
+    }
+  }
+  BERTH_ASSIGN_OR_RETURN(const SafeRoot root, SafeRoot::Open(directory));
+  BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, root.List("", kEntryLimit));
+  for (const std::string& name : names) {
+    const auto identity = root.Look(name + "/identity.json");
+    if (!identity.ok() || !identity->exists) continue;
+    return absl::FailedPreconditionError(
+        fmt::format("{}/{}: a volume of a berthd that was never released, whose state is not read: move {} "
+                    "away, or to another state directory",
+                    directory, name, directory));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> IsShared(const std::string& directory, const PathFacts& facts) {
@@ -120,51 +123,45 @@ absl::Status Verify(const std::string& directory) {
 
 bool IsTree(const Mount& mount) { return mount.fs_type == "tmpfs" && mount.source == kTreeSource; }
 
-absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory) {
+absl::StatusOr<UniqueFd> SetUpMountTree(const std::string& directory) {
   BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
   if (!S_ISDIR(facts.mode)) {
     return absl::FailedPreconditionError(
         fmt::format("{}: must be a directory, not a symlink or file", directory));
   }
-  MountTree tree;
   bool ours = false;
   if (facts.mount_root) {
     BERTH_ASSIGN_OR_RETURN(const Mount top, TopMountAt(directory));
     ours = IsTree(top);
-    if (!ours) {
-      BERTH_ASSIGN_OR_RETURN(tree.old, OldTreeIsInUse(directory));
-    }
   }
+  UniqueFd covered;
   if (ours) {
-    auto covered = OpenCovered(directory);
-    if (covered.ok()) tree.covered = *std::move(covered);
-  } else if (!tree.old) {
-    tree.covered = OpenDirectory(AT_FDCWD, directory);
+    auto opened = OpenCovered(directory);
+    if (opened.ok()) covered = *std::move(opened);
+    // Somebody may have changed it.
+    if (mount(nullptr, directory.c_str(), nullptr, MS_SHARED, nullptr) != 0) {
+      return ErrnoStatus(errno, fmt::format("make {} shared", directory));
+    }
+  } else {
+    BERTH_RETURN_IF_ERROR(CheckMayBeCovered(directory, facts.mount_root));
+    covered = OpenDirectory(AT_FDCWD, directory);
     BERTH_RETURN_IF_ERROR(MountTmpfs(directory));
-  }
-  // Of a mount that was there: by an earlier berthd, or by an operator who gave the tree a disk of its own.
-  if (mount(nullptr, directory.c_str(), nullptr, MS_SHARED, nullptr) != 0) {
-    return ErrnoStatus(errno, fmt::format("make {} shared", directory));
   }
   BERTH_RETURN_IF_ERROR(Verify(directory));
   BERTH_RETURN_IF_ERROR(CloseToOthers(directory));
-  return tree;
+  return covered;
 }
 
 absl::Status TakeDownMountTree(const std::string& directory) {
   BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(directory));
   if (!facts.mount_root) return absl::OkStatus();
   BERTH_ASSIGN_OR_RETURN(const Mount top, TopMountAt(directory));
-  if (IsTree(top)) {
-    BERTH_ASSIGN_OR_RETURN(const std::string left, FirstEntry(OpenDirectory(AT_FDCWD, directory).get()));
-    if (!left.empty()) {
-      return absl::FailedPreconditionError(
-          fmt::format("{}: not unmounted, since {} is left in it", directory, Printable(left, 128)));
-    }
-  } else {
-    BERTH_ASSIGN_OR_RETURN(const bool onto_itself, IsMountedOntoItself(directory));
-    if (!onto_itself) return absl::OkStatus();
+  if (!IsTree(top)) return absl::OkStatus();
+  BERTH_ASSIGN_OR_RETURN(const std::string left, FirstEntry(OpenDirectory(AT_FDCWD, directory).get()));
+  if (!left.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: not unmounted, since {} is left in it", directory, Printable(left, 128)));
   }
   if (umount2(directory.c_str(), UMOUNT_NOFOLLOW) != 0) {
     return ErrnoStatus(errno, fmt::format("umount {}", directory));

@@ -25,24 +25,18 @@ inline constexpr char kTreeSource[] = "berth-volumes";
 // Whether it is a tmpfs of ours.
 [[nodiscard]] bool IsTree(const Mount& mount);
 
-struct MountTree {
-  // A tree of Berth 0.1 (the directory, mounted onto itself), or a disk that somebody mounted there, with
-  // mounts in it. It is used as it is; a later start replaces it once nothing is mounted in it.
-  bool old = false;
-  // The directory over which the tmpfs was mounted, or lies. Not valid where `old`, or where it cannot be
-  // opened.
-  UniqueFd covered;
-};
-
 // Makes `directory` (mode 0700) if it is missing, mounts a tmpfs there unless it is mounted already, makes
 // that mount shared, verifies both with the kernel, and closes the tree to other users (tree_access.h opens
-// it to some). An empty tree of Berth 0.1 is unmounted first. May be repeated: there is never a second tmpfs.
-// Works in a user namespace too, if the caller has CAP_SYS_ADMIN there.
-[[nodiscard]] absl::StatusOr<MountTree> SetUpMountTree(const std::string& directory);
+// it to some). May be repeated: there is never a second tmpfs. A disk that an operator has mounted there is
+// left, and the tmpfs mounted over it. Works in a user namespace too, if the caller has CAP_SYS_ADMIN there.
+// Returns the directory over which it was mounted, or lies; not valid where that cannot be opened.
+// FAILED_PRECONDITION: something is mounted in a mount that is not ours, or in the directory lie volumes of a
+// berthd that was never released; nothing was changed.
+[[nodiscard]] absl::StatusOr<UniqueFd> SetUpMountTree(const std::string& directory);
 
-// Takes the mount away, if it is one that SetUpMountTree made (or Berth 0.1 did); an operator's own disk
-// there stays mounted, as does the directory. FAILED_PRECONDITION while something is mounted in it, open, or
-// a file or directory is left in it.
+// Takes the mount away, if it is one that SetUpMountTree made; an operator's own disk there stays mounted, as
+// does the directory. FAILED_PRECONDITION while something is mounted in it, open, or a file or directory is
+// left in it.
 [[nodiscard]] absl::Status TakeDownMountTree(const std::string& directory);
 
 // The directory over which the tree is mounted. FAILED_PRECONDITION: the kernel does not let us past the

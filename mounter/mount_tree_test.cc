@@ -1,6 +1,7 @@
 #include "mounter/mount_tree.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -37,13 +38,6 @@ class MountTreeTest : public ::testing::Test {
     while (umount2(tree_.c_str(), MNT_DETACH) == 0) {
     }
   }
-  // As Berth 0.1 left it.
-  void MountOldTree() {
-    MakeDirectory(tree_);
-    ASSERT_EQ(mount(tree_.c_str(), tree_.c_str(), nullptr, MS_BIND, nullptr), 0);
-    ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_PRIVATE, nullptr), 0);
-    ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_SHARED, nullptr), 0);
-  }
   [[nodiscard]] std::string Source() const {
     const auto top = TopMountAt(tree_);
     return top.ok() ? top->source : top.status().ToString();
@@ -60,7 +54,6 @@ class MountTreeTest : public ::testing::Test {
 TEST_F(MountTreeTest, IsASharedTmpfsOfItsOwn) {
   const auto tree = SetUpMountTree(tree_);
   ASSERT_EQ(tree.status(), absl::OkStatus());
-  EXPECT_FALSE(tree->old);
   EXPECT_TRUE(LookAt(tree_)->mount_root);
   const auto mounts = MountsBeneath(tree_, 10);
   ASSERT_TRUE(mounts.ok());
@@ -83,8 +76,7 @@ TEST_F(MountTreeTest, IsASharedTmpfsOfItsOwn) {
   ASSERT_EQ(unlink(device.c_str()), 0);
 }
 
-// Mounted by a berthd that let everybody through, with volumes in it.
-TEST_F(MountTreeTest, ATreeOfAnEarlierBerthdIsClosedToOtherUsers) {
+TEST_F(MountTreeTest, ATreeThatSomebodyHasOpenedIsClosedToOtherUsers) {
   ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
   ASSERT_EQ(chmod(tree_.c_str(), 0711), 0);
   ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
@@ -93,27 +85,14 @@ TEST_F(MountTreeTest, ATreeOfAnEarlierBerthdIsClosedToOtherUsers) {
   EXPECT_EQ(info.st_mode, S_IFDIR | 0700U);
 }
 
-TEST_F(MountTreeTest, AnOldTreeThatIsInUseIsClosedToOtherUsers) {
-  MountOldTree();
-  MakeDirectory(tree_ + "/v");
-  ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
-  const auto tree = SetUpMountTree(tree_);
-  ASSERT_EQ(tree.status(), absl::OkStatus());
-  EXPECT_TRUE(tree->old);
-  struct stat info{};
-  ASSERT_EQ(stat(tree_.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode, S_IFDIR | 0700U);
-  ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
-}
-
 TEST_F(MountTreeTest, TheDirectoryBeneathItIsReachedAtEveryStart) {
   MakeDirectory(tree_);
   const UniqueFd before(open(tree_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   for (int start = 1; start <= 2; ++start) {
     const auto tree = SetUpMountTree(tree_);
     ASSERT_EQ(tree.status(), absl::OkStatus());
-    ASSERT_TRUE(tree->covered.valid());
-    EXPECT_EQ(Inode(tree->covered.get()), Inode(before.get())) << "start " << start;
+    ASSERT_TRUE(tree->valid());
+    EXPECT_EQ(Inode(tree->get()), Inode(before.get())) << "start " << start;
   }
 }
 
@@ -137,31 +116,16 @@ TEST_F(MountTreeTest, WhatIsImmutableBeneathItCanBeWrittenByNobodyAndIsMountedAl
   EXPECT_FALSE(*IsImmutable(directory.get()));
 }
 
-TEST_F(MountTreeTest, Fault18AnOldTreeIsReplacedOnceNothingIsMountedInIt) {
-  MountOldTree();
-  MakeDirectory(tree_ + "/v");
-  ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
-  auto tree = SetUpMountTree(tree_);
-  ASSERT_EQ(tree.status(), absl::OkStatus());
-  EXPECT_TRUE(tree->old);
-  EXPECT_TRUE(LookAt(tree_ + "/v")->mount_root) << "it is used as it is";
-
-  ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
-  tree = SetUpMountTree(tree_);
-  ASSERT_EQ(tree.status(), absl::OkStatus());
-  EXPECT_FALSE(tree->old);
-  EXPECT_EQ(Source(), kTreeSource);
-  EXPECT_EQ(MountsBeneath(tree_, 10)->size(), 1U) << "the old one is unmounted";
-  EXPECT_FALSE(LookAt(tree_ + "/v")->exists);
-  EXPECT_EQ(FirstEntry(tree->covered.get()).value(), "v");
-}
-
-TEST_F(MountTreeTest, Fault18AnOldTreeThatSomebodyStandsInIsUsedAsItIs) {
-  MountOldTree();
-  const UniqueFd inside(open(tree_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  auto tree = SetUpMountTree(tree_);
-  ASSERT_EQ(tree.status(), absl::OkStatus());
-  EXPECT_TRUE(tree->old);
+TEST_F(MountTreeTest, Fault18VolumesOfABerthdThatWasNeverReleasedAreRefusedAndNothingChanged) {
+  const std::string volume = tree_ + "/0123456789abcdef0123456789abcdef";
+  MakeDirectory(tree_);
+  MakeDirectory(volume);
+  std::ofstream(volume + "/identity.json") << "{}";
+  const auto tree = SetUpMountTree(tree_);
+  EXPECT_EQ(tree.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(tree.status().message()), ::testing::HasSubstr("never released"));
+  EXPECT_FALSE(LookAt(tree_)->mount_root);
+  EXPECT_EQ(ReadFile(volume + "/identity.json", 100).value_or("gone"), "{}");
 }
 
 TEST_F(MountTreeTest, ALaterStartFindsItAndStacksNothing) {
@@ -170,15 +134,16 @@ TEST_F(MountTreeTest, ALaterStartFindsItAndStacksNothing) {
   EXPECT_EQ(MountsBeneath(tree_, 10)->size(), 1U);
 }
 
-TEST_F(MountTreeTest, AnOperatorsOwnDiskIsUsedWhileItHoldsMountsAndIsNeverUnmounted) {
+TEST_F(MountTreeTest, AnOperatorsOwnDiskIsCoveredUnlessItHoldsMountsAndIsNeverUnmounted) {
   ASSERT_EQ(mkdir(tree_.c_str(), 0755), 0);
   ASSERT_EQ(mount("mine", tree_.c_str(), "tmpfs", 0, nullptr), 0);
   ASSERT_EQ(mount(nullptr, tree_.c_str(), nullptr, MS_PRIVATE, nullptr), 0);
   MakeDirectory(tree_ + "/v");
   ASSERT_EQ(mount("x", (tree_ + "/v").c_str(), "tmpfs", 0, nullptr), 0);
-  ASSERT_EQ(SetUpMountTree(tree_).status(), absl::OkStatus());
+  const auto refused = SetUpMountTree(tree_);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr(tree_ + "/v is mounted in it"));
   EXPECT_EQ(Source(), "mine");
-  EXPECT_TRUE(MountsBeneath(tree_, 10)->front().shared);
   ASSERT_EQ(umount2((tree_ + "/v").c_str(), UMOUNT_NOFOLLOW), 0);
   EXPECT_EQ(TakeDownMountTree(tree_), absl::OkStatus());
   EXPECT_EQ(Source(), "mine");

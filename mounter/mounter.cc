@@ -15,9 +15,9 @@
 #include "base/status.h"
 #include "mounter/immutable.h"
 #include "mounter/journal.h"
+#include "mounter/leftovers.h"
 #include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
-#include "mounter/old_tree.h"
 
 namespace berth {
 namespace {
@@ -35,46 +35,20 @@ void Warn(const absl::Status& status) {
   if (!status.ok()) SPDLOG_WARN("{}", MessageOf(status));
 }
 
-// What a start finds of Berth 0.1's tree, by journal key.
-struct OldTree {
-  std::set<std::string> taken_over;  // volumes whose identity files were taken over
-  std::set<std::string> leftovers;   // what lies beneath the mount of the tree
-};
-
-std::set<std::string> TakeOver(const SafeRoot& tree, const VolumePaths& paths) {
-  auto taken = TakeOverIdentities(tree, paths);
-  Warn(taken.status());
-  return taken.ok() ? *std::move(taken) : std::set<std::string>();
-}
-
-// Takes over what Berth 0.1 left, and closes the directory beneath the tree. Nothing of it keeps berthd from
-// starting.
-OldTree TidyUp(const std::string& tree, MountTree mounted, const VolumePaths& paths) {
-  OldTree found;
+// Closes the directory beneath the tree. Nothing of it keeps berthd from starting. Returns the names of what
+// lies in it.
+std::set<std::string> TidyUp(const std::string& tree, UniqueFd directory, const VolumePaths& paths) {
+  std::set<std::string> found;
   Warn(paths.RemoveUnfinishedIdentities());
-  if (mounted.old) {
-    SPDLOG_INFO(
-        "{}: the tree of an older berthd is used until nothing is mounted in it, or until the next boot",
-        tree);
-    const auto root = SafeRoot::Open(tree);
-    Warn(root.status());
-    if (root.ok()) found.taken_over = TakeOver(*root, paths);
-    return found;
-  }
-  if (!mounted.covered.valid()) return found;
-  const SafeRoot covered = SafeRoot::Of(tree, std::move(mounted.covered));
-  found.taken_over = TakeOver(covered, paths);
-  Warn(RemoveEmptyDirectories(covered, paths));
+  if (!directory.valid()) return found;
+  const SafeRoot covered = SafeRoot::Of(tree, std::move(directory));
   const auto leftovers = ListLeftovers(covered);
   Warn(leftovers.status());
   for (const Leftover& leftover : leftovers.ok() ? *leftovers : std::vector<Leftover>()) {
     SPDLOG_WARN("{}: files lie on the disk beneath the mount, and were left there: {}", tree,
                 Describe(leftover));
-    found.leftovers.insert(leftover.name);
+    found.insert(leftover.name);
   }
-  // Files of Berth 0.1's that were left there. (EPERM: it is empty and immutable.)
-  if (fchmod(covered.fd(), 0700) != 0 && errno != EPERM)
-    Warn(ErrnoStatus(errno, fmt::format("chmod {}", tree)));
   if (const absl::Status closed = MakeImmutable(covered.fd()); !closed.ok()) {
     SPDLOG_WARN("{}: while berthd has not started, files can be put into this directory: {}", tree,
                 MessageOf(closed));
@@ -84,8 +58,7 @@ OldTree TidyUp(const std::string& tree, MountTree mounted, const VolumePaths& pa
 
 }  // namespace
 
-absl::Status MounterImpl::Load(const std::set<std::string>& outdated,
-                               const std::set<std::string>& leftovers) {
+absl::Status MounterImpl::Load(const std::set<std::string>& leftovers) {
   BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
   BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
   const uint64_t mounts = MountIdNow(context_.paths->tree());
@@ -95,17 +68,15 @@ absl::Status MounterImpl::Load(const std::set<std::string>& outdated,
     AddActor(key, std::move(machine));
   }
   context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
-  KeepInUse();
-  CompareIdentities(outdated, leftovers);
+  CompareIdentities(leftovers);
   return absl::OkStatus();
 }
 
-void MounterImpl::CompareIdentities(const std::set<std::string>& outdated,
-                                    const std::set<std::string>& leftovers) {
+void MounterImpl::CompareIdentities(const std::set<std::string>& leftovers) {
   const VolumePaths& paths = *context_.paths;
   bool written = false;
   for (const auto& [key, actor] : volumes_) {
-    if (paths.HasIdentity(key) && !outdated.contains(key)) continue;
+    if (paths.HasIdentity(key)) continue;
     Warn(paths.WriteIdentity(actor->machine().record()));
     written = true;
   }
@@ -158,24 +129,6 @@ void MounterImpl::TellForgotten(const Remainder& forgotten) {
            "too many expansions are pending of volumes that are not here: the one of this volume, "
            "to {} bytes, is dropped",
            forgotten.owed_expansion_bytes)});
-}
-
-void MounterImpl::KeepInUse() {
-  for (Remainder& left : context_.remainders.All()) {
-    if (!left.may_live_on) continue;
-    const std::string key = VolumePaths::VolumeKey(left.plugin_id, left.volume_id);
-    if (!volumes_.contains(key)) {
-      VolumeRecord record;
-      record.plugin_id = left.plugin_id;
-      record.volume_id = left.volume_id;
-      record.boot_id = BootId();
-      record.may_live_on = true;
-      context_.journal->PutSoon(key, EncodeRecord(record));
-      AddActor(key, VolumeMachine::Recovered(std::move(record), /*rebooted=*/false));
-    }
-    left.may_live_on = false;
-    context_.journal->PutRemaindersSoon(context_.remainders.Set(left));
-  }
 }
 
 std::vector<std::shared_ptr<VolumeActor>> MounterImpl::ActorsOf(const std::string& consumer) const {
@@ -415,12 +368,12 @@ absl::StatusOr<std::unique_ptr<Mounter>> Mounter::Open(asio::any_io_executor exe
   }
   // The journal first: its lock says that the tree is ours to touch.
   BERTH_ASSIGN_OR_RETURN(auto journal, Journal::Open(executor, {.path = state_dir + "/journal.db"}));
-  BERTH_ASSIGN_OR_RETURN(MountTree mounted, SetUpMountTree(tree));
+  BERTH_ASSIGN_OR_RETURN(UniqueFd covered, SetUpMountTree(tree));
   BERTH_ASSIGN_OR_RETURN(VolumePaths paths, VolumePaths::Open(state_dir));
-  const OldTree old = TidyUp(tree, std::move(mounted), paths);
+  const std::set<std::string> leftovers = TidyUp(tree, std::move(covered), paths);
   auto mounter = std::make_unique<MounterImpl>(executor, std::move(options), plugins, events,
                                                std::move(journal), std::move(paths));
-  BERTH_RETURN_IF_ERROR(mounter->Load(old.taken_over, old.leftovers));
+  BERTH_RETURN_IF_ERROR(mounter->Load(leftovers));
   return mounter;
 }
 

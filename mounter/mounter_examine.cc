@@ -10,10 +10,10 @@
 #include "mounter/doctor.h"
 #include "mounter/holder_names.h"
 #include "mounter/immutable.h"
+#include "mounter/leftovers.h"
 #include "mounter/mount_table.h"
 #include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
-#include "mounter/old_tree.h"
 
 namespace berth {
 namespace {
@@ -33,7 +33,6 @@ struct TreeFacts {
   std::map<std::string, DirectoryFacts> volumes;
   std::vector<StrangerEvidence> strangers;
   std::vector<Mount> mounts;
-  bool old_tree = false;
   std::string unprotected;
   std::vector<Leftover> leftovers;
 };
@@ -79,13 +78,10 @@ absl::StatusOr<TreeFacts> LookAtVolumes(const std::string& state_dir, const std:
   const std::string tree = VolumePaths::TreeIn(state_dir);
   BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
   BERTH_ASSIGN_OR_RETURN(facts.mounts, MountsBeneath(tree, kMountLimit));
-  // The last one lies on top.
-  const auto top = std::ranges::find(facts.mounts.rbegin(), facts.mounts.rend(), tree, &Mount::target);
-  facts.old_tree = top != facts.mounts.rend() && !IsTree(*top);
   std::erase_if(facts.mounts,
                 [&directory](const Mount& mount) { return !IsAtOrBeneath(mount.target, directory); });
   for (const auto& [key, record] : records) facts.volumes[key] = LookAtDirectory(paths, key, record);
-  if (!facts.old_tree) LookBeneath(tree, &facts);
+  LookBeneath(tree, &facts);
   return facts;
 }
 
@@ -262,7 +258,6 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
   Evidence evidence;
   evidence.tree = tree;
   evidence.problems = Problems();
-  evidence.old_tree = facts->old_tree;
   evidence.unprotected = facts->unprotected;
   evidence.leftovers = facts->leftovers;
   std::set<std::string> same;  // whose mounts mean something

@@ -73,10 +73,8 @@ class MounterImpl final : public Mounter {
     context_.remainders.on_forgotten = [this](const Remainder& forgotten) { TellForgotten(forgotten); };
   }
 
-  // `outdated`: the keys of volumes whose identity files say less than the journal. `leftovers`: what lies
-  // beneath the mount of the tree, by name.
-  [[nodiscard]] absl::Status Load(const std::set<std::string>& outdated,
-                                  const std::set<std::string>& leftovers);
+  // `leftovers`: what lies beneath the mount of the tree, by name.
+  [[nodiscard]] absl::Status Load(const std::set<std::string>& leftovers);
 
   Awaitable<absl::Status> Recover() override;
   void Leave(std::string why) override;
@@ -131,9 +129,8 @@ class MounterImpl final : public Mounter {
 
  private:
   std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);
-  // Writes the identity files that volumes lack or that are outdated, and removes those of volumes that have
-  // left.
-  void CompareIdentities(const std::set<std::string>& outdated, const std::set<std::string>& leftovers);
+  // Writes the identity files that volumes lack, and removes those of volumes that have left.
+  void CompareIdentities(const std::set<std::string>& leftovers);
   [[nodiscard]] std::shared_ptr<VolumeActor> FindActor(const std::string& plugin_id,
                                                        const std::string& volume_id) const;
   // The volumes that a consumer uses; the others are not looked at.
@@ -168,9 +165,6 @@ class MounterImpl final : public Mounter {
   // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
   [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
   void TellForgotten(const Remainder& forgotten);
-  // A berthd of version 0.1 deleted the row of a volume that the kernel may still have, and noted that
-  // beside: the volume gets a row again.
-  void KeepInUse();
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);

@@ -16,7 +16,6 @@ std::string Remainders::Encode(const Kept& kept) const {
   out.set_plugin_id(kept.remainder.plugin_id);
   out.set_volume_id(kept.remainder.volume_id);
   out.set_owed_expansion_bytes(kept.remainder.owed_expansion_bytes);
-  if (kept.remainder.may_live_on) out.set_may_live_on_in_boot(boot_id_);
   out.set_number(kept.number);
   return out.SerializeAsString();
 }
@@ -34,8 +33,7 @@ Remainders::Rows Remainders::Load(const Rows& rows) {
     }
     Kept kept{.remainder = {.plugin_id = in.plugin_id(),
                             .volume_id = in.volume_id(),
-                            .owed_expansion_bytes = std::max<int64_t>(in.owed_expansion_bytes(), 0),
-                            .may_live_on = in.may_live_on_in_boot() == boot_id_},
+                            .owed_expansion_bytes = std::max<int64_t>(in.owed_expansion_bytes(), 0)},
               .number = in.number()};
     next_number_ = std::max(next_number_, kept.number + 1);
     if (kept.remainder.Nothing()) {

@@ -22,11 +22,8 @@ struct Remainder {
   std::string volume_id;
   // NodeExpandVolume is owed: to this size; 0: it is not.
   int64_t owed_expansion_bytes = 0;
-  // Read only: a berthd of version 0.1 has noted here that the kernel may still have the volume, in this
-  // boot.
-  bool may_live_on = false;
 
-  [[nodiscard]] bool Nothing() const { return owed_expansion_bytes == 0 && !may_live_on; }
+  [[nodiscard]] bool Nothing() const { return owed_expansion_bytes == 0; }
   bool operator==(const Remainder&) const = default;
 };
 

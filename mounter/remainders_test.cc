@@ -15,9 +15,6 @@ using ::testing::SizeIs;
 Remainder Owed(const std::string& volume, int64_t bytes) {
   return {.plugin_id = "hp", .volume_id = volume, .owed_expansion_bytes = bytes};
 }
-Remainder LivesOn(const std::string& volume) {
-  return {.plugin_id = "hp", .volume_id = volume, .may_live_on = true};
-}
 
 // The rows as a journal keeps them.
 void Write(const Remainders::Rows& changed, Remainders::Rows* rows) {
@@ -34,27 +31,13 @@ TEST(RemaindersTest, ReadsWhatItWrote) {
   Remainders::Rows rows;
   Remainders before("boot");
   Write(before.Set(Owed("v1", 5)), &rows);
-  Write(before.Set(LivesOn("v2")), &rows);
+  Write(before.Set(Owed("v2", 7)), &rows);
   Remainders after("boot");
   EXPECT_THAT(after.Load(rows), IsEmpty());
   EXPECT_EQ(after.Of("hp", "v1"), Owed("v1", 5));
-  EXPECT_EQ(after.Of("hp", "v2"), LivesOn("v2"));
+  EXPECT_EQ(after.Of("hp", "v2"), Owed("v2", 7));
   EXPECT_TRUE(after.Of("hp", "v3").Nothing());
   EXPECT_TRUE(after.Of("other", "v1").Nothing());
-}
-
-TEST(RemaindersTest, NothingLivesOnInAnotherBootAndWhatIsOwedStaysOwed) {
-  Remainders::Rows rows;
-  Remainders before("boot");
-  Remainder both = Owed("v1", 5);
-  both.may_live_on = true;
-  Write(before.Set(both), &rows);
-  Write(before.Set(LivesOn("v2")), &rows);
-  Remainders after("next boot");
-  Write(after.Load(rows), &rows);
-  EXPECT_THAT(rows, SizeIs(1));
-  EXPECT_EQ(after.Of("hp", "v1"), Owed("v1", 5));
-  EXPECT_TRUE(after.Of("hp", "v2").Nothing());
 }
 
 TEST(RemaindersTest, WhatIsSettledIsNotWrittenAgain) {
@@ -74,16 +57,16 @@ TEST(RemaindersTest, TheOldestIsForgottenAndToldWhereThereAreTooMany) {
   Remainders before("boot", 2);
   before.on_forgotten = note;
   Write(before.Set(Owed("z", 1)), &rows);
-  Write(before.Set(LivesOn("m")), &rows);
+  Write(before.Set(Owed("m", 7)), &rows);
   Write(before.Set(Owed("z", 2)), &rows);
   EXPECT_THAT(forgotten, IsEmpty());
   // Who is the oldest outlives berthd.
   Remainders after("boot", 2);
   after.on_forgotten = note;
   EXPECT_THAT(after.Load(rows), IsEmpty());
-  Write(after.Set(LivesOn("a")), &rows);
+  Write(after.Set(Owed("a", 7)), &rows);
   EXPECT_THAT(forgotten, ElementsAre("z"));
-  Write(after.Set(LivesOn("b")), &rows);
+  Write(after.Set(Owed("b", 7)), &rows);
   EXPECT_THAT(forgotten, ElementsAre("z", "m"));
   EXPECT_THAT(rows, SizeIs(2));
 }

@@ -6,8 +6,7 @@
 // So no other local user reaches a set-user-ID program or a device node on a volume through the tree. A
 // volume's own `path` lies elsewhere, and so does what a consumer's runtime binds.
 //
-// Owned by main; loop thread only. Changes one directory of a tmpfs, and takes microseconds. (A tree of Berth
-// 0.1 lies on the local disk.)
+// Owned by main; loop thread only. Changes one directory of a tmpfs, and takes microseconds.
 #pragma once
 
 #include <absl/status/status.h>

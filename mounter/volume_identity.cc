@@ -32,8 +32,6 @@ Origin OriginOf(journal::v1::Origin origin) {
   }
 }
 
-std::string UnknownConsumer(const std::string& component) { return "unknown/" + component; }
-
 PublicationRecord FromProto(const journal::v1::Publication& said) {
   PublicationRecord publication;
   publication.key = {.consumer = said.consumer(), .name = said.name()};
@@ -46,9 +44,7 @@ PublicationRecord FromProto(const journal::v1::Publication& said) {
 
 // The component becomes part of a path.
 bool IsSound(const PublicationRecord& publication) {
-  if (publication.component == VolumePaths::PublicationComponent(publication.key)) return true;
-  return publication.key.consumer == UnknownConsumer(publication.component) &&
-         VolumePaths::IsComponent(publication.component);
+  return publication.component == VolumePaths::PublicationComponent(publication.key);
 }
 
 }  // namespace
@@ -118,19 +114,6 @@ absl::StatusOr<VolumeRecord> ParseIdentity(const std::string& text, const std::s
     if (IsSound(publication)) record.publications.push_back(std::move(publication));
   }
   return record;
-}
-
-PublicationRecord ParseOldPublication(const std::string& text, const std::string& component) {
-  journal::v1::Publication said;
-  if (FromText(text, &said)) {
-    PublicationRecord publication = FromProto(said);
-    publication.component = component;
-    if (VolumePaths::PublicationComponent(publication.key) == component) return publication;
-  }
-  PublicationRecord unknown;
-  unknown.component = component;
-  unknown.key.consumer = UnknownConsumer(component);
-  return unknown;
 }
 
 }  // namespace berth

@@ -21,8 +21,4 @@ namespace berth {
 // boot in which the file was written. DATA_LOSS: it cannot be read. `path` is for the message.
 [[nodiscard]] absl::StatusOr<VolumeRecord> ParseIdentity(const std::string& text, const std::string& path);
 
-// Berth 0.1 kept the identity of each publication in a file of its own, in the directory `component`. Where
-// that file is missing or says something else ("" for no file), the consumer is "unknown/<component>".
-[[nodiscard]] PublicationRecord ParseOldPublication(const std::string& text, const std::string& component);
-
 }  // namespace berth

@@ -158,9 +158,9 @@ struct VolumeRecord {
 // Whether no use with this mode writes.
 [[nodiscard]] bool ReadsOnly(::csi::v1::VolumeCapability::AccessMode::Mode mode);
 
-// The journal's bytes of a record, and back. What an older berthd wrote is completed. DATA_LOSS where the
-// bytes are no record, or one whose numbers are out of range; FAILED_PRECONDITION where a newer berthd wrote
-// it in a way that this one does not know.
+// The journal's bytes of a record, and back. DATA_LOSS where the bytes are no record, or one whose
+// numbers are out of range; FAILED_PRECONDITION where a newer berthd wrote it in a way that this one does not
+// know.
 [[nodiscard]] std::string EncodeRecord(const VolumeRecord& record);
 [[nodiscard]] absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes);
 

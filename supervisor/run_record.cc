@@ -59,7 +59,7 @@ toml::array TokensTable(const std::vector<WantedToken>& tokens) {
   return tables;
 }
 
-// Where there are none, an older berthd has written the record, or none are wanted.
+// Where there are none, none are wanted.
 absl::StatusOr<std::vector<WantedToken>> ReadTokensTable(const toml::table& record) {
   std::vector<WantedToken> tokens;
   const toml::array* tables = record["token"].as_array();
@@ -151,15 +151,14 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, R
   record.started_at = WallTime(std::chrono::milliseconds(fields.Take<int64_t>("started_at_ms")));
   record.output_position = static_cast<uint64_t>(fields.Take<int64_t>("output_offset"));
   record.stop_timeout = std::chrono::milliseconds(fields.Take<int64_t>("stop_timeout_ms"));
-  // An older berthd wrote none of these.
-  record.group_id = static_cast<uint64_t>(table["group_id"].value_or(int64_t{0}));
-  record.generation = static_cast<uint64_t>(table["generation"].value_or(int64_t{0}));
-  record.candidate = table["candidate"].value_or(false);
-  record.draining = table["draining"].value_or(false);
-  record.keep_children = table["keep_children"].value_or(false);
-  record.serves_mounts = table["serves_mounts"].value_or(false);
-  record.command = table["command"].value_or(std::string());
-  record.volumes_path = table["volumes_path"].value_or(std::string());
+  record.group_id = static_cast<uint64_t>(fields.Take<int64_t>("group_id"));
+  record.generation = static_cast<uint64_t>(fields.Take<int64_t>("generation"));
+  record.candidate = fields.Take<bool>("candidate");
+  record.draining = fields.Take<bool>("draining");
+  record.keep_children = fields.Take<bool>("keep_children");
+  record.serves_mounts = fields.Take<bool>("serves_mounts");
+  record.command = fields.Take<std::string>("command");
+  record.volumes_path = fields.Take<std::string>("volumes_path");
   absl::StatusOr<std::vector<WantedToken>> tokens = ReadTokensTable(table);
   if (!tokens.ok()) return Annotate(tokens.status(), fmt::format("read {}", path));
   record.tokens = *std::move(tokens);

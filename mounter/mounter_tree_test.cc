@@ -1,5 +1,4 @@
-// A state directory of Berth 0.1 (FAULTS row 18), whose tree of volumes was on the disk; and what a reboot
-// and a lost journal leave of one of this version.
+// What a reboot and a lost journal leave of the tree of volumes.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
@@ -28,9 +27,9 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class MounterUpgradeTest : public MounterTestBase {
+class MounterTreeTest : public MounterTestBase {
  protected:
-  void SetUp() override {}
+  void SetUp() override { Open(); }
 
   [[nodiscard]] std::string Tree() const { return VolumePaths::TreeIn(options_.state_dir); }
   [[nodiscard]] std::string Directory(const std::string& volume) const {
@@ -39,34 +38,7 @@ class MounterUpgradeTest : public MounterTestBase {
   [[nodiscard]] std::string Identity(const std::string& volume) const {
     return fmt::format("{}/identities/{}.json", options_.state_dir, VolumePaths::VolumeKey("hp", volume));
   }
-  [[nodiscard]] bool OnTmpfs() const { return IsTree(*TopMountAt(Tree())); }
 
-  // The tree as Berth 0.1 mounts it, with a mount in it that keeps it from being replaced; and a berthd on
-  // it.
-  void OpenOnOldTree() {
-    MakeDirectory(options_.state_dir);
-    MakeDirectory(Tree());
-    ASSERT_EQ(mount(Tree().c_str(), Tree().c_str(), nullptr, MS_BIND, nullptr), 0);
-    ASSERT_EQ(mount(nullptr, Tree().c_str(), nullptr, MS_PRIVATE, nullptr), 0);
-    ASSERT_EQ(mount(nullptr, Tree().c_str(), nullptr, MS_SHARED, nullptr), 0);
-    const std::string keeper = Tree() + "/keeper";
-    MakeDirectory(keeper);
-    ASSERT_EQ(mount("keeper", keeper.c_str(), "tmpfs", 0, nullptr), 0);
-    Open();
-    ASSERT_EQ(umount2(keeper.c_str(), UMOUNT_NOFOLLOW), 0);
-    ASSERT_EQ(rmdir(keeper.c_str()), 0);
-    ASSERT_FALSE(OnTmpfs());
-  }
-  // The identity files as Berth 0.1 wrote them, of a volume with the consumer "web".
-  void WriteOldIdentities(const std::string& volume) {
-    ASSERT_EQ(unlink(Identity(volume).c_str()), 0);
-    std::ofstream(Directory(volume) + "/identity.json")
-        << fmt::format(R"({{"plugin_id": "hp", "volume_id": "{}", "driver_name": "fake.example.com",
- "node_id": "node-1", "stages": true, "capability": {{"access_mode": 7}}, "sent_access_mode": 1}})",
-                       volume);
-    const std::string component = VolumePaths::PublicationComponent({.consumer = "web", .name = ""});
-    std::ofstream(Directory(volume) + "/publish/" + component + "/identity.json") << R"({"consumer": "web"})";
-  }
   void LoseJournal() { std::ofstream(options_.state_dir + "/journal.db") << "no journal"; }
   // The end of the node: no mount is left, and the rows are of another boot.
   void CloseAndReboot() {
@@ -85,99 +57,6 @@ class MounterUpgradeTest : public MounterTestBase {
       ASSERT_EQ(loop_.Run((*journal)->Put(key, EncodeRecord(*record))), absl::OkStatus());
     }
   }
-};
-
-TEST_F(MounterUpgradeTest, Fault18AnOldTreeWithLiveMountsIsUsedUntilItHoldsNone) {
-  OpenOnOldTree();
-  PublishRequest attached = Request();
-  attached.publish_context = std::map<std::string, std::string>{{"devicePath", "/dev/sdx"}};
-  const auto target = Publish(attached);
-  ASSERT_TRUE(target.ok()) << target.status();
-  std::ofstream(*target + "/file") << "data";
-  WriteOldIdentities("v1");
-  Close();
-  Open();
-  EXPECT_FALSE(OnTmpfs());
-  EXPECT_FALSE(View().uncertain);
-  EXPECT_EQ(ReadFile(*target + "/file", 100).value_or("none"), "data");
-  EXPECT_FALSE(LookAt(Directory("v1") + "/identity.json")->exists) << "taken over";
-  EXPECT_THAT(ReadFile(Identity("v1"), 10'000).value_or("none"), HasSubstr("web"));
-  EXPECT_EQ(Publish(attached), target);
-  ASSERT_TRUE(Publish(Request("v2")).ok()) << "new ones go there, too";
-  const auto findings = loop_.Run(mounter_->Examine(false, Soon()));
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_THAT(*findings, ElementsAre(Field(&Finding::code, "tree.old")));
-
-  ASSERT_TRUE(Unpublish(Request()).ok());
-  ASSERT_TRUE(Unpublish(Request("v2")).ok());
-  EXPECT_TRUE(std::filesystem::is_empty(Tree()));
-  Close();
-  Open();
-  EXPECT_TRUE(OnTmpfs());
-  EXPECT_TRUE(Publish(Request()).ok());
-  EXPECT_TRUE(Unpublish(Request()).ok());
-}
-
-TEST_F(MounterUpgradeTest, Fault18AnOldTreeIsReadWhenItsJournalIsLost) {
-  OpenOnOldTree();
-  const auto target = Publish(Request());
-  ASSERT_TRUE(target.ok()) << target.status();
-  WriteOldIdentities("v1");
-  Close();
-  LoseJournal();
-  Open();
-  ASSERT_EQ(View().publications.size(), 1U);
-  EXPECT_EQ(View().publications[0].consumer, "web");
-  EXPECT_EQ(View().publications[0].state, PublicationState::kPublished);
-  EXPECT_FALSE(View().publications[0].uncertain);
-  EXPECT_EQ(Publish(Request()), target);
-  ASSERT_TRUE(Unpublish(Request()).ok());
-}
-
-TEST_F(MounterUpgradeTest, Fault18OfAnOldTreeOnlySomebodysFilesAreLeftAfterAReboot) {
-  OpenOnOldTree();
-  ASSERT_TRUE(Publish(Request()).ok());
-  const auto written = Publish(Request("v2"));
-  ASSERT_TRUE(written.ok()) << written.status();
-  WriteOldIdentities("v1");
-  WriteOldIdentities("v2");
-  CloseAndReboot();
-  // A unit that starts before berthd does.
-  std::ofstream(*written + "/precious") << "data";
-  Open();
-  EXPECT_TRUE(OnTmpfs());
-  const std::string beneath = directory_ + "/beneath";
-  MakeDirectory(beneath);
-  ASSERT_EQ(mount(options_.state_dir.c_str(), beneath.c_str(), nullptr, MS_BIND, nullptr), 0);
-  EXPECT_FALSE(LookAt(beneath + Directory("v1").substr(options_.state_dir.size()))->exists);
-  EXPECT_EQ(
-      ReadFile(beneath + written->substr(options_.state_dir.size()) + "/precious", 100).value_or("gone"),
-      "data");
-  const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_THAT(*findings,
-              Contains(AllOf(Field(&Finding::code, "tree.leftover"), Field(&Finding::volume_id, "v2"),
-                             Field(&Finding::text, HasSubstr("target/precious")))));
-  // They are in nobody's way.
-  const auto again = Publish(Request("v2"));
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(IsMounted(*again));
-  EXPECT_FALSE(LookAt(*again + "/precious")->exists);
-  ASSERT_TRUE(Unpublish(Request()).ok());
-  ASSERT_TRUE(Unpublish(Request("v2")).ok());
-  EXPECT_TRUE(Gone());
-
-  // Moved away, as the finding says, they leave directories that go at the next start.
-  ASSERT_EQ(unlink((beneath + written->substr(options_.state_dir.size()) + "/precious").c_str()), 0);
-  Close();
-  Open();
-  EXPECT_TRUE(std::filesystem::is_empty(beneath + "/volumes"));
-  ASSERT_EQ(umount2(beneath.c_str(), MNT_DETACH), 0);
-}
-
-class MounterTreeTest : public MounterUpgradeTest {
- protected:
-  void SetUp() override { Open(); }
 };
 
 TEST_F(MounterTreeTest, Fault46NobodyWritesWhereAVolumeIsToBeBeforeBerthdStarts) {
@@ -199,6 +78,26 @@ TEST_F(MounterTreeTest, Fault46NobodyWritesWhereAVolumeIsToBeBeforeBerthdStarts)
   // An orderly end opens nothing.
   EXPECT_FALSE(IsMounted(Tree()));
   EXPECT_FALSE(std::filesystem::create_directories(*target, error));
+}
+
+TEST_F(MounterTreeTest, FilesBeneathTheTreeAreNamedAndInNobodysWay) {
+  Close();
+  const UniqueFd top(open(Tree().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  [[maybe_unused]] const absl::Status open_again = MakeMutable(top.get());
+  std::filesystem::create_directories(Directory("v1") + "/publish");
+  std::ofstream(Directory("v1") + "/publish/precious") << "data";
+  Open();
+  const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
+  ASSERT_TRUE(findings.ok()) << findings.status();
+  EXPECT_THAT(*findings, Contains(AllOf(Field(&Finding::code, "tree.leftover"),
+                                        Field(&Finding::text, HasSubstr("publish/precious")))));
+  const auto target = Publish(Request());
+  ASSERT_TRUE(target.ok()) << target.status();
+  EXPECT_TRUE(IsMounted(*target));
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  EXPECT_TRUE(Gone());
+  Close();
+  EXPECT_EQ(ReadFile(Directory("v1") + "/publish/precious", 100).value_or("gone"), "data");
 }
 
 TEST_F(MounterTreeTest, AReverseCallAfterARebootFindsItsDirectories) {
