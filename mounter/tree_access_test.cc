@@ -73,16 +73,16 @@ TEST_F(TreeAccessTest, TakesBackWhatIsNotNamedAnyMore) {
 
 TEST_F(TreeAccessTest, APluginsUserPassesWhileOneOfItsProcessesRuns) {
   ASSERT_EQ(access_.SetNamed({User(kNamed)}), absl::OkStatus());
-  // Two processes of one plugin, as in a swap.
+  // Two plugins of one user.
   ASSERT_EQ(access_.SetPlugin("/run/a/csi.sock", kPlugins), absl::OkStatus());
-  ASSERT_EQ(access_.SetPlugin("/run/a/csi-next.sock", kPlugins), absl::OkStatus());
+  ASSERT_EQ(access_.SetPlugin("/run/b/csi.sock", kPlugins), absl::OkStatus());
   EXPECT_TRUE(Passes(kPlugins, kNobodys));
   EXPECT_TRUE(Passes(kNamed, kNobodys));
   ASSERT_EQ(access_.SetPlugin("/run/a/csi.sock", std::nullopt), absl::OkStatus());
   EXPECT_TRUE(Passes(kPlugins, kNobodys));
   ASSERT_EQ(access_.SetNamed({}), absl::OkStatus());
   EXPECT_TRUE(Passes(kPlugins, kNobodys)) << "whatever the file names";
-  ASSERT_EQ(access_.SetPlugin("/run/a/csi-next.sock", std::nullopt), absl::OkStatus());
+  ASSERT_EQ(access_.SetPlugin("/run/b/csi.sock", std::nullopt), absl::OkStatus());
   EXPECT_FALSE(Passes(kPlugins, kNobodys));
 }
 

@@ -62,11 +62,6 @@ enum class ChildrenPolicy {
   kKeep,  // those that hold /dev/fuse live on
 };
 
-enum class SwapMode {
-  kAfter,   // the old one ends, then the new one starts
-  kBeside,  // the new one starts and is compared while the old one still serves
-};
-
 // Where a variable of the environment has its value from.
 struct EnvironmentValue {
   enum class Source { kText, kFile, kCredential };
@@ -89,7 +84,6 @@ struct PluginConfig {
   PluginUserConfig user;
   ChildrenPolicy children = ChildrenPolicy::kEnd;
   bool serves_mounts = false;  // volumes vanish with its processes (FUSE)
-  SwapMode swap = SwapMode::kAfter;
   Duration start_timeout = std::chrono::seconds(30);
   Duration stop_timeout = std::chrono::seconds(30);
   PlaceLimits limits;

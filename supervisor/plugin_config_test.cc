@@ -82,7 +82,6 @@ umask = "0077"
 working_directory = "${{BERTH_PLUGIN_DIR}}"
 children = "keep"
 serves_mounts = true
-swap = "beside"
 [limits]
 memory = "512MiB"
 pids = 256
@@ -147,7 +146,6 @@ stable_after = "5s"
   EXPECT_EQ(config.user, user);
   EXPECT_EQ(config.children, ChildrenPolicy::kKeep);
   EXPECT_TRUE(config.serves_mounts);
-  EXPECT_EQ(config.swap, SwapMode::kBeside);
   const PlaceLimits limits{.memory_max = uint64_t{512} << 20U, .pids_max = 256, .cpus = 1.5};
   EXPECT_EQ(config.limits, limits);
   EXPECT_THAT(config.rlimits,
@@ -371,7 +369,6 @@ TEST_F(PluginConfigTest, KeysOfAProcessAreMistakesBesideASocket) {
                           "working_directory = \"/\"",
                           "children = \"end\"",
                           "serves_mounts = true",
-                          "swap = \"after\"",
                           "start_timeout = 1",
                           "stop_timeout = 1",
                           "env = {}",

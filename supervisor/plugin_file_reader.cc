@@ -35,7 +35,6 @@ constexpr std::initializer_list<std::string_view> kTopKeys = {"id",
                                                               "working_directory",
                                                               "children",
                                                               "serves_mounts",
-                                                              "swap",
                                                               "start_timeout",
                                                               "stop_timeout",
                                                               "limits",
@@ -58,7 +57,6 @@ constexpr std::initializer_list<std::string_view> kProcessKeys = {"command",
                                                                   "working_directory",
                                                                   "children",
                                                                   "serves_mounts",
-                                                                  "swap",
                                                                   "start_timeout",
                                                                   "stop_timeout",
                                                                   "limits",
@@ -192,8 +190,6 @@ class FileReader : private ValueReader {
                                {{"end", ChildrenPolicy::kEnd}, {"keep", ChildrenPolicy::kKeep}},
                                &config_.children);
     ReadBool(file, "", "serves_mounts", &config_.serves_mounts);
-    ReadChoice<SwapMode>(file, "", "swap", {{"after", SwapMode::kAfter}, {"beside", SwapMode::kBeside}},
-                         &config_.swap);
     ReadDuration(file, "", "start_timeout", &config_.start_timeout);
     ReadDuration(file, "", "stop_timeout", &config_.stop_timeout);
     if (const toml::table* limits = Table(file, "limits")) ReadLimits(*this, *limits, &config_.limits);

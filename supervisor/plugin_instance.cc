@@ -110,11 +110,6 @@ absl::StatusOr<bool> KillTree(const TreeQuery& query, ChildrenPolicy children, T
 
 }  // namespace
 
-std::string InstanceSocketPath(const PluginPlaces& places, std::string_view id, RunSlot slot) {
-  if (slot == RunSlot::kFirst) return PluginSocketPath(places, id);
-  return PluginRuntimeDir(places, id) + "/csi-next.sock";
-}
-
 std::string InstanceEnd::Describe() const {
   return last_output.empty() ? how : fmt::format("{}, its last line: {}", how, last_output.back());
 }
@@ -132,12 +127,10 @@ GroupName GroupOf(const RunRecord& record) {
 
 }  // namespace
 
-PluginInstance::PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunSlot slot)
+PluginInstance::PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file)
     : context_(context),
       file_(std::move(file)),
-      slot_(slot),
       tasks_(context.executor, "plugin process"),
-      written_(context.executor),
       notes_(context.executor, "plugin process") {}
 
 PluginInstance::~PluginInstance() = default;
@@ -168,8 +161,8 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
     InstanceContext& context, std::shared_ptr<RunRecordFile> file, InstanceLaunch launch,
     TimePoint deadline) {
   const PluginConfig& config = launch.config;
-  const std::string socket_path = InstanceSocketPath(context.places, config.id, launch.slot);
-  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file), launch.slot));
+  const std::string socket_path = PluginSocketPath(context.places, config.id);
+  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file)));
 
   auto prepare = [config, places = context.places, socket_path] {
     return PrepareLaunch(config, places, socket_path);
@@ -178,13 +171,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
       PluginLaunch prepared,
       co_await RunBlocking(fmt::format("prepare {}", config.command), std::move(prepare), deadline));
   // Before the plugin can know them, so that it cannot log what is not recognised.
-  if (launch.candidate) {
-    // Those of the process that serves are held still.
-    for (const std::string& secret : prepared.secrets) context.secrets.Remember(config.id, secret);
-    instance->secrets_ = std::move(prepared.secrets);
-  } else {
-    context.secrets.Hold(config.id, prepared.secrets);
-  }
+  context.secrets.Hold(config.id, prepared.secrets);
   BERTH_CO_ASSIGN_OR_RETURN(const UniqueFd output, co_await context.logs.Open(config.id, config.log));
   PlaceLimits limits = config.limits;
   limits.killed_together = config.children == ChildrenPolicy::kEnd;
@@ -200,7 +187,6 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   record.output_position = context.logs.End(config.id);
   record.stop_timeout = config.stop_timeout;
   record.generation = launch.generation;
-  record.candidate = launch.candidate;
   record.draining = launch.draining;
   record.keep_children = config.children == ChildrenPolicy::kKeep;
   record.serves_mounts = config.serves_mounts;
@@ -233,11 +219,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
 
 Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
     InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunRecord record, LogLimits log) {
-  const RunSlot slot =
-      record.socket_path == InstanceSocketPath(context.places, record.plugin_id, RunSlot::kSecond)
-          ? RunSlot::kSecond
-          : RunSlot::kFirst;
-  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file), slot));
+  std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file)));
   const pid_t pid = record.process.pid;
   instance->record_ = std::move(record);
   const RunRecord& known = instance->record_;
@@ -434,42 +416,16 @@ Awaitable<void> PluginInstance::WriteNotes() {
   uint64_t writing = 0;
   do {
     writing = noted_;
-    const absl::Status written = co_await WriteRecord();
-    LogUnwritten(written);
+    // A thread that is left behind is kept in order by RunRecordFile.
+    auto write = [file = file_, record = record_] { return file->Write(record); };
+    const absl::Status written =
+        co_await RunBlocking("write down the process", std::move(write), Clock::now() + kRunFilesWithin);
+    // Its process may have ended meanwhile.
+    if (!written.ok() && !absl::IsAborted(written)) {
+      SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, written.ToString());
+    }
   } while (writing != noted_);
 }
-
-void PluginInstance::LogUnwritten(const absl::Status& status) const {
-  // Its process may have ended meanwhile.
-  if (status.ok() || absl::IsAborted(status)) return;
-  SPDLOG_ERROR("plugin {}: {}", record_.plugin_id, status.ToString());
-}
-
-Awaitable<absl::Status> PluginInstance::Record(std::function<void(RunRecord&)> change) {
-  change(record_);
-  co_return co_await WriteRecord();
-}
-
-Awaitable<absl::Status> PluginInstance::WriteRecord() {
-  auto free = [this] { return !writing_; };
-  const TimePoint deadline = Clock::now() + kRunFilesWithin;
-  if (!co_await written_.WaitUntil(std::move(free), deadline)) {
-    co_return absl::DeadlineExceededError("write down the process: an earlier write has not ended");
-  }
-  writing_ = true;
-  // Also when this is cancelled: the thread that is left behind is kept in order by RunRecordFile.
-  struct Done {
-    PluginInstance& instance;
-    ~Done() {
-      instance.writing_ = false;
-      instance.written_.NotifyAll();
-    }
-  } const done{*this};
-  auto write = [file = file_, record = record_] { return file->Write(record); };
-  co_return co_await RunBlocking("write down the process", std::move(write), deadline);
-}
-
-void PluginInstance::HoldSecrets() { context_.secrets.Hold(record_.plugin_id, std::exchange(secrets_, {})); }
 
 Awaitable<void> PluginInstance::RemoveRecord() {
   auto remove = [file = file_, generation = record_.generation] { return file->Remove(generation); };

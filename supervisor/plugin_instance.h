@@ -67,9 +67,7 @@ struct InstanceEnd {
 
 struct InstanceLaunch {
   PluginConfig config;
-  RunSlot slot = RunSlot::kFirst;
   uint64_t generation = 0;
-  bool candidate = false;
   bool draining = false;
 };
 
@@ -100,7 +98,6 @@ class PluginInstance {
   [[nodiscard]] pid_t pid() const { return process_->pid(); }
   // As it is written down, or is about to be.
   [[nodiscard]] const RunRecord& record() const { return record_; }
-  [[nodiscard]] RunSlot slot() const { return slot_; }
   // Where it lives, and limits that are not enforced there (empty: all hold).
   [[nodiscard]] std::string placement() const;
   [[nodiscard]] std::string unenforced() const;
@@ -115,12 +112,8 @@ class PluginInstance {
   void Announced();
   // Why its socket's path does not lead to it any more; empty: it does. After Announced.
   [[nodiscard]] std::string SocketTrouble() { return socket_path_.Trouble(); }
-  // Changes the record: in the background, one write at a time, whatever comes meanwhile going into the next
-  // one; or durably before it returns.
+  // Changes the record, in the background: one write at a time, whatever comes meanwhile going into the next.
   void Note(std::function<void(RunRecord&)> change);
-  [[nodiscard]] Awaitable<absl::Status> Record(std::function<void(RunRecord&)> change);
-  // A candidate is the plugin from now on: what is kept out of its output is what it was launched with.
-  void HoldSecrets();
 
   // Once on_exit was called: how it ended, the rest of its tree ended as child_policy.h says, its record
   // removed. Within a few seconds whatever hangs.
@@ -130,7 +123,7 @@ class PluginInstance {
   [[nodiscard]] Awaitable<void> LetGo();
 
  private:
-  PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file, RunSlot slot);
+  PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file);
 
   // What is done while the child waits at the gate.
   struct Gate;
@@ -142,29 +135,20 @@ class PluginInstance {
   void TellUser(std::optional<uid_t> user) const;
   Awaitable<void> RecordExecuted();
   Awaitable<void> WriteNotes();
-  Awaitable<absl::Status> WriteRecord();
-  void LogUnwritten(const absl::Status& status) const;
   Awaitable<void> EndChildren(TreeOccasion occasion, TimePoint deadline);
   Awaitable<void> RemoveRecord();
 
   InstanceContext& context_;
   std::shared_ptr<RunRecordFile> file_;
-  const RunSlot slot_;
   RunRecord record_;
   std::unique_ptr<PluginPlace> place_;
   std::unique_ptr<Process> process_;
   SocketPath socket_path_;
-  std::vector<std::string> secrets_;  // a candidate's, until they are held
   TaskScope tasks_;
-  bool writing_ = false;
-  Condition written_;
   // Of the changes that Note has made, those written down.
   TaskScope notes_;
   bool noting_ = false;
   uint64_t noted_ = 0;
 };
-
-// The socket of a slot: PluginSocketPath, and csi-next.sock beside it.
-[[nodiscard]] std::string InstanceSocketPath(const PluginPlaces& places, std::string_view id, RunSlot slot);
 
 }  // namespace berth

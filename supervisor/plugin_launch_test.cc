@@ -225,7 +225,6 @@ TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
   same.log.rate = 1;
   same.start_timeout = seconds(1);
   same.stop_timeout = seconds(1);
-  same.swap = SwapMode::kBeside;
   same.children = ChildrenPolicy::kKeep;
   same.serves_mounts = true;
   same.enabled = false;

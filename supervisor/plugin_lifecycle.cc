@@ -104,18 +104,6 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
         }
       }
       break;
-    case Type::kSwappedBeside:
-      if (state_ == PluginState::kDraining || swap_ != Swap::kNone) break;
-      ClearAlive();
-      ill_text_.clear();
-      alive_ = announced_ = ready_ = true;
-      launched_at_ = now;
-      restart_.Reset();
-      replace_.Reset();
-      restarts_ = 0;
-      Enter(PluginState::kReady, "");
-      held_ = false;
-      break;
     case Type::kRefused:
       if (!Running() || !announced_) break;
       if (swap_ == Swap::kTrial) {

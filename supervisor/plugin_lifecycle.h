@@ -36,15 +36,13 @@
 //   start took too long                draining (process), then as RestartPolicy says
 //   ended unasked, or launch failed    as RestartPolicy says: starting, backing off, failed, or stopped
 //
-// A swap (after) is a restart on trial: the new one has `start_timeout` and a Probe's time to be accepted
-// (kAccepted: registered and compared). Whatever it fails by, kRevert follows and the old one is launched:
+// A swap is a restart on trial: the new one has `start_timeout` and a Probe's time to be accepted (kAccepted:
+// registered and compared). Whatever it fails by, kRevert follows and the old one is launched:
 //
+// clang-format off
 //   swap ▶ draining (operations, process) ▶ kTry, starting ──accepted──▶ kAdopt
-//                                                  └──ended, refused, too late──▶ kRevert, draining ▶
-//                                                  starting
-//
-// A swap beside is none of this machine's until it is done: the old one serves, whatever becomes of the new
-// one. Then (kSwappedBeside) the new process is the plugin, ready, with fresh budgets.
+//                                                  └──ended, refused, too late──▶ kRevert, draining ▶ starting
+// clang-format on
 //
 // Alive, ready and registered are three facts: this machine knows alive (process) and ready (what Probe says,
 // in whatever state). The start timeout ends with the first connection that the plugin's socket accepts; a
@@ -89,7 +87,6 @@ struct LifecycleEvent {
     kProbeFailed,    // not answered, or with an error: `text`, for the `failures`-th time in a row
     kSocketLost,     // it answers, and its socket's path does not lead to it any more: `text`
     kAccepted,       // it is registered; in a trial: and compared
-    kSwappedBeside,  // another process is the plugin from now on: it is registered, compared, and ready
     kRefused,        // it cannot be registered, or the comparison failed: `text`
     kExited,         // the process has ended: `text` says how, `clean` that it was with code 0
     kTimer,          // wake_at() has passed

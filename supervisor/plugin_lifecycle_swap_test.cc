@@ -107,38 +107,5 @@ TEST_F(PluginLifecycleSwapTest, ARestartRequestGivesItUp) {
   EXPECT_THAT(On(Type::kExited, "signal 15"), ElementsAre(kLaunch));
 }
 
-TEST_F(PluginLifecycleSwapTest, BesideTheNewOneIsReadyWithoutAnAction) {
-  BecomeReady();
-  ASSERT_THAT(On(Type::kProbeFailed, "timeout"), IsEmpty());
-  ASSERT_EQ(machine_.state(), PluginState::kUnhealthy);
-  EXPECT_THAT(On(Type::kSwappedBeside), IsEmpty());
-  EXPECT_EQ(machine_.state(), PluginState::kReady);
-  EXPECT_TRUE(machine_.alive());
-  EXPECT_TRUE(machine_.ready());
-  EXPECT_EQ(machine_.reason(), "");
-  EXPECT_EQ(machine_.wake_at(), std::nullopt) << "the old one's illness is not its own";
-  // Its end is an end like any other.
-  EXPECT_THAT(On(Type::kExited, "signal 9"), ElementsAre(kRetire, kLaunch));
-}
-
-TEST_F(PluginLifecycleSwapTest, BesideItTakesOverFromOneThatIsGone) {
-  BecomeReady();
-  for (int i = 0; i < 100 && machine_.state() != PluginState::kBackingOff; ++i) {
-    (void)On(Type::kExited, "exit code 3");
-    (void)On(Type::kLaunched);
-  }
-  ASSERT_EQ(machine_.state(), PluginState::kBackingOff);
-  EXPECT_THAT(On(Type::kSwappedBeside), IsEmpty());
-  EXPECT_EQ(machine_.state(), PluginState::kReady);
-  EXPECT_EQ(machine_.wake_at(), std::nullopt) << "nothing is to be launched";
-}
-
-TEST_F(PluginLifecycleSwapTest, BesideItDoesNotTakeOverFromOneThatIsToEnd) {
-  BecomeReady();
-  ASSERT_THAT(On(Type::kStopRequested), ElementsAre(kRetire, kTerminate));
-  EXPECT_THAT(On(Type::kSwappedBeside), IsEmpty());
-  EXPECT_EQ(machine_.state(), PluginState::kDraining);
-}
-
 }  // namespace
 }  // namespace berth

@@ -54,8 +54,7 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       file_(std::move(file.config)),
       config_(file_),
       lifecycle_(LimitsOf(config_)),
-      first_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kFirst)),
-      second_record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_), RunSlot::kSecond)),
+      record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_))),
       changed_(context.instances.executor) {
   if (absl::IsAlreadyExists(file_.status())) contested_ = file_.status();
   snapshot_.id = id_;
@@ -76,7 +75,7 @@ LifecycleLimits PluginRunner::Limits() const {
 Awaitable<void> PluginRunner::Run() {
   co_await Begin();
   while (true) {
-    if (config_file_.empty() && !instance_ && !aside_ && lifecycle_.state() != PluginState::kDraining) {
+    if (config_file_.empty() && !instance_ && lifecycle_.state() != PluginState::kDraining) {
       gone_ = true;
       context_.registry.Remove(id_);
       context_.instances.secrets.Forget(id_);
@@ -85,28 +84,15 @@ Awaitable<void> PluginRunner::Run() {
       co_return;
     }
     auto has_message = [this] { return !inbox_.empty(); };
-    const TimePoint aside_at = aside_ ? aside_->until : TimePoint::max();
-    const TimePoint wake_at = std::min(lifecycle_.wake_at().value_or(TimePoint::max()), aside_at);
-    const bool woken = co_await changed_.WaitUntil(std::move(has_message), wake_at);
-    if (!woken && aside_at <= Clock::now()) {
-      co_await OnAsideTimer();
-      continue;
-    }
-    if (!woken) {
+    const TimePoint wake_at = lifecycle_.wake_at().value_or(TimePoint::max());
+    if (!co_await changed_.WaitUntil(std::move(has_message), wake_at)) {
       Message timer{.event = LifecycleEvent{.type = LifecycleEvent::Type::kTimer}};
       co_await Handle(std::move(timer));
       continue;
     }
     Message message = std::move(inbox_.front());
     inbox_.pop_front();
-    if (message.swap_beside) {
-      co_await BeginBeside(message.event.force);
-    } else if (aside_ && message.incarnation == aside_->number) {
-      co_await HandleAside(std::move(message));
-    } else {
-      co_await YieldAside(message.event.type, message.event.force);
-      co_await Handle(std::move(message));
-    }
+    co_await Handle(std::move(message));
     ++handled_;
     changed_.NotifyAll();
   }
@@ -204,8 +190,12 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
       break;
     case LifecycleAction::kAnnounce:
       announced_ = true;
-      context_.observer.OnSocketAppeared(
-          IncarnationOf(*instance_, snapshot_.incarnation, config_.ok() ? config_->health : HealthConfig()));
+      context_.observer.OnSocketAppeared({.plugin_id = id_,
+                                          .number = snapshot_.incarnation,
+                                          .kind = snapshot_.kind,
+                                          .socket_path = snapshot_.socket_path,
+                                          .health = config_.ok() ? config_->health : HealthConfig(),
+                                          .volumes_path = instance_->record().volumes_path});
       // After it, for the first Probe does not wait for a disk.
       instance_->Announced();
       break;
@@ -234,7 +224,7 @@ void PluginRunner::Retire(const std::string& why) {
 Awaitable<LifecycleEvent> PluginRunner::Launch() {
   LifecycleEvent failed = LifecycleEvent{.type = LifecycleEvent::Type::kLaunchFailed};
   failed.final = true;
-  if (!records_read_) {
+  if (!record_read_) {
     const absl::StatusOr<bool> taken = co_await TakeBack();
     if (!taken.ok()) {
       failed.text = std::string(taken.status().message());
@@ -253,15 +243,11 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
     failed.text = fmt::format("not launched: {}", MessageOf(forward));
     co_return failed;
   }
-  const RunSlot slot = FreeSlot();
-  InstanceLaunch launch{.config = *config_,
-                        .slot = slot,
-                        .generation = ++generation_,
-                        .candidate = false,
-                        .draining = lifecycle_.drain_wished()};
+  InstanceLaunch launch{
+      .config = *config_, .generation = ++generation_, .draining = lifecycle_.drain_wished()};
   const TimePoint deadline = Clock::now() + config_->start_timeout;
   absl::StatusOr<std::unique_ptr<PluginInstance>> instance =
-      co_await PluginInstance::Launch(context_.instances, RecordFile(slot), std::move(launch), deadline);
+      co_await PluginInstance::Launch(context_.instances, record_, std::move(launch), deadline);
   if (!instance.ok()) {
     failed.text = std::string(instance.status().message());
     failed.final = false;
@@ -274,25 +260,8 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
 }
 
-// Of two, one is taken at most: by the second process of a swap beside.
-RunSlot PluginRunner::FreeSlot() const {
-  const bool first_taken = (instance_ && instance_->slot() == RunSlot::kFirst) ||
-                           (aside_ && aside_->instance->slot() == RunSlot::kFirst);
-  return first_taken ? RunSlot::kSecond : RunSlot::kFirst;
-}
-
-Incarnation PluginRunner::IncarnationOf(const PluginInstance& instance, uint64_t number,
-                                        const HealthConfig& health) const {
-  const RunRecord& record = instance.record();
-  return {.plugin_id = id_,
-          .number = number,
-          .kind = record.kind,
-          .socket_path = record.socket_path,
-          .health = health,
-          .volumes_path = record.volumes_path};
-}
-
-void PluginRunner::ShowIncarnation(std::unique_ptr<PluginInstance> instance, uint64_t number) {
+void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
+  const uint64_t number = ++incarnations_;
   instance_ = std::move(instance);
   const RunRecord& record = instance_->record();
   generation_ = std::max(generation_, record.generation);
@@ -307,11 +276,6 @@ void PluginRunner::ShowIncarnation(std::unique_ptr<PluginInstance> instance, uin
   snapshot_.incarnation = number;
   refused_.clear();
   foreign_ = false;
-}
-
-void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
-  const uint64_t number = ++incarnations_;
-  ShowIncarnation(std::move(instance), number);
   InstanceSinks sinks;
   sinks.on_exit = [this, number](const ExitStatus& exit) {
     Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .incarnation = number};
@@ -360,8 +324,6 @@ Awaitable<void> PluginRunner::EndIncarnation(Message& message) {
 }
 
 Awaitable<void> PluginRunner::LetGo() {
-  if (aside_) co_await aside_->instance->LetGo();
-  aside_.reset();
   if (instance_) co_await instance_->LetGo();
   instance_.reset();
 }

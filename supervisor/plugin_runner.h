@@ -7,8 +7,8 @@
 //   <state_dir>/plugins/<id>/       BERTH_PLUGIN_DIR, the plugin's own
 //   <state_dir>/swaps/<id>.toml     SwapState, while a swap overrides the file
 //   <runtime_dir>/plugins/<id>/     0700; with `user =` that user's too (plugin_socket.h)
-//       csi.sock, csi-next.sock     the plugin's
-//       run.toml, run-next.toml     RunRecord, while it runs
+//       csi.sock                    the plugin's
+//       run.toml                    RunRecord, while it runs
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -86,7 +86,6 @@ class PluginRunner final : public PluginOwner {
     std::optional<ExitStatus> exit = std::nullopt;
     std::optional<PluginHealth> health = std::nullopt;
     std::optional<Facts> facts = std::nullopt;
-    bool swap_beside = false;  // instead of the event: begin it
   };
   // A swap from its request to its outcome.
   struct SwapOutcome {
@@ -103,31 +102,12 @@ class PluginRunner final : public PluginOwner {
     std::optional<PluginFacts> before;
     std::shared_ptr<SwapOutcome> outcome;
   };
-  // The second process of a swap beside: the new one on trial; then whichever does not serve, until it has
-  // ended.
-  struct Aside {
-    enum class Phase { kTrial, kCalls, kEnding, kKilled };
-    std::unique_ptr<PluginInstance> instance;
-    uint64_t number = 0;  // its incarnation
-    Phase phase = Phase::kTrial;
-    bool announced = false;
-    PluginConfig config;  // on trial
-    PluginHealth health;
-    std::optional<PluginFacts> facts;  // compared
-    std::string computed_class;
-    TimePoint until = TimePoint::max();  // of the phase
-  };
-
   // The run itself (plugin_runner.cc).
   Awaitable<void> Begin();
   Awaitable<void> Handle(Message message);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
-  [[nodiscard]] RunSlot FreeSlot() const;
   void BeginIncarnation(std::unique_ptr<PluginInstance> instance);
-  void ShowIncarnation(std::unique_ptr<PluginInstance> instance, uint64_t number);
-  [[nodiscard]] Incarnation IncarnationOf(const PluginInstance& instance, uint64_t number,
-                                          const HealthConfig& health) const;
   Awaitable<void> EndIncarnation(Message& message);
   void Retire(const std::string& why);
   void Fill(LifecycleEvent& event);
@@ -143,8 +123,7 @@ class PluginRunner final : public PluginOwner {
   // True: the recorded process runs and is ours again. False: there is none. An error: there is one of which
   // that cannot be said, so that nothing may be launched.
   Awaitable<absl::StatusOr<bool>> TakeBack();
-  Awaitable<absl::StatusOr<std::optional<RunRecord>>> ReadRecord(RunSlot slot);
-  Awaitable<void> EndLeftover(RunRecord record);
+  Awaitable<absl::StatusOr<std::optional<RunRecord>>> ReadRecord();
   Awaitable<void> RestoreSwap();
   void NoteFile();
 
@@ -160,19 +139,6 @@ class PluginRunner final : public PluginOwner {
   Awaitable<void> AdoptSwap();
   Awaitable<void> RevertSwap(std::string why);
   Awaitable<absl::Status> KeepSwaps(SwapState state);
-
-  // Swaps beside (plugin_runner_beside.cc).
-  [[nodiscard]] bool CanSwapBeside() const;
-  Awaitable<void> BeginBeside(bool force);
-  Awaitable<void> HandleAside(Message message);
-  // To a request that makes a trial pointless.
-  Awaitable<void> YieldAside(LifecycleEvent::Type request, bool force);
-  Awaitable<void> OnAsideTimer();
-  Awaitable<void> AdoptAside();
-  Awaitable<void> FailAside(std::string why);
-  void EndAsideOnceIdle(bool force);
-  void EndAside();
-  Awaitable<void> DropAside(ExitStatus exit);
 
   // Requests (plugin_runner_requests.cc).
   uint64_t Post(LifecycleEvent::Type type, bool force = false);
@@ -195,9 +161,6 @@ class PluginRunner final : public PluginOwner {
   void Tell(std::string_view type, std::string message);
   [[nodiscard]] LifecycleLimits Limits() const;
   [[nodiscard]] const PluginPlaces& places() const { return context_.instances.places; }
-  [[nodiscard]] std::shared_ptr<RunRecordFile> RecordFile(RunSlot slot) const {
-    return slot == RunSlot::kFirst ? first_record_ : second_record_;
-  }
 
   RunnerContext& context_;
   const std::string id_;
@@ -214,13 +177,11 @@ class PluginRunner final : public PluginOwner {
   std::string refused_;      // why its facts were refused
   bool foreign_ = false;     // note_ says that somebody else serves its socket
 
-  std::shared_ptr<RunRecordFile> first_record_;
-  std::shared_ptr<RunRecordFile> second_record_;
+  std::shared_ptr<RunRecordFile> record_;
   std::unique_ptr<PluginInstance> instance_;
-  std::optional<Aside> aside_;
   uint64_t incarnations_ = 0;   // so many there were
   bool announced_ = false;      // to the observer
-  bool records_read_ = false;   // and nothing is left of them but instance_
+  bool record_read_ = false;    // and nothing is left of it but instance_
   uint64_t generation_ = 0;     // the highest in any record
   bool wish_restored_ = false;  // a drain that an earlier berthd was asked for
 

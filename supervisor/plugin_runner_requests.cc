@@ -50,12 +50,6 @@ std::string PluginRunner::WouldBreak() const {
 }
 
 void PluginRunner::OnIdle(uint64_t incarnation) {
-  if (aside_ && incarnation == aside_->number) {
-    Message message{.event = {}, .incarnation = incarnation};
-    message.event.type = LifecycleEvent::Type::kIdle;
-    Post(std::move(message));
-    return;
-  }
   if (incarnation != snapshot_.incarnation || lifecycle_.state() != PluginState::kDraining) return;
   Post(LifecycleEvent::Type::kIdle);
 }

@@ -11,14 +11,8 @@
 #include "supervisor/plugin_runner.h"
 
 namespace berth {
-namespace {
-
-constexpr Duration kLeftoverEndsWithin = std::chrono::seconds(10);
-
-}  // namespace
-
-Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord(RunSlot slot) {
-  auto read = [file = RecordFile(slot)] { return file->Read(); };
+Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord() {
+  auto read = [file = record_] { return file->Read(); };
   absl::StatusOr<RunRecord> record = co_await RunBlocking(fmt::format("read the record of plugin {}", id_),
                                                           std::move(read), Clock::now() + kRunFilesWithin);
   if (absl::IsNotFound(record.status())) co_return std::optional<RunRecord>();
@@ -31,7 +25,7 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord(Run
   } else {
     co_return record.status();
   }
-  auto remove = [dir = PluginRuntimeDir(places(), id_), slot] { return RemoveRunRecord(dir, slot); };
+  auto remove = [dir = PluginRuntimeDir(places(), id_)] { return RemoveRunRecord(dir); };
   const absl::Status removed = co_await RunBlocking(fmt::format("remove the record of plugin {}", id_),
                                                     std::move(remove), Clock::now() + kRunFilesWithin);
   if (!removed.ok()) co_return removed;
@@ -41,36 +35,19 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord(Run
 Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
   // The name of a broken file may be no directory's name, let alone a plugin's.
   if (!ValidPluginId(id_)) co_return false;
-  BERTH_CO_ASSIGN_OR_RETURN(std::optional<RunRecord> first, co_await ReadRecord(RunSlot::kFirst));
-  BERTH_CO_ASSIGN_OR_RETURN(std::optional<RunRecord> second, co_await ReadRecord(RunSlot::kSecond));
-  for (const auto& each : {first, second}) {
-    if (each.has_value()) generation_ = std::max(generation_, each->generation);
-  }
-  if (first.has_value() && second.has_value()) {
-    const bool first_serves = ServingSlot(*first, *second) == RunSlot::kFirst;
-    co_await EndLeftover(*std::exchange(first_serves ? second : first, std::nullopt));
-  }
-  std::optional<RunRecord> record = first.has_value() ? std::move(first) : std::move(second);
+  BERTH_CO_ASSIGN_OR_RETURN(std::optional<RunRecord> record, co_await ReadRecord());
   if (!record.has_value()) {
-    records_read_ = true;
+    record_read_ = true;
     co_return false;
   }
-  if (record->candidate) {
-    // Not compared with anything; what it was to take over from has ended meanwhile.
-    co_await EndLeftover(*std::move(record));
-    records_read_ = true;
-    co_return false;
-  }
-  const RunSlot slot = record->socket_path == InstanceSocketPath(places(), id_, RunSlot::kSecond)
-                           ? RunSlot::kSecond
-                           : RunSlot::kFirst;
+  generation_ = std::max(generation_, record->generation);
   const pid_t pid = record->process.pid;
   wish_restored_ = record->draining;
   const LogLimits log = config_.ok() ? config_->log : LogLimits();
   BERTH_CO_ASSIGN_OR_RETURN(
       PluginInstance::Recovered recovered,
-      co_await PluginInstance::TakeBack(context_.instances, RecordFile(slot), *std::move(record), log));
-  records_read_ = true;
+      co_await PluginInstance::TakeBack(context_.instances, record_, *std::move(record), log));
+  record_read_ = true;
   if (recovered.instance) {
     wish_restored_ = false;  // the record tells kTakenBack
     BeginIncarnation(std::move(recovered.instance));
@@ -86,40 +63,6 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
     Tell("plugin.not_taken_back", recovered.stranger + ", and left alone");
   }
   co_return false;
-}
-
-Awaitable<void> PluginRunner::EndLeftover(RunRecord record) {
-  const RunSlot slot = record.socket_path == InstanceSocketPath(places(), id_, RunSlot::kSecond)
-                           ? RunSlot::kSecond
-                           : RunSlot::kFirst;
-  const pid_t pid = record.process.pid;
-  absl::StatusOr<PluginInstance::Recovered> recovered =
-      co_await PluginInstance::TakeBack(context_.instances, RecordFile(slot), std::move(record), LogLimits());
-  if (!recovered.ok()) {
-    SPDLOG_ERROR("plugin {}: {}", id_, recovered.status().ToString());
-    co_return;
-  }
-  if (!recovered->instance) co_return;
-  const std::unique_ptr<PluginInstance> instance = std::move(recovered->instance);
-  const auto exit = std::make_shared<std::optional<ExitStatus>>();
-  InstanceSinks sinks;
-  sinks.on_exit = [this, exit](const ExitStatus& how) {
-    *exit = how;
-    changed_.NotifyAll();
-  };
-  sinks.on_socket = [](const absl::Status&) {};
-  instance->Watch(std::move(sinks));
-  instance->Kill();
-  auto ended = [exit] { return exit->has_value(); };
-  if (!co_await changed_.WaitUntil(std::move(ended), Clock::now() + kLeftoverEndsWithin)) {
-    SPDLOG_ERROR("plugin {}: process {}, left behind by a swap, does not end", id_, pid);
-    co_await instance->LetGo();
-    co_return;
-  }
-  [[maybe_unused]] const InstanceEnd end = co_await instance->End(exit->value(), TreeOccasion::kReplaced);
-  Tell("plugin.swap_failed",
-       fmt::format("berthd was restarted in the middle of a swap; process {}, which does not serve, is ended",
-                   pid));
 }
 
 void PluginRunner::NoteFile() {

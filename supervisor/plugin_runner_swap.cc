@@ -1,5 +1,4 @@
-// Swaps: their request and outcome, and those after: hold, stop the old one, launch the new one on trial.
-// PluginLifecycle decides each step. Those beside are plugin_runner_beside.cc's.
+// Swaps: hold, stop the old one, launch the new one on trial. PluginLifecycle decides each step.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -38,21 +37,12 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
     co_return absl::FailedPreconditionError(
         fmt::format("swap plugin {}: {}; unpublish them first, or force it", id_, breaks));
   }
-  auto alone = [this] { return !aside_; };
-  if (!co_await changed_.WaitUntil(std::move(alone), deadline)) {
-    co_return absl::DeadlineExceededError(
-        fmt::format("swap plugin {}: a process of the swap before has not ended in time", id_));
-  }
-  if (swap_.has_value()) {
-    co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
-  }
   const auto outcome = std::make_shared<SwapOutcome>();
   const PluginConfig next = WithOverride(file, override);
   swap_ = SwapAttempt{
       .file = std::move(file), .override = override, .changes = changes, .force = force, .outcome = outcome};
-  const bool beside = next.swap == SwapMode::kBeside && CanSwapBeside();
-  snapshot_.swap = fmt::format("being swapped to {}{}", next.command, beside ? ", beside the old one" : "");
-  Tell("plugin.swapping", fmt::format("to {}{}", next.command, beside ? ", beside the old one" : ""));
+  snapshot_.swap = fmt::format("being swapped to {}", next.command);
+  Tell("plugin.swapping", fmt::format("to {}", next.command));
   Publish();
   // Durable before the old one is stopped, so that whoever finds it gone knows what was being done.
   SwapState trying = swaps_;
@@ -64,13 +54,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
     Publish();
     co_return Annotate(kept, fmt::format("swap plugin {}", id_));
   }
-  if (beside) {
-    Message begin{.event = {}, .swap_beside = true};
-    begin.event.force = force;
-    Post(std::move(begin));
-  } else {
-    Post(LifecycleEvent::Type::kSwapRequested, force);
-  }
+  Post(LifecycleEvent::Type::kSwapRequested, force);
   auto decided = [this, outcome] { return outcome->done || gone_; };
   if (!co_await changed_.WaitUntil(std::move(decided), deadline)) {
     co_return absl::DeadlineExceededError(

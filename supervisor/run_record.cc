@@ -86,11 +86,9 @@ absl::StatusOr<std::vector<WantedToken>> ReadTokensTable(const toml::table& reco
 
 }  // namespace
 
-std::string RunRecordPath(const std::string& plugin_runtime_dir, RunSlot slot) {
-  return plugin_runtime_dir + (slot == RunSlot::kFirst ? "/run.toml" : "/run-next.toml");
-}
+std::string RunRecordPath(const std::string& plugin_runtime_dir) { return plugin_runtime_dir + "/run.toml"; }
 
-absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record, RunSlot slot) {
+absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record) {
   toml::table table;
   table.insert("format", kFormat);
   table.insert("plugin_id", record.plugin_id);
@@ -109,7 +107,6 @@ absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunReco
   table.insert("output_offset", static_cast<int64_t>(record.output_position));
   table.insert("stop_timeout_ms", Milliseconds(record.stop_timeout));
   table.insert("generation", static_cast<int64_t>(record.generation));
-  table.insert("candidate", record.candidate);
   table.insert("draining", record.draining);
   table.insert("keep_children", record.keep_children);
   table.insert("serves_mounts", record.serves_mounts);
@@ -118,11 +115,11 @@ absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunReco
   table.insert("token", TokensTable(record.tokens));
   std::ostringstream text;
   text << table << '\n';
-  return WriteFileAtomic(RunRecordPath(plugin_runtime_dir, slot), text.str(), 0600);
+  return WriteFileAtomic(RunRecordPath(plugin_runtime_dir), text.str(), 0600);
 }
 
-absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, RunSlot slot) {
-  const std::string path = RunRecordPath(plugin_runtime_dir, slot);
+absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir) {
+  const std::string path = RunRecordPath(plugin_runtime_dir);
   struct stat info{};
   if (lstat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
@@ -153,7 +150,6 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, R
   record.stop_timeout = std::chrono::milliseconds(fields.Take<int64_t>("stop_timeout_ms"));
   record.group_id = static_cast<uint64_t>(fields.Take<int64_t>("group_id"));
   record.generation = static_cast<uint64_t>(fields.Take<int64_t>("generation"));
-  record.candidate = fields.Take<bool>("candidate");
   record.draining = fields.Take<bool>("draining");
   record.keep_children = fields.Take<bool>("keep_children");
   record.serves_mounts = fields.Take<bool>("serves_mounts");
@@ -176,8 +172,8 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir, R
   return record;
 }
 
-absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir, RunSlot slot) {
-  const std::string path = RunRecordPath(plugin_runtime_dir, slot);
+absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir) {
+  const std::string path = RunRecordPath(plugin_runtime_dir);
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return ErrnoStatus(errno, fmt::format("remove {}", path));
 }
@@ -192,12 +188,7 @@ absl::StatusOr<std::vector<std::string>> ListRunRecords(const std::string& runti
   std::vector<std::string> ids;
   while (const dirent* entry = readdir(open)) {
     const std::string id = entry->d_name;
-    if (!ValidPluginId(id)) continue;
-    for (const RunSlot slot : {RunSlot::kFirst, RunSlot::kSecond}) {
-      if (access(RunRecordPath(dir + "/" + id, slot).c_str(), F_OK) != 0) continue;
-      ids.push_back(id);
-      break;
-    }
+    if (ValidPluginId(id) && access(RunRecordPath(dir + "/" + id).c_str(), F_OK) == 0) ids.push_back(id);
   }
   closedir(open);
   std::sort(ids.begin(), ids.end());
@@ -207,11 +198,11 @@ absl::StatusOr<std::vector<std::string>> ListRunRecords(const std::string& runti
 absl::Status RunRecordFile::Write(const RunRecord& record) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (record.generation < newest_ || (record.generation == newest_ && removed_)) {
-    return absl::AbortedError(fmt::format("write {}: its process has ended", RunRecordPath(dir_, slot_)));
+    return absl::AbortedError(fmt::format("write {}: its process has ended", RunRecordPath(dir_)));
   }
   newest_ = record.generation;
   removed_ = false;
-  return WriteRunRecord(dir_, record, slot_);
+  return WriteRunRecord(dir_, record);
 }
 
 absl::Status RunRecordFile::Remove(uint64_t generation) {
@@ -219,12 +210,12 @@ absl::Status RunRecordFile::Remove(uint64_t generation) {
   if (generation < newest_) return absl::OkStatus();
   newest_ = generation;
   removed_ = true;
-  return RemoveRunRecord(dir_, slot_);
+  return RemoveRunRecord(dir_);
 }
 
 absl::StatusOr<RunRecord> RunRecordFile::Read() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return ReadRunRecord(dir_, slot_);
+  return ReadRunRecord(dir_);
 }
 
 RecordMatch MatchRecord(const RunRecord& record, const ProcessIdentity& now) {

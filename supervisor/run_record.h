@@ -1,5 +1,5 @@
 // What berthd leaves behind about a running plugin, for the next berthd to take it back:
-// <runtime_dir>/plugins/<id>/run.toml, and run-next.toml of a second process (a swap beside).
+// <runtime_dir>/plugins/<id>/run.toml.
 //
 // Written before the plugin's program is executed (the child waits at a gate meanwhile, base/process.h), so
 // that berthd's death at any moment leaves no plugin that nobody knows of; written again once its socket
@@ -40,9 +40,7 @@ struct RunRecord {
   WallTime started_at;
   uint64_t output_position = 0;  // where in its log this run's output begins
   Duration stop_timeout{};
-  // Grows with each launch of the plugin: of two records, the one that serves with the higher number counts.
-  uint64_t generation = 0;
-  bool candidate = false;      // the new one of a swap beside, which does not serve yet
+  uint64_t generation = 0;     // grows with each launch of the plugin
   bool draining = false;       // a person has asked for a drain
   bool keep_children = false;  // what holds /dev/fuse outlives the main process
   bool serves_mounts = false;
@@ -54,31 +52,23 @@ struct RunRecord {
   bool operator==(const RunRecord&) const = default;
 };
 
-// A plugin has two places for a process: the second one is used while the first is taken (a swap beside).
-enum class RunSlot { kFirst, kSecond };
+[[nodiscard]] std::string RunRecordPath(const std::string& plugin_runtime_dir);
 
-[[nodiscard]] std::string RunRecordPath(const std::string& plugin_runtime_dir,
-                                        RunSlot slot = RunSlot::kFirst);
-
-[[nodiscard]] absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record,
-                                          RunSlot slot = RunSlot::kFirst);
+[[nodiscard]] absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record);
 // NOT_FOUND where there is none; INVALID_ARGUMENT where it is not what WriteRunRecord writes.
-[[nodiscard]] absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir,
-                                                      RunSlot slot = RunSlot::kFirst);
+[[nodiscard]] absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir);
 // OK where there is none.
-[[nodiscard]] absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir,
-                                           RunSlot slot = RunSlot::kFirst);
+[[nodiscard]] absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir);
 
 // The ids of the plugins that have a record beneath <runtime_dir>/plugins.
 [[nodiscard]] absl::StatusOr<std::vector<std::string>> ListRunRecords(const std::string& runtime_dir);
 
-// One slot's record, written by threads that may have been left behind (base/blocking.h): what a thread
+// A plugin's record, written by threads that may have been left behind (base/blocking.h): what a thread
 // writes too late, for a process that has ended meanwhile, must not replace the record of the next. Hence
 // each process has a generation, and only the newest one's writes count. Blocking; any thread.
 class RunRecordFile {
  public:
-  RunRecordFile(std::string plugin_runtime_dir, RunSlot slot)
-      : dir_(std::move(plugin_runtime_dir)), slot_(slot) {}
+  explicit RunRecordFile(std::string plugin_runtime_dir) : dir_(std::move(plugin_runtime_dir)) {}
 
   // Of record.generation; one that is no longer the newest, or was removed, is ABORTED.
   [[nodiscard]] absl::Status Write(const RunRecord& record);
@@ -87,7 +77,6 @@ class RunRecordFile {
 
  private:
   const std::string dir_;
-  const RunSlot slot_;
   std::mutex mutex_;
   uint64_t newest_ = 0;
   bool removed_ = false;

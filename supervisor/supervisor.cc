@@ -216,14 +216,9 @@ class Supervisor::Impl {
 
   // The plugin that runs was made from the file in its record, as long as that is there.
   void AddRunning(const std::string& id, PluginFileOwners* owners) const {
-    uint64_t newest = 0;
-    for (const RunSlot slot : {RunSlot::kFirst, RunSlot::kSecond}) {
-      const absl::StatusOr<RunRecord> record = ReadRunRecord(PluginRuntimeDir(instances_.places, id), slot);
-      if (!record.ok() || record->process.boot_id != BootId() || record->generation < newest) continue;
-      if (access(record->config_file.c_str(), F_OK) != 0) continue;
-      newest = record->generation;
-      (*owners)[id] = record->config_file;
-    }
+    const absl::StatusOr<RunRecord> record = ReadRunRecord(PluginRuntimeDir(instances_.places, id));
+    if (!record.ok() || record->process.boot_id != BootId()) return;
+    if (access(record->config_file.c_str(), F_OK) == 0) (*owners)[id] = record->config_file;
   }
 
   // Also where it could not be written: it counts as long as this berthd runs.

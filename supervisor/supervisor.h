@@ -51,9 +51,7 @@ struct Incarnation {
 class PluginObserver {
  public:
   virtual ~PluginObserver() = default;
-  // The plugin's socket has appeared. Called at most once per incarnation. A plugin may have two incarnations
-  // for a moment (a swap beside): both are probed and fingerprinted, and new calls go through the one that
-  // the registry names.
+  // The plugin's socket has appeared. Called at most once per incarnation.
   virtual void OnSocketAppeared(const Incarnation& incarnation) = 0;
   // The process has ended, or is about to be stopped: no more calls through it.
   virtual void OnIncarnationGone(const std::string& plugin_id, uint64_t number) = 0;

@@ -15,7 +15,7 @@
 namespace berth {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kSwapStateFormat = 1;
 constexpr size_t kStateLimit = 1024 * size_t{1024};
 
 template <class NameOf>
@@ -120,11 +120,6 @@ PluginConfig WithOverride(PluginConfig file, const std::optional<SwapOverride>& 
   return file;
 }
 
-RunSlot ServingSlot(const RunRecord& first, const RunRecord& second) {
-  if (first.candidate != second.candidate) return first.candidate ? RunSlot::kSecond : RunSlot::kFirst;
-  return second.generation > first.generation ? RunSlot::kSecond : RunSlot::kFirst;
-}
-
 std::string SwapStatePath(const std::string& state_dir, std::string_view id) {
   return fmt::format("{}/swaps/{}.toml", state_dir, id);
 }
@@ -134,8 +129,8 @@ absl::StatusOr<SwapState> ReadSwapState(const std::string& path) {
   if (absl::IsNotFound(content.status())) return SwapState();
   if (!content.ok()) return content.status();
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, *content));
-  if (table["format"].value_or(int64_t{0}) != kFormat) {
-    return absl::InvalidArgumentError(fmt::format("read {}: its format is not {}", path, kFormat));
+  if (table["format"].value_or(int64_t{0}) != kSwapStateFormat) {
+    return absl::InvalidArgumentError(fmt::format("read {}: its format is not {}", path, kSwapStateFormat));
   }
   SwapState state;
   state.serving = OverrideOf(table, "serving");
@@ -153,7 +148,7 @@ absl::Status WriteSwapState(const std::string& path, const SwapState& state) {
   if (state == SwapState()) return RemoveFile(path);
   BERTH_RETURN_IF_ERROR(MakeDirectories(std::filesystem::path(path).parent_path().string(), 0700));
   toml::table table;
-  table.insert("format", kFormat);
+  table.insert("format", kSwapStateFormat);
   table.insert("trying", state.trying);
   if (state.serving.has_value()) table.insert("serving", TableOf(*state.serving));
   if (state.next.has_value()) table.insert("next", TableOf(*state.next));

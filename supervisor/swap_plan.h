@@ -1,11 +1,10 @@
 // A swap: one plugin's process replaced by another command, or by what its file says now. What may serve in
 // place of what, and what is written down so that a berthd which dies in the middle leaves one that serves.
 //
-//   after    callers queue ─▶ idle ─▶ override written ─▶ old stops ─▶ new starts ─▶ compared ─▶ serves
-//                                                                          └─▶ new stops ─▶ old starts again
-//   beside   new starts on a socket of its own ─▶ compared ─▶ serves ─▶ calls through the old end ─▶ old
-//   stops
-//                              └─▶ new stops; the old one never noticed
+// clang-format off
+//   callers queue ─▶ idle ─▶ override written ─▶ old stops ─▶ new starts ─▶ compared ─▶ serves
+//                                                                 └─▶ new stops ─▶ old starts again
+// clang-format on
 //
 // What a person asks to run instead of the file's command is kept in <state_dir>/swaps/<id>.toml, until the
 // file is changed or a swap is asked for without a command.
@@ -22,7 +21,6 @@
 
 #include "csi/plugin_facts.h"
 #include "supervisor/plugin_config.h"
-#include "supervisor/run_record.h"
 
 namespace berth {
 
@@ -67,9 +65,6 @@ struct SwapState {
 [[nodiscard]] bool OverrideHolds(const SwapOverride& override, const PluginConfig& file,
                                  const PluginPlaces& places);
 [[nodiscard]] PluginConfig WithOverride(PluginConfig file, const std::optional<SwapOverride>& override);
-
-// Which of two recorded processes is the plugin: one that serves before a candidate, then the newer one.
-[[nodiscard]] RunSlot ServingSlot(const RunRecord& first, const RunRecord& second);
 
 [[nodiscard]] std::string SwapStatePath(const std::string& state_dir, std::string_view id);
 // An empty one where there is no file. INVALID_ARGUMENT where it is not what WriteSwapState writes.
