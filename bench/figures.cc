@@ -15,8 +15,6 @@ std::vector<std::unique_ptr<Figure>> AllFigures(const BenchOptions& options) {
   figures.push_back(MakeF08ProbeCpu(options));
   figures.push_back(MakeF09FullRestart(options));
   figures.push_back(MakeF10LogOutput(options));
-  figures.push_back(MakeF11HeartbeatCpu(options));
-  figures.push_back(MakeF12LinkMemory(options));
   figures.push_back(MakeF15IdleMemory(options));
   return figures;
 }

@@ -13,7 +13,6 @@ namespace berth {
 struct BenchOptions {
   std::string disk;  // where nodes keep their state and logs: a directory on a real file system
   std::string self;  // this program, whose hidden commands some figures run as processes
-  int nodes = 5000;  // that are simulated, where a figure is of many
 };
 
 [[nodiscard]] std::unique_ptr<Figure> MakeF01MountCheck(const BenchOptions& options);
@@ -27,8 +26,6 @@ struct BenchOptions {
 [[nodiscard]] std::unique_ptr<Figure> MakeF08ProbeCpu(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF09FullRestart(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF10LogOutput(const BenchOptions& options);
-[[nodiscard]] std::unique_ptr<Figure> MakeF11HeartbeatCpu(const BenchOptions& options);
-[[nodiscard]] std::unique_ptr<Figure> MakeF12LinkMemory(const BenchOptions& options);
 [[nodiscard]] std::unique_ptr<Figure> MakeF15IdleMemory(const BenchOptions& options);
 
 // All of them, in the order of their numbers.

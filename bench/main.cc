@@ -16,7 +16,6 @@
 #include "bench/bind_plugin.h"
 #include "bench/csi_probe.h"
 #include "bench/figures.h"
-#include "bench/link_server.h"
 #include "bench/log_writer.h"
 #include "bench/many_mounts.h"
 #include "bench/measure.h"
@@ -108,9 +107,6 @@ int Main(int argc, char** argv) {
   app.add_option("--json", json_path, "Also write every measurement to this file");
   app.add_option("--disk", options.disk, "An existing directory for the state of the nodes that are measured")
       ->capture_default_str();
-  app.add_option("--nodes", options.nodes, "How many nodes F11 and F12 simulate; fewer are quicker")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
 
   // Programs that figures run as processes of their own; an empty group hides them from --help.
   std::vector<std::string> sockets;
@@ -133,19 +129,12 @@ int Main(int argc, char** argv) {
   with_mounts->add_option("DIRECTORY", directory)->required();
   with_mounts->add_option("COUNT", count)->required();
   with_mounts->add_option("COMMAND", command)->required();
-  int links = 0;
-  CLI::App* link_scheduler = app.add_subcommand("link-scheduler")->group("");
-  link_scheduler->add_option("LINKS", links)->required();
-  CLI::App* link_floor = app.add_subcommand("link-floor")->group("");
-  link_floor->add_option("LINKS", links)->required();
   CLI11_PARSE(app, argc, argv);
 
   if (probe_client->parsed()) return ProbeClientMain(sockets);
   if (write_log->parsed()) return LogWriterMain(bytes, result_path);
   if (bind_plugin->parsed()) return BindPluginMain(endpoint, backing);
   if (with_mounts->parsed()) return WithMountsMain(directory, count, std::move(command));
-  if (link_scheduler->parsed()) return LinkServerMain(LinkService::kScheduler, links);
-  if (link_floor->parsed()) return LinkServerMain(LinkService::kEmpty, links);
   return RunAlone([&] { return RunFigures(options, wanted, json_path); });
 }
 
