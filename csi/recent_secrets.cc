@@ -1,17 +1,18 @@
 #include "csi/recent_secrets.h"
 
+#include <absl/strings/escaping.h>
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/reflection.h>
-#include <string.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <list>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
+#include "base/status.h"
 #include "csi/csi.pb.h"
 #include "csi/mount_flags.h"
 #include "csi/redact.h"
@@ -26,7 +27,7 @@ using google::protobuf::Reflection;
 constexpr size_t kMinValue = 4;
 // A line of a value of several lines; shorter ones ("{", "}") are no secret.
 constexpr size_t kMinLine = 8;
-// Longer values are looked for in pieces. A multiple of 3, so that base64 keeps its alignment.
+// Longer values are looked for in pieces. A multiple of 3: the base64 of the pieces is that of the whole.
 constexpr size_t kPiece = 1020;
 
 std::string_view Trim(std::string_view text) {
@@ -42,82 +43,26 @@ uint32_t Bucket(const char* bytes) {
   return (word * 2654435761U) >> 16;
 }
 
-// Strings made on the way to a pattern are wiped too.
-class Scratch {
- public:
-  Scratch() = default;
-  ~Scratch() { explicit_bzero(text_.data(), text_.size()); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // The room is taken at once: growing would leave copies behind.
-  void Reserve(size_t size) { text_.reserve(size); }
-  void Add(char c) { text_.push_back(c); }
-  void Add(std::string_view text) { text_.append(text); }
-  [[nodiscard]] std::string_view view() const { return text_; }
-
- private:
-  std::string text_;
-};
-
-bool Unreserved(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-         c == '.' || c == '~';
+// Of what is UTF-8; else JSON cannot hold it.
+std::string Json(std::string_view value) {
+  if (!IsUtf8(value)) return {};
+  const std::string quoted = nlohmann::json(value).dump();
+  return quoted.substr(1, quoted.size() - 2);
 }
 
-void Percent(std::string_view value, std::string_view digits, bool space_as_plus, Scratch* out) {
-  out->Reserve(value.size() * 3);
+std::string Percent(std::string_view value) {
+  std::string encoded;
   for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (Unreserved(c)) {
-      out->Add(c);
-    } else if (c == ' ' && space_as_plus) {
-      out->Add('+');
-    } else {
-      out->Add('%');
-      out->Add(digits[byte >> 4U]);
-      out->Add(digits[byte & 15U]);
-    }
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       std::string_view("-_.~").find(c) != std::string_view::npos;
+    encoded += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
   }
+  return encoded;
 }
 
-// As most write it; `html` as Go's encoder does, which escapes < > & too.
-void Json(std::string_view value, bool html, Scratch* out) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  out->Reserve(value.size() * 6);
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out->Add('\\');
-      out->Add(c);
-    } else if (c == '\n') {
-      out->Add("\\n");
-    } else if (c == '\r') {
-      out->Add("\\r");
-    } else if (c == '\t') {
-      out->Add("\\t");
-    } else if (byte < 0x20 || (html && (c == '<' || c == '>' || c == '&'))) {
-      out->Add("\\u00");
-      out->Add(kDigits[byte >> 4U]);
-      out->Add(kDigits[byte & 15U]);
-    } else {
-      out->Add(c);
-    }
-  }
-}
-
-void Base64(std::string_view value, std::string_view alphabet, size_t skip, Scratch* out) {
-  // `skip` bytes stand before the value in what was encoded. Only digits that the value alone decides are
-  // given.
-  out->Reserve((value.size() + skip) * 4 / 3 + 4);
-  const size_t bits = value.size() * 8;
-  const size_t first = skip == 0 ? 0 : (skip * 8 + 5) / 6 * 6 - skip * 8;
-  for (size_t bit = first; bit + 6 <= bits; bit += 6) {
-    const auto high = static_cast<unsigned char>(value[bit / 8]);
-    const auto low = bit / 8 + 1 < value.size() ? static_cast<unsigned char>(value[bit / 8 + 1]) : 0U;
-    const unsigned pair = (static_cast<unsigned>(high) << 8U) | low;
-    out->Add(alphabet[(pair >> (10U - bit % 8)) & 63U]);
-  }
+std::string Base64(std::string_view value) {
+  std::string encoded = absl::Base64Escape({value.data(), value.size()});
+  return encoded.substr(0, encoded.find('='));  // some leave the padding out
 }
 
 enum class Sensitive { kFlag, kSecret };
@@ -152,24 +97,6 @@ void ForEachSensitive(const Message& message, bool secret, int depth, F&& each) 
 
 }  // namespace
 
-WipedBytes::WipedBytes(std::string_view bytes)
-    : bytes_(std::make_unique<char[]>(bytes.size())), size_(bytes.size()) {
-  std::copy(bytes.begin(), bytes.end(), bytes_.get());
-}
-
-WipedBytes::WipedBytes(WipedBytes&& other) noexcept
-    : bytes_(std::move(other.bytes_)), size_(std::exchange(other.size_, 0)) {}
-
-WipedBytes& WipedBytes::operator=(WipedBytes&& other) noexcept {
-  std::swap(bytes_, other.bytes_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-WipedBytes::~WipedBytes() {
-  if (bytes_ != nullptr) explicit_bzero(bytes_.get(), size_);
-}
-
 SecretSet::SecretSet(const std::vector<std::string_view>& values) {
   for (const std::string_view value : values) AddValue(value);
   Finish();
@@ -183,7 +110,7 @@ void SecretSet::Add(std::string_view pattern) {
 void SecretSet::AddValue(std::string_view value) {
   value = Trim(value);
   if (value.size() < kMinValue) return;
-  AddBase64(value);
+  for (size_t at = 0; at < value.size(); at += kPiece) Add(Base64(value.substr(at, kPiece)));
   const bool several = value.find('\n') != std::string_view::npos;
   while (!value.empty()) {
     const size_t end = value.find('\n');
@@ -196,57 +123,24 @@ void SecretSet::AddValue(std::string_view value) {
       const std::string_view piece = line.size() < kPiece + kMinValue ? line : line.substr(0, kPiece);
       line.remove_prefix(piece.size());
       Add(piece);
-      for (const bool plus : {false, true}) {
-        for (const std::string_view digits : {"0123456789ABCDEF", "0123456789abcdef"}) {
-          Scratch form;
-          Percent(piece, digits, plus, &form);
-          if (form.view() != piece) Add(form.view());
-        }
-      }
-      for (const bool html : {false, true}) {
-        Scratch form;
-        Json(piece, html, &form);
-        if (form.view() != piece) Add(form.view());
-      }
-    }
-  }
-}
-
-void SecretSet::AddBase64(std::string_view value) {
-  constexpr std::string_view kStandard = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  constexpr std::string_view kUrl = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-  // Fewer digits would be found by chance.
-  constexpr size_t kMinDigits = 6;
-  for (size_t at = 0; at < value.size(); at += kPiece) {
-    const std::string_view piece = value.substr(at, kPiece);
-    for (size_t skip = 0; skip < 3; ++skip) {
-      Scratch standard;
-      Scratch url;
-      Base64(piece, kStandard, skip, &standard);
-      Base64(piece, kUrl, skip, &url);
-      if (standard.view().size() < kMinDigits) continue;
-      Add(standard.view());
-      if (url.view() != standard.view()) Add(url.view());
+      Add(Json(piece));
+      Add(Percent(piece));
     }
   }
 }
 
 void SecretSet::Finish() {
-  std::sort(patterns_.begin(), patterns_.end(), [](const WipedBytes& a, const WipedBytes& b) {
-    const uint32_t bucket_a = Bucket(a.view().data());
-    const uint32_t bucket_b = Bucket(b.view().data());
+  std::ranges::sort(patterns_, [](const std::string& a, const std::string& b) {
+    const uint32_t bucket_a = Bucket(a.data());
+    const uint32_t bucket_b = Bucket(b.data());
     if (bucket_a != bucket_b) return bucket_a < bucket_b;
-    if (a.view().size() != b.view().size()) return a.view().size() > b.view().size();
-    return a.view() < b.view();
+    return a.size() != b.size() ? a.size() > b.size() : a < b;
   });
-  const auto same =
-      std::unique(patterns_.begin(), patterns_.end(),
-                  [](const WipedBytes& a, const WipedBytes& b) { return a.view() == b.view(); });
-  patterns_.erase(same, patterns_.end());
+  patterns_.erase(std::unique(patterns_.begin(), patterns_.end()), patterns_.end());
   if (patterns_.empty()) return;
   used_.assign(kBuckets / 64, 0);
   for (uint32_t i = 0; i < patterns_.size(); ++i) {
-    const uint32_t bucket = Bucket(patterns_[i].view().data());
+    const uint32_t bucket = Bucket(patterns_[i].data());
     if (!buckets_.empty() && buckets_.back().first == bucket) continue;
     buckets_.emplace_back(bucket, i);
     used_[bucket / 64] |= uint64_t{1} << (bucket % 64);
@@ -266,7 +160,7 @@ SecretSet::Ranges SecretSet::Find(std::string_view text) const {
         std::lower_bound(buckets_.begin(), buckets_.end(), std::pair<uint32_t, uint32_t>(bucket, 0));
     const size_t last = std::next(entry) == buckets_.end() ? patterns_.size() : std::next(entry)->second;
     for (size_t p = entry->second; p < last; ++p) {
-      const std::string_view pattern = patterns_[p].view();
+      const std::string_view pattern = patterns_[p];
       if (!text.substr(i).starts_with(pattern)) continue;
       // Secrets may overlap, so the search goes on at the next byte, not after this one.
       if (!ranges.empty() && ranges.back().second >= i) {
@@ -289,71 +183,53 @@ std::string SecretSet::Redacted(std::string text) const {
   return text;
 }
 
-struct RecentSecrets::Value {
-  WipedBytes bytes;
-  TimePoint used;
-  int calls = 0;  // in flight with it
-};
-
 struct RecentSecrets::Plugin {
-  std::list<Value> in_flight;
-  std::list<Value> at_rest;  // used longest ago first
-  size_t bytes = 0;          // of `at_rest`
-  std::vector<WipedBytes> held;
+  struct Known {
+    int calls = 0;        // in flight with it
+    bool held = false;    // from the launch
+    uint64_t rested = 0;  // when it last came to rest, as a number that grows; 0: never
+    TimePoint used;       // then
+
+    [[nodiscard]] bool AtRest() const { return calls == 0 && !held && rested != 0; }
+  };
+  std::map<std::string, Known, std::less<>> values;
   bool forgotten = false;                // nothing comes to rest any more
   std::shared_ptr<const SecretSet> set;  // of all of them; null: to be made
 
-  static std::list<Value>::iterator Find(std::list<Value>& values, std::string_view value) {
-    return std::ranges::find_if(values, [value](const Value& each) { return each.bytes.view() == value; });
-  }
-  void Expire(TimePoint now, Duration age) {
-    while (!at_rest.empty() && at_rest.front().used + age < now) DropOldest();
-  }
-  void DropOldest() {
-    bytes -= at_rest.front().bytes.view().size();
-    at_rest.pop_front();
+  Known& Know(std::string_view value) {
+    const auto found = values.find(value);
+    if (found != values.end()) return found->second;
     set = nullptr;
+    return values.emplace(value, Known()).first->second;
   }
-  // Has `size` bytes of one value more come to rest.
-  void MakeRoom(size_t size, const RecentSecretsLimits& limits) {
-    while (!at_rest.empty() && (at_rest.size() >= limits.values || bytes + size > limits.bytes)) DropOldest();
-    bytes += size;
-  }
-  // One call more carries `value`. What was known already changes no set.
-  std::list<Value>::iterator Take(std::string_view value) {
-    auto found = Find(in_flight, value);
-    if (found != in_flight.end()) {
-      ++found->calls;
-      return found;
-    }
-    found = Find(at_rest, value);
-    if (found != at_rest.end()) {
-      bytes -= value.size();
-      in_flight.splice(in_flight.end(), at_rest, found);
-    } else {
-      found = in_flight.insert(in_flight.end(), Value{.bytes = WipedBytes(value), .used = {}});
+  template <class Pred>
+  void Drop(Pred pred) {
+    if (std::erase_if(values, [&](const auto& each) { return pred(each.first, each.second); }) > 0) {
       set = nullptr;
     }
-    found->calls = 1;
-    return found;
   }
-  // A call that carried it has ended.
-  void Rest(std::list<Value>::iterator value, TimePoint now, const RecentSecretsLimits& limits) {
-    if (--value->calls > 0) return;
-    if (forgotten) {
-      in_flight.erase(value);
+  // Lets go of what nothing keeps: too old, or too much.
+  void Settle(TimePoint now, const RecentSecretsLimits& limits) {
+    size_t count = 0;
+    size_t bytes = 0;
+    Drop([&](const std::string& value, const Known& known) {
+      if (known.calls > 0 || known.held) return false;
+      if (known.rested == 0 || known.used + limits.age < now || value.size() > limits.bytes) return true;
+      ++count;
+      bytes += value.size();
+      return false;
+    });
+    while (count > limits.values || bytes > limits.bytes) {
+      auto oldest = values.end();
+      for (auto it = values.begin(); it != values.end(); ++it) {
+        if (!it->second.AtRest()) continue;
+        if (oldest == values.end() || it->second.rested < oldest->second.rested) oldest = it;
+      }
+      --count;
+      bytes -= oldest->first.size();
+      values.erase(oldest);
       set = nullptr;
-      return;
     }
-    // What would fill the whole room alone keeps its beginning.
-    const std::string_view whole = value->bytes.view();
-    if (whole.size() > limits.bytes) {
-      value->bytes = WipedBytes(whole.substr(0, limits.bytes));
-      set = nullptr;
-    }
-    value->used = now;
-    MakeRoom(value->bytes.view().size(), limits);
-    at_rest.splice(at_rest.end(), in_flight, value);
   }
 };
 
@@ -366,16 +242,21 @@ struct RecentSecrets::State {
     plugin.forgotten = false;
     return plugin;
   }
+  // Forgets it once nothing of it is in flight any more.
+  void EraseForgotten(std::map<std::string, Plugin>::iterator plugin) {
+    if (plugin->second.forgotten && plugin->second.values.empty()) plugins.erase(plugin);
+  }
 
   const RecentSecretsLimits limits;
   std::mutex mutex;
+  uint64_t rested = 0;  // so many have come to rest
   std::map<std::string, Plugin> plugins;
 };
 
 struct RecentSecrets::InFlight::Call {
   std::shared_ptr<State> state;
   std::string plugin_id;
-  std::vector<std::list<Value>::iterator> values;
+  std::vector<std::string> values;
 };
 
 RecentSecrets::InFlight::InFlight() = default;
@@ -387,38 +268,26 @@ RecentSecrets::InFlight::~InFlight() {
   const std::lock_guard lock(state.mutex);
   const auto found = state.plugins.find(call_->plugin_id);
   Plugin& plugin = found->second;  // it stays for as long as anything of it is in flight
-  for (const auto value : call_->values) plugin.Rest(value, Clock::now(), state.limits);
-  if (plugin.forgotten && plugin.in_flight.empty()) state.plugins.erase(found);
+  const TimePoint now = Clock::now();
+  for (const std::string& value : call_->values) {
+    Plugin::Known& known = plugin.values.find(value)->second;
+    if (--known.calls > 0 || plugin.forgotten) continue;
+    known.rested = ++state.rested;
+    known.used = now;
+  }
+  plugin.Settle(now, state.limits);
+  state.EraseForgotten(found);
 }
 
 RecentSecrets::RecentSecrets(RecentSecretsLimits limits) : state_(std::make_shared<State>(limits)) {}
 RecentSecrets::~RecentSecrets() = default;
 
-void RecentSecrets::Remember(const std::string& plugin_id, std::string_view value, TimePoint now) {
-  const RecentSecretsLimits& limits = state_->limits;
-  value = Trim(value);
-  if (value.size() < kMinValue) return;
-  value = value.substr(0, limits.bytes);
-  const std::lock_guard lock(state_->mutex);
-  Plugin& plugin = state_->At(plugin_id);
-  plugin.Expire(now, limits.age);
-  if (Plugin::Find(plugin.in_flight, value) != plugin.in_flight.end()) return;
-  const auto known = Plugin::Find(plugin.at_rest, value);
-  if (known != plugin.at_rest.end()) {
-    known->used = now;
-    plugin.at_rest.splice(plugin.at_rest.end(), plugin.at_rest, known);
-    return;
-  }
-  plugin.MakeRoom(value.size(), limits);
-  plugin.at_rest.push_back(Value{.bytes = WipedBytes(value), .used = now});
-  plugin.set = nullptr;
-}
-
 RecentSecrets::InFlight RecentSecrets::Carry(const std::string& plugin_id, const Message& request,
                                              const std::vector<std::string>& confidential) {
-  std::vector<WipedBytes> flags;
-  std::vector<WipedBytes> secrets;
-  const auto add = [](std::string_view value, std::vector<WipedBytes>* to) {
+  // They come to rest in this order, and what came first is forgotten first: flags are many.
+  std::vector<std::string> flags;
+  std::vector<std::string> secrets;
+  const auto add = [](std::string_view value, std::vector<std::string>* to) {
     value = Trim(value);
     if (value.size() >= kMinValue) to->emplace_back(value);
   };
@@ -433,12 +302,11 @@ RecentSecrets::InFlight RecentSecrets::Carry(const std::string& plugin_id, const
   carried.call_ = std::make_unique<InFlight::Call>();
   carried.call_->state = state_;
   carried.call_->plugin_id = plugin_id;
+  std::ranges::move(flags, std::back_inserter(carried.call_->values));
+  std::ranges::move(secrets, std::back_inserter(carried.call_->values));
   const std::lock_guard lock(state_->mutex);
   Plugin& plugin = state_->At(plugin_id);
-  // They come to rest in this order, and what came first is forgotten first: flags are many.
-  for (const auto* values : {&flags, &secrets}) {
-    for (const WipedBytes& value : *values) carried.call_->values.push_back(plugin.Take(value.view()));
-  }
+  for (const std::string& value : carried.call_->values) ++plugin.Know(value).calls;
   return carried;
 }
 
@@ -446,30 +314,27 @@ void RecentSecrets::Hold(const std::string& plugin_id, const std::vector<std::st
   const RecentSecretsLimits& limits = state_->limits;
   const std::lock_guard lock(state_->mutex);
   Plugin& plugin = state_->At(plugin_id);
-  plugin.held.clear();
+  for (auto& [value, known] : plugin.values) known.held = false;
   size_t bytes = 0;
+  size_t count = 0;
   for (const std::string& value : values) {
-    if (plugin.held.size() >= limits.values || bytes >= limits.bytes) break;
-    plugin.held.emplace_back(std::string_view(value).substr(0, limits.bytes - bytes));
-    bytes += plugin.held.back().view().size();
+    if (count++ >= limits.values || bytes >= limits.bytes) break;
+    const std::string_view kept = std::string_view(value).substr(0, limits.bytes - bytes);
+    plugin.Know(kept).held = true;
+    bytes += kept.size();
   }
-  plugin.set = nullptr;
+  plugin.Settle(Clock::now(), limits);
 }
 
 void RecentSecrets::Forget(const std::string& plugin_id) {
   const std::lock_guard lock(state_->mutex);
   const auto found = state_->plugins.find(plugin_id);
   if (found == state_->plugins.end()) return;
-  if (found->second.in_flight.empty()) {
-    state_->plugins.erase(found);
-    return;
-  }
   Plugin& plugin = found->second;
-  plugin.at_rest.clear();
-  plugin.bytes = 0;
-  plugin.held.clear();
   plugin.forgotten = true;
-  plugin.set = nullptr;
+  plugin.Drop([](const std::string& /*value*/, const Plugin::Known& known) { return known.calls == 0; });
+  for (auto& [value, known] : plugin.values) known = {.calls = known.calls};
+  state_->EraseForgotten(found);
 }
 
 std::shared_ptr<const SecretSet> RecentSecrets::Of(const std::string& plugin_id, TimePoint now) const {
@@ -478,12 +343,10 @@ std::shared_ptr<const SecretSet> RecentSecrets::Of(const std::string& plugin_id,
   const auto found = state_->plugins.find(plugin_id);
   if (found == state_->plugins.end()) return kNone;
   Plugin& plugin = found->second;
-  plugin.Expire(now, state_->limits.age);
+  plugin.Settle(now, state_->limits);
   if (plugin.set == nullptr) {
     std::vector<std::string_view> values;
-    for (const Value& each : plugin.in_flight) values.push_back(each.bytes.view());
-    for (const Value& each : plugin.at_rest) values.push_back(each.bytes.view());
-    for (const WipedBytes& each : plugin.held) values.push_back(each.view());
+    for (const auto& [value, known] : plugin.values) values.push_back(value);
     plugin.set = std::make_shared<const SecretSet>(values);
   }
   return plugin.set;

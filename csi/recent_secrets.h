@@ -3,15 +3,14 @@
 // quote the options of a mount that failed.
 //
 // Owned by main. Any thread: fed on the loop (by the CSI client before a request leaves, by the launch before
-// the plugin runs), asked by the thread that reads the logs. Values live in memory that is wiped when they
-// are let go, and are never printed.
+// the plugin runs), asked by the thread that reads the logs. Values are never printed.
 //
 //   a call is sent ──▶ in flight: known until its end, ──▶ at rest: known until it ages, or until others
 //                      however many they are               take its place (RecentSecretsLimits)
 //
-// What is recognised: the value itself, its percent-encoded, JSON-escaped and base64 forms (also as part of
-// a longer base64 text, as in "Basic …"), and of a value of several lines each line alone. Values below 4
-// bytes are ignored: they would blacken everything. No form holds a line feed, so none spans two lines.
+// A value is recognised in four forms: as it is, as JSON writes it, percent-encoded, and as base64 of all of
+// it; of one with several lines each line, but for base64. Values below 4 bytes are ignored: they would
+// blacken everything. No form holds a line feed, so none spans two lines.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -26,23 +25,6 @@
 #include "base/clock.h"
 
 namespace berth {
-
-// Bytes that are wiped before they are let go.
-class WipedBytes {
- public:
-  explicit WipedBytes(std::string_view bytes);
-  WipedBytes(WipedBytes&& other) noexcept;
-  WipedBytes& operator=(WipedBytes&& other) noexcept;
-  WipedBytes(const WipedBytes&) = delete;
-  WipedBytes& operator=(const WipedBytes&) = delete;
-  ~WipedBytes();
-
-  [[nodiscard]] std::string_view view() const { return {bytes_.get(), size_}; }
-
- private:
-  std::unique_ptr<char[]> bytes_;
-  size_t size_ = 0;
-};
 
 // What to look for, unchanging: one plugin's secrets at one moment. Any thread.
 class SecretSet {
@@ -68,10 +50,9 @@ class SecretSet {
   static constexpr size_t kBuckets = 65536;
   void Add(std::string_view pattern);
   void AddValue(std::string_view value);
-  void AddBase64(std::string_view value);
   void Finish();
 
-  std::vector<WipedBytes> patterns_;                    // by bucket, then longest first
+  std::vector<std::string> patterns_;                   // by bucket, then longest first
   std::vector<uint64_t> used_;                          // a bit for each bucket in use
   std::vector<std::pair<uint32_t, uint32_t>> buckets_;  // bucket and its first pattern, sorted
 };
@@ -89,9 +70,6 @@ class RecentSecrets {
   ~RecentSecrets();
   RecentSecrets(const RecentSecrets&) = delete;
   RecentSecrets& operator=(const RecentSecrets&) = delete;
-
-  // To be called before the plugin can know the value.
-  void Remember(const std::string& plugin_id, std::string_view value, TimePoint now = Clock::now());
 
   // What one call carries in confidence. Never forgotten while this lives, whatever else comes, ages, or is
   // forgotten meanwhile: the plugin has it in its hands, and may say it at any moment. From its end on it is
@@ -124,7 +102,6 @@ class RecentSecrets {
                                                     TimePoint now = Clock::now()) const;
 
  private:
-  struct Value;
   struct Plugin;
   struct State;
 

@@ -192,7 +192,7 @@ TEST_F(LogFileTest, UnfinishedLineIsEndedOnce) {
 
 TEST_F(LogFileTest, SecretsAreOverwrittenInTheFile) {
   LogOnDisk log(path_);
-  log.secrets().Remember("nfs", "hunter2!");
+  log.secrets().Hold("nfs", {"hunter2!"});
   log.Write("login hunter2! ok\nhunt");
   log.TakeIn();
   EXPECT_EQ(log.Content(), "login ******** ok\nhunt");
@@ -206,7 +206,7 @@ TEST_F(LogFileTest, SecretsThatBecomeKnownLaterAreHiddenFromReaders) {
   LogOnDisk log(path_);
   log.Write("login hunter2! ok\n");
   log.TakeIn();
-  log.secrets().Remember("nfs", "hunter2!");
+  log.secrets().Hold("nfs", {"hunter2!"});
   EXPECT_THAT(log.Lines(), ElementsAre("login ******** ok"));
   EXPECT_THAT(log.Last(0), ElementsAre("login ******** ok"));
   // Nor does a position in the middle of it give a part away.
@@ -217,8 +217,7 @@ TEST_F(LogFileTest, SecretsAcrossEveryCutAreFound) {
   LogLimits limits;
   limits.max_line = 100;
   LogOnDisk log(path_, limits);
-  log.secrets().Remember("nfs", "hunter2!");
-  log.secrets().Hold("nfs", {std::string(3000, 'S')});
+  log.secrets().Hold("nfs", {"hunter2!", std::string(3000, 'S')});
   std::string text;
   // Across max_line; across the place at which a line without end is cut; across chunks.
   for (size_t before : {96, 131068, 131070}) text += std::string(before, 'x') + "hunter2!" + "y\n";

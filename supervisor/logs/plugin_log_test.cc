@@ -243,7 +243,7 @@ TEST_F(PluginLogTest, JournalGetsEachLineWithItsFields) {
   journal.Start();
   Start();
   const UniqueFd fd = Open();
-  secrets_.Remember("nfs", "hunter2!");
+  secrets_.Hold("nfs", {"hunter2!"});
   logs_->SetPid("nfs", 4711);
   (void)Read();  // It is known now.
   Write(fd, "one\n<3>login hunter2! failed\n");
