@@ -26,26 +26,9 @@ JournalChange DeleteRow(std::string key) {
   return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = {}};
 }
 
-std::vector<JournalChange> PutRemainderRows(const Remainders::Rows& rows) {
-  std::vector<JournalChange> changes;
-  for (const auto& [key, bytes] : rows) {
-    changes.push_back(
-        {.table = JournalChange::Table::kMeta, .key = std::string(kRemainder) + key, .value = bytes});
-  }
-  return changes;
-}
-Remainders::Rows RemainderRows(const JournalContents& contents) {
-  Remainders::Rows rows;
-  for (const auto& [key, value] : contents.meta) {
-    if (key.starts_with(kRemainder)) rows[key.substr(kRemainder.size())] = value;
-  }
-  return rows;
-}
-
-std::vector<JournalChange> With(JournalChange change, const Remainders::Rows& remainders) {
-  std::vector<JournalChange> changes = {std::move(change)};
-  for (JournalChange& other : PutRemainderRows(remainders)) changes.push_back(std::move(other));
-  return changes;
+JournalRows With(JournalChange change, JournalRows others) {
+  others.insert(others.begin(), std::move(change));
+  return others;
 }
 
 }  // namespace
@@ -61,7 +44,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   bool begun_anew = false;
   std::string set_aside;
   std::map<std::string, std::string> loaded;
-  Remainders::Rows remainders;
+  std::map<std::string, std::string> meta;
   std::map<std::string, std::string> damaged;
 
   // What is on the disk, as far as is known: a hash of each row.
@@ -81,8 +64,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   Condition done;
   asio::thread_pool writer{1};
 
-  absl::StatusOr<std::shared_ptr<JournalWrite>> Enqueue(std::vector<JournalChange> changes, Prepare prepare,
-                                                        bool awaited) {
+  absl::StatusOr<std::shared_ptr<JournalWrite>> Enqueue(JournalRows changes, Prepare prepare, bool awaited) {
     if (queue.size() >= options.queue_limit) {
       return absl::ResourceExhaustedError(
           fmt::format("journal {}: {} writes wait for the disk already", options.path, queue.size()));
@@ -96,7 +78,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     return write;
   }
 
-  void EnqueueSoon(std::vector<JournalChange> changes) {
+  void EnqueueSoon(JournalRows changes) {
     const auto write = Enqueue(std::move(changes), {}, false);
     if (!write.ok()) SPDLOG_WARN("{}", MessageOf(write.status()));
   }
@@ -204,7 +186,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
   core->begun_anew = contents.meta.contains(kBegunAnew);
   core->set_aside = core->file->set_aside();
   core->loaded = contents.volumes;
-  core->remainders = RemainderRows(contents);
+  core->meta = contents.meta;
   core->damaged = core->file->TakeUnreadable();
   for (const auto& [key, record] : core->loaded) core->Remember(PutRow(key, record));
   std::unique_ptr<Journal> journal(new Journal(std::move(core)));
@@ -233,13 +215,13 @@ const std::string& Journal::set_aside() const { return core_->set_aside; }
 
 std::map<std::string, std::string> Journal::TakeLoaded() { return std::exchange(core_->loaded, {}); }
 
-Remainders::Rows Journal::TakeRemainders() { return std::exchange(core_->remainders, {}); }
+std::map<std::string, std::string> Journal::TakeMeta() { return std::exchange(core_->meta, {}); }
 
 std::map<std::string, std::string> Journal::TakeDamaged() { return std::exchange(core_->damaged, {}); }
 
 absl::Status Journal::Restore(const std::map<std::string, std::string>& rows,
                               const std::vector<Damaged>& damaged) {
-  std::vector<JournalChange> changes;
+  JournalRows changes;
   for (const Damaged& row : damaged) {
     changes.push_back(
         {.table = JournalChange::Table::kDamaged, .key = row.key, .value = row.record, .reason = row.reason});
@@ -261,29 +243,24 @@ void Journal::Note(std::string sentence) {
 std::vector<std::string> Journal::TakeNotes() { return std::exchange(core_->notes, {}); }
 
 Awaitable<absl::Status> Journal::Put(std::string key, std::string record, Prepare prepare,
-                                     Remainders::Rows remainders) {
-  auto changes = With(PutRow(std::move(key), std::move(record)), remainders);
-  return Core::Await(core_, core_->Enqueue(std::move(changes), std::move(prepare), true));
+                                     JournalRows others) {
+  return Write(With(PutRow(std::move(key), std::move(record)), std::move(others)), std::move(prepare));
 }
 
-Awaitable<absl::Status> Journal::Delete(std::string key, Remainders::Rows remainders) {
-  return Core::Await(core_, core_->Enqueue(With(DeleteRow(std::move(key)), remainders), {}, true));
+Awaitable<absl::Status> Journal::Delete(std::string key, JournalRows others) {
+  return Write(With(DeleteRow(std::move(key)), std::move(others)));
 }
 
-Awaitable<absl::Status> Journal::PutRemainders(Remainders::Rows remainders, Prepare prepare) {
-  return Core::Await(core_, core_->Enqueue(PutRemainderRows(remainders), std::move(prepare), true));
+Awaitable<absl::Status> Journal::Write(JournalRows rows, Prepare prepare) {
+  return Core::Await(core_, core_->Enqueue(std::move(rows), std::move(prepare), true));
 }
 
 void Journal::PutSoon(std::string key, std::string record) {
   core_->EnqueueSoon({PutRow(std::move(key), std::move(record))});
 }
 
-void Journal::DeleteSoon(std::string key, Remainders::Rows remainders) {
-  core_->EnqueueSoon(With(DeleteRow(std::move(key)), remainders));
-}
-
-void Journal::PutRemaindersSoon(Remainders::Rows remainders) {
-  if (!remainders.empty()) core_->EnqueueSoon(PutRemainderRows(remainders));
+void Journal::DeleteSoon(std::string key, JournalRows others) {
+  core_->EnqueueSoon(With(DeleteRow(std::move(key)), std::move(others)));
 }
 
 void Journal::WhenIdle(std::function<void()> work) {

@@ -26,7 +26,6 @@
 
 #include "base/task_scope.h"
 #include "mounter/journal_database.h"
-#include "mounter/remainders.h"
 
 namespace berth {
 
@@ -55,8 +54,8 @@ class Journal {
   [[nodiscard]] const std::string& set_aside() const;
   // The rows, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeLoaded();
-  // What remains of volumes whose rows are gone, by key. Once.
-  [[nodiscard]] Remainders::Rows TakeRemainders();
+  // The rows of the table meta, by key. Once.
+  [[nodiscard]] std::map<std::string, std::string> TakeMeta();
   // Rows whose bytes are not those that were written, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeDamaged();
   // Keeps `damaged` in a table of its own, with a reason for each, puts `rows` in their place (and in that of
@@ -80,17 +79,16 @@ class Journal {
   // still turn up after a crash, so the caller writes what holds instead (PutSoon, DeleteSoon).
   // With a `prepare` it is new work, which a full disk refuses (RESOURCE_EXHAUSTED) while the reserve lasts
   // for everything else.
-  // `remainders` are written in the same transaction.
+  // `others` are written in the same transaction.
   [[nodiscard]] Awaitable<absl::Status> Put(std::string key, std::string record, Prepare prepare = {},
-                                            Remainders::Rows remainders = {});
-  [[nodiscard]] Awaitable<absl::Status> Delete(std::string key, Remainders::Rows remainders = {});
-  [[nodiscard]] Awaitable<absl::Status> PutRemainders(Remainders::Rows remainders, Prepare prepare = {});
+                                            JournalRows others = {});
+  [[nodiscard]] Awaitable<absl::Status> Delete(std::string key, JournalRows others = {});
+  [[nodiscard]] Awaitable<absl::Status> Write(JournalRows rows, Prepare prepare = {});
 
   // The same without waiting, for what is only helpful to know after a crash. Errors are logged; it is
   // written again with whatever is written next.
   void PutSoon(std::string key, std::string record);
-  void DeleteSoon(std::string key, Remainders::Rows remainders = {});
-  void PutRemaindersSoon(Remainders::Rows remainders);
+  void DeleteSoon(std::string key, JournalRows others = {});
 
   // Runs `work` on the writer thread once nothing has been written for a moment, or has been for seconds: for
   // what is to be durable, but nobody waits for. What is left when the journal is destroyed is dropped, so

@@ -1,7 +1,7 @@
 // The journal's file: SQLite in WAL mode with synchronous=FULL, held exclusively by one berthd.
 //
 //   <state_dir>/journal.db    volumes(key, record, checksum)   one row per volume
-//                             meta(key, value)                 begun_anew, remainder/KEY
+//                             meta(key, value)                 begun_anew, expansion/KEY
 //                             damaged(key, record, reason, at) rows that could not be read, kept for people
 //                             user_version                     the schema's number
 //
@@ -41,6 +41,8 @@ struct JournalChange {
   std::string reason = {};  // of kDamaged
 };
 
+using JournalRows = std::vector<JournalChange>;
+
 // Everything that the file holds.
 struct JournalContents {
   std::map<std::string, std::string> volumes;
@@ -59,7 +61,7 @@ struct JournalContents {
 
 // meta's keys.
 inline constexpr char kBegunAnew[] = "begun_anew";
-inline constexpr std::string_view kRemainder = "remainder/";  // before a volume's key
+inline constexpr std::string_view kExpansion = "expansion/";  // before a volume's key
 
 class JournalDatabase {
  public:

@@ -4,7 +4,8 @@
 // What is mounted counts as published. What is not was wanted once, and perhaps not any more: it counts as
 // lost, and waits until somebody confirms it. What only a journal knows (contexts, mount flags) stays
 // unknown: VolumeRecord::rebuilt. Whether a volume is attached, and whether its file system may live on, is
-// known. An expansion that is pending for a volume that is not here (remainders.h) is lost with the journal.
+// known. An expansion that is pending for a volume that is not here (pending_expansions.h) is lost with the
+// journal.
 //
 // Reads the local disk and the mount table; at start, on the loop thread, before the journal's first write.
 #pragma once

@@ -68,19 +68,23 @@ TEST_F(JournalTest, RemembersWhatWasPutAndForgetsWhatWasDeleted) {
   EXPECT_THAT(Open()->TakeLoaded(), ElementsAre(Pair("a", "three"), Pair("b", std::string("t\0wo", 4))));
 }
 
-TEST_F(JournalTest, WhatRemainsIsWrittenWithTheRowOrNotAtAll) {
+TEST_F(JournalTest, OtherRowsAreWrittenWithARowOrNotAtAll) {
+  const auto meta = [](const std::string& key, const std::string& value) {
+    return JournalChange{.table = JournalChange::Table::kMeta, .key = key, .value = value};
+  };
   {
     const auto journal = Open();
+    ASSERT_EQ(journal->Restore({}, {}), absl::OkStatus());
     EXPECT_EQ(loop_.Run(journal->Put("a", "one")), absl::OkStatus());
-    EXPECT_EQ(loop_.Run(journal->Delete("a", {{"a", "left of a"}})), absl::OkStatus());
-    EXPECT_EQ(loop_.Run(journal->PutRemainders({{"b", "left of b"}, {"c", "left of c"}})), absl::OkStatus());
-    EXPECT_EQ(loop_.Run(journal->Put("b", "two", {}, {{"b", ""}})), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Delete("a", {meta("a", "of a")})), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Write({meta("b", "of b"), meta("c", "of c")})), absl::OkStatus());
+    EXPECT_EQ(loop_.Run(journal->Put("b", "two", {}, {meta("b", "")})), absl::OkStatus());
     auto fails = [] { return absl::InternalError("no directory"); };
-    EXPECT_FALSE(loop_.Run(journal->Put("c", "three", fails, {{"c", ""}})).ok());
+    EXPECT_FALSE(loop_.Run(journal->Put("c", "three", fails, {meta("c", "")})).ok());
   }
   const auto journal = Open();
   EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("b", "two")));
-  EXPECT_THAT(journal->TakeRemainders(), ElementsAre(Pair("a", "left of a"), Pair("c", "left of c")));
+  EXPECT_THAT(journal->TakeMeta(), ElementsAre(Pair("a", "of a"), Pair("c", "of c")));
 }
 
 TEST_F(JournalTest, IsReadableByRootAlone) {

@@ -67,7 +67,7 @@ absl::Status MounterImpl::Load(const std::set<std::string>& leftovers) {
     if (machine.record().boot_id != BootId()) machine.SetMountsBefore(mounts);
     AddActor(key, std::move(machine));
   }
-  context_.journal->PutRemaindersSoon(context_.remainders.Load(context_.journal->TakeRemainders()));
+  context_.pending_expansions.Load(context_.journal->TakeMeta());
   CompareIdentities(leftovers);
   return absl::OkStatus();
 }
@@ -117,18 +117,6 @@ void MounterImpl::Uses(const std::string& consumer, const std::string& key, bool
   if (!it->second.empty()) return;
   by_consumer_.erase(it);
   ForgetEnded(consumer);
-}
-
-void MounterImpl::TellForgotten(const Remainder& forgotten) {
-  context_.events.Append(
-      {.type = "volume.forgotten",
-       .plugin_id = forgotten.plugin_id,
-       .volume_id = forgotten.volume_id,
-       .consumer = "",
-       .message = fmt::format(
-           "too many expansions are pending of volumes that are not here: the one of this volume, "
-           "to {} bytes, is dropped",
-           forgotten.owed_expansion_bytes)});
 }
 
 std::vector<std::shared_ptr<VolumeActor>> MounterImpl::ActorsOf(const std::string& consumer) const {

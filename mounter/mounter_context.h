@@ -1,6 +1,9 @@
 // What all volumes of one Mounter share. Owned by the Mounter, which outlives every user; loop thread only.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -9,6 +12,7 @@
 
 #include "base/event_log.h"
 #include "base/process.h"
+#include "base/status.h"
 #include "base/task_scope.h"
 #include "mounter/consumer_end.h"
 #include "mounter/consumer_watch.h"
@@ -16,8 +20,8 @@
 #include "mounter/mount_helper.h"
 #include "mounter/mount_watch.h"
 #include "mounter/mounter.h"
+#include "mounter/pending_expansions.h"
 #include "mounter/plugin_gates.h"
-#include "mounter/remainders.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_release.h"
 
@@ -32,7 +36,6 @@ struct MounterContext {
         events(log),
         paths(std::move(opened_paths)),
         journal(std::move(opened_journal)),
-        remainders(BootId()),
         scope(loop, "mounter"),
         helper(options.helper_path, scope, options.state_dir + "/paths.lock"),
         consumers(loop),
@@ -51,8 +54,7 @@ struct MounterContext {
   // Let go of at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
   std::optional<VolumePaths> paths;
   std::unique_ptr<Journal> journal;
-  // Of volumes that are gone: beside the journal's rows.
-  Remainders remainders;
+  PendingExpansions pending_expansions;
   TaskScope scope;
   MountHelper helper;
   ConsumerWatch consumers;
@@ -80,6 +82,21 @@ struct MounterContext {
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> consumer_ended;
   // A consumer begins or ceases to use the volume of this journal key.
   std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
+
+  // What is still to be expanded of a volume whose row goes: to be written with that.
+  [[nodiscard]] JournalRows KeepPending(const VolumeRecord& record) {
+    const int64_t bytes =
+        std::max(pending_expansions.Of(record.plugin_id, record.volume_id), record.owed_expansion_bytes);
+    if (bytes == 0) return {};
+    auto rows = pending_expansions.Set(record.plugin_id, record.volume_id, bytes);
+    if (rows.ok()) return *std::move(rows);
+    events.Append({.type = "volume.forgotten",
+                   .plugin_id = record.plugin_id,
+                   .volume_id = record.volume_id,
+                   .message = fmt::format("that it is to be expanded to {} bytes: {}", bytes,
+                                          MessageOf(rows.status()))});
+    return {};
+  }
 
   void Boundary(std::string_view point) const {
     if (options.at_boundary) options.at_boundary(point);

@@ -136,14 +136,11 @@ uint64_t MountIdAt(const std::string& place) {
 }
 
 // Of a volume that is not here.
-std::string DescribeAbsent(const Remainder& left) {
-  const std::string plugin = Printable(left.plugin_id, 128);
-  std::string text = fmt::format("nothing is known of it through plugin {}", plugin);
-  if (!left.Nothing()) text = fmt::format("it is not here through plugin {}", plugin);
-  if (left.owed_expansion_bytes > 0) {
-    text += fmt::format("; an expansion to {} bytes is owed once it is here", left.owed_expansion_bytes);
-  }
-  return text;
+std::string DescribeAbsent(std::string_view plugin_id, int64_t pending_expansion) {
+  const std::string plugin = Printable(plugin_id, 128);
+  if (pending_expansion == 0) return fmt::format("nothing is known of it through plugin {}", plugin);
+  return fmt::format("it is not here through plugin {}; an expansion to {} bytes is pending until it is",
+                     plugin, pending_expansion);
 }
 
 // Whether the repair has come to an end, well or not.
@@ -173,8 +170,8 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor == nullptr || !actor->present()) {
-    co_return absl::NotFoundError(
-        fmt::format("{}: {}", context, DescribeAbsent(context_.remainders.Of(plugin_id, volume_id))));
+    co_return absl::NotFoundError(fmt::format(
+        "{}: {}", context, DescribeAbsent(plugin_id, context_.pending_expansions.Of(plugin_id, volume_id))));
   }
   VolumeExplanation explanation;
   explanation.journal_key = VolumePaths::VolumeKey(plugin_id, volume_id);

@@ -70,7 +70,6 @@ class MounterImpl final : public Mounter {
     context_.consumer_ended = [this](const std::string& consumer, const std::string& cause, Origin origin) {
       TellEnded(consumer, cause, origin);
     };
-    context_.remainders.on_forgotten = [this](const Remainder& forgotten) { TellForgotten(forgotten); };
   }
 
   // `leftovers`: what lies beneath the mount of the tree, by name.
@@ -164,7 +163,6 @@ class MounterImpl final : public Mounter {
                                          ConsumerShare share, TimePoint deadline);
   // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
   [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
-  void TellForgotten(const Remainder& forgotten);
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);

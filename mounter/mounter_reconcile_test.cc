@@ -874,7 +874,7 @@ TEST_F(MounterReconcileTest, AnExpansionIsOwedToAVolumeThatIsNotHere) {
   Close();
   Open();
   EXPECT_THAT(MessageOf(loop_.Run(mounter_->Explain("hp", "v1", Soon())).status()),
-              HasSubstr("an expansion to 1048576 bytes is owed"));
+              HasSubstr("an expansion to 1048576 bytes is pending"));
   // A use of it that fails takes nothing away.
   plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
   EXPECT_FALSE(Publish(Request()).ok());

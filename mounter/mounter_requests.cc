@@ -211,26 +211,24 @@ Awaitable<absl::Status> MounterImpl::OweExpansion(std::string plugin_id, std::st
   if (actor != nullptr && actor->present() && !actor->Leaving()) {
     co_return Annotate(co_await VolumeActor::Owe(actor, required_bytes), context);
   }
-  Remainder left = context_.remainders.Of(plugin_id, volume_id);
-  left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, required_bytes);
-  Remainders::Rows rows = context_.remainders.Set(left);
+  const int64_t bytes = std::max(context_.pending_expansions.Of(plugin_id, volume_id), required_bytes);
+  auto rows = context_.pending_expansions.Set(plugin_id, volume_id, bytes);
+  if (!rows.ok()) co_return Annotate(rows.status(), context);
   // Nothing has to be prepared, but a full disk refuses it: what is left there is for letting volumes go.
   auto new_work = [] { return absl::OkStatus(); };
-  co_return Annotate(co_await context_.journal->PutRemainders(std::move(rows), std::move(new_work)), context);
+  co_return Annotate(co_await context_.journal->Write(*std::move(rows), std::move(new_work)), context);
 }
 
 Awaitable<absl::Status> MounterImpl::CancelOwedExpansion(std::string plugin_id, std::string volume_id) {
   const std::string context = Context("owe nothing to", volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const Remainder before = context_.remainders.Of(plugin_id, volume_id);
-  if (before.owed_expansion_bytes == 0) co_return absl::OkStatus();
-  Remainder after = before;
-  after.owed_expansion_bytes = 0;
-  Remainders::Rows rows = context_.remainders.Set(after);
-  const absl::Status status = co_await context_.journal->PutRemainders(std::move(rows));
-  // Remembered still, so that a repeat writes it.
+  const int64_t before = context_.pending_expansions.Of(plugin_id, volume_id);
+  if (before == 0) co_return absl::OkStatus();
+  const absl::Status status =
+      co_await context_.journal->Write(context_.pending_expansions.End(plugin_id, volume_id));
   if (status.ok()) co_return status;
-  [[maybe_unused]] const Remainders::Rows on_disk = context_.remainders.Set(before);
+  // Remembered still, so that a repeat writes it.
+  [[maybe_unused]] const auto on_disk = context_.pending_expansions.Set(plugin_id, volume_id, before);
   co_return Annotate(status, context);
 }
 

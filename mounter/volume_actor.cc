@@ -499,7 +499,8 @@ void VolumeActor::WriteIdentity() {
 
 Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, PluginFacts facts) {
   const VolumeMachine before = machine_;
-  Remainders::Rows remainders;
+  // What was pending while it was not here is its new record's from now on.
+  JournalRows taken_over;
   if (!machine_.present() || machine_.InUseByKernel()) {
     machine_ = VolumeMachine::Fresh(NewRecord(request, facts));
     condition_.reset();
@@ -508,7 +509,8 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     } else {
       machine_.SetMountsBefore(MountIdNow(context_.paths->tree()));
     }
-    remainders = TakeOverOwed();
+    machine_.Owe(context_.pending_expansions.Of(request.plugin_id, request.volume_id));
+    taken_over = context_.pending_expansions.End(request.plugin_id, request.volume_id);
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   std::optional<Secrets> kept;
@@ -524,7 +526,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   const PublicationRecord publication = *record.Find(key);
   auto prepare = [&paths = *context_.paths, record, publication] { return paths.Make(record, publication); };
   const absl::Status status =
-      co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare), std::move(remainders));
+      co_await context_.journal->Put(key_, EncodeRecord(record), std::move(prepare), std::move(taken_over));
   context_.Boundary("intent: written");
   if (status.ok()) {
     stale_row_ = false;
@@ -550,22 +552,9 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   if (before.present()) {
     SaveSoon();
   } else {
-    context_.journal->DeleteSoon(key_, GiveBackOwed());
+    context_.journal->DeleteSoon(key_, context_.KeepPending(record));
   }
   co_return status;
-}
-
-Remainders::Rows VolumeActor::TakeOverOwed() {
-  Remainder left = context_.remainders.Of(machine_.record().plugin_id, machine_.record().volume_id);
-  machine_.Owe(std::exchange(left.owed_expansion_bytes, 0));
-  return context_.remainders.Set(left);
-}
-
-Remainders::Rows VolumeActor::GiveBackOwed() {
-  const VolumeRecord& record = machine_.record();
-  Remainder left = context_.remainders.Of(record.plugin_id, record.volume_id);
-  left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, record.owed_expansion_bytes);
-  return context_.remainders.Set(left);
 }
 
 Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,

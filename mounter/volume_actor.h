@@ -211,13 +211,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // What the kernel shows of what a step made is kept, and what is taken away is not missed.
   void BeforeTry(const Step& step);
   void AfterTry(const Step& step, const StepReport& report);
-  // `remainders` are written with it.
-  [[nodiscard]] Awaitable<absl::Status> Commit(Remainders::Rows remainders = {});
+  [[nodiscard]] Awaitable<absl::Status> Commit();
   void SaveSoon();
-  // What was owed to the volume while it was not here is its new record's from now on.
-  [[nodiscard]] Remainders::Rows TakeOverOwed();
-  // The same back, of a record that was not written.
-  [[nodiscard]] Remainders::Rows GiveBackOwed();
   [[nodiscard]] size_t Holders() const {
     return machine_.present() ? machine_.record().publications.size() + 1 : 0;
   }

@@ -389,10 +389,9 @@ void VolumeActor::WatchHolders(const std::vector<MountHolder>& holders) {
   }
 }
 
-Awaitable<absl::Status> VolumeActor::Commit(Remainders::Rows remainders) {
+Awaitable<absl::Status> VolumeActor::Commit() {
   context_.Boundary("outcome: writing");
-  const absl::Status status =
-      co_await context_.journal->Put(key_, EncodeRecord(machine_.record()), {}, std::move(remainders));
+  const absl::Status status = co_await context_.journal->Put(key_, EncodeRecord(machine_.record()));
   stale_row_ = !status.ok();
   context_.Boundary("outcome: written");
   co_return status;

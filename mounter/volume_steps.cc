@@ -430,13 +430,6 @@ absl::Status VolumeSteps::OnLeftover(const VolumeRecord& record, const std::stri
   return absl::OkStatus();
 }
 
-Remainder VolumeSteps::WhatRemains(const VolumeRecord& record) const {
-  // What is known beside the row stays: that it may live on since its last use, say.
-  Remainder left = context_.remainders.Of(record.plugin_id, record.volume_id);
-  left.owed_expansion_bytes = std::max(left.owed_expansion_bytes, record.owed_expansion_bytes);
-  return left;
-}
-
 Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record, TimePoint deadline) {
   ReleaseCheck check = co_await context_.release.CheckReleased(record, deadline);
   if (!check.released) {
@@ -451,8 +444,7 @@ Awaitable<StepReport> VolumeSteps::Forget(VolumeRecord record, TimePoint deadlin
   if (!status.ok()) status = OnLeftover(record, fmt::format("{}/{}", context_.paths->tree(), key), status);
   if (!status.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = status};
   context_.Boundary("removed the volume's directory");
-  Remainders::Rows remainders = context_.remainders.Set(WhatRemains(record));
-  status = co_await context_.journal->Delete(key, std::move(remainders));
+  status = co_await context_.journal->Delete(key, context_.KeepPending(record));
   if (!status.ok()) co_return StepReport{.outcome = CallOutcome::kUncertain, .error = status};
   context_.Boundary("deleted the row");
   co_return StepReport{};

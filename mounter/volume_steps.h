@@ -154,7 +154,6 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> UnmountPath(VolumeRecord record, PublicationRecord publication,
                                                   StepInput input, StepProgress progress, TimePoint deadline);
   // What outlives its row.
-  [[nodiscard]] Remainder WhatRemains(const VolumeRecord& record) const;
 
   // What Unpublish and Unstage have in common.
   struct Reverse {
