@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,6 +16,7 @@
 #include <string_view>
 
 #include "base/directory_stream.h"
+#include "base/number_text.h"
 #include "base/proc_stat.h"
 #include "base/status.h"
 
@@ -31,9 +31,7 @@ constexpr int kMostDescriptors = 65'536;
 
 std::optional<pid_t> ParsePid(std::string_view text) {
   pid_t pid = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, pid);
-  if (error != std::errc() || stopped != end || pid <= 0) return std::nullopt;
+  if (!ParseNumber(text, &pid) || pid <= 0) return std::nullopt;
   return pid;
 }
 

@@ -6,10 +6,10 @@
 #include <google/protobuf/reflection.h>
 #include <google/protobuf/util/json_util.h>
 
-#include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/number_text.h"
 #include "base/status.h"
 #include "cli/failure.h"
 #include "cli/values.h"
@@ -156,9 +156,7 @@ class Walk {
     }
     size_t index = 0;
     const size_t close = std::min(rest_.find(']'), rest_.size() - 1);
-    const char* const end = rest_.data() + close;
-    const auto [stop, error] = std::from_chars(rest_.data() + 1, end, index);
-    if (*end != ']' || error != std::errc() || stop != end) {
+    if (rest_[close] != ']' || !ParseNumber(rest_.substr(1, close - 1), &index)) {
       return Wrong("after '[' comes the number of an element, from 0 on, then ']'");
     }
     if (index > size) {
@@ -195,10 +193,9 @@ absl::StatusOr<Json> JsonOf(const FieldDescriptor* field, std::string_view value
     return walk.Wrong(fmt::format("'{}' is neither true nor false", Printable(value, 80)));
   }
   int64_t number = 0;
-  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   // Of any size and sign, and an enum's without a name: to try what a plugin does with it.
-  if (error == std::errc() && stop == value.data() + value.size() && !IsMessage(field) &&
-      field->cpp_type() != FieldDescriptor::CPPTYPE_STRING) {
+  if (!IsMessage(field) && field->cpp_type() != FieldDescriptor::CPPTYPE_STRING &&
+      ParseNumber(value, &number)) {
     return Json(number);
   }
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {

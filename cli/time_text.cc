@@ -4,10 +4,10 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <ctime>
 #include <optional>
 
+#include "base/number_text.h"
 #include "base/status.h"
 #include "cli/failure.h"
 #include "cli/values.h"
@@ -68,8 +68,7 @@ absl::StatusOr<system_clock::time_point> ParseTime(std::string_view text, system
   }
   if (text.starts_with('@')) {
     int64_t seconds = 0;
-    const auto [end, error] = std::from_chars(text.data() + 1, text.data() + text.size(), seconds);
-    if (error != std::errc() || end != text.data() + text.size() || seconds < 0 || seconds > 9'000'000'000) {
+    if (!ParseNumber(text.substr(1), &seconds) || seconds < 0 || seconds > 9'000'000'000) {
       return wrong("is not a number of seconds since 1970");
     }
     time = system_clock::time_point(std::chrono::seconds(seconds));

@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/number_text.h"
 #include "base/unique_fd.h"
 #include "mounter/mountinfo_line.h"
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "base/number_text.h"
 #include "mounter/mountinfo_line.h"
 
 namespace berth {

@@ -1,5 +1,7 @@
 #include "mounter/mountinfo_line.h"
 
+#include "base/number_text.h"
+
 namespace berth {
 namespace {
 

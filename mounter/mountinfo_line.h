@@ -2,7 +2,6 @@
 // standard one: berth-mount-helper uses this, too. Pure; any thread.
 #pragma once
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,13 +26,6 @@ struct MountinfoLine {
   std::string_view options;        // the superblock's
   std::string_view mount_options;  // the mount's own
 };
-
-// Whether all of `text` is a number, in decimal digits.
-template <class Number>
-[[nodiscard]] bool ParseNumber(std::string_view text, Number* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
 
 // Unset if the line is not in the known form.
 [[nodiscard]] std::optional<MountinfoLine> ParseMountinfoLine(std::string_view line);

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <charconv>
 
+#include "base/number_text.h"
 #include "base/status.h"
 
 namespace berth {
@@ -17,15 +17,6 @@ constexpr const char* kReaderGroup = "berth";
 constexpr size_t kNameBufferLimit = 1U << 20;
 
 // A number that is a whole id; -1 (which the kernel reads as "no change") is none.
-std::optional<gid_t> ParseId(const std::string& text) {
-  gid_t id = 0;
-  const char* begin = text.data();
-  const char* end = begin + text.size();
-  const auto result = std::from_chars(begin, end, id);
-  if (text.empty() || result.ec != std::errc() || result.ptr != end || id == UINT32_MAX) return std::nullopt;
-  return id;
-}
-
 const std::optional<GroupSetting>& SettingOf(const AccessConfig& config, Right right) {
   switch (right) {
     case Right::kRead:
@@ -105,8 +96,8 @@ absl::StatusOr<std::vector<SocketAccess>> PlanSockets(const AccessConfig& config
     SocketAccess socket{.right = right, .group = std::nullopt};
     if (setting && !setting->group.empty()) {
       absl::StatusOr<gid_t> group = absl::NotFoundError("");
-      if (const auto number = ParseId(setting->group)) {
-        group = *number;
+      if (gid_t number = 0; ParseNumber(setting->group, &number) && number != UINT32_MAX) {
+        group = number;
       } else {
         group = find_group(setting->group);
       }

@@ -5,10 +5,10 @@
 #include <pwd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <vector>
 
+#include "base/number_text.h"
 #include "base/status.h"
 
 namespace berth {
@@ -18,22 +18,14 @@ constexpr size_t kFirstBuffer = 4096;
 constexpr size_t kLargestBuffer = size_t{1} << 20;
 constexpr uint32_t kMostMode = 07777;
 
-std::optional<uint32_t> AsNumber(std::string_view text, int base) {
-  uint32_t number = 0;
-  const char* end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, number, base);
-  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-  return number;
-}
-
 // getpwnam_r and getgrnam_r share everything but their types.
 template <class Record, class Id>
 absl::StatusOr<uint32_t> LookUp(const std::string& text, std::string_view kind, Id Record::* id,
                                 int (*look)(const char*, Record*, char*, size_t, Record**)) {
-  if (const std::optional<uint32_t> number = AsNumber(text, 10)) {
+  if (uint32_t number = 0; ParseNumber(text, &number)) {
     // The greatest number stands for "no change" in the kernel's calls.
-    if (*number != UINT32_MAX) return *number;
-    return absl::InvalidArgumentError(fmt::format("{} is no {}'s number", *number, kind));
+    if (number != UINT32_MAX) return number;
+    return absl::InvalidArgumentError(fmt::format("{} is no {}'s number", number, kind));
   }
   const bool number_like = !text.empty() && text.find_first_not_of("+-0123456789") == std::string::npos;
   if (text.empty() || number_like || text.find('\0') != std::string::npos) {
@@ -69,8 +61,8 @@ absl::StatusOr<uint32_t> GroupId(const std::string& text) {
 }
 
 absl::StatusOr<uint32_t> ParseMode(std::string_view text) {
-  const std::optional<uint32_t> mode = AsNumber(text, 8);
-  if (mode.has_value() && *mode <= kMostMode) return *mode;
+  uint32_t mode = 0;
+  if (ParseNumber(text, &mode, 8) && mode <= kMostMode) return mode;
   return absl::InvalidArgumentError(
       fmt::format("'{}' is no mode: it must be {}", Printable(text, 64), kModeForm));
 }

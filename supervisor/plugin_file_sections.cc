@@ -6,9 +6,9 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
+#include "base/number_text.h"
 #include "base/status.h"
 #include "supervisor/duration_text.h"
 #include "supervisor/kernel_names.h"
@@ -128,8 +128,7 @@ void ReadUmask(ValueReader& reader, const toml::node& node, unsigned* umask) {
   if (!node.is_string()) return reader.WrongType(node, "umask", kRight);
   const std::string& text = **node.as_string();
   unsigned value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value, 8);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value > kMostUmask) {
+  if (!ParseNumber(text, &value, 8) || value > kMostUmask) {
     return reader.Mistake(node, "umask", fmt::format("must be {}", kRight));
   }
   *umask = value;

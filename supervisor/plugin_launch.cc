@@ -5,7 +5,6 @@
 #include <pwd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 
 #include "base/blocking.h"
 #include "base/file.h"
+#include "base/number_text.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 
@@ -44,9 +44,7 @@ absl::Status UnknownName(const PluginConfig& config, std::string_view key, const
 
 std::optional<uint32_t> AsNumber(const std::string& name) {
   uint32_t number = 0;
-  const auto parsed = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) return std::nullopt;
-  return number;
+  return ParseNumber(name, &number) ? std::optional(number) : std::nullopt;
 }
 
 absl::StatusOr<gid_t> LookUpGroup(const PluginConfig& config, std::string_view key, const std::string& name) {

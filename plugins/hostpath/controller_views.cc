@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/number_text.h"
 #include "plugins/hostpath/controller_service.h"
 #include "plugins/hostpath/validate.h"
 
@@ -22,12 +22,9 @@ std::string MakePageToken(int64_t sequence) { return fmt::format("{}{}", kTokenP
 absl::StatusOr<int64_t> ParsePageToken(std::string_view token, int64_t last) {
   if (token.empty()) return 0;
   int64_t sequence = 0;
-  if (token.starts_with(kTokenPrefix)) {
-    const std::string_view digits = token.substr(kTokenPrefix.size());
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), sequence);
-    if (error == std::errc() && end == digits.data() + digits.size() && sequence > 0 && sequence <= last) {
-      return sequence;
-    }
+  if (token.starts_with(kTokenPrefix) && ParseNumber(token.substr(kTokenPrefix.size()), &sequence) &&
+      sequence > 0 && sequence <= last) {
+    return sequence;
   }
   return absl::AbortedError("starting_token: it was not given out by this plugin; begin again without one");
 }

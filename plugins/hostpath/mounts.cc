@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <memory>
 #include <vector>
 
+#include "base/number_text.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -252,9 +252,8 @@ absl::Status RemoveTarget(const std::string& path) {
 
 absl::StatusOr<gid_t> ParseMountGroup(std::string_view group) {
   uint32_t gid = 0;
-  const auto [end, error] = std::from_chars(group.data(), group.data() + group.size(), gid);
   // The largest number means "no change" to the kernel.
-  if (error != std::errc() || end != group.data() + group.size() || gid == UINT32_MAX) {
+  if (!ParseNumber(group, &gid) || gid == UINT32_MAX) {
     return absl::InvalidArgumentError(
         fmt::format("volume_mount_group: \"{}\" is not the number of a group", Printable(group, 64)));
   }

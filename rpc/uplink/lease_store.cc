@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
 #include "base/file.h"
+#include "base/number_text.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 
@@ -19,14 +19,6 @@ namespace {
 constexpr size_t kLimit = 256;
 constexpr mode_t kDirectoryMode = 0700;
 constexpr mode_t kFileMode = 0600;
-
-// Digits alone.
-std::optional<uint64_t> ParseNumber(std::string_view text) {
-  uint64_t number = 0;
-  const auto [stopped, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || stopped != text.data() + text.size() || text.empty()) return std::nullopt;
-  return number;
-}
 
 // The text up to `separator`, which is taken away with it; the rest where there is none.
 std::string_view TakeUpTo(char separator, std::string_view* text) {
@@ -47,8 +39,10 @@ std::optional<uint64_t> ParseEpoch(std::string_view text) {
   constexpr std::string_view kLead = "epoch ";
   const bool ours = text.starts_with(kLead);
   std::string_view rest = text.substr(ours ? kLead.size() : 0, text.size() - 1 - (ours ? kLead.size() : 0));
-  const std::optional<uint64_t> epoch = ParseNumber(ours ? TakeUpTo(' ', &rest) : rest);
-  return epoch && (!ours || text == EpochText(*epoch)) ? epoch : std::nullopt;
+  uint64_t epoch = 0;
+  const bool sound =
+      ParseNumber(ours ? TakeUpTo(' ', &rest) : rest, &epoch) && (!ours || text == EpochText(epoch));
+  return sound ? std::optional(epoch) : std::nullopt;
 }
 
 }  // namespace
@@ -78,20 +72,22 @@ LeaseStore::Kept LeaseStore::Load(BootTime now) const {
   }
   std::string_view text = *lease;
   const std::string_view boot = TakeUpTo(' ', &text);
-  const std::optional<uint64_t> of_epoch = ParseNumber(TakeUpTo(' ', &text));
-  const std::optional<uint64_t> ends = ParseNumber(TakeUpTo(' ', &text));
-  const std::optional<uint64_t> since = ParseNumber(TakeUpTo('\n', &text));
+  uint64_t of_epoch = 0;
+  uint64_t ends = 0;
+  uint64_t since = 0;
+  const bool read = ParseNumber(TakeUpTo(' ', &text), &of_epoch) &&
+                    ParseNumber(TakeUpTo(' ', &text), &ends) && ParseNumber(TakeUpTo('\n', &text), &since);
   const auto latest = static_cast<uint64_t>((now + kLongestLease).time_since_epoch().count());
-  if (!of_epoch || !ends || !since || !text.empty() || *ends > latest || *since > *ends) {
+  if (!read || !text.empty() || ends > latest || since > ends) {
     kept.problems.push_back(fmt::format("{} is damaged: whether a lease holds is not known", LeasePath()));
     return kept;
   }
   // Of a boot before this one, or of a scheduler that was never obeyed: it does not count.
-  if (boot != boot_id_ || *of_epoch == 0) return kept;
+  if (boot != boot_id_ || of_epoch == 0) return kept;
   const bool epoch_known = !kept.epoch_missing && kept.epoch_problem.empty();
-  if (epoch_known && *of_epoch > kept.highest_epoch) return kept;
+  if (epoch_known && of_epoch > kept.highest_epoch) return kept;
   const auto at = [](uint64_t count) { return BootTime(Duration(static_cast<Duration::rep>(count))); };
-  kept.lease = Lease::Term{.epoch = *of_epoch, .ends = at(*ends), .since = at(*since)};
+  kept.lease = Lease::Term{.epoch = of_epoch, .ends = at(ends), .since = at(since)};
   return kept;
 }
 

@@ -5,13 +5,13 @@
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 
+#include "base/number_text.h"
 #include "base/task_scope.h"
 
 namespace berth {
@@ -37,10 +37,8 @@ inline std::string Row(std::string_view kind, uint64_t number) { return fmt::for
 // The number that `text` is, beyond `prefix`; nullopt where it is none.
 inline std::optional<uint64_t> NumberIn(std::string_view text, std::string_view prefix = "") {
   if (!text.starts_with(prefix)) return std::nullopt;
-  text.remove_prefix(prefix.size());
   uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (!ParseNumber(text.substr(prefix.size()), &number)) return std::nullopt;
   return number;
 }
 

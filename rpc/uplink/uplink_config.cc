@@ -4,8 +4,8 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/number_text.h"
 #include "base/status.h"
 
 namespace berth {
@@ -21,8 +21,7 @@ absl::Status Wrong(std::string_view text, std::string_view why) {
 
 bool IsPort(std::string_view text) {
   uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  return error == std::errc() && end == text.data() + text.size() && port != 0;
+  return ParseNumber(text, &port) && port != 0;
 }
 
 // Of a name or an address; whether there is such a one is the resolver's to find out.

@@ -19,6 +19,7 @@
 #include "base/descriptor_wait.h"
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/number_text.h"
 #include "base/status.h"
 
 namespace berth {
@@ -105,9 +106,8 @@ absl::StatusOr<std::string> ReadAt(int directory, const char* file, const std::s
 void AppendPids(std::string_view text, std::vector<pid_t>* pids) {
   ForEachLine(text, [&](std::string_view line) {
     pid_t pid = 0;
-    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), pid);
     // 0 stands for a process that this pid namespace does not see.
-    if (error == std::errc() && end == line.data() + line.size() && pid > 0) pids->push_back(pid);
+    if (ParseNumber(line, &pid) && pid > 0) pids->push_back(pid);
   });
 }
 
