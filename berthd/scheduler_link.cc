@@ -113,17 +113,21 @@ std::optional<v1::LinkStatus> SchedulerLink::Status() const {
   return uplink_ ? uplink_->Status() : std::nullopt;
 }
 
+absl::Status SchedulerLink::WhyNoLink() const {
+  if (store_) return absl::UnavailableError("the link to the scheduler is not up yet");
+  return absl::FailedPreconditionError(
+      "this node has no scheduler: berthd.toml names none under [scheduler]");
+}
+
 Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask, bool wait,
                                                                 TimePoint deadline) {
-  return uplink_ ? uplink_->Claim(std::move(ask), wait, deadline)
-                 : none_.Claim(std::move(ask), wait, deadline);
+  if (!uplink_) co_return WhyNoLink();
+  co_return co_await uplink_->Claim(std::move(ask), wait, deadline);
 }
 
 Awaitable<absl::StatusOr<v1::TokenAnswer>> SchedulerLink::Tokens(v1::TokenAsk ask, TimePoint deadline) {
-  if (uplink_) co_return co_await uplink_->Tokens(std::move(ask), deadline);
-  if (store_) co_return absl::UnavailableError("the link to the scheduler is not up yet");
-  co_return absl::FailedPreconditionError(
-      "this node has no scheduler: berthd.toml names none under [scheduler]");
+  if (!uplink_) co_return WhyNoLink();
+  co_return co_await uplink_->Tokens(std::move(ask), deadline);
 }
 
 }  // namespace berth

@@ -64,13 +64,14 @@ class SchedulerLink final : public SchedulerDirectory {
   [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> Tokens(v1::TokenAsk ask, TimePoint deadline);
 
  private:
+  // Where there is no uplink.
+  [[nodiscard]] absl::Status WhyNoLink() const;
   [[nodiscard]] Awaitable<void> FollowDrain(NodeDrainer& drainer);
 
   asio::any_io_executor executor_;
   const BerthdConfig& config_;
   Mounter& mounter_;
   EventLog& events_;
-  NoScheduler none_;
   std::unique_ptr<LinkStore> store_;
   std::map<std::string, std::string> rows_;
   std::unique_ptr<LeaseKeeper> keeper_;

@@ -222,26 +222,6 @@ TEST_F(NodeApiClusterTest, WhoWaitsForADrainIsAnsweredOnceTheLastOneHasLeft) {
   ASSERT_TRUE(Drain("", true).ok());
 }
 
-TEST_F(NodeApiClusterTest, ANodeWithoutASchedulerSaysSo) {
-  NoScheduler none;
-  const NodeParts parts{.control = control_,
-                        .access = access_,
-                        .controller_calls = calls_,
-                        .mounter = mounter_,
-                        .declared = declared_,
-                        .drainer = drainer_,
-                        .scheduler = none,
-                        .events = events_};
-  NodeApi api({}, parts);
-  const CallInfo call{.method = "Test",
-                      .may_change = true,
-                      .deadline = Clock::now() + std::chrono::seconds(20),
-                      .peer = peer_};
-  const auto answer = RunOn(loop_, api.ClaimVolume(AClaim(), call));
-  EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_FALSE(RunOn(loop_, api.GetStatus({}, call))->has_scheduler());
-}
-
 TEST_F(NodeApiClusterTest, TheLinkIsShownAndItsTroubleIsAProblem) {
   v1::LinkStatus& link = scheduler_.link.emplace();
   link.set_state(v1::LinkStatus::SYNCED);

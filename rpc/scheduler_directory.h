@@ -1,7 +1,7 @@
 // The central scheduler, as the node's API asks it and shows the link to it.
 //
-// A narrow interface of this folder's own: the uplink implements it, and a node whose berthd.toml names no
-// scheduler has NoScheduler. Loop thread only. It outlives the NodeApi that is given it.
+// A narrow interface of this folder's own: berthd/scheduler_link implements it, also where berthd.toml
+// names no scheduler. Loop thread only. It outlives the NodeApi that is given it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -28,20 +28,11 @@ class SchedulerDirectory {
   [[nodiscard]] virtual std::vector<std::string> Problems() const { return {}; }
 
   // The scheduler's answer to `ask`. Cancelling it withdraws the ask; the same ask may be made by several at
-  // a time, and each of them gets the answer. Errors: UNAVAILABLE, it is not connected and `wait` is false;
+  // a time, and each of them gets the answer. Errors: FAILED_PRECONDITION, berthd.toml names none;
+  // UNAVAILABLE, it is not connected and `wait` is false, or the link is not up yet;
   // RESOURCE_EXHAUSTED, too many asks wait; DEADLINE_EXCEEDED; its own status where it refuses.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
                                                                          TimePoint deadline) = 0;
-};
-
-class NoScheduler final : public SchedulerDirectory {
- public:
-  [[nodiscard]] std::optional<v1::LinkStatus> Status() const override { return std::nullopt; }
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk /*ask*/, bool /*wait*/,
-                                                                 TimePoint /*deadline*/) override {
-    co_return absl::FailedPreconditionError(
-        "this node has no scheduler: berthd.toml names none under [scheduler]");
-  }
 };
 
 }  // namespace berth
