@@ -155,7 +155,7 @@ TEST_F(JournalPowerCutTest, Fault23NothingIsAcknowledgedWhileSyncsFail) {
     loop_.RunVoid(journal->Flush(Clock::now() + std::chrono::seconds(10)));
   }
   vfs_.FailSyncs(0, 0);
-  // Asked after it, it tries by itself.
+  // It tries by itself.
   EXPECT_TRUE(loop_.RunUntil([&] { return journal->problem().empty(); }));
   EXPECT_EQ(loop_.Run(journal->Put("b", "three")), absl::OkStatus());
   acknowledged_ = asked_ = {{"a", "one"}, {"b", "three"}};
