@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <array>
@@ -70,6 +71,9 @@ off_t SlotOffset(uint64_t number) {
 
 }  // namespace
 
+// A file without a name, so that both are read and written in one way.
+LogIndex::LogIndex() : fd_(memfd_create("berth-log-index", MFD_CLOEXEC)) {}
+
 absl::Status LogIndex::Open(const std::string& path) {
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!fd.valid()) return ErrnoStatus(errno, fmt::format("open {}", path));
@@ -103,7 +107,6 @@ absl::Status LogIndex::Open(const std::string& path) {
 
 void LogIndex::Store() {
   if (state_.first_mark == state_.next_mark) LoadFirst();
-  if (!fd_.valid()) return;
   StateRecord record{.magic = kMagic, .state = state_, .check = 0};
   record.check = Checksum(&record, offsetof(StateRecord, check));
   // Its room is there; what still fails (a dying disk) fails for the log too, and is seen there.
@@ -111,13 +114,8 @@ void LogIndex::Store() {
 }
 
 void LogIndex::Add(const LogMark& mark) {
-  if (fd_.valid()) {
-    const MarkRecord record = Encode(mark);
-    (void)!pwrite(fd_.get(), &record, sizeof record, SlotOffset(state_.next_mark));
-  } else {
-    if (memory_.empty()) memory_.resize(kSlots);
-    memory_[state_.next_mark % kSlots] = mark;
-  }
+  const MarkRecord record = Encode(mark);
+  (void)!pwrite(fd_.get(), &record, sizeof record, SlotOffset(state_.next_mark));
   ++state_.next_mark;
   const bool only = state_.next_mark - state_.first_mark == 1;
   if (state_.next_mark - state_.first_mark > kMarks) {
@@ -139,15 +137,11 @@ std::vector<LogMark> LogIndex::Marks() const {
     // Up to the end of the ring, in blocks.
     const uint64_t batch =
         std::min({state_.next_mark - number, kSlots - number % kSlots, uint64_t{block.size()}});
-    if (!fd_.valid()) {
-      for (uint64_t i = 0; i < batch; ++i) marks.push_back(memory_[(number + i) % kSlots]);
-    } else {
-      const auto size = static_cast<ssize_t>(batch * sizeof(MarkRecord));
-      if (pread(fd_.get(), block.data(), static_cast<size_t>(size), SlotOffset(number)) != size) break;
-      for (uint64_t i = 0; i < batch; ++i) {
-        LogMark mark;
-        if (Decode(block.at(i), &mark)) marks.push_back(mark);
-      }
+    const auto size = static_cast<ssize_t>(batch * sizeof(MarkRecord));
+    if (pread(fd_.get(), block.data(), static_cast<size_t>(size), SlotOffset(number)) != size) break;
+    for (uint64_t i = 0; i < batch; ++i) {
+      LogMark mark;
+      if (Decode(block.at(i), &mark)) marks.push_back(mark);
     }
     number += batch;
   }
@@ -161,10 +155,6 @@ void LogIndex::ForgetBefore(uint64_t number) {
 }
 
 bool LogIndex::ReadMark(uint64_t number, LogMark* mark) const {
-  if (!fd_.valid()) {
-    *mark = memory_[number % kSlots];
-    return true;
-  }
   MarkRecord record{};
   if (pread(fd_.get(), &record, sizeof record, SlotOffset(number)) != static_cast<ssize_t>(sizeof record)) {
     return false;

@@ -58,6 +58,9 @@ class LogIndex {
  public:
   static constexpr uint64_t kMarks = 8192;
 
+  // In memory alone, until it is opened.
+  LogIndex();
+
   // Opens or makes the file. An error (something else lies at the path, no room) is for the log of berthd:
   // the index works on, and remembers nothing beyond this process.
   [[nodiscard]] absl::Status Open(const std::string& path);
@@ -87,7 +90,6 @@ class LogIndex {
   LogState state_;
   LogMark first_;
   bool found_ = false;
-  std::vector<LogMark> memory_;  // instead of the file, where there is none
 };
 
 }  // namespace berth
