@@ -41,6 +41,10 @@ class BerthctlTest : public testing::Test {
     node_.status.set_plugins(2);
     node_.status.set_plugins_ready(1);
     node_.status.add_problems("plugin nfs is FAILED: gone");
+    v1::Finding& failed = *node_.status.add_findings();
+    failed.set_severity(v1::ERROR);
+    failed.set_text("plugin nfs is FAILED: gone");
+    failed.set_advice("berthctl plugin logs nfs");
 
     node_.plugin.set_id("hostpath");
     node_.plugin.set_state(v1::READY);
@@ -86,10 +90,6 @@ TEST_F(BerthctlTest, StatusIsATableForPeopleAndJsonForPrograms) {
 }
 
 TEST_F(BerthctlTest, StatusNamesWhatIsWrongAndTheNextCommand) {
-  v1::Finding& failed = *node_.status.add_findings();
-  failed.set_severity(v1::ERROR);
-  failed.set_text("plugin nfs is FAILED: gone");
-  failed.set_advice("berthctl plugin logs nfs");
   v1::Finding& starting = *node_.status.add_findings();
   starting.set_severity(v1::INFO);
   starting.set_text("plugin ceph is starting");

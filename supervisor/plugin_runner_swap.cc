@@ -31,7 +31,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
                                              SwapChanges changes, bool force, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(Annotate(context_.MayGoForward(), fmt::format("swap plugin {}", id_)));
   if (swap_.has_value()) {
-    co_return absl::FailedPreconditionError(fmt::format("swap plugin {}: a swap is under way", id_));
+    co_return absl::AbortedError(fmt::format("swap plugin {}: a swap is under way", id_));
   }
   if (const std::string breaks = WouldBreak(); !force && !breaks.empty()) {
     co_return absl::FailedPreconditionError(

@@ -70,6 +70,7 @@ TEST_F(SwapTest, AStartRequestLeavesASwapAlone) {
   const pid_t old = node_->WaitRegistered("nfs").pid;
   std::future<absl::Status> swap = Begin(Saying("new"));
   node_->WaitState("nfs", PluginState::kDraining);
+  EXPECT_EQ(node_->Swap("nfs", Saying("newer")).code(), absl::StatusCode::kAborted) << "one at a time";
   EXPECT_TRUE(node_->StartPlugin("nfs").ok());
   EXPECT_TRUE(End(swap).ok());
   EXPECT_NE(node_->Get("nfs").pid, old);
