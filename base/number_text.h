@@ -8,7 +8,7 @@
 namespace berth {
 
 // Whether all of `text` is a number, in digits of `base`; of a signed Number also with a '-' before them.
-// False: it is none, or out of range; then *number may have changed.
+// False: it is not, or the number is out of range; then *number may have changed.
 template <class Number>
 [[nodiscard]] bool ParseNumber(std::string_view text, Number* number, int base = 10) {
   const char* const end = text.data() + text.size();

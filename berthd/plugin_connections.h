@@ -1,7 +1,7 @@
 // The connections to plugins: for each incarnation whose socket has appeared one client, and the
 // Fingerprinter that probes over it.
 //
-// Owned by PluginBridge; loop thread only. A connection is let go of when the incarnation is gone;
+// Owned by PluginBridge; loop thread only. A connection is closed when the incarnation is gone;
 // a call in flight needs nothing of it.
 #pragma once
 

@@ -27,7 +27,8 @@ using google::protobuf::Reflection;
 constexpr size_t kMinValue = 4;
 // A line of a value of several lines; shorter ones ("{", "}") are no secret.
 constexpr size_t kMinLine = 8;
-// Longer values are looked for in pieces. A multiple of 3: the base64 of the pieces is that of the whole.
+// Longer values are looked for in pieces. A multiple of 3, so that the base64 of the pieces, put together, is
+// the base64 of the whole.
 constexpr size_t kPiece = 1020;
 
 std::string_view Trim(std::string_view text) {
@@ -208,7 +209,7 @@ struct RecentSecrets::Plugin {
       set = nullptr;
     }
   }
-  // Lets go of what nothing keeps: too old, or too much.
+  // Forgets values that are too old, or too many, and those that no call and no launch keeps.
   void Settle(TimePoint now, const RecentSecretsLimits& limits) {
     size_t count = 0;
     size_t bytes = 0;

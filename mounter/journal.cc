@@ -124,7 +124,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     MendLater();
   }
 
-  // Also where nobody writes: the disk has space again, or syncs succeed again.
+  // Without a write, too: the disk may have space again, or syncs may succeed again.
   void MendLater() {
     if (trouble.empty() || std::exchange(mending, true)) return;
     mend.expires_after(kMend);

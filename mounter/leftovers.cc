@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<Leftover>> ListLeftovers(const SafeRoot& directory) {
   std::ranges::sort(names);
   std::vector<Leftover> leftovers;
   for (const std::string& name : names) {
-    // A disk of somebody's that was mounted there.
+    // A disk may have been mounted there.
     if (name == "lost+found") continue;
     Leftover& leftover = leftovers.emplace_back();
     leftover.name = name;

@@ -1,5 +1,5 @@
-// What lies in the directory over which the tree of volumes is mounted: somebody's files, put there before
-// berthd had mounted it. They are left where they are, and reported.
+// Files in the directory over which the tree of volumes is mounted. They were put there before berthd had
+// mounted it. They are left where they are, and reported.
 //
 // Blocks on the local disk; any thread.
 #pragma once
@@ -15,7 +15,7 @@ namespace berth {
 
 struct Leftover {
   std::string name;                  // of the entry in that directory
-  std::vector<std::string> entries;  // the first of somebody's files in it, as paths beneath `name`
+  std::vector<std::string> entries;  // the first files in it, as paths beneath `name`
   size_t more = 0;                   // how many entries are not named
 };
 [[nodiscard]] absl::StatusOr<std::vector<Leftover>> ListLeftovers(const SafeRoot& directory);

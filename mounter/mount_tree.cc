@@ -65,8 +65,8 @@ UniqueFd OpenDirectory(int at, const std::string& path) {
   return UniqueFd(openat(at, path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
-// What somebody has opened since it was mounted. A tree that is closed keeps its ACL, so that plugins that
-// run on are not shut out meanwhile.
+// An operator may have opened it since it was mounted. A tree that is closed keeps its ACL, so that plugins
+// that run on are not shut out meanwhile.
 absl::Status CloseToOthers(const std::string& directory) {
   const UniqueFd top = OpenDirectory(AT_FDCWD, directory);
   struct stat info{};
@@ -139,7 +139,7 @@ absl::StatusOr<UniqueFd> SetUpMountTree(const std::string& directory) {
   if (ours) {
     auto opened = OpenCovered(directory);
     if (opened.ok()) covered = *std::move(opened);
-    // Somebody may have changed it.
+    // An operator may have made it private.
     if (mount(nullptr, directory.c_str(), nullptr, MS_SHARED, nullptr) != 0) {
       return ErrnoStatus(errno, fmt::format("make {} shared", directory));
     }

@@ -83,7 +83,7 @@ struct MounterContext {
   // A consumer begins or ceases to use the volume of this journal key.
   std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
 
-  // What is still to be expanded of a volume whose row goes: to be written with that.
+  // The rows to write when the row of `record` is deleted: an expansion that is pending stays pending.
   [[nodiscard]] JournalRows KeepPending(const VolumeRecord& record) {
     const int64_t bytes =
         std::max(pending_expansions.Of(record.plugin_id, record.volume_id), record.owed_expansion_bytes);

@@ -1,11 +1,11 @@
 // Expansions that are pending for volumes that are not here: to how many bytes. A volume's row in the journal
-// goes with its last use; what the node has still to expand is kept beside the rows until the next one.
+// is deleted with its last use; the pending expansion has a row of its own until the next use.
 //
 //   row deleted ──────► expansion/KEY ──► first row of the next use: takes it over
 //   asked while not here ────┘
 //
-// Owned by the MounterContext; loop thread only. No I/O: who changes it writes the rows that it returns, in
-// the transaction of what the change is about.
+// Owned by the MounterContext; loop thread only. No I/O: the caller writes the returned rows in the same
+// transaction as the volume's row.
 #pragma once
 
 #include <absl/status/statusor.h>
