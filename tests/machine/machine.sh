@@ -158,7 +158,7 @@ make_payload() {
   for program in "${TEST_PROGRAMS[@]}"; do
     strip -o "$INSIDE/root/usr/bin/${program##*/}" "$BUILT/$program"
   done
-  cp -R -- "$HERE/guest.sh" "$HERE/cases" "$INSIDE/"
+  cp -R -- "$HERE/guest.sh" "$HERE/cases" "$ROOT/README.md" "$INSIDE/"
   printf '%s\n' "$@" >"$INSIDE/wanted"
   umount "$INSIDE"
 }
