@@ -1,7 +1,7 @@
 #include "csi/recent_secrets.h"
 
+#include <absl/strings/ascii.h>
 #include <absl/strings/escaping.h>
-#include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/reflection.h>
 
@@ -52,11 +52,15 @@ std::string Json(std::string_view value) {
 }
 
 std::string Percent(std::string_view value) {
+  constexpr std::string_view kDigits = "0123456789ABCDEF";
   std::string encoded;
   for (const char c : value) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("-_.~").find(c) != std::string_view::npos;
-    encoded += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    const auto byte = static_cast<unsigned char>(c);
+    if (absl::ascii_isalnum(byte) || std::string_view("-_.~").find(c) != std::string_view::npos) {
+      encoded += c;
+    } else {
+      encoded += {'%', kDigits[byte >> 4U], kDigits[byte & 15U]};
+    }
   }
   return encoded;
 }
