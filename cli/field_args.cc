@@ -26,6 +26,8 @@ using Json = nlohmann::json;
 
 // No message of CSI's nests deeper; what would recurse for ever ends here.
 constexpr int kMaxDepth = 8;
+// Of JSON; protobuf takes no more.
+constexpr int kMostNested = 100;
 
 std::vector<std::string> FieldNames(const Descriptor* type) {
   std::vector<std::string> names;
@@ -208,7 +210,13 @@ absl::StatusOr<Json> JsonOf(const FieldDescriptor* field, std::string_view value
     return Json(*size);
   }
   if (!IsMessage(field)) return Json(value);
-  Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  bool too_deep = false;
+  const auto look = [&too_deep](int depth, Json::parse_event_t /*event*/, Json& /*parsed*/) {
+    too_deep = too_deep || depth > kMostNested;
+    return !too_deep;
+  };
+  Json parsed = Json::parse(value, look, /*allow_exceptions=*/false);
+  if (too_deep) return walk.Wrong(fmt::format("the JSON is nested more than {} times", kMostNested));
   return parsed.is_discarded() ? Json(value) : parsed;
 }
 

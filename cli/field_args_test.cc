@@ -128,6 +128,8 @@ TEST(SetFieldTest, SaysWhatWouldBeRight) {
   }
   EXPECT_THAT(Refusal<Create>({"name=\xff"}), HasSubstr("UTF-8"));
   EXPECT_THAT(Refusal<Create>({"parameters={\"a\": {}}"}), HasSubstr("not the JSON of a map of string"));
+  EXPECT_THAT(Refusal<Create>({"parameters=" + std::string(100'000, '[')}),
+              HasSubstr("nested more than 100"));
   for (const char* argument : {"", "=", "=x", ".", "[0]", "a..b=c", "parameters.=x"}) {
     EXPECT_FALSE(Refusal<Create>({argument}).empty());
   }

@@ -106,7 +106,7 @@ TEST(DeclaredTest, TheWayThereAndBack) {
   const DeclaredFacts gone;
   const std::vector<Row> rows = {
       // There.
-      {"somebody else's publication", Begun(),
+      {"another caller's publication", Begun(),
        with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait,
        "waiting: somebody else published it"},
       {"plugin not ready", Wanted(), not_ready, Action::kWait, "waiting: plugin nfs is starting"},

@@ -18,8 +18,8 @@ namespace {
 // How long nothing is written before what nobody waits for is done, and how many such times it is put off.
 constexpr Duration kRest = std::chrono::milliseconds(100);
 constexpr int kMostPutOff = 20;
-// How often a journal in trouble looks whether it still is.
-constexpr Duration kMend = std::chrono::seconds(2);
+// The pause before a journal with a problem tries to write again.
+constexpr Duration kRetry = std::chrono::seconds(2);
 
 JournalChange PutRow(std::string key, std::string record) {
   return {.table = JournalChange::Table::kVolumes, .key = std::move(key), .value = std::move(record)};
@@ -38,7 +38,7 @@ JournalRows With(JournalChange change, JournalRows others) {
 // Shared by the Journal, its waiters and the batch in flight, so that none of them can outlive it.
 struct Journal::Core : std::enable_shared_from_this<Core> {
   Core(const asio::any_io_executor& loop, JournalOptions opts)
-      : executor(loop), options(std::move(opts)), rest(loop), mend(loop), done(loop) {}
+      : executor(loop), options(std::move(opts)), rest(loop), retry(loop), done(loop) {}
 
   asio::any_io_executor executor;
   JournalOptions options;
@@ -61,8 +61,8 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   int put_off = 0;
   TimePoint last_write = {};
   asio::steady_timer rest;
-  asio::steady_timer mend;
-  bool mending = false;
+  asio::steady_timer retry;
+  bool retrying = false;
   bool in_flight = false;  // something runs on the writer thread
   uint64_t transactions = 0;
   Condition done;
@@ -121,17 +121,17 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
     done.NotifyAll();
     if (put_off >= kMostPutOff) SendIdleWork();
     SendNext();
-    MendLater();
+    RetryLater();
   }
 
   // Without a write, too: the disk may have space again, or syncs may succeed again.
-  void MendLater() {
-    if (trouble.empty() || std::exchange(mending, true)) return;
-    mend.expires_after(kMend);
-    mend.async_wait([self = shared_from_this()](const boost::system::error_code& cancelled) {
-      self->mending = false;
+  void RetryLater() {
+    if (trouble.empty() || std::exchange(retrying, true)) return;
+    retry.expires_after(kRetry);
+    retry.async_wait([self = shared_from_this()](const boost::system::error_code& cancelled) {
+      self->retrying = false;
       if (cancelled) return;
-      if (self->in_flight) return self->MendLater();
+      if (self->in_flight) return self->RetryLater();
       self->Send(std::exchange(self->queue, {}));
     });
   }
@@ -221,7 +221,7 @@ Journal::~Journal() {
                [core = core_.get(), batch = std::exchange(core_->queue, {})] { core->file->Commit(batch); });
   }
   core_->rest.cancel();
-  core_->mend.cancel();
+  core_->retry.cancel();
   core_->idle_work.clear();
   core_->writer.join();
   core_->file.reset();

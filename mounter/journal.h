@@ -99,7 +99,7 @@ class Journal {
   [[nodiscard]] Awaitable<void> Flush(TimePoint deadline);
 
   // What an operator should know now: that the disk is full, that nothing is acknowledged, that it was begun
-  // anew. Empty: all is well. A journal in trouble looks every two seconds whether it still is.
+  // anew. Empty: all is well. While there is a problem, the journal tries again every two seconds.
   [[nodiscard]] std::string problem() const;
   // Whether the row on the disk is `record`, as far as is known.
   [[nodiscard]] bool Holds(const std::string& key, const std::string& record) const;

@@ -167,9 +167,12 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller->plugin_id));
   // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
   if (!checked.ok() && capacity <= 0) co_return checked.status();
+  bool all_noted = !ids.empty();
   for (const std::string& id : ids) {
     const absl::Status noted = co_await mounter_.OweExpansion(id, request.volume_id(), capacity);
-    if (!noted.ok()) {
+    if (!now && absl::IsResourceExhausted(noted)) {
+      all_noted = false;  // the caller repeats the request when the volume is published
+    } else if (!noted.ok()) {
       co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could "
                                             "not be noted; repeat the request",
                                             capacity));
@@ -178,7 +181,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   if (!checked.ok()) co_return checked.status();
   if (!now) {
     answer.set_node_expansion_pending(true);
-    answer.set_node_expansion_noted(!ids.empty());
+    answer.set_node_expansion_noted(all_noted);
     co_return answer;
   }
   co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);

@@ -317,6 +317,19 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
 }
 
+TEST_F(NodeApiTest, AnExpansionThatCannotBeNotedIsDoneAndSaysSo) {
+  AddPlugin({ControllerRpc::EXPAND_VOLUME});
+  fake_->Answer("ControllerExpandVolume", Expanded(true));
+  mounter_.owe_error = absl::ResourceExhaustedError("too many are pending");
+  auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_TRUE(answer->node_expansion_pending());
+  EXPECT_FALSE(answer->node_expansion_noted()) << "to be repeated when the volume is published";
+  mounter_.Add("p", "v", "c");
+  answer = Call(&NodeApi::ExpandVolume, Expand());
+  EXPECT_EQ(answer.status().code(), absl::StatusCode::kResourceExhausted) << "it is here";
+}
+
 TEST_F(NodeApiTest, Fault56ExpandOwesTheNodesPartAlsoAfterAWrongAnswer) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   csi::ControllerExpandVolumeResponse wrong = Expanded(true);

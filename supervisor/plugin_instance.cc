@@ -71,10 +71,10 @@ absl::Status PrepareDirectories(const std::string& socket_path, const std::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPlaces& places,
-                                           const std::string& socket_path) {
-  BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, places, socket_path));
-  BERTH_RETURN_IF_ERROR(PrepareDirectories(socket_path, PluginStateDir(places, config.id), launch.spec.user));
+absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPlaces& places) {
+  BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, places));
+  BERTH_RETURN_IF_ERROR(PrepareDirectories(PluginSocketPath(places, config.id),
+                                           PluginStateDir(places, config.id), launch.spec.user));
   return launch;
 }
 
@@ -161,12 +161,9 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
     InstanceContext& context, std::shared_ptr<RunRecordFile> file, InstanceLaunch launch,
     TimePoint deadline) {
   const PluginConfig& config = launch.config;
-  const std::string socket_path = PluginSocketPath(context.places, config.id);
   std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file)));
 
-  auto prepare = [config, places = context.places, socket_path] {
-    return PrepareLaunch(config, places, socket_path);
-  };
+  auto prepare = [config, places = context.places] { return PrepareLaunch(config, places); };
   BERTH_CO_ASSIGN_OR_RETURN(
       PluginLaunch prepared,
       co_await RunBlocking(fmt::format("prepare {}", config.command), std::move(prepare), deadline));
@@ -180,7 +177,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   RunRecord& record = instance->record_;
   record.plugin_id = config.id;
   record.kind = config.kind;
-  record.socket_path = socket_path;
+  record.socket_path = PluginSocketPath(context.places, config.id);
   record.config_file = config.file;
   record.launch_fingerprint = LaunchFingerprint(config, context.places);
   record.started_at = WallClock::now();

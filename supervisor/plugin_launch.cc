@@ -94,8 +94,8 @@ std::vector<gid_t> GroupsOf(const FoundUser& user, gid_t gid) {
 
 }  // namespace
 
-Variables PluginVariables(const PluginPlaces& places, std::string_view id, std::string_view socket_path) {
-  const std::string socket = socket_path.empty() ? PluginSocketPath(places, id) : std::string(socket_path);
+Variables PluginVariables(const PluginPlaces& places, std::string_view id) {
+  const std::string socket = PluginSocketPath(places, id);
   Variables variables = {{"CSI_ENDPOINT", "unix://" + socket},
                          {"CSI_SOCKET", socket},
                          {"BERTH_NODE_ID", places.node_id},
@@ -105,9 +105,8 @@ Variables PluginVariables(const PluginPlaces& places, std::string_view id, std::
 }
 
 absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& config,
-                                                         const PluginPlaces& places,
-                                                         std::string_view socket_path) {
-  const Variables variables = PluginVariables(places, config.id, socket_path);
+                                                         const PluginPlaces& places) {
+  const Variables variables = PluginVariables(places, config.id);
   std::vector<std::string> arguments;
   arguments.reserve(config.arguments.size());
   for (const std::string& argument : config.arguments) {
@@ -119,9 +118,8 @@ absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& con
 
 absl::StatusOr<std::vector<std::string>> PluginEnvironment(const PluginConfig& config,
                                                            const PluginPlaces& places,
-                                                           std::string_view socket_path,
                                                            std::vector<std::string>* secrets) {
-  const Variables variables = PluginVariables(places, config.id, socket_path);
+  const Variables variables = PluginVariables(places, config.id);
   std::map<std::string, std::string> environment = {
       {"PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
       {"HOME", "/"},
@@ -174,17 +172,16 @@ absl::StatusOr<std::optional<ProcessUser>> PluginUser(const PluginConfig& config
   return std::optional<ProcessUser>(std::move(user));
 }
 
-absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPlaces& places,
-                                              std::string_view socket_path) {
+absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPlaces& places) {
   PluginLaunch launch;
   ProcessSpec& spec = launch.spec;
   spec.executable = config.command;
-  BERTH_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(config, places, socket_path));
-  BERTH_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(config, places, socket_path, &launch.secrets));
+  BERTH_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(config, places));
+  BERTH_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(config, places, &launch.secrets));
   BERTH_ASSIGN_OR_RETURN(spec.user, PluginUser(config));
   if (!config.user.working_directory.empty()) {
-    BERTH_ASSIGN_OR_RETURN(spec.working_directory, Expand(config.user.working_directory,
-                                                          PluginVariables(places, config.id, socket_path)));
+    BERTH_ASSIGN_OR_RETURN(spec.working_directory,
+                           Expand(config.user.working_directory, PluginVariables(places, config.id)));
   }
   spec.umask = config.user.umask;
   spec.capability_bounding_set = config.user.capability_bounding_set;

@@ -101,13 +101,6 @@ TEST_F(PluginLaunchTest, WhatCouldNotBeLaunchedIsKnownBefore) {
               HasSubstr("no such user"));
 }
 
-TEST_F(PluginLaunchTest, ASecondProcessMayServeElsewhere) {
-  const PluginConfig config = Good("kind = \"node\"\ncommand = [\"/bin/true\", \"${CSI_ENDPOINT}\"]\n");
-  EXPECT_THAT(*PluginArguments(config, places_, "/run/b.sock"), ElementsAre("unix:///run/b.sock"));
-  EXPECT_THAT(*PluginEnvironment(config, places_, "/run/b.sock"),
-              Contains("CSI_ENDPOINT=unix:///run/b.sock"));
-}
-
 TEST_F(PluginLaunchTest, SecretsAreToldApart) {
   temp_.Write("token", "geheim\n");
   const PluginConfig config = Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nPLAIN = \"offen\"\n",

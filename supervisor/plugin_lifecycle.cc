@@ -159,13 +159,6 @@ void PluginLifecycle::Enter(PluginState state, std::string reason) {
   if (state != PluginState::kDraining && state != PluginState::kStarting) held_ = false;
 }
 
-void PluginLifecycle::ClearAlive() {
-  alive_ = false;
-  ready_ = false;
-  ill_since_.reset();
-  trial_until_.reset();
-}
-
 PluginLifecycle::Actions PluginLifecycle::Retire() {
   if (!std::exchange(announced_, false)) return {};
   return {LifecycleAction::kRetire};
@@ -411,7 +404,10 @@ void PluginLifecycle::PlanReplacement() {
 
 PluginLifecycle::Actions PluginLifecycle::OnExited(const LifecycleEvent& event, TimePoint now) {
   if (!alive_) return {};
-  ClearAlive();
+  alive_ = false;
+  ready_ = false;
+  ill_since_.reset();
+  trial_until_.reset();
   Actions actions = Retire();
   ill_text_.clear();
   const auto then = [&actions](const Actions& next) {

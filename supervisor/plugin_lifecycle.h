@@ -157,7 +157,6 @@ class PluginLifecycle {
   enum class Swap { kNone, kAsked, kTrial };
 
   void Enter(PluginState state, std::string reason);
-  void ClearAlive();
   Actions Start(std::string reason);
   // To the phase of volumes, or beyond it where none is held.
   Actions DrainVolumes(const LifecycleEvent& event, TimePoint now);

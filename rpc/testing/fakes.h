@@ -226,6 +226,7 @@ class FakeMounter : public Mounter {
   std::vector<std::string> steps;  // "owe V", "expand V", in order
   // To volumes that are not here, by plugin and volume.
   std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
+  absl::Status owe_error;  // of OweExpansion
 
   VolumeView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
     VolumeView view;
@@ -338,6 +339,7 @@ class FakeMounter : public Mounter {
   [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
                                                      int64_t required_bytes) override {
     steps.push_back("owe " + volume_id);
+    if (!owe_error.ok()) co_return owe_error;
     if (VolumeView* view = Known(plugin_id, volume_id)) {
       view->owed_expansion_bytes = required_bytes;
     } else {
