@@ -86,7 +86,9 @@ TEST_F(MounterTreeTest, FilesBeneathTheTreeAreNamedAndInNobodysWay) {
   [[maybe_unused]] const absl::Status open_again = MakeMutable(top.get());
   std::filesystem::create_directories(Directory("v1") + "/publish");
   std::ofstream(Directory("v1") + "/publish/precious") << "data";
+  std::ofstream(Identity("v1")) << R"({"plugin_id": "hp", "volume_id": "v1"})";
   Open();
+  EXPECT_TRUE(LookAt(Identity("v1"))->exists) << "it says whose they are";
   const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
   ASSERT_TRUE(findings.ok()) << findings.status();
   EXPECT_THAT(*findings, Contains(AllOf(Field(&Finding::code, "tree.leftover"),
