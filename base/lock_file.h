@@ -1,7 +1,7 @@
 // A lock between processes that no other user can take: a file with mode 0600.
 //
 // flock() needs only a descriptor for reading. So a file or a directory that others may read is no place for
-// a lock: any user could keep it for ever. Any thread; calls do not block.
+// a lock: any user could keep it for ever. Any thread; a call may block for two seconds.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -14,7 +14,8 @@ namespace berth {
 
 // Makes the file at `path` if there is none, and locks it until the descriptor is closed. The file stays: it
 // cannot be removed without a race. FAILED_PRECONDITION: another process has the lock; the message names it.
-// Else the errno's code.
+// If that process has ended, its children are given two seconds to execute their programs or to end: until
+// then they have the lock. Other errors have the errno's code.
 [[nodiscard]] absl::StatusOr<UniqueFd> TakeLockFile(const std::string& path);
 
 }  // namespace berth

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <string>
 
 namespace berth {
@@ -38,6 +41,32 @@ TEST_F(LockFileTest, IsHeldByOneAndNamesItToTheNext) {
               HasSubstr(path_ + ": process " + std::to_string(getpid()) + " has it"));
   first->Reset();
   EXPECT_TRUE(TakeLockFile(path_).ok());
+}
+
+TEST_F(LockFileTest, AChildOfAHolderThatWasKilledHasItForAMomentOnly) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t holder = fork();
+  if (holder == 0) {
+    const auto lock = TakeLockFile(path_);
+    if (!lock.ok()) _exit(1);
+    if (fork() == 0) {
+      // As a child that has not executed its program yet.
+      poll(nullptr, 0, 200);
+      _exit(0);
+    }
+    if (write(ready[1], "r", 1) != 1) _exit(1);
+    pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_FALSE(TakeLockFile(path_).ok()) << "it runs";
+  ASSERT_EQ(kill(holder, SIGKILL), 0);
+  ASSERT_EQ(waitpid(holder, nullptr, 0), holder);
+  const auto lock = TakeLockFile(path_);
+  EXPECT_TRUE(lock.ok()) << lock.status();
+  close(ready[0]);
+  close(ready[1]);
 }
 
 TEST_F(LockFileTest, IsForItsOwnerAlone) {
