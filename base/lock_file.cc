@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,7 +10,6 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -23,7 +23,7 @@ constexpr mode_t kMode = 0600;
 // A child has the descriptors of its parent until it executes its program. So the lock of a process that was
 // killed may be held for a moment longer.
 constexpr Duration kFreeWithin = std::chrono::seconds(2);
-constexpr Duration kLookAgain = std::chrono::milliseconds(5);
+constexpr int kLookAgainMs = 5;
 
 // The pid that the holder of the lock wrote; empty where it is not there yet.
 std::string HolderIn(int fd) {
@@ -50,7 +50,7 @@ absl::StatusOr<UniqueFd> TakeLockFile(const std::string& path) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, fmt::format("lock {}", path));
     const std::string holder = HolderIn(fd.get());
     if (HasEnded(holder) && Clock::now() < deadline) {
-      std::this_thread::sleep_for(kLookAgain);
+      poll(nullptr, 0, kLookAgainMs);  // flock() itself has no bound
       continue;
     }
     return absl::FailedPreconditionError(
