@@ -133,7 +133,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
       .may_go_forward = [this] { return mounter_->MayGoForward(); },
       .busy_until = [this](const std::string& id,
-                           uint64_t incarnation) { return bridge_.BusyUntil(id, incarnation); },
+                           uint64_t instance) { return bridge_.BusyUntil(id, instance); },
       .on_user = [this](const std::string& socket, std::optional<uid_t> user) { OnPluginUser(socket, user); },
       .check_tree = [this](pid_t process, std::string path) { return CheckTree(process, std::move(path)); },
       .secrets = &secrets_,

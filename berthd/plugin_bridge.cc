@@ -46,9 +46,9 @@ Awaitable<void> PluginBridge::CarryTokensWanted() {
 
 Awaitable<void> PluginBridge::Shutdown() { return connections_.Shutdown(); }
 
-void PluginBridge::OnSocketAppeared(const Incarnation& incarnation) {
-  const PluginSnapshot* known = supervisor_->registry().Find(incarnation.plugin_id);
-  connections_.Open(incarnation, known != nullptr ? known->facts : std::nullopt);
+void PluginBridge::OnSocketAppeared(const Instance& instance) {
+  const PluginSnapshot* known = supervisor_->registry().Find(instance.plugin_id);
+  connections_.Open(instance, known != nullptr ? known->facts : std::nullopt);
 }
 
 void PluginBridge::OnHealthConfig(const std::string& plugin_id, uint64_t number, const HealthConfig& health) {
@@ -56,12 +56,12 @@ void PluginBridge::OnHealthConfig(const std::string& plugin_id, uint64_t number,
   connections_.ProbeOtherwise(plugin_id, number, health, known != nullptr ? known->facts : std::nullopt);
 }
 
-void PluginBridge::OnIncarnationGone(const std::string& plugin_id, uint64_t number) {
+void PluginBridge::OnInstanceGone(const std::string& plugin_id, uint64_t number) {
   connections_.Close(plugin_id, number);
 }
 
-std::optional<TimePoint> PluginBridge::BusyUntil(const std::string& plugin_id, uint64_t incarnation) const {
-  const auto* connection = connections_.Find(plugin_id, incarnation);
+std::optional<TimePoint> PluginBridge::BusyUntil(const std::string& plugin_id, uint64_t instance) const {
+  const auto* connection = connections_.Find(plugin_id, instance);
   return connection == nullptr ? std::nullopt : connection->client->busy_until();
 }
 
@@ -75,8 +75,8 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
         fmt::format("plugin {}: no such plugin on this node; there {}", plugin_id,
                     ids.empty() ? "is none" : fmt::format("are {}", fmt::join(ids, ", "))));
   }
-  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
-  const bool answers = plugin->ready && !plugin->held && plugin->facts && connection != nullptr;
+  const auto* connection = connections_.Find(plugin_id, plugin->instance);
+  const bool answers = plugin->ready && !plugin->paused && plugin->facts && connection != nullptr;
   if (!answers || (!plugin->registered && connection->only_lets_go.empty())) {
     return absl::UnavailableError(fmt::format("plugin {} is {}{}{}", plugin_id,
                                               PluginStateName(plugin->state),
@@ -95,7 +95,7 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
   return Entry{.client = connection->client,
                .facts = *plugin->facts,
                .refuses_new = std::move(refuses_new),
-               .volumes_path = connection->incarnation.volumes_path,
+               .volumes_path = connection->instance.volumes_path,
                .pid = plugin->pid};
 }
 
@@ -116,8 +116,8 @@ std::vector<WantedToken> PluginBridge::TokensWanted(const std::string& plugin_id
 Duration PluginBridge::RestartAfterHungCall(const std::string& plugin_id) const {
   const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
   if (plugin == nullptr) return Duration::zero();
-  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
-  return connection == nullptr ? Duration::zero() : connection->incarnation.health.restart_after_hung_call;
+  const auto* connection = connections_.Find(plugin_id, plugin->instance);
+  return connection == nullptr ? Duration::zero() : connection->instance.health.restart_after_hung_call;
 }
 
 Awaitable<absl::Status> PluginBridge::RestartHung(std::string plugin_id, TimePoint deadline) {
@@ -136,7 +136,7 @@ Awaitable<absl::Status> PluginBridge::RestartHung(std::string plugin_id, TimePoi
 std::shared_ptr<CsiClient> PluginBridge::ClientOf(const std::string& plugin_id) {
   const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
   if (plugin == nullptr) return nullptr;
-  const auto* connection = connections_.Find(plugin_id, plugin->incarnation);
+  const auto* connection = connections_.Find(plugin_id, plugin->instance);
   return connection == nullptr ? nullptr : connection->client;
 }
 

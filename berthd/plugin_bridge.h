@@ -1,7 +1,7 @@
 // Joins the parts of berthd that must not know each other: the supervisor's processes, the fingerprinter's
 // probes, the mounter's and the API's need of clients. Decides nothing: it only carries from one to another.
 //
-// Owned by main; loop thread only. Of the incarnations of a plugin (plugin_connections.h), calls go through
+// Owned by main; loop thread only. Of the instances of a plugin (plugin_connections.h), calls go through
 // the one that the registry names; while that is held, those who want to call wait.
 #pragma once
 
@@ -48,8 +48,8 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Awaitable<void> Shutdown();
 
   // PluginObserver.
-  void OnSocketAppeared(const Incarnation& incarnation) override;
-  void OnIncarnationGone(const std::string& plugin_id, uint64_t number) override;
+  void OnSocketAppeared(const Instance& instance) override;
+  void OnInstanceGone(const std::string& plugin_id, uint64_t number) override;
   void OnHealthConfig(const std::string& plugin_id, uint64_t number, const HealthConfig& health) override;
 
   // PluginDirectory.
@@ -78,8 +78,8 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] std::string Placement() const override;
   [[nodiscard]] std::vector<Finding> Findings() const override { return settings_findings_; }
 
-  // The operations in flight through an incarnation: the latest of their deadlines.
-  [[nodiscard]] std::optional<TimePoint> BusyUntil(const std::string& plugin_id, uint64_t incarnation) const;
+  // The operations in flight through an instance: the latest of their deadlines.
+  [[nodiscard]] std::optional<TimePoint> BusyUntil(const std::string& plugin_id, uint64_t instance) const;
 
  private:
   [[nodiscard]] ConnectionSink Sink();

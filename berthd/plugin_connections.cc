@@ -15,31 +15,31 @@ PluginConnections::PluginConnections(asio::any_io_executor executor, EventLog& e
 
 PluginConnections::~PluginConnections() = default;
 
-void PluginConnections::Open(const Incarnation& incarnation, std::optional<PluginFacts> known) {
-  const Key key(incarnation.plugin_id, incarnation.number);
+void PluginConnections::Open(const Instance& instance, std::optional<PluginFacts> known) {
+  const Key key(instance.plugin_id, instance.number);
   if (shut_down_ || connections_.contains(key)) return;
   CsiClientOptions client_options{
       .secrets = &secrets_,
-      .plugin_id = incarnation.plugin_id,
+      .plugin_id = instance.plugin_id,
       .on_idle = [this, key] { sink_.on_idle(key.first, key.second); },
   };
   Connection& connection = connections_[key];
-  connection.incarnation = incarnation;
-  connection.client = CsiClient::Connect(incarnation.socket_path, std::move(client_options));
+  connection.instance = instance;
+  connection.client = CsiClient::Connect(instance.socket_path, std::move(client_options));
   connection.health.since = WallClock::now();
   connection.fingerprinter = Probe(key, connection, std::move(known));
 }
 
 std::unique_ptr<Fingerprinter> PluginConnections::Probe(const Key& key, const Connection& connection,
                                                         std::optional<PluginFacts> known) {
-  const Incarnation& incarnation = connection.incarnation;
+  const Instance& instance = connection.instance;
   FingerprintOptions options{
-      .plugin_id = incarnation.plugin_id,
-      .expect_node = incarnation.kind != PluginKind::kController,
-      .expect_controller = incarnation.kind != PluginKind::kNode,
-      .interval = incarnation.health.interval,
-      .timeout = incarnation.health.timeout,
-      .fingerprint_interval = incarnation.health.fingerprint_interval,
+      .plugin_id = instance.plugin_id,
+      .expect_node = instance.kind != PluginKind::kController,
+      .expect_controller = instance.kind != PluginKind::kNode,
+      .interval = instance.health.interval,
+      .timeout = instance.health.timeout,
+      .fingerprint_interval = instance.health.fingerprint_interval,
       .known = std::move(known),
   };
   FingerprintSink sink{
@@ -63,7 +63,7 @@ void PluginConnections::ProbeOtherwise(const std::string& plugin_id, uint64_t nu
   const auto found = connections_.find(key);
   if (found == connections_.end()) return;
   Connection& connection = found->second;
-  connection.incarnation.health = health;
+  connection.instance.health = health;
   ending_.Spawn(plugin_id, End(std::move(connection.fingerprinter)));
   connection.fingerprinter = Probe(key, connection, std::move(known));
 }

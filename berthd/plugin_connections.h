@@ -1,7 +1,7 @@
-// The connections to plugins: for each incarnation whose socket has appeared one client, and the
+// The connections to plugins: for each instance whose socket has appeared one client, and the
 // Fingerprinter that probes over it.
 //
-// Owned by PluginBridge; loop thread only. A connection is closed when the incarnation is gone;
+// Owned by PluginBridge; loop thread only. A connection is closed when the instance is gone;
 // a call in flight needs nothing of it.
 #pragma once
 
@@ -24,12 +24,12 @@ namespace berth {
 
 // Who is told what is found. Called on the loop.
 struct ConnectionSink {
-  std::function<void(const std::string& plugin_id, uint64_t incarnation, const PluginHealth&)> on_health;
-  std::function<void(const std::string& plugin_id, uint64_t incarnation, absl::StatusOr<PluginFacts>,
+  std::function<void(const std::string& plugin_id, uint64_t instance, const PluginHealth&)> on_health;
+  std::function<void(const std::string& plugin_id, uint64_t instance, absl::StatusOr<PluginFacts>,
                      const std::string& computed_class)>
       on_facts;
   // The last operation through it has ended.
-  std::function<void(const std::string& plugin_id, uint64_t incarnation)> on_idle;
+  std::function<void(const std::string& plugin_id, uint64_t instance)> on_idle;
   // Whether volumes are held through the plugin.
   std::function<bool(const std::string& plugin_id)> holds_volumes;
 };
@@ -40,8 +40,8 @@ class PluginConnections {
                     ConnectionSink sink);
   ~PluginConnections();
 
-  // `known`: what an earlier incarnation was, if there was one.
-  void Open(const Incarnation& incarnation, std::optional<PluginFacts> known);
+  // `known`: what an earlier instance was, if there was one.
+  void Open(const Instance& instance, std::optional<PluginFacts> known);
   // With another schedule from now on; what it is is read again.
   void ProbeOtherwise(const std::string& plugin_id, uint64_t number, const HealthConfig& health,
                       std::optional<PluginFacts> known);
@@ -50,7 +50,7 @@ class PluginConnections {
   [[nodiscard]] Awaitable<void> Shutdown();
 
   struct Connection {
-    Incarnation incarnation;
+    Instance instance;
     std::shared_ptr<CsiClient> client;
     std::unique_ptr<Fingerprinter> fingerprinter;
     PluginHealth health;
@@ -61,7 +61,7 @@ class PluginConnections {
   [[nodiscard]] const Connection* Find(const std::string& plugin_id, uint64_t number) const;
 
  private:
-  using Key = std::pair<std::string, uint64_t>;  // plugin, incarnation
+  using Key = std::pair<std::string, uint64_t>;  // plugin, instance
 
   [[nodiscard]] std::unique_ptr<Fingerprinter> Probe(const Key& key, const Connection& connection,
                                                      std::optional<PluginFacts> known);

@@ -38,7 +38,7 @@ class PluginConnectionsTest : public testing::Test {
     new_.Stop();
   }
 
-  Incarnation Of(uint64_t number, const FakePlugin& plugin) {
+  Instance Of(uint64_t number, const FakePlugin& plugin) {
     return {.plugin_id = "p",
             .number = number,
             .kind = PluginKind::kController,
@@ -81,7 +81,7 @@ class PluginConnectionsTest : public testing::Test {
           .holds_volumes = [](const std::string&) { return false; }}};
 };
 
-TEST_F(PluginConnectionsTest, TwoIncarnationsOfOnePluginAreTwo) {
+TEST_F(PluginConnectionsTest, TwoInstancesOfOnePluginAreTwo) {
   connections_.Open(Of(1, old_), std::nullopt);
   ASSERT_TRUE(RunUntil([this] { return Well(1); }));
   connections_.Open(Of(2, new_), std::nullopt);
@@ -103,9 +103,9 @@ TEST_F(PluginConnectionsTest, TwoIncarnationsOfOnePluginAreTwo) {
 }
 
 TEST_F(PluginConnectionsTest, WhatIsLetGoOfIsProbedNoMore) {
-  Incarnation incarnation = Of(1, old_);
-  incarnation.health.interval = milliseconds(5);
-  connections_.Open(incarnation, std::nullopt);
+  Instance instance = Of(1, old_);
+  instance.health.interval = milliseconds(5);
+  connections_.Open(instance, std::nullopt);
   ASSERT_TRUE(RunUntil([this] { return old_.Calls("Probe") > 2; }));
   connections_.Close("p", 1);
   well_.clear();

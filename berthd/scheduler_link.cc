@@ -33,7 +33,7 @@ absl::Status SchedulerLink::Restore() {
   options.on_change = [this] {
     if (!uplink_) return;
     uplink_->OnNodeChanged();
-    uplink_->OnGivenUpChanged();
+    uplink_->OnForcedReleasesChanged();
   };
   keeper_ = std::make_unique<LeaseKeeper>(executor_, std::move(options), mounter_, events_, *store_);
   keeper_->Start(rows_);

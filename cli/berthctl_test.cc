@@ -156,7 +156,7 @@ TEST_F(BerthctlTest, AVolumeIsShownAlsoWithoutItsPluginsName) {
   EXPECT_EQ(node_.get_request.plugin_id(), "hostpath");
   const Ended missing = Ctl({"volume", "show", "vol-2"});
   EXPECT_EQ(missing.exit_code, 1);
-  EXPECT_THAT(missing.err, HasSubstr("NOT_FOUND: this node holds no volume vol-2; did you mean vol-1?"));
+  EXPECT_THAT(missing.err, HasSubstr("NOT_FOUND: this node has no volume vol-2; did you mean vol-1?"));
 }
 
 TEST_F(BerthctlTest, CreateSendsWhatWasAskedAndPrintsTheId) {

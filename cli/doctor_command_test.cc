@@ -34,7 +34,7 @@ class DoctorCommandTest : public testing::Test {
     dead.set_advice("End job-1");
     v1::Finding& stranger = *node_.examined.add_findings();
     stranger.set_severity(v1::WARNING);
-    stranger.set_code("directory.stranger");
+    stranger.set_code("directory.orphan");
     stranger.set_path("/var/lib/berth/volumes/zz");
     stranger.set_text("An empty directory that belongs to no volume.");
     stranger.set_repair("remove the empty directory");
@@ -73,7 +73,7 @@ TEST_F(DoctorCommandTest, FindingsAreExplainedTheWorstFirstWithThePlan) {
    The file system has ended.
    at /t
    do: End job-1
-2. WARNING  directory.stranger  /var/lib/berth/volumes/zz
+2. WARNING  directory.orphan  /var/lib/berth/volumes/zz
    An empty directory that belongs to no volume.
 3. INFO  volume.foreign  /mnt/x
    A volume of somebody else's; it is left alone.

@@ -175,7 +175,7 @@ std::string ReloadWaitsFor(NodeClient& node) {
       node.Call(&NodeClient::Stub::ListPlugins, v1::ListPluginsRequest(), "list the plugins", kGlance);
   if (plugins.ok()) {
     for (const v1::Plugin& plugin : plugins->plugins()) {
-      const bool serves = plugin.state() == v1::READY && plugin.registered() && !plugin.held();
+      const bool serves = plugin.state() == v1::READY && plugin.registered() && !plugin.paused();
       if (serves || plugin.state() == v1::STOPPED || plugin.state() == v1::FAILED) continue;
       names.push_back(fmt::format("{} ({})", plugin.id(), PluginStateName(plugin.state())));
     }
@@ -279,7 +279,7 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       [](CLI::App& command, PluginOptions& options) {
         DeclareId(command, options);
         command.add_flag("--force", options.force,
-                         "Although volumes are held through it; waits for no operation");
+                         "Although volumes are in use through it; waits for no operation");
       },
       Stop);
   AddCommand<PluginOptions>(

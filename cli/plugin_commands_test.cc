@@ -34,13 +34,13 @@ class PluginCommandsTest : public testing::Test {
 TEST_F(PluginCommandsTest, WhatIsSpecialAboutAPluginIsShown) {
   v1::Plugin& plugin = *node_.plugins.mutable_plugins(0);
   plugin.set_alive(true);
-  plugin.set_held(true);
+  plugin.set_paused(true);
   plugin.set_external(true);
   plugin.set_file_error("changed; not applied yet");
-  EXPECT_THAT(Ctl({"plugins"}).out, AllOf(HasSubstr("READY, held"), HasSubstr("external"), HasSubstr("yes"),
+  EXPECT_THAT(Ctl({"plugins"}).out, AllOf(HasSubstr("READY, paused"), HasSubstr("external"), HasSubstr("yes"),
                                           HasSubstr("not applied yet")));
   node_.plugin.set_draining(true);
-  node_.plugin.add_holders("vol-1 by job-7");
+  node_.plugin.add_waiting_for("vol-1 by job-7");
   node_.plugin.set_placement("scope berth-plugin-hostpath.scope");
   node_.plugin.set_serves_mounts(true);
   node_.plugin.set_command("/usr/bin/hostpath --x");
@@ -65,7 +65,7 @@ TEST_F(PluginCommandsTest, ADrainIsJoinedUntilItIsDone) {
 TEST_F(PluginCommandsTest, ADrainThatTakesTooLongSaysWhoHolds) {
   node_.drain_takes_calls = 1'000'000;
   for (const char* holder : {"v1 by job-1", "v2 by job-2", "v3 by job-3", "v4 by job-4"}) {
-    node_.plugin.add_holders(holder);
+    node_.plugin.add_waiting_for(holder);
   }
   const Ended run = Ctl({"plugin", "drain", "hostpath", "--timeout", "50ms"});
   EXPECT_EQ(run.exit_code, 1);

@@ -21,8 +21,8 @@ Cell StateCell(const v1::Plugin& plugin) {
   const v1::PluginState state = plugin.state();
   std::string name = PluginStateName(state);
   if (plugin.draining() && state != v1::DRAINING) name += ", draining";
-  if (plugin.held()) name += ", held";
-  if (plugin.draining() || plugin.held()) return {name, Tone::kCareful};
+  if (plugin.paused()) name += ", paused";
+  if (plugin.draining() || plugin.paused()) return {name, Tone::kCareful};
   if (state == v1::READY) return {name, Tone::kGood};
   if (state == v1::FAILED || state == v1::UNHEALTHY) return {name, Tone::kBad};
   if (state == v1::STOPPED) return {name, Tone::kFaint};
@@ -99,7 +99,7 @@ Table PluginTable(const v1::ListPluginsResponse& plugins) {
     const v1::Fingerprint& facts = plugin.fingerprint();
     table.Add({plugin.id(), Kind(plugin), StateCell(plugin), YesNo(plugin.alive()), YesNo(plugin.ready()),
                YesNo(plugin.registered()), facts.driver_name(), facts.vendor_version(),
-               fmt::to_string(plugin.volumes()), fmt::to_string(plugin.restarts()),
+               fmt::to_string(plugin.volumes_in_use()), fmt::to_string(plugin.restarts()),
                plugin.alive() && plugin.has_started_at() ? FormatRelative(plugin.started_at(), now) : "",
                plugin.reason().empty() ? plugin.file_error() : plugin.reason()});
   }
@@ -114,9 +114,9 @@ Table PluginDetails(const v1::Plugin& plugin) {
   table.Add({"state", StateCell(plugin)});
   if (!plugin.reason().empty()) table.Add({"reason", plugin.reason()});
   table.Add({"facts", Facts(plugin)});
-  if (plugin.draining() && plugin.holders().empty()) table.Add({"waits for", "its process to end"});
-  for (const std::string& holder : plugin.holders()) {
-    table.Add({&holder == &plugin.holders(0) ? "waits for" : " ", Cell(holder, Tone::kCareful)});
+  if (plugin.draining() && plugin.waiting_for().empty()) table.Add({"waits for", "its process to end"});
+  for (const std::string& holder : plugin.waiting_for()) {
+    table.Add({&holder == &plugin.waiting_for(0) ? "waits for" : " ", Cell(holder, Tone::kCareful)});
   }
   table.Add({"file", plugin.config_file()});
   if (!plugin.file_error().empty()) table.Add({"file differs", Cell(plugin.file_error(), Tone::kBad)});
@@ -146,7 +146,7 @@ Table PluginDetails(const v1::Plugin& plugin) {
   for (const std::string& line : plugin.last_output()) {
     table.Add({&line == &plugin.last_output(0) ? "last output" : " ", line});
   }
-  table.Add({"volumes", fmt::to_string(plugin.volumes())});
+  table.Add({"volumes", fmt::to_string(plugin.volumes_in_use())});
   AddHealth(table, plugin.health(), now);
   if (plugin.has_fingerprint()) AddFingerprint(table, plugin.fingerprint(), now);
   return table;
@@ -154,12 +154,13 @@ Table PluginDetails(const v1::Plugin& plugin) {
 
 std::string DrainingFor(const v1::Plugin& plugin) {
   constexpr int kNamed = 3;
-  if (plugin.holders().empty()) return {};
+  if (plugin.waiting_for().empty()) return {};
   std::vector<std::string> named;
-  for (int i = 0; i < std::min(kNamed, plugin.holders_size()); ++i) {
-    named.push_back(Printable(plugin.holders(i), 200));
+  for (int i = 0; i < std::min(kNamed, plugin.waiting_for_size()); ++i) {
+    named.push_back(Printable(plugin.waiting_for(i), 200));
   }
-  if (plugin.holders_size() > kNamed) named.push_back(fmt::format("{} more", plugin.holders_size() - kNamed));
+  if (plugin.waiting_for_size() > kNamed)
+    named.push_back(fmt::format("{} more", plugin.waiting_for_size() - kNamed));
   return fmt::format("{}", fmt::join(named, ", "));
 }
 

@@ -122,11 +122,11 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
                     "then, do not detach it without fencing this node",
                     Shown(options.volume)));
   }
-  if (answer->may_live_on()) {
+  if (answer->still_in_use()) {
     session.output.Note(fmt::format(
         "{} is not free: {}. It is released by itself once that has ended (berthctl volume explain)",
         Shown(options.volume),
-        answer->still_used().empty() ? "it may still be used and written to" : answer->still_used()));
+        answer->used_by().empty() ? "it may still be used and written to" : answer->used_by()));
   }
   if (session.output.json()) {
     session.output.Json(*answer);

@@ -38,8 +38,8 @@ TEST_F(UnpublishCommandTest, WithoutLeversNothingIsForcedAndNothingIsSaid) {
 }
 
 TEST_F(UnpublishCommandTest, LeversAreSentWithAWarningInWords) {
-  node_.unpublished.set_may_live_on(true);
-  node_.unpublished.set_still_used("still used by pid 812 (podman) in another mount namespace");
+  node_.unpublished.set_still_in_use(true);
+  node_.unpublished.set_used_by("still used by pid 812 (podman) in another mount namespace");
   const Ended run = Unpublish({"--force", "--lazy"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(node_.unpublish_request.force());
@@ -120,7 +120,7 @@ TEST_F(UnpublishCommandTest, ABusyVolumeLeadsToThoseWhoHoldIt) {
   const Ended run = Unpublish({});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err,
-              HasSubstr("Who holds it, what runs and what comes next: berthctl volume explain --plugin nfs"));
+              HasSubstr("Who uses it, what runs and what comes next: berthctl volume explain --plugin nfs"));
 }
 
 TEST_F(UnpublishCommandTest, AConsumerThatHasEndedReleasesWhatItUsed) {

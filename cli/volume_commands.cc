@@ -31,7 +31,7 @@ absl::Status Volumes(Session& session, const ListOptions& options) {
   }
   const Table table = VolumeTable(answer, std::chrono::system_clock::now());
   if (table.empty()) {
-    session.output.Note("no volumes are held here");
+    session.output.Note("no volumes are in use here");
   } else {
     session.output.Show(table);
   }
@@ -62,7 +62,7 @@ absl::Status Show(Session& session, const VolumeOptions& options) {
 
 void AddVolumeCommands(CLI::App& app, Command& chosen) {
   AddCommand<ListOptions>(
-      app, "volumes", "Every volume that this node holds", chosen,
+      app, "volumes", "Every volume that this node uses", chosen,
       [](CLI::App& command, ListOptions& options) {
         command.add_option("--plugin", options.plugin, "Only those of this plugin")->option_text("ID");
         command.add_option("--consumer", options.consumer, "Only those of this consumer")
@@ -73,7 +73,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
   CLI::App* group = AddGroup(app, "volume",
                              "One volume: show, explain, list, create, delete, expand, stats, publish, "
                              "unpublish, claim, mounts, wait");
-  AddCommand<VolumeOptions>(*group, "show", "What this node holds of a volume, and for whom", chosen,
+  AddCommand<VolumeOptions>(*group, "show", "A volume of this node, and who uses it", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);
   AddControllerCommands(*group, chosen);

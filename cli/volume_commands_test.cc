@@ -64,7 +64,7 @@ TEST_F(VolumeCommandsTest, AVolumeOfWhichNothingIsHereIsAbsentInWords) {
   v1::Volume& volume = *node_.volumes.mutable_volumes(0);
   volume.set_state(v1::VOLUME_STATE_UNKNOWN);
   volume.clear_publications();
-  volume.set_may_live_on(true);
+  volume.set_still_in_use(true);
   EXPECT_THAT(Ctl({"volumes"}).out,
               AllOf(HasSubstr("ABSENT"), HasSubstr("in use"), Not(HasSubstr("UNKNOWN"))));
   volume.set_state(static_cast<v1::VolumeState>(99));
@@ -283,10 +283,10 @@ TEST_F(VolumeCommandsTest, ARefusalIsFollowedByWhatToDoAboutTheVolume) {
   node_.volume_is_seen = true;
   const Ended busy = Ctl({"volume", "publish", "--plugin", "nfs", "v1", "--consumer", "job-1"});
   EXPECT_THAT(busy.err, HasSubstr("berthctl volume explain --plugin nfs --volume v1"));
-  node_.volume.mutable_publications(0)->set_held("the node was restarted");
+  node_.volume.mutable_publications(0)->set_blocked("the node was restarted");
   node_.volume.set_advice("Publish it again for job-1");
   const Ended held = Ctl({"volume", "publish", "--plugin", "nfs", "v1", "--consumer", "job-1"});
-  EXPECT_THAT(held.err, AllOf(HasSubstr("held: nothing is done for job-1: the node was restarted"),
+  EXPECT_THAT(held.err, AllOf(HasSubstr("blocked: nothing is done for job-1: the node was restarted"),
                               HasSubstr("Publish it again for job-1")));
   EXPECT_EQ(held.exit_code, 1);
 }

@@ -90,18 +90,18 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
                           .text = "a step must be repeated and needs secrets, which are never written down"});
   }
   for (const v1::Publication& use : volume.publications()) {
-    if (!use.held().empty()) {
-      conditions.push_back({.word = "held",
-                            .text = fmt::format("nothing is done for {}: {}", use.consumer(), use.held()),
+    if (!use.blocked().empty()) {
+      conditions.push_back({.word = "blocked",
+                            .text = fmt::format("nothing is done for {}: {}", use.consumer(), use.blocked()),
                             .tone = Tone::kCareful});
     }
   }
-  if (volume.state() == v1::ABSENT && !volume.declared_in().empty() && !volume.may_live_on()) {
+  if (volume.state() == v1::ABSENT && !volume.declared_in().empty() && !volume.still_in_use()) {
     conditions.push_back({.word = "not here yet",
                           .text = fmt::format("declared in {}{}{}", volume.declared_in(),
                                               volume.last_error().empty() ? "" : ": ", volume.last_error()),
                           .tone = volume.last_error().empty() ? Tone::kCareful : Tone::kBad});
-  } else if (volume.may_live_on() && volume.publications().empty()) {
+  } else if (volume.still_in_use() && volume.publications().empty()) {
     conditions.push_back(
         {.word = "in use",
          .text = "not released, " +
@@ -113,16 +113,16 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
       volume.uncertain() ||
       std::any_of(volume.publications().begin(), volume.publications().end(), [](const v1::Publication& use) {
         // Of one that is blocked the reason says it.
-        return use.uncertain() && use.held().empty();
+        return use.uncertain() && use.blocked().empty();
       });
   if (uncertain) {
     conditions.push_back(
         {.word = "uncertain", .text = "whether the last step happened is not known", .tone = Tone::kCareful});
   }
-  if (volume.owed_expansion_bytes() != 0) {
+  if (volume.pending_expansion_bytes() != 0) {
     conditions.push_back({.word = "to be grown",
                           .text = fmt::format("the node's part of growing it to {} is not done yet",
-                                              FormatSize(volume.owed_expansion_bytes())),
+                                              FormatSize(volume.pending_expansion_bytes())),
                           .tone = Tone::kCareful});
   }
   if (volume.condition().abnormal()) {

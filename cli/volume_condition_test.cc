@@ -85,7 +85,7 @@ TEST(VolumeConditionTest, WhatForceAndLazyHaveDoneIsShown) {
 TEST(VolumeConditionTest, OneInstructionIsShownHoweverMuchIsWrong) {
   v1::Volume volume = Published();
   volume.set_last_error("it failed");
-  volume.mutable_publications(0)->set_held("the node was restarted");
+  volume.mutable_publications(0)->set_blocked("the node was restarted");
   volume.mutable_publications(0)->set_uncertain(true);
   volume.set_advice("Publish it again for job-1");
   const std::string shown = VolumeDetails(volume, kNowTime).Render(false);
@@ -95,9 +95,9 @@ TEST(VolumeConditionTest, OneInstructionIsShownHoweverMuchIsWrong) {
 
 TEST(VolumeConditionTest, OfWhatIsBlockedItIsNotSaidThatItIsRepeated) {
   v1::Volume volume = Published();
-  volume.mutable_publications(0)->set_held("the node was restarted");
+  volume.mutable_publications(0)->set_blocked("the node was restarted");
   volume.mutable_publications(0)->set_uncertain(true);
-  EXPECT_EQ(Only(volume).word, "held");
+  EXPECT_EQ(Only(volume).word, "blocked");
   EXPECT_EQ(Only(volume).tone, Tone::kCareful);
 }
 
@@ -132,15 +132,15 @@ TEST(VolumeConditionTest, Fault57WithoutItsPluginItSaysSoFirstAndHowOftenItFaile
 TEST(VolumeConditionTest, TheWorstComesFirst) {
   v1::Volume volume = Published();
   volume.set_uncertain(true);
-  volume.set_owed_expansion_bytes(int64_t{2} << 30);
+  volume.set_pending_expansion_bytes(int64_t{2} << 30);
   volume.set_last_error("it failed");
   volume.mutable_condition()->set_abnormal(true);
   volume.mutable_condition()->set_message("a disk is missing");
   volume.mutable_stuck()->set_on("NodeUnpublishVolume");
-  volume.mutable_publications(0)->set_held("after a reboot");
+  volume.mutable_publications(0)->set_blocked("after a reboot");
   std::string words;
   for (const Condition& condition : ConditionsOf(volume, kNowTime)) words += condition.word + "|";
-  EXPECT_EQ(words, "stuck|held|failing|uncertain|to be grown|abnormal|");
+  EXPECT_EQ(words, "stuck|blocked|failing|uncertain|to be grown|abnormal|");
 }
 
 TEST(VolumeConditionTest, AFailureIsShownRatherThanTheStepThatRuns) {

@@ -32,7 +32,7 @@ void DeclareVolume(CLI::App& command, VolumeOptions& options) {
 }
 
 void DeclareHeldVolume(CLI::App& command, VolumeOptions& options) {
-  command.add_option("--plugin", options.plugin, "The plugin's id, where several hold such a volume")
+  command.add_option("--plugin", options.plugin, "The plugin's id, where several have such a volume")
       ->option_text("ID");
   AddVolume(command, options);
 }
@@ -56,12 +56,12 @@ absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume
   }
   if (holders.size() == 1) return holders.front();
   if (holders.empty()) {
-    return WithHint(absl::NotFoundError(fmt::format("this node holds no volume {}{}", Shown(volume_id),
+    return WithHint(absl::NotFoundError(fmt::format("this node has no volume {}{}", Shown(volume_id),
                                                     DidYouMean(volume_id, others))),
-                    "What it holds: berthctl volumes");
+                    "What it has: berthctl volumes");
   }
   return UsageError(
-      fmt::format("plugins {} hold a volume {} each", fmt::join(holders, " and "), Shown(volume_id)),
+      fmt::format("plugins {} have a volume {} each", fmt::join(holders, " and "), Shown(volume_id)),
       "Say which is meant: --plugin ID");
 }
 
@@ -88,7 +88,7 @@ absl::Status Advised(NodeClient& node, const VolumeOptions& options, absl::Statu
   }
   if (absl::IsDeadlineExceeded(failure)) return failure;
   return WithHint(std::move(failure),
-                  fmt::format("Who holds it, what runs and what comes next: berthctl volume explain {}",
+                  fmt::format("Who uses it, what runs and what comes next: berthctl volume explain {}",
                               NamedInShell(*volume)));
 }
 

@@ -81,7 +81,7 @@ Cell UseTrouble(const v1::Publication& use) {
   if (!use.hung().empty()) return {"hung: " + use.hung(), Tone::kBad};
   if (!use.writes_refused().empty()) return {"read-only: " + use.writes_refused(), Tone::kBad};
   if (use.awaiting_secrets()) return {"needs secrets", Tone::kBad};
-  if (!use.held().empty()) return {"held: " + use.held(), Tone::kCareful};
+  if (!use.blocked().empty()) return {"blocked: " + use.blocked(), Tone::kCareful};
   if (!use.path_error().empty()) return {"path: " + use.path_error(), Tone::kBad};
   return {use.last_error(), Tone::kBad};
 }

@@ -1,6 +1,6 @@
-// A typed, asynchronous client of one incarnation of one CSI plugin.
+// A typed, asynchronous client of one instance of one CSI plugin.
 //
-// Made the moment the plugin's socket appears, and thrown away with the incarnation. A call never waits out
+// Made the moment the plugin's socket appears, and thrown away with the instance. A call never waits out
 // a connect backoff of gRPC's: one that is made while the channel sits in such a backoff goes over a fresh
 // channel, so each call is one attempt to connect, at once, and the caller alone decides how often. Loop
 // thread only. Held by shared_ptr, as several parts of berthd use it and each may be the last.

@@ -67,7 +67,8 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
         "waiting: somebody else published it for the same consumer and name: unpublish that, or name another "
         "consumer in the file");
   }
-  if (facts.publication == PublicationState::kPublished && facts.held.empty() && entry.record.has_value()) {
+  if (facts.publication == PublicationState::kPublished && facts.blocked.empty() &&
+      entry.record.has_value()) {
     if (facts.path_pending) {
       return Do(DeclaredAction::kPublish, fmt::format("mounting at {}", use.request.path.path), entry, now);
     }
@@ -157,7 +158,7 @@ bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts) {
   const bool leaves = entry.will == DeclaredEntry::Will::kWithdrawn ||
                       (entry.use.has_value() && entry.record.has_value() &&
                        entry.record->mount_digest() != entry.use->mount_digest);
-  return facts.publication == PublicationState::kPublished && facts.declared && facts.held.empty() &&
+  return facts.publication == PublicationState::kPublished && facts.declared && facts.blocked.empty() &&
          !facts.lost && !facts.path_pending && !leaves;
 }
 

@@ -87,7 +87,7 @@ struct DeclaredFacts {
   std::optional<PublicationState> publication;
   bool being_unpublished = false;  // it is being unpublished, and not to be mounted again
   bool declared = false;
-  std::string held;  // why the mounter waits with it
+  std::string blocked;  // why the mounter waits with it
   // Its mount is gone, or does not answer.
   bool lost = false;
   // Published, and not mounted at its path: then `path_error` may say why.

@@ -40,7 +40,7 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
   const std::string plugin_id = PluginIdOf(entry, &facts.plugin_why);
   if (const auto plugin = plugins.find(plugin_id); plugin != plugins.end()) {
     const PluginSnapshot& snapshot = plugin->second;
-    facts.plugin_ready = snapshot.registered && !snapshot.held && !snapshot.draining && snapshot.facts;
+    facts.plugin_ready = snapshot.registered && !snapshot.paused && !snapshot.draining && snapshot.facts;
     facts.needs_attach = snapshot.facts.has_value() && snapshot.facts->NeedsAttach();
     if (!facts.plugin_ready) {
       facts.plugin_why = fmt::format("plugin {} is {}{}{}", plugin_id, PluginStateName(snapshot.state),
@@ -55,7 +55,7 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
 
   if (const auto view = mounter_.Find(plugin_id, entry.key.volume_id)) {
     facts.held_by =
-        view->may_live_on ? fmt::format("what uses it ({})", view->last_error) : "what is held of it";
+        view->still_in_use ? fmt::format("what uses it ({})", view->last_error) : "what is left of it";
     for (const PublicationView& publication : view->publications) {
       if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
         facts.publication = publication.state;
@@ -67,7 +67,7 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
           facts.path_error = publication.path_error;
         }
         facts.declared = publication.origin == Origin::kDeclared;
-        facts.held = publication.held;
+        facts.blocked = publication.blocked;
       } else {
         facts.held_by = Printable(publication.consumer, 256);
       }

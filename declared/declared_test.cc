@@ -68,7 +68,7 @@ DeclaredFacts Published() {
   DeclaredFacts facts = Ready();
   facts.publication = PublicationState::kPublished;
   facts.declared = true;
-  facts.held_by = "what is held of it";
+  facts.held_by = "what is left of it";
   return facts;
 }
 
@@ -147,7 +147,7 @@ TEST(DeclaredTest, TheWayThereAndBack) {
        "published"},
       {"published, and its record was lost", Wanted(), Published(), Action::kRemember, "publishing"},
       {"held by the mounter until it is asked for", Begun(),
-       with(Published(), [](DeclaredFacts& facts) { facts.held = "the node was restarted"; }),
+       with(Published(), [](DeclaredFacts& facts) { facts.blocked = "the node was restarted"; }),
        Action::kPublish, "publishing"},
       {"the file says something that takes no mount",
        with(Begun(), [](DeclaredEntry& entry) { entry.tell_anew = true; }), Published(), Action::kPublish,

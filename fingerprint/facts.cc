@@ -367,7 +367,7 @@ absl::Status CheckSuccessor(const PluginFacts& known, const PluginFacts& now, bo
   }
   if (known.node_id != now.node_id && !known.node_id.empty() && holds_volumes) {
     return absl::AbortedError(
-        fmt::format("the node id changed from {} to {} while volumes are held under the old one",
+        fmt::format("the node id changed from {} to {} while volumes are in use under the old one",
                     Quoted(known.node_id), Quoted(now.node_id)));
   }
   return absl::OkStatus();

@@ -1,6 +1,6 @@
-// Probes one incarnation of a plugin for as long as it lives, and reads what it is and can do.
+// Probes one instance of a plugin for as long as it lives, and reads what it is and can do.
 //
-// Owned by main, one per incarnation; loop thread only. Reports what it finds through FingerprintSink;
+// Owned by main, one per instance; loop thread only. Reports what it finds through FingerprintSink;
 // decides nothing about the plugin's process. The first Probe leaves when the Fingerprinter is made; while
 // the plugin does not answer yet it is asked again after a few milliseconds (probe_schedule.h), never by a
 // backoff of seconds. Facts are read at the first Probe that says ready, after every recovery, at
@@ -55,7 +55,7 @@ struct FingerprintOptions {
   Duration interval{};              // between probes of a plugin that is well
   Duration timeout{};               // of each RPC
   Duration fingerprint_interval{};  // between readings of the facts; zero: at start and recovery only
-  // What an earlier incarnation was, if there was one: differences from it are events, another driver name
+  // What an earlier instance was, if there was one: differences from it are events, another driver name
   // is refused.
   std::optional<PluginFacts> known;
 };

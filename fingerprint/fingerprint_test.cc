@@ -81,7 +81,7 @@ class FingerprinterTest : public testing::Test {
     plugin_->Answer("NodeGetInfo", response);
   }
 
-  // Begins a new incarnation.
+  // Begins a new instance.
   void Begin() {
     Stop();
     FingerprintSink sink{
@@ -375,7 +375,7 @@ TEST_F(FingerprinterTest, APluginThatServesAnewAtTheSameSocketIsFoundAndReadAgai
   EXPECT_EQ(facts_[1]->node_id, "node-2");
 }
 
-TEST_F(FingerprinterTest, AnotherDriverInTheNextIncarnationIsRefused) {
+TEST_F(FingerprinterTest, AnotherDriverInTheNextInstanceIsRefused) {
   options_.known = PluginFacts{.name = "other.example.com", .node_id = "node-1"};
   plugin_->Start();
   Begin();

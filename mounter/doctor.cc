@@ -110,7 +110,7 @@ class VolumeExamination {
   void Publication(const PublicationRecord& p) {
     const std::string who = Describe(p.key);
     if (const std::string why = VolumeMachine::WaitsFor(p); !why.empty()) {
-      Add(Severity::kWarning, "publication.held", p.key, fmt::format("{}: {}", who, why));
+      Add(Severity::kWarning, "publication.blocked", p.key, fmt::format("{}: {}", who, why));
       return;
     }
     if (p.state != PublicationState::kPublished) return;
@@ -217,7 +217,7 @@ class VolumeExamination {
     const std::string& error = volume_.record.last_error;
     const std::string_view aim = VolumesAim();
     if (!error.empty() && !aim.empty() && !told.contains(error)) {
-      Add(Severity::kWarning, volume_.view.may_live_on ? "volume.in_use" : "volume.failing", {},
+      Add(Severity::kWarning, volume_.view.still_in_use ? "volume.in_use" : "volume.failing", {},
           fmt::format("not {} yet: {}; {}", aim, error, NextTry()));
       told.insert(error);
     }
@@ -246,11 +246,11 @@ class VolumeExamination {
 
   void Owed() {
     const VolumeRecord& record = volume_.record;
-    if (record.owed_expansion_bytes == 0) return;
+    if (record.pending_expansion_bytes == 0) return;
     const bool at_it = !volume_.view.running.empty() && record.last_error.empty();
-    Add(at_it ? Severity::kInfo : Severity::kWarning, "volume.owed", {},
+    Add(at_it ? Severity::kInfo : Severity::kWarning, "volume.expansion_pending", {},
         fmt::format("the node's part of growing it to {} is not done{}{}",
-                    FormatSize(static_cast<uint64_t>(record.owed_expansion_bytes)),
+                    FormatSize(static_cast<uint64_t>(record.pending_expansion_bytes)),
                     record.last_error.empty() ? "" : ": ", record.last_error));
   }
 
@@ -286,7 +286,7 @@ void StrangeMounts(const Evidence& evidence, std::vector<Diagnosis>* found) {
     const std::string key =
         mount.target.substr(evidence.tree.size() + 1,
                             mount.target.find('/', evidence.tree.size() + 1) - evidence.tree.size() - 1);
-    found->push_back(Nobodys(Severity::kWarning, "mount.stranger", key, mount.target,
+    found->push_back(Nobodys(Severity::kWarning, "mount.orphan", key, mount.target,
                              fmt::format("{} ({}) is mounted here, and no publication accounts for it: left "
                                          "alone; find out whose it is, and unmount it by hand",
                                          Printable(mount.source, 256), Printable(mount.fs_type, 64))));
@@ -299,7 +299,7 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
     const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
       return mount.target == path || mount.target.starts_with(path + "/");
     });
-    Diagnosis diagnosis = Nobodys(Severity::kWarning, "directory.stranger", stranger.name, path,
+    Diagnosis diagnosis = Nobodys(Severity::kWarning, "directory.orphan", stranger.name, path,
                                   fmt::format("not in the journal ({}): left alone{}", stranger.says,
                                               stranger.has_identity && !mounted
                                                   ? "; its plugin, or somebody else, has left something in it"
@@ -343,7 +343,7 @@ std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record
   };
   if (of_volume(said) != of_volume(record)) return "it says something else than the journal";
   // It may say so although the record does not: of the volume's last use.
-  if (record.may_live_on && !said.may_live_on) return "it does not say that its file system may live on";
+  if (record.still_in_use && !said.still_in_use) return "it does not say that its file system may live on";
   const auto of_publication = [](const PublicationRecord& p) {
     return std::tie(p.readonly, p.origin, p.ephemeral);
   };

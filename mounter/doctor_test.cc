@@ -55,9 +55,9 @@ TEST(DoctorTest, AMissingMountIsRepairedUnlessThatWouldLoseSomething) {
 TEST(DoctorTest, WhatIsHeldWaitsForItsCallerAndIsNotRepaired) {
   VolumeEvidence volume = Well();
   volume.targets.begin()->second = {};
-  volume.record.publications[0].held = "the node was restarted";
+  volume.record.publications[0].blocked = "the node was restarted";
   const auto found = DiagnoseVolume(volume, "/tree");
-  ASSERT_THAT(Codes(found), ElementsAre("publication.held"));
+  ASSERT_THAT(Codes(found), ElementsAre("publication.blocked"));
   EXPECT_EQ(found[0].repair, RepairKind::kNone);
 }
 
@@ -93,11 +93,11 @@ TEST(DoctorTest, AHungMountIsReportedAndNotRepaired) {
 TEST(DoctorTest, EveryFindingOfAVolumeHasTheSameAdvice) {
   VolumeEvidence volume = Well();
   volume.in_journal = false;
-  volume.record.publications[0].held = "the node was restarted";
-  volume.view.publications[0].held = "the node was restarted";
+  volume.record.publications[0].blocked = "the node was restarted";
+  volume.view.publications[0].blocked = "the node was restarted";
   volume.view.stuck = StuckView{.on = "NodeUnpublishVolume", .plugin_hangs = true};
   const auto found = DiagnoseVolume(volume, "/tree");
-  ASSERT_THAT(Codes(found), ElementsAre("row.stale", "publication.held", "volume.stuck"));
+  ASSERT_THAT(Codes(found), ElementsAre("row.stale", "publication.blocked", "volume.stuck"));
   for (const Diagnosis& diagnosis : found) {
     EXPECT_THAT(diagnosis.finding.advice, HasSubstr("berthctl plugin restart")) << diagnosis.finding.code;
     EXPECT_EQ(diagnosis.finding.text.find("unpublish"), std::string::npos) << diagnosis.finding.text;
@@ -173,21 +173,21 @@ TEST(DoctorTest, WhatHasAWordOfItsOwnIsNotCalledFailingToo) {
   volume.view.awaiting_secrets = true;
   EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("volume.awaiting_secrets"));
   volume.view.awaiting_secrets = false;
-  p.held = "the node was restarted";
-  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.held"));
+  p.blocked = "the node was restarted";
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.blocked"));
 }
 
 TEST(DoctorTest, AnExpansionIsAFindingUntilItIsDone) {
   VolumeEvidence volume = Well();
-  volume.record.owed_expansion_bytes = int64_t{2} << 30;
+  volume.record.pending_expansion_bytes = int64_t{2} << 30;
   volume.view.running = "NodeExpandVolume";
   auto found = DiagnoseVolume(volume, "/tree");
-  ASSERT_THAT(Codes(found), ElementsAre("volume.owed"));
+  ASSERT_THAT(Codes(found), ElementsAre("volume.expansion_pending"));
   EXPECT_EQ(found[0].finding.severity, Finding::Severity::kInfo) << "it is being done";
   volume.view.running.clear();
   volume.record.last_error = "no EXPAND_VOLUME on the node";
   found = DiagnoseVolume(volume, "/tree");
-  ASSERT_THAT(Codes(found), ElementsAre("volume.owed"));
+  ASSERT_THAT(Codes(found), ElementsAre("volume.expansion_pending"));
   EXPECT_EQ(found[0].finding.severity, Finding::Severity::kWarning);
   EXPECT_THAT(found[0].finding.text, HasSubstr("not done: no EXPAND_VOLUME on the node"));
 }
@@ -207,7 +207,7 @@ TEST(DoctorTest, IdentityFilesThatSayLessOrElseThanTheJournalAreWrong) {
   said.publish_context.emplace();
   EXPECT_THAT(LostWithJournal(said, record), HasSubstr("it says something else"));
   VolumeRecord living = record;
-  living.may_live_on = true;
+  living.still_in_use = true;
   EXPECT_THAT(LostWithJournal(record, living), HasSubstr("may live on"));
   EXPECT_EQ(LostWithJournal(living, record), "") << "of the use before";
   said = record;
@@ -230,8 +230,8 @@ TEST(DoctorTest, StrangersAreToldAndOnlyAnEmptyDirectoryIsTakenAway) {
   evidence.mounts.push_back({.target = "/tree/k/publish/p/target"});
   evidence.mounts.push_back({.target = "/tree/used/x", .source = "/dev/sdz"});
   const auto found = Diagnose(evidence);
-  ASSERT_THAT(Codes(found), ElementsAre("mount.stranger", "directory.stranger", "directory.stranger",
-                                        "directory.stranger"));
+  ASSERT_THAT(Codes(found),
+              ElementsAre("mount.orphan", "directory.orphan", "directory.orphan", "directory.orphan"));
   EXPECT_EQ(found[0].finding.path, "/tree/used/x");
   EXPECT_EQ(found[0].repair, RepairKind::kNone);
   EXPECT_EQ(found[1].repair, RepairKind::kRemoveDirectory);
@@ -254,8 +254,8 @@ TEST(DoctorTest, ADirectoryIsMissedOnlyWhereSomethingIsMountedInIt) {
   VolumeEvidence volume = Well();
   volume.directory_there = false;
   EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), Contains("directory.missing"));
-  volume.record.publications[0].held = "the node was restarted";
-  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.held"));
+  volume.record.publications[0].blocked = "the node was restarted";
+  EXPECT_THAT(Codes(DiagnoseVolume(volume, "/tree")), ElementsAre("publication.blocked"));
 }
 
 TEST(DoctorTest, WhatIsWrongWithTheTreeItselfIsTold) {
@@ -276,7 +276,7 @@ TEST(DoctorTest, SaysWhatComesNext) {
   const WallTime now = WallClock::now();
   VolumeView view;
   EXPECT_EQ(WhatComesNext(view, now), "nothing is to be done");
-  view.publications.push_back({.held = "the node was restarted"});
+  view.publications.push_back({.blocked = "the node was restarted"});
   EXPECT_EQ(WhatComesNext(view, now), "nothing, until that is done");
   view.next_retry_at = now + std::chrono::seconds(12);
   EXPECT_EQ(WhatComesNext(view, now), "it is tried again in 12 s");

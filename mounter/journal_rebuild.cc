@@ -24,8 +24,8 @@ void JudgePublication(const VolumePaths& paths, const VolumeRecord& record, Publ
     return;
   }
   publication.uncertain = true;
-  publication.held = kLost;
-  publication.last_error = publication.held;
+  publication.blocked = kLost;
+  publication.last_error = publication.blocked;
 }
 
 bool StagingIsMounted(const VolumePaths& paths, const VolumeRecord& record) {
@@ -41,7 +41,7 @@ absl::StatusOr<VolumeRecord> RebuildRow(const VolumePaths& paths, const std::str
   record.rebuilt = true;
   // What lived on then ended with its boot.
   if (!record.boot_id.empty() && record.boot_id != boot_id) {
-    record.may_live_on = false;
+    record.still_in_use = false;
     record.past_consumers.clear();
   }
   record.boot_id = boot_id;

@@ -98,22 +98,22 @@ TEST_F(JournalRebuildTest, Fault21WhatIsNotMountedIsUncertainAndHeld) {
   ASSERT_TRUE(row.ok()) << row.status();
   ASSERT_THAT(row->publications, SizeIs(1));
   EXPECT_TRUE(row->publications[0].uncertain);
-  EXPECT_THAT(row->publications[0].held, HasSubstr("journal was lost"));
+  EXPECT_THAT(row->publications[0].blocked, HasSubstr("journal was lost"));
   EXPECT_TRUE(row->stage_uncertain);
 }
 
-TEST_F(JournalRebuildTest, Fault21WhetherItIsAttachedAndMayLiveOnIsKnown) {
+TEST_F(JournalRebuildTest, Fault21WhetherItIsAttachedAndStillInUseIsKnown) {
   record_.publish_context = std::map<std::string, std::string>{{"devicePath", "/dev/sdx"}};
   record_.node_id = "node-7";
   record_.boot_id = "boot";
-  record_.may_live_on = true;
+  record_.still_in_use = true;
   ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
   const auto row = RebuildRow(paths_, Key(), "boot");
   ASSERT_TRUE(row.ok()) << row.status();
   EXPECT_TRUE(row->publish_context.has_value());
   EXPECT_EQ(row->node_id, "node-7");
-  EXPECT_TRUE(row->may_live_on);
-  EXPECT_FALSE(RebuildRow(paths_, Key(), "the next boot")->may_live_on) << "no kernel has it any more";
+  EXPECT_TRUE(row->still_in_use);
+  EXPECT_FALSE(RebuildRow(paths_, Key(), "the next boot")->still_in_use) << "no kernel has it any more";
 }
 
 TEST_F(JournalRebuildTest, AnIdentityFileOfAnotherVolumeIsNotBelieved) {

@@ -14,17 +14,17 @@
 // Events: volume.staged, .published, .unpublished, .unstaged, .expanded; volume.failed (a step failed for
 // good), .uncertain (it is tried again), .stuck (the plugin or a file system does not come back from it),
 // .recovered (berthd ended in the middle of it), .awaiting_secrets (a step has to be repeated, and nobody
-// wrote its secrets down), .held (after a reboot: nothing is done before somebody says so), .lost (the mount
-// is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its file
-// system has ended; the consumer has to be restarted), .hung (its file system does not answer; its server may
-// come back), .read_only (it was asked for to write, and refuses that), .alive (well again), .remounted (lost
-// or dead, it was mounted again), .released (its consumer has ended), .leftover (data in the way of a
-// removal, left alone), .token_failed (what the plugin is to be given anew could not be got or passed; the
-// mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its file names,
-// too), .path_lost (somebody unmounted it there: it is mounted again), .stranger (in the tree and not in the
-// journal, left alone), .undone_without_plugin (its plugin has lost the step, and berthd did it); plugin.lied
-// (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see
-// AllowForward; once, for the node), node.journal_rebuilt.
+// wrote its secrets down), .blocked (after a reboot: nothing is done before somebody says so), .lost (the
+// mount is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its
+// file system has ended; the consumer has to be restarted), .hung (its file system does not answer; its
+// server may come back), .read_only (it was asked for to write, and refuses that), .alive (well again),
+// .remounted (lost or dead, it was mounted again), .released (its consumer has ended), .leftover (data in the
+// way of a removal, left alone), .token_failed (what the plugin is to be given anew could not be got or
+// passed; the mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its
+// file names, too), .path_lost (somebody unmounted it there: it is mounted again), .stranger (in the tree and
+// not in the journal, left alone), .undone_without_plugin (its plugin has lost the step, and berthd did it);
+// plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are
+// blocked: see AllowForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -201,11 +201,11 @@ struct PublicationRef {
 };
 
 struct UnpublishResult {
-  bool was_published = false;   // there was something to undo
-  bool may_live_on = false;     // the kernel may still have the volume: it is not free
-  std::string still_used = {};  // with may_live_on, where that is known: by whom, for people
-  bool aborted = false;         // its file system was aborted
-  bool detached = false;        // a mount of it was detached
+  bool was_published = false;  // there was something to undo
+  bool still_in_use = false;   // the kernel may still have the volume: it is not free
+  std::string used_by = {};    // with still_in_use, where that is known: by whom, for people
+  bool aborted = false;        // its file system was aborted
+  bool detached = false;       // a mount of it was detached
   // It was unmounted by berthd, and its plugin does not know: whatever needs it to know, as a detach, is not
   // safe without fencing.
   bool without_plugin = false;
@@ -232,7 +232,7 @@ struct PublicationView {
   bool awaiting_secrets = false;
   // Why nothing is done about it until somebody says so: "the node was restarted: ...", "no valid lease of
   // the scheduler since ...". Empty: nothing is awaited.
-  std::string held = {};
+  std::string blocked = {};
   // Its mount is there, and its file system has ended (ENOTCONN, ESTALE): the error. Empty: it has not.
   std::string dead = {};
   // Its mount is there, and its file system does not answer, though it may again: the error. Never together
@@ -293,10 +293,10 @@ struct VolumeView {
   // Who stood in the way of the last try to unpublish, unstage or release it.
   std::vector<MountHolder> holders = {};
   // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
-  int64_t owed_expansion_bytes = 0;
+  int64_t pending_expansion_bytes = 0;
   // Nothing of it is published or staged, or a mount of it was detached while in use, and the kernel still
   // has it: `last_error` says what is known of its users.
-  bool may_live_on = false;
+  bool still_in_use = false;
   // With the last NodeGetVolumeStats since it came here; unset: none was told.
   std::optional<ConditionView> condition = {};
   // When its file system was aborted, and a mount of it detached, for an unpublish with `force` or `lazy`
@@ -362,7 +362,8 @@ struct VolumeExplanation {
 struct Finding {
   enum class Severity { kInfo, kWarning, kError };
   Severity severity = Severity::kWarning;
-  // "mount.missing", "mount.dead", "mount.hung", "volume.failing", "volume.owed", "row.stale", ...
+  // "mount.missing", "mount.dead", "mount.hung", "volume.failing", "volume.expansion_pending", "row.stale",
+  // ...
   std::string code;
   std::string plugin_id;
   std::string volume_id;
@@ -516,16 +517,18 @@ class Mounter {
   // has left its plugin, and the kernel has released it; or there was nothing to release. An error says what
   // stands in the way, FAILED_PRECONDITION also where others use the volume here; what was begun goes on in
   // the background, and the same may be asked for again.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
-                                                                          TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<UnpublishResult>> ForceRelease(VolumeRef volume,
+                                                                                Origin origin,
+                                                                                TimePoint deadline) = 0;
 
   // For GetVolumeStats and ExpandVolume's part on the node; one of each in flight per volume.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
       std::string plugin_id, std::string volume_id, TimePoint deadline) = 0;
   // The node must expand the volume to this size: durably noted, and done as soon as it is staged or
   // published here, also where it is not here now. RESOURCE_EXHAUSTED: it is not here, and the disk is full.
-  [[nodiscard]] virtual Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
-                                                             int64_t required_bytes) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id,
+                                                                    std::string volume_id,
+                                                                    int64_t required_bytes) = 0;
   // A volume that is not here has been deleted: no expansion is owed to it any more, durably. OK where none
   // was. An error: it is owed still.
   [[nodiscard]] virtual Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id,

@@ -86,7 +86,7 @@ struct MounterContext {
   // The rows to write when the row of `record` is deleted: an expansion that is pending stays pending.
   [[nodiscard]] JournalRows KeepPending(const VolumeRecord& record) {
     const int64_t bytes =
-        std::max(pending_expansions.Of(record.plugin_id, record.volume_id), record.owed_expansion_bytes);
+        std::max(pending_expansions.Of(record.plugin_id, record.volume_id), record.pending_expansion_bytes);
     if (bytes == 0) return {};
     auto rows = pending_expansions.Set(record.plugin_id, record.volume_id, bytes);
     if (rows.ok()) return *std::move(rows);

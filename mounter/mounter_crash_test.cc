@@ -87,8 +87,8 @@ bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario)
     ok = loop.Run(mounter.Publish(ChildRequest(consumer, scenario), soon)).ok() && ok;
   }
   if (scenario == "expand") {
-    ok = loop.Run(mounter.OweExpansion("hp", "v1", 1 << 20)).ok() && ok;
-    ok = loop.RunUntil([&] { return mounter.Find("hp", "v1")->owed_expansion_bytes == 0; }) && ok;
+    ok = loop.Run(mounter.SetPendingExpansion("hp", "v1", 1 << 20)).ok() && ok;
+    ok = loop.RunUntil([&] { return mounter.Find("hp", "v1")->pending_expansion_bytes == 0; }) && ok;
   }
   if (scenario == "remount") {
     const std::string target = mounter.Find("hp", "v1")->publications.at(0).target_path;
@@ -124,7 +124,7 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
   // Before the volume is here; until the faults are cleared the plugin refuses it.
   void OweAndClose() {
     Open();
-    ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+    ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
     Close();
     plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
   }

@@ -214,7 +214,7 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
     const auto holders = co_await context_.release.HoldersAt(record, path, deadline);
     if (!holders.ok()) {
       explanation.remarks.push_back(
-          fmt::format("who holds it could not be asked: {}", MessageOf(holders.status())));
+          fmt::format("who uses it could not be asked: {}", MessageOf(holders.status())));
       break;
     }
     for (const MountHolder& holder : *holders) {

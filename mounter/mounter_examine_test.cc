@@ -107,8 +107,8 @@ TEST_F(MounterExamineTest, AnEmptyStrangerIsRemovedAndOneWithDataStays) {
   ASSERT_EQ(mkdir((tree + "/empty").c_str(), 0755), 0);
   ASSERT_EQ(mkdir((tree + "/data").c_str(), 0755), 0);
   ASSERT_EQ(mkdir((tree + "/data/precious").c_str(), 0755), 0);
-  EXPECT_THAT(Examine(false), ElementsAre(Field(&Finding::code, "directory.stranger"),
-                                          Field(&Finding::code, "directory.stranger")));
+  EXPECT_THAT(Examine(false), ElementsAre(Field(&Finding::code, "directory.orphan"),
+                                          Field(&Finding::code, "directory.orphan")));
   ASSERT_EQ(access((tree + "/empty").c_str(), F_OK), 0) << "nothing is repaired unasked";
   const auto findings = Examine(true);
   for (const Finding& finding : findings) {
@@ -133,7 +133,7 @@ TEST_F(MounterExamineTest, WhatAPluginLeftInATargetIsMovedAwayByTheCommandThatIs
   plugin_.LeaveTargets(false);
   EXPECT_FALSE(Publish(Request()).ok()) << "it would be hidden";
   const auto findings = Examine(false);
-  ASSERT_THAT(findings, ElementsAre(Field(&Finding::code, "directory.stranger")));
+  ASSERT_THAT(findings, ElementsAre(Field(&Finding::code, "directory.orphan")));
   EXPECT_THAT(findings[0].text, HasSubstr("of plugin"));
   EXPECT_THAT(findings[0].advice, StartsWith("mv -T "));
   ASSERT_EQ(std::system(findings[0].advice.c_str()), 0);

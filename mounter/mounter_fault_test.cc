@@ -318,7 +318,7 @@ TEST_F(MounterFaultTest, AStrangersDirectoryIsReportedAndLeftAlone) {
   const std::string stranger = options_.state_dir + "/volumes/stranger";
   ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
   Open();
-  EXPECT_THAT(EventTypes(), Contains("volume.stranger"));
+  EXPECT_THAT(EventTypes(), Contains("volume.orphan"));
   EXPECT_EQ(rmdir(stranger.c_str()), 0) << "it was left";
 }
 
@@ -327,7 +327,7 @@ TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
   ASSERT_EQ(mount("small", options_.state_dir.c_str(), "tmpfs", 0, "size=16m"), 0);
   Open();
   ASSERT_TRUE(Publish(Request()).ok());
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v2", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v2", 1 << 20)), absl::OkStatus());
   std::ofstream fill(options_.state_dir + "/fill");
   while (fill.write(std::string(4096, 'x').data(), 4096).flush()) {
   }
@@ -336,7 +336,7 @@ TEST_F(MounterFaultTest, AFullDiskRefusesNewWorkAndLeavesNothingBehind) {
   EXPECT_FALSE(refused.ok());
   EXPECT_FALSE(mounter_->Find("hp", "v2").has_value());
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "nothing is asked of the plugin without a durable intent";
-  EXPECT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v3", 1 << 20)).code(),
+  EXPECT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v3", 1 << 20)).code(),
             absl::StatusCode::kResourceExhausted);
   ASSERT_EQ(unlink((options_.state_dir + "/fill").c_str()), 0);
   EXPECT_TRUE(Publish(Request("v2")).ok());

@@ -162,10 +162,10 @@ TEST_F(MounterForceTest, Fault56AnExpansionThatFailsEndsTheRequestAndStaysPendin
   const auto expanded = loop_.Run(mounter_->NodeExpand("hp", "v1", range, {}, Soon()));
   EXPECT_EQ(expanded.status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 1);
-  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_EQ(View().pending_expansion_bytes, 1 << 20);
   EXPECT_TRUE(loop_.Run(mounter_->Publish(Request("v1", "db"), Soon())).ok()) << "nothing waits for it";
   plugin_.ClearFaults();
-  EXPECT_TRUE(loop_.RunUntil([this] { return View().owed_expansion_bytes == 0; }));
+  EXPECT_TRUE(loop_.RunUntil([this] { return View().pending_expansion_bytes == 0; }));
 }
 
 TEST_F(MounterForceTest, Fault57AStepThatThePluginDoesNotHaveAnyMoreIsDoneByBerthd) {
@@ -200,7 +200,7 @@ TEST_F(MounterWithoutPluginTest, Fault57AVolumeWhosePluginIsGoneIsReleasedOnRequ
   const auto forced = Force(Request());
   ASSERT_TRUE(forced.ok()) << forced.status();
   EXPECT_TRUE(forced->without_plugin);
-  EXPECT_FALSE(forced->may_live_on);
+  EXPECT_FALSE(forced->still_in_use);
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_FALSE(IsMounted(staging));
   ASSERT_TRUE(View().without_plugin.has_value());
@@ -324,7 +324,7 @@ TEST_F(MounterForceTest, Fault56WhatIsOnlyReadIsNotGrown) {
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 << 20);
   EXPECT_TRUE(absl::IsNotFound(loop_.Run(mounter_->NodeExpand("hp", "v1", range, {}, Soon())).status()));
-  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_EQ(View().pending_expansion_bytes, 1 << 20);
   EXPECT_FALSE(loop_.RunUntil([&] { return plugin_.Calls("NodeExpandVolume") > 0; }, kAWhile));
 }
 
@@ -362,20 +362,20 @@ TEST_F(MounterForceTest, WhatWasDetachedLazilyIsToldByEachLaterTry) {
   for (const char* time : {"second", "third", "fourth"}) {
     const auto later = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
     ASSERT_TRUE(later.ok()) << later.status();
-    EXPECT_TRUE(later->may_live_on) << time;
-    EXPECT_THAT(later->still_used, HasSubstr(fmt::format("pid {}", getpid())));
-    EXPECT_TRUE(View().may_live_on) << "the node still has it";
+    EXPECT_TRUE(later->still_in_use) << time;
+    EXPECT_THAT(later->used_by, HasSubstr(fmt::format("pid {}", getpid())));
+    EXPECT_TRUE(View().still_in_use) << "the node still has it";
     Close();
     Open();
   }
   // Nor does a use of it that comes to nothing.
   plugin_.FailNext("NodeStageVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
   EXPECT_FALSE(Publish(Request()).ok());
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->may_live_on);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->still_in_use);
   ASSERT_TRUE(Publish(Request()).ok());
   const auto other = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
   ASSERT_TRUE(other.ok()) << other.status();
-  EXPECT_TRUE(other->may_live_on) << "the first user is there still";
+  EXPECT_TRUE(other->still_in_use) << "the first user is there still";
   held.Reset();
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << "it is released by itself";
 }
@@ -507,7 +507,7 @@ exit $status
   const auto undo = loop_.Run(mounter_->Unpublish(lazy, Soon()));
   EXPECT_THAT(MessageOf(undo.status()), HasSubstr("a mount of it was detached"));
   EXPECT_TRUE(View().detached_at.has_value());
-  EXPECT_TRUE(View().may_live_on) << "a volume that was detached is not free";
+  EXPECT_TRUE(View().still_in_use) << "a volume that was detached is not free";
   Restart();
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }, std::chrono::seconds(60)));
 }

@@ -176,9 +176,9 @@ TEST_F(MounterHoldersTest, Fault37WithoutStagingTheVolumeStaysUntilTheKernelHasR
   for (const char* time : {"first", "second", "after a restart"}) {
     const auto result = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
     ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_TRUE(result->may_live_on) << time;
-    EXPECT_THAT(result->still_used, HasSubstr(fmt::format("pid {}", container->pid()))) << time;
-    EXPECT_TRUE(View().may_live_on) << time;
+    EXPECT_TRUE(result->still_in_use) << time;
+    EXPECT_THAT(result->used_by, HasSubstr(fmt::format("pid {}", container->pid()))) << time;
+    EXPECT_TRUE(View().still_in_use) << time;
     Close();
     Open();
   }
@@ -197,11 +197,11 @@ TEST_F(MounterHoldersTest, Fault37AfterALazyUnpublishAndAnotherUseTheFirstWriter
   ASSERT_TRUE(writer.valid());
   UnpublishRequest lazy = Undo(Request());
   lazy.lazy = true;
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(lazy, Soon()))->may_live_on);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(lazy, Soon()))->still_in_use);
   ASSERT_TRUE(Publish(Request()).ok());
   ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->may_live_on);
-  EXPECT_TRUE(View().may_live_on);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->still_in_use);
+  EXPECT_TRUE(View().still_in_use);
   writer.Reset();
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
@@ -320,7 +320,7 @@ TEST_F(MounterHoldersTest, Fault51WhatWasStagedWhenBerthdWasCutOffIsHeldWhileACo
   Open();
   for (const char* time : {"first", "after a restart"}) {
     const auto undone = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
-    EXPECT_FALSE(undone.ok() && !undone->may_live_on) << time;
+    EXPECT_FALSE(undone.ok() && !undone->still_in_use) << time;
     EXPECT_FALSE(Gone()) << time;
     Close();
     Open();
@@ -337,9 +337,9 @@ TEST_F(MounterHoldersTest, AForcedUnpublishDoesNotWaitForTheContainer) {
   lazy.lazy = true;
   const auto result = loop_.Run(mounter_->Unpublish(lazy, Soon()));
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->may_live_on);
+  EXPECT_TRUE(result->still_in_use);
   EXPECT_EQ(plugin_.Calls("NodeUnstageVolume"), 1);
-  EXPECT_TRUE(View().may_live_on);
+  EXPECT_TRUE(View().still_in_use);
 }
 
 }  // namespace

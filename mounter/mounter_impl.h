@@ -91,10 +91,10 @@ class MounterImpl final : public Mounter {
                                                                  TimePoint deadline) override;
   void OnTokensWantedChanged() override;
   std::vector<VolumeRef> SingleWriterVolumes(Origin origin) const override;
-  Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin origin,
-                                                    TimePoint deadline) override;
-  Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
-                                       int64_t required_bytes) override;
+  Awaitable<absl::StatusOr<UnpublishResult>> ForceRelease(VolumeRef volume, Origin origin,
+                                                          TimePoint deadline) override;
+  Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id, std::string volume_id,
+                                              int64_t required_bytes) override;
   Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id, std::string volume_id) override;
   std::optional<ConsumerMount> MountOf(const std::string& plugin_id, const std::string& volume_id,
                                        const std::string& consumer, const std::string& name) const override;

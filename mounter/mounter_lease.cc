@@ -139,8 +139,8 @@ std::vector<VolumeRef> MounterImpl::SingleWriterVolumes(Origin origin) const {
   return names;
 }
 
-Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::GiveUp(VolumeRef volume, Origin origin,
-                                                               TimePoint deadline) {
+Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::ForceRelease(VolumeRef volume, Origin origin,
+                                                                     TimePoint deadline) {
   const std::string context = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   // By value: what is awaited changes the record, and their ends release them too.

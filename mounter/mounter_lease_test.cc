@@ -46,7 +46,7 @@ class MounterLeaseTest : public MounterTestBase {
     return static_cast<size_t>(std::ranges::count(EventTypes(), type));
   }
   [[nodiscard]] std::string Held(const std::string& volume = "v1") {
-    return View(volume).publications.at(0).held;
+    return View(volume).publications.at(0).blocked;
   }
   [[nodiscard]] bool Arrives(const std::string& volume = "v1") {
     return loop_.RunUntil([&] {
@@ -68,8 +68,8 @@ class MounterLeaseTest : public MounterTestBase {
     const auto findings = loop_.Run(mounter_->Examine(false, Soon()));
     return findings.ok() && std::ranges::count(*findings, "identity.wrong", &Finding::code) == 0;
   }
-  absl::StatusOr<UnpublishResult> GiveUp(const std::string& volume = "v1") {
-    return loop_.Run(mounter_->GiveUp({"hp", volume}, Origin::kScheduler, Soon()));
+  absl::StatusOr<UnpublishResult> ForceRelease(const std::string& volume = "v1") {
+    return loop_.Run(mounter_->ForceRelease({"hp", volume}, Origin::kScheduler, Soon()));
   }
 
   std::vector<std::tuple<std::string, std::string, Origin>> ended_;
@@ -217,11 +217,11 @@ TEST_F(MounterLeaseTest, AMountThatIsLostWhileBerthdIsAwayWaitsToo) {
 TEST_F(MounterLeaseTest, AnExpansionThatIsOwedWaitsForALease) {
   ASSERT_TRUE(Publish(Scheduled()).ok());
   mounter_->Withhold(Origin::kScheduler, kNoLease);
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   LetTimePass();
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 0);
   mounter_->AllowForward(Origin::kScheduler, BootTime{});
-  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; }));
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().pending_expansion_bytes == 0; }));
 }
 
 TEST_F(MounterLeaseTest, ThatAConsumerHasEndedIsToldOnceForEachWhoPublishedForIt) {
@@ -244,7 +244,7 @@ TEST_F(MounterLeaseTest, ThatAConsumerHasEndedIsToldOnceForEachWhoPublishedForIt
   EXPECT_EQ(ended_.size(), 1U) << "nothing of its is here";
 }
 
-TEST_F(MounterLeaseTest, GivenUpIsWhatOneNodeAloneMayWriteTo) {
+TEST_F(MounterLeaseTest, ForcedReleaseIsWhatOneNodeAloneMayWriteTo) {
   const auto publish = [this](const std::string& volume, LeaseMode::Mode mode, bool readonly, Origin origin) {
     PublishRequest request = Scheduled(volume);
     request.use.access_mode = mode;
@@ -326,26 +326,26 @@ TEST_F(MounterLeaseTest, WhatAFileDeclaresIsNotTheSchedulersToAskFor) {
   EXPECT_EQ(View().publications.at(0).origin, Origin::kDeclared);
 }
 
-TEST_F(MounterLeaseTest, AVolumeThatIsGivenUpLeavesWithItsConsumer) {
+TEST_F(MounterLeaseTest, AVolumeThatIsForcedReleaseLeavesWithItsConsumer) {
   const Sleeper process;
   const auto target = Publish(By(process));
   ASSERT_TRUE(target.ok()) << target.status();
   mounter_->Withhold(Origin::kScheduler, kNoLease);
-  const auto result = GiveUp();
+  const auto result = ForceRelease();
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_FALSE(result->may_live_on);
+  EXPECT_FALSE(result->still_in_use);
   EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), process.pid()) << "it has ended";
   EXPECT_TRUE(Gone());
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
-  EXPECT_TRUE(GiveUp().ok()) << "again";
+  EXPECT_TRUE(ForceRelease().ok()) << "again";
 }
 
 TEST_F(MounterLeaseTest, AVolumeIsNotTakenFromAConsumerThatCannotBeEnded) {
   PublishRequest request = Scheduled();
   request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = getpid(), .start_time = 0, .name = ""};
   ASSERT_TRUE(Publish(request).ok());
-  const auto result = GiveUp();
+  const auto result = ForceRelease();
   EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
@@ -358,8 +358,8 @@ TEST_F(MounterLeaseTest, AConsumerThatDoesNotEndKeepsNoOtherFromIt) {
   first.life = {.kind = ConsumerLife::Kind::kProcess, .pid = stubborn.pid()};
   ASSERT_TRUE(Publish(first).ok());
   ASSERT_TRUE(Publish(By(polite)).ok());
-  const auto result = loop_.Run(
-      mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(500)));
+  const auto result = loop_.Run(mounter_->ForceRelease({"hp", "v1"}, Origin::kScheduler,
+                                                       Clock::now() + std::chrono::milliseconds(500)));
   EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
   EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("consumer stubborn"));
   EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("was asked to end, and has not yet"));
@@ -373,31 +373,31 @@ TEST_F(MounterLeaseTest, AConsumerThatDoesNotEndKeepsNoOtherFromIt) {
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(stubborn.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
   EXPECT_EQ(ended.si_pid, 0) << "its grace is not over";
   kill(stubborn.pid(), SIGKILL);
-  EXPECT_TRUE(GiveUp().ok());
+  EXPECT_TRUE(ForceRelease().ok());
 }
 
-TEST_F(MounterLeaseTest, AVolumeThatOthersUseIsNotCalledGivenUp) {
+TEST_F(MounterLeaseTest, AVolumeThatOthersUseIsNotCalledForcedRelease) {
   const Sleeper process;
   ASSERT_TRUE(Publish(By(process)).ok());
   ASSERT_TRUE(Publish(Request("v1", "person")).ok());
-  const auto result = GiveUp();
+  const auto result = ForceRelease();
   EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
   EXPECT_THAT(std::string(MessageOf(result.status())), HasSubstr("person"));
   EXPECT_EQ(View().publications.size(), 1U);
   ASSERT_TRUE(Unpublish(Request("v1", "person")).ok());
-  EXPECT_TRUE(GiveUp().ok());
+  EXPECT_TRUE(ForceRelease().ok());
 }
 
-TEST_F(MounterLeaseTest, AVolumeThatItsPluginDoesNotUnpublishIsNotCalledGivenUp) {
+TEST_F(MounterLeaseTest, AVolumeThatItsPluginDoesNotUnpublishIsNotCalledForcedRelease) {
   const auto target = Publish(Scheduled());
   ASSERT_TRUE(target.ok()) << target.status();
   plugin_.FailNext("NodeUnpublishVolume", grpc::StatusCode::INTERNAL, Effect::kNone, 1000);
-  const auto result = loop_.Run(
-      mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(300)));
+  const auto result = loop_.Run(mounter_->ForceRelease({"hp", "v1"}, Origin::kScheduler,
+                                                       Clock::now() + std::chrono::milliseconds(300)));
   EXPECT_FALSE(result.ok());
   EXPECT_TRUE(IsMounted(*target));
   plugin_.ClearFaults();
-  EXPECT_TRUE(GiveUp().ok());
+  EXPECT_TRUE(ForceRelease().ok());
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_TRUE(Gone());
 }

@@ -268,7 +268,7 @@ void MounterModelTest::EndConsumer() {
 void MounterModelTest::Expand() {
   const std::string volume = AnyUse().volume;
   if (Chance(50)) {
-    const absl::Status owed = loop_.Run(mounter_->OweExpansion("hp", volume, 1 + Random(1'000'000)));
+    const absl::Status owed = loop_.Run(mounter_->SetPendingExpansion("hp", volume, 1 + Random(1'000'000)));
     return Note(fmt::format("{} owes an expansion -> {}", volume, owed.ok() ? "OK" : MessageOf(owed)));
   }
   ::csi::v1::CapacityRange range;

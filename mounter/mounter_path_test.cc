@@ -229,14 +229,14 @@ TEST_F(MounterPathTest, WhatIsMountedOverItIsNotUnmounted) {
   EXPECT_THAT(MountsAt(path_), IsEmpty());
 }
 
-TEST_F(MounterPathTest, LazyDetachesItAndSaysThatItMayLiveOn) {
+TEST_F(MounterPathTest, LazyDetachesItAndSaysThatItStillInUse) {
   ASSERT_TRUE(Publish(At(path_)).ok());
   const Holder holder([this] { return chdir(path_.c_str()) == 0; });
   UnpublishRequest undo = Undo(At(path_));
   undo.lazy = true;
   const auto result = loop_.Run(mounter_->Unpublish(undo, Soon()));
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(result->may_live_on);
+  EXPECT_TRUE(result->still_in_use);
   EXPECT_THAT(MountsAt(path_), IsEmpty());
 }
 

@@ -198,14 +198,14 @@ TEST_F(MounterReconcileTest, OurOwnMountsAreNotTakenForSomebodyElses) {
   ASSERT_EQ(umount2(View("v3").publications.at(0).target_path.c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_EQ(CountEvents("volume.lost"), 1U);
-  EXPECT_THAT(EventTypes(), Not(Contains("volume.stranger")));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.orphan")));
 }
 
 TEST_F(MounterReconcileTest, AMountInADirectoryThatNobodyKnowsIsTold) {
   const std::string stranger = options_.state_dir + "/volumes/stranger";
   ASSERT_EQ(mkdir(stranger.c_str(), 0755), 0);
   ASSERT_EQ(mount("x", stranger.c_str(), "tmpfs", 0, nullptr), 0);
-  ASSERT_TRUE(WaitForEvent("volume.stranger"));
+  ASSERT_TRUE(WaitForEvent("volume.orphan"));
   EXPECT_TRUE(IsMounted(stranger)) << "left alone";
   ASSERT_EQ(umount2(stranger.c_str(), UMOUNT_NOFOLLOW), 0);
   EXPECT_EQ(rmdir(stranger.c_str()), 0);
@@ -566,7 +566,7 @@ TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedA
   EXPECT_FALSE(
       loop_.RunUntil([&] { return CountEvents("volume.remounted") > 0; }, std::chrono::milliseconds(300)))
       << "several rounds later";
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("no valid lease"));
+  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("no valid lease"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
   mounter_->AllowForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(WaitForEvent("volume.remounted"));
@@ -629,7 +629,7 @@ TEST_F(MounterDeadMountTest, WhatTheKernelKeepsAfterTheLastUnmountIsNotCalledFre
   ASSERT_EQ(umount2(plugin_.DataPath("v1").c_str(), UMOUNT_NOFOLLOW), 0);
   const auto first = loop_.Run(mounter_->Unpublish(Undo(Request("v1", "db")), Soon()));
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_FALSE(first->may_live_on) << "it is staged, and in use";
+  EXPECT_FALSE(first->still_in_use) << "it is staged, and in use";
   {
     const Holder elsewhere([] {
       return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
@@ -696,16 +696,16 @@ TEST_F(MounterRebootTest, Fault19ACallersVolumeWaitsForItsWord) {
   CloseAndReboot();
   Open();
   EXPECT_EQ(plugin_.Log().size(), calls);
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("the node was restarted"));
-  EXPECT_THAT(EventTypes(), Contains("volume.held"));
+  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("the node was restarted"));
+  EXPECT_THAT(EventTypes(), Contains("volume.blocked"));
   // So it does after another end of berthd, in the same boot.
   Close();
   Open();
   EXPECT_EQ(plugin_.Log().size(), calls);
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("the node was restarted"));
+  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("the node was restarted"));
   ASSERT_TRUE(Publish(Request()).ok());
   EXPECT_EQ(*ReadFile(*target + "/file", 100), "data");
-  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
 }
 
 TEST_F(MounterRebootTest, Fault19WhatIsHeldMayBeUnpublished) {
@@ -725,15 +725,15 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   Open();
   EXPECT_EQ(CountEvents("node.awaiting_scheduler"), 1U);
   EXPECT_THAT(LastMessage("node.awaiting_scheduler"), HasSubstr("3 volumes"));
-  EXPECT_THAT(EventTypes(), Not(Contains("volume.held")));
-  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler"));
+  EXPECT_THAT(EventTypes(), Not(Contains("volume.blocked")));
+  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
   // One is not wanted any more: that does not wait.
   EXPECT_EQ(*Unpublish(Request("v3")), true);
   mounter_->AllowForward(Origin::kDeclared, BootTime{});
-  EXPECT_THAT(View("v2").publications.at(0).held, Not(IsEmpty()));
+  EXPECT_THAT(View("v2").publications.at(0).blocked, Not(IsEmpty()));
   const size_t calls = plugin_.Log().size();
   EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 2U);
-  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler")) << "a lease alone is not enough";
+  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler")) << "a lease alone is not enough";
   const auto confirm = [this](const std::string& volume) {
     return *loop_.Run(mounter_->Confirm({{"hp", volume, "web", ""}}, Soon()));
   };
@@ -750,7 +750,7 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   Close();
   Open();
   EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 1U);
-  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("scheduler"));
+  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
   ASSERT_TRUE(Publish(Of(Origin::kScheduler, "v2")).ok()) << "it is requested again";
   EXPECT_TRUE(IsMounted(View("v2").publications.at(0).target_path));
 }
@@ -783,9 +783,9 @@ TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnothe
   for (int starts = 0; starts < 2; ++starts) {
     Open();
     for (const char* volume : {"v1", "v2"}) {
-      const auto given_up = loop_.Run(
-          mounter_->GiveUp({"hp", volume}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(50)));
-      EXPECT_FALSE(given_up.ok()) << "its plugin has not let it go";
+      const auto forced_release = loop_.Run(mounter_->ForceRelease(
+          {"hp", volume}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(50)));
+      EXPECT_FALSE(forced_release.ok()) << "its plugin has not let it go";
     }
     EXPECT_EQ(kill(stranger.pid(), 0), 0);
     EXPECT_EQ(waitpid(stranger.pid(), nullptr, WNOHANG), 0) << "somebody who had nothing to do with it";
@@ -804,9 +804,9 @@ TEST_F(MounterRebootTest, GivingUpEndsNoUnitThatWasStartedWithTheNewBoot) {
     record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "berth-plugins.slice"};
   });
   Open();
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("scheduler"));
-  const auto given_up = loop_.Run(mounter_->GiveUp({"hp", "v1"}, Origin::kScheduler, Soon()));
-  EXPECT_TRUE(given_up.ok()) << given_up.status();
+  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("scheduler"));
+  const auto forced_release = loop_.Run(mounter_->ForceRelease({"hp", "v1"}, Origin::kScheduler, Soon()));
+  EXPECT_TRUE(forced_release.ok()) << forced_release.status();
   EXPECT_TRUE(Gone());
 }
 
@@ -824,9 +824,9 @@ TEST_F(MounterReconcileTest, AnExpansionIsOwedUntilItIsDone) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 2);
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
-  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
-  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  EXPECT_EQ(View().pending_expansion_bytes, 1 << 20);
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().pending_expansion_bytes == 0; })) << View().last_error;
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 3);
   EXPECT_TRUE(IsMounted(*target)) << "that it failed undid nothing";
   EXPECT_THAT(EventTypes(), Contains("volume.expanded"));
@@ -835,18 +835,18 @@ TEST_F(MounterReconcileTest, AnExpansionIsOwedUntilItIsDone) {
 TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesBerthd) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugins_.SetUsable(false);
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   Close();
   Open();
-  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_EQ(View().pending_expansion_bytes, 1 << 20);
   plugins_.SetUsable(true);
-  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().pending_expansion_bytes == 0; })) << View().last_error;
 }
 
 TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesTheVolumesStay) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   ASSERT_TRUE(Unpublish(Request()).ok());
   EXPECT_TRUE(Gone());
   Close();
@@ -857,7 +857,7 @@ TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesTheVolumesStay) {
   auto calls = plugin_.Log();
   calls.erase(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(before));
   EXPECT_THAT(calls, ElementsAre("NodeStageVolume v1", "NodeExpandVolume v1", "NodePublishVolume v1"));
-  EXPECT_EQ(View().owed_expansion_bytes, 0);
+  EXPECT_EQ(View().pending_expansion_bytes, 0);
   // Done is done.
   const int expansions = plugin_.Calls("NodeExpandVolume");
   ASSERT_TRUE(Unpublish(Request()).ok());
@@ -868,8 +868,8 @@ TEST_F(MounterReconcileTest, AnExpansionThatIsOwedOutlivesTheVolumesStay) {
 }
 
 TEST_F(MounterReconcileTest, AnExpansionIsOwedToAVolumeThatIsNotHere) {
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 10)), absl::OkStatus()) << "of long ago";
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 10)), absl::OkStatus()) << "of long ago";
   EXPECT_TRUE(Gone()) << "it is not here by that";
   Close();
   Open();
@@ -881,21 +881,21 @@ TEST_F(MounterReconcileTest, AnExpansionIsOwedToAVolumeThatIsNotHere) {
   EXPECT_TRUE(Gone());
   plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
   ASSERT_TRUE(Publish(Request()).ok());
-  EXPECT_EQ(View().owed_expansion_bytes, 1 << 20);
+  EXPECT_EQ(View().pending_expansion_bytes, 1 << 20);
   plugin_.ClearFaults();
-  EXPECT_TRUE(loop_.RunUntil([&] { return View().owed_expansion_bytes == 0; })) << View().last_error;
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().pending_expansion_bytes == 0; })) << View().last_error;
 }
 
 TEST_F(MounterReconcileTest, AnExpansionThatIsRefusedWhereItIsStagedIsTriedWhereItIsPublished) {
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   plugin_.FailNext("NodeExpandVolume", grpc::StatusCode::INVALID_ARGUMENT, Effect::kNone);
   ASSERT_TRUE(Publish(Request()).ok());
-  EXPECT_EQ(View().owed_expansion_bytes, 0);
+  EXPECT_EQ(View().pending_expansion_bytes, 0);
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 2);
 }
 
 TEST_F(MounterReconcileTest, NothingIsOwedToAVolumeThatWasDeleted) {
-  ASSERT_EQ(loop_.Run(mounter_->OweExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
+  ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   ASSERT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v1")), absl::OkStatus());
   EXPECT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v2")), absl::OkStatus()) << "nothing was";
   Close();

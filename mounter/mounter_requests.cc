@@ -101,8 +101,8 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
         Annotate(co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline), context));
   }
   co_return UnpublishResult{.was_published = (*done)->undone,
-                            .may_live_on = (*done)->may_live_on,
-                            .still_used = (*done)->still_used,
+                            .still_in_use = (*done)->still_in_use,
+                            .used_by = (*done)->used_by,
                             .aborted = (*done)->aborted,
                             .detached = (*done)->detached,
                             .without_plugin = (*done)->without_plugin};
@@ -202,8 +202,8 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
   co_return count;
 }
 
-Awaitable<absl::Status> MounterImpl::OweExpansion(std::string plugin_id, std::string volume_id,
-                                                  int64_t required_bytes) {
+Awaitable<absl::Status> MounterImpl::SetPendingExpansion(std::string plugin_id, std::string volume_id,
+                                                         int64_t required_bytes) {
   const std::string context = Context("expand", volume_id);
   if (required_bytes <= 0) co_return absl::InvalidArgumentError(context + ": to no size");
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");

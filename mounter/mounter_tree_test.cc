@@ -123,7 +123,7 @@ TEST_F(MounterTreeTest, AReverseCallAfterARebootFindsItsDirectories) {
   EXPECT_TRUE(std::filesystem::is_empty(Tree()));
 }
 
-TEST_F(MounterTreeTest, Fault21WhatMayLiveOnIsKnownWhenTheJournalIsLost) {
+TEST_F(MounterTreeTest, Fault21WhatStillInUseIsKnownWhenTheJournalIsLost) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   UniqueFd inside(open(target->c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -131,19 +131,19 @@ TEST_F(MounterTreeTest, Fault21WhatMayLiveOnIsKnownWhenTheJournalIsLost) {
   undo.lazy = true;
   const auto result = loop_.Run(mounter_->Unpublish(undo, Soon()));
   ASSERT_TRUE(result.ok()) << result.status();
-  ASSERT_TRUE(result->may_live_on);
+  ASSERT_TRUE(result->still_in_use);
   for (int start = 0; start < 2; ++start) {
     Close();
     LoseJournal();
     Open();
     EXPECT_TRUE(loop_.RunUntil([&] { return View().stage_state == StageState::kAbsent; }))
         << "start " << start << ": " << View().last_error;
-    EXPECT_TRUE(View().may_live_on) << "start " << start;
+    EXPECT_TRUE(View().still_in_use) << "start " << start;
   }
   // Nobody knows any more through what it lives on: only a reboot ends that.
   inside.Reset();
   ASSERT_TRUE(Publish(Request()).ok());
-  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->may_live_on);
+  EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->still_in_use);
   CloseAndReboot();
   Open();
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));

@@ -104,14 +104,14 @@ absl::Status CheckPlugin(const PublishRequest& request, const PluginFacts& facts
   if (record != nullptr && record->Find(key) == nullptr && !record->node_id.empty() &&
       record->node_id != facts.node_id) {
     return absl::FailedPreconditionError(fmt::format(
-        "the volume is held as node \"{}\", and plugin {} now calls this node \"{}\": it must leave "
+        "the volume is in use as node \"{}\", and plugin {} now calls this node \"{}\": it must leave "
         "before it is used under the new name",
         Printable(record->node_id, 128), request.plugin_id, Printable(facts.node_id, 128)));
   }
   const int64_t limit = facts.max_volumes_per_node.value_or(0);
   if (limit > 0 && record == nullptr && held_through >= static_cast<uint64_t>(limit)) {
     return absl::ResourceExhaustedError(
-        fmt::format("plugin {} takes {} volumes on this node, and holds as many", request.plugin_id, limit));
+        fmt::format("plugin {} takes {} volumes on this node, and has as many", request.plugin_id, limit));
   }
   return absl::OkStatus();
 }
@@ -134,18 +134,18 @@ absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& 
   if (record.publications.empty()) return absl::OkStatus();
   if (!difference.empty()) {
     return absl::FailedPreconditionError(
-        fmt::format("the volume is held {}, by {}: a volume has one capability on a node at a time",
+        fmt::format("the volume is in use {}, by {}: a volume has one capability on a node at a time",
                     difference, Holders(record)));
   }
   const bool ephemeral = std::ranges::any_of(record.publications, &PublicationRecord::ephemeral);
   if (ephemeral || request.ephemeral) {
     return absl::FailedPreconditionError(fmt::format(
-        "the volume is held{}, by {}: an ephemeral volume is one consumer's alone, and goes with it",
+        "the volume is in use{}, by {}: an ephemeral volume is one consumer's alone, and goes with it",
         ephemeral ? " as an ephemeral one" : "", Holders(record)));
   }
   if (record.use.access_mode == AccessMode::SINGLE_NODE_SINGLE_WRITER) {
     return absl::FailedPreconditionError(
-        fmt::format("the volume is held with access mode SINGLE_NODE_SINGLE_WRITER, by {}: it allows one "
+        fmt::format("the volume is in use with access mode SINGLE_NODE_SINGLE_WRITER, by {}: it allows one "
                     "publication at a time",
                     Holders(record)));
   }
@@ -153,7 +153,7 @@ absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& 
   const bool one_writer = record.use.access_mode == AccessMode::MULTI_NODE_SINGLE_WRITER;
   if (one_writer && !request.readonly && writer != record.publications.end()) {
     return absl::FailedPreconditionError(
-        fmt::format("the volume is held with access mode MULTI_NODE_SINGLE_WRITER, for writing by {}: it "
+        fmt::format("the volume is in use with access mode MULTI_NODE_SINGLE_WRITER, for writing by {}: it "
                     "allows one writer; ask for readonly",
                     Describe(writer->key)));
   }

@@ -154,7 +154,7 @@ TEST(PluginRuleTest, AVolumeThatIsHeldUnderAnotherNodeIdTakesNoNewPublication) {
   EXPECT_EQ(CheckPlugin(Request(), facts, &held, 1), absl::OkStatus()) << "what has begun goes on";
   PublishRequest second = Request();
   second.consumer = "db";
-  EXPECT_THAT(Message(CheckPlugin(second, facts, &held, 1)), HasSubstr("held as node \"old\""));
+  EXPECT_THAT(Message(CheckPlugin(second, facts, &held, 1)), HasSubstr("in use as node \"old\""));
 }
 
 TEST(CompatibleTest, TheSameRequestIsCompatibleWithItself) {

@@ -52,7 +52,7 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
     }
     return;
   }
-  if (!p.held.empty()) return;
+  if (!p.blocked.empty()) return;
   if (circumstances.rebooted) {
     if (MountsUnasked(p) && !record.rebuilt) {
       plan->push_back({ReconcileAction::kResume, p.key, "not mounted any more: the node was restarted"});
@@ -107,7 +107,7 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
         }
         break;
       case PublicationState::kPublishing:
-        if (after_reboot && p.held.empty()) {
+        if (after_reboot && p.blocked.empty()) {
           plan.push_back(MountsUnasked(p) && !record.rebuilt
                              ? Reconciliation{ReconcileAction::kResume, p.key,
                                               "not finished before the node was restarted"}
@@ -116,7 +116,7 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
         break;
       case PublicationState::kUnpublishing:
         // A repair's first half goes on; its second is like anything else that is to be published.
-        if (after_reboot && p.again && p.held.empty() && !MountsUnasked(p)) {
+        if (after_reboot && p.again && p.blocked.empty() && !MountsUnasked(p)) {
           plan.push_back({ReconcileAction::kHold, p.key, WhyHeld(p, false)});
         }
         break;
@@ -176,7 +176,7 @@ void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& know
   }
   for (const std::string& name : *names) {
     if (known.contains(name)) continue;
-    events.Append({.type = "volume.stranger",
+    events.Append({.type = "volume.orphan",
                    .plugin_id = "",
                    .volume_id = "",
                    .consumer = "",
@@ -190,7 +190,7 @@ void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& know
     if (!target.starts_with(root)) return true;
     if (known.contains(target.substr(root.size(), target.find('/', root.size()) - root.size()))) return true;
     events.Append(
-        {.type = "volume.stranger",
+        {.type = "volume.orphan",
          .plugin_id = "",
          .volume_id = "",
          .consumer = "",
@@ -207,7 +207,7 @@ bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog&
   if (!facts.ok() || !facts->exists) return false;
   const auto mounts = MountsBeneath(directory, 1);
   if (!mounts.ok() || mounts->empty()) return false;
-  events.Append({.type = "volume.stranger",
+  events.Append({.type = "volume.orphan",
                  .plugin_id = "",
                  .volume_id = "",
                  .consumer = "",

@@ -27,7 +27,7 @@
 // somebody wants it undone, and then by the plugin's own reverse call, which is answered ABORTED while the
 // forward one runs and is repeated until it is not. A plugin that keeps no such order, and mounts after it
 // has answered OK to the reverse, meets a path that is not there any more: directories go as soon as the
-// reverse is done. If it makes them anew, the mount is noticed (volume.stranger), and is nobody's volume.
+// reverse is done. If it makes them anew, the mount is noticed (volume.orphan), and is nobody's volume.
 // What was being undone is only ever undone again.
 #pragma once
 

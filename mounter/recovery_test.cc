@@ -158,7 +158,7 @@ TEST(ReconciliationTest, OnceItIsLeavingNothingIsMountedAgain) {
 TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
   for (const Origin origin : {Origin::kCaller, Origin::kScheduler}) {
     VolumeRecord record = RecordIn(kPublished, origin);
-    record.publications[0].held = "since the boot before this one";
+    record.publications[0].blocked = "since the boot before this one";
     record.publications[0].uncertain = true;
     EXPECT_EQ(Plan(record, kGone, kStart), "");
     EXPECT_EQ(Plan(record, kGone, kRunning), "");

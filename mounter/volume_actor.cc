@@ -62,7 +62,7 @@ absl::Status MayPublishAnothers(const PublishRequest& request, const Publication
     return absl::OkStatus();
   }
   if (known->state == PublicationState::kUnpublishing && !known->again) return absl::OkStatus();
-  const std::string& why = known->held.empty() ? known->withheld : known->held;
+  const std::string& why = known->blocked.empty() ? known->withheld : known->blocked;
   if (why.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("a scheduler requested this publication, and it is blocked: {}; to publish it without the "
@@ -254,7 +254,7 @@ Awaitable<void> VolumeActor::Settle() {
   if (queue_.empty() && !context_.stopping && expansion.kind != StepKind::kNone) {
     co_await RunStep(expansion);
     const absl::Status status = co_await Commit();
-    all_done = all_done && status.ok() && machine_.record().owed_expansion_bytes == 0;
+    all_done = all_done && status.ok() && machine_.record().pending_expansion_bytes == 0;
   }
   running_.clear();
   running_since_.reset();
@@ -367,13 +367,13 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     // Undone to be mounted again, it may wait for what this request brings.
     publication = machine_.record().Find(key);
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
-                       (machine_.AwaitsSecrets(*publication) || !publication->held.empty() ||
+                       (machine_.AwaitsSecrets(*publication) || !publication->blocked.empty() ||
                         !publication->withheld.empty());
     if (!status.ok() && sole_writer && in_use_) co_return StillWritable(request, MessageOf(status));
     if (!status.ok() && !waits && !machine_.InUseByKernel())
       co_return Annotate(status, "the volume's last use is still being undone");
   }
-  if (sole_writer && machine_.present() && machine_.record().may_live_on) {
+  if (sole_writer && machine_.present() && machine_.record().still_in_use) {
     const std::string& known = machine_.record().last_error;
     co_return StillWritable(request, known.empty() ? "a mount of it was detached while it was used" : known);
   }
@@ -392,7 +392,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   }
   publication = machine_.record().Find(key);
   if (publication == nullptr) co_return false;
-  if (publication->state == PublicationState::kPublishing && !publication->held.empty() &&
+  if (publication->state == PublicationState::kPublishing && !publication->blocked.empty() &&
       !publication->ephemeral) {
     // Of another boot: the plugin's books may say that it is done.
     machine_.Unwant(key);
@@ -597,10 +597,10 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   }
   // All that berthd and the plugin can do is done: the rest is for those who use it still.
   if (machine_.InUseByKernel() && in_use_) {
-    operation->still_used = std::string(MessageOf(first_error));
+    operation->used_by = std::string(MessageOf(first_error));
     first_error = absl::OkStatus();
   }
-  operation->may_live_on = machine_.present() && machine_.record().may_live_on;
+  operation->still_in_use = machine_.present() && machine_.record().still_in_use;
   operation->aborted = levers_.aborted_at.has_value();
   operation->detached = levers_.detached_at.has_value();
   ForgetOldLevers();

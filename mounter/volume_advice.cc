@@ -155,10 +155,10 @@ std::string AdviceFor(const VolumeView& volume) {
     return fmt::format("Publish it again with its secrets (--secrets-file){}",
                        use == nullptr ? "" : ", or release it: " + Unpublish(volume, *use));
   }
-  if (const auto* blocked = Find(volume, [](const PublicationView& p) { return !p.held.empty(); })) {
+  if (const auto* blocked = Find(volume, [](const PublicationView& p) { return !p.blocked.empty(); })) {
     return Blocked(volume, *blocked);
   }
-  if (!volume.holders.empty() || (volume.may_live_on && volume.publications.empty())) return InUse(volume);
+  if (!volume.holders.empty() || (volume.still_in_use && volume.publications.empty())) return InUse(volume);
   if (volume.plugin_refuses) {
     const std::string logs =
         fmt::format("Find out why its plugin refuses: berthctl plugin logs {}. It is asked again by itself",

@@ -59,9 +59,9 @@ TEST(VolumeAdviceTest, Fault57WithoutItsPluginTheWayOutIsForceOnceItNeverComesBa
 TEST(VolumeAdviceTest, ThoseWhoStandInTheWayAreToBeEnded) {
   VolumeView volume = AdvisedVolume();
   volume.publications.clear();
-  volume.may_live_on = true;
+  volume.still_in_use = true;
   EXPECT_THAT(AdviceFor(volume), StartsWith("End those who use it: it is released by itself then."));
-  volume.may_live_on = false;
+  volume.still_in_use = false;
   volume.last_error = "busy";
   volume.holders = {{.pid = 812, .uid = 0, .how = "open file /x"},
                     {.pid = 812, .uid = 0, .how = "working directory /x"},
@@ -112,7 +112,7 @@ TEST(VolumeAdviceTest, ABlockedUseBesideAWorkingOneHasOneInstruction) {
                                  .name = "data",
                                  .uncertain = true,
                                  .last_error = "the node was restarted",
-                                 .held = "the node was restarted"});
+                                 .blocked = "the node was restarted"});
   volume.last_error = "the node was restarted";
   volume.uncertain = true;
   EXPECT_EQ(AdviceFor(volume),
@@ -126,7 +126,7 @@ TEST(VolumeAdviceTest, ABlockedUseBesideAWorkingOneHasOneInstruction) {
 
 TEST(VolumeAdviceTest, MissingSecretsComeBeforeWhatIsBlocked) {
   VolumeView volume = AdvisedVolume();
-  volume.publications[0].held = "the node was restarted";
+  volume.publications[0].blocked = "the node was restarted";
   volume.publications.push_back({.consumer = "db", .awaiting_secrets = true});
   volume.awaiting_secrets = true;
   EXPECT_THAT(AdviceFor(volume), AllOf(HasSubstr("--secrets-file"), HasSubstr("--consumer db")));
@@ -144,7 +144,7 @@ TEST(VolumeAdviceTest, WhatIsTriedAgainByItselfNeedsNothing) {
 TEST(VolumeAdviceTest, AReleasedVolumeThatIsStillUsedIsNotFree) {
   VolumeView volume = AdvisedVolume();
   volume.publications.clear();
-  volume.may_live_on = true;
+  volume.still_in_use = true;
   volume.next_retry_at = WallClock::now();
   EXPECT_THAT(AdviceFor(volume), HasSubstr("do not attach it to another node"));
 }

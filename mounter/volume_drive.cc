@@ -74,7 +74,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key, bool was_
   const PublicationRecord* publication = machine_.record().Find(key);
   if (publication != nullptr && publication->state == PublicationState::kPublishing) {
     SaveSoon();
-    if (!publication->held.empty()) co_return absl::FailedPreconditionError(publication->held);
+    if (!publication->blocked.empty()) co_return absl::FailedPreconditionError(publication->blocked);
     if (!publication->withheld.empty()) co_return absl::UnavailableError(publication->withheld);
     if (!machine_.leaving().empty()) co_return absl::UnavailableError(machine_.leaving());
     if (machine_.AwaitsSecrets(*publication)) {

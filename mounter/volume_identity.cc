@@ -63,7 +63,7 @@ absl::StatusOr<std::string> IdentityText(const VolumeRecord& record) {
   identity.mutable_capability()->set_fs_type(record.use.fs_type);
   // Present, though empty: the volume is attached.
   if (record.publish_context) identity.mutable_publish_context();
-  identity.set_may_live_on(record.may_live_on);
+  identity.set_still_in_use(record.still_in_use);
   for (const std::string& consumer : record.past_consumers) identity.add_past_consumers(consumer);
   for (const PublicationRecord& publication : record.publications) {
     journal::v1::Publication& p = *identity.add_publications();
@@ -107,7 +107,7 @@ absl::StatusOr<VolumeRecord> ParseIdentity(const std::string& text, const std::s
   record.use.access_type = identity.capability().block() ? AccessType::kBlock : AccessType::kMount;
   record.use.fs_type = identity.capability().fs_type();
   if (identity.has_publish_context()) record.publish_context.emplace();
-  record.may_live_on = identity.may_live_on();
+  record.still_in_use = identity.still_in_use();
   record.past_consumers.assign(identity.past_consumers().begin(), identity.past_consumers().end());
   for (const journal::v1::Publication& said : identity.publications()) {
     PublicationRecord publication = FromProto(said);

@@ -50,7 +50,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   machine.present_ = true;
   VolumeRecord& r = machine.record_;
   if (rebooted) {
-    r.may_live_on = false;
+    r.still_in_use = false;
     r.objects.clear();
     r.detached_mounts.clear();
     r.mounts_before = 0;
@@ -63,7 +63,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
                        });
   if (cut_off && !rebooted) r.mounts_unknown = true;
   // What it lives on as was not written down.
-  if (r.may_live_on && r.objects.empty() && (r.rebuilt || !r.mounts_unknown))
+  if (r.still_in_use && r.objects.empty() && (r.rebuilt || !r.mounts_unknown))
     r.objects.push_back(KernelObject{});
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
   // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
@@ -115,7 +115,7 @@ bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
 }
 
 bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
-  return leaving_.empty() && publication.held.empty() && publication.withheld.empty() &&
+  return leaving_.empty() && publication.blocked.empty() && publication.withheld.empty() &&
          !AwaitsSecrets(publication) && !record_.rebuilt;
 }
 
@@ -137,7 +137,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   record_.without_plugin.reset();
   failures_.erase(publication.key);
   publication.state = PublicationState::kPublishing;
-  publication.held.clear();
+  publication.blocked.clear();
   publication.withheld.clear();
   publication.unconfirmed = false;
   if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
@@ -148,7 +148,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   }
   if (PublicationRecord* known = record_.Find(publication.key)) {
     Adopt(publication);
-    known->held.clear();
+    known->blocked.clear();
     known->withheld.clear();
     known->unconfirmed = false;
     if (publication.confirmed_at) known->confirmed_at = publication.confirmed_at;
@@ -188,7 +188,7 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
   // Want ended what blocked it. It is blocked again, unless it was confirmed or permitted since.
   now->withheld = was->withheld;
   now->unconfirmed = was->unconfirmed;
-  now->held = was->held;
+  now->blocked = was->blocked;
   if (!confirmed) now->confirmed_at = was->confirmed_at;
   now->confirmations = was->confirmations;
   if (confirmed && now->confirmed_at) Confirm(key, *now->confirmed_at);
@@ -266,7 +266,7 @@ bool VolumeMachine::Unwant(const PublicationKey& key) {
     return true;
   }
   publication->state = PublicationState::kUnpublishing;
-  publication->held.clear();
+  publication->blocked.clear();
   publication->again = false;
   publication->secrets_at_hand = false;
   publication->uncertain = false;
@@ -307,7 +307,7 @@ void VolumeMachine::MarkFound(const PublicationKey& key) {
   if (publication == nullptr || publication->state != PublicationState::kPublished) return;
   publication->uncertain = false;
   publication->before_reboot = false;
-  publication->held.clear();
+  publication->blocked.clear();
   publication->last_error.clear();
 }
 
@@ -337,12 +337,12 @@ void VolumeMachine::Inherit(const VolumeRecord& last) {
   record_.mounts_before = last.mounts_before;
   record_.mounts_unknown = last.mounts_unknown;
   record_.past_consumers = last.past_consumers;
-  record_.may_live_on = last.may_live_on;
-  Owe(last.owed_expansion_bytes);
+  record_.still_in_use = last.still_in_use;
+  Owe(last.pending_expansion_bytes);
 }
 
 void VolumeMachine::AddDetachedMount(uint64_t mount_id) {
-  record_.may_live_on = true;
+  record_.still_in_use = true;
   std::vector<uint64_t>& mounts = record_.detached_mounts;
   if (mount_id == 0 || std::ranges::find(mounts, mount_id) != mounts.end()) return;
   mounts.push_back(mount_id);
@@ -350,14 +350,14 @@ void VolumeMachine::AddDetachedMount(uint64_t mount_id) {
 }
 
 void VolumeMachine::SetInUse(std::vector<KernelObject> objects) {
-  record_.may_live_on = true;
+  record_.still_in_use = true;
   record_.objects = std::move(objects);
   if (record_.objects.empty()) record_.mounts_unknown = true;
 }
 
 void VolumeMachine::SetWithoutPlugin(WithoutPlugin said) {
   record_.without_plugin = std::move(said);
-  record_.may_live_on = false;
+  record_.still_in_use = false;
   record_.objects.clear();
   record_.detached_mounts.clear();
 }
@@ -381,7 +381,7 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
 bool VolumeMachine::PathPending(const PublicationRecord& p) const {
   if (!leaving_.empty()) return false;
   const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
-                    p.hung.empty() && p.held.empty() && p.withheld.empty();
+                    p.hung.empty() && p.blocked.empty() && p.withheld.empty();
   return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));
 }
 
@@ -439,7 +439,7 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
     if (!p.hung.empty()) return false;
-    if (!p.held.empty() || (!p.withheld.empty() && !asked)) return false;
+    if (!p.blocked.empty() || (!p.withheld.empty() && !asked)) return false;
     // What is on its way is in nobody's use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
@@ -461,7 +461,7 @@ void VolumeMachine::Resume(const PublicationKey& key, std::string error) {
   if (publication == nullptr || publication->state == PublicationState::kUnpublishing || record_.rebuilt) {
     return;
   }
-  publication->held.clear();
+  publication->blocked.clear();
   publication->uncertain = true;
   publication->secrets_at_hand = false;
   publication->last_error = std::move(error);
@@ -481,7 +481,7 @@ void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
   if (publication == nullptr) return;
   if (publication->state == PublicationState::kPublished) publication->uncertain = true;
   publication->last_error = why;
-  publication->held = std::move(why);
+  publication->blocked = std::move(why);
 }
 
 bool VolumeMachine::Apply(const Permission& permission, PublicationRecord& publication) {
@@ -518,7 +518,7 @@ bool VolumeMachine::AllowForward(Origin origin, BootTime since) {
 }
 
 std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
-  if (!publication.held.empty()) return publication.held;
+  if (!publication.blocked.empty()) return publication.blocked;
   if (publication.state == PublicationState::kUnpublishing && !publication.again) return "";
   if (publication.unconfirmed) return publication.withheld;
   const bool well =
@@ -534,22 +534,22 @@ bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
   publication->confirmed_at = at;
   ++publication->confirmations;
   if (std::exchange(publication->unconfirmed, false)) publication->withheld.clear();
-  if (!publication->held.empty()) {
-    Resume(publication->key, publication->held);
-    publication->held.clear();
+  if (!publication->blocked.empty()) {
+    Resume(publication->key, publication->blocked);
+    publication->blocked.clear();
   }
   return true;
 }
 
 void VolumeMachine::Owe(int64_t bytes) {
   if (bytes <= 0) return;
-  record_.owed_expansion_bytes = std::max(record_.owed_expansion_bytes, bytes);
+  record_.pending_expansion_bytes = std::max(record_.pending_expansion_bytes, bytes);
   expansion_deferred_ = false;
   expansion_refused_ = false;
 }
 
 void VolumeMachine::OnExpanded(int64_t bytes) {
-  if (bytes >= record_.owed_expansion_bytes) record_.owed_expansion_bytes = 0;
+  if (bytes >= record_.pending_expansion_bytes) record_.pending_expansion_bytes = 0;
 }
 
 void VolumeMachine::Unsettle(const PublicationKey& key, std::string error) {
@@ -608,7 +608,7 @@ Step VolumeMachine::NextTeardown() const {
 Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} : ExpansionWhereItCan(); }
 
 Step VolumeMachine::ExpansionWhereItCan() const {
-  if (record_.owed_expansion_bytes == 0 || expansion_refused_ || !leaving_.empty()) return {};
+  if (record_.pending_expansion_bytes == 0 || expansion_refused_ || !leaving_.empty()) return {};
   if (ReadsOnly(record_.use.access_mode)) return {};
   const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
@@ -631,7 +631,7 @@ bool VolumeMachine::MayRenew(const PublicationKey& key) const {
   if (!present_ || p == nullptr || record_.rebuilt || !leaving_.empty()) return false;
   const bool well = p->state == PublicationState::kPublished && !p->uncertain;
   const bool asked_for = p->withheld.empty() || p->unconfirmed;  // a token is no forward step
-  return well && p->origin == Origin::kScheduler && p->held.empty() && asked_for &&
+  return well && p->origin == Origin::kScheduler && p->blocked.empty() && asked_for &&
          (Staged() || !NeedsStaging(*p));
 }
 
@@ -664,7 +664,7 @@ void VolumeMachine::OnSent(const Step& step) {
       record_.stage_state = StageState::kUnstaging;
       return;
     case StepKind::kExpand:
-      expanding_ = record_.owed_expansion_bytes;
+      expanding_ = record_.pending_expansion_bytes;
       return;
     case StepKind::kRenew:
       // From here on what lies there may be mounted anew, whatever the plugin answers.

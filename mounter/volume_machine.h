@@ -192,7 +192,7 @@ class VolumeMachine {
   // Nothing of it is published or staged, and the kernel still has it.
   [[nodiscard]] bool InUseByKernel() const {
     return present_ && record_.publications.empty() && record_.stage_state == StageState::kAbsent &&
-           record_.may_live_on;
+           record_.still_in_use;
   }
   // It is staged, nothing is published, and NodeUnstageVolume has not been sent.
   [[nodiscard]] bool StagedForNobody() const {

@@ -64,11 +64,11 @@ std::string Describe(const Place& place) {
   const VolumeRecord& r = place.machine.record();
   std::string text = fmt::format("{}{}{}{} owed {}", place.machine.present() ? "present " : "gone ",
                                  static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
-                                 r.stage_sent ? "s" : "", r.owed_expansion_bytes);
+                                 r.stage_sent ? "s" : "", r.pending_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
     text += fmt::format(" {}{}{}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
                         static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
-                        p.secrets_at_hand ? "h" : "", p.held.empty() ? "" : "H",
+                        p.secrets_at_hand ? "h" : "", p.blocked.empty() ? "" : "H",
                         p.withheld.empty() ? "" : "W", p.unconfirmed ? "U" : "",
                         p.confirmed_at ? p.confirmed_at->time_since_epoch().count() : 0, p.again ? "A" : "",
                         p.dead.empty() ? (p.hung.empty() ? "" : "G") : "D", p.published_at ? "P" : "");
@@ -150,7 +150,7 @@ class Explorer {
       if (to.machine.record().Find(key) == nullptr) to.books.elsewhere.erase(key.consumer);
       Reach(std::move(to), name, "unwant " + key.consumer);
     }
-    if (from.machine.present() && from.machine.record().owed_expansion_bytes == 0 && !kind_.meddled) {
+    if (from.machine.present() && from.machine.record().pending_expansion_bytes == 0 && !kind_.meddled) {
       Place to = from;
       to.machine.Owe(10);
       Reach(std::move(to), name, "owe");
@@ -242,7 +242,7 @@ class Explorer {
       const PublicationRecord& p = *from.machine.record().Find(key);
       EXPECT_EQ(p.state, PublicationState::kPublished) << name << ": renewed what is not published";
       EXPECT_EQ(p.origin, Origin::kScheduler) << name;
-      EXPECT_TRUE(p.held.empty() && (p.withheld.empty() || p.unconfirmed)) << name << ": renewed in vain";
+      EXPECT_TRUE(p.blocked.empty() && (p.withheld.empty() || p.unconfirmed)) << name << ": renewed in vain";
       if (kind_.stages && !kind_.ephemeral) {
         EXPECT_TRUE(from.books.staged && !from.books.bare) << name << ": renewed from what is not there";
       }
@@ -402,7 +402,7 @@ class Explorer {
     const bool forward = step.kind == StepKind::kStage || step.kind == StepKind::kPublish;
     if (forward) {
       ASSERT_NE(p, nullptr) << name;
-      EXPECT_TRUE(p->held.empty()) << name << ": forward while it is held";
+      EXPECT_TRUE(p->blocked.empty()) << name << ": forward while it is held";
       EXPECT_TRUE(p->withheld.empty()) << name << ": forward while it is withheld";
       EXPECT_FALSE(from.books.elsewhere.contains(p->key.consumer))
           << name << ": forward, and another node may have it";

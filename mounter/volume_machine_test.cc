@@ -405,7 +405,7 @@ TEST(VolumeMachineTest, Fault38AConfirmationMovesOnePublicationOfTheScheduler) {
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
-  EXPECT_FALSE(machine.record().Find(kDb)->held.empty());
+  EXPECT_FALSE(machine.record().Find(kDb)->blocked.empty());
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage) << "not unstaged: db may hold it, for the plugin";
 }
@@ -623,11 +623,11 @@ TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) 
   machine.OnSent(again);
   machine.Owe(200);
   machine.OnOutcome(again, CallOutcome::kDone, absl::OkStatus(), true, kNow);
-  EXPECT_EQ(machine.record().owed_expansion_bytes, 200) << "only what was asked for is done";
+  EXPECT_EQ(machine.record().pending_expansion_bytes, 200) << "only what was asked for is done";
   Outcome(machine, CallOutcome::kFinal, machine.NextExpansion());
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
   EXPECT_FALSE(machine.Unsettled()) << "refused: not before the next stage";
-  EXPECT_EQ(machine.record().owed_expansion_bytes, 200);
+  EXPECT_EQ(machine.record().pending_expansion_bytes, 200);
   // A later stage tries it again.
   machine = VolumeMachine::Recovered(machine.record(), true);
   machine.Resume(kWeb, "");
@@ -779,7 +779,7 @@ TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappened
   machine.Owe(10);
   machine.Withdraw(kDb, before);
   EXPECT_EQ(Show(machine), "staged, web published?");
-  EXPECT_EQ(machine.record().owed_expansion_bytes, 10);
+  EXPECT_EQ(machine.record().pending_expansion_bytes, 10);
 
   VolumeMachine fresh = VolumeMachine::Fresh(Record());
   const VolumeMachine nothing = fresh;
@@ -870,8 +870,8 @@ TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
 TEST(VolumeMachineTest, NothingLivesOnAfterAReboot) {
   VolumeMachine detached = Published();
   detached.AddDetachedMount(7);
-  EXPECT_TRUE(VolumeMachine::Recovered(detached.record(), false).record().may_live_on);
-  EXPECT_FALSE(VolumeMachine::Recovered(detached.record(), true).record().may_live_on);
+  EXPECT_TRUE(VolumeMachine::Recovered(detached.record(), false).record().still_in_use);
+  EXPECT_FALSE(VolumeMachine::Recovered(detached.record(), true).record().still_in_use);
 }
 
 }  // namespace

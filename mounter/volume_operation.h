@@ -43,8 +43,8 @@ struct VolumeOperation {
   absl::Status status;
   std::string target_path;      // of a publish
   bool undone = false;          // of an unpublish: there was something to undo
-  bool may_live_on = false;     // of an unpublish: see UnpublishResult
-  std::string still_used;       // of an unpublish: see UnpublishResult
+  bool still_in_use = false;    // of an unpublish: see UnpublishResult
+  std::string used_by;          // of an unpublish: see UnpublishResult
   bool aborted = false;         // of an unpublish: see UnpublishResult
   bool detached = false;        // of an unpublish: see UnpublishResult
   bool without_plugin = false;  // of an unpublish: see UnpublishResult

@@ -120,7 +120,7 @@ TEST_F(VolumePathsTest, TheIdentityFileTellsWhoseItIsAndNoSecret) {
   record_.publish_context = std::map<std::string, std::string>{{"token", "hunter2"}};
   record_.node_id = "node-7";
   record_.boot_id = "boot";
-  record_.may_live_on = true;
+  record_.still_in_use = true;
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   const std::string text = *ReadFile(Identity(), 10'000);
   EXPECT_THAT(text, HasSubstr("fake.example.com"));
@@ -133,7 +133,7 @@ TEST_F(VolumePathsTest, TheIdentityFileTellsWhoseItIsAndNoSecret) {
   EXPECT_EQ(said->volume_id, record_.volume_id);
   EXPECT_EQ(said->node_id, "node-7");
   EXPECT_EQ(said->boot_id, "boot");
-  EXPECT_TRUE(said->may_live_on);
+  EXPECT_TRUE(said->still_in_use);
   ASSERT_TRUE(said->publish_context.has_value()) << "it is attached";
   EXPECT_THAT(*said->publish_context, IsEmpty());
   ASSERT_EQ(said->publications.size(), 1U);
@@ -170,11 +170,11 @@ TEST_F(VolumePathsTest, ThatTheKernelStillHasAVolumeIsInItsIdentityFileUntilItIs
   ASSERT_EQ(paths_.Make(record_, publication_), absl::OkStatus());
   ASSERT_EQ(paths_.RemovePublication(record_, publication_), absl::OkStatus());
   record_.publications.clear();
-  record_.may_live_on = true;
+  record_.still_in_use = true;
   ASSERT_EQ(paths_.WriteIdentity(record_), absl::OkStatus());
   const auto identity = paths_.ReadIdentity(Key());
   ASSERT_TRUE(identity.ok()) << identity.status();
-  EXPECT_TRUE(identity->may_live_on);
+  EXPECT_TRUE(identity->still_in_use);
   ASSERT_EQ(paths_.RemoveVolume(record_), absl::OkStatus());
   EXPECT_THAT(*paths_.ListIdentities(), IsEmpty());
 }

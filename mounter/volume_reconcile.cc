@@ -19,7 +19,7 @@ namespace {
 // What was published before is mounted again once it is not blocked any more, and its consumer has to know.
 bool IsMountedAgain(const PublicationRecord& p) {
   const bool was_published = p.state == PublicationState::kPublishing && p.published_at.has_value();
-  return !p.held.empty() || (!p.withheld.empty() && was_published);
+  return !p.blocked.empty() || (!p.withheld.empty() && was_published);
 }
 
 }  // namespace
@@ -155,7 +155,7 @@ void VolumeActor::Apply(const Reconciliation& found) {
       // Those that wait for a scheduler are told of once, for the node.
       const PublicationRecord* publication = machine_.record().Find(found.key);
       if (publication != nullptr && publication->origin != Origin::kScheduler) {
-        Event("volume.held", consumer, found.why);
+        Event("volume.blocked", consumer, found.why);
       }
       return;
     }
@@ -193,7 +193,7 @@ std::vector<WatchedMount> VolumeActor::WatchedMounts() const {
                        .objects = record.objects});
   }
   for (const PublicationRecord& p : record.publications) {
-    if (p.state != PublicationState::kPublished || !p.held.empty()) continue;
+    if (p.state != PublicationState::kPublished || !p.blocked.empty()) continue;
     watched.push_back({.key = key_,
                        .component = p.component,
                        .path = context_.paths->TargetPath(record, p),
@@ -340,7 +340,7 @@ void VolumeActor::Leave(const std::string& why) {
 size_t VolumeActor::AllowForward(Origin origin, BootTime since) {
   std::vector<PublicationKey> again;
   for (const PublicationRecord& p : machine_.record().publications) {
-    if (p.origin == origin && p.held.empty() && IsMountedAgain(p)) again.push_back(p.key);
+    if (p.origin == origin && p.blocked.empty() && IsMountedAgain(p)) again.push_back(p.key);
   }
   const bool goes_on = machine_.AllowForward(origin, since);
   for (const PublicationKey& key : again) {

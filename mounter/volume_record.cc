@@ -105,7 +105,7 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
     permissions.set_selinux_label(publication.permissions.selinux_label);
   }
   p->set_permissions_set(publication.permissions_set);
-  p->set_held(Printable(publication.held));
+  p->set_blocked(Printable(publication.blocked));
   p->set_again(publication.again);
   p->set_mount_id(publication.mount_id);
   p->set_before_reboot(publication.before_reboot);
@@ -139,7 +139,7 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->permissions.recursive = p.permissions().recursive();
   publication->permissions.selinux_label = p.permissions().selinux_label();
   publication->permissions_set = p.permissions_set();
-  publication->held = p.held();
+  publication->blocked = p.blocked();
   publication->again = p.again();
   publication->mount_id = p.mount_id();
   publication->before_reboot = p.before_reboot();
@@ -219,9 +219,9 @@ std::string EncodeRecord(const VolumeRecord& record) {
   capability.set_fs_type(record.use.fs_type);
   for (const std::string& flag : record.use.mount_flags) capability.add_mount_flags(flag);
   capability.set_volume_mount_group(record.use.volume_mount_group);
-  out.set_owed_expansion_bytes(record.owed_expansion_bytes);
+  out.set_pending_expansion_bytes(record.pending_expansion_bytes);
   out.set_rebuilt(record.rebuilt);
-  out.set_may_live_on(record.may_live_on);
+  out.set_still_in_use(record.still_in_use);
   out.set_sent_access_mode(record.sent_mode);
   for (const auto& [key, value] : record.volume_context) (*out.mutable_volume_context())[key] = value;
   if (record.publish_context) {
@@ -310,9 +310,9 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.use.fs_type = in.capability().fs_type();
   record.use.mount_flags.assign(in.capability().mount_flags().begin(), in.capability().mount_flags().end());
   record.use.volume_mount_group = in.capability().volume_mount_group();
-  record.owed_expansion_bytes = in.owed_expansion_bytes();
+  record.pending_expansion_bytes = in.pending_expansion_bytes();
   record.rebuilt = in.rebuilt();
-  record.may_live_on = in.may_live_on();
+  record.still_in_use = in.still_in_use();
   record.sent_mode = static_cast<AccessMode::Mode>(in.sent_access_mode());
   record.volume_context = Copy(in.volume_context());
   if (in.has_publish_context()) record.publish_context = Copy(in.publish_context().values());
@@ -366,7 +366,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
                                    fmt::format("the record of volume {}", Printable(record.volume_id, 128))));
     record.publications.push_back(std::move(publication));
   }
-  record.owed_expansion_bytes = std::max<int64_t>(record.owed_expansion_bytes, 0);
+  record.pending_expansion_bytes = std::max<int64_t>(record.pending_expansion_bytes, 0);
   Complete(&record);
   return record;
 }

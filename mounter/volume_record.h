@@ -45,7 +45,7 @@ struct PublicationRecord {
   bool permissions_set = false;  // they were applied: never again
   SecretsReference secrets_reference;
   // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
-  std::string held;
+  std::string blocked;
   // Once it has been undone it is published anew: a repair. Then it is not gone, whatever its state.
   bool again = false;
   // The node was restarted since it was last published: its consumer of then has ended, and what bears the
@@ -122,13 +122,13 @@ struct VolumeRecord {
   // is staged again, with a mount, nothing is published from there.
   bool staging_lost = false;
   // NodeExpandVolume is owed: to this size; 0: it is not.
-  int64_t owed_expansion_bytes = 0;
+  int64_t pending_expansion_bytes = 0;
   // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,
   // so nothing goes forward of itself until a publish that brings them is taken (which ends it).
   bool rebuilt = false;
   // A mount of it was detached while in use, or nothing of it is published or staged and the kernel still has
   // it: it may be written to. The record stays until the kernel has released it.
-  bool may_live_on = false;
+  bool still_in_use = false;
   // What the kernel has or had of it, in the boot `boot_id` (kernel_object.h), and the ids of its mounts that
   // were detached while in use (PathFacts::mount_id).
   std::vector<KernelObject> objects;

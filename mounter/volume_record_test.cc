@@ -29,9 +29,9 @@ VolumeRecord FullRecord() {
   record.last_error = "none";
   record.staging_mount_id = 1ULL << 41;
   record.staging_lost = true;
-  record.owed_expansion_bytes = 1LL << 40;
+  record.pending_expansion_bytes = 1LL << 40;
   record.rebuilt = true;
-  record.may_live_on = true;
+  record.still_in_use = true;
   record.objects = {{.block_device = true, .device = 0x701, .disk = 0x701, .disk_sequence = 5},
                     {.device = 0x32,
                      .inode_device = 0x33,
@@ -59,7 +59,7 @@ VolumeRecord FullRecord() {
       .owner = 0, .group = 7, .mode = 02770, .recursive = true, .selinux_label = "system_u:object_r:x:s0"};
   publication.permissions_set = true;
   publication.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/etc/secret"};
-  publication.held = "the node was restarted";
+  publication.blocked = "the node was restarted";
   publication.again = true;
   publication.mount_id = 1ULL << 40;
   publication.before_reboot = true;
@@ -90,9 +90,9 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->last_error, "none");
   EXPECT_EQ(read->staging_mount_id, 1ULL << 41);
   EXPECT_TRUE(read->staging_lost);
-  EXPECT_EQ(read->owed_expansion_bytes, 1LL << 40);
+  EXPECT_EQ(read->pending_expansion_bytes, 1LL << 40);
   EXPECT_TRUE(read->rebuilt);
-  EXPECT_TRUE(read->may_live_on);
+  EXPECT_TRUE(read->still_in_use);
   EXPECT_EQ(read->objects, record.objects);
   EXPECT_EQ(read->detached_mounts, record.detached_mounts);
   EXPECT_EQ(read->mounts_before, record.mounts_before);
@@ -115,7 +115,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(publication.permissions, record.publications[0].permissions);
   EXPECT_TRUE(publication.permissions_set);
   EXPECT_EQ(publication.secrets_reference, record.publications[0].secrets_reference);
-  EXPECT_EQ(publication.held, "the node was restarted");
+  EXPECT_EQ(publication.blocked, "the node was restarted");
   EXPECT_TRUE(publication.again);
   EXPECT_EQ(publication.mount_id, 1ULL << 40);
   EXPECT_TRUE(publication.before_reboot);
@@ -191,8 +191,8 @@ TEST(VolumeRecordTest, WhatIsStagedIsOfAPluginThatStages) {
 
 TEST(VolumeRecordTest, NothingNegativeIsOwed) {
   VolumeRecord record = FullRecord();
-  record.owed_expansion_bytes = -1;
-  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->owed_expansion_bytes, 0);
+  record.pending_expansion_bytes = -1;
+  EXPECT_EQ(DecodeRecord(EncodeRecord(record))->pending_expansion_bytes, 0);
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
                                  std::move(progress), deadline);
     case StepKind::kExpand: {
       ::csi::v1::CapacityRange range;
-      range.set_required_bytes(record.owed_expansion_bytes);
+      range.set_required_bytes(record.pending_expansion_bytes);
       co_return co_await Expand(std::move(record), range, std::move(input.secrets), std::move(progress),
                                 deadline);
     }

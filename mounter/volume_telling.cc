@@ -50,7 +50,7 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
   }
   const std::string message(MessageOf(report.error));
   if (step.kind == StepKind::kForget && report.in_use) {
-    Event("volume.may_live_on", "", fmt::format("not released: {}{}", message, Times()));
+    Event("volume.still_in_use", "", fmt::format("not released: {}{}", message, Times()));
     return;
   }
   if (report.stuck) {
@@ -213,7 +213,7 @@ VolumeView VolumeActor::View() const {
          .ephemeral = p.ephemeral,
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
-         .held = VolumeMachine::WaitsFor(p),
+         .blocked = VolumeMachine::WaitsFor(p),
          .dead = p.dead,
          .hung = p.hung,
          .writes_refused = p.writes_refused,
@@ -222,7 +222,7 @@ VolumeView VolumeActor::View() const {
          .path_mounted = p.path_mounted,
          .path_error = p.path_error});
     // Nothing is repeated of one that is blocked: `held` says why, and that is all.
-    if (!view.publications.back().held.empty()) continue;
+    if (!view.publications.back().blocked.empty()) continue;
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }
@@ -230,8 +230,8 @@ VolumeView VolumeActor::View() const {
   view.running = running_;
   view.running_since = running_since_;
   view.stuck = machine_.stuck();
-  view.owed_expansion_bytes = record.owed_expansion_bytes;
-  view.may_live_on = record.may_live_on;
+  view.pending_expansion_bytes = record.pending_expansion_bytes;
+  view.still_in_use = record.still_in_use;
   view.condition = condition_;
   view.aborted_at = levers_.aborted_at;
   view.detached_at = levers_.detached_at;

@@ -308,7 +308,7 @@ void VolumeSteps::ReportDetached(const VolumeRecord& record, const std::string& 
                                  const StepProgress& progress) {
   if (progress.detached) progress.detached(mount_id);
   context_.events.Append(
-      {.type = "volume.may_live_on",
+      {.type = "volume.still_in_use",
        .plugin_id = record.plugin_id,
        .volume_id = record.volume_id,
        .consumer = consumer,

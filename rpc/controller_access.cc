@@ -28,7 +28,7 @@ Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(s
   while (true) {
     BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name, work));
     const PluginSnapshot& plugin = control_.plugins().at(id);
-    if (!plugin.held) {
+    if (!plugin.paused) {
       Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
       if (controller.client) co_return controller;
       co_return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now: try again", id));
@@ -46,7 +46,7 @@ absl::StatusOr<ControllerAccess::Controller> ControllerAccess::FindNow(const std
   BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name));
   const PluginSnapshot& plugin = control_.plugins().at(id);
   Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
-  if (plugin.held || controller.client == nullptr) {
+  if (plugin.paused || controller.client == nullptr) {
     return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now", id));
   }
   return controller;
@@ -99,7 +99,7 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
   if (const auto held = FindHeld(name, volume_id)) {
     std::set<std::string> consumers;
     for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
-    if (consumers.empty() && held->may_live_on) {
+    if (consumers.empty() && held->still_in_use) {
       return absl::FailedPreconditionError(
           fmt::format("volume {} is not released on this node (plugin {}): {}", Shown(volume_id),
                       held->plugin_id, held->last_error));
@@ -110,7 +110,7 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
           Shown(volume_id), held->plugin_id));
     }
     return absl::FailedPreconditionError(fmt::format(
-        "volume {} is held on this node through plugin {}{}: unpublish it first", Shown(volume_id),
+        "volume {} is in use on this node through plugin {}{}: unpublish it first", Shown(volume_id),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
   }
   if (Among(publishing_, name, volume_id)) {
@@ -125,7 +125,7 @@ absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
     if (plugin.facts) continue;
     if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
       return absl::UnavailableError(fmt::format(
-          "a volume {} is held on this node through plugin {}, which has not said yet whose driver it is",
+          "a volume {} is in use on this node through plugin {}, which has not said yet whose driver it is",
           Shown(volume_id), id));
     }
   }

@@ -532,7 +532,7 @@ Awaitable<ControllerCalls::Result> ControllerCalls::AfterExpand(v1::ControllerCa
   const std::optional<VolumeView> held = access_.FindHeld(plugin_id, volume_id);
   if (!held) co_return result;
   const absl::Status noted =
-      co_await mounter_.OweExpansion(held->plugin_id, volume_id, grown.capacity_bytes());
+      co_await mounter_.SetPendingExpansion(held->plugin_id, volume_id, grown.capacity_bytes());
   if (noted.ok()) co_return result;
   const std::string why = fmt::format(
       "the storage has grown to {} bytes, but the node's part could not be noted; repeat the request",

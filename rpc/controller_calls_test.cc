@@ -225,11 +225,11 @@ TEST_F(ControllerCallsTest, NothingLeavesAfterItsCallerWasToldThatItDidNot) {
   AddAblePlugin();
   AnswerAll(*fake_);
   PluginSnapshot& plugin = control_.plugins_by_id["p"];
-  plugin.held = true;
+  plugin.paused = true;
   const TimePoint deadline = Clock::now() + milliseconds(20);
   controllers_.on_wait = [&plugin, deadline] {
     while (Clock::now() < deadline) std::this_thread::yield();
-    plugin.held = false;
+    plugin.paused = false;
   };
   const Result late = RunOn(loop_, calls_.Call(CallOf(Kind::kAttach), deadline));
   EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -588,7 +588,7 @@ TEST_F(ControllerCallsTest, TheNodesPartOfAnExpansionIsOwedWhereTheVolumeIsHeld)
   result = Do(CallOf(Kind::kExpand));
   EXPECT_EQ(result.outcome, v1::OUTCOME_DONE);
   EXPECT_THAT(mounter_.steps, ElementsAre("owe v"));
-  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
+  EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
 }
 
 TEST_F(ControllerCallsTest, LateAccessModesGoOnlyToThoseWhoKnowThem) {

@@ -28,7 +28,7 @@ class ControllerDirectory {
  public:
   virtual ~ControllerDirectory() = default;
 
-  // The client of the plugin's present incarnation; null where its socket is not there. Which plugin to ask
+  // The client of the plugin's present instance; null where its socket is not there. Which plugin to ask
   // is plugin_choice.h's to say.
   [[nodiscard]] virtual std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) = 0;
 

@@ -127,20 +127,20 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   for (size_t i = first; i < plugin.last_output.size(); ++i) {
     to.add_last_output(Printable(plugin.last_output[i]));
   }
-  to.set_incarnation(plugin.incarnation);
+  to.set_instance(plugin.instance);
   Fill(plugin.health, to.mutable_health());
   if (plugin.facts) Fill(plugin, to.mutable_fingerprint());
-  to.set_volumes(volumes);
+  to.set_volumes_in_use(volumes);
   to.set_external(plugin.external);
   to.set_placement(Printable(plugin.placement));
-  to.set_held(plugin.held);
+  to.set_paused(plugin.paused);
   to.set_draining(plugin.draining);
   for (const std::string& holder : plugin.holders) {
-    if (to.holders_size() == kHolderLimit) {
-      to.add_holders(fmt::format("and {} more", plugin.holders.size() - size_t{kHolderLimit}));
+    if (to.waiting_for_size() == kHolderLimit) {
+      to.add_waiting_for(fmt::format("and {} more", plugin.holders.size() - size_t{kHolderLimit}));
       break;
     }
-    to.add_holders(Printable(holder));
+    to.add_waiting_for(Printable(holder));
   }
   to.set_serves_mounts(plugin.serves_mounts);
   to.set_file_error(Printable(plugin.file_error));

@@ -27,7 +27,7 @@ TEST(ConvertPluginTest, TellsWhatIsKnown) {
   plugin.state = PluginState::kBackingOff;
   plugin.reason = "exit code 1";
   plugin.restarts = 3;
-  plugin.incarnation = 4;
+  plugin.instance = 4;
   plugin.next_restart_at = WallTime(std::chrono::seconds(7));
   plugin.health.ok = true;
   plugin.health.latency = std::chrono::milliseconds(1500);
@@ -44,7 +44,7 @@ TEST(ConvertPluginTest, TellsWhatIsKnown) {
   EXPECT_EQ(proto.kind(), "controller");
   EXPECT_EQ(proto.state(), v1::BACKING_OFF);
   EXPECT_EQ(proto.reason(), "exit code 1");
-  EXPECT_EQ(proto.volumes(), 2);
+  EXPECT_EQ(proto.volumes_in_use(), 2);
   EXPECT_EQ(proto.next_restart_at().seconds(), 7);
   EXPECT_FALSE(proto.has_started_at());
   EXPECT_FALSE(proto.has_last_exit_at());

@@ -128,7 +128,7 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_ephemeral(view.ephemeral);
   if (auto life = LifeOf(view.life)) *to.mutable_life() = *std::move(life);
   to.set_awaiting_secrets(view.awaiting_secrets);
-  to.set_held(Printable(view.held));
+  to.set_blocked(Printable(view.blocked));
   to.set_dead(Printable(view.dead));
   to.set_hung(Printable(view.hung));
   to.set_writes_refused(Printable(view.writes_refused));
@@ -216,8 +216,8 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
     *to.mutable_stuck()->mutable_since() = ToProto(volume.stuck->since);
     to.mutable_stuck()->set_plugin_hangs(volume.stuck->plugin_hangs);
   }
-  to.set_owed_expansion_bytes(volume.owed_expansion_bytes);
-  to.set_may_live_on(volume.may_live_on);
+  to.set_pending_expansion_bytes(volume.pending_expansion_bytes);
+  to.set_still_in_use(volume.still_in_use);
   to.set_plugin_missing(volume.plugin_missing);
   if (volume.without_plugin) {
     to.mutable_without_plugin()->set_asked_by(Printable(volume.without_plugin->asked_by));
@@ -354,7 +354,7 @@ void AddDeclared(const std::vector<DeclaredView>& files, v1::Volume* volume) {
     }
   }
   volume->set_declared_in(Printable(names));
-  if (volume->state() == v1::ABSENT && !volume->may_live_on()) {
+  if (volume->state() == v1::ABSENT && !volume->still_in_use()) {
     volume->set_advice("Nothing: it is tried again by itself. After a change of its file: berthctl reload");
   }
 }

@@ -54,14 +54,14 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAVolume) {
   view.use.volume_mount_group = "500";
   view.awaiting_secrets = true;
   view.stuck = StuckView{.on = "umount /x", .pid = 12, .since = WallTime(seconds(4))};
-  view.owed_expansion_bytes = 4096;
+  view.pending_expansion_bytes = 4096;
   const v1::Volume volume = ToProto(view, true);
   EXPECT_EQ(volume.capability().volume_mount_group(), "500");
   EXPECT_TRUE(volume.awaiting_secrets());
   EXPECT_EQ(volume.stuck().on(), "umount /x");
   EXPECT_EQ(volume.stuck().pid(), 12);
   EXPECT_EQ(volume.stuck().since().seconds(), 4);
-  EXPECT_EQ(volume.owed_expansion_bytes(), 4096);
+  EXPECT_EQ(volume.pending_expansion_bytes(), 4096);
   view.stuck.reset();
   EXPECT_FALSE(ToProto(view, true).has_stuck());
 }
@@ -81,7 +81,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
       .ephemeral = true,
       .life = {.kind = ConsumerLife::Kind::kProcess, .pid = 77, .start_time = 5},
       .awaiting_secrets = true,
-      .held = "the node was restarted",
+      .blocked = "the node was restarted",
       .dead = "ENOTCONN",
       .hung = "no answer within 10 s",
   });
@@ -102,7 +102,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
   EXPECT_TRUE(use.ephemeral());
   EXPECT_EQ(use.life().pid(), 77);
   EXPECT_TRUE(use.awaiting_secrets());
-  EXPECT_EQ(use.held(), "the node was restarted");
+  EXPECT_EQ(use.blocked(), "the node was restarted");
   EXPECT_EQ(use.dead(), "ENOTCONN");
   EXPECT_EQ(use.hung(), "no answer within 10 s");
   EXPECT_EQ(volume.publications(1).origin(), v1::DECLARED);

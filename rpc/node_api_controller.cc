@@ -136,7 +136,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     }
     if (!held) {
       co_return absl::FailedPreconditionError(
-          fmt::format("plugin {} expands volumes only where they are published, and {} is not held here",
+          fmt::format("plugin {} expands volumes only where they are published, and {} is not in use here",
                       plugin_id, Shown(request.volume_id())));
     }
     co_return co_await ExpandOnNode(*held, std::move(expand), std::move(answer), call.deadline);
@@ -169,7 +169,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   if (!checked.ok() && capacity <= 0) co_return checked.status();
   bool all_noted = !ids.empty();
   for (const std::string& id : ids) {
-    const absl::Status noted = co_await mounter_.OweExpansion(id, request.volume_id(), capacity);
+    const absl::Status noted = co_await mounter_.SetPendingExpansion(id, request.volume_id(), capacity);
     if (!now && absl::IsResourceExhausted(noted)) {
       all_noted = false;  // the caller repeats the request when the volume is published
     } else if (!noted.ok()) {
@@ -202,7 +202,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
   if (!capacity.ok() && storage_grew) {
     // Whether it is owed still is the journal's to say: it may have been done beside this call.
     const auto now = mounter_.Find(held.plugin_id, held.volume_id);
-    const bool owed = !now || now->owed_expansion_bytes > 0;
+    const bool owed = !now || now->pending_expansion_bytes > 0;
     if (!owed || absl::IsNotFound(capacity.status())) {
       so_far.set_node_expanded(!owed);
       so_far.set_node_expansion_pending(owed);

@@ -153,13 +153,13 @@ TEST_F(NodeApiTest, CreateWithoutAClientIsUnavailable) {
 TEST_F(NodeApiTest, ControllerCallsWaitWhileThePluginIsHeld) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   PluginSnapshot& plugin = control_.plugins_by_id["p"];
-  plugin.held = true;
+  plugin.paused = true;
   plugin.registered = plugin.ready = false;
   fake_->Answer("CreateVolume", Created());
   int waits = 0;
   controllers_.on_wait = [&] {
     EXPECT_EQ(fake_->Calls("CreateVolume"), 0);
-    plugin.held = ++waits < 3;
+    plugin.paused = ++waits < 3;
     plugin.registered = plugin.ready = true;
   };
   EXPECT_TRUE(Call(&NodeApi::CreateVolume, Create()).ok());
@@ -168,7 +168,7 @@ TEST_F(NodeApiTest, ControllerCallsWaitWhileThePluginIsHeld) {
 
 TEST_F(NodeApiTest, AHeldPluginIsWaitedForNoLongerThanTheCaller) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
-  control_.plugins_by_id["p"].held = true;
+  control_.plugins_by_id["p"].paused = true;
   control_.plugins_by_id["p"].reason = "swapping";
   const CallInfo call{.method = "Test", .deadline = Clock::now() + std::chrono::milliseconds(20)};
   const auto answer = RunOn(loop_, api_.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), call));
@@ -314,7 +314,7 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   answer = Call(&NodeApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
-  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
+  EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
 }
 
 TEST_F(NodeApiTest, AnExpansionThatCannotBeNotedIsDoneAndSaysSo) {
@@ -385,7 +385,7 @@ TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(Message(answer.status()),
               AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("is owed"), HasSubstr("resize2fs")));
-  EXPECT_EQ(mounter_.volumes[0].owed_expansion_bytes, 2048);
+  EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
 }
 
 TEST_F(NodeApiTest, ExpandOfAPluginThatOnlyTheNodeExpands) {

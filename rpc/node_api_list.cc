@@ -63,7 +63,7 @@ bool IsSettled(const v1::ListDeclaredVolumesResponse& answer) {
 
 absl::Status NotHeld(const std::string& plugin_id, const std::string& volume_id) {
   return absl::NotFoundError(
-      fmt::format("this node holds no volume {} of plugin {}", Shown(volume_id), Shown(plugin_id)));
+      fmt::format("this node has no volume {} of plugin {}", Shown(volume_id), Shown(plugin_id)));
 }
 
 }  // namespace

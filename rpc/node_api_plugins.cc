@@ -107,14 +107,14 @@ Awaitable<void> NodeApi::WaitPlugins(const ReloadReport& report, TimePoint began
         break;
       }
       const PluginSnapshot& plugin = found->second;
-      if (plugin.state == PluginState::kReady && plugin.registered && !plugin.held) {
+      if (plugin.state == PluginState::kReady && plugin.registered && !plugin.paused) {
         answer->add_ready(Shown(id));
         break;
       }
       const bool ended = plugin.state == PluginState::kFailed || plugin.state == PluginState::kStopped;
       const TimePoint budget = began + plugin.start_timeout;
       const TimePoint now = Clock::now();
-      if (ended || (now >= budget && !plugin.held)) {
+      if (ended || (now >= budget && !plugin.paused)) {
         answer->add_failed(fmt::format("{}: it is {}{}", Shown(id), PluginStateName(plugin.state),
                                        plugin.reason.empty() ? "" : ": " + Printable(plugin.reason, 1024)));
         break;

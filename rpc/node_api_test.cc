@@ -19,7 +19,7 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("sick").state = PluginState::kUnhealthy;
   control_.Add("odd").registered = false;
   control_.Add("swapped").registered = false;
-  control_.plugins_by_id["swapped"].held = true;
+  control_.plugins_by_id["swapped"].paused = true;
   control_.placement = "systemd scopes";
   PluginSnapshot& bad = control_.Add("bad");
   bad.state = PluginState::kFailed;
@@ -129,12 +129,12 @@ TEST_F(NodeApiTest, PluginsCountTheirVolumes) {
   const auto list = Call(&NodeApi::ListPlugins, v1::ListPluginsRequest());
   ASSERT_TRUE(list.ok()) << list.status();
   ASSERT_EQ(list->plugins_size(), 2);
-  EXPECT_EQ(list->plugins(0).volumes(), 0);
-  EXPECT_EQ(list->plugins(1).volumes(), 1);
+  EXPECT_EQ(list->plugins(0).volumes_in_use(), 0);
+  EXPECT_EQ(list->plugins(1).volumes_in_use(), 1);
 
   v1::GetPluginRequest request;
   request.set_id("b");
-  EXPECT_EQ(Call(&NodeApi::GetPlugin, request)->volumes(), 1);
+  EXPECT_EQ(Call(&NodeApi::GetPlugin, request)->volumes_in_use(), 1);
   request.set_id("zz");
   const auto missing = Call(&NodeApi::GetPlugin, request);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);

@@ -69,8 +69,8 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));
   v1::UnpublishVolumeResponse answer;
   answer.set_was_published(result.was_published);
-  answer.set_may_live_on(result.may_live_on);
-  answer.set_still_used(Printable(result.still_used));
+  answer.set_still_in_use(result.still_in_use);
+  answer.set_used_by(Printable(result.used_by));
   answer.set_aborted(result.aborted);
   answer.set_detached(result.detached);
   answer.set_without_plugin(result.without_plugin);
@@ -106,7 +106,7 @@ NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation reques
   }
   // Noted first: from here on it is done sooner or later, whatever becomes of this call.
   BERTH_CO_RETURN_IF_ERROR(
-      co_await mounter_.OweExpansion(plugin_id, request.volume_id(), request.required_bytes()));
+      co_await mounter_.SetPendingExpansion(plugin_id, request.volume_id(), request.required_bytes()));
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(request.required_bytes());
   range.set_limit_bytes(request.limit_bytes());

@@ -52,11 +52,11 @@ Finding OfVolume(const VolumeView& volume, Severity severity, std::string code, 
 bool Failing(const VolumeView& volume) {
   if (volume.last_error.empty()) return false;
   const auto fails = [](const PublicationView& use) {
-    return use.state != PublicationState::kPublished && !use.last_error.empty() && use.held.empty();
+    return use.state != PublicationState::kPublished && !use.last_error.empty() && use.blocked.empty();
   };
   const bool moving =
       volume.stage_state == StageState::kStaging || volume.stage_state == StageState::kUnstaging;
-  return volume.may_live_on || volume.next_retry_at.has_value() || moving || volume.uncertain ||
+  return volume.still_in_use || volume.next_retry_at.has_value() || moving || volume.uncertain ||
          volume.publications.empty() || std::ranges::any_of(volume.publications, fails);
 }
 
@@ -76,7 +76,7 @@ std::string Text(const PluginSnapshot& plugin) {
 }  // namespace
 
 bool IsOnItsWay(const PluginSnapshot& plugin, TimePoint now) {
-  if (plugin.held) return true;
+  if (plugin.paused) return true;
   const bool starts = plugin.state == PluginState::kStarting ||
                       (plugin.state == PluginState::kReady && !plugin.registered && plugin.reason.empty());
   return starts && now < plugin.since + plugin.start_timeout;
@@ -127,7 +127,7 @@ std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoin
       if (held > 0) {
         findings.push_back(
             OfPlugin(plugin, Severity::kWarning, "plugin.stopped",
-                     fmt::format("plugin {} is stopped, and {} volume{} held through it cannot be released",
+                     fmt::format("plugin {} is stopped, and {} volume{} in use through it cannot be released",
                                  Shown(plugin.id), held, held == 1 ? "" : "s"),
                      fmt::format("berthctl plugin start {}", Word(plugin.id))));
       }
@@ -164,7 +164,7 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
         ": whether the last step happened is not known" + Because(volume.last_error));
   } else if (Failing(volume) && !volume.without_plugin) {
     add(volume.plugin_refuses ? Severity::kError : Severity::kWarning,
-        volume.may_live_on ? "volume.in_use" : "volume.failing", Because(volume.last_error));
+        volume.still_in_use ? "volume.in_use" : "volume.failing", Because(volume.last_error));
   }
   for (const PublicationView& use : volume.publications) {
     if (!use.dead.empty()) {
@@ -184,9 +184,9 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
                       Because(use.writes_refused)))
           .consumer = use.consumer;
     }
-    if (!use.held.empty()) {
-      add(Severity::kWarning, "publication.held",
-          fmt::format(", for consumer {}{}", Shown(use.consumer), Because(use.held)))
+    if (!use.blocked.empty()) {
+      add(Severity::kWarning, "publication.blocked",
+          fmt::format(", for consumer {}{}", Shown(use.consumer), Because(use.blocked)))
           .consumer = use.consumer;
     }
   }

@@ -63,7 +63,7 @@ TEST(NodeFindingsTest, WhatWasAskedForIsNoProblem) {
 TEST(NodeFindingsTest, AStoppedPluginThatVolumesNeedIsAFinding) {
   const std::vector<Finding> findings = FindingsOf(Plugin(PluginState::kStopped), 2, kNow);
   EXPECT_THAT(Codes(findings), ElementsAre("WARNING plugin.stopped"));
-  EXPECT_THAT(findings[0].text, HasSubstr("2 volumes held through it"));
+  EXPECT_THAT(findings[0].text, HasSubstr("2 volumes in use through it"));
   EXPECT_EQ(findings[0].advice, "berthctl plugin start nfs");
 }
 
@@ -74,7 +74,7 @@ TEST(NodeFindingsTest, AStartIsInProgressUntilItsTimeIsOver) {
   EXPECT_THAT(Codes(FindingsOf(plugin, 0, kNow)), ElementsAre("INFO plugin.starting"));
   plugin.since = kNow - std::chrono::seconds(30);
   EXPECT_THAT(Codes(FindingsOf(plugin, 0, kNow)), ElementsAre("WARNING plugin.late"));
-  plugin.held = true;
+  plugin.paused = true;
   EXPECT_THAT(Codes(FindingsOf(plugin, 0, kNow)), ElementsAre("INFO plugin.starting"))
       << "it is being swapped";
 }

@@ -67,7 +67,7 @@ absl::StatusOr<std::string> ChooseController(const PluginMap& plugins, const std
     if (!plugin->facts->HasController()) continue;
     if (plugin->draining && work == ControllerWork::kNewVolume) {
       draining.push_back(plugin->id);
-    } else if (plugin->held) {
+    } else if (plugin->paused) {
       if (held == nullptr) held = plugin;
     } else if (plugin->registered && plugin->ready) {
       return plugin->id;

@@ -118,7 +118,7 @@ TEST(ChooseControllerTest, OfNothingKnownIsNotFound) {
 }
 
 PluginSnapshot Held(PluginSnapshot plugin) {
-  plugin.held = true;
+  plugin.paused = true;
   return plugin;
 }
 

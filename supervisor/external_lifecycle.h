@@ -47,7 +47,7 @@ struct ExternalEvent {
 };
 
 enum class ExternalAction {
-  kAnnounce,  // a new incarnation: calls may begin
+  kAnnounce,  // a new instance: calls may begin
   kRetire,    // no more calls, now
 };
 

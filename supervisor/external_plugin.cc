@@ -110,7 +110,7 @@ Awaitable<void> ExternalPlugin::Watch() {
       if (!no_tree.empty()) {
         Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
         Tell("plugin.no_tree", no_tree);
-        watch_->Spawn("tree", AwaitTree(snapshot_.incarnation));
+        watch_->Spawn("tree", AwaitTree(snapshot_.instance));
       }
       served = co_await Hold(*std::move(served));
       Feed({.type = ExternalEvent::Type::kGone,
@@ -127,12 +127,12 @@ Awaitable<std::string> ExternalPlugin::CheckTree() {
   co_return co_await context_.check_tree(server_.pid, config_.volumes_path);
 }
 
-Awaitable<void> ExternalPlugin::AwaitTree(uint64_t incarnation) {
+Awaitable<void> ExternalPlugin::AwaitTree(uint64_t instance) {
   while (true) {
     co_await SleepUntil(Clock::now() + config_.health.interval);
-    if (incarnation != snapshot_.incarnation || !lifecycle_.served()) co_return;
+    if (instance != snapshot_.instance || !lifecycle_.served()) co_return;
     const std::string no_tree = co_await CheckTree();
-    if (incarnation != snapshot_.incarnation || !lifecycle_.served()) co_return;
+    if (instance != snapshot_.instance || !lifecycle_.served()) co_return;
     Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
     if (no_tree.empty()) co_return;
   }
@@ -179,7 +179,7 @@ void ExternalPlugin::Feed(const ExternalEvent& event) {
 }
 
 void ExternalPlugin::Announce() {
-  ++snapshot_.incarnation;
+  ++snapshot_.instance;
   snapshot_.pid = server_.pid;
   snapshot_.started_at = WallClock::now();
   snapshot_.health = PluginHealth{};
@@ -187,7 +187,7 @@ void ExternalPlugin::Announce() {
   Publish();
   Tell("plugin.found", fmt::format("process {} serves {}", server_.pid, config_.socket));
   context_.observer.OnSocketAppeared({.plugin_id = id_,
-                                      .number = snapshot_.incarnation,
+                                      .number = snapshot_.instance,
                                       .kind = config_.kind,
                                       .socket_path = config_.socket,
                                       .health = config_.health,
@@ -199,7 +199,7 @@ void ExternalPlugin::Retire() {
   const bool left = std::exchange(snapshot_.registered, false);
   Publish();
   if (left) Tell("plugin.left", lifecycle_.reason());
-  context_.observer.OnIncarnationGone(id_, snapshot_.incarnation);
+  context_.observer.OnInstanceGone(id_, snapshot_.instance);
 }
 
 // --- Requests -------------------------------------------------------------------------------------------
@@ -258,8 +258,9 @@ Awaitable<absl::Status> ExternalPlugin::Drain(TimePoint deadline) {
   while (lifecycle_.watching() && lifecycle_.draining()) {
     const uint64_t seen = context_.registry.version();
     if (!co_await context_.registry.WaitChanged(seen, deadline)) {
-      co_return absl::DeadlineExceededError(fmt::format("drain plugin {}: it goes on; volumes are held by {}",
-                                                        id_, fmt::join(lifecycle_.holders(), ", ")));
+      co_return absl::DeadlineExceededError(
+          fmt::format("drain plugin {}: it goes on; volumes are in use by {}", id_,
+                      fmt::join(lifecycle_.holders(), ", ")));
     }
   }
   if (!lifecycle_.watching()) co_return absl::OkStatus();
@@ -273,7 +274,7 @@ absl::StatusOr<Reconfigured> ExternalPlugin::Enable() {
 
 absl::StatusOr<Reconfigured> ExternalPlugin::Disable(const std::string& why, bool for_good) {
   if (const std::vector<std::string> holders = Holders(); !holders.empty() && lifecycle_.watching()) {
-    snapshot_.file_error = fmt::format("{}, and it is used on, for volumes are held through it by {}", why,
+    snapshot_.file_error = fmt::format("{}, and it is used on, for volumes are in use through it by {}", why,
                                        fmt::join(holders, ", "));
     Publish();
     return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, snapshot_.file_error));
@@ -350,8 +351,8 @@ void ExternalPlugin::RememberDrained(bool drained) const {
 
 // --- What probing has found -----------------------------------------------------------------------------
 
-void ExternalPlugin::OnHealth(uint64_t incarnation, const PluginHealth& health) {
-  if (incarnation != snapshot_.incarnation || !lifecycle_.served()) return;
+void ExternalPlugin::OnHealth(uint64_t instance, const PluginHealth& health) {
+  if (instance != snapshot_.instance || !lifecycle_.served()) return;
   snapshot_.health = health;
   ExternalEvent event;
   event.type = health.ok         ? ExternalEvent::Type::kProbeOk
@@ -370,9 +371,9 @@ void ExternalPlugin::OnHealth(uint64_t incarnation, const PluginHealth& health) 
   Feed(event);
 }
 
-void ExternalPlugin::OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+void ExternalPlugin::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                              const std::string& computed_class) {
-  if (incarnation != snapshot_.incarnation || !lifecycle_.served()) return;
+  if (instance != snapshot_.instance || !lifecycle_.served()) return;
   if (facts.ok()) {
     const bool is_new = !std::exchange(snapshot_.registered, true);
     snapshot_.facts = *std::move(facts);
@@ -392,7 +393,7 @@ void ExternalPlugin::OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> f
   Publish();
 }
 
-void ExternalPlugin::OnIdle(uint64_t /*incarnation*/) {}  // Nobody here waits for that.
+void ExternalPlugin::OnIdle(uint64_t /*instance*/) {}  // Nobody here waits for that.
 
 // --- What is told ---------------------------------------------------------------------------------------
 

@@ -60,10 +60,10 @@ class ExternalPlugin final : public PluginOwner {
   [[nodiscard]] Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
                                                                     TimePoint deadline) override;
 
-  void OnHealth(uint64_t incarnation, const PluginHealth& health) override;
-  void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+  void OnHealth(uint64_t instance, const PluginHealth& health) override;
+  void OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                const std::string& computed_class) override;
-  void OnIdle(uint64_t incarnation) override;
+  void OnIdle(uint64_t instance) override;
   void OnHoldersChanged() override;
 
   [[nodiscard]] bool gone() const override { return gone_; }
@@ -73,7 +73,7 @@ class ExternalPlugin final : public PluginOwner {
   // Why what serves it cannot work with the tree of volumes; empty: it can, or that is not known.
   Awaitable<std::string> CheckTree();
   // Looks again at intervals, until it can.
-  Awaitable<void> AwaitTree(uint64_t incarnation);
+  Awaitable<void> AwaitTree(uint64_t instance);
   // Until the server at the other end of `served` has gone for good: the next one where another has taken its
   // place meanwhile.
   Awaitable<std::optional<ServedSocket>> Hold(ServedSocket served);

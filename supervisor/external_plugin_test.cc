@@ -88,23 +88,21 @@ class Server {
 class Prober : public PluginObserver {
  public:
   explicit Prober(asio::io_context& loop) : loop_(loop) {}
-  void OnSocketAppeared(const Incarnation& incarnation) override {
-    newest_ = incarnation;
-    asio::post(loop_, [this, incarnation] {
+  void OnSocketAppeared(const Instance& instance) override {
+    newest_ = instance;
+    asio::post(loop_, [this, instance] {
       if (plugin_ == nullptr) return;
-      plugin_->OnHealth(incarnation.number, health_);
-      if (health_.ok) plugin_->OnFacts(incarnation.number, facts_, "class");
+      plugin_->OnHealth(instance.number, health_);
+      if (health_.ok) plugin_->OnFacts(instance.number, facts_, "class");
     });
   }
-  void OnIncarnationGone(const std::string& /*plugin_id*/, uint64_t number) override {
-    gone_.push_back(number);
-  }
+  void OnInstanceGone(const std::string& /*plugin_id*/, uint64_t number) override { gone_.push_back(number); }
 
   asio::io_context& loop_;
   ExternalPlugin* plugin_ = nullptr;
   PluginHealth health_{.ok = true};
   absl::StatusOr<PluginFacts> facts_ = PluginFacts{.name = "test.berth.dev", .vendor_version = "1"};
-  Incarnation newest_;
+  Instance newest_;
   std::vector<uint64_t> gone_;
 };
 
@@ -264,7 +262,7 @@ TEST_F(ExternalPluginTest, AServerThatGoesAwayIsNoticedAtOnceAndTheNextIsAnother
 
   server = std::make_unique<Server>(socket_);
   ASSERT_TRUE(RunUntil([this] { return Registered(); })) << Get().reason;
-  EXPECT_EQ(Get().incarnation, 2U);
+  EXPECT_EQ(Get().instance, 2U);
   EXPECT_EQ(Get().pid, server->pid());
 }
 
@@ -274,7 +272,7 @@ TEST_F(ExternalPluginTest, AServerThatClosesIdleConnectionsIsTheSameOne) {
   ASSERT_TRUE(RunUntil([this] { return Registered(); })) << Get().reason;
   EXPECT_TRUE(RunUntil([&] { return server.accepted() >= 5; }));
   EXPECT_FALSE(RunUntil([this] { return !Registered(); }, milliseconds(500)));
-  EXPECT_EQ(Get().incarnation, 1U);
+  EXPECT_EQ(Get().instance, 1U);
   EXPECT_THAT(prober_->gone_, IsEmpty());
   EXPECT_LT(server.accepted(), 12) << "it is not stormed";
 }
@@ -285,9 +283,9 @@ TEST_F(ExternalPluginTest, AnotherServerInItsPlaceIsAnother) {
   ASSERT_TRUE(RunUntil([this] { return Registered(); })) << Get().reason;
   // The second takes the path over while the first still serves who is connected.
   const Server second(socket_);
-  EXPECT_FALSE(RunUntil([this] { return Get().incarnation != 1; }, milliseconds(50)));
+  EXPECT_FALSE(RunUntil([this] { return Get().instance != 1; }, milliseconds(50)));
   first.Kill();
-  ASSERT_TRUE(RunUntil([this] { return Get().incarnation == 2 && Registered(); })) << Get().reason;
+  ASSERT_TRUE(RunUntil([this] { return Get().instance == 2 && Registered(); })) << Get().reason;
   EXPECT_EQ(Get().pid, second.pid());
   EXPECT_THAT(prober_->gone_, ElementsAre(1));
 }
@@ -408,7 +406,7 @@ TEST_F(ExternalPluginTest, AnUnchangedFileTouchesNothing) {
   // Nor does a file of another name.
   config_.file = "/etc/berth/plugins.d/other.toml";
   EXPECT_EQ(*Reconfigure(File(config_)), Reconfigured::kUnchanged);
-  EXPECT_EQ(Get().incarnation, 1U);
+  EXPECT_EQ(Get().instance, 1U);
   EXPECT_LE(registry_.version(), version + 1);
 }
 
@@ -422,7 +420,7 @@ TEST_F(ExternalPluginTest, AChangedFileIsTakenOver) {
   ASSERT_TRUE(RunUntil([this] { return Registered(); }));
   EXPECT_EQ(prober_->newest_.health.interval, seconds(1));
   EXPECT_EQ(prober_->newest_.volumes_path, "/csi");
-  EXPECT_EQ(Get().incarnation, 2U);
+  EXPECT_EQ(Get().instance, 2U);
   EXPECT_THAT(prober_->gone_, ElementsAre(1));
 
   const std::string elsewhere = temp_.Path("there/other.sock");
@@ -442,7 +440,7 @@ TEST_F(ExternalPluginTest, ABrokenFileIsShownAndChangesNothing) {
   EXPECT_EQ(Reconfigure(broken).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Get().file_error, "ext.toml:4: x");
   EXPECT_TRUE(Registered());
-  EXPECT_EQ(Get().incarnation, 1U);
+  EXPECT_EQ(Get().instance, 1U);
   EXPECT_TRUE(Reconfigure(File(config_)).ok());
   EXPECT_EQ(Get().file_error, "");
 }

@@ -93,7 +93,7 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
       break;
     case Type::kAccepted:
       if (!Running() || !announced_) break;
-      held_ = false;
+      paused_ = false;
       if (swap_ == Swap::kTrial) {
         swap_ = Swap::kNone;
         trial_until_.reset();
@@ -109,7 +109,7 @@ std::vector<LifecycleAction> PluginLifecycle::Handle(const LifecycleEvent& event
       if (swap_ == Swap::kTrial) {
         actions = RevertTrial(event.text, now);
       } else {
-        held_ = false;  // nothing that passes soon
+        paused_ = false;  // nothing that passes soon
       }
       break;
     case Type::kExited:
@@ -156,7 +156,7 @@ void PluginLifecycle::Enter(PluginState state, std::string reason) {
   reason_ = std::move(reason);
   deadline_.reset();
   if (state == PluginState::kStopped || state == PluginState::kFailed) drain_wished_ = false;
-  if (state != PluginState::kDraining && state != PluginState::kStarting) held_ = false;
+  if (state != PluginState::kDraining && state != PluginState::kStarting) paused_ = false;
 }
 
 PluginLifecycle::Actions PluginLifecycle::Retire() {
@@ -180,7 +180,7 @@ PluginLifecycle::Actions PluginLifecycle::DrainVolumes(const LifecycleEvent& eve
     Enter(PluginState::kDraining, "");
     phase_ = Phase::kVolumes;
     goal_ = Goal::kStop;
-    held_ = false;
+    paused_ = false;
   }
   reason_ = WaitsForVolumes(event.holders);
   if (!ill_text_.empty()) reason_ += "; " + ill_text_;
@@ -193,7 +193,7 @@ PluginLifecycle::Actions PluginLifecycle::Quiesce(Goal goal, std::string doing, 
   phase_ = Phase::kOperations;
   goal_ = goal;
   doing_ = std::move(doing);
-  held_ = goal != Goal::kStop && goal != Goal::kGiveUp;
+  paused_ = goal != Goal::kStop && goal != Goal::kGiveUp;
   return WaitIdle(event, now);
 }
 
@@ -222,7 +222,7 @@ PluginLifecycle::Actions PluginLifecycle::EndProcess(Goal goal, std::string reas
 }
 
 void PluginLifecycle::Resume() {
-  held_ = false;
+  paused_ = false;
   Enter(ready_ ? PluginState::kReady : PluginState::kUnhealthy, ill_text_);
 }
 
@@ -248,7 +248,7 @@ PluginLifecycle::Actions PluginLifecycle::OnStop(const LifecycleEvent& event, Ti
   }
   if (state_ == PluginState::kDraining) {
     goal_ = Goal::kStop;
-    held_ = false;
+    paused_ = false;
     return actions;
   }
   Enter(PluginState::kStopped, state_ == PluginState::kFailed
@@ -267,7 +267,7 @@ PluginLifecycle::Actions PluginLifecycle::OnRestart(const LifecycleEvent& event,
   }
   if (state_ == PluginState::kDraining) {
     goal_ = Goal::kStart;
-    held_ = true;
+    paused_ = true;
     return actions;
   }
   // A launch that is already asked for serves this request too.
@@ -284,7 +284,7 @@ PluginLifecycle::Actions PluginLifecycle::OnSwap(const LifecycleEvent& event, Ti
   if (state_ == PluginState::kDraining) {
     swap_ = Swap::kAsked;
     goal_ = Goal::kSwap;
-    held_ = true;
+    paused_ = true;
     return {};
   }
   // Nothing serves that could come back: the new one is the plugin, whatever becomes of it.
@@ -357,9 +357,9 @@ PluginLifecycle::Actions PluginLifecycle::OnProbeOk(const LifecycleEvent& event,
   if (!Running()) return {};
   if (drain_wished_ && swap_ == Swap::kNone) return DrainVolumes(event, now);
   if (state_ != PluginState::kReady) {
-    const bool held = held_;
+    const bool held = paused_;
     Enter(PluginState::kReady, "");
-    held_ = held;  // until what it is has been read
+    paused_ = held;  // until what it is has been read
   }
   return {};
 }
@@ -465,7 +465,7 @@ PluginLifecycle::Actions PluginLifecycle::Revert(std::string why) {
 PluginLifecycle::Actions PluginLifecycle::RevertTrial(std::string why, TimePoint now) {
   Actions actions = Revert(std::move(why));
   const Actions next = EndProcess(Goal::kReturn, "the new one does not serve: " + swap_failure_, now);
-  held_ = true;
+  paused_ = true;
   actions.insert(actions.end(), next.begin(), next.end());
   return actions;
 }
@@ -473,7 +473,7 @@ PluginLifecycle::Actions PluginLifecycle::RevertTrial(std::string why, TimePoint
 PluginLifecycle::Actions PluginLifecycle::Ended(EndCause cause, const std::string& how,
                                                 const LifecycleEvent& event, TimePoint now) {
   const Duration uptime = cause == EndCause::kLaunchFailed ? Duration{} : now - launched_at_;
-  held_ = false;
+  paused_ = false;
   const RestartDecision decision = restart_.OnEnd(cause, uptime, now, event.random);
   switch (decision.what) {
     case RestartDecision::What::kNow:

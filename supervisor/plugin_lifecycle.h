@@ -131,7 +131,7 @@ class PluginLifecycle {
   // It answers Probe as ready, also while it drains.
   [[nodiscard]] bool ready() const { return alive_ && announced_ && ready_; }
   // No call may begin, but one may soon: it is being restarted, replaced or swapped.
-  [[nodiscard]] bool held() const { return held_; }
+  [[nodiscard]] bool paused() const { return paused_; }
   // It is to end: new work is to be refused.
   [[nodiscard]] bool draining() const;
   // Volumes are waited for, now or as soon as it runs again: the wish that outlives berthd.
@@ -199,7 +199,7 @@ class PluginLifecycle {
   bool alive_ = false;
   bool announced_ = false;
   bool ready_ = false;
-  bool held_ = false;
+  bool paused_ = false;
   bool drain_wished_ = false;
   int restarts_ = 0;
   TimePoint launched_at_;

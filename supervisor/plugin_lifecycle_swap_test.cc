@@ -50,15 +50,15 @@ TEST_F(PluginLifecycleSwapTest, WaitsForOperationsThenEndsTheOldOneAndTriesTheNe
   BecomeReady();
   busy_until_ = now_ + seconds(60);
   EXPECT_THAT(On(Type::kSwapRequested), IsEmpty());
-  EXPECT_TRUE(machine_.held());
+  EXPECT_TRUE(machine_.paused());
   EXPECT_FALSE(machine_.draining()) << "callers queue, and are not refused";
   busy_until_.reset();
   EXPECT_THAT(On(Type::kIdle), ElementsAre(kRetire, kTerminate));
   EXPECT_THAT(On(Type::kExited, "signal 15"), ElementsAre(kTry, kLaunch));
   Serve();
-  EXPECT_TRUE(machine_.held()) << "it is not compared yet";
+  EXPECT_TRUE(machine_.paused()) << "it is not compared yet";
   EXPECT_THAT(On(Type::kAccepted), ElementsAre(kAdopt));
-  EXPECT_FALSE(machine_.held());
+  EXPECT_FALSE(machine_.paused());
   EXPECT_FALSE(machine_.swapping());
 }
 
@@ -67,11 +67,11 @@ TEST_F(PluginLifecycleSwapTest, WhateverTheNewOneFailsByTheOldOneComesBack) {
   Serve();
   EXPECT_THAT(On(Type::kRefused, "its name is b"), ElementsAre(kRevert, kRetire, kTerminate));
   EXPECT_EQ(machine_.swap_failure(), "its name is b");
-  EXPECT_TRUE(machine_.held());
+  EXPECT_TRUE(machine_.paused());
   EXPECT_THAT(On(Type::kExited, "signal 15"), ElementsAre(kLaunch));
   Serve();
   EXPECT_THAT(On(Type::kAccepted), IsEmpty());
-  EXPECT_FALSE(machine_.held());
+  EXPECT_FALSE(machine_.paused());
 }
 
 TEST_F(PluginLifecycleSwapTest, ANewOneThatEndsOrIsNotLaunchedIsReplacedByTheOldOneAtOnce) {

@@ -166,7 +166,7 @@ TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPerson
     EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
     EXPECT_EQ(machine_.state(), PluginState::kUnhealthy);
     ASSERT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
-    EXPECT_TRUE(machine_.held()) << "calls wait for the next one";
+    EXPECT_TRUE(machine_.paused()) << "calls wait for the next one";
     ASSERT_THAT(On(Exited()), ElementsAre(kLaunch));
     ASSERT_THAT(On(Type::kLaunched), IsEmpty());
     ASSERT_THAT(On(Type::kSocketAnswered), ElementsAre(kAnnounce));
@@ -175,7 +175,7 @@ TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPerson
   EXPECT_EQ(machine_.restarts(), 2);
   EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());
   EXPECT_THAT(OnTimerAt(seconds(20)), ElementsAre(kRetire, kTerminate));
-  EXPECT_FALSE(machine_.held()) << "no call waits for what does not come";
+  EXPECT_FALSE(machine_.paused()) << "no call waits for what does not come";
   EXPECT_THAT(On(Exited()), IsEmpty());
   EXPECT_EQ(machine_.state(), PluginState::kFailed);
   EXPECT_EQ(machine_.reason(),

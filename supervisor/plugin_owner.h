@@ -41,10 +41,10 @@ class PluginOwner {
   [[nodiscard]] virtual Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
                                                                             TimePoint deadline) = 0;
 
-  virtual void OnHealth(uint64_t incarnation, const PluginHealth& health) = 0;
-  virtual void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+  virtual void OnHealth(uint64_t instance, const PluginHealth& health) = 0;
+  virtual void OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                        const std::string& computed_class) = 0;
-  virtual void OnIdle(uint64_t incarnation) = 0;
+  virtual void OnIdle(uint64_t instance) = 0;
   virtual void OnHoldersChanged() = 0;
 
   // True once a plugin without a file has ended: it is no longer in the registry.

@@ -139,7 +139,7 @@ Awaitable<void> PluginRunner::Begin() {
 
 void PluginRunner::Fill(LifecycleEvent& event) {
   using Type = LifecycleEvent::Type;
-  if (instance_ && context_.busy_until) event.busy_until = context_.busy_until(id_, snapshot_.incarnation);
+  if (instance_ && context_.busy_until) event.busy_until = context_.busy_until(id_, snapshot_.instance);
   const bool drains = lifecycle_.drain_wished() || event.type == Type::kDrainRequested || event.drain;
   if (drains) event.holders = Holders();
   if (event.type == Type::kTimer) {
@@ -151,8 +151,8 @@ void PluginRunner::Fill(LifecycleEvent& event) {
 
 Awaitable<void> PluginRunner::Handle(Message message) {
   // Of a process that has gone since.
-  if (message.incarnation != 0 && message.incarnation != snapshot_.incarnation) co_return;
-  if (message.exit.has_value()) co_await EndIncarnation(message);
+  if (message.instance != 0 && message.instance != snapshot_.instance) co_return;
+  if (message.exit.has_value()) co_await EndInstance(message);
   if (!TakeFindings(message)) co_return;
 
   // What an action brings about is handled before the next message.
@@ -191,7 +191,7 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
     case LifecycleAction::kAnnounce:
       announced_ = true;
       context_.observer.OnSocketAppeared({.plugin_id = id_,
-                                          .number = snapshot_.incarnation,
+                                          .number = snapshot_.instance,
                                           .kind = snapshot_.kind,
                                           .socket_path = snapshot_.socket_path,
                                           .health = config_.ok() ? config_->health : HealthConfig(),
@@ -218,7 +218,7 @@ void PluginRunner::Retire(const std::string& why) {
   if (std::exchange(snapshot_.registered, false)) Tell("plugin.left", why);
   Publish();
   if (!std::exchange(announced_, false)) return;
-  context_.observer.OnIncarnationGone(id_, snapshot_.incarnation);
+  context_.observer.OnInstanceGone(id_, snapshot_.instance);
 }
 
 Awaitable<LifecycleEvent> PluginRunner::Launch() {
@@ -255,13 +255,13 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   }
   note_.clear();
   snapshot_.file_error.clear();
-  BeginIncarnation(*std::move(instance));
+  BeginInstance(*std::move(instance));
   Tell("plugin.launched", fmt::format("launched {} as process {}", config_->command, instance_->pid()));
   co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
 }
 
-void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
-  const uint64_t number = ++incarnations_;
+void PluginRunner::BeginInstance(std::unique_ptr<PluginInstance> instance) {
+  const uint64_t number = ++instances_;
   instance_ = std::move(instance);
   const RunRecord& record = instance_->record();
   generation_ = std::max(generation_, record.generation);
@@ -273,23 +273,23 @@ void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
   snapshot_.command = record.command;
   snapshot_.placement = instance_->placement();
   snapshot_.health = PluginHealth{};
-  snapshot_.incarnation = number;
+  snapshot_.instance = number;
   refused_.clear();
   foreign_ = false;
   InstanceSinks sinks;
   sinks.on_exit = [this, number](const ExitStatus& exit) {
-    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .incarnation = number};
+    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .instance = number};
     message.exit = exit;
     Post(std::move(message));
   };
   sinks.on_socket = [this, number](const absl::Status& answered) {
     if (answered.ok()) {
       Post(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered},
-                   .incarnation = number});
+                   .instance = number});
       if (std::exchange(foreign_, false)) note_.clear();
       return;
     }
-    // The start timeout ends this incarnation; it is enough to say why.
+    // The start timeout ends this instance; it is enough to say why.
     note_ = fmt::format("its socket cannot be waited for: {}", MessageOf(answered));
     SPDLOG_ERROR("plugin {}: {}", id_, note_);
     Publish();
@@ -303,12 +303,12 @@ void PluginRunner::BeginIncarnation(std::unique_ptr<PluginInstance> instance) {
   instance_->Watch(std::move(sinks));
 }
 
-Awaitable<void> PluginRunner::EndIncarnation(Message& message) {
+Awaitable<void> PluginRunner::EndInstance(Message& message) {
   snapshot_.alive = false;
   Retire(fmt::format("its process has ended: {}", message.exit->Describe()));
   TreeOccasion occasion = TreeOccasion::kMainEnded;
   if (lifecycle_.state() == PluginState::kDraining) {
-    occasion = lifecycle_.held() ? TreeOccasion::kReplaced : TreeOccasion::kStopped;
+    occasion = lifecycle_.paused() ? TreeOccasion::kReplaced : TreeOccasion::kStopped;
   }
   const InstanceEnd end = co_await instance_->End(*message.exit, occasion);
   const WallTime started = instance_->record().started_at;
@@ -345,28 +345,27 @@ void PluginRunner::KeepTokens() {
 
 // --- What probing has found -----------------------------------------------------------------------------
 
-void PluginRunner::OnHealth(uint64_t incarnation, const PluginHealth& health) {
+void PluginRunner::OnHealth(uint64_t instance, const PluginHealth& health) {
   using Type = LifecycleEvent::Type;
   const Type found =
       health.ok ? Type::kProbeOk : (health.answered ? Type::kProbeNotReady : Type::kProbeFailed);
-  Message message{.event = {.type = found}, .incarnation = incarnation};
+  Message message{.event = {.type = found}, .instance = instance};
   message.event.text = health.error;
   message.event.failures = health.consecutive_failures;
   message.health = health;
   Post(std::move(message));
 }
 
-void PluginRunner::OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+void PluginRunner::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                            const std::string& computed_class) {
-  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kAccepted},
-                  .incarnation = incarnation};
+  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kAccepted}, .instance = instance};
   message.facts = Facts{std::move(facts), computed_class};
   Post(std::move(message));
 }
 
 bool PluginRunner::TakeFindings(Message& message) {
   if (!message.health.has_value() && !message.facts.has_value()) return true;
-  if (message.incarnation != snapshot_.incarnation || !announced_) return false;
+  if (message.instance != snapshot_.instance || !announced_) return false;
   if (message.health.has_value()) {
     snapshot_.health = *std::move(message.health);
     const std::string lost = snapshot_.health.ok && instance_ ? instance_->SocketTrouble() : "";
@@ -444,7 +443,7 @@ void PluginRunner::Publish() {
   snapshot_.state = lifecycle_.state();
   snapshot_.alive = lifecycle_.alive();
   snapshot_.ready = lifecycle_.ready();
-  snapshot_.held = lifecycle_.held();
+  snapshot_.paused = lifecycle_.paused();
   snapshot_.draining = lifecycle_.draining();
   snapshot_.restarts = lifecycle_.restarts();
   const std::string unenforced = instance_ ? instance_->unenforced() : "";

@@ -37,7 +37,7 @@ namespace berth {
 struct RunnerContext {
   InstanceContext& instances;
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
-  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
+  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t instance)> busy_until;
   PluginObserver& observer;
   EventLog& events;
   Registry& registry;
@@ -68,10 +68,10 @@ class PluginRunner final : public PluginOwner {
   [[nodiscard]] Awaitable<absl::Status> Swap(SwapRequest request, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
                                                                     TimePoint deadline) override;
-  void OnHealth(uint64_t incarnation, const PluginHealth& health) override;
-  void OnFacts(uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+  void OnHealth(uint64_t instance, const PluginHealth& health) override;
+  void OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                const std::string& computed_class) override;
-  void OnIdle(uint64_t incarnation) override;
+  void OnIdle(uint64_t instance) override;
   void OnHoldersChanged() override;
   [[nodiscard]] bool gone() const override { return gone_; }
 
@@ -82,7 +82,7 @@ class PluginRunner final : public PluginOwner {
   };
   struct Message {
     LifecycleEvent event;
-    uint64_t incarnation = 0;  // with what follows: of which
+    uint64_t instance = 0;  // with what follows: of which
     std::optional<ExitStatus> exit = std::nullopt;
     std::optional<PluginHealth> health = std::nullopt;
     std::optional<Facts> facts = std::nullopt;
@@ -107,8 +107,8 @@ class PluginRunner final : public PluginOwner {
   Awaitable<void> Handle(Message message);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
-  void BeginIncarnation(std::unique_ptr<PluginInstance> instance);
-  Awaitable<void> EndIncarnation(Message& message);
+  void BeginInstance(std::unique_ptr<PluginInstance> instance);
+  Awaitable<void> EndInstance(Message& message);
   void Retire(const std::string& why);
   void Fill(LifecycleEvent& event);
   // Whether the event means anything, with what comes of the health or facts in it.
@@ -173,13 +173,13 @@ class PluginRunner final : public PluginOwner {
   std::optional<SwapAttempt> swap_;
   PluginLifecycle lifecycle_;
   PluginSnapshot snapshot_;  // as in the registry
-  std::string note_;         // shown beside the reason: what is odd about this incarnation
+  std::string note_;         // shown beside the reason: what is odd about this instance
   std::string refused_;      // why its facts were refused
   bool foreign_ = false;     // note_ says that somebody else serves its socket
 
   std::shared_ptr<RunRecordFile> record_;
   std::unique_ptr<PluginInstance> instance_;
-  uint64_t incarnations_ = 0;   // so many there were
+  uint64_t instances_ = 0;      // so many there were
   bool announced_ = false;      // to the observer
   bool record_read_ = false;    // and nothing is left of it but instance_
   uint64_t generation_ = 0;     // the highest in any record

@@ -49,8 +49,8 @@ std::string PluginRunner::WouldBreak() const {
       fmt::join(holders, ", "));
 }
 
-void PluginRunner::OnIdle(uint64_t incarnation) {
-  if (incarnation != snapshot_.incarnation || lifecycle_.state() != PluginState::kDraining) return;
+void PluginRunner::OnIdle(uint64_t instance) {
+  if (instance != snapshot_.instance || lifecycle_.state() != PluginState::kDraining) return;
   Post(LifecycleEvent::Type::kIdle);
 }
 
@@ -138,7 +138,7 @@ Awaitable<absl::Status> PluginRunner::Stop(bool force, TimePoint deadline) {
     const std::string breaks = WouldBreak();
     co_return absl::FailedPreconditionError(fmt::format(
         "stop plugin {}: {}; unpublish them first, drain it, or force it", id_,
-        breaks.empty() ? fmt::format("volumes are held through it by {}", fmt::join(holders, ", "))
+        breaks.empty() ? fmt::format("volumes are in use through it by {}", fmt::join(holders, ", "))
                        : breaks));
   }
   const uint64_t ticket = Post(LifecycleEvent::Type::kStopRequested, force);
@@ -173,7 +173,7 @@ Awaitable<absl::Status> PluginRunner::Drain(TimePoint deadline) {
     const std::vector<std::string> holders = Holders();
     if (holders.empty()) co_return absl::OkStatus();
     co_return absl::FailedPreconditionError(fmt::format(
-        "drain plugin {}: it is {}, and volumes are held through it by {}; start it, so that they "
+        "drain plugin {}: it is {}, and volumes are in use through it by {}; start it, so that they "
         "can leave",
         id_, PluginStateName(state), fmt::join(holders, ", ")));
   }
@@ -284,7 +284,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   co_await TakeConfig(std::move(config));
   note_.clear();
   if (probed_otherwise && announced_) {
-    context_.observer.OnHealthConfig(id_, snapshot_.incarnation, config_->health);
+    context_.observer.OnHealthConfig(id_, snapshot_.instance, config_->health);
   }
   Tell("plugin.reconfigured", fmt::format("{} is taken over; it needs no new process", config_file_));
   Publish();
@@ -319,8 +319,8 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Disable(PluginConfig file,
   const bool was = file_.ok() && *file_ == file;
   const std::vector<std::string> holders = Holders();
   if (instance_ && !holders.empty()) {
-    snapshot_.file_error = fmt::format("its file says enabled = false, but volumes are held through it by {}",
-                                       fmt::join(holders, ", "));
+    snapshot_.file_error = fmt::format(
+        "its file says enabled = false, but volumes are in use through it by {}", fmt::join(holders, ", "));
     Publish();
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, snapshot_.file_error));
   }

@@ -20,7 +20,7 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord() {
   if (record.ok()) {
     SPDLOG_INFO("plugin {}: its record is of another boot", id_);
   } else if (absl::IsInvalidArgument(record.status())) {
-    Tell("plugin.not_taken_back",
+    Tell("plugin.not_adopted",
          fmt::format("its record is damaged, and dropped: {}", MessageOf(record.status())));
   } else {
     co_return record.status();
@@ -50,7 +50,7 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
   record_read_ = true;
   if (recovered.instance) {
     wish_restored_ = false;  // the record tells kTakenBack
-    BeginIncarnation(std::move(recovered.instance));
+    BeginInstance(std::move(recovered.instance));
     lifecycle_.SetLimits(Limits());
     co_return true;
   }
@@ -60,7 +60,7 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
     snapshot_.last_output = recovered.ended->last_output;
     Tell("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
   } else {
-    Tell("plugin.not_taken_back", recovered.stranger + ", and left alone");
+    Tell("plugin.not_adopted", recovered.stranger + ", and left alone");
   }
   co_return false;
 }
@@ -78,8 +78,8 @@ void PluginRunner::NoteFile() {
     note_ = "its file has changed since it was launched: a restart applies it";
     snapshot_.file_error = note_;
   }
-  Tell("plugin.taken_back", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
-                                        note_.empty() ? "" : "; ", note_));
+  Tell("plugin.adopted", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
+                                     note_.empty() ? "" : "; ", note_));
 }
 
 Awaitable<void> PluginRunner::RestoreSwap() {

@@ -76,7 +76,7 @@ void PluginRunner::NoteLosses(const PluginFacts& now) {
   if (swapping || !snapshot_.facts.has_value() || Holders().empty()) return;
   const absl::Status same = CompareForSwap(*snapshot_.facts, now, {.holds_volumes = true});
   if (same.ok()) return;
-  note_ = fmt::format("it is not what it was, and volumes are held through it: {}", MessageOf(same));
+  note_ = fmt::format("it is not what it was, and volumes are in use through it: {}", MessageOf(same));
   Tell("plugin.does_less", note_);
 }
 

@@ -26,7 +26,7 @@ enum class PluginState { kStopped, kStarting, kReady, kUnhealthy, kBackingOff, k
 enum class PluginKind { kNode, kController, kMonolith };
 [[nodiscard]] std::string_view PluginKindName(PluginKind kind);
 
-// Of the last Probe of the present incarnation.
+// Of the last Probe of the present instance.
 struct PluginHealth {
   bool ok = false;
   std::optional<WallTime> last_probe_at;
@@ -59,9 +59,9 @@ struct PluginSnapshot {
   std::optional<WallTime> last_exit_at;
   std::optional<WallTime> next_restart_at;
   std::vector<std::string> last_output;
-  uint64_t incarnation = 0;
+  uint64_t instance = 0;
   PluginHealth health;
-  // Of the present incarnation, or the last one that was read; unset until read once.
+  // Of the present instance, or the last one that was read; unset until read once.
   std::optional<PluginFacts> facts;
   std::string computed_class;
   std::optional<WallTime> facts_read_at;
@@ -71,7 +71,7 @@ struct PluginSnapshot {
 
   // No new call may begin now, and that passes soon (it is being restarted, replaced or swapped): callers
   // queue rather than fail. Calls in flight go on.
-  bool held = false;
+  bool paused = false;
   // It is to be stopped: new work is refused with `reason`; what takes volumes away goes on until they are
   // gone.
   bool draining = false;

@@ -148,7 +148,7 @@ TEST_F(CarryOutReloadTest, TheReportSaysWhatBecameOfEach) {
   owners_["swapped"].slow = true;
   owners_["stopped"].answer = Reconfigured::kStopped;
   owners_["enabled"].answer = Reconfigured::kStarted;
-  owners_["broken"].answer = absl::FailedPreconditionError("volumes are held");
+  owners_["broken"].answer = absl::FailedPreconditionError("volumes are in use");
   owners_["missing"].answer = absl::InternalError("never asked");
   std::vector<ReloadStep> steps = {
       {.what = ReloadStep::What::kRemove,
@@ -165,21 +165,21 @@ TEST_F(CarryOutReloadTest, TheReportSaysWhatBecameOfEach) {
   EXPECT_THAT(report.swapped, ElementsAre("swapped"));
   EXPECT_THAT(report.stopped, ElementsAre("stopped"));
   EXPECT_THAT(report.started, ElementsAre("enabled", "new"));
-  EXPECT_THAT(report.broken, ElementsAre("broken: volumes are held", "missing: execute /x: No such file",
+  EXPECT_THAT(report.broken, ElementsAre("broken: volumes are in use", "missing: execute /x: No such file",
                                          "odd: odd.toml:1: not TOML", "second: second.toml:1: not TOML"));
   EXPECT_THAT(begun_, ElementsAre("new.toml", "odd.toml", "second.toml"));
 }
 
 TEST_F(CarryOutReloadTest, AReplacedPluginGoesFirst) {
   owners_["a"].answer = Reconfigured::kStopped;
-  owners_["held"].answer = absl::FailedPreconditionError("volumes are held");
+  owners_["held"].answer = absl::FailedPreconditionError("volumes are in use");
   const ReloadReport report =
       CarryOut({{.what = ReloadStep::What::kReplace, .file = Good("a.toml", "a", true)},
                 {.what = ReloadStep::What::kReplace, .file = Good("held.toml", "held", true)}});
   EXPECT_THAT(owners_["a"].asked, ElementsAre(""));
   EXPECT_THAT(begun_, ElementsAre("a.toml"));
   EXPECT_THAT(report.swapped, ElementsAre("a"));
-  EXPECT_THAT(report.broken, ElementsAre("held: volumes are held"));
+  EXPECT_THAT(report.broken, ElementsAre("held: volumes are in use"));
 }
 
 TEST_F(CarryOutReloadTest, ItGoesOnWhereNobodyWaits) {

@@ -322,19 +322,19 @@ Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload(TimePoint answer_by) 
   return impl_->Reload(answer_by);
 }
 
-void Supervisor::OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health) {
-  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnHealth(incarnation, health);
+void Supervisor::OnHealth(const std::string& plugin_id, uint64_t instance, const PluginHealth& health) {
+  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnHealth(instance, health);
 }
 
-void Supervisor::OnFacts(const std::string& plugin_id, uint64_t incarnation,
-                         absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
+void Supervisor::OnFacts(const std::string& plugin_id, uint64_t instance, absl::StatusOr<PluginFacts> facts,
+                         const std::string& computed_class) {
   if (PluginOwner* owner = impl_->Present(plugin_id)) {
-    owner->OnFacts(incarnation, std::move(facts), computed_class);
+    owner->OnFacts(instance, std::move(facts), computed_class);
   }
 }
 
-void Supervisor::OnIdle(const std::string& plugin_id, uint64_t incarnation) {
-  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnIdle(incarnation);
+void Supervisor::OnIdle(const std::string& plugin_id, uint64_t instance) {
+  if (PluginOwner* owner = impl_->Present(plugin_id)) owner->OnIdle(instance);
 }
 
 void Supervisor::OnHoldersChanged(const std::string& plugin_id) {

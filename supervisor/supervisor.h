@@ -8,7 +8,7 @@
 //
 // Nothing here fails as a whole for the sake of one plugin: a broken file is a FAILED plugin with a reason.
 //
-// Events, all with the plugin's id: plugin.launched, plugin.taken_back, plugin.not_taken_back (the recorded
+// Events, all with the plugin's id: plugin.launched, plugin.adopted, plugin.not_adopted (the recorded
 // process is a stranger, or the record damaged), plugin.ready, plugin.joined and plugin.left (the registry),
 // plugin.refused, plugin.unhealthy, plugin.draining (and each change of what it waits for), plugin.stopping,
 // plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed, plugin.swapping, plugin.swapped,
@@ -37,7 +37,7 @@
 namespace berth {
 
 // One run of one plugin, from its socket's appearance on.
-struct Incarnation {
+struct Instance {
   std::string plugin_id;
   uint64_t number = 0;
   PluginKind kind = PluginKind::kMonolith;
@@ -51,10 +51,10 @@ struct Incarnation {
 class PluginObserver {
  public:
   virtual ~PluginObserver() = default;
-  // The plugin's socket has appeared. Called at most once per incarnation.
-  virtual void OnSocketAppeared(const Incarnation& incarnation) = 0;
+  // The plugin's socket has appeared. Called at most once per instance.
+  virtual void OnSocketAppeared(const Instance& instance) = 0;
   // The process has ended, or is about to be stopped: no more calls through it.
-  virtual void OnIncarnationGone(const std::string& plugin_id, uint64_t number) = 0;
+  virtual void OnInstanceGone(const std::string& plugin_id, uint64_t number) = 0;
   // The plugin's file was changed: it is to be probed otherwise from now on.
   virtual void OnHealthConfig(const std::string& /*plugin_id*/, uint64_t /*number*/,
                               const HealthConfig& /*health*/) {}
@@ -75,8 +75,8 @@ struct SupervisorOptions {
   // UNAVAILABLE once berthd is being stopped: then no plugin is launched, replaced or swapped any more. Null:
   // always OK.
   std::function<absl::Status()> may_go_forward;
-  // The latest deadline of the operations that are in flight through this incarnation; none: nullopt.
-  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t incarnation)> busy_until;
+  // The latest deadline of the operations that are in flight through this instance; none: nullopt.
+  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t instance)> busy_until;
   // InstanceContext::on_user (plugin_instance.h). Set by main (the tree of volumes is opened to these users).
   std::function<void(const std::string& socket_path, std::optional<uid_t> user)> on_user = {};
   // Set by main (the mounter knows). Unset: every plugin is taken to see the tree.
@@ -155,15 +155,15 @@ class Supervisor {
   // under way. DEADLINE_EXCEEDED: the files have not been read by then.
   [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint answer_by);
 
-  // What probing has found. Of an incarnation that is no longer the present one: ignored.
-  void OnHealth(const std::string& plugin_id, uint64_t incarnation, const PluginHealth& health);
+  // What probing has found. Of an instance that is no longer the present one: ignored.
+  void OnHealth(const std::string& plugin_id, uint64_t instance, const PluginHealth& health);
   // `facts` not OK: the plugin is refused (another name, or a node id while something is held): it stays
   // alive, is not registered, and the reason is shown.
-  void OnFacts(const std::string& plugin_id, uint64_t incarnation, absl::StatusOr<PluginFacts> facts,
+  void OnFacts(const std::string& plugin_id, uint64_t instance, absl::StatusOr<PluginFacts> facts,
                const std::string& computed_class);
 
-  // The last operation in flight through this incarnation has ended.
-  void OnIdle(const std::string& plugin_id, uint64_t incarnation);
+  // The last operation in flight through this instance has ended.
+  void OnIdle(const std::string& plugin_id, uint64_t instance);
   // `held_by` would say something else now.
   void OnHoldersChanged(const std::string& plugin_id);
 

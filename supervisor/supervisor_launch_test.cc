@@ -28,7 +28,7 @@ TEST_F(SupervisorTest, LaunchesAndTellsEachFact) {
   EXPECT_EQ(plugin.state, PluginState::kReady);
   EXPECT_TRUE(plugin.alive);
   EXPECT_EQ(plugin.reason, "");
-  EXPECT_EQ(plugin.incarnation, 1U);
+  EXPECT_EQ(plugin.instance, 1U);
   EXPECT_EQ(plugin.restarts, 0);
   EXPECT_EQ(plugin.facts->name, "test.berth.dev");
   EXPECT_EQ(plugin.computed_class, "class");

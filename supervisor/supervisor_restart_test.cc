@@ -29,7 +29,7 @@ TEST_F(SupervisorTest, EndIsSeenAtOnceAndTheFirstRestartIsImmediate) {
   EXPECT_LT(Clock::now() - killed, seconds(5));
   EXPECT_EQ(plugin.last_exit, "signal 9 (Killed)");
   EXPECT_EQ(plugin.restarts, 1);
-  EXPECT_EQ(plugin.incarnation, 2U);
+  EXPECT_EQ(plugin.instance, 2U);
   EXPECT_THAT(node_->prober_.appeared_, ElementsAre("nfs#1", "nfs#2"));
   EXPECT_THAT(node_->prober_.gone_, ElementsAre("nfs#1"));
 }
@@ -46,7 +46,7 @@ TEST_F(SupervisorTest, CrashLoopBacksOffAndFailsWithTheReason) {
   EXPECT_THAT(plugin.last_output, ElementsAre("no licence"));
   EXPECT_EQ(plugin.reason,
             "given up, as it ended 4 times within 1m; last: exit code 3, its last line: no licence");
-  EXPECT_EQ(plugin.incarnation, 4U);
+  EXPECT_EQ(plugin.instance, 4U);
   EXPECT_THAT(node_->Events(), Contains("plugin.backing_off").Times(2));
   EXPECT_THAT(node_->Events(), Contains("plugin.exited").Times(4));
   EXPECT_THAT(node_->EventText("plugin.failed"), HasSubstr("no licence"));
@@ -122,11 +122,11 @@ TEST_F(SupervisorTest, RestartWaitsForTheOperationInFlight) {
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   const PluginSnapshot waiting = node_->Get("nfs");
   EXPECT_EQ(waiting.pid, before.pid);
-  EXPECT_TRUE(waiting.held) << "new calls queue";
+  EXPECT_TRUE(waiting.paused) << "new calls queue";
   EXPECT_THAT(waiting.reason, HasSubstr("waits for operations in flight"));
   // It goes on once the operation has ended, or at once where it is forced.
   node_->busy_ = false;
-  node_->supervisor_->OnIdle("nfs", before.incarnation);
+  node_->supervisor_->OnIdle("nfs", before.instance);
   const pid_t second = node_->WaitOtherPid("nfs", before.pid).pid;
   node_->busy_ = true;
   EXPECT_TRUE(node_->Restart("nfs", true).ok());
@@ -142,7 +142,7 @@ TEST_F(SupervisorTest, StartThatTakesTooLongIsACrash) {
     node_->Start();
     const PluginSnapshot plugin = node_->WaitState("nfs", PluginState::kBackingOff);
     EXPECT_EQ(plugin.reason, "its socket did not answer within 500ms");
-    EXPECT_EQ(plugin.incarnation, 2U);
+    EXPECT_EQ(plugin.instance, 2U);
     EXPECT_THAT(node_->prober_.appeared_, IsEmpty());
     EXPECT_EQ(node_->StartPlugin("nfs").code(), absl::StatusCode::kFailedPrecondition);
   }
@@ -187,7 +187,7 @@ TEST_F(SupervisorTest, NotReadyIsNoCrashAndUnhealthyIsShown) {
   EXPECT_TRUE(unhealthy.alive);
   EXPECT_EQ(probe(true, 0).state, PluginState::kReady);
   EXPECT_EQ(unhealthy.restarts, 0);
-  // What is found of an incarnation that is no longer is ignored.
+  // What is found of an instance that is no longer is ignored.
   node_->supervisor_->OnHealth("nfs", 0,
                                PluginHealth{.ok = false, .error = "old", .consecutive_failures = 9});
   node_->supervisor_->OnFacts("nfs", 0, absl::InternalError("old"), "");

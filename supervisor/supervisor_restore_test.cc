@@ -31,7 +31,7 @@ TEST_F(SupervisorTest, NextBerthdTakesARunningPluginBack) {
   EXPECT_EQ(after.restarts, 0);
   EXPECT_LT(*after.started_at - *before.started_at, seconds(1));
   EXPECT_EQ(after.reason, "");
-  EXPECT_THAT(node_->Events(), ElementsAre("plugin.taken_back", "plugin.ready", "plugin.joined"));
+  EXPECT_THAT(node_->Events(), ElementsAre("plugin.adopted", "plugin.ready", "plugin.joined"));
   // Its end is seen, with what it has said; and it can be stopped.
   ASSERT_EQ(kill(after.pid, SIGKILL), 0);
   const PluginSnapshot again = node_->WaitOtherPid("nfs", after.pid);
@@ -75,7 +75,7 @@ TEST_F(SupervisorTest, StrangerWithTheRecordedPidIsNeverSignalled) {
   WritePlugin("nfs");
   node_->Start();
   EXPECT_NE(node_->WaitRegistered("nfs").pid, (*stranger)->pid());
-  EXPECT_THAT(node_->EventText("plugin.not_taken_back"), HasSubstr("is another one now"));
+  EXPECT_THAT(node_->EventText("plugin.not_adopted"), HasSubstr("is another one now"));
   EXPECT_TRUE(node_->Stop("nfs", true).ok());
   EXPECT_TRUE(IdentifyProcess((*stranger)->pid()).ok()) << "the stranger was ended";
   ASSERT_TRUE((*stranger)->Signal(SIGKILL).ok());
@@ -123,7 +123,7 @@ TEST_F(SupervisorTest, DamagedRecordIsDroppedAndSaid) {
   temp_.Write("run/plugins/nfs/run.toml", "pid = what");
   node_->Start();
   node_->WaitRegistered("nfs");
-  EXPECT_THAT(node_->EventText("plugin.not_taken_back"), HasSubstr("damaged"));
+  EXPECT_THAT(node_->EventText("plugin.not_adopted"), HasSubstr("damaged"));
 }
 
 TEST_F(SupervisorTest, ChangedFileIsTakenBackAsItRunsAndARestartAppliesIt) {
@@ -194,7 +194,7 @@ TEST_F(SupervisorTest, PluginWhoseFileIsGoneIsStopped) {
   EXPECT_EQ(node_->Stop("nfs").code(), absl::StatusCode::kOk);
   EXPECT_EQ(IdentifyProcess(pid).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(node_->supervisor_->registry().Find("nfs"), nullptr);
-  EXPECT_THAT(node_->EventText("plugin.taken_back"), HasSubstr("its file is gone"));
+  EXPECT_THAT(node_->EventText("plugin.adopted"), HasSubstr("its file is gone"));
   EXPECT_EQ(node_->Stop("nfs").code(), absl::StatusCode::kNotFound);
 }
 

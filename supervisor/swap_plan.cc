@@ -74,7 +74,7 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
         fmt::format("its name is {}, not {}", Printable(now.name, 128), Printable(before.name, 128)));
   }
   if (now.node_id != before.node_id && terms.holds_volumes) {
-    reasons.push_back(fmt::format("its node id is \"{}\", and volumes are held under \"{}\"",
+    reasons.push_back(fmt::format("its node id is \"{}\", and volumes are in use under \"{}\"",
                                   Printable(now.node_id, 256), Printable(before.node_id, 256)));
   }
   if (before.has_node_service && !now.has_node_service) reasons.emplace_back("it has no node service");

@@ -103,7 +103,7 @@ TEST_F(ExternalTest, ServesVolumesComesAndGoes) {
   Launch();
   Unpublish(volume);
   EXPECT_THAT(node_.Volumes().volumes(), IsEmpty());
-  EXPECT_EQ(node_.Plugin("ext").incarnation(), 2U);
+  EXPECT_EQ(node_.Plugin("ext").instance(), 2U);
 
   // The next berthd finds it again, and leaves it running.
   node_.Stop();

@@ -100,7 +100,7 @@ TEST_F(FaultExpansionTest, Fault10AnExpansionThatTheKernelDoesNotShowStaysPendin
   const v1::Volume pending = WaitVolume(volume_, "its error names both sizes", [](const v1::Volume& volume) {
     return volume.last_error().find(std::to_string(kGrown)) != std::string::npos;
   });
-  EXPECT_EQ(pending.owed_expansion_bytes(), kReported);
+  EXPECT_EQ(pending.pending_expansion_bytes(), kReported);
   EXPECT_THAT(pending.last_error(), AllOf(HasSubstr("plugin fault answered OK to NodeExpandVolume"),
                                           HasSubstr(std::to_string(kReported))));
   WaitEvent("plugin.lied", "the block device at");
@@ -108,7 +108,7 @@ TEST_F(FaultExpansionTest, Fault10AnExpansionThatTheKernelDoesNotShowStaysPendin
   fault_.Play();
   EXPECT_TRUE(Expand(kReported).ok());
   WaitVolume(volume_, "it is done",
-             [](const v1::Volume& volume) { return volume.owed_expansion_bytes() == 0; });
+             [](const v1::Volume& volume) { return volume.pending_expansion_bytes() == 0; });
   EXPECT_EQ(DeviceBytes(), kReported);
   v1::UnpublishVolumeRequest undo;
   undo.set_plugin_id(fault_.id());

@@ -271,7 +271,7 @@ TEST_F(FaultAwayTest, Fault17APidThatTheKernelGaveToAStrangerIsNeitherSignalledN
   WaitFor("the stranger runs", [&] { return stranger.History().find("idle") != std::string::npos; });
   node_.Start();
   EXPECT_NE(node_.WaitReady(fault_.id()).pid(), plugin);
-  WaitEvent("plugin.not_taken_back");
+  WaitEvent("plugin.not_adopted");
   stranger.ExpectUntouched();
   Unpublish(volume, "job");
   EXPECT_TRUE(StopPlugin(fault_.id()).ok());

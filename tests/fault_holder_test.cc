@@ -140,14 +140,14 @@ TEST_F(FaultHolderTest, Fault37ADiskThatWasDetachedLazilyIsNotFreeBeforeItsWrite
   ASSERT_TRUE(writer.valid());
   v1::UnpublishVolumeResponse response;
   ASSERT_TRUE(Undo(&response, /*lazy=*/true).ok());
-  EXPECT_TRUE(response.may_live_on());
+  EXPECT_TRUE(response.still_in_use());
   ExpectNotFree("it was detached");
   // Another use of it on the same node, that ends well, changes nothing about the first writer.
   Publish(/*block=*/false);
   container.reset();
   ASSERT_TRUE(Undo(&response).ok());
-  EXPECT_TRUE(response.may_live_on());
-  EXPECT_TRUE(Shown().has_value() && Shown()->may_live_on());
+  EXPECT_TRUE(response.still_in_use());
+  EXPECT_TRUE(Shown().has_value() && Shown()->still_in_use());
   writer.Reset();
   ExpectReleasedByItself();
 }
@@ -158,7 +158,7 @@ TEST_F(FaultHolderTest, Fault37ARawDeviceThatIsOpenIsNotFree) {
   ASSERT_TRUE(held.valid());
   v1::UnpublishVolumeResponse response;
   const grpc::Status undone = Undo(&response);
-  EXPECT_TRUE(!undone.ok() || response.may_live_on());
+  EXPECT_TRUE(!undone.ok() || response.still_in_use());
   ExpectNotFree("its device is open");
   held.Reset();
   ExpectReleasedByItself();
@@ -182,7 +182,7 @@ TEST_F(FaultHolderTest, Fault37ARawDeviceUnderALoopDeviceIsNotFree) {
   ASSERT_TRUE(run(fmt::format("losetup --find --show {} > {}", target_, named)));
   v1::UnpublishVolumeResponse response;
   const grpc::Status undone = Undo(&response);
-  EXPECT_TRUE(!undone.ok() || response.may_live_on());
+  EXPECT_TRUE(!undone.ok() || response.still_in_use());
   ExpectNotFree("a loop device lies on it");
   EXPECT_TRUE(run(fmt::format("losetup --detach $(cat {})", named)));
   ExpectReleasedByItself();

@@ -430,9 +430,9 @@ class FaultLeaseHoldingTest : public SchedulerTest {
     std::unique_ptr<Grip> grip;
   };
   // What the node has told of the volume's release.
-  static const v1::GivenUp* Told(const TestScheduler::Node& node, const std::string& volume) {
-    for (const auto& [number, given_up] : node.given_up) {
-      if (given_up.volume_id() == volume) return &given_up;
+  static const v1::ForcedRelease* Told(const TestScheduler::Node& node, const std::string& volume) {
+    for (const auto& [number, forced_release] : node.forced_release) {
+      if (forced_release.volume_id() == volume) return &forced_release;
     }
     return nullptr;
   }
@@ -475,12 +475,12 @@ TEST_F(FaultLeaseHoldingTest, Fault47WhateverHasAVolumeOfALeaseThatRanOutItIsTol
       EXPECT_EQ(VolumeOf(held.volume).has_value(), held.grip != nullptr) << held.volume;
       const TestScheduler::Node known =
           scheduler_->WaitNode(kNode, "a word", [](const auto&) { return true; });
-      if (held.grip != nullptr) EXPECT_NE(Told(known, held.volume)->progress(), v1::GivenUp::RELEASED);
+      if (held.grip != nullptr) EXPECT_NE(Told(known, held.volume)->progress(), v1::ForcedRelease::RELEASED);
       held.grip.reset();
     }
     scheduler_->WaitNode(kNode, "all to be released", [&](const TestScheduler::Node& node) {
       return std::ranges::all_of(all, [&](const Held& held) {
-        return Told(node, held.volume)->progress() == v1::GivenUp::RELEASED;
+        return Told(node, held.volume)->progress() == v1::ForcedRelease::RELEASED;
       });
     });
   }

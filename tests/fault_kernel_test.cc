@@ -165,7 +165,7 @@ TEST_F(FaultFuseTest, Fault24WhatHangsIsReleasedByForce) {
   const grpc::Status forced = TryUndo(
       volume_, [](v1::UnpublishVolumeRequest* request) { request->set_force(true); }, seconds(40), &response);
   EXPECT_TRUE(forced.ok()) << forced.error_message();
-  EXPECT_FALSE(response.may_live_on()) << "nothing was detached";
+  EXPECT_FALSE(response.still_in_use()) << "nothing was detached";
   WaitReleased(volume_);
   EXPECT_EQ(MountsAt(target_), 0);
   ExpectOthersWork("a");
@@ -202,22 +202,22 @@ class FaultHungPluginTest : public FaultFuseTest, public testing::WithParamInter
   }
   // The answer says what was done. On a loaded machine a first one may say that the helper could not be
   // launched in time; where the plugin is restarted by itself, a later one may say that all is done.
-  void GiveUp() {
+  void ForceRelease() {
     const std::string done = Lazy() ? "a mount of it was detached" : "its file system was aborted";
     WaitFor(
         "an answer that says what was done",
         [&] {
-          const grpc::Status given_up = TryUndo(
+          const grpc::Status gave_up = TryUndo(
               volume_,
               [](v1::UnpublishVolumeRequest* request) {
                 request->set_lazy(Lazy());
                 request->set_force(!Lazy());
               },
               seconds(20));
-          const std::string& said = given_up.error_message();
-          return given_up.ok() || (given_up.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
-                                   said.find(done) != std::string::npos &&
-                                   said.find("NodeUnpublishVolume") != std::string::npos);
+          const std::string& said = gave_up.error_message();
+          return gave_up.ok() || (gave_up.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+                                  said.find(done) != std::string::npos &&
+                                  said.find("NodeUnpublishVolume") != std::string::npos);
         },
         seconds(60));
   }
@@ -249,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(Levers, FaultHungPluginTest, testing::Values("force", "
 TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedOnceItsPluginIsRestarted) {
   PublishFuse();
   HangInUnpublish();
-  GiveUp();
+  ForceRelease();
   const v1::Volume stuck = WaitVolume(volume_, "its plugin hangs", [](const v1::Volume& volume) {
     return volume.has_stuck() && volume.stuck().plugin_hangs();
   });
@@ -268,7 +268,7 @@ TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedOnceItsPluginIsRestarte
 TEST_P(FaultHungPluginTest, Fault24AStuckVolumeIsReleasedWithoutAPersonWhereThePluginsFileAllowsIt) {
   PublishFuse("[health]\ninterval = \"100ms\"\ntimeout = \"5s\"\nrestart_after_hung_call = \"3s\"\n");
   HangInUnpublish();
-  GiveUp();
+  ForceRelease();
   WaitEvent("plugin.hung", "NodeUnpublishVolume");
   fault_.Play();
   ExpectReleasedByANewProcess();
@@ -460,7 +460,7 @@ TEST_F(FaultBusyTest, Fault25OnlyAnOperatorsWordDetachesIt) {
   const grpc::Status lazily = TryUndo(
       volume, [](v1::UnpublishVolumeRequest* request) { request->set_lazy(true); }, seconds(40), &response);
   EXPECT_TRUE(lazily.ok()) << lazily.error_message();
-  EXPECT_TRUE(response.may_live_on());
+  EXPECT_TRUE(response.still_in_use());
   EXPECT_EQ(MountsAt(target), 0);
 }
 

@@ -553,7 +553,7 @@ TEST_F(FaultLinkTest, Fault36FloodsOfEverythingElseAreTakenAndHoldUpNobody) {
     scheduler().Send(kNode, cancel);
     v1::SchedulerMessage acknowledge;
     for (uint64_t i = 0; i < 10; ++i) acknowledge.mutable_acknowledge()->add_operation_ids((number * 10) + i);
-    acknowledge.mutable_acknowledge()->add_given_up(number);
+    acknowledge.mutable_acknowledge()->add_forced_releases(number);
     acknowledge.mutable_acknowledge()->add_ended_consumers(number);
     Pad(*acknowledge.mutable_acknowledge(), kPadding);
     scheduler().Send(kNode, acknowledge);

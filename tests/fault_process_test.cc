@@ -94,7 +94,7 @@ TEST_F(FaultProcessTest, Fault04AStoppedPluginIsUnhealthyAndThenReplaced) {
   ExpectWorks("w");
 }
 
-TEST_F(FaultProcessTest, Fault04APluginThatIsIllAgainAndAgainIsGivenUpWithTheReason) {
+TEST_F(FaultProcessTest, Fault04APluginThatIsIllAgainAndAgainIsForcedReleaseWithTheReason) {
   fault_.Play(
       {"rpc = \"start\"\naction = \"signal\"\nsignal = \"SIGSTOP\"\nbackground = true\ndelay_ms = 800"});
   StartNode(

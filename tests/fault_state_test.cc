@@ -108,7 +108,7 @@ TEST_F(FaultRebootTest, Fault19MountsAreVoidAndObligationsAreKept) {
   const std::optional<v1::Volume> shown = VolumeOf(held);
   ASSERT_TRUE(shown.has_value());
   ASSERT_EQ(shown->publications_size(), 1);
-  EXPECT_FALSE(shown->publications(0).held().empty()) << shown->DebugString();
+  EXPECT_FALSE(shown->publications(0).blocked().empty()) << shown->DebugString();
   EXPECT_EQ(Calls("NodeStageVolume", held), 1) << "another node may have it by now";
   EXPECT_EQ(MountsAt(shown->publications(0).target_path()), 0);
   // The same request takes it up again, and its end lets it go.

@@ -147,8 +147,9 @@ TEST_F(HealthTest, AReloadGoesOnToItsEndWhereItsCallerHasGone) {
     });
     const std::unique_ptr<grpc::ClientContext, void (*)(grpc::ClientContext*)> leaves(
         context.get(), [](grpc::ClientContext* call) { call->TryCancel(); });
-    node_.WaitPlugin("fault", "no longer the old one",
-                     [&](const v1::Plugin& plugin) { return plugin.held() || plugin.pid() != before.pid(); });
+    node_.WaitPlugin("fault", "no longer the old one", [&](const v1::Plugin& plugin) {
+      return plugin.paused() || plugin.pid() != before.pid();
+    });
   }
   WaitFor("the file that comes after the plugins", [&] {
     v1::ListDeclaredVolumesResponse volumes;
@@ -156,7 +157,7 @@ TEST_F(HealthTest, AReloadGoesOnToItsEndWhereItsCallerHasGone) {
     return status.ok() && volumes.volumes_size() == 1;
   });
   node_.WaitPlugin("fault", "swapped", [&](const v1::Plugin& plugin) {
-    return plugin.registered() && !plugin.held() && plugin.pid() != before.pid();
+    return plugin.registered() && !plugin.paused() && plugin.pid() != before.pid();
   });
 }
 

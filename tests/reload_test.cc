@@ -50,7 +50,7 @@ fingerprint_interval = "1h"
   // The same process under the same number, not probed anew.
   static void ExpectUntouched(const v1::Plugin& before, const v1::Plugin& after) {
     EXPECT_EQ(before.pid(), after.pid());
-    EXPECT_EQ(before.incarnation(), after.incarnation());
+    EXPECT_EQ(before.instance(), after.instance());
     EXPECT_EQ(before.health().last_probe_at().SerializeAsString(),
               after.health().last_probe_at().SerializeAsString());
     EXPECT_TRUE(after.registered());

@@ -51,7 +51,7 @@ class SchedulerAbsenceTest : public SchedulerTest {
     const std::optional<v1::Volume> shown = VolumeOf(volume);
     ASSERT_TRUE(shown.has_value());
     ASSERT_EQ(shown->publications_size(), 1);
-    EXPECT_THAT(shown->publications(0).held(), HasSubstr(why));
+    EXPECT_THAT(shown->publications(0).blocked(), HasSubstr(why));
     EXPECT_TRUE(shown->publications(0).state() != v1::PUBLISHED || shown->publications(0).uncertain());
     EXPECT_EQ(MountsAt(shown->publications(0).target_path()), 0);
   }
@@ -59,12 +59,12 @@ class SchedulerAbsenceTest : public SchedulerTest {
   void ExpectBlockedWhenItIsBack(const std::string& volume) {
     const int64_t calls = Calls("NodePublishVolume", volume);
     ComeBack();
-    scheduler_->WaitNode(kNode, "a lease, and the volume to be told as blocked",
-                         [&](const TestScheduler::Node& node) {
-                           const auto told = node.volumes.find({"fault", volume});
-                           return node.synced && node.state.lease() == v1::LEASE_VALID &&
-                                  told != node.volumes.end() && !told->second.publications(0).held().empty();
-                         });
+    scheduler_->WaitNode(
+        kNode, "a lease, and the volume to be told as blocked", [&](const TestScheduler::Node& node) {
+          const auto told = node.volumes.find({"fault", volume});
+          return node.synced && node.state.lease() == v1::LEASE_VALID && told != node.volumes.end() &&
+                 !told->second.publications(0).blocked().empty();
+        });
     node_.WaitReady("fault");
     ExpectWorks("somebody-elses-" + std::to_string(++others_));
     EXPECT_EQ(MountsAt(VolumeOf(volume)->publications(0).target_path()), 0);
@@ -82,7 +82,7 @@ class SchedulerAbsenceTest : public SchedulerTest {
     EXPECT_EQ(confirmed.confirm().not_confirmed_size(), 0);
     const v1::Volume volume_now = WaitVolume(volume, "published", [](const v1::Volume& shown) {
       const v1::Publication& use = shown.publications(0);
-      return use.state() == v1::PUBLISHED && use.held().empty();
+      return use.state() == v1::PUBLISHED && use.blocked().empty();
     });
     WaitVolumeTold(volume, v1::PUBLISHED);
     const v1::Publication& publication = volume_now.publications(0);
@@ -129,7 +129,7 @@ TEST_F(SchedulerAbsenceTest, Fault38WhileTheLeaseHoldsAKilledBerthdGoesOnWithout
   EXPECT_EQ(Status().scheduler().lease(), v1::LEASE_VALID);
   ComeBack();
   WaitVolumeTold(volume, v1::PUBLISHED);
-  EXPECT_EQ(VolumeOf(volume)->publications(0).held(), "");
+  EXPECT_EQ(VolumeOf(volume)->publications(0).blocked(), "");
   UnpublishFromAfar(volume);
 }
 
@@ -193,7 +193,7 @@ TEST_F(SchedulerAbsenceTest, Fault38AfterARebootOnlyWhatTheSchedulerStillWantsIs
   EXPECT_EQ(Calls("NodeStageVolume", volumes[0]), 2);
   const v1::OperationResult again = scheduler_->Run(kNode, PublishingOpenly(volumes[2]));
   EXPECT_EQ(again.outcome(), v1::OUTCOME_DONE) << again.message();
-  EXPECT_EQ(VolumeOf(volumes[2])->publications(0).held(), "");
+  EXPECT_EQ(VolumeOf(volumes[2])->publications(0).blocked(), "");
   // What was left out stays blocked, also over a restart of berthd under this lease.
   node_.Kill();
   node_.Start();

@@ -126,12 +126,13 @@ TEST_F(SchedulerLinkTest, Fault30ANodeThatLosesItsLeaseLetsGoWhereItsOperatorSay
   scheduler_->Refuse(std::nullopt);
   const TestScheduler::Node node =
       scheduler_->WaitNode(kNode, "the node's word", [](const TestScheduler::Node& known) {
-        return !known.given_up.empty() && known.given_up.begin()->second.progress() == v1::GivenUp::RELEASED;
+        return !known.forced_release.empty() &&
+               known.forced_release.begin()->second.progress() == v1::ForcedRelease::RELEASED;
       });
-  const v1::GivenUp& given_up = node.given_up.begin()->second;
-  EXPECT_EQ(given_up.volume_id(), volume);
-  EXPECT_EQ(given_up.lease_epoch(), 1U);
-  EXPECT_FALSE(given_up.may_live_on());
+  const v1::ForcedRelease& forced_release = node.forced_release.begin()->second;
+  EXPECT_EQ(forced_release.volume_id(), volume);
+  EXPECT_EQ(forced_release.lease_epoch(), 1U);
+  EXPECT_FALSE(forced_release.still_in_use());
   EXPECT_EQ(node.state.on_lease_expiry(), v1::RELEASE);
 }
 

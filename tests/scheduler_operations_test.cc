@@ -190,10 +190,10 @@ TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
   const pid_t pid = Get().pid();
   v1::Operation drain;
   drain.mutable_drain_plugin()->set_id("fault");
-  const uint64_t given_up = scheduler_->Ask(kNode, drain);
+  const uint64_t forced_release = scheduler_->Ask(kNode, drain);
   scheduler_->WaitNode(kNode, "the drain, and who is waited for", [](const TestScheduler::Node& node) {
     const v1::Plugin& plugin = node.plugins.at("fault");
-    return plugin.draining() && plugin.holders_size() == 1;
+    return plugin.draining() && plugin.waiting_for_size() == 1;
   });
   const v1::OperationResult refused = scheduler_->Run(kNode, Publishing(other, "web"));
   EXPECT_EQ(refused.code(), static_cast<int>(grpc::StatusCode::FAILED_PRECONDITION));
@@ -204,7 +204,7 @@ TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
   ASSERT_TRUE(started.has_plugin()) << started.message();
   EXPECT_FALSE(started.plugin().draining());
   EXPECT_EQ(started.plugin().pid(), pid);
-  const v1::OperationResult aborted = scheduler_->WaitResult(kNode, given_up);
+  const v1::OperationResult aborted = scheduler_->WaitResult(kNode, forced_release);
   EXPECT_EQ(aborted.code(), static_cast<int>(grpc::StatusCode::ABORTED));
   EXPECT_EQ(aborted.outcome(), v1::OUTCOME_RETRY);
   PublishFromAfar(other);

@@ -126,15 +126,15 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 node.plugins.pop(thing.removed.plugin_id, None)
             elif kind == "ended_consumer":  # The node releases its volumes; move() detaches them in its time.
                 say(acknowledge=pb.Acknowledge(ended_consumers=[thing.ended_consumer.number]))
-            elif kind == "given_up" and thing.given_up.progress == pb.GivenUp.RELEASED:
-                say(acknowledge=pb.Acknowledge(given_up=[thing.given_up.number]))
+            elif kind == "forced_release" and thing.forced_release.progress == pb.ForcedRelease.RELEASED:
+                say(acknowledge=pb.Acknowledge(forced_releases=[thing.forced_release.number]))
 
     def confirm(self, node, volume):
         """After a reboot, or once its lease has ended, a node blocks what was published before. Some is still wanted."""
         wanted = [pb.PublicationName(plugin_id=volume.plugin_id, volume_id=volume.volume_id, namespace="example",
                                      consumer=use.consumer.partition("/")[2], name=use.name)
                   for use in volume.publications
-                  if use.held and (volume.plugin_id, volume.volume_id, use.consumer) in node.wanted]
+                  if use.blocked and (volume.plugin_id, volume.volume_id, use.consumer) in node.wanted]
         if wanted:
             self.begin(node, confirm=pb.ConfirmOperation(publications=wanted))
 
@@ -162,7 +162,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             result = self.ask(name, **kind)
             # One that is newer than these modules counts as the zero value: it may have happened.
             outcome = result.outcome if result.outcome in pb.Outcome.values() else pb.OUTCOME_UNKNOWN
-            lives_on = result.unpublish.may_live_on  # It may be written to still: unpublish again until it is not.
+            lives_on = result.unpublish.still_in_use  # It may be written to still: unpublish again until it is not.
             words = "the file system lives on" if lives_on else result.message
             print(name, *kind, pb.Outcome.Name(outcome), words, flush=True)
             if outcome == pb.OUTCOME_DONE and not lives_on:

@@ -21,7 +21,7 @@ class TestDirectory final : public PluginDirectory {
     Connect();
   }
 
-  // A new incarnation: its channel knows nothing of the old one's.
+  // A new instance: its channel knows nothing of the old one's.
   void Connect() { client_ = CsiClient::Connect(socket_path_); }
   void SetUsable(bool usable) {
     usable_ = usable;

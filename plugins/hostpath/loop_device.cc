@@ -136,7 +136,7 @@ absl::Status DetachLoop(const LoopDevice& loop, const std::string& file) {
   std::vector<LoopDevice> left;
   BERTH_ASSIGN_OR_RETURN(left, FindLoops(file));
   if (std::none_of(left.begin(), left.end(), is_this)) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("detach {}: somebody holds it open", loop.path));
+  return absl::FailedPreconditionError(fmt::format("detach {}: a process has it open", loop.path));
 }
 
 absl::Status RefreshLoopCapacity(const LoopDevice& loop) {

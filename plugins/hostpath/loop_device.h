@@ -44,7 +44,7 @@ struct AttachedLoop {
 // The devices that `file` is attached to, even if it was removed since.
 [[nodiscard]] absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file);
 
-// Detaches `loop` if it is still backed by `file`. FAILED_PRECONDITION where somebody holds it open (the
+// Detaches `loop` if it is still backed by `file`. FAILED_PRECONDITION where a process has it open (the
 // kernel then detaches it at the last close).
 [[nodiscard]] absl::Status DetachLoop(const LoopDevice& loop, const std::string& file);
 

@@ -226,7 +226,7 @@ class FakeMounter : public Mounter {
   std::vector<std::string> steps;  // "owe V", "expand V", in order
   // To volumes that are not here, by plugin and volume.
   std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
-  absl::Status owe_error;  // of OweExpansion
+  absl::Status owe_error;  // of SetPendingExpansion
 
   VolumeView& Add(const std::string& plugin_id, const std::string& volume_id, const std::string& consumer) {
     VolumeView view;
@@ -332,16 +332,16 @@ class FakeMounter : public Mounter {
     for (const VolumeView& view : volumes) names.push_back({view.plugin_id, view.volume_id});
     return names;
   }
-  [[nodiscard]] Awaitable<absl::StatusOr<UnpublishResult>> GiveUp(VolumeRef volume, Origin /*origin*/,
-                                                                  TimePoint deadline) override {
+  [[nodiscard]] Awaitable<absl::StatusOr<UnpublishResult>> ForceRelease(VolumeRef volume, Origin /*origin*/,
+                                                                        TimePoint deadline) override {
     co_return co_await Unpublish({.plugin_id = volume.plugin_id, .volume_id = volume.volume_id}, deadline);
   }
-  [[nodiscard]] Awaitable<absl::Status> OweExpansion(std::string plugin_id, std::string volume_id,
-                                                     int64_t required_bytes) override {
+  [[nodiscard]] Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id, std::string volume_id,
+                                                            int64_t required_bytes) override {
     steps.push_back("owe " + volume_id);
     if (!owe_error.ok()) co_return owe_error;
     if (VolumeView* view = Known(plugin_id, volume_id)) {
-      view->owed_expansion_bytes = required_bytes;
+      view->pending_expansion_bytes = required_bytes;
     } else {
       owed_elsewhere[{plugin_id, volume_id}] = required_bytes;
     }
@@ -429,7 +429,7 @@ class FakeMounter : public Mounter {
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
     VolumeView* view = Known(plugin_id, volume_id);
     if (view == nullptr) co_return absl::NotFoundError("not published here");
-    view->owed_expansion_bytes = 0;
+    view->pending_expansion_bytes = 0;
     co_return node_capacity;
   }
 

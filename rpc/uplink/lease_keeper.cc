@@ -78,23 +78,23 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
 
   for (const auto& [key, value] : rows) {
     std::string_view name = key;
-    if (name == kGivenUpNumberRow) {
+    if (name == kForcedReleaseNumberRow) {
       last_number_ = std::max(last_number_, NumberIn(value).value_or(0));
-    } else if (name.starts_with(kGivenUpRow) && !value.empty()) {
-      v1::GivenUp given_up;
-      const auto number = NumberIn(name, kGivenUpRow);
-      if (!number || !given_up.ParseFromString(value) || given_up.number() != *number) {
+    } else if (name.starts_with(kForcedReleaseRow) && !value.empty()) {
+      v1::ForcedRelease forced_release;
+      const auto number = NumberIn(name, kForcedReleaseRow);
+      if (!number || !forced_release.ParseFromString(value) || forced_release.number() != *number) {
         damaged_.push_back(fmt::format("what is remembered of a volume that was given up is damaged ({})",
                                        Printable(key, 64)));
         SPDLOG_ERROR("{}", damaged_.back());
         continue;
       }
       last_number_ = std::max(last_number_, *number);
-      given_up_[*number] = std::move(given_up);
+      forced_releases_[*number] = std::move(forced_release);
     }
   }
-  for (const auto& [number, given_up] : given_up_) {
-    if (given_up.progress() == v1::GivenUp::RELEASING) SpawnFinish(number);
+  for (const auto& [number, forced_release] : forced_releases_) {
+    if (forced_release.progress() == v1::ForcedRelease::RELEASING) SpawnFinish(number);
   }
   tasks_.Spawn("save", SaveLease());
   tasks_.Spawn("watch", WatchEnd());
@@ -155,16 +155,16 @@ void LeaseKeeper::OnExpired() {
                    "mounted{}, and nothing new is begun",
                    term.epoch, release ? ", but for volumes that only one node may write to" : ""));
   Withhold(term.ends);
-  if (release) GiveUpVolumes();
+  if (release) ForceReleaseVolumes();
   Changed();
 }
 
-void LeaseKeeper::GiveUpVolumes() {
+void LeaseKeeper::ForceReleaseVolumes() {
   const uint64_t epoch = lease_.last()->epoch;
   for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
-    if (giving_up(volume.plugin_id, volume.volume_id)) continue;
+    if (force_releasing(volume.plugin_id, volume.volume_id)) continue;
     const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
-    tasks_.Spawn(name, GiveUp(std::move(volume), epoch));
+    tasks_.Spawn(name, ForceRelease(std::move(volume), epoch));
   }
 }
 
@@ -252,32 +252,34 @@ Awaitable<void> LeaseKeeper::SaveLease() {
   }
 }
 
-Awaitable<void> LeaseKeeper::GiveUp(VolumeRef volume, uint64_t epoch) {
+Awaitable<void> LeaseKeeper::ForceRelease(VolumeRef volume, uint64_t epoch) {
   // Until something is done, a lease that is back is reason enough not to.
   auto back = [this] { return state() == v1::LEASE_VALID; };
-  if (back() || giving_up(volume.plugin_id, volume.volume_id) || !beginning_.insert(volume).second) co_return;
+  if (back() || force_releasing(volume.plugin_id, volume.volume_id) || !beginning_.insert(volume).second)
+    co_return;
   const uint64_t number = ++last_number_;
-  v1::GivenUp given_up;
-  given_up.set_number(number);
-  given_up.set_plugin_id(volume.plugin_id);
-  given_up.set_volume_id(volume.volume_id);
-  given_up.set_lease_epoch(epoch);
-  given_up.set_progress(v1::GivenUp::RELEASING);
-  const bool written = co_await PutRow(std::string(kGivenUpNumberRow), std::to_string(number), back) &&
-                       co_await PutRow(Row(kGivenUpRow, number), given_up.SerializeAsString(), back);
+  v1::ForcedRelease forced_release;
+  forced_release.set_number(number);
+  forced_release.set_plugin_id(volume.plugin_id);
+  forced_release.set_volume_id(volume.volume_id);
+  forced_release.set_lease_epoch(epoch);
+  forced_release.set_progress(v1::ForcedRelease::RELEASING);
+  const bool written =
+      co_await PutRow(std::string(kForcedReleaseNumberRow), std::to_string(number), back) &&
+      co_await PutRow(Row(kForcedReleaseRow, number), forced_release.SerializeAsString(), back);
   if (!written || back()) {
     // Taken back for certain: a row that turned up again after a crash would be finished.
-    (void)co_await PutRow(Row(kGivenUpRow, number), "", [] { return false; });
-    rows_.DeleteSoon(Row(kGivenUpRow, number));
+    (void)co_await PutRow(Row(kForcedReleaseRow, number), "", [] { return false; });
+    rows_.DeleteSoon(Row(kForcedReleaseRow, number));
     beginning_.erase(volume);
     // It may have run out once more while that was written.
-    if (!back() && options_.on_expiry == v1::RELEASE) GiveUpVolumes();
+    if (!back() && options_.on_expiry == v1::RELEASE) ForceReleaseVolumes();
     co_return;
   }
   beginning_.erase(volume);
-  given_up_[number] = std::move(given_up);
+  forced_releases_[number] = std::move(forced_release);
   Tell(
-      "volume.given_up",
+      "volume.forced_release",
       fmt::format("it is given up, since the lease of epoch {} has run out: its consumers are ended, then it "
                   "is unpublished",
                   epoch),
@@ -291,35 +293,36 @@ void LeaseKeeper::SpawnFinish(uint64_t number) {
 }
 
 Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
-  const VolumeRef volume{.plugin_id = given_up_[number].plugin_id(),
-                         .volume_id = given_up_[number].volume_id()};
+  const VolumeRef volume{.plugin_id = forced_releases_[number].plugin_id(),
+                         .volume_id = forced_releases_[number].volume_id()};
   for (int failures = 1;; ++failures) {
     const uint64_t seen = events_.next_sequence() - 1;
     const auto result =
-        co_await mounter_.GiveUp(volume, Origin::kScheduler, Clock::now() + options_.give_up_timeout);
-    v1::GivenUp& given_up = given_up_[number];
+        co_await mounter_.ForceRelease(volume, Origin::kScheduler, Clock::now() + options_.give_up_timeout);
+    v1::ForcedRelease& forced_release = forced_releases_[number];
     if (result.ok()) {
-      v1::GivenUp released = given_up;
-      released.set_progress(v1::GivenUp::RELEASED);
-      released.set_may_live_on(false);
+      v1::ForcedRelease released = forced_release;
+      released.set_progress(v1::ForcedRelease::RELEASED);
+      released.set_still_in_use(false);
       released.clear_last_error();
       // Told once it is on the disk: what was told is not taken back.
-      (void)co_await PutRow(Row(kGivenUpRow, number), released.SerializeAsString(), [] { return false; });
-      given_up_[number] = std::move(released);
+      (void)co_await PutRow(Row(kForcedReleaseRow, number), released.SerializeAsString(),
+                            [] { return false; });
+      forced_releases_[number] = std::move(released);
       ForgetOlder(number);
       break;
     }
     const std::string error = Printable(MessageOf(result.status()));
     const auto view = mounter_.Find(volume.plugin_id, volume.volume_id);
-    if (error != given_up.last_error()) {
+    if (error != forced_release.last_error()) {
       SPDLOG_WARN("{}; trying again", error);
-      given_up.set_last_error(error);
-      given_up.set_may_live_on(view && view->may_live_on);
+      forced_release.set_last_error(error);
+      forced_release.set_still_in_use(view && view->still_in_use);
       Changed();
     }
     co_await WaitFree(volume, seen, Clock::now() + PauseAfter(failures));
   }
-  Tell("volume.given_up",
+  Tell("volume.forced_release",
        "it is released: every consumer that is known has ended, and the kernel no longer has it", volume);
   Changed();
 }
@@ -371,38 +374,38 @@ absl::Status LeaseKeeper::OnWelcome(uint64_t epoch) {
   return absl::OkStatus();
 }
 
-std::vector<v1::GivenUp> LeaseKeeper::given_up() const {
-  std::vector<v1::GivenUp> list;
-  for (const auto& [number, given_up] : given_up_) list.push_back(given_up);
+std::vector<v1::ForcedRelease> LeaseKeeper::forced_release() const {
+  std::vector<v1::ForcedRelease> list;
+  for (const auto& [number, forced_release] : forced_releases_) list.push_back(forced_release);
   return list;
 }
 
-void LeaseKeeper::AcknowledgeGivenUp(uint64_t number) {
-  const auto found = given_up_.find(number);
-  if (found == given_up_.end() || found->second.progress() != v1::GivenUp::RELEASED) return;
-  given_up_.erase(found);
-  rows_.DeleteSoon(Row(kGivenUpRow, number));
+void LeaseKeeper::AcknowledgeForcedRelease(uint64_t number) {
+  const auto found = forced_releases_.find(number);
+  if (found == forced_releases_.end() || found->second.progress() != v1::ForcedRelease::RELEASED) return;
+  forced_releases_.erase(found);
+  rows_.DeleteSoon(Row(kForcedReleaseRow, number));
   Changed();
 }
 
 // Of one volume the newest says it all: a scheduler that never acknowledges costs no more than one row for
 // each.
 void LeaseKeeper::ForgetOlder(uint64_t number) {
-  const v1::GivenUp& newest = given_up_.at(number);
-  std::erase_if(given_up_, [&](const auto& entry) {
-    const v1::GivenUp& older = entry.second;
+  const v1::ForcedRelease& newest = forced_releases_.at(number);
+  std::erase_if(forced_releases_, [&](const auto& entry) {
+    const v1::ForcedRelease& older = entry.second;
     const bool same = older.plugin_id() == newest.plugin_id() && older.volume_id() == newest.volume_id();
-    if (!same || older.number() >= number || older.progress() != v1::GivenUp::RELEASED) return false;
-    rows_.DeleteSoon(Row(kGivenUpRow, older.number()));
+    if (!same || older.number() >= number || older.progress() != v1::ForcedRelease::RELEASED) return false;
+    rows_.DeleteSoon(Row(kForcedReleaseRow, older.number()));
     return true;
   });
 }
 
-bool LeaseKeeper::giving_up(const std::string& plugin_id, const std::string& volume_id) const {
-  return std::ranges::any_of(given_up_, [&](const auto& entry) {
-    const v1::GivenUp& given_up = entry.second;
-    return given_up.progress() == v1::GivenUp::RELEASING && given_up.plugin_id() == plugin_id &&
-           given_up.volume_id() == volume_id;
+bool LeaseKeeper::force_releasing(const std::string& plugin_id, const std::string& volume_id) const {
+  return std::ranges::any_of(forced_releases_, [&](const auto& entry) {
+    const v1::ForcedRelease& forced_release = entry.second;
+    return forced_release.progress() == v1::ForcedRelease::RELEASING &&
+           forced_release.plugin_id() == plugin_id && forced_release.volume_id() == volume_id;
   });
 }
 

@@ -10,7 +10,8 @@
 //   it runs out      Mounter::Withhold: nothing forward is begun or repeated; and, with the policy kRelease,
 //                    each volume that only one node may write to is released:
 //
-//     to be released ──row on the disk──► RELEASING ──Mounter::GiveUp──► RELEASED ──Acknowledge──► forgotten
+//     to be released ──row on the disk──► RELEASING ──Mounter::ForceRelease──► RELEASED ──Acknowledge──►
+//     forgotten
 //         │                                  ▲  │ (again and again, until it is true)
 //         │                                  └──┘ the lease is back: finished all the same, and told
 //         │ the lease is back: not begun
@@ -25,7 +26,7 @@
 // Owned by main, or by the link; loop thread. The mounter, the events and the rows outlive it.
 //
 // Events: lease.granted (one is valid, and none was before), lease.expired,
-// lease.epoch (a scheduler of a higher epoch is obeyed), volume.given_up (it begins; it has left).
+// lease.epoch (a scheduler of a higher epoch is obeyed), volume.forced_release (it begins; it has left).
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,7 @@ struct LeaseKeeperOptions {
   Duration give_up_timeout = std::chrono::minutes(2);
   Duration first_pause = std::chrono::milliseconds(400);
   Duration retry_limit = std::chrono::minutes(1);
-  // Called when state, epoch or given_up may say something else than before; never from within a call.
+  // Called when state, epoch or forced_release may say something else than before; never from within a call.
   std::function<void()> on_change;
 };
 
@@ -88,10 +89,11 @@ class LeaseKeeper final : public LinkLease {
   [[nodiscard]] std::optional<Duration> left() const override;
   [[nodiscard]] std::string why_not_valid() const override;
   // By number.
-  [[nodiscard]] std::vector<v1::GivenUp> given_up() const override;
+  [[nodiscard]] std::vector<v1::ForcedRelease> forced_release() const override;
   // Of one that is not RELEASED, or is not there: nothing.
-  void AcknowledgeGivenUp(uint64_t number) override;
-  [[nodiscard]] bool giving_up(const std::string& plugin_id, const std::string& volume_id) const override;
+  void AcknowledgeForcedRelease(uint64_t number) override;
+  [[nodiscard]] bool force_releasing(const std::string& plugin_id,
+                                     const std::string& volume_id) const override;
 
   // What an operator should know: that an epoch could not be written down, that a file was damaged.
   [[nodiscard]] std::vector<std::string> Problems() const;
@@ -111,8 +113,8 @@ class LeaseKeeper final : public LinkLease {
   void Withhold(BootTime since);
   [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
   // With policy RELEASE: those volumes that are not being given up yet.
-  void GiveUpVolumes();
-  [[nodiscard]] Awaitable<void> GiveUp(VolumeRef volume, uint64_t epoch);
+  void ForceReleaseVolumes();
+  [[nodiscard]] Awaitable<void> ForceRelease(VolumeRef volume, uint64_t epoch);
   // From RELEASING to RELEASED.
   [[nodiscard]] Awaitable<void> Finish(uint64_t number);
   // Until it is on the disk; false once `stop` says so.
@@ -138,7 +140,7 @@ class LeaseKeeper final : public LinkLease {
   std::string unknown_epoch_;   // why the epoch is not known, and what to do. Empty: it is known
   uint64_t offered_epoch_ = 0;  // of the leases that are not accepted for that
   std::optional<Lease::Term> saved_;
-  std::map<uint64_t, v1::GivenUp> given_up_;
+  std::map<uint64_t, v1::ForcedRelease> forced_releases_;
   std::set<VolumeRef> beginning_;  // whose first row is being written
   uint64_t last_number_ = 0;
   std::vector<std::string> damaged_;

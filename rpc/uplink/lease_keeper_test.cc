@@ -148,7 +148,7 @@ class LeaseKeeperTest : public MounterTestBase {
       ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
       EXPECT_EQ(plugin_.Calls("NodePublishVolume"), before + others);
     }
-    EXPECT_THAT(View().publications.at(0).held, Not(IsEmpty()));
+    EXPECT_THAT(View().publications.at(0).blocked, Not(IsEmpty()));
   }
 
   // An earlier berthd has left a lease of `epoch` that ends then. The next Begin finds it.
@@ -177,19 +177,19 @@ class LeaseKeeperTest : public MounterTestBase {
     return loop_.RunUntil([this, standing] { return keeper_->state() == standing; });
   }
   // "1 v1 released" of each, in order.
-  [[nodiscard]] std::vector<std::string> GivenUp() const {
+  [[nodiscard]] std::vector<std::string> ForcedRelease() const {
     std::vector<std::string> shown;
-    for (const v1::GivenUp& g : keeper_->given_up()) {
+    for (const v1::ForcedRelease& g : keeper_->forced_release()) {
       shown.push_back(fmt::format("{} {} {}", g.number(), g.volume_id(),
-                                  g.progress() == v1::GivenUp::RELEASED ? "released" : "releasing"));
+                                  g.progress() == v1::ForcedRelease::RELEASED ? "released" : "releasing"));
     }
     return shown;
   }
   [[nodiscard]] bool AllReleased() {
     return loop_.RunUntil([this] {
-      const std::vector<v1::GivenUp> list = keeper_->given_up();
-      return !list.empty() && std::ranges::all_of(list, [](const v1::GivenUp& g) {
-        return g.progress() == v1::GivenUp::RELEASED;
+      const std::vector<v1::ForcedRelease> list = keeper_->forced_release();
+      return !list.empty() && std::ranges::all_of(list, [](const v1::ForcedRelease& g) {
+        return g.progress() == v1::ForcedRelease::RELEASED;
       });
     });
   }
@@ -228,11 +228,11 @@ TEST_F(LeaseKeeperTest, Fault38WhileTheLeaseHoldsARestartAndANewEpochChangeNothi
   Restart();
   EXPECT_EQ(keeper_->state(), v1::LEASE_VALID) << "before the scheduler is heard";
   EXPECT_EQ(keeper_->Judge(3, true), v1::REFUSAL_NONE);
-  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
   const int before = plugin_.Calls("NodePublishVolume");
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > before; })) << "it goes on";
   Grant(4);
-  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
   plugin_.ClearFaults();
   EXPECT_TRUE(Arrives());
 }
@@ -261,7 +261,7 @@ TEST_F(LeaseKeeperTest, Fault38ALeaseThatEndedResumesNothingWhenItIsGrantedAgain
   ExpectBlocked();
   EXPECT_THAT(Confirm({"v1", "v2"}), ElementsAre(PublicationRef{"hp", "v2", "web", ""}));
   EXPECT_TRUE(Arrives());
-  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
+  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
 }
 
 TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
@@ -274,10 +274,10 @@ TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
   EXPECT_TRUE(absl::IsUnavailable(loop_.Run(mounter_->Confirm({{"hp", "v1", "web", ""}}, Soon())).status()))
       << "not without a lease";
   Grant(3);
-  EXPECT_THAT(View().publications.at(0).held, HasSubstr("has not confirmed it")) << "though it is mounted";
+  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("has not confirmed it")) << "though it is mounted";
   ASSERT_TRUE(Publish(For(process)).ok());
-  EXPECT_THAT(View().publications.at(0).held, IsEmpty());
-  EXPECT_THAT(View("v2").publications.at(0).held, HasSubstr("has not confirmed it"));
+  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
+  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("has not confirmed it"));
   ASSERT_TRUE(LeaseIsNoted());
   ASSERT_TRUE(Unpublish(For(process, "v2")).ok()) << "reverse steps need nothing";
 }
@@ -321,7 +321,7 @@ TEST_F(LeaseKeeperTest, WhenItRunsOutNothingNewIsBegunAndAllStays) {
   EXPECT_EQ(keeper_->Judge(3, true), v1::LEASE_NOT_VALID);
   EXPECT_EQ(keeper_->Judge(3, false), v1::REFUSAL_NONE);
   EXPECT_EQ(keeper_->left(), std::nullopt);
-  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_THAT(ForcedRelease(), IsEmpty());
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), 0) << "its consumer runs on";
   Grant(3);
@@ -507,7 +507,7 @@ class LeaseReleaseTest : public LeaseKeeperTest {
   LeaseReleaseTest() { keeper_options_.on_expiry = v1::RELEASE; }
 };
 
-TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
+TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreForcedReleaseAndOthersStay) {
   const Sleeper writer;
   ASSERT_TRUE(Publish(For(writer)).ok());
   const Sleeper sharer;
@@ -519,21 +519,21 @@ TEST_F(LeaseReleaseTest, VolumesOfOneWriterAreGivenUpAndOthersStay) {
   Leave(BootClock::now() + milliseconds(20));
   Restart();
   ASSERT_TRUE(AllReleased());
-  EXPECT_THAT(GivenUp(), ElementsAre("1 v1 released"));
-  EXPECT_EQ(keeper_->given_up().at(0).lease_epoch(), 3U);
-  EXPECT_FALSE(keeper_->given_up().at(0).may_live_on());
+  EXPECT_THAT(ForcedRelease(), ElementsAre("1 v1 released"));
+  EXPECT_EQ(keeper_->forced_release().at(0).lease_epoch(), 3U);
+  EXPECT_FALSE(keeper_->forced_release().at(0).still_in_use());
   EXPECT_EQ(waitpid(writer.pid(), nullptr, WNOHANG), writer.pid()) << "it has ended";
   EXPECT_EQ(waitpid(sharer.pid(), nullptr, WNOHANG), 0);
   EXPECT_TRUE(View().volume_id.empty());
   EXPECT_EQ(View("shared").publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(View("own").publications.at(0).state, PublicationState::kPublished);
-  EXPECT_EQ(Told("volume.given_up"), 2U) << "that it began, and that it left";
+  EXPECT_EQ(Told("volume.forced_release"), 2U) << "that it began, and that it left";
 
-  keeper_->AcknowledgeGivenUp(2);
-  EXPECT_EQ(GivenUp().size(), 1U);
-  keeper_->AcknowledgeGivenUp(1);
-  EXPECT_THAT(GivenUp(), IsEmpty());
-  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("given_up/1"))));
+  keeper_->AcknowledgeForcedRelease(2);
+  EXPECT_EQ(ForcedRelease().size(), 1U);
+  keeper_->AcknowledgeForcedRelease(1);
+  EXPECT_THAT(ForcedRelease(), IsEmpty());
+  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("forced_release/1"))));
 }
 
 TEST_F(LeaseReleaseTest, ANumberIsNeverGivenTwice) {
@@ -543,9 +543,9 @@ TEST_F(LeaseReleaseTest, ANumberIsNeverGivenTwice) {
     Leave(BootClock::now());
     Restart();
     ASSERT_TRUE(AllReleased());
-    EXPECT_THAT(GivenUp(), ElementsAre(expected));
-    keeper_->AcknowledgeGivenUp(keeper_->given_up().at(0).number());
-    EXPECT_THAT(GivenUp(), IsEmpty());
+    EXPECT_THAT(ForcedRelease(), ElementsAre(expected));
+    keeper_->AcknowledgeForcedRelease(keeper_->forced_release().at(0).number());
+    EXPECT_THAT(ForcedRelease(), IsEmpty());
   }
 }
 
@@ -556,18 +556,19 @@ TEST_F(LeaseReleaseTest, WhatIsNotReleasedYetSaysWhyAndIsNotForgotten) {
   keeper_options_.give_up_timeout = milliseconds(100);
   Leave(BootClock::now());
   Restart();
-  ASSERT_TRUE(loop_.RunUntil(
-      [&] { return !keeper_->given_up().empty() && !keeper_->given_up()[0].last_error().empty(); }));
-  EXPECT_TRUE(keeper_->giving_up("hp", "v1"));
-  EXPECT_FALSE(keeper_->giving_up("hp", "v2"));
-  keeper_->AcknowledgeGivenUp(1);
-  EXPECT_THAT(GivenUp(), ElementsAre("1 v1 releasing"));
+  ASSERT_TRUE(loop_.RunUntil([&] {
+    return !keeper_->forced_release().empty() && !keeper_->forced_release()[0].last_error().empty();
+  }));
+  EXPECT_TRUE(keeper_->force_releasing("hp", "v1"));
+  EXPECT_FALSE(keeper_->force_releasing("hp", "v2"));
+  keeper_->AcknowledgeForcedRelease(1);
+  EXPECT_THAT(ForcedRelease(), ElementsAre("1 v1 releasing"));
   // The scheduler is back: what was begun is finished all the same.
   Grant();
   plugin_.ClearFaults();
   ASSERT_TRUE(AllReleased());
-  EXPECT_TRUE(keeper_->given_up()[0].last_error().empty());
-  EXPECT_FALSE(keeper_->giving_up("hp", "v1"));
+  EXPECT_TRUE(keeper_->forced_release()[0].last_error().empty());
+  EXPECT_FALSE(keeper_->force_releasing("hp", "v1"));
 }
 
 TEST_F(LeaseReleaseTest, OnceTheVolumeIsFreeTheSchedulerIsToldAtOnce) {
@@ -578,8 +579,9 @@ TEST_F(LeaseReleaseTest, OnceTheVolumeIsFreeTheSchedulerIsToldAtOnce) {
   keeper_options_.first_pause = keeper_options_.retry_limit = std::chrono::hours(1);
   Leave(BootClock::now());
   Restart();
-  ASSERT_TRUE(loop_.RunUntil(
-      [&] { return !keeper_->given_up().empty() && !keeper_->given_up()[0].last_error().empty(); }));
+  ASSERT_TRUE(loop_.RunUntil([&] {
+    return !keeper_->forced_release().empty() && !keeper_->forced_release()[0].last_error().empty();
+  }));
   plugin_.ClearFaults();
   EXPECT_TRUE(AllReleased());
 }
@@ -595,12 +597,12 @@ TEST_F(LeaseReleaseTest, ALeaseThatComesBackStopsWhatWasNotBegun) {
   Grant();
   rows_.GoOn();
   // What was being written is written, and taken back.
-  ASSERT_TRUE(loop_.RunUntil([&] { return rows_.passed == 6 && !rows_.rows.contains("given_up/1"); }));
-  EXPECT_THAT(GivenUp(), IsEmpty());
+  ASSERT_TRUE(loop_.RunUntil([&] { return rows_.passed == 6 && !rows_.rows.contains("forced_release/1"); }));
+  EXPECT_THAT(ForcedRelease(), IsEmpty());
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
   EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), 0);
-  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("given_up/1"))));
-  EXPECT_EQ(Told("volume.given_up"), 0U);
+  EXPECT_THAT(rows_.rows, Not(Contains(::testing::Key("forced_release/1"))));
+  EXPECT_EQ(Told("volume.forced_release"), 0U);
 }
 
 TEST_F(LeaseReleaseTest, AFullDiskDelaysItAndStopsNothing) {
@@ -628,13 +630,13 @@ TEST_F(LeaseReleaseTest, AKillAtEachBoundaryComesToTheSameEnd) {
     rows_.stop_at = boundary;
     Begin();
     const auto ended = [this] {
-      return rows_.stopped || (GivenUp().size() == 1 && !keeper_->giving_up("hp", "v1"));
+      return rows_.stopped || (ForcedRelease().size() == 1 && !keeper_->force_releasing("hp", "v1"));
     };
     ASSERT_TRUE(loop_.RunUntil(ended));
     reached = rows_.stopped;
     Restart();
     ASSERT_TRUE(AllReleased());
-    EXPECT_EQ(GivenUp().size(), 1U);
+    EXPECT_EQ(ForcedRelease().size(), 1U);
     EXPECT_EQ(waitpid(process.pid(), nullptr, WNOHANG), process.pid());
     EXPECT_TRUE(Gone());
     EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U);
@@ -660,14 +662,14 @@ TEST_F(LeaseReleaseTest, AKillWhileThePluginUnpublishesComesToTheSameEnd) {
 }
 
 TEST_F(LeaseReleaseTest, RowsThatAreDamagedAreToldAndLeft) {
-  rows_.rows["given_up/1"] = "\xff\xff";
-  rows_.rows["given_up/x"] = "?";
-  rows_.rows["given_up/2"] = "";
-  rows_.rows["given_up_last"] = "7";
+  rows_.rows["forced_release/1"] = "\xff\xff";
+  rows_.rows["forced_release/x"] = "?";
+  rows_.rows["forced_release/2"] = "";
+  rows_.rows["forced_release_last"] = "7";
   rows_.rows["operation/1"] = "somebody else's";
   End();
   Begin();
-  EXPECT_THAT(GivenUp(), IsEmpty());
+  EXPECT_THAT(ForcedRelease(), IsEmpty());
   EXPECT_THAT(keeper_->Problems(), ElementsAre(HasSubstr("damaged"), HasSubstr("damaged")));
   EXPECT_EQ(rows_.rows.size(), 5U);
 }

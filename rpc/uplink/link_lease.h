@@ -40,10 +40,11 @@ class LinkLease {
   [[nodiscard]] virtual std::string why_not_valid() const = 0;
 
   // What was given up, and is not acknowledged.
-  [[nodiscard]] virtual std::vector<v1::GivenUp> given_up() const = 0;
-  virtual void AcknowledgeGivenUp(uint64_t number) = 0;
+  [[nodiscard]] virtual std::vector<v1::ForcedRelease> forced_release() const = 0;
+  virtual void AcknowledgeForcedRelease(uint64_t number) = 0;
   // The volume is being given up just now: whoever began to use it would be ended, too.
-  [[nodiscard]] virtual bool giving_up(const std::string& plugin_id, const std::string& volume_id) const = 0;
+  [[nodiscard]] virtual bool force_releasing(const std::string& plugin_id,
+                                             const std::string& volume_id) const = 0;
 };
 
 }  // namespace berth

@@ -20,12 +20,12 @@ namespace berth {
 inline constexpr std::string_view kResultRow = "result/";
 inline constexpr std::string_view kAcknowledgedRow = "acknowledged/";
 inline constexpr std::string_view kEndedRow = "ended/";
-inline constexpr std::string_view kGivenUpRow = "given_up/";
+inline constexpr std::string_view kForcedReleaseRow = "forced_release/";
 inline constexpr std::string_view kSettledRow = "settled";
 inline constexpr std::string_view kEndedNumberRow = "ended_next";
 // The highest number that was ever given to a volume that was given up: none is given twice, also when all
 // rows are gone.
-inline constexpr std::string_view kGivenUpNumberRow = "given_up_last";
+inline constexpr std::string_view kForcedReleaseNumberRow = "forced_release_last";
 // The highest epoch that was written into its file: should that file be missing, it is known that there was
 // one.
 inline constexpr std::string_view kLeaseEpochRow = "lease_epoch";

@@ -48,7 +48,7 @@ std::optional<v1::Object> RemovalOf(const ObjectKey& key) {
       return object;
     case ObjectKey::Kind::kNode:
     case ObjectKey::Kind::kEndedConsumer:
-    case ObjectKey::Kind::kGivenUp:
+    case ObjectKey::Kind::kForcedRelease:
       break;
   }
   return std::nullopt;

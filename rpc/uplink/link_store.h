@@ -5,7 +5,7 @@
 //   acknowledged/ID    its result was taken, and its id is not to be run again
 //   settled            every id below this
 //   ended/NUMBER       v1.EndedConsumer, until it is acknowledged
-//   given_up/NUMBER    v1.GivenUp, until it is acknowledged
+//   forced_release/NUMBER    v1.ForcedRelease, until it is acknowledged
 //   lease_epoch        the highest epoch that was written into its own file (lease_store.h), in case that
 //                      one is lost
 //   instance           this node's, made with the file

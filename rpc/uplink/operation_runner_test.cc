@@ -217,11 +217,11 @@ TEST_F(OperationRunnerTest, AControllersCallHasTheOperationsDeadlineAndItsOwnOut
 }
 
 TEST_F(OperationRunnerTest, WhatFailsHasNoAnswerAndSaysWhatFollows) {
-  control_.next = {absl::FailedPreconditionError("volumes are held through it"),
+  control_.next = {absl::FailedPreconditionError("volumes are in use through it"),
                    absl::AbortedError("another one works on it")};
   const v1::OperationResult refused = Run("restart_plugin { id: 'p' }");
   EXPECT_EQ(refused.code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  EXPECT_EQ(refused.message(), "volumes are held through it");
+  EXPECT_EQ(refused.message(), "volumes are in use through it");
   EXPECT_EQ(refused.outcome(), v1::OUTCOME_FAILED);
   EXPECT_EQ(refused.answer_case(), v1::OperationResult::ANSWER_NOT_SET);
   EXPECT_EQ(Run("restart_plugin { id: 'p' }").outcome(), v1::OUTCOME_RETRY);

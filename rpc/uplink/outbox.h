@@ -25,11 +25,11 @@
 namespace berth {
 
 struct ObjectKey {
-  enum class Kind { kNode, kPlugin, kVolume, kEndedConsumer, kGivenUp };
+  enum class Kind { kNode, kPlugin, kVolume, kEndedConsumer, kForcedRelease };
   Kind kind = Kind::kNode;
   std::string plugin_id;  // kPlugin, kVolume
   std::string volume_id;  // kVolume
-  uint64_t number = 0;    // kEndedConsumer, kGivenUp
+  uint64_t number = 0;    // kEndedConsumer, kForcedRelease
 
   auto operator<=>(const ObjectKey&) const = default;
 };

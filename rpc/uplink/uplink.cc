@@ -98,7 +98,7 @@ void Uplink::Start() {
   state_.outbox.Changed({.kind = ObjectKey::Kind::kNode});
   for (const VolumeView& volume : parts_.mounter.List())
     OnVolumeChanged(volume.plugin_id, volume.volume_id, true);
-  OnGivenUpChanged();
+  OnForcedReleasesChanged();
   tasks_.Spawn("plugins", FollowPlugins());
   tasks_.Spawn("node", FollowNode());
   tasks_.Spawn("link", Run());
@@ -239,8 +239,8 @@ void Uplink::OnBegun() {
   for (const auto& [number, ended] : ended_consumers_) {
     state_.outbox.Changed({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
   }
-  for (const auto& [number, text] : given_up_) {
-    state_.outbox.Changed({.kind = ObjectKey::Kind::kGivenUp, .number = number});
+  for (const auto& [number, text] : forced_releases_) {
+    state_.outbox.Changed({.kind = ObjectKey::Kind::kForcedRelease, .number = number});
   }
 }
 

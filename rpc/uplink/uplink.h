@@ -85,7 +85,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // itself (its drain, its lease), of what was given up, and of each consumer that has ended.
   void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
   void OnNodeChanged();
-  void OnGivenUpChanged();
+  void OnForcedReleasesChanged();
   void OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin);
 
   // SchedulerDirectory.
@@ -148,8 +148,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   std::map<uint64_t, std::shared_ptr<Running>> running_;
   std::map<uint64_t, v1::EndedConsumer> ended_consumers_;
   uint64_t next_ended_ = 1;
-  std::map<uint64_t, std::string> given_up_;     // as the outbox knows them
-  std::map<std::string, size_t> known_plugins_;  // their hashes
+  std::map<uint64_t, std::string> forced_releases_;  // as the outbox knows them
+  std::map<std::string, size_t> known_plugins_;      // their hashes
   bool node_changed_ = false;
 
   v1::LinkStatus status_;  // what does not follow from the rest

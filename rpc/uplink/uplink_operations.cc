@@ -145,7 +145,7 @@ bool Uplink::GivingUp(const v1::Operation& operation) const {
   if (!operation.has_publish()) return false;
   const v1::PublishVolumeRequest& request = operation.publish().request();
   const auto plugin_id = ResolveNodePlugin(parts_.plugins.plugins(), request.plugin_id());
-  return parts_.lease.giving_up(plugin_id.ok() ? *plugin_id : request.plugin_id(), request.volume_id());
+  return parts_.lease.force_releasing(plugin_id.ok() ? *plugin_id : request.plugin_id(), request.volume_id());
 }
 
 Awaitable<void> Uplink::KeepResult(v1::OperationResult result, std::string subject) {
@@ -190,7 +190,7 @@ void Uplink::OnAcknowledge(const v1::Acknowledge& acknowledge) {
     parts_.rows.DeleteSoon(Row(kResultRow, id));
   }
   for (const uint64_t number : acknowledge.ended_consumers()) DropEndedConsumer(number);
-  for (const uint64_t number : acknowledge.given_up()) parts_.lease.AcknowledgeGivenUp(number);
+  for (const uint64_t number : acknowledge.forced_releases()) parts_.lease.AcknowledgeForcedRelease(number);
 }
 
 // --- Asks --------------------------------------------------------------------------------------------------

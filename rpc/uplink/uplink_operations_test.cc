@@ -241,7 +241,7 @@ TEST_F(UplinkTest, WithoutAValidLeaseARepeatedOperationStillHasItsResult) {
   EXPECT_EQ(ResultOf(7)->outcome(), v1::OUTCOME_DONE);
 }
 
-TEST_F(UplinkTest, AVolumeThatIsBeingGivenUpIsNotPublishedAnew) {
+TEST_F(UplinkTest, AVolumeThatIsBeingForcedReleaseIsNotPublishedAnew) {
   control_.Add("p");
   lease_.gives_up = true;
   Start();

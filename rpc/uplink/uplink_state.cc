@@ -48,15 +48,15 @@ void Uplink::OnNodeChanged() {
   Wake();
 }
 
-void Uplink::OnGivenUpChanged() {
+void Uplink::OnForcedReleasesChanged() {
   const auto key = [](uint64_t number) {
-    return ObjectKey{.kind = ObjectKey::Kind::kGivenUp, .number = number};
+    return ObjectKey{.kind = ObjectKey::Kind::kForcedRelease, .number = number};
   };
-  std::map<uint64_t, std::string> before = std::exchange(given_up_, {});
-  for (const v1::GivenUp& given_up : parts_.lease.given_up()) {
-    const std::string& now = given_up_[given_up.number()] = given_up.SerializeAsString();
-    const auto known = before.extract(given_up.number());
-    if (known.empty() || known.mapped() != now) state_.outbox.Changed(key(given_up.number()));
+  std::map<uint64_t, std::string> before = std::exchange(forced_releases_, {});
+  for (const v1::ForcedRelease& forced_release : parts_.lease.forced_release()) {
+    const std::string& now = forced_releases_[forced_release.number()] = forced_release.SerializeAsString();
+    const auto known = before.extract(forced_release.number());
+    if (known.empty() || known.mapped() != now) state_.outbox.Changed(key(forced_release.number()));
   }
   for (const auto& [acknowledged, text] : before) state_.outbox.Forget(key(acknowledged));
   Wake();
@@ -145,10 +145,10 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       *object.mutable_ended_consumer() = ended->second;
       co_return object;
     }
-    case ObjectKey::Kind::kGivenUp: {
-      for (const v1::GivenUp& given_up : parts_.lease.given_up()) {
-        if (given_up.number() != key.number) continue;
-        *object.mutable_given_up() = given_up;
+    case ObjectKey::Kind::kForcedRelease: {
+      for (const v1::ForcedRelease& forced_release : parts_.lease.forced_release()) {
+        if (forced_release.number() != key.number) continue;
+        *object.mutable_forced_release() = forced_release;
         co_return object;
       }
       co_return std::nullopt;

@@ -117,11 +117,11 @@ TEST_F(UplinkTest, Fault37AVolumeThatTheKernelStillHasIsReportedAndNotRemoved) {
   Start();
   Greet();
   mounter_.volumes.front().publications.clear();
-  mounter_.volumes.front().may_live_on = true;
+  mounter_.volumes.front().still_in_use = true;
   uplink_->OnVolumeChanged("p", "v", true);
   const auto reported = [this] {
     const auto objects = Objects();
-    return std::ranges::any_of(objects, [](const v1::Object& o) { return o.volume().may_live_on(); });
+    return std::ranges::any_of(objects, [](const v1::Object& o) { return o.volume().still_in_use(); });
   };
   Until(reported, "the volume that is in use");
   EXPECT_EQ(ObjectsOf(v1::Object::kRemoved), 0U);
@@ -156,41 +156,41 @@ TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
   EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
 }
 
-TEST_F(UplinkTest, WhatWasGivenUpIsToldAsItChangesUntilItIsAcknowledged) {
+TEST_F(UplinkTest, WhatWasForcedReleaseIsToldAsItChangesUntilItIsAcknowledged) {
   Start();
   Greet();
-  v1::GivenUp given_up;
-  given_up.set_number(1);
-  lease_.gave_up = {given_up};
-  uplink_->OnGivenUpChanged();
-  Until([this] { return ObjectsOf(v1::Object::kGivenUp) == 1; }, "it to be told");
-  lease_.gave_up[0].set_progress(v1::GivenUp::RELEASED);
-  uplink_->OnGivenUpChanged();
-  Until([this] { return ObjectsOf(v1::Object::kGivenUp) == 2; }, "its change to be told");
-  uplink_->OnGivenUpChanged();  // as it was
+  v1::ForcedRelease forced_release;
+  forced_release.set_number(1);
+  lease_.forced_releases = {forced_release};
+  uplink_->OnForcedReleasesChanged();
+  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 1; }, "it to be told");
+  lease_.forced_releases[0].set_progress(v1::ForcedRelease::RELEASED);
+  uplink_->OnForcedReleasesChanged();
+  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 2; }, "its change to be told");
+  uplink_->OnForcedReleasesChanged();  // as it was
   v1::SchedulerMessage acknowledge;
-  acknowledge.mutable_acknowledge()->add_given_up(1);
+  acknowledge.mutable_acknowledge()->add_forced_releases(1);
   wire().Say(acknowledge);
-  Until([this] { return lease_.gave_up.empty(); }, "the acknowledgement");
-  uplink_->OnGivenUpChanged();
+  Until([this] { return lease_.forced_releases.empty(); }, "the acknowledgement");
+  uplink_->OnForcedReleasesChanged();
   v1::Welcome welcome = MakeWelcome();
   welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
-  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 2U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kForcedRelease), 2U);
   wire().Break(absl::UnavailableError("cut"));
   Greet(2, welcome);
-  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 0U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kForcedRelease), 0U);
 }
 
 // Whoever took the message and died before it did anything about it.
 TEST_F(UplinkTest, WhatIsNotAcknowledgedIsToldAgainOnAStreamThatGoesOn) {
   Start();
   Greet();
-  v1::GivenUp given_up;
-  given_up.set_number(1);
-  lease_.gave_up = {given_up};
-  uplink_->OnGivenUpChanged();
+  v1::ForcedRelease forced_release;
+  forced_release.set_number(1);
+  lease_.forced_releases = {forced_release};
+  uplink_->OnForcedReleasesChanged();
   uplink_->OnConsumerEnded("jobs/web", "its process has ended", Origin::kScheduler);
-  Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) + ObjectsOf(v1::Object::kGivenUp) == 2; },
+  Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) + ObjectsOf(v1::Object::kForcedRelease) == 2; },
         "both");
   v1::Welcome welcome = MakeWelcome();
   welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
@@ -199,7 +199,7 @@ TEST_F(UplinkTest, WhatIsNotAcknowledgedIsToldAgainOnAStreamThatGoesOn) {
   Greet(2, welcome);
   EXPECT_FALSE(Last(Message::kState)->state().full());
   EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 1U);
-  EXPECT_EQ(ObjectsOf(v1::Object::kGivenUp), 1U);
+  EXPECT_EQ(ObjectsOf(v1::Object::kForcedRelease), 1U);
 }
 
 TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {

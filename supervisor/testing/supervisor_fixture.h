@@ -41,28 +41,28 @@ class FakeProber : public PluginObserver {
  public:
   explicit FakeProber(asio::io_context& loop) : loop_(loop) {}
 
-  void OnSocketAppeared(const Incarnation& incarnation) override {
-    appeared_at_[incarnation.plugin_id] = Clock::now();
-    appeared_.push_back(fmt::format("{}#{}", incarnation.plugin_id, incarnation.number));
-    Look(incarnation.plugin_id);
-    newest_[incarnation.plugin_id] = incarnation;
-    asio::post(loop_, [this, incarnation] {
+  void OnSocketAppeared(const Instance& instance) override {
+    appeared_at_[instance.plugin_id] = Clock::now();
+    appeared_.push_back(fmt::format("{}#{}", instance.plugin_id, instance.number));
+    Look(instance.plugin_id);
+    newest_[instance.plugin_id] = instance;
+    asio::post(loop_, [this, instance] {
       if (supervisor_ == nullptr) return;
-      supervisor_->OnHealth(incarnation.plugin_id, incarnation.number, health_);
-      if (health_.ok) supervisor_->OnFacts(incarnation.plugin_id, incarnation.number, facts_, "class");
+      supervisor_->OnHealth(instance.plugin_id, instance.number, health_);
+      if (health_.ok) supervisor_->OnFacts(instance.plugin_id, instance.number, facts_, "class");
     });
   }
-  void OnIncarnationGone(const std::string& plugin_id, uint64_t number) override {
+  void OnInstanceGone(const std::string& plugin_id, uint64_t number) override {
     gone_.push_back(fmt::format("{}#{}", plugin_id, number));
     Look(plugin_id);
   }
-  // What the registry says of it as an incarnation comes or goes: "1 serves".
+  // What the registry says of it as an instance comes or goes: "1 serves".
   void Look(const std::string& plugin_id) {
     if (supervisor_ == nullptr) return;
     const PluginSnapshot* plugin = supervisor_->registry().Find(plugin_id);
     if (plugin == nullptr) return;
-    const bool serves = plugin->registered && plugin->ready && !plugin->held;
-    looks_.push_back(fmt::format("{} {}", plugin->incarnation, serves ? "serves" : "does not serve"));
+    const bool serves = plugin->registered && plugin->ready && !plugin->paused;
+    looks_.push_back(fmt::format("{} {}", plugin->instance, serves ? "serves" : "does not serve"));
   }
 
   asio::io_context& loop_;
@@ -72,7 +72,7 @@ class FakeProber : public PluginObserver {
   std::vector<std::string> appeared_;
   std::vector<std::string> gone_;
   std::vector<std::string> looks_;
-  std::map<std::string, Incarnation> newest_;
+  std::map<std::string, Instance> newest_;
   std::map<std::string, TimePoint> appeared_at_;
 };
 
@@ -89,7 +89,7 @@ class Node {
         .node_id = "node-1",
         .held_by = [this](const std::string&) { return held_by_; },
         .busy_until = [this](const std::string&, uint64_t number) -> std::optional<TimePoint> {
-          if (!busy_ && busy_incarnation_ != number) return std::nullopt;
+          if (!busy_ && busy_instance_ != number) return std::nullopt;
           return Soon();
         },
         .on_user = [this](const std::string& socket,
@@ -208,7 +208,7 @@ class Node {
   // What was told of plugins' users, by their sockets.
   std::vector<std::pair<std::string, std::optional<uid_t>>> users_;
   bool busy_ = false;
-  uint64_t busy_incarnation_ = 0;
+  uint64_t busy_instance_ = 0;
   std::unique_ptr<Supervisor> supervisor_;
 };
 

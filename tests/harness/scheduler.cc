@@ -193,7 +193,8 @@ void TestScheduler::TakeState(Node& node, Link& link, const v1::State& state) {
     }
     if (object.has_ended_consumer())
       node.ended_consumers[object.ended_consumer().number()] = object.ended_consumer();
-    if (object.has_given_up()) node.given_up[object.given_up().number()] = object.given_up();
+    if (object.has_forced_release())
+      node.forced_release[object.forced_release().number()] = object.forced_release();
     if (!object.removed().plugin_id().empty()) node.plugins.erase(object.removed().plugin_id());
     if (object.removed().has_volume()) {
       node.volumes.erase({object.removed().volume().plugin_id(), object.removed().volume().volume_id()});

@@ -51,7 +51,7 @@ class TestScheduler final : public v1::SchedulerLink::Service {
     std::map<std::string, v1::Plugin> plugins;
     std::map<std::pair<std::string, std::string>, v1::Volume> volumes;
     std::map<uint64_t, v1::EndedConsumer> ended_consumers;
-    std::map<uint64_t, v1::GivenUp> given_up;
+    std::map<uint64_t, v1::ForcedRelease> forced_release;
     std::vector<v1::Event> events;
     std::map<uint64_t, v1::OperationResult> results;  // the first of each operation
     std::map<uint64_t, size_t> results_seen;          // how often each came

@@ -109,7 +109,7 @@ class FakeLinkLease final : public LinkLease {
   uint64_t current_epoch = 1;
   std::vector<uint64_t> heartbeats;
   std::vector<v1::HeartbeatAnswer> answers;
-  std::vector<v1::GivenUp> gave_up;
+  std::vector<v1::ForcedRelease> forced_releases;
   int streams = 0;
   uint64_t welcomed = 0;
 
@@ -137,13 +137,13 @@ class FakeLinkLease final : public LinkLease {
     return now == v1::LEASE_EXPIRED ? "the node's lease has run out"
                                     : "the node has been granted no lease yet";
   }
-  std::vector<v1::GivenUp> given_up() const override { return gave_up; }
+  std::vector<v1::ForcedRelease> forced_release() const override { return forced_releases; }
   bool gives_up = false;
-  bool giving_up(const std::string& /*plugin_id*/, const std::string& /*volume_id*/) const override {
+  bool force_releasing(const std::string& /*plugin_id*/, const std::string& /*volume_id*/) const override {
     return gives_up;
   }
-  void AcknowledgeGivenUp(uint64_t number) override {
-    std::erase_if(gave_up, [&](const v1::GivenUp& one) { return one.number() == number; });
+  void AcknowledgeForcedRelease(uint64_t number) override {
+    std::erase_if(forced_releases, [&](const v1::ForcedRelease& one) { return one.number() == number; });
   }
 };
 

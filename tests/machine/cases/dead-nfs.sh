@@ -201,8 +201,8 @@ echo '    the server dies with data that nobody waits for'
 write_without_saving fourth
 answer=$(unpublish_share -o json)
 not_mounted || fail 'it is still mounted'
-expect 'whether it is called free' "$(jq .may_live_on <<<"$answer")" true
-grep -qF 'not released' <(berthctl events --volume share | grep -F volume.may_live_on) || fail 'no event says that it is not free'
+expect 'whether it is called free' "$(jq .still_in_use <<<"$answer")" true
+grep -qF 'not released' <(berthctl events --volume share | grep -F volume.still_in_use) || fail 'no event says that it is not free'
 expect 'what the server has' "$(contents /srv/share/file)" second
 server_is_back
 has_arrived() { [[ $(contents /srv/share/file) == fourth ]]; }
@@ -211,6 +211,6 @@ eventually 120 has_arrived
 target=$(publish_share)
 expect 'the file' "$(contents "$target/file")" fourth
 answer=$(unpublish_share -o json)
-expect 'whether it is called free' "$(jq '.may_live_on // false' <<<"$answer")" false
+expect 'whether it is called free' "$(jq '.still_in_use // false' <<<"$answer")" false
 has_gone || fail 'it is still listed'
 kill "$mountd"

@@ -78,7 +78,7 @@ expect 'the data in img' "$(cat "$(cat /var/lib/target-img)/data")" $'data of im
 expect 'the mode of the root of dir' "$(stat -c %a "$(cat /var/lib/target-dir)")" 750
 other=$(cat /var/lib/case-other)
 ! mounted "$(cat /var/lib/target-other)" || fail 'what a caller published was mounted with nobody asking'
-[[ -n $(volume_value "$other" '.publications[0].held') ]] || fail "it is not held: $(berthctl volume show --plugin disk --volume "$other")"
+[[ -n $(volume_value "$other" '.publications[0].blocked') ]] || fail "it is not held: $(berthctl volume show --plugin disk --volume "$other")"
 expect 'the target of a repeat' \
   "$(berthctl volume publish --plugin disk --volume "$other" --consumer somebody)" "$(cat /var/lib/target-other)"
 expect 'the data in other' "$(cat "$(cat /var/lib/target-other)/data")" 'data of other'
