@@ -203,7 +203,7 @@ Awaitable<absl::Status> Berthd::CheckMounts() {
   if (seen.ok()) co_return absl::OkStatus();
   if (!config_.allow_private_mounts) {
     const absl::Status refused(
-        seen.code(), fmt::format("{}; --allow-private-mounts starts berthd all the same", MessageOf(seen)));
+        seen.code(), fmt::format("{}; --allow-private-mounts starts berthd nevertheless", MessageOf(seen)));
     // The unit has a mount namespace of its own: as long as it says so.
     co_return absl::IsFailedPrecondition(seen) ? AsConfigurationError(refused) : refused;
   }
@@ -339,7 +339,7 @@ Awaitable<void> Berthd::ReleaseDeclared(TimePoint deadline) {
   if (left == 0) {
     SPDLOG_INFO("the declared volumes have been released");
   } else {
-    SPDLOG_WARN("{} declared volumes have not been released within {}; berthd ends all the same", left,
+    SPDLOG_WARN("{} declared volumes have not been released within {}; berthd ends nevertheless", left,
                 FormatDuration(config_.volumes.shutdown_timeout));
   }
 }

@@ -151,7 +151,7 @@ int Main(int argc, char** argv) {
                "Start also where the host does not see what is mounted here (tests, containers)");
   bool allow_core = false;
   app.add_flag("--allow-core", allow_core,
-               "Leave a core file where it crashes, which may hold secrets; else there is none");
+               "Write a core file after a crash, which can contain secrets; by default none is written");
   bool check = false;
   app.add_flag(
       "--check", check,

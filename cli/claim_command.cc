@@ -76,16 +76,16 @@ bool IsAboutScheduler(const absl::Status& failure) {
 std::string_view ClaimHintFor(const absl::Status& failure) {
   if (failure.message().substr(0, kSchedulersWord.size()) == kSchedulersWord) {
     return absl::IsUnavailable(failure) || absl::IsAborted(failure) || absl::IsResourceExhausted(failure)
-               ? "This is the scheduler's answer: try again later, or ask whoever runs it"
-               : "This is the scheduler's answer, and not this node's: ask whoever runs it";
+               ? "This is the scheduler's answer: try again later, or ask its operator"
+               : "This is the scheduler's answer, not this node's: ask its operator";
   }
   if (absl::IsDeadlineExceeded(failure)) {
-    return "The claim is withdrawn, and the same command makes it anew; to wait longer: --timeout 10m";
+    return "The claim was withdrawn; the same command makes it again; to wait longer: --timeout 10m";
   }
   if (absl::IsUnavailable(failure) && IsAboutScheduler(failure)) {
     return "How the link to it stands: berthctl scheduler; to wait for it: --wait";
   }
-  if (absl::IsAborted(failure)) return "It may have gone again: the same command claims it anew";
+  if (absl::IsAborted(failure)) return "It may have gone meanwhile: the same command claims it again";
   if (absl::IsFailedPrecondition(failure)) return "How the link to a scheduler stands: berthctl scheduler";
   if (absl::IsResourceExhausted(failure)) return "How the link to the scheduler stands: berthctl scheduler";
   return {};
@@ -96,7 +96,7 @@ absl::Status WithClaimHint(absl::Status failure) {
   return hint.empty() ? failure : WithHint(std::move(failure), hint);
 }
 
-// Whoever waits, waits through a restart of berthd too: the claim is simply made again.
+// Waits through a restart of berthd, too, by sending the claim again.
 absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVolumeRequest& request) {
   const auto give_up = steady_clock::now() + session.timeout;
   const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
@@ -154,7 +154,8 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
   command.add_option("--consumer", options.consumer, "Who uses it, within the namespace")
       ->required()
       ->option_text("NAME");
-  command.add_option("--name", options.name, "Tells several uses by one consumer apart")->option_text("NAME");
+  command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
+      ->option_text("NAME");
   command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
   command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
   CLI::Option* pid =

@@ -46,7 +46,7 @@ std::string WhoIsLeft(NodeClient& node) {
   v1::ListVolumesRequest request;
   request.set_page_size(100);
   std::vector<std::string> names;
-  // A node may hold pages of declared volumes, which nobody waits for, before the first that counts.
+  // A drain does not wait for declared volumes, and they can fill the first pages.
   do {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
     const auto volumes = node.Call(&NodeClient::Stub::ListVolumes, request, "list the volumes",
@@ -80,7 +80,7 @@ absl::Status StillLeft(Session& session) {
       "It goes on; to wait longer: berthctl drain --wait --timeout 1h. To give it up: berthctl undrain");
 }
 
-// Until the last one has left, the drain is ended by somebody else, or our time is over; through restarts of
+// Waits until no publication is left, the drain was ended, or the time is over. Waits through restarts of
 // berthd.
 absl::StatusOr<v1::DrainNodeResponse> WaitUntilDrained(Session& session, v1::DrainNodeRequest request,
                                                        steady_clock::time_point give_up) {
@@ -182,7 +182,7 @@ void AddClusterCommands(CLI::App& app, Command& chosen) {
       app, "drain", "Take this node out of use: nothing new is published here, what is here may leave",
       chosen,
       [](CLI::App& command, DrainOptions& options) {
-        command.add_option("--reason", options.reason, "Why; shown to whoever is refused")
+        command.add_option("--reason", options.reason, "The reason; refused publishes name it")
             ->option_text("TEXT");
         command.add_flag("--wait", options.wait, "Wait until nothing is published here any more");
         command.footer(

@@ -99,7 +99,7 @@ TEST_F(ClusterCommandsTest, ADrainThatSomebodyEndsIsNotAskedForAgain) {
   node_.drain_is_ended = true;
   const Ended run = Ctl({"drain", "--wait"});
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("somebody has put the node back into use"),
+  EXPECT_THAT(run.err, AllOf(HasSubstr("the drain was ended meanwhile"),
                              HasSubstr("the node takes volumes again"), Not(HasSubstr("try again"))));
 }
 
@@ -189,7 +189,7 @@ TEST_F(ClusterCommandsTest, AClaimThatWaitsWaitsForBerthdToo) {
 TEST_F(ClusterCommandsTest, AClaimWhoseTimeIsOverSaysThatItIsWithdrawn) {
   node_.claim_failures = {{grpc::StatusCode::DEADLINE_EXCEEDED, "the scheduler has not answered in time"}};
   EXPECT_THAT(Claim().err,
-              AllOf(HasSubstr("not answered in time"), HasSubstr("is withdrawn"), Not(HasSubstr("joins"))));
+              AllOf(HasSubstr("not answered in time"), HasSubstr("was withdrawn"), Not(HasSubstr("joins"))));
 }
 
 TEST_F(ClusterCommandsTest, AClaimThatTheNodeCannotPassOnPointsToTheLink) {

@@ -1,8 +1,8 @@
 // One connection to a gRPC server on a Unix socket: berthd's or a plugin's.
 //
-// The socket is connected by connect(2) before gRPC hears of it, so that a missing one is told at once and in
-// the kernel's words, and so that a connection that broke can be told from an UNAVAILABLE that was answered.
-// Confined to its owner; the channel may be used by several threads.
+// connect(2) opens the socket before gRPC gets it, so that a missing socket is reported at once with the
+// kernel's error, and a broken connection differs from an UNAVAILABLE of the server. Confined to its owner;
+// the channel may be used by several threads.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -17,8 +17,8 @@ namespace berth::cli {
 
 class Connection {
  public:
-  // Never waits. The errors are connect(2)'s (base/status.h's ErrnoOf tells which); the message begins with
-  // the path.
+  // Never waits. The errors are from connect(2) (see ErrnoOf in base/status.h); the message begins with the
+  // path.
   [[nodiscard]] static absl::StatusOr<Connection> Open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const { return path_; }

@@ -236,7 +236,7 @@ std::string_view HintFor(absl::StatusCode code) {
     case absl::StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
       break;
   }
-  return "This is the plugin's own answer; its log may tell more";
+  return "This is the plugin's own answer; its log may say more";
 }
 
 absl::Status Csi(Session& session, const CsiOptions& options) {
@@ -262,7 +262,7 @@ absl::Status Csi(Session& session, const CsiOptions& options) {
       !options.endpoint.empty() ? options.endpoint : std::string(environment == nullptr ? "" : environment);
   if (endpoint.empty()) {
     return UsageError("which plugin? There is no --endpoint, and CSI_ENDPOINT is not set",
-                      "berthctl plugin show ID tells a plugin's socket");
+                      "berthctl plugin show ID has a plugin's socket");
   }
   BERTH_ASSIGN_OR_RETURN(const std::string path, SocketPathOf(endpoint));
   const absl::StatusOr<Connection> connection = Connection::Open(path);
@@ -271,7 +271,7 @@ absl::Status Csi(Session& session, const CsiOptions& options) {
         fmt::format("cannot reach a plugin at {}", std::string(connection.status().message())),
         absl::IsPermissionDenied(connection.status())
             ? "Ask as root (sudo)"
-            : "Does the plugin run? berthctl plugin show ID tells its state and its socket");
+            : "Does the plugin run? berthctl plugin show ID has its state and its socket");
   }
   const Output& output = session.output;
   const absl::Status status = [&] {

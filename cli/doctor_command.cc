@@ -37,28 +37,26 @@ absl::Status Outcome(const v1::ExamineResponse& answer) {
   if (count.open == 0) return absl::OkStatus();
   const std::string message =
       count.open == 1 ? "1 finding is open" : fmt::format("{} findings are open", count.open);
-  if (count.mendable == 0)
-    return FindingsError(message, "None of them can be mended by a repair: see their texts");
-  return FindingsError(fmt::format("{}, of which a repair can mend {}", message, count.mendable),
-                       "To mend what can be: berthctl doctor --repair");
+  if (count.repairable == 0) return FindingsError(message, "A repair can fix none of them: see their texts");
+  return FindingsError(fmt::format("{}; a repair can fix {}", message, count.repairable),
+                       "To repair them: berthctl doctor --repair");
 }
 
 absl::Status Doctor(Session& session, const DoctorOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(const v1::ExamineResponse found, Examine(session, node, false));
-  if (!options.repair || CountFindings(found).mendable == 0) {
+  if (!options.repair || CountFindings(found).repairable == 0) {
     Show(session, found, false);
     return Outcome(found);
   }
-  // The plan comes before the deed, also where nobody is asked; in JSON there is one document, of what was
-  // done.
+  // Text shows the plan first. JSON is one document, with the result.
   if (!session.output.json()) {
     Show(session, found, false);
     session.output.Text("\n");
     BERTH_RETURN_IF_ERROR(session.output.Finish());
   }
   BERTH_RETURN_IF_ERROR(Confirm(
-      fmt::format("repairing {} of {} findings", CountFindings(found).mendable, found.findings_size()),
+      fmt::format("repairing {} of {} findings", CountFindings(found).repairable, found.findings_size()),
       options.yes || session.output.json()));
   BERTH_ASSIGN_OR_RETURN(const v1::ExamineResponse repaired, Examine(session, node, true));
   Show(session, repaired, true);
@@ -69,7 +67,8 @@ absl::Status Doctor(Session& session, const DoctorOptions& options) {
 
 void AddDoctor(CLI::App& app, Command& chosen) {
   AddCommand<DoctorOptions>(
-      app, "doctor", "Compare journal, identity files, mounts and plugins, and say what would mend them",
+      app, "doctor",
+      "Compare journal, identity files, mounts and plugins, and show how to repair what does not match",
       chosen,
       [](CLI::App& command, DoctorOptions& options) {
         command.add_flag("--repair", options.repair, "Do what the plan says. No data are ever deleted");

@@ -21,7 +21,7 @@ class DoctorCommandTest : public testing::Test {
     v1::Finding& told = *node_.examined.add_findings();
     told.set_severity(v1::INFO);
     told.set_code("volume.foreign");
-    told.set_text("A volume of somebody else's; it is left alone.");
+    told.set_text("A volume that is not Berth's; it is left alone.");
     told.set_path("/mnt/x");
     v1::Finding& dead = *node_.examined.add_findings();
     dead.set_severity(v1::ERROR);
@@ -76,13 +76,13 @@ TEST_F(DoctorCommandTest, FindingsAreExplainedTheWorstFirstWithThePlan) {
 2. WARNING  directory.orphan  /var/lib/berth/volumes/zz
    An empty directory that belongs to no volume.
 3. INFO  volume.foreign  /mnt/x
-   A volume of somebody else's; it is left alone.
+   A volume that is not Berth's; it is left alone.
 
-What would mend it (no data are ever deleted):
+Repairs (no data is ever deleted):
    1. nothing that a repair may do: a person's matter
    2. remove the empty directory
 )");
-  EXPECT_THAT(run.err, AllOf(HasSubstr("2 findings are open, of which a repair can mend 1"),
+  EXPECT_THAT(run.err, AllOf(HasSubstr("2 findings are open; a repair can fix 1"),
                              HasSubstr("berthctl doctor --repair")));
   EXPECT_THAT(node_.calls, ElementsAre("Examine")) << "nothing is repaired unasked";
 }
@@ -90,7 +90,7 @@ What would mend it (no data are ever deleted):
 TEST_F(DoctorCommandTest, ARepairShowsThePlanAndThenWhatWasDone) {
   const Ended run = Doctor({"--repair", "--yes"});
   EXPECT_EQ(run.exit_code, 4) << "the dead mount is still there";
-  const size_t plan = run.out.find("What would mend it");
+  const size_t plan = run.out.find("Repairs (no data");
   ASSERT_NE(plan, std::string::npos) << run.out;
   EXPECT_EQ(run.out.substr(run.out.find("1. ERROR", plan)), R"(1. ERROR  mount.dead  nfs/v1 for job-1
    The file system has ended.
@@ -131,7 +131,7 @@ TEST_F(DoctorCommandTest, JsonIsOneDocumentAlsoOfARepair) {
   const Ended found = Doctor({"-o", "json"});
   EXPECT_EQ(found.exit_code, 4);
   ExpectJson(found.out, node_.examined);
-  EXPECT_EQ(ErrorField(found, "message"), "2 findings are open, of which a repair can mend 1");
+  EXPECT_EQ(ErrorField(found, "message"), "2 findings are open; a repair can fix 1");
   ExpectJson(Doctor({"-o", "json", "--repair"}).out, node_.repaired);
 }
 

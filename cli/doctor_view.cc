@@ -23,7 +23,7 @@ Tone SeverityTone(v1::FindingSeverity severity) {
   return severity == v1::WARNING ? Tone::kCareful : Tone::kPlain;
 }
 
-// The worst first; those of one severity as the node gave them.
+// The worst first; within one severity in the node's order.
 std::vector<const v1::Finding*> Sorted(const v1::ExamineResponse& answer) {
   std::vector<const v1::Finding*> findings;
   for (const v1::FindingSeverity severity : {v1::ERROR, v1::WARNING, v1::INFO}) {
@@ -99,7 +99,7 @@ std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool co
   std::set<std::string> said;
   for (size_t i = 0; i < findings.size(); ++i) {
     const int number = static_cast<int>(i) + 1;
-    // After a repair, what was shown with its plan is not told again.
+    // After a repair only the open findings are shown; the plan had all.
     const bool open = !findings[i]->repaired() && findings[i]->severity() != v1::INFO;
     if (!repaired || open) {
       text += Explained(*findings[i], number, colour);
@@ -109,7 +109,7 @@ std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool co
   }
   if (!plan.empty()) {
     text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n",
-                        repaired ? "What was done:" : "What would mend it (no data are ever deleted):", plan);
+                        repaired ? "What was done:" : "Repairs (no data is ever deleted):", plan);
   }
   return text;
 }
@@ -121,7 +121,7 @@ FindingCount CountFindings(const v1::ExamineResponse& answer) {
     ++count.found;
     if (finding.repaired()) continue;
     ++count.open;
-    if (!finding.repair().empty()) ++count.mendable;
+    if (!finding.repair().empty()) ++count.repairable;
   }
   return count;
 }

@@ -1,4 +1,4 @@
-// What berthd found when it compared everything, explained, with the plan of what would mend it.
+// The findings of Examine as text, with the plan of the repairs.
 //
 // Pure; any thread.
 #pragma once
@@ -9,14 +9,13 @@
 
 namespace berth::cli {
 
-// Each finding with what it means, the worst first, and then the plan: what `--repair` would do, or has done.
-// Printable text.
+// Each finding, the worst first, then what `--repair` would do, or has done. Printable text.
 [[nodiscard]] std::string DoctorText(const v1::ExamineResponse& answer, bool repaired, bool colour);
 
 struct FindingCount {
-  int found = 0;     // warnings and errors: what is merely told does not count
-  int open = 0;      // of them, those that are not mended
-  int mendable = 0;  // of the open ones, those that a repair can mend
+  int found = 0;       // warnings and errors; INFO does not count
+  int open = 0;        // warnings and errors that are not repaired
+  int repairable = 0;  // open ones that a repair can fix
 };
 [[nodiscard]] FindingCount CountFindings(const v1::ExamineResponse& answer);
 

@@ -1,5 +1,5 @@
-// How berthctl fails: an absl::Status that also carries the exit code it ends with and a hint, the line that
-// tells a person what to do. Both travel as payloads, so that they pass through BERTH_RETURN_IF_ERROR.
+// berthctl's errors: an absl::Status with an exit code and a hint, a line that says what to do. Both are
+// payloads, so that they pass through BERTH_RETURN_IF_ERROR.
 //
 // Pure; any thread.
 #pragma once
@@ -11,13 +11,13 @@
 
 namespace berth::cli {
 
-// Documented in berthctl(1); scripts depend on them. `health` has codes of its own: those of monitoring
-// plugins.
+// Documented in berthctl(1); scripts depend on them. `health` has the exit codes of monitoring plugins
+// instead.
 enum class ExitCode {
   kDone = 0,
   kFailed = 1,       // the node, or the plugin, refused or failed
-  kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was asked of anybody
-  kUnreachable = 3,  // nobody answers at the socket
+  kUsage = 2,        // the command line, or a file that it names, is wrong; nothing was sent
+  kUnreachable = 3,  // no answer at the socket
   kFindings = 4,     // status, doctor: the node has answered, and something is wrong with it
   kNotInTime = 5,    // volume wait, reload: not published or ready in time
   kNotDeclared = 6,  // volume wait: no file declares it
@@ -27,7 +27,7 @@ enum class ExitCode {
 // The command line is wrong. The default hint points to --help.
 [[nodiscard]] absl::Status UsageError(std::string_view message, std::string_view hint = {});
 
-// Nobody answers at the socket.
+// There is no answer at the socket.
 [[nodiscard]] absl::Status UnreachableError(std::string_view message, std::string_view hint);
 
 // The node has answered, and something is wrong with it.

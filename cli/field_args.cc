@@ -253,7 +253,7 @@ absl::Status SetField(Message* message, std::string_view argument) {
   Walk walk(argument);
   BERTH_ASSIGN_OR_RETURN(const FieldDescriptor* const field, walk.To(message->GetDescriptor(), &at));
   BERTH_ASSIGN_OR_RETURN(*at, JsonOf(field, walk.value(), walk));
-  // Filled beside the message: what fails leaves it as it was.
+  // A copy, so that an error leaves `message` unchanged.
   const std::unique_ptr<Message> changed(message->New());
   const auto status = google::protobuf::util::JsonStringToMessage(document.dump(), changed.get());
   if (!status.ok()) {

@@ -16,8 +16,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// berthd makes its socket anew when it is back: that is seen at once in the socket's directory. Where the
-// directory itself has gone, and for what no directory tells, one looks again after a while.
+// berthd creates its socket again when it starts: inotify on the directory reports that at once. If the
+// directory is gone, poll.
 class SocketWatch {
  public:
   explicit SocketWatch(const std::string& socket) : inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {

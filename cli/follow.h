@@ -26,9 +26,9 @@ struct FollowedStream {
   std::optional<std::chrono::steady_clock::time_point> until;
 };
 
-// Calls `stream.read` again whenever berthd has gone away and come back. Fails like its first connection or,
-// once berthd has been away for too long, like its last one; and at once with any failure that is not
-// berthd's absence. UNAVAILABLE from `stream.read` counts as that, whoever said it.
+// Calls `stream.read` again after each restart of berthd. Errors: those of the first connection; those of the
+// last connection, if berthd is away for too long; every other error of `stream.read` at once. UNAVAILABLE
+// means that berthd is away.
 [[nodiscard]] absl::Status Follow(Session& session, const FollowedStream& stream);
 
 }  // namespace berth::cli

@@ -73,7 +73,7 @@ HealthLine LineOf(const v1::GetStatusResponse& status) {
 HealthLine LineOf(const absl::Status& failure, const Session& session) {
   HealthLine verdict{.text = std::string(MessageOf(failure))};
   if (absl::IsUnavailable(failure)) {
-    // Nobody serves there; or somebody does, and we may not ask.
+    // Nothing serves the socket, or we may not connect to it.
     const bool forbidden = access(session.socket.c_str(), W_OK) != 0 && errno == EACCES;
     verdict.state = forbidden ? State::kUnknown : State::kCritical;
   } else if (absl::IsDeadlineExceeded(failure)) {
@@ -121,7 +121,7 @@ void AddHealth(CLI::App& app, Command& chosen) {
       app, "health", "One line and one exit code, for monitoring", chosen,
       [](CLI::App& command, NoOptions& /*options*/) {
         command.footer(
-            "Exit codes, those of monitoring plugins: 0 OK; 1 WARNING: something is not as it should be;\n"
+            "Exit codes, as of monitoring plugins: 0 OK; 1 WARNING: something is not as it should be;\n"
             "2 CRITICAL: something does not work, or berthd does not answer; 3 UNKNOWN: it could not be "
             "asked.\n"
             "A plugin that starts and a node that is being drained are OK. It waits 8 seconds, or "

@@ -157,9 +157,7 @@ void AddPluginLogs(CLI::App& plugin, Command& chosen) {
   AddCommand<LogsOptions>(
       plugin, "logs", "What a plugin wrote, and what it writes", chosen,
       [](CLI::App& command, LogsOptions& options) {
-        command.add_option("id", options.id, "The plugin's id: that of its file")
-            ->required()
-            ->option_text("ID");
+        command.add_option("id", options.id, "The plugin's id, from its file")->required()->option_text("ID");
         command.add_flag("-f,--follow", options.follow,
                          "Go on with the lines to come, also through restarts of the plugin and of berthd, "
                          "until Ctrl-C");

@@ -140,7 +140,7 @@ int Main(int argc, char** argv) {
   Session session;
   Globals globals;
   Command chosen;
-  CLI::App app("Runs CSI storage plugins on this node: asks berthd, and tells it what to do.");
+  CLI::App app("Runs CSI storage plugins on this node: asks berthd, and gives it commands.");
   Declare(app, globals, chosen);
   if (WantsJson(arguments)) session.output.set_format(Format::kJson);
   if (arguments.empty()) {

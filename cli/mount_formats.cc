@@ -229,7 +229,7 @@ absl::StatusOr<std::string> Env(const std::vector<PlacedMount>& mounts) {
     if (!free) {
       return CannotSay(
           mount.mount.volume_id(),
-          fmt::format("its variable would be {}, as that of {} is", name, Printable(other->second, kShown)),
+          fmt::format("its variable would be {}, as for {}", name, Printable(other->second, kShown)),
           "Publish them under other names: --name NAME");
     }
     text += fmt::format("{}={}\n", name, ShellQuoted(mount.mount.source_path()));

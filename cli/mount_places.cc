@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<PlacedMount>> PlaceMounts(const v1::ListConsumerMount
   Places places(static_cast<size_t>(mounts.mounts_size()));
   for (const std::string& option : at) BERTH_RETURN_IF_ERROR(Apply(option, mounts, places));
   std::vector<PlacedMount> placed;
-  std::map<std::string, std::string> taken;  // by whom
+  std::map<std::string, std::string> taken;  // path -> mount
   for (int i = 0; i < mounts.mounts_size(); ++i) {
     const v1::ConsumerMount& mount = mounts.mounts(i);
     std::optional<std::string>& place = places[static_cast<size_t>(i)];

@@ -49,7 +49,7 @@ void AddMounts(CLI::App& volume, Command& chosen) {
   AddCommand<MountsOptions>(
       volume, "mounts", "A consumer's volumes in the words of its runtime", chosen,
       [](CLI::App& command, MountsOptions& options) {
-        command.add_option("consumer,--consumer", options.consumer, "Whose volumes")
+        command.add_option("consumer,--consumer", options.consumer, "The consumer")
             ->required()
             ->option_text("NAME");
         command.add_option("--format", options.format, fmt::format("One of {}", kMountFormats))

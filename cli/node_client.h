@@ -27,15 +27,15 @@ class NodeClient {
  public:
   using Stub = ::berth::v1::Node::Stub;
 
-  // Connects to `socket`; where that is empty, to berthd.sock in `directory`, or, if the user may not connect
-  // there, to the socket for `need`. UnreachableError where nobody listens. PERMISSION_DENIED: the hint names
-  // the groups that may connect. `timeout` holds for each call.
+  // Connects to `socket`. If it is empty: to berthd.sock in `directory`, or, without permission for that, to
+  // the socket for `need`. UnreachableError: no server. PERMISSION_DENIED: the hint names the groups that may
+  // connect. `timeout` is for each call.
   [[nodiscard]] static absl::StatusOr<NodeClient> Connect(const std::string& socket,
                                                           const std::string& directory, Need need,
                                                           std::chrono::milliseconds timeout);
 
-  // Calls `method`. `doing` ("publish vol-1 for job-1") leads the message of a failure that the node did not
-  // word itself.
+  // Calls `method`. If the error is not from the node, its message begins with `doing` ("publish vol-1 for
+  // job-1").
   template <class Request, class Response>
   [[nodiscard]] absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*,
                                                                            const Request&, Response*),

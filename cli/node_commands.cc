@@ -201,8 +201,8 @@ void AddNodeCommands(CLI::App& app, Command& chosen) {
                             "time on: {}",
                             kTimeHelp))
             ->option_text("SEQ|TIME");
-        command.add_option("--plugin", options.plugin, "Only those of this plugin")->option_text("ID");
-        command.add_option("--volume", options.volume, "Only those of this volume")->option_text("ID");
+        command.add_option("--plugin", options.plugin, "Only of this plugin")->option_text("ID");
+        command.add_option("--volume", options.volume, "Only of this volume")->option_text("ID");
         command.footer(
             "With -o json each event is one line, written at once:\n"
             "  berthctl events -f -o json | jq -r '.event.type'");

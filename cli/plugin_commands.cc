@@ -263,7 +263,7 @@ absl::Status Reload(Session& session, const ReloadOptions& options) {
 }
 
 void DeclareId(CLI::App& command, PluginOptions& options) {
-  command.add_option("id", options.id, "The plugin's id: that of its file")->required()->option_text("ID");
+  command.add_option("id", options.id, "The plugin's id, from its file")->required()->option_text("ID");
 }
 
 }  // namespace
@@ -303,9 +303,7 @@ void AddPluginCommands(CLI::App& app, Command& chosen) {
       *group, "swap", "Put another program, or what the file says now, in a plugin's place; no call fails",
       chosen,
       [](CLI::App& command, SwapOptions& options) {
-        command.add_option("id", options.id, "The plugin's id: that of its file")
-            ->required()
-            ->option_text("ID");
+        command.add_option("id", options.id, "The plugin's id, from its file")->required()->option_text("ID");
         command.add_option("--command", options.command, "The program; default: what the plugin's file says")
             ->option_text("PATH");
         command.add_option("arguments", options.arguments, "Its arguments, after --")

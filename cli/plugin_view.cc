@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::system_clock;
 
-// The state, and what is true beside it.
+// The state, with "paused" and "draining".
 Cell StateCell(const v1::Plugin& plugin) {
   const v1::PluginState state = plugin.state();
   std::string name = PluginStateName(state);

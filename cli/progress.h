@@ -1,5 +1,6 @@
-// Tells a person at a terminal, on standard error, that long work goes on: "NodeStageVolume 12s…", from two
-// seconds on, once a second, gone when the work is done. Prints nothing where nobody looks.
+// Shows the progress of long work at a terminal, on standard error: "NodeStageVolume 12s…", after two
+// seconds, once a second, and erases it when the work is done. Prints nothing if standard error is not a
+// terminal.
 //
 // Made and destroyed by the thread that waits for the work; prints from a thread of its own, on which `ask`
 // is called too. The destructor joins it.

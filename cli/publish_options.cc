@@ -46,7 +46,7 @@ void DeclareWhat(CLI::App& command, PublishOptions& options) {
   command.add_option("--consumer", options.consumer, "Who uses it: a job, a unit, a container")
       ->option_text("NAME")
       ->group(kGroup);
-  command.add_option("--name", options.name, "Tells several uses by one consumer apart")
+  command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
       ->option_text("NAME")
       ->group(kGroup);
 }
@@ -179,7 +179,7 @@ absl::Status SetPermissions(const PublishOptions& options, v1::PublishVolumeRequ
   if (options.recursive.has_value()) permissions.set_recursive(*options.recursive);
   if (!options.selinux_label.empty()) permissions.set_selinux_label(options.selinux_label);
   if (permissions.recursive() && !permissions.has_owner() && !permissions.has_group()) {
-    return UsageError("--recursive goes with --owner or --group, of which there is neither");
+    return UsageError("--recursive needs --owner or --group");
   }
   const bool any = permissions.has_owner() || permissions.has_group() || permissions.has_mode() ||
                    !permissions.selinux_label().empty();

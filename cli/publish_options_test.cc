@@ -126,7 +126,7 @@ TEST(PublishOptionsTest, WhatIsMissingOrDoesNotGoTogetherIsToldBeforeAnythingIsA
   EXPECT_THAT(Wrong(options), HasSubstr("--owner: there is no user no-such-user-here"));
   options = Least();
   options.recursive = true;
-  EXPECT_THAT(Wrong(options), HasSubstr("--recursive goes with --owner"));
+  EXPECT_THAT(Wrong(options), HasSubstr("--recursive needs --owner"));
   options = Least();
   options.mode = "0700";
   options.readonly = true;

@@ -40,7 +40,7 @@ std::vector<std::string> KnownKinds() {
 }  // namespace
 
 std::string RuntimeHint(std::string_view kind) {
-  return fmt::format("Besides those of berthd.toml there are {}{}", kRuntimeKinds,
+  return fmt::format("In addition to those in berthd.toml there are {}{}", kRuntimeKinds,
                      DidYouMean(kind, KnownKinds()));
 }
 

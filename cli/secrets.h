@@ -12,9 +12,9 @@ namespace berth::cli {
 
 using Secrets = std::map<std::string, std::string>;
 
-// `text` is a JSON object whose values are strings, or lines of KEY=VALUE, with blank lines and lines that
-// begin with '#' left out. The value is all that follows the first '='. UsageError, which shows nothing of
-// the text but line numbers and keys. Pure.
+// `text` is a JSON object of strings, or lines of KEY=VALUE. Blank lines and lines that begin with '#' are
+// ignored. The value is everything after the first '='. UsageError: its message has line numbers and keys,
+// never values. Pure.
 [[nodiscard]] absl::StatusOr<Secrets> ParseSecrets(std::string_view text);
 
 // Reads `path` ("-": standard input). Sets `warning` where every user may read the file; it is read all the

@@ -30,7 +30,9 @@ struct UnpublishOptions : VolumeOptions {
 
 void DeclareUnpublish(CLI::App& command, UnpublishOptions& options) {
   DeclareVolume(command, options);
-  command.add_option("--consumer", options.consumer, "Whose use ends")->required()->option_text("NAME");
+  command.add_option("--consumer", options.consumer, "The consumer that no longer uses it")
+      ->required()
+      ->option_text("NAME");
   CLI::Option* name =
       command.add_option("--name", options.name, "The use of that name; without, the one that has none")
           ->option_text("NAME");
@@ -46,9 +48,8 @@ void DeclareUnpublish(CLI::App& command, UnpublishOptions& options) {
           "releases the volume without its plugin, where that is gone or refuses")
       ->group(kLevers);
   command
-      .add_flag(
-          "--lazy", options.lazy,
-          "Detach it while it is busy: it may LIVE ON and be written to, and must not be taken for free")
+      .add_flag("--lazy", options.lazy,
+                "Detach it while it is busy: it can STILL BE WRITTEN TO, and is not free")
       ->group(kLevers);
   command.add_flag("-y,--yes", options.yes, "Do not ask")->group(kLevers);
 }
@@ -75,14 +76,14 @@ absl::Status ConfirmLevers(const UnpublishOptions& options) {
     warning = fmt::format(
         "--force aborts the file system of {}: what it has not written yet is lost, for every consumer of "
         "it. "
-        "Where its plugin is gone or refuses, it is released without the plugin, and must not be attached to "
+        "If its plugin is gone or refuses, it is released without the plugin, and must not be attached to "
         "another node before this one is fenced",
         Shown(options.volume));
   }
   if (options.lazy) {
     if (!warning.empty()) warning += "; ";
     warning += fmt::format(
-        "--lazy detaches {} although it is used: the file system may live on and be written to, so the "
+        "--lazy detaches {} although it is used: it can still be written to, so the "
         "volume "
         "must not be used elsewhere until those who use it have ended",
         Shown(options.volume));
@@ -115,7 +116,7 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
   if (!answer.ok()) return Advised(node, options, answer.status());
   if (answer->aborted()) session.output.Note("its file system was aborted: what it had not written is lost");
   if (answer->detached())
-    session.output.Note("a mount of it was detached: it may live on until its users end");
+    session.output.Note("a mount of it was detached: it stays in use until its users end");
   if (answer->without_plugin()) {
     session.output.Note(
         fmt::format("{} was released without its plugin, which is asked to undo its part once it can: until "

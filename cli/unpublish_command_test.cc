@@ -44,9 +44,9 @@ TEST_F(UnpublishCommandTest, LeversAreSentWithAWarningInWords) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_TRUE(node_.unpublish_request.force());
   EXPECT_TRUE(node_.unpublish_request.lazy());
-  EXPECT_THAT(run.err, AllOf(HasSubstr("what it has not written yet is lost"),
-                             HasSubstr("may live on and be written to"),
-                             HasSubstr("is not free: still used by pid 812 (podman)")));
+  EXPECT_THAT(run.err,
+              AllOf(HasSubstr("what it has not written yet is lost"), HasSubstr("can still be written to"),
+                    HasSubstr("is not free: still used by pid 812 (podman)")));
   EXPECT_THAT(Unpublish({"--force", "--yes"}).err, testing::Not(HasSubstr("is lost")));
 }
 

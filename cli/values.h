@@ -1,6 +1,6 @@
 // The small values of a command line, read and shown: sizes, durations, times, K=V pairs, names of enums.
 //
-// Pure; any thread. Each reader fails with a UsageError whose message names the text and what would be right.
+// Pure; any thread. Errors are UsageErrors; the message names the text and what would be right.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -64,9 +64,8 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
   AddCommand<ListOptions>(
       app, "volumes", "Every volume that this node uses", chosen,
       [](CLI::App& command, ListOptions& options) {
-        command.add_option("--plugin", options.plugin, "Only those of this plugin")->option_text("ID");
-        command.add_option("--consumer", options.consumer, "Only those of this consumer")
-            ->option_text("NAME");
+        command.add_option("--plugin", options.plugin, "Only of this plugin")->option_text("ID");
+        command.add_option("--consumer", options.consumer, "Only of this consumer")->option_text("NAME");
       },
       Volumes);
 

@@ -1,4 +1,4 @@
-// The commands about volumes, each of which adds itself to the group `volume` (or to where else it is known).
+// The commands about volumes. Each adds itself to the group `volume`, or to berthctl itself.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -346,13 +346,13 @@ TEST_F(VolumeCommandsTest, StatsOfAConsumerAreAVolumeALineAndTheSum) {
   v1::VolumeStats& two = *node_.consumer_stats.add_volumes();
   two.set_plugin_id("nfs");
   two.set_volume_id("v2");
-  two.set_error("the plugin does not tell");
+  two.set_error("the plugin does not report it");
   *node_.consumer_stats.add_total() = usage;
   const Ended run = Ctl({"volume", "stats", "--consumer", "job-1"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out,
-              AllOf(HasSubstr("50%"), HasSubstr("the plugin does not tell"), HasSubstr("each counted once"),
-                    HasSubstr("condition of v1: abnormal, disk is dying")));
+              AllOf(HasSubstr("50%"), HasSubstr("the plugin does not report it"),
+                    HasSubstr("each counted once"), HasSubstr("condition of v1: abnormal, disk is dying")));
   EXPECT_EQ(node_.consumer_stats_request.consumer(), "job-1");
   ExpectJson(Ctl({"volume", "stats", "--consumer", "job-1", "-o", "json"}).out, node_.consumer_stats);
   EXPECT_EQ(Ctl({"volume", "stats"}).exit_code, 2);

@@ -36,7 +36,7 @@ std::vector<Condition> Levers(const v1::Volume& volume, system_clock::time_point
   }
   if (volume.has_detached_at()) {
     done.push_back({.word = "detached",
-                    .text = fmt::format("a mount of it was detached {}: it may live on until its users end",
+                    .text = fmt::format("a mount of it was detached {}: it stays in use until its users end",
                                         FormatRelative(volume.detached_at(), now)),
                     .tone = Tone::kCareful});
   }
@@ -57,7 +57,7 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
         {.word = "no plugin",
          .text = fmt::format(
              "released without its plugin {}, as {} asked: the plugin has still to undo its part",
-             FormatRelative(volume.without_plugin().at(), now), volume.without_plugin().asked_by()),
+             FormatRelative(volume.without_plugin().at(), now), volume.without_plugin().requested_by()),
          .tone = Tone::kCareful});
   } else if (volume.plugin_missing()) {
     conditions.push_back({.word = "no plugin", .text = "its plugin is not on this node"});

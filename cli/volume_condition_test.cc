@@ -79,7 +79,7 @@ TEST(VolumeConditionTest, WhatForceAndLazyHaveDoneIsShown) {
   volume.mutable_detached_at()->set_seconds(kNow - 10);
   EXPECT_THAT(VolumeDetails(volume, kNowTime).Render(false),
               AllOf(HasSubstr("its file system was aborted 20s ago"),
-                    HasSubstr("a mount of it was detached 10s ago: it may live on")));
+                    HasSubstr("a mount of it was detached 10s ago: it stays in use")));
 }
 
 TEST(VolumeConditionTest, OneInstructionIsShownHoweverMuchIsWrong) {
@@ -122,7 +122,7 @@ TEST(VolumeConditionTest, Fault57WithoutItsPluginItSaysSoFirstAndHowOftenItFaile
   volume.set_failures(12);
   volume.mutable_next_retry_at()->set_seconds(kNow + 4);
   EXPECT_THAT(Listed(volume), HasSubstr("(failed 12 times, again in 4s)"));
-  volume.mutable_without_plugin()->set_asked_by("uid 0");
+  volume.mutable_without_plugin()->set_requested_by("uid 0");
   volume.mutable_without_plugin()->mutable_at()->set_seconds(kNow - 60);
   EXPECT_EQ(Only(volume).word, "no plugin");
   EXPECT_EQ(Only(volume).tone, Tone::kCareful);

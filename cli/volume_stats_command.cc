@@ -75,8 +75,7 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
 
 absl::Status Stats(Session& session, const StatsOptions& options) {
   if (options.volume.empty() == options.consumer.empty()) {
-    return UsageError("say which volume, or whose volumes",
-                      "berthctl volume stats VOLUME, or --consumer NAME");
+    return UsageError("name a volume or a consumer", "berthctl volume stats VOLUME, or --consumer NAME");
   }
   return options.consumer.empty() ? OfVolume(session, options) : OfConsumer(session, options);
 }

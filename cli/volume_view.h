@@ -19,7 +19,7 @@ namespace berth::cli {
 
 [[nodiscard]] Cell StateCell(v1::VolumeState state, bool uncertain);
 
-// One line a volume. The column CONDITION has a word for what is the matter, and NOW a sentence.
+// One line for each volume. CONDITION says in short what is wrong, NOW in a sentence.
 [[nodiscard]] Table VolumeTable(const v1::ListVolumesResponse& volumes,
                                 std::chrono::system_clock::time_point now);
 

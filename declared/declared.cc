@@ -64,7 +64,8 @@ DeclaredStep Bring(const DeclaredEntry& entry, const DeclaredUse& use, const Dec
                    TimePoint now) {
   if (facts.publication.has_value() && !facts.declared) {
     return Wait(
-        "waiting: somebody else published it for the same consumer and name: unpublish that, or name another "
+        "waiting: it is published by a request for the same consumer and name: unpublish that, or name "
+        "another "
         "consumer in the file");
   }
   if (facts.publication == PublicationState::kPublished && facts.blocked.empty() &&

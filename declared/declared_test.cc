@@ -108,7 +108,7 @@ TEST(DeclaredTest, TheWayThereAndBack) {
       // There.
       {"another caller's publication", Begun(),
        with(Published(), [](DeclaredFacts& facts) { facts.declared = false; }), Action::kWait,
-       "waiting: somebody else published it"},
+       "waiting: it is published by a request"},
       {"plugin not ready", Wanted(), not_ready, Action::kWait, "waiting: plugin nfs is starting"},
       {"nothing is begun before it is recorded", Wanted(), Ready(), Action::kRemember, "publishing"},
       {"begun, plugin not ready", Begun(), not_ready, Action::kWait, "waiting: plugin nfs"},

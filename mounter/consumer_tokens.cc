@@ -35,10 +35,10 @@ bool WantsRenewal(const std::vector<WantedToken>& wanted) {
 
 absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id) {
   if (origin == Origin::kScheduler) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      fmt::format("plugin {} wants tokens that speak for the consumer ([[token]] in its file), and there is "
-                  "nobody to make them out: the scheduler does so only for what it publishes itself",
-                  plugin_id));
+  return absl::FailedPreconditionError(fmt::format(
+      "plugin {} needs tokens that identify the consumer ([[token]] in its file), and none can be "
+      "issued: the scheduler does that only for what it publishes itself",
+      plugin_id));
 }
 
 absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,

@@ -29,7 +29,7 @@ std::string WhatIsLeft(const Leftover& leftover, const std::string& tree) {
     return std::pair(tree.substr(0, slash), tree.substr(slash + 1));
   }();
   return fmt::format(
-      "on the disk, beneath the mount of the tree, lie files that nobody can see there: {}. To move them: "
+      "on the disk, beneath the mount of the tree, there are files that cannot be seen: {}. To move them: "
       "mount "
       "--bind {} /mnt; mv /mnt/{}/{} DESTINATION; umount /mnt",
       Describe(leftover), Printable(parent, 512), Printable(name, 128), Printable(leftover.name, 256));
@@ -76,11 +76,11 @@ class VolumeExamination {
       Repair(
           Add(Severity::kWarning, "row.stale", {},
               "what the journal says of it on the disk is not what holds: a crash now would go back to that"),
-          RepairKind::kWriteRow, "write its row anew");
+          RepairKind::kWriteRow, "write its row again");
     }
     if (volume_.record.rebuilt) {
       Add(Severity::kWarning, "row.rebuilt", {},
-          "made anew after the journal was lost: its contexts and mount flags are not known, so that it is "
+          "rebuilt after the journal was lost: its contexts and mount flags are not known, so that it is "
           "not "
           "mounted again of itself before it is published once more");
     }
@@ -94,13 +94,13 @@ class VolumeExamination {
     });
     if (!volume_.directory_there && needed) {
       Add(Severity::kError, "directory.missing", {},
-          "its directory is gone: somebody removed it; unpublish it, and publish it again");
+          "its directory was removed: unpublish it, and publish it again");
     }
     if (volume_.identity_problem.empty()) return;
     Repair(Add(Severity::kWarning, "identity.wrong", {},
                fmt::format("its identity file would not bring it back, should the journal be lost: {}",
                            volume_.identity_problem)),
-           RepairKind::kWriteIdentity, "write its identity file anew");
+           RepairKind::kWriteIdentity, "write its identity file again");
   }
 
   void Left(const Leftover& leftover) {
@@ -127,7 +127,7 @@ class VolumeExamination {
                 p);
     } else if (p.mount_id != 0 && mount.mount_id != 0 && p.mount_id != mount.mount_id) {
       Add(Severity::kError, "mount.over", p.key,
-          fmt::format("{}: somebody mounted something else over it: unpublish it, which unwinds that, and "
+          fmt::format("{}: something else is mounted over it: unpublish it, which undoes that, and "
                       "publish it again",
                       who));
     } else if (!p.dead.empty()) {
@@ -288,7 +288,7 @@ void StrangeMounts(const Evidence& evidence, std::vector<Diagnosis>* found) {
                             mount.target.find('/', evidence.tree.size() + 1) - evidence.tree.size() - 1);
     found->push_back(Nobodys(Severity::kWarning, "mount.orphan", key, mount.target,
                              fmt::format("{} ({}) is mounted here, and no publication accounts for it: left "
-                                         "alone; find out whose it is, and unmount it by hand",
+                                         "alone; find out what uses it, and unmount it by hand",
                                          Printable(mount.source, 256), Printable(mount.fs_type, 64))));
   }
 }
@@ -299,11 +299,12 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
     const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
       return mount.target == path || mount.target.starts_with(path + "/");
     });
-    Diagnosis diagnosis = Nobodys(Severity::kWarning, "directory.orphan", stranger.name, path,
-                                  fmt::format("not in the journal ({}): left alone{}", stranger.says,
-                                              stranger.has_identity && !mounted
-                                                  ? "; its plugin, or somebody else, has left something in it"
-                                                  : ""));
+    Diagnosis diagnosis =
+        Nobodys(Severity::kWarning, "directory.orphan", stranger.name, path,
+                fmt::format("not in the journal ({}): left alone{}", stranger.says,
+                            stranger.has_identity && !mounted
+                                ? "; its plugin, or another process, has left something in it"
+                                : ""));
     if (!mounted && !stranger.has_identity) {
       diagnosis.repair = RepairKind::kRemoveDirectory;
       diagnosis.finding.repair = "remove it, if it is empty";
@@ -343,7 +344,8 @@ std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record
   };
   if (of_volume(said) != of_volume(record)) return "it says something else than the journal";
   // It may say so although the record does not: of the volume's last use.
-  if (record.still_in_use && !said.still_in_use) return "it does not say that its file system may live on";
+  if (record.still_in_use && !said.still_in_use)
+    return "it does not say that its file system may still be in use";
   const auto of_publication = [](const PublicationRecord& p) {
     return std::tie(p.readonly, p.origin, p.ephemeral);
   };

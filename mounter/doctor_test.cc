@@ -208,7 +208,7 @@ TEST(DoctorTest, IdentityFilesThatSayLessOrElseThanTheJournalAreWrong) {
   EXPECT_THAT(LostWithJournal(said, record), HasSubstr("it says something else"));
   VolumeRecord living = record;
   living.still_in_use = true;
-  EXPECT_THAT(LostWithJournal(record, living), HasSubstr("may live on"));
+  EXPECT_THAT(LostWithJournal(record, living), HasSubstr("may still be in use"));
   EXPECT_EQ(LostWithJournal(living, record), "") << "of the use before";
   said = record;
   said.publications[0].key.consumer = "other";

@@ -11,7 +11,7 @@
 //   fsync, write    nothing is acknowledged until every row has been written anew, to a file of its own.
 //   damaged file    set aside at the start, never deleted; the rows come from the identity files and the
 //                   kernel (journal_rebuild.h).
-//   damaged row     put into a table of its own; made anew from its identity file.
+//   damaged row     put into a table of its own; rebuilt from its identity file.
 #pragma once
 
 #include <absl/status/status.h>
@@ -35,7 +35,7 @@ struct JournalOptions {
   JournalReserve reserve = {};
   std::string vfs = {};  // SQLite's name of another VFS, for tests of power cuts
   // What becomes of the rows of a file that was damaged, for people.
-  std::string lost = "its rows are made anew from the identity files and the kernel's mounts";
+  std::string lost = "its rows are rebuilt from the identity files and the kernel's mounts";
 };
 
 class Journal {

@@ -95,7 +95,7 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
   for (const Journal::Damaged& row : damaged) {
     rows.erase(row.key);
     const auto record = RebuildRow(paths, row.key, boot_id);
-    std::string outcome = "made anew from its identity file";
+    std::string outcome = "rebuilt from its identity file";
     if (record.ok()) {
       rebuilt[row.key] = EncodeRecord(*record);
     } else {
@@ -116,8 +116,8 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
     // On a node that begins there is nothing to tell.
     if (!rebuilt.empty()) {
       journal.Note(
-          fmt::format("the journal was lost: {} volumes were made anew from their identity files; what "
-                      "is mounted counts as published, the rest waits for somebody's word",
+          fmt::format("the journal was lost: {} volumes were rebuilt from their identity files; what "
+                      "is mounted counts as published, the rest is blocked until it is requested again",
                       rebuilt.size()));
     }
   }

@@ -140,7 +140,7 @@ TEST_F(JournalRebuildTest, Fault21ACorruptJournalIsMadeAnewFromTheTreeOnceAndSay
     EXPECT_EQ(records.begin()->first, Key());
     EXPECT_TRUE(records.begin()->second.rebuilt);
     EXPECT_THAT(journal->problem(), HasSubstr("set aside"));
-    EXPECT_THAT(journal->problem(), HasSubstr("1 volumes were made anew"));
+    EXPECT_THAT(journal->problem(), HasSubstr("1 volumes were rebuilt"));
     EventLog events(loop_.executor(), 100);
     TellRestored(*journal, events);
     EXPECT_THAT(events.After(0, 100).events, SizeIs(2));

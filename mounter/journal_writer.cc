@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Open(JournalDataba
   if (status.code() == absl::StatusCode::kDataLoss) {
     writer->database_.reset();
     BERTH_ASSIGN_OR_RETURN(writer->set_aside_, SetJournalAside(path));
-    SPDLOG_ERROR("{}: set aside as {}, and begun anew", MessageOf(status), writer->set_aside_);
+    SPDLOG_ERROR("{}: set aside as {}, and started again", MessageOf(status), writer->set_aside_);
     status = writer->OpenDatabase();
   }
   if (!status.ok()) return status;
@@ -50,7 +50,7 @@ absl::Status JournalWriter::RefusesNewWork() {
   full_ = free < least;
   if (!full_) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      fmt::format("the disk is full: {} bytes are free beside {}, and the last {} are for letting volumes go",
+      fmt::format("the disk is full: {} bytes are free next to {}, and the last {} are for releasing volumes",
                   free, options_.path, least));
 }
 
@@ -98,7 +98,7 @@ absl::Status JournalWriter::Apply(const std::vector<JournalChange>& changes) {
     return status;
   }
   unsound_ = status;
-  SPDLOG_ERROR("{}: writing every row anew", MessageOf(status));
+  SPDLOG_ERROR("{}: writing every row again", MessageOf(status));
   return Rewrite(changes);
 }
 
@@ -120,22 +120,22 @@ absl::Status JournalWriter::Rewrite(const std::vector<JournalChange>& changes) {
   };
   const absl::Status status = replace();
   if (!status.ok()) {
-    return Annotate(status, fmt::format("the journal is not sound ({}) and could not be written anew",
+    return Annotate(status, fmt::format("the journal is not sound ({}) and could not be written again",
                                         MessageOf(unsound_)));
   }
   contents_ = std::move(next);
   unsound_ = absl::OkStatus();
-  SPDLOG_WARN("journal {}: written anew, with {} volumes", options_.path, contents_.volumes.size());
+  SPDLOG_WARN("journal {}: written again, with {} volumes", options_.path, contents_.volumes.size());
   return absl::OkStatus();
 }
 
 std::string JournalWriter::problem() const {
   if (!unsound_.ok()) {
-    return fmt::format("nothing is acknowledged until the journal has been written anew: {}",
+    return fmt::format("nothing is acknowledged until the journal has been written again: {}",
                        MessageOf(unsound_));
   }
   if (!full_) return {};
-  return fmt::format("the disk is full beside {}: nothing new is published; volumes can be let go",
+  return fmt::format("the disk is full next to {}: nothing new is published; volumes can be released",
                      options_.path);
 }
 

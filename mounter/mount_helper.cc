@@ -114,8 +114,7 @@ absl::StatusOr<PathMount> ParseMountPath(std::string_view output, const std::str
   if (line == "foreign") return SomethingElseMounted(path);
   if (line == "symlink") return refused("it leads through a symbolic link: name the path without one");
   if (line == "noparent") return refused("the directory above it does not exist: make it");
-  if (line == "notdirectory")
-    return refused("it is not a directory, or leads through something that is none");
+  if (line == "notdirectory") return refused("it is not a directory, or leads through something that is not");
   constexpr std::string_view kOccupied = "occupied ";
   if (line.starts_with(kOccupied) && end != std::string_view::npos) {
     std::vector<std::string> names;

@@ -285,9 +285,8 @@ absl::StatusOr<std::unique_ptr<MountWatch>> MountWatch::Start(asio::any_io_execu
       return status;
     }
     state->described = fmt::format(
-        "libmount's monitor ({}): the kernel does not tell which mounts change (Linux 6.15 and later do), so "
-        "the mount "
-        "table is read anew after each change, which takes its time where there are very many",
+        "libmount's monitor ({}): the kernel does not report which mounts change (Linux 6.15 and later do), "
+        "so the mount table is read again after each change, which is slow with very many mounts",
         MessageOf(fanotify.status()));
     state->descriptor.assign(fd);
     BERTH_ASSIGN_OR_RETURN(state->snapshot, ReadSnapshot(state->tree));

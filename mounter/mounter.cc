@@ -206,8 +206,9 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     actor->Start();
   }
   if (awaiting > 0) {
-    TellAwaitingScheduler(fmt::format("{} volumes wait for their scheduler's word, since {} was restarted",
-                                      awaiting, rebooted ? "the node" : "berthd"));
+    TellAwaitingScheduler(
+        fmt::format("{} volumes wait for their scheduler's confirmation, since {} was restarted", awaiting,
+                    rebooted ? "the node" : "berthd"));
   }
   WatchHealth();
   context_.scope.Spawn("sleep of the machine", WatchSleep());
@@ -257,11 +258,11 @@ absl::Status MounterImpl::MendTree() {
   absl::Status mended = SetUpMountTree(tree).status();
   if (mended.ok()) mended = context_.paths->RenewTree();
   if (!mended.ok()) {
-    tree_problem_ = fmt::format("{}, and is not mounted anew: {}", MessageOf(stands), MessageOf(mended));
+    tree_problem_ = fmt::format("{}, and is not mounted again: {}", MessageOf(stands), MessageOf(mended));
     return absl::UnavailableError(tree_problem_);
   }
-  context_.events.Append({.type = "tree.mounted_again",
-                          .message = fmt::format("somebody has unmounted {}: it was mounted anew", tree)});
+  context_.events.Append(
+      {.type = "tree.mounted_again", .message = fmt::format("{} was unmounted: it was mounted again", tree)});
   if (context_.options.on_tree_mounted) context_.options.on_tree_mounted();
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) actor->Reconcile({});

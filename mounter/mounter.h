@@ -21,7 +21,7 @@
 // .remounted (lost or dead, it was mounted again), .released (its consumer has ended), .leftover (data in the
 // way of a removal, left alone), .token_failed (what the plugin is to be given anew could not be got or
 // passed; the mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its
-// file names, too), .path_lost (somebody unmounted it there: it is mounted again), .stranger (in the tree and
+// file names, too), .path_lost (it was unmounted there: it is mounted again), .stranger (in the tree and
 // not in the journal, left alone), .undone_without_plugin (its plugin has lost the step, and berthd did it);
 // plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are
 // blocked: see AllowForward; once, for the node), node.journal_rebuilt.
@@ -168,7 +168,7 @@ struct UnpublishRequest {
   // `force` also releases without the plugin, where that is gone, does not come up, or refuses each time.
   bool force = false;
   bool lazy = false;
-  std::string asked_by = {};  // for people: "uid 0"
+  std::string requested_by = {};  // for people: "uid 0"
 
   bool operator==(const UnpublishRequest&) const = default;
 };
@@ -176,7 +176,7 @@ struct UnpublishRequest {
 // A volume was released without its plugin: berthd has unmounted it, and the kernel has it no more. The
 // plugin's NodeUnpublishVolume and NodeUnstageVolume are still to be called, once it can.
 struct WithoutPlugin {
-  std::string asked_by;  // for people
+  std::string requested_by;  // for people
   WallTime at;
 
   bool operator==(const WithoutPlugin&) const = default;

@@ -197,7 +197,8 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
       EXPECT_EQ(plugin_.PublishedCount(), 2U);
       EXPECT_EQ(plugin_.StagedCount(), 1U);
       for (const char* consumer : {"web", "db"}) {
-        ASSERT_TRUE(Unpublish(ChildRequest(consumer, scenario)).ok());
+        const auto unpublished = Unpublish(ChildRequest(consumer, scenario));
+        ASSERT_TRUE(unpublished.ok()) << unpublished.status();
       }
     }
     EXPECT_TRUE(Gone());

@@ -183,7 +183,7 @@ class MounterWithoutPluginTest : public MounterForceTest {
  protected:
   absl::StatusOr<UnpublishResult> Force(const PublishRequest& request) {
     UnpublishRequest forced = Forced(request);
-    forced.asked_by = "uid 7";
+    forced.requested_by = "uid 7";
     return loop_.Run(mounter_->Unpublish(forced, Soon()));
   }
 };
@@ -204,7 +204,7 @@ TEST_F(MounterWithoutPluginTest, Fault57AVolumeWhosePluginIsGoneIsReleasedOnRequ
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_FALSE(IsMounted(staging));
   ASSERT_TRUE(View().without_plugin.has_value());
-  EXPECT_EQ(View().without_plugin->asked_by, "uid 7");
+  EXPECT_EQ(View().without_plugin->requested_by, "uid 7");
   EXPECT_THAT(EventTypes(), Contains("volume.released_without_plugin"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
   // Who does not force is not told that it is free; who does, may repeat it.
@@ -214,7 +214,7 @@ TEST_F(MounterWithoutPluginTest, Fault57AVolumeWhosePluginIsGoneIsReleasedOnRequ
   Close();
   Open();
   ASSERT_TRUE(View().without_plugin.has_value());
-  EXPECT_EQ(View().without_plugin->asked_by, "uid 7");
+  EXPECT_EQ(View().without_plugin->requested_by, "uid 7");
   plugins_.removed = false;
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);

@@ -141,7 +141,7 @@ std::vector<VolumeRef> MounterImpl::SingleWriterVolumes(Origin origin) const {
 
 Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::ForceRelease(VolumeRef volume, Origin origin,
                                                                      TimePoint deadline) {
-  const std::string context = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
+  const std::string context = fmt::format("release volume {}", Printable(volume.volume_id, 128));
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   // By value: what is awaited changes the record, and their ends release them too.
   std::vector<PublicationRecord> publications;

@@ -90,7 +90,7 @@ TEST_F(MounterReconcileTest, Fault26SomebodyElsesUnmountIsNoticedAndTold) {
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_TRUE(View().uncertain);
-  EXPECT_THAT(View().publications.at(0).last_error, HasSubstr("somebody else unmounted it"));
+  EXPECT_THAT(View().publications.at(0).last_error, HasSubstr("it was unmounted"));
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1) << "nobody asked for a repair";
   EXPECT_EQ(*Publish(Request()), *target);
   EXPECT_TRUE(IsMounted(*target));
@@ -384,7 +384,7 @@ TEST_F(MounterStagingTest, AMountOverTheStagingThatIsBusyIsNotPublishedFrom) {
   ASSERT_EQ(mount("x", staging_.c_str(), "tmpfs", 0, nullptr), 0);
   const UniqueFd held(open(staging_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const auto waits = loop_.Start(mounter_->Publish(Request("v1", "db"), Soon()));
-  const std::string why = "what somebody mounted over the volume's staging has to go first";
+  const std::string why = "what is mounted over the volume's staging has to be unmounted first";
   ASSERT_TRUE(loop_.RunUntil([&] { return View().last_error.find(why) != std::string::npos; }));
   EXPECT_THAT(View().last_error, HasSubstr("kept busy by")) << "and who does is told";
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);

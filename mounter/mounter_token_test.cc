@@ -133,7 +133,7 @@ TEST_F(MounterTokenTest, WhoeverIsNotTheSchedulerIsToldThatThereIsNobodyToAsk) {
     request.origin = origin;
     const auto refused = Publish(request);
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("nobody to make them out"));
+    EXPECT_THAT(std::string(MessageOf(refused.status())), HasSubstr("none can be issued"));
   }
   EXPECT_THAT(tokens_.queries, IsEmpty());
   EXPECT_THAT(plugin_.Log(), IsEmpty());

@@ -45,7 +45,7 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
     if (other && !circumstances.rebooted) {
       if (!p.uncertain) {
         plan->push_back({ReconcileAction::kOvermounted, p.key,
-                         "somebody mounted something over it: publish it again, or unpublish it"});
+                         "something is mounted over it: publish it again, or unpublish it"});
       }
     } else if (p.uncertain) {
       plan->push_back({ReconcileAction::kFound, p.key, ""});
@@ -62,8 +62,8 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
     return;
   }
   const bool block = record.use.access_type == AccessType::kBlock;
-  std::string why = fmt::format("not {} any more: somebody else {}", block ? "there" : "mounted",
-                                block ? "removed the device" : "unmounted it");
+  std::string why = fmt::format("not {} any more: {}", block ? "there" : "mounted",
+                                block ? "the device was removed" : "it was unmounted");
   const bool repaired = p.Remounts() && !record.rebuilt;
   if (repaired && p.withheld.empty() && !circumstances.leaving) {
     plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
@@ -142,7 +142,7 @@ std::optional<Reconciliation> PlanStaging(const VolumeRecord& record, const Show
   }
   return Reconciliation{ReconcileAction::kStagingOvermounted,
                         {},
-                        fmt::format("somebody mounted something over its staging: {}", kThen)};
+                        fmt::format("something is mounted over its staging: {}", kThen)};
 }
 
 ShownMount LookAtStagingMount(const VolumeRecord& record, const VolumePaths& paths) {
@@ -211,7 +211,7 @@ bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog&
                  .plugin_id = "",
                  .volume_id = "",
                  .consumer = "",
-                 .message = fmt::format("{}: mounted by somebody else, and not in the journal; left alone",
+                 .message = fmt::format("{}: not mounted by berthd, and not in the journal; left alone",
                                         Printable(mounts->front().target))});
   return true;
 }

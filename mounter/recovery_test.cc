@@ -207,7 +207,7 @@ TEST(ReconciliationTest, ADeviceHasNoMountToBeCovered) {
   EXPECT_EQ(Plan(record, {.error = "", .there = true, .mount_id = 0}, kRunning), "");
   const auto plan = PlanReconciliation(record, {{kTheUse, kGone}}, kRunning);
   ASSERT_EQ(plan.size(), 1U);
-  EXPECT_THAT(plan[0].why, ::testing::HasSubstr("removed the device"));
+  EXPECT_THAT(plan[0].why, ::testing::HasSubstr("the device was removed"));
 }
 
 // What is planned for a staging with the mount 7.

@@ -416,7 +416,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   const auto facts = context_.paths->LookAtTarget(machine_.record(), known);
   const bool other =
       facts.ok() && facts->mount_root && known.mount_id != 0 && facts->mount_id != known.mount_id;
-  if (verified.ok() && other) verified = absl::InternalError("somebody mounted something over it");
+  if (verified.ok() && other) verified = absl::InternalError("something is mounted over it");
   if (verified.ok()) {
     BERTH_CO_RETURN_IF_ERROR(CheckUsable(context_.paths->TargetPath(machine_.record(), known),
                                          machine_.record().objects, known.Writes(machine_.record().use)));
@@ -437,11 +437,11 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   machine_.MarkLost(key, std::string(MessageOf(verified)));
   const bool anew = !(known.ephemeral && other);
   Event("volume.lost", key.consumer,
-        fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it anew" : ""));
+        fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it again" : ""));
   if (known.ephemeral && other) {
     // The plugin would find a mount there, and so would we, and it is not its own.
     co_return absl::FailedPreconditionError(fmt::format(
-        "somebody mounted something over it, and an ephemeral volume is not taken down to mend that: "
+        "something is mounted over it, and an ephemeral volume is not unpublished to repair that: "
         "unmount what lies on {}, or unpublish it",
         context_.paths->TargetPath(machine_.record(), known)));
   }
@@ -593,7 +593,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   if (first_error.ok() && machine_.NextTeardown().kind != StepKind::kNone) first_error = co_await Drive({});
   if (first_error.ok() && stale_row_) first_error = co_await Commit();
   if (!first_error.ok() && request.force && plugin_cannot_ && !context_.stopping) {
-    co_return co_await ReleaseWithoutPlugin(operation, request.asked_by, first_error);
+    co_return co_await ReleaseWithoutPlugin(operation, request.requested_by, first_error);
   }
   // All that berthd and the plugin can do is done: the rest is for those who use it still.
   if (machine_.InUseByKernel() && in_use_) {
@@ -610,7 +610,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
 }
 
 Awaitable<absl::Status> VolumeActor::ReleaseWithoutPlugin(std::shared_ptr<VolumeOperation> operation,
-                                                          std::string asked_by, absl::Status why) {
+                                                          std::string requested_by, absl::Status why) {
   const TimePoint deadline = Clock::now() + context_.options.rpc_timeout;
   StepInput input{.force = true, .lazy = levers_.lazy};
   StepReport report =
@@ -627,14 +627,14 @@ Awaitable<absl::Status> VolumeActor::ReleaseWithoutPlugin(std::shared_ptr<Volume
     return p.state == PublicationState::kUnpublishing && !p.again;
   });
   const bool before = machine_.record().without_plugin.has_value();
-  if (whole && !before) machine_.SetWithoutPlugin({.asked_by = asked_by, .at = WallClock::now()});
+  if (whole && !before) machine_.SetWithoutPlugin({.requested_by = requested_by, .at = WallClock::now()});
   BERTH_CO_RETURN_IF_ERROR(co_await Commit());
   if (!before) {
     Event("volume.released_without_plugin", "",
           fmt::format(
               "{} without plugin {}, at the request of {}; the plugin is asked to undo its part once it "
               "can: {}",
-              whole ? "released" : "unmounted", machine_.record().plugin_id, asked_by, MessageOf(why)));
+              whole ? "released" : "unmounted", machine_.record().plugin_id, requested_by, MessageOf(why)));
   }
   operation->without_plugin = true;
   operation->aborted = levers_.aborted_at.has_value();

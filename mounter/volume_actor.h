@@ -136,7 +136,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
                                                          UnpublishRequest request);
   // What is being unpublished is unmounted by berthd, since the plugin cannot: `why`. Its calls stay pending.
   [[nodiscard]] Awaitable<absl::Status> ReleaseWithoutPlugin(std::shared_ptr<VolumeOperation> operation,
-                                                             std::string asked_by, absl::Status why);
+                                                             std::string requested_by, absl::Status why);
   [[nodiscard]] Awaitable<absl::Status> ExecuteExpand(std::shared_ptr<VolumeOperation> operation,
                                                       ExpandRequest request);
   [[nodiscard]] Awaitable<void> Settle();

@@ -63,7 +63,7 @@ std::string Hangs(const VolumeView& volume, const PublicationView* use) {
     if (!volume.aborted_at) {
       levers.push_back(fmt::format("{} --force (what it has not written is lost)", Unpublish(volume, *use)));
     }
-    levers.push_back(fmt::format("{} --lazy (it may live on until its users end)", Unpublish(volume, *use)));
+    levers.push_back(fmt::format("{} --lazy (it stays in use until its users end)", Unpublish(volume, *use)));
   }
   levers.push_back(RestartPlugin(volume));
   return fmt::format("{} Only if it never comes back, in this order until it is released: {}", text,

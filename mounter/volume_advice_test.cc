@@ -45,7 +45,7 @@ TEST(VolumeAdviceTest, Fault57WithoutItsPluginTheWayOutIsForceOnceItNeverComesBa
   volume.plugin_missing = true;
   EXPECT_THAT(AdviceFor(volume), AllOf(StartsWith("Put the file of plugin nfs back into plugins.d"),
                                        HasSubstr("--consumer job-1 --force")));
-  volume.without_plugin = WithoutPlugin{.asked_by = "uid 0"};
+  volume.without_plugin = WithoutPlugin{.requested_by = "uid 0"};
   EXPECT_THAT(AdviceFor(volume),
               AllOf(StartsWith("Put the file of plugin nfs back into plugins.d"), Not(HasSubstr("--force"))));
   volume.plugin_missing = false;

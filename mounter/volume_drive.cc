@@ -23,7 +23,7 @@ constexpr size_t kHoldersWatched = 16;
 // How often the plugin is asked before a volume is released without it, where that was asked for.
 constexpr int kRefusalsBeforeForce = 3;
 
-constexpr std::string_view kGivenUp = "given up for a request that came after it";
+constexpr std::string_view kGivenUp = "replaced by a later request";
 
 bool GoesForward(StepKind kind) {
   return kind == StepKind::kStage || kind == StepKind::kPublish || kind == StepKind::kRenew ||
@@ -225,9 +225,9 @@ Awaitable<StepReport> VolumeActor::Try(Step step, StepInput input, TimePoint dea
     if (plugin.ok() && !plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
       co_return StepReport{
           .outcome = CallOutcome::kFinal,
-          .error = absl::FailedPreconditionError(
-              fmt::format("plugin {} has no EXPAND_VOLUME on the node: its part of an expansion stays owed",
-                          machine_.record().plugin_id))};
+          .error = absl::FailedPreconditionError(fmt::format(
+              "plugin {} has no EXPAND_VOLUME on the node: its part of an expansion stays pending",
+              machine_.record().plugin_id))};
     }
   }
   trying_ = step;

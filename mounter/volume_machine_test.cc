@@ -725,7 +725,7 @@ TEST(VolumeMachineTest, AStagingThatIsLostIsUndoneFirstWhereNothingStandsOnIt) {
 
 TEST(VolumeMachineTest, AStagingThatIsFoundAgainIsTrusted) {
   VolumeMachine machine = StagedWithAMount();
-  machine.MarkStagingLost("somebody mounted something over it");
+  machine.MarkStagingLost("something is mounted over it");
   machine.MarkStagingFound();
   EXPECT_EQ(Show(machine), "staged, web published");
   EXPECT_EQ(machine.record().last_error, "");
@@ -792,13 +792,13 @@ TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappened
 
 TEST(VolumeMachineTest, Fault57AWantThatCouldNotBeWrittenLeavesWhatWasReleasedWithoutItsPlugin) {
   VolumeMachine machine = Unpublishing();
-  machine.SetWithoutPlugin({.asked_by = "uid 0", .at = kNow});
+  machine.SetWithoutPlugin({.requested_by = "uid 0", .at = kNow});
   const VolumeMachine before = machine;
   machine.Want(Publication(kDb));
   EXPECT_FALSE(machine.record().without_plugin.has_value());
   machine.Withdraw(kDb, before);
   ASSERT_TRUE(machine.record().without_plugin.has_value());
-  EXPECT_EQ(machine.record().without_plugin->asked_by, "uid 0");
+  EXPECT_EQ(machine.record().without_plugin->requested_by, "uid 0");
 }
 
 TEST(VolumeMachineTest, StuckIsShownUntilTheNextOutcome) {

@@ -106,7 +106,7 @@ bool VolumeActor::ReconcilePaths() {
     const PublicationKey key = p.key;
     // A kernel that cannot say it is asked by the next try, which finds the mount if it is there.
     const bool gone = absl::IsNotFound(mount.status());
-    const std::string why = gone ? "somebody unmounted it there" : "";
+    const std::string why = gone ? "it was unmounted there" : "";
     if (gone) {
       Event("volume.path_lost", key.consumer,
             fmt::format("not mounted at {} any more: mounting it again", Printable(p.path.path)));

@@ -124,7 +124,7 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
 absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publication) {
   if (!pb::Origin_IsValid(p.origin()) || !pb::ConsumerLife::Kind_IsValid(p.life().kind()) ||
       !pb::SecretsReference::Kind_IsValid(p.secrets_reference().kind())) {
-    return absl::DataLossError("an origin, consumer or reference to secrets that is none");
+    return absl::DataLossError("an unknown origin, consumer or reference to secrets");
   }
   publication->origin = static_cast<Origin>(p.origin());
   publication->remount = p.remount();
@@ -235,7 +235,7 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_staging_mount_id(record.staging_mount_id);
   out.set_staging_lost(record.staging_lost);
   if (record.without_plugin) {
-    out.mutable_without_plugin()->set_asked_by(Printable(record.without_plugin->asked_by));
+    out.mutable_without_plugin()->set_requested_by(Printable(record.without_plugin->requested_by));
     out.mutable_without_plugin()->set_at_us(Microseconds(record.without_plugin->at));
   }
   for (const KernelObject& object : record.objects) {
@@ -302,8 +302,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.boot_id = in.boot_id();
   if (!AccessMode::Mode_IsValid(in.capability().access_mode()) ||
       !AccessMode::Mode_IsValid(in.sent_access_mode())) {
-    return absl::DataLossError(fmt::format("an access mode that is none in the record of volume {}",
-                                           Printable(record.volume_id, 128)));
+    return absl::DataLossError(
+        fmt::format("an unknown access mode in the record of volume {}", Printable(record.volume_id, 128)));
   }
   record.use.access_mode = static_cast<AccessMode::Mode>(in.capability().access_mode());
   record.use.access_type = in.capability().block() ? AccessType::kBlock : AccessType::kMount;
@@ -319,8 +319,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.stages = in.stages();
   const auto stage_state = FromProto(in.stage_state());
   if (!stage_state) {
-    return absl::DataLossError(fmt::format("a stage state that is none in the record of volume {}",
-                                           Printable(record.volume_id, 128)));
+    return absl::DataLossError(
+        fmt::format("an unknown stage state in the record of volume {}", Printable(record.volume_id, 128)));
   }
   record.stage_state = *stage_state;
   record.stage_uncertain = in.stage_uncertain();
@@ -328,7 +328,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.staging_mount_id = in.staging_mount_id();
   record.staging_lost = in.staging_lost();
   if (in.has_without_plugin()) {
-    record.without_plugin = {.asked_by = in.without_plugin().asked_by(),
+    record.without_plugin = {.requested_by = in.without_plugin().requested_by(),
                              .at = WallTime(std::chrono::microseconds(in.without_plugin().at_us()))};
   }
   for (const pb::KernelObject& o : in.objects()) {
@@ -348,7 +348,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   for (const pb::Publication& p : in.publications()) {
     const auto state = FromProto(p.state());
     if (!state) {
-      return absl::DataLossError(fmt::format("a publication state that is none in the record of volume {}",
+      return absl::DataLossError(fmt::format("an unknown publication state in the record of volume {}",
                                              Printable(record.volume_id, 128)));
     }
     PublicationRecord publication;

@@ -53,8 +53,8 @@ StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& 
 absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path) {
   if (!facts.ok()) return facts.status();
   if (!S_ISLNK(facts->mode)) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format(
-      "{}: somebody put a symbolic link there, which would lead the plugin elsewhere; remove it", path));
+  return absl::FailedPreconditionError(
+      fmt::format("{}: a symbolic link is there, which would lead the plugin elsewhere; remove it", path));
 }
 
 std::optional<StepReport> NotWanted(const StepProgress& progress) {
@@ -217,7 +217,7 @@ Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord reco
   constexpr const char* kAwaiting = "awaiting tokens";
   BERTH_CO_RETURN_IF_ERROR(MayHaveTokens(publication.origin, record.plugin_id));
   if (context_.options.tokens == nullptr) {
-    co_return absl::FailedPreconditionError(fmt::format("{}: there is nobody to make them out", kAwaiting));
+    co_return absl::FailedPreconditionError(fmt::format("{}: none can be issued", kAwaiting));
   }
   const std::string name = fmt::format("{} waits", RpcName(CsiRpc::kNodePublishVolume));
   StepProgress named = progress;

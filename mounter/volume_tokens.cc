@@ -129,7 +129,7 @@ void VolumeActor::AdoptMount(const PublicationKey& key) {
   if (context_.watch != nullptr) context_.watch->Track(id, key_);
   if (before == 0) return;
   Event("volume.remounted", key.consumer,
-        fmt::format("its plugin mounted it anew when it was given new tokens; {} has to be restarted if it "
+        fmt::format("its plugin mounted it again when it got new tokens; {} has to be restarted if it "
                     "had the old mount",
                     Describe(key)));
 }

@@ -273,7 +273,7 @@ Awaitable<StepReport> VolumeSteps::TakeBack(VolumeRecord record, Reverse reverse
     if (IsDone(report.outcome)) {
       const bool strangers = !uncovered.ok() && mounted && facts->mount_id != reverse.mount_id;
       const std::string why =
-          strangers ? "what somebody mounted over it has to go first"
+          strangers ? "what is mounted over it has to be unmounted first"
                     : fmt::format("plugin {} answered {} to {}, but there is still a {} at {}",
                                   record.plugin_id, CodeName(status.code()), RpcName(reverse.rpc),
                                   mounted ? "mount" : "block device", reverse.path);
@@ -457,7 +457,7 @@ Awaitable<StepReport> VolumeSteps::UncoverStaging(VolumeRecord record, TimePoint
   const absl::Status bare = co_await Uncover(look, path, record.staging_mount_id, deadline);
   if (bare.ok()) co_return StepReport{};
   StepReport report =
-      FromHelper(Annotate(bare, "what somebody mounted over the volume's staging has to go first"), path);
+      FromHelper(Annotate(bare, "what is mounted over the volume's staging has to be unmounted first"), path);
   report.outcome = CallOutcome::kRetry;
   co_return co_await WithHolders(record, std::move(report), path, deadline);
 }

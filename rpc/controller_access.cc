@@ -125,7 +125,7 @@ absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
     if (plugin.facts) continue;
     if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
       return absl::UnavailableError(fmt::format(
-          "a volume {} is in use on this node through plugin {}, which has not said yet whose driver it is",
+          "a volume {} is in use on this node through plugin {}, which has not reported its driver yet",
           Shown(volume_id), id));
     }
   }

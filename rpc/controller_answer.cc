@@ -62,7 +62,7 @@ std::string WrongTime(bool given, const google::protobuf::Timestamp& time) {
   if (!given) return "no creation_time";
   const bool good = time.seconds() >= 0 && time.seconds() <= kLastSecond && time.nanos() >= 0 &&
                     time.nanos() <= 999'999'999;
-  return good ? "" : "a creation_time that is none";
+  return good ? "" : "a creation_time that is not valid";
 }
 
 std::string WrongSnapshot(const ::csi::v1::Snapshot& snapshot) {

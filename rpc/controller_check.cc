@@ -348,10 +348,10 @@ absl::Status CheckCapabilities(const v1::ControllerCall& call, std::string_view 
       needs.Controller(Rpc::LIST_VOLUMES, "list volumes");
       break;
     case Call::kGet:
-      needs.Controller(Rpc::GET_VOLUME, "tell of one volume");
+      needs.Controller(Rpc::GET_VOLUME, "report one volume");
       break;
     case Call::kGetCapacity:
-      needs.Controller(Rpc::GET_CAPACITY, "tell its capacity");
+      needs.Controller(Rpc::GET_CAPACITY, "report its capacity");
       if (call.get_capacity().has_accessible_topology()) needs.Topology();
       break;
     case Call::kExpand:
@@ -370,7 +370,7 @@ absl::Status CheckCapabilities(const v1::ControllerCall& call, std::string_view 
       needs.Controller(Rpc::LIST_SNAPSHOTS, "list snapshots");
       break;
     case Call::kGetSnapshot:
-      needs.Controller(Rpc::GET_SNAPSHOT, "tell of one snapshot");
+      needs.Controller(Rpc::GET_SNAPSHOT, "report one snapshot");
       break;
     case Call::kCreateGroupSnapshot:
     case Call::kDeleteGroupSnapshot:

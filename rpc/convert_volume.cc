@@ -220,7 +220,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   to.set_still_in_use(volume.still_in_use);
   to.set_plugin_missing(volume.plugin_missing);
   if (volume.without_plugin) {
-    to.mutable_without_plugin()->set_asked_by(Printable(volume.without_plugin->asked_by));
+    to.mutable_without_plugin()->set_requested_by(Printable(volume.without_plugin->requested_by));
     *to.mutable_without_plugin()->mutable_at() = ToProto(volume.without_plugin->at);
   }
   to.set_failures(volume.failures);
@@ -311,7 +311,7 @@ v1::ExamineResponse ToProto(const std::vector<Finding>& findings) {
     v1::Finding& more = *to.add_findings();
     more.set_severity(v1::WARNING);
     more.set_code("findings.more");
-    more.set_text(fmt::format("{} more findings are left out here: mend these first", left_out));
+    more.set_text(fmt::format("{} more findings are left out here: fix these first", left_out));
   }
   return to;
 }

@@ -61,7 +61,7 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
     const uint64_t seen = drainer_.version();
     auto drain = drainer_.Describe();
     const bool waits = request.wait() && !request.end();
-    if (waits && !drain) co_return absl::AbortedError("somebody has put the node back into use");
+    if (waits && !drain) co_return absl::AbortedError("the drain was ended meanwhile");
     if (!waits || drain->publications_left() == 0) {
       if (drain) *answer.mutable_drain() = *std::move(drain);
       co_return answer;

@@ -214,7 +214,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
     if (!storage_grew) co_return capacity.status();
     co_return Annotate(capacity.status(),
                        fmt::format("the storage has grown to {} bytes, but the node's part failed "
-                                   "and is owed; it is tried again, and repeating the request does",
+                                   "and is pending; it is tried again, and repeating the request does",
                                    so_far.capacity_bytes()));
   }
   // CSI lets the node leave the capacity out.

@@ -384,7 +384,7 @@ TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
   const auto answer = Call(&NodeApi::ExpandVolume, Expand());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(Message(answer.status()),
-              AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("is owed"), HasSubstr("resize2fs")));
+              AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("is pending"), HasSubstr("resize2fs")));
   EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
 }
 

@@ -168,7 +168,7 @@ TEST_F(NodeApiListTest, Fault57AVolumeWhosePluginIsGoneIsCritical) {
   EXPECT_THAT(status->findings(0).text(), HasSubstr("is not on this node any more"));
   EXPECT_THAT(status->findings(0).advice(), AllOf(HasSubstr("plugins.d"), HasSubstr("--consumer c --force")));
   // Released without it: that is pending, and not an emergency any more.
-  volume.without_plugin = WithoutPlugin{.asked_by = "uid 0", .at = WallTime()};
+  volume.without_plugin = WithoutPlugin{.requested_by = "uid 0", .at = WallTime()};
   status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->health(), v1::DEGRADED);

@@ -50,7 +50,7 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::GET_VOLUME_STATS)) {
     co_return absl::FailedPreconditionError(fmt::format(
-        "plugin {} does not tell the use of its volumes (no GET_VOLUME_STATS)", Shown(plugin_id)));
+        "plugin {} does not report the usage of its volumes (no GET_VOLUME_STATS)", Shown(plugin_id)));
   }
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
                             co_await mounter_.Stats(plugin_id, volume_id, deadline));

@@ -90,7 +90,7 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
   if (plugin == plugins.end()) co_return NoSuchPlugin(plugins, request.id());
   if (plugin->second.external) {
     co_return absl::FailedPreconditionError(
-        fmt::format("plugin {} is run by somebody else, and so is its log", Shown(request.id())));
+        fmt::format("plugin {} is external: its log is not here", Shown(request.id())));
   }
   LogQuery query = FirstQuery(request);
   const WallTime began = WallClock::now();

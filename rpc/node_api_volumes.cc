@@ -63,7 +63,7 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
                                                                       CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
-  if (checked.force) checked.asked_by = CallerOf(call);
+  if (checked.force) checked.requested_by = CallerOf(call);
   declared_.OnUnpublish(checked);
   BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));

@@ -199,7 +199,7 @@ std::optional<Finding> WithoutItsPlugin(const VolumeView& volume) {
         volume, Severity::kWarning, "volume.without_plugin",
         fmt::format(" was released without its plugin, at the request of {}: the plugin has still "
                     "to undo its part, and the node must be fenced before it is detached",
-                    Shown(volume.without_plugin->asked_by)));
+                    Shown(volume.without_plugin->requested_by)));
   }
   if (!volume.plugin_missing) return std::nullopt;
   return OfVolume(volume, Severity::kError, "plugin.missing",

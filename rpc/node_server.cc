@@ -129,8 +129,8 @@ absl::StatusOr<bool> NodeServer::MendPath() {
   if (socket_.AtItsPath()) return false;
   struct stat there{};
   if (lstat(socket_.path().c_str(), &there) == 0) {
-    return absl::FailedPreconditionError(fmt::format(
-        "{}: somebody has put something else in the place of berthd's socket: remove it", socket_.path()));
+    return absl::FailedPreconditionError(
+        fmt::format("{}: something else is in the place of berthd's socket: remove it", socket_.path()));
   }
   BERTH_ASSIGN_OR_RETURN(ListenSocket made,
                          ListenSocket::Bind(socket_.path(), access_.group, access_.mode()));

@@ -73,7 +73,7 @@ Awaitable<void> NodeServers::Watch() {
         problems.emplace_back(MessageOf(mended.status()));
       } else if (*mended) {
         api_.Tell({.type = "node.socket_removed",
-                   .message = fmt::format("somebody has removed {}: it was made anew", server->path())});
+                   .message = fmt::format("{} was removed: it was made again", server->path())});
       }
     }
     if (problems == told) continue;

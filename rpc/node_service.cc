@@ -85,7 +85,7 @@ class ChangeRecord {
   ~ChangeRecord() {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
     // Not the macro: it is compiled out below the level "info".
-    spdlog::log(level_, "{}: {} after {} ms", what_, outcome_.value_or("nobody waits any more"), took);
+    spdlog::log(level_, "{}: {} after {} ms", what_, outcome_.value_or("the caller no longer waits"), took);
   }
   ChangeRecord(const ChangeRecord&) = delete;
   ChangeRecord& operator=(const ChangeRecord&) = delete;

@@ -121,7 +121,7 @@ void CheckTogether(const v1::PublishVolumeRequest& request, const VolumeUse& use
     if (use.access_type == AccessType::kBlock) mistakes.Add("permissions", "not with BLOCK");
     if (request.readonly()) mistakes.Add("permissions", "not with readonly");
     if (request.permissions().has_group() && !use.volume_mount_group.empty()) {
-      mistakes.Add("permissions.group", "not with volume_mount_group, which says whose the files are");
+      mistakes.Add("permissions.group", "not with volume_mount_group, which sets the owner of the files");
     }
   }
   if (request.has_secrets_reference() && !request.secrets().empty()) {

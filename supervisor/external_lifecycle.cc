@@ -84,7 +84,7 @@ ExternalLifecycle::Actions ExternalLifecycle::Leave() {
 ExternalLifecycle::Actions ExternalLifecycle::OnHolders(const ExternalEvent& event) {
   holders_ = event.holders;
   if (!holders_.empty()) return {};
-  stopped_because_ = "drained, and no longer used; somebody else runs it, and it may run on";
+  stopped_because_ = "drained, and no longer used; berthd does not run it, so that it may keep running";
   return Leave();
 }
 

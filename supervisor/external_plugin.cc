@@ -205,9 +205,10 @@ void ExternalPlugin::Retire() {
 // --- Requests -------------------------------------------------------------------------------------------
 
 absl::Status ExternalPlugin::NotOurs(std::string_view what) const {
-  return absl::FailedPreconditionError(fmt::format(
-      "{} plugin {}: somebody else runs it, and only they can; berthd uses the socket {}. Drain ends its use",
-      what, id_, config_.socket));
+  return absl::FailedPreconditionError(
+      fmt::format("{} plugin {}: it is external: its own service manager does that; berthd uses the socket "
+                  "{}. Drain ends its use",
+                  what, id_, config_.socket));
 }
 
 Awaitable<absl::Status> ExternalPlugin::Stop(bool /*force*/, TimePoint /*deadline*/) {

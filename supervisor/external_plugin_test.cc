@@ -257,7 +257,7 @@ TEST_F(ExternalPluginTest, AServerThatGoesAwayIsNoticedAtOnceAndTheNextIsAnother
   EXPECT_THAT(prober_->gone_, ElementsAre(1));
   EXPECT_THAT(Events(), AllOf(Contains("plugin.left"), Contains("plugin.lost")));
   EXPECT_TRUE(RunUntil([this] {
-    return Get().reason == "waits for its socket: nobody listens at " + socket_;
+    return Get().reason == "waits for its socket: nothing listens at " + socket_;
   })) << Get().reason;
 
   server = std::make_unique<Server>(socket_);
@@ -298,7 +298,7 @@ TEST_F(ExternalPluginTest, WhatSomebodyElseRunsIsNotOursToStop) {
        {RunOn(loop_, plugin_->Stop(true, Soon())), RunOn(loop_, plugin_->Restart(true, Soon())),
         RunOn(loop_, plugin_->Swap({}, Soon()))}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(MessageOf(status), HasSubstr("plugin ext: somebody else runs it"));
+    EXPECT_THAT(MessageOf(status), HasSubstr("plugin ext: it is external"));
   }
   EXPECT_TRUE(Registered());
   EXPECT_TRUE(RunOn(loop_, plugin_->Start(Soon())).ok());

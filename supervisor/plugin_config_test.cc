@@ -357,7 +357,7 @@ TEST_F(PluginConfigTest, SocketStandsInsteadOfACommand) {
 
 TEST_F(PluginConfigTest, KeysOfAProcessAreMistakesBesideASocket) {
   const std::string both = Error("kind = \"node\"\nsocket = \"/run/x\"\ncommand = \"/bin/true\"\n");
-  EXPECT_THAT(both, HasSubstr("nfs.toml:3: command: stands beside socket: give command for"));
+  EXPECT_THAT(both, HasSubstr("nfs.toml:3: command: not with socket: give command for"));
   for (const char* key : {"args = []",
                           "user = \"root\"",
                           "group = \"disk\"",
@@ -380,7 +380,7 @@ TEST_F(PluginConfigTest, KeysOfAProcessAreMistakesBesideASocket) {
                           "health = {replace_burst = 1}",
                           "health = {replace_window = \"1m\"}"}) {
     EXPECT_THAT(Error(fmt::format("kind = \"node\"\nsocket = \"/run/x\"\n{}\n", key)),
-                AllOf(HasSubstr("nfs.toml:3: "), HasSubstr("stands beside socket")))
+                AllOf(HasSubstr("nfs.toml:3: "), HasSubstr("not with socket")))
         << key;
   }
 }

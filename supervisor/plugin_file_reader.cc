@@ -149,7 +149,7 @@ class FileReader : private ValueReader {
       config_.kind = each;
       return true;
     }
-    Mistake(*node, "kind", fmt::format("\"{}\" is none; it {}", Printable(*kind, 64), kRight));
+    Mistake(*node, "kind", fmt::format("\"{}\" is not possible; it {}", Printable(*kind, 64), kRight));
     return false;
   }
 
@@ -160,9 +160,9 @@ class FileReader : private ValueReader {
       if (node == nullptr) continue;
       Mistake(*node, key,
               key == "command"
-                  ? "stands beside socket: give command for a plugin that berthd is to run, socket for one "
-                    "that somebody else runs"
-                  : "stands beside socket: somebody else runs this plugin, so that berthd cannot apply it");
+                  ? "not with socket: give command for a plugin that berthd runs, socket for an "
+                    "external plugin"
+                  : "not with socket: berthd does not run this plugin, so that it cannot apply it");
     }
     const std::optional<std::string> path = Text(socket, "socket");
     if (!path.has_value()) return;
@@ -229,8 +229,8 @@ class FileReader : private ValueReader {
     const toml::node* args = file.get("args");
     if (command == nullptr) {
       Mistake(1, "command",
-              "missing; give the absolute path of the plugin's program (or socket, for a plugin that "
-              "somebody else runs)");
+              "missing; give the absolute path of the plugin's program (or socket, for an "
+              "external plugin)");
     } else if (const toml::array* whole = command->as_array()) {
       if (args != nullptr) {
         Mistake(*args, "args", "command is an array and holds the arguments already; give one or the other");

@@ -178,7 +178,7 @@ std::string ReadTokenText(ValueReader& reader, const toml::table& table, std::st
 WantedToken ReadToken(ValueReader& reader, const toml::table& table) {
   WantedToken token;
   reader.CheckKeys(table, "token.", {"audience", "name", "in", "republish"});
-  token.audience = ReadTokenText(reader, table, "audience", "for whom the token is made out");
+  token.audience = ReadTokenText(reader, table, "audience", "the audience of the token");
   token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
   reader.ReadChoice<WantedToken::Place>(
       table, "token.", "in",
@@ -205,7 +205,7 @@ void ReadHealth(ValueReader& reader, const toml::table& health, bool external, H
       const toml::node* node = health.get(key);
       if (node == nullptr) continue;
       reader.Mistake(*node, fmt::format("{}{}", kPrefix, key),
-                     "stands beside socket: what somebody else runs, berthd does not replace");
+                     "not with socket: berthd does not replace a plugin that it does not run");
     }
     return;
   }
@@ -295,10 +295,10 @@ void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
     WantedToken token = ReadToken(reader, *each.as_table());
     for (const WantedToken& other : *config) {
       if (!token.audience.empty() && other.audience == token.audience) {
-        reader.Mistake(each, "token.audience", "is that of another token already");
+        reader.Mistake(each, "token.audience", "is the same as in another token");
       }
       if (!token.name.empty() && other.name == token.name && other.place == token.place) {
-        reader.Mistake(each, "token.name", "is that of another token in the same place already");
+        reader.Mistake(each, "token.name", "is the same as in another token for the same map");
       }
     }
     config->push_back(std::move(token));

@@ -56,8 +56,8 @@ TEST_F(PluginFileSectionsTest, TokensSayForWhomAndWhere) {
 TEST_F(PluginFileSectionsTest, EveryMistakeOfATokenIsNamed) {
   const std::string token = "[[token]]\naudience = \"vault\"\nname = \"a\"\n";
   EXPECT_THAT(Error(token + token),
-              AllOf(HasSubstr("x.toml:6: token.audience: is that of another token"),
-                    HasSubstr("x.toml:6: token.name: is that of another token in the same place")));
+              AllOf(HasSubstr("x.toml:6: token.audience: is the same as in another token"),
+                    HasSubstr("x.toml:6: token.name: is the same as in another token for the same map")));
   EXPECT_THAT(
       Error("[[token]]\nname = \"\"\nin = \"env\"\n"),
       AllOf(HasSubstr("x.toml:3: token.audience: is missing"),
@@ -141,7 +141,7 @@ TEST_F(PluginFileSectionsTest, ReplacementMayBeTurnedOff) {
 
 TEST_F(PluginFileSectionsTest, ChoicesAreNamed) {
   EXPECT_THAT(Error("children = \"stay\"\n"),
-              HasSubstr("x.toml:3: children: \"stay\" is none; it must be \"end\" or \"keep\""));
+              HasSubstr("x.toml:3: children: \"stay\" is not possible; it must be \"end\" or \"keep\""));
   EXPECT_THAT(Error("children = 1\n"), HasSubstr("x.toml:3: children: is an integer, and must be a string"));
 }
 

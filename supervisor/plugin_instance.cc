@@ -273,7 +273,7 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
       case RecordMatch::kInDoubt:
         co_return absl::FailedPreconditionError(
             fmt::format("process {} was launched by an earlier berthd as {}, but runs as {} now{}: it is not "
-                        "taken back, and no second one is launched beside it; end it, then start the plugin",
+                        "taken back, and no second one is launched; end it, then start the plugin",
                         pid, Printable(known.process.executable, 256), Printable(identity->executable, 256),
                         known.process.cgroup == identity->cgroup ? "" : ", in another cgroup"));
       case RecordMatch::kAtTheGate:

@@ -485,7 +485,7 @@ PluginLifecycle::Actions PluginLifecycle::Ended(EndCause cause, const std::strin
       deadline_ = now + decision.delay;
       return {};
     case RestartDecision::What::kGiveUp:
-      Enter(PluginState::kFailed, fmt::format("given up, as {}; last: {}", decision.why, how));
+      Enter(PluginState::kFailed, fmt::format("not restarted, as {}; last: {}", decision.why, how));
       return {};
     case RestartDecision::What::kStayDown:
       Enter(PluginState::kStopped, how);
@@ -512,9 +512,10 @@ PluginLifecycle::Actions PluginLifecycle::OnTimer(const LifecycleEvent& event, T
     }
     if (replace_.Exhausted(now)) {
       const int burst = replace_.limits().burst;
-      drain_cause_ = fmt::format("given up, as it was ill again after it was replaced {} within {}; last: {}",
-                                 burst == 1 ? "once" : fmt::format("{} times", burst),
-                                 FormatDuration(replace_.limits().window), ill_text_);
+      drain_cause_ =
+          fmt::format("not restarted, as it was unhealthy again after it was replaced {} within {}; last: {}",
+                      burst == 1 ? "once" : fmt::format("{} times", burst),
+                      FormatDuration(replace_.limits().window), ill_text_);
       return Quiesce(Goal::kGiveUp, "being " + drain_cause_, event, now);
     }
     std::string doing =

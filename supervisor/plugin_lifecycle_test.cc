@@ -149,7 +149,7 @@ TEST_F(PluginLifecycleTest, GivesUpWithTheReasonAndStartsAnewByRequest) {
   }
   EXPECT_THAT(On(Exited()), IsEmpty());
   EXPECT_EQ(machine_.state(), PluginState::kFailed);
-  EXPECT_EQ(machine_.reason(), "given up, as it ended 5 times within 30m; last: exit code 3");
+  EXPECT_EQ(machine_.reason(), "not restarted, as it ended 5 times within 30m; last: exit code 3");
   EXPECT_EQ(machine_.wake_at(), std::nullopt);
   EXPECT_THAT(On(Type::kStartRequested), ElementsAre(kLaunch));
   EXPECT_EQ(machine_.restarts(), 0);
@@ -179,7 +179,8 @@ TEST_F(PluginLifecycleTest, IllAgainAndAgainIsReplacedAndThenGivenUpUntilAPerson
   EXPECT_THAT(On(Exited()), IsEmpty());
   EXPECT_EQ(machine_.state(), PluginState::kFailed);
   EXPECT_EQ(machine_.reason(),
-            "given up, as it was ill again after it was replaced 2 times within 10m; last: Probe: not ready");
+            "not restarted, as it was unhealthy again after it was replaced 2 times within 10m; last: Probe: "
+            "not ready");
   EXPECT_EQ(machine_.wake_at(), std::nullopt);
   BecomeReady();
   EXPECT_THAT(On(ProbeFailed(3)), IsEmpty());

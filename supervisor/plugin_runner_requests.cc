@@ -82,8 +82,8 @@ Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(std::optional<S
                     config_file_, config->id));
   }
   if (config->external()) {
-    co_return absl::FailedPreconditionError(fmt::format(
-        "plugin {}: {} says that somebody else runs it now; reload applies it", id_, config_file_));
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {}: {} says that it is external now; reload applies it", id_, config_file_));
   }
   if (!config->enabled) {
     co_return absl::FailedPreconditionError(

@@ -19,7 +19,7 @@ Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadli
                             .file_fingerprint = ""};
   } else if (!request.arguments.empty()) {
     co_return absl::InvalidArgumentError(
-        fmt::format("swap plugin {}: arguments without a command; those of its file stand in it", id_));
+        fmt::format("swap plugin {}: arguments without a command; its file has its arguments", id_));
   }
   BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(override, deadline));
   if (override.has_value()) override->file_fingerprint = LaunchFingerprint(file, places());

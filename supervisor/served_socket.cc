@@ -64,7 +64,7 @@ std::string WhyNot(const std::string& path, Answer answer) {
     return std::string(MessageOf(ErrnoStatus(errno, path)));
   }
   if (!S_ISSOCK(info.st_mode) && !S_ISLNK(info.st_mode)) return fmt::format("{} is no socket", path);
-  return answer == Answer::kSoon ? fmt::format("nobody listens at {}", path)
+  return answer == Answer::kSoon ? fmt::format("nothing listens at {}", path)
                                  : fmt::format("{} does not take connections", path);
 }
 
@@ -208,7 +208,7 @@ std::string SocketPath::Trouble() {
   const SocketFile now = SocketFile::At(path_);
   if (now == file_) return "";
   if (now.inode == 0)
-    return fmt::format("its socket {} was removed, so that nobody else can reach it", path_);
+    return fmt::format("its socket {} was removed, so that nothing can connect to it", path_);
   const std::optional<ServedSocket> served = TryConnect(path_);
   if (served.has_value() && served->pid != 0 && served->pid == server_) {
     file_ = now;

@@ -133,7 +133,7 @@ TEST_F(ServedSocketTest, WhatIsNotServedIsSaidInWords) {
   Listen(path_).Reset();
   Wait();
   EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(30)));
-  EXPECT_THAT(told_, ElementsAre("nobody listens at " + path_));
+  EXPECT_THAT(told_, ElementsAre("nothing listens at " + path_));
   told_.clear();
   ASSERT_EQ(unlink(path_.c_str()), 0);
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);

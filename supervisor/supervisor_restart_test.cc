@@ -45,7 +45,7 @@ TEST_F(SupervisorTest, CrashLoopBacksOffAndFailsWithTheReason) {
   EXPECT_EQ(plugin.last_exit, "exit code 3");
   EXPECT_THAT(plugin.last_output, ElementsAre("no licence"));
   EXPECT_EQ(plugin.reason,
-            "given up, as it ended 4 times within 1m; last: exit code 3, its last line: no licence");
+            "not restarted, as it ended 4 times within 1m; last: exit code 3, its last line: no licence");
   EXPECT_EQ(plugin.instance, 4U);
   EXPECT_THAT(node_->Events(), Contains("plugin.backing_off").Times(2));
   EXPECT_THAT(node_->Events(), Contains("plugin.exited").Times(4));

@@ -93,7 +93,7 @@ void ValueReader::NoChoice(const toml::node& node, std::string_view key, std::st
     const std::string_view separator = i == 0 ? "" : i + 1 == words.size() ? " or " : ", ";
     list += fmt::format("{}\"{}\"", separator, words[i]);
   }
-  Mistake(node, key, fmt::format("\"{}\" is none; it must be {}", Printable(word, 64), list));
+  Mistake(node, key, fmt::format("\"{}\" is not possible; it must be {}", Printable(word, 64), list));
 }
 
 }  // namespace berth

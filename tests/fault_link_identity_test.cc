@@ -89,7 +89,7 @@ TEST_F(FaultLinkIdentityTest,
   StartScheduler();
   WriteNodeFiles(foreign.Issue({.names = {"DNS:node-1"}}));
   StartRefused();
-  ExpectRefusedOnce("scheduler.lost", "does not take this node's certificate");
+  ExpectRefusedOnce("scheduler.lost", "refuses this node's certificate");
   ExpectNoKeyTold();
   // Without a restart.
   const pid_t berthd = BerthdPid();

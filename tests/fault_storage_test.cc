@@ -167,7 +167,7 @@ TEST_F(FaultStorageTest, Fault57AVolumeIsReleasedWithoutItsPluginAndUndoneWhenTh
   node_.Start();
   const v1::ListVolumesResponse pending = node_.Volumes();
   ASSERT_EQ(pending.volumes_size(), 1);
-  EXPECT_EQ(pending.volumes(0).without_plugin().asked_by(), fmt::format("uid {}", getuid()));
+  EXPECT_EQ(pending.volumes(0).without_plugin().requested_by(), fmt::format("uid {}", getuid()));
   ASSERT_EQ(rename((file + ".away").c_str(), file.c_str()), 0);
   node_.Reload();
   node_.WaitReady("hostpath");

@@ -250,7 +250,8 @@ TEST_F(PythonSchedulerTest, RefusesANodeWithAnothersCertificate) {
   WaitFor("the second node to say why it is refused", [&] {
     v1::GetStatusResponse status;
     EXPECT_TRUE(b_.stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    return status.scheduler().last_error().find("the certificate is not that of node-b") != std::string::npos;
+    return status.scheduler().last_error().find("the certificate has not the name node-b") !=
+           std::string::npos;
   });
 }
 
@@ -327,7 +328,7 @@ TEST_F(PythonSchedulerTest, GivesTheNameOfANodeThatIsSilentToTheOneThatTakesItsP
     return status.scheduler();
   };
   WaitFor("the other node to be refused at first",
-          [&] { return link().last_error().find("another node goes by this name") != std::string::npos; });
+          [&] { return link().last_error().find("another node with this name") != std::string::npos; });
   WaitFor("the other node to be let in", [&] { return link().state() == v1::LinkStatus::SYNCED; });
 }
 

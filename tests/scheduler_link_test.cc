@@ -196,7 +196,7 @@ TEST_F(SchedulerLinkTest, Fault31ASecondNodeOfTheSameNameIsRefusedAndSaysWhy) {
   WaitFor("the second node to say why it is refused", [&] {
     v1::GetStatusResponse status;
     EXPECT_TRUE(second_->stub().GetStatus(Node::Context().get(), {}, &status).ok());
-    return status.scheduler().last_error().find("another node goes by this name") != std::string::npos;
+    return status.scheduler().last_error().find("another node with this name") != std::string::npos;
   });
   EXPECT_TRUE(scheduler_->Find(kNode)->connected);
   second_->Stop();

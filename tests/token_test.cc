@@ -141,7 +141,7 @@ TEST_F(TokenTest, AProgramOfTheNodesOwnHasNobodyToAsk) {
   const std::string volume = CreateVolume("local");
   const grpc::Status status = TryPublish(volume, "web");
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(status.error_message(), HasSubstr("nobody to make them out"));
+  EXPECT_THAT(status.error_message(), HasSubstr("none can be issued"));
   EXPECT_EQ(Calls("NodeStageVolume", volume), 0);
   EXPECT_TRUE(scheduler_->Find(kNode)->asks.empty());
 }

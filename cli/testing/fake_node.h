@@ -112,14 +112,14 @@ class FakeNode final : public v1::Node::Service {
   v1::DrainNodeRequest drain_request;
   v1::ClaimVolumeRequest claim_request;
 
-  // Adds to a log of the lines "line 0", "line 1", …, whose positions are their numbers. Given to those who
-  // read it, also to those that do already.
+  // Adds to a log the lines "line 0", "line 1", …; a line's position is its number. Current readers get them,
+  // too.
   void Write(int lines) {
     const std::lock_guard lock(mutex_);
     log_end_ += lines;
     changed_.notify_all();
   }
-  // Told with the next lines.
+  // Reported with the next lines.
   void LoseLines(uint64_t lines) {
     const std::lock_guard lock(mutex_);
     missed_ = lines;
@@ -145,7 +145,7 @@ class FakeNode final : public v1::Node::Service {
       status.clear_drain();
     } else {
       if (request->wait() && drain_is_ended) {
-        return {grpc::StatusCode::ABORTED, "somebody has put the node back into use"};
+        return {grpc::StatusCode::ABORTED, "the drain was ended meanwhile"};
       }
       status.mutable_drain()->set_reason(request->reason());
       do {

@@ -12,7 +12,7 @@ needs protobuf-compiler, protobuf-compiler-grpc and libprotobuf-dev:
   PYTHONPATH=gen ./scheduler.py --listen unix:/run/scheduler.sock --plugin ceph --volume vol-1 node-1 node-2
 
 It keeps what it knows in memory. So it takes a new lease epoch whenever it starts, and releases the volume everywhere
-before it begins. docs/protocol.md tells the rules.
+before it begins. docs/protocol.md has the rules.
 """
 import argparse
 import concurrent.futures
@@ -30,11 +30,11 @@ WRITER = csi.VolumeCapability(mount={}, access_mode={"mode": "SINGLE_NODE_WRITER
 
 
 class Node:
-    """What is known of one node, whether it is connected or not."""
+    """What the scheduler knows about one node, connected or not."""
 
     def __init__(self):
         self.instance_id, self.outgoing = None, None  # of its stream; None: it is not connected
-        self.plugins = {}  # their newest state, as the node told it
+        self.plugins = {}  # their newest state, by id
         self.asked, self.results = {}, {}  # operations without a result, and results, by id
         self.wanted = set()  # what is published there, or is to be: (plugin, volume, consumer as the node calls it)
 
@@ -42,7 +42,7 @@ class Node:
 class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
     def __init__(self, tls):
         self.tls, self.nodes, self.changed, self.ended = tls, {}, threading.Condition(), threading.Event()
-        self.epoch = time.time_ns() // 1_000_000  # milliseconds: above that of every earlier run, and so are the ids
+        self.epoch = time.time_ns() // 1_000_000  # milliseconds: higher than in every earlier run, like the ids
         self.last_id = self.epoch * 1000
 
     # --- The stream: one for each node, on threads of gRPC's ---
@@ -53,39 +53,39 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             protocol={"major": 1}, cluster_id="example", heartbeat_interval={"seconds": HEARTBEAT_SECONDS},
             lease_epoch=self.epoch)))
         with self.changed:
-            self.refuse_a_stranger(hello, context)
+            self.refuse_an_unknown_node(hello, context)
             node = self.nodes.setdefault(hello.node_id, Node())
             if node.outgoing:
-                node.outgoing.put(None)  # The same node again: its old stream is dead, though nobody said so.
+                node.outgoing.put(None)  # The same node again: its old stream is dead.
             node.instance_id, node.outgoing = hello.instance_id, outgoing
         threading.Thread(target=self.read, args=(node, messages, outgoing), daemon=True).start()
         try:
             yield from iter(lambda: outgoing.get(timeout=SILENCE_SECONDS), None)
         except queue.Empty:
-            pass  # There was no heartbeat to answer for so long: the stream is dead. It says nothing of volumes.
+            pass  # No heartbeat for so long: the stream is dead. That says nothing about volumes.
 
-    def refuse_a_stranger(self, hello, context):
+    def refuse_an_unknown_node(self, hello, context):
         names = context.auth_context().get("x509_subject_alternative_name", [])
         if self.tls and hello.node_id.encode() not in names:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not that of " + hello.node_id)
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has not the name " + hello.node_id)
         if hello.protocol.major != 1:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this scheduler speaks version 1")
         if hello.lease_epoch > self.epoch:
             context.abort(grpc.StatusCode.UNAVAILABLE, "another scheduler has taken over")
         node = self.nodes.get(hello.node_id)
         if node and node.outgoing and node.instance_id != hello.instance_id:
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, "another node goes by this name, and is connected")
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "another node with this name is connected")
 
     def read(self, node, messages, outgoing):
         try:
             for message in messages:
                 with self.changed:
                     if node.outgoing is not outgoing:
-                        break  # There is a newer stream, and what this one still says is old.
+                        break  # There is a newer stream; ignore this one.
                     self.take(node, message, lambda **kind: outgoing.put(pb.SchedulerMessage(**kind)))
                     self.changed.notify_all()
         except grpc.RpcError:
-            pass  # The stream has ended. What the node holds it holds still.
+            pass  # The stream has ended. The node keeps its volumes.
         with self.changed:
             if node.outgoing is outgoing:
                 node.outgoing = None
@@ -96,15 +96,15 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         if kind == "heartbeat":
             lease = pb.Lease(epoch=self.epoch, duration={"seconds": LEASE_SECONDS})
             say(heartbeat_answer=pb.HeartbeatAnswer(number=message.heartbeat.number, lease=lease))
-            for operation in node.asked.values():  # Asking again is free: an id is one operation.
+            for operation in node.asked.values():  # A repeat is free: an id is one operation.
                 say(operation=operation)
         elif kind == "state":
             self.take_state(node, message.state, say)
         elif kind == "result":
             if message.result.refusal in (pb.LEASE_EPOCH, pb.LEASE_NOT_VALID, pb.TOO_MANY):
-                return  # Nothing was begun, and it may be soon: it is asked for again with the next heartbeat.
+                return  # Nothing was begun: it is sent again with the next heartbeat.
             asked = node.asked.pop(message.result.id, None)
-            if asked and not asked.HasField("confirm"):  # Else it was heard before, or nobody waits for it.
+            if asked and not asked.HasField("confirm"):  # Otherwise it is a repeat, or unused.
                 node.results[message.result.id] = message.result
             say(acknowledge=pb.Acknowledge(operation_ids=[message.result.id],
                                            settled_below=min(node.asked, default=self.last_id + 1)))
@@ -113,7 +113,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                                  message="this scheduler is an example"))
 
     def take_state(self, node, state, say):
-        """Of what a node tells, what this scheduler needs. Another one would keep the volumes, too."""
+        """Keeps the part of the state that this scheduler needs. A larger one would keep the volumes, too."""
         if state.full:
             node.plugins = {}
         for thing in state.objects:
@@ -124,13 +124,13 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
                 self.confirm(node, thing.volume)
             elif kind == "removed":
                 node.plugins.pop(thing.removed.plugin_id, None)
-            elif kind == "ended_consumer":  # The node releases its volumes; move() detaches them in its time.
+            elif kind == "ended_consumer":  # The node releases its volumes; move() detaches them later.
                 say(acknowledge=pb.Acknowledge(ended_consumers=[thing.ended_consumer.number]))
             elif kind == "forced_release" and thing.forced_release.progress == pb.ForcedRelease.RELEASED:
                 say(acknowledge=pb.Acknowledge(forced_releases=[thing.forced_release.number]))
 
     def confirm(self, node, volume):
-        """After a reboot, or once its lease has ended, a node blocks what was published before. Some is still wanted."""
+        """After a reboot, or an expired lease, a node blocks its publications. Unblocks those that are still wanted."""
         wanted = [pb.PublicationName(plugin_id=volume.plugin_id, volume_id=volume.volume_id, namespace="example",
                                      consumer=use.consumer.partition("/")[2], name=use.name)
                   for use in volume.publications
@@ -138,7 +138,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         if wanted:
             self.begin(node, confirm=pb.ConfirmOperation(publications=wanted))
 
-    # --- What is done with it ---
+    # --- Operations ---
 
     def begin(self, node, **kind):
         self.last_id += 1
@@ -148,7 +148,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         return operation
 
     def ask(self, name, **kind):
-        """The result of one operation, which is asked for until there is one, across any break of the link."""
+        """The result of one operation. It is sent on every new stream until there is a result."""
         with self.changed:
             node = self.nodes[name]
             operation = self.begin(node, **kind)
@@ -156,16 +156,16 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             return node.results.pop(operation.id)
 
     def run(self, name, **kind):
-        """The same until it is done: what did not happen, or may have happened, is asked for anew, ever less often."""
+        """Repeats an operation, with growing pauses, until it is done."""
         pause = HEARTBEAT_SECONDS
         while True:
             result = self.ask(name, **kind)
-            # One that is newer than these modules counts as the zero value: it may have happened.
+            # An unknown value counts as the zero value: it may have happened.
             outcome = result.outcome if result.outcome in pb.Outcome.values() else pb.OUTCOME_UNKNOWN
-            lives_on = result.unpublish.still_in_use  # It may be written to still: unpublish again until it is not.
-            words = "the file system lives on" if lives_on else result.message
+            in_use = result.unpublish.still_in_use  # It can still be written to: unpublish again until it is not in use.
+            words = "still in use" if in_use else result.message
             print(name, *kind, pb.Outcome.Name(outcome), words, flush=True)
-            if outcome == pb.OUTCOME_DONE and not lives_on:
+            if outcome == pb.OUTCOME_DONE and not in_use:
                 return result
             if outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
                 raise RuntimeError(f"{name}: {result.message}")
@@ -174,7 +174,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def storage(self, name, plugin_id):
-        """What the plugin there says of itself: whether it must attach, and what the storage calls the node."""
+        """The plugin's fingerprint: whether it needs an attach, and the storage's id of the node."""
         def there():
             known = self.nodes[name].plugins.get(plugin_id) if name in self.nodes else None
             return known.fingerprint if known and known.registered else None
@@ -195,7 +195,7 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
         return self.run(name, publish={"namespace": "example", "request": request}).publish.target_path
 
     def release(self, name, use):
-        """Detaches only once the node has said that it let go. Until it says so, nobody else gets the volume."""
+        """Detaches only after the node has confirmed the release. Until then no other node gets the volume."""
         storage = self.storage(name, use["plugin_id"])
         with self.changed:
             self.nodes[name].wanted.discard((use["plugin_id"], use["volume_id"], "example/" + use["consumer"]))
@@ -212,7 +212,7 @@ def move(scheduler, nodes, use):
     for name in nodes:
         try:
             print(name, "published at", scheduler.publish(name, use), flush=True)
-            sys.stdin.readline()  # Whoever plays with it looks at the mount, and presses Enter.
+            sys.stdin.readline()  # Look at the mount, then press Enter.
         finally:
             scheduler.release(name, use)
     print("released", flush=True)

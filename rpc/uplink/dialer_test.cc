@@ -378,7 +378,7 @@ TEST_F(DialerTest, Fault35ASchedulerThatDoesNotBelieveTheNodeIsUnderstood) {
   ASSERT_TRUE(DialAt(server.address(), Soon()).ok());
   const absl::Status why = RunOn(loop_, link_->Closed());
   EXPECT_EQ(why.code(), absl::StatusCode::kUnauthenticated) << why;
-  EXPECT_THAT(std::string(why.message()), HasSubstr("does not take this node's certificate"));
+  EXPECT_THAT(std::string(why.message()), HasSubstr("refuses this node's certificate"));
 }
 
 TEST_F(DialerTest, Fault35AGrpcServerThatDoesNotBelieveTheNodeSaysNothingAndIsUnderstood) {
@@ -389,7 +389,7 @@ TEST_F(DialerTest, Fault35AGrpcServerThatDoesNotBelieveTheNodeSaysNothingAndIsUn
   EXPECT_FALSE(Beat(*stream, 1).ok());
   const absl::Status why = RunOn(loop_, link_->Closed());
   EXPECT_EQ(why.code(), absl::StatusCode::kUnavailable) << why;
-  EXPECT_THAT(std::string(why.message()), HasSubstr("does not take this node's certificate"));
+  EXPECT_THAT(std::string(why.message()), HasSubstr("refuses this node's certificate"));
   EXPECT_EQ(RunOn(loop_, stream->Finish(Soon())).code(), absl::StatusCode::kUnavailable);
 }
 

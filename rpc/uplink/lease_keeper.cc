@@ -84,8 +84,7 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
       v1::ForcedRelease forced_release;
       const auto number = NumberIn(name, kForcedReleaseRow);
       if (!number || !forced_release.ParseFromString(value) || forced_release.number() != *number) {
-        damaged_.push_back(fmt::format("what is remembered of a volume that was given up is damaged ({})",
-                                       Printable(key, 64)));
+        damaged_.push_back(fmt::format("the record of a forced release is damaged ({})", Printable(key, 64)));
         SPDLOG_ERROR("{}", damaged_.back());
         continue;
       }
@@ -163,7 +162,7 @@ void LeaseKeeper::ForceReleaseVolumes() {
   const uint64_t epoch = lease_.last()->epoch;
   for (VolumeRef& volume : mounter_.SingleWriterVolumes(Origin::kScheduler)) {
     if (force_releasing(volume.plugin_id, volume.volume_id)) continue;
-    const std::string name = fmt::format("give up volume {}", Printable(volume.volume_id, 128));
+    const std::string name = fmt::format("release volume {}", Printable(volume.volume_id, 128));
     tasks_.Spawn(name, ForceRelease(std::move(volume), epoch));
   }
 }
@@ -280,7 +279,7 @@ Awaitable<void> LeaseKeeper::ForceRelease(VolumeRef volume, uint64_t epoch) {
   forced_releases_[number] = std::move(forced_release);
   Tell(
       "volume.forced_release",
-      fmt::format("it is given up, since the lease of epoch {} has run out: its consumers are ended, then it "
+      fmt::format("it is released, since the lease of epoch {} has expired: its consumers are ended, then it "
                   "is unpublished",
                   epoch),
       volume);
@@ -331,7 +330,7 @@ Awaitable<bool> LeaseKeeper::PutRow(std::string key, std::string value, std::fun
   for (int failures = 1;; ++failures) {
     const absl::Status written = co_await rows_.Put(key, value);
     if (written.ok()) co_return true;
-    if (failures == 1) SPDLOG_WARN("a volume that is given up: {}; trying again", MessageOf(written));
+    if (failures == 1) SPDLOG_WARN("forced release: {}; trying again", MessageOf(written));
     if (co_await changed_.WaitUntil(stop, Clock::now() + PauseAfter(failures))) co_return false;
   }
 }

@@ -106,7 +106,7 @@ Awaitable<void> LinkConnection::PumpUp() {
   if (end_) co_return;
   wire_->EndWrites();
   co_await changed_.WaitUntil([this] { return down_ended_ || end_; }, Clock::now() + kPeerFinishes);
-  Cut(peer_closed_ ? ClosedByPeer() : absl::CancelledError("the link was let go of"));
+  Cut(peer_closed_ ? ClosedByPeer() : absl::CancelledError("the link was closed"));
 }
 
 // From the peer to gRPC.
@@ -145,7 +145,8 @@ absl::Status LinkConnection::ClosedByPeer() const {
   // then without an alert. One that takes it speaks first.
   if (!peer_spoke_ && !peer_.chain.empty()) {
     return absl::UnavailableError(
-        "the scheduler has closed the connection without a word, as one does that does not take this node's "
+        "the scheduler has closed the connection without an error, which usually means that it refuses this "
+        "node's "
         "certificate");
   }
   return absl::UnavailableError("the scheduler has closed the connection");

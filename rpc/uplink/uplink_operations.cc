@@ -100,7 +100,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   if (prepared.ok() && GivingUp(operation)) {
     result.set_code(static_cast<int>(absl::StatusCode::kUnavailable));
     result.set_message(
-        "the node is letting go of this volume, since its lease had run out: ask again once it is given up");
+        "the node releases this volume, since its lease has expired: ask again once it is released");
     result.set_outcome(v1::OUTCOME_RETRY);
   } else if (prepared.ok()) {
     auto ended =
@@ -126,7 +126,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   result.set_id(id);
   if (const size_t bytes = result.ByteSizeLong(); bytes > kResultBytes) {
     TakeAnswerAway(&result, facts.changes ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED,
-                   fmt::format("{}the answer has {} bytes, at most {} are told",
+                   fmt::format("{}the answer has {} bytes, at most {} are sent",
                                facts.changes ? "done, but " : "", bytes, kResultBytes));
   } else if (!facts.changes && !state_.operations.HasRoomFor(bytes)) {
     // Those that were begun together may be more than what is kept.

@@ -82,7 +82,7 @@ void Uplink::OnConsumerEnded(const std::string& consumer, const std::string& cau
       parts_.events.Append(
           {.type = "scheduler.untold",
            .message = fmt::format("{} ended consumers wait to be acknowledged by the scheduler: the "
-                                  "oldest are told no more, only how their volumes stand",
+                                  "oldest are not reported any more; State still has their volumes",
                                   kEndedConsumers)});
     }
   }

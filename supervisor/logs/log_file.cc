@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<LogFile>> LogFile::Open(const std::string& path, 
   if (!file->index_.found() || state.position < state.base) {
     file->Adopt(size, inode, modified);
   } else if (state.inode != inode || state.base + size < state.position) {
-    SPDLOG_WARN("{}: was replaced or cut off by somebody; its positions go on at {}", path, state.position);
+    SPDLOG_WARN("{}: was replaced or truncated; its positions continue at {}", path, state.position);
     file->BeginAgain(inode, WallClock::now());
   }
   if (const std::vector<LogMark> marks = file->index_.Marks(); !marks.empty()) {
@@ -129,7 +129,7 @@ uint64_t LogFile::End(WallTime now) {
   if (fstat(fd_.get(), &info) != 0) return state().position;
   const uint64_t end = state().base + static_cast<uint64_t>(info.st_size);
   if (end >= state().position) return end;
-  SPDLOG_WARN("{}: was cut off by somebody; its positions go on at {}", path_, state().position);
+  SPDLOG_WARN("{}: was truncated; its positions continue at {}", path_, state().position);
   BeginAgain(state().inode, now);
   return state().base + static_cast<uint64_t>(info.st_size);
 }

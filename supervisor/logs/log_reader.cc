@@ -169,7 +169,7 @@ class Walk {
       notice.text =
           fmt::format("({} lines dropped: more than {} a second)", marks_[end].line - line, limits_.rate);
     } else {
-      notice.text = fmt::format("({} bytes skipped: they were unread for too long, or cut off by somebody)",
+      notice.text = fmt::format("({} bytes skipped: they were unread for too long, or truncated)",
                                 marks_[end].position - position);
     }
     bytes_ += notice.text.size();

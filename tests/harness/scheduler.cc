@@ -52,7 +52,7 @@ grpc::Status TestScheduler::Connect(grpc::ServerContext* context, Stream* stream
     Node& node = nodes_[id];
     if (const auto other = links_.find(id); other != links_.end()) {
       if (node.hello.instance_id() != first.hello().instance_id()) {
-        return {grpc::StatusCode::ALREADY_EXISTS, "another node goes by this name, and is connected"};
+        return {grpc::StatusCode::ALREADY_EXISTS, "another node with this name is connected"};
       }
       other->second->ended = true;
       other->second->context->TryCancel();
