@@ -96,7 +96,7 @@ TEST_F(FaultExpansionTest, Fault10AnExpansionThatTheKernelDoesNotShowStaysPendin
   const grpc::Status asked = Expand(kGrown);
   // The node is asked for all that the storage is said to have, and the kernel does not show it.
   EXPECT_EQ(asked.error_code(), grpc::StatusCode::INTERNAL) << asked.error_message();
-  EXPECT_THAT(asked.error_message(), HasSubstr("is owed"));
+  EXPECT_THAT(asked.error_message(), HasSubstr("is pending"));
   const v1::Volume pending = WaitVolume(volume_, "its error names both sizes", [](const v1::Volume& volume) {
     return volume.last_error().find(std::to_string(kGrown)) != std::string::npos;
   });

@@ -193,7 +193,7 @@ TEST_F(FaultWriteTest, Fault23NothingIsAcknowledgedUntilTheJournalIsWrittenAnew)
 
   host_.Heal();
   WaitFor("it is sound again", [&] { return !unsound(); });
-  EXPECT_THAT(node_.log(), HasSubstr("written anew"));
+  EXPECT_THAT(node_.log(), HasSubstr("written again"));
   WaitReleased(leaving);
   Publish(fresh, "job");
   // All of it is on the disk.
