@@ -205,27 +205,33 @@ RuntimeAbility ReadRuntime(const toml::table& table, ValueReader& reader) {
   RuntimeAbility runtime;
   reader.CheckKeys(table, kPrefix, {"name", "mount", "block", "fs_types", "readonly"});
   if (const toml::node* name = table.get("name")) {
-    runtime.name = reader.Text(*name, "runtime.name").value_or("");
-    if (runtime.name.empty() || runtime.name.size() > kRuntimeNameLimit ||
-        Printable(runtime.name) != runtime.name) {
+    const std::string text = reader.Text(*name, "runtime.name").value_or("");
+    runtime.set_name(text);
+    if (text.empty() || text.size() > kRuntimeNameLimit || Printable(text) != text) {
       reader.Mistake(*name, "runtime.name",
                      fmt::format("must be 1 to {} bytes of printable text", kRuntimeNameLimit));
     }
   } else {
     reader.Mistake(table, "runtime.name", "is missing: by it the runtime is asked for");
   }
-  reader.ReadBool(table, kPrefix, "mount", &runtime.mount);
-  reader.ReadBool(table, kPrefix, "block", &runtime.block);
-  reader.ReadBool(table, kPrefix, "readonly", &runtime.readonly);
-  runtime.fs_types = reader.Strings(table, kPrefix, "fs_types").value_or(std::vector<std::string>{});
-  for (const std::string& type : runtime.fs_types) {
+  const auto ability = [&](const char* key) {
+    bool able = true;
+    reader.ReadBool(table, kPrefix, key, &able);
+    return able;
+  };
+  runtime.set_mount(ability("mount"));
+  runtime.set_block(ability("block"));
+  runtime.set_readonly(ability("readonly"));
+  const auto types = reader.Strings(table, kPrefix, "fs_types").value_or(std::vector<std::string>{});
+  *runtime.mutable_fs_types() = {types.begin(), types.end()};
+  for (const std::string& type : types) {
     const bool plain =
         std::all_of(type.begin(), type.end(), [](char c) { return c > ' ' && c < 0x7F && c != ','; });
     if (!type.empty() && plain) continue;
     reader.Mistake(*table.get("fs_types"), "runtime.fs_types",
                    fmt::format("\"{}\" is no type of a file system", Printable(type, 64)));
   }
-  if (!runtime.mount && !runtime.block) {
+  if (!runtime.mount() && !runtime.block()) {
     reader.Mistake(table, "runtime", "can use neither mount nor block, and so no volume at all");
   }
   return runtime;
@@ -239,10 +245,10 @@ void ReadRuntimes(const toml::node& node, ValueReader& reader, std::vector<Runti
   }
   for (const toml::node& each : *tables) {
     RuntimeAbility runtime = ReadRuntime(*each.as_table(), reader);
-    const bool again = std::ranges::count(*runtimes, runtime.name, &RuntimeAbility::name) > 0;
-    if (again && !runtime.name.empty()) {
+    const bool again = std::ranges::count(*runtimes, runtime.name(), &RuntimeAbility::name) > 0;
+    if (again && !runtime.name().empty()) {
       reader.Mistake(each, "runtime.name",
-                     fmt::format("\"{}\" is the name of another one already", Printable(runtime.name, 64)));
+                     fmt::format("\"{}\" is the name of another one already", Printable(runtime.name(), 64)));
     }
     runtimes->push_back(std::move(runtime));
   }

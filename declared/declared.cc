@@ -112,12 +112,11 @@ std::string MountDigest(const PublishRequest& request, std::optional<bool> attac
   parts.Add(attach.has_value() ? (*attach ? "attach" : "as it is") : "");
   // They are set when it is published, and only then.
   if (const RootPermissions& root = request.permissions; Wanted(root)) {
-    const auto number = [](const std::optional<uint32_t>& id) { return id ? std::to_string(*id) : ""; };
-    parts.Add(number(root.owner));
-    parts.Add(number(root.group));
-    parts.Add(number(root.mode));
-    parts.Add(root.recursive ? "recursive" : "");
-    parts.Add(root.selinux_label);
+    parts.Add(root.has_owner() ? std::to_string(root.owner()) : "");
+    parts.Add(root.has_group() ? std::to_string(root.group()) : "");
+    parts.Add(root.has_mode() ? std::to_string(root.mode()) : "");
+    parts.Add(root.recursive() ? "recursive" : "");
+    parts.Add(root.selinux_label());
   }
   // Hashed: flags and contexts may be secret.
   return HashComponent({parts.joined()});
@@ -165,19 +164,6 @@ bool IsPublished(const DeclaredEntry& entry, const DeclaredFacts& facts) {
 
 DeclaredKey KeyOf(const DeclaredRecord& record) {
   return {record.plugin(), record.volume_id(), record.consumer(), record.name()};
-}
-
-SecretsReference SecretsReferenceOf(const DeclaredRecord& record) {
-  using Kind = SecretsReference::Kind;
-  if (!record.secrets_file().empty()) return {Kind::kFile, record.secrets_file()};
-  if (!record.secrets_credential().empty()) return {Kind::kCredential, record.secrets_credential()};
-  return {};
-}
-
-void SetSecretsReference(const SecretsReference& reference, DeclaredRecord* record) {
-  using Kind = SecretsReference::Kind;
-  record->set_secrets_file(reference.kind == Kind::kFile ? reference.name : "");
-  record->set_secrets_credential(reference.kind == Kind::kCredential ? reference.name : "");
 }
 
 }  // namespace berth

@@ -46,9 +46,6 @@ struct DeclaredUse {
 // What berthd remembers of a use that was begun, until it was undone: on disk, declared_records.h.
 using declared::DeclaredRecord;
 [[nodiscard]] DeclaredKey KeyOf(const DeclaredRecord& record);
-// For the way back.
-[[nodiscard]] SecretsReference SecretsReferenceOf(const DeclaredRecord& record);
-void SetSecretsReference(const SecretsReference& reference, DeclaredRecord* record);
 
 struct DeclaredEntry {
   enum class Will {

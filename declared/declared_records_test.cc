@@ -35,7 +35,7 @@ DeclaredRecord Full() {
   auto& context = *record.mutable_publish_context()->mutable_values();
   context["device"] = "/dev/x";
   context["empty"] = "";
-  SetSecretsReference({SecretsReference::Kind::kFile, "/etc/secret"}, &record);
+  record.mutable_secrets_reference()->set_file("/etc/secret");
   return record;
 }
 
@@ -65,7 +65,7 @@ TEST_F(DeclaredRecordsTest, ReadsWhatItWrote) {
   DeclaredRecord empty_context = bare;
   empty_context.set_name("other");
   empty_context.mutable_publish_context();
-  SetSecretsReference({SecretsReference::Kind::kCredential, "cred"}, &empty_context);
+  empty_context.mutable_secrets_reference()->set_credential("cred");
   for (const DeclaredRecord& each : {full, bare, empty_context})
     ASSERT_EQ(records_.Write(each), absl::OkStatus());
   EXPECT_THAT(Load(), testing::UnorderedElementsAre(Equals(full), Equals(bare), Equals(empty_context)));

@@ -148,7 +148,7 @@ Awaitable<absl::Status> DeclaredSteps::Remember(std::shared_ptr<DeclaredUseState
   record.set_name(entry->key.name);
   record.set_mount_digest(entry->state.use->mount_digest);
   record.set_path(entry->state.use->request.path.path);
-  SetSecretsReference(entry->state.use->request.secrets_reference, &record);
+  *record.mutable_secrets_reference() = entry->state.use->request.secrets_reference;
   BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
   entry->state.record = std::move(record);
   co_return absl::OkStatus();
@@ -197,7 +197,7 @@ Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> 
   record = *entry->state.record;
   record.set_attach_sent(true);
   record.set_node_id(node_id);
-  SetSecretsReference(request.secrets_reference, &record);
+  *record.mutable_secrets_reference() = request.secrets_reference;
   // Before it is sent: it is undone also by a berthd that never sees the answer.
   BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
   entry->state.record = record;
@@ -226,7 +226,7 @@ Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> 
                   .use = {},
                   .readonly = false,
                   .volume_context = {},
-                  .secrets_reference = SecretsReferenceOf(record)};
+                  .secrets_reference = record.secrets_reference()};
   BERTH_CO_RETURN_IF_ERROR(co_await attacher_.Detach(std::move(call), Clock::now() + kTryWithin));
   record.set_attach_sent(false);
   record.clear_publish_context();

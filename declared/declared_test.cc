@@ -314,16 +314,14 @@ TEST(DeclaredTest, DigestTellsWhatTakesAnotherMount) {
   EXPECT_TRUE(differs([](PublishRequest& request) { request.use.volume_mount_group = "1"; }));
   EXPECT_TRUE(differs([](PublishRequest& request) { request.volume_context = {{"a", "b"}}; }));
   EXPECT_TRUE(differs([](PublishRequest& request) { request.publish_context.emplace(); }));
-  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.mode = 0700; }));
-  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.owner = 0; }));
-  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.selinux_label = "x"; }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.set_mode(0700); }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.set_owner(0); }));
+  EXPECT_TRUE(differs([](PublishRequest& request) { request.permissions.set_selinux_label("x"); }));
   EXPECT_NE(MountDigest(base.request, true), base.mount_digest);
   EXPECT_NE(MountDigest(base.request, false), MountDigest(base.request, true));
   // These take none.
   EXPECT_FALSE(differs([](PublishRequest& request) { request.remount = !request.remount; }));
-  EXPECT_FALSE(differs([](PublishRequest& request) {
-    request.secrets_reference = {SecretsReference::Kind::kFile, "/etc/secret"};
-  }));
+  EXPECT_FALSE(differs([](PublishRequest& request) { request.secrets_reference.set_file("/etc/secret"); }));
   // One list is not another that reads the same.
   PublishRequest one = base.request;
   one.use.mount_flags = {"a", "b"};

@@ -129,7 +129,7 @@ absl::Status CheckGroup(const ConsumerLife& life, const GroupTree& tree, const C
 
 // Sends `signal` to each process of the group. Blocks, though not for long: cgroup file systems answer.
 absl::Status SignalGroup(const ConsumerLife& life, const ConsumerEndOptions& options, int signal) {
-  BERTH_ASSIGN_OR_RETURN(const GroupTree before, ReadGroupTree(life.name));
+  BERTH_ASSIGN_OR_RETURN(const GroupTree before, ReadGroupTree(life.cgroup()));
   BERTH_RETURN_IF_ERROR(CheckGroup(life, before, options));
   std::vector<std::pair<pid_t, UniqueFd>> pinned;
   for (const pid_t pid : before.pids) {
@@ -137,7 +137,7 @@ absl::Status SignalGroup(const ConsumerLife& life, const ConsumerEndOptions& opt
     if (pidfd.valid()) pinned.emplace_back(pid, std::move(pidfd));
   }
   // Whoever is in the group now that it is pinned, is meant: a number that was given away in between is not.
-  BERTH_ASSIGN_OR_RETURN(const GroupTree now, ReadGroupTree(life.name));
+  BERTH_ASSIGN_OR_RETURN(const GroupTree now, ReadGroupTree(life.cgroup()));
   absl::Status first_error;
   for (const auto& [pid, pidfd] : pinned) {
     if (!now.pids.contains(pid)) continue;
@@ -150,9 +150,9 @@ absl::Status SignalGroup(const ConsumerLife& life, const ConsumerEndOptions& opt
 // The kernel kills all of a group at once, forks in flight included. NOT_FOUND: this kernel cannot, or the
 // group is gone.
 absl::Status KillGroup(const ConsumerLife& life, const ConsumerEndOptions& options) {
-  BERTH_ASSIGN_OR_RETURN(const GroupTree tree, ReadGroupTree(life.name));
+  BERTH_ASSIGN_OR_RETURN(const GroupTree tree, ReadGroupTree(life.cgroup()));
   BERTH_RETURN_IF_ERROR(CheckGroup(life, tree, options));
-  const std::string path = life.name + "/cgroup.kill";
+  const std::string path = life.cgroup() + "/cgroup.kill";
   const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid()) return ErrnoStatus(errno, path);
   return WriteAll(file.get(), "1", path);
@@ -169,14 +169,14 @@ std::string UnitOf(const UnitState& state) {
 }  // namespace
 
 Awaitable<absl::Status> ConsumerEnd::End(ConsumerLife life, TimePoint deadline) const {
-  switch (life.kind) {
-    case ConsumerLife::Kind::kUnknown:
+  switch (life.kind_case()) {
+    case ConsumerLife::KIND_NOT_SET:
       co_return absl::OkStatus();
-    case ConsumerLife::Kind::kProcess:
+    case ConsumerLife::kPid:
       co_return co_await EndProcess(std::move(life), deadline);
-    case ConsumerLife::Kind::kCgroup:
+    case ConsumerLife::kCgroup:
       co_return co_await EndCgroup(std::move(life), deadline);
-    case ConsumerLife::Kind::kUnit:
+    case ConsumerLife::kUnit:
       co_return co_await EndUnit(std::move(life), deadline);
   }
   co_return absl::OkStatus();
@@ -197,17 +197,18 @@ Awaitable<absl::Status> ConsumerEnd::AwaitEnd(ConsumerLife life, TimePoint deadl
 
 Awaitable<absl::Status> ConsumerEnd::EndProcess(ConsumerLife life, TimePoint deadline) const {
   const std::string what = DescribeLife(life);
-  if (life.start_time == 0) {
+  if (life.start_time() == 0) {
     co_return absl::InvalidArgumentError(what + ": without its start time it could be anybody's");
   }
-  if (life.pid == 1) co_return Refused(life, "the node ends with it");
-  if (life.pid == getpid()) co_return Refused(life, "it is berthd");
-  const auto process = consumer_internal::OpenProcess(life.pid, &life.start_time);
+  if (life.pid() == 1) co_return Refused(life, "the node ends with it");
+  if (life.pid() == getpid()) co_return Refused(life, "it is berthd");
+  uint64_t start_time = life.start_time();
+  const auto process = consumer_internal::OpenProcess(life.pid(), &start_time);
   if (absl::IsNotFound(process.status()) || absl::IsFailedPrecondition(process.status())) {
     co_return absl::OkStatus();  // it has ended, and its number may be another's
   }
   if (!process.ok()) co_return process.status();
-  const auto identity = IdentifyProcess(static_cast<pid_t>(life.pid));
+  const auto identity = IdentifyProcess(static_cast<pid_t>(life.pid()));
   if (identity.ok() && IsPlugins(options_, identity->cgroup)) co_return Refused(life, "it is a plugin's");
   BERTH_CO_RETURN_IF_ERROR(SendSignal(*process, SIGTERM, what));
   BERTH_CO_ASSIGN_OR_RETURN(const bool by_itself, co_await EndsInGrace(life, deadline));
@@ -220,7 +221,7 @@ Awaitable<absl::Status> ConsumerEnd::EndCgroup(ConsumerLife life, TimePoint dead
   const std::string what = DescribeLife(life);
   // Any path may be named, also one on a file system that does not answer.
   auto ask = [life, options = options_]() -> absl::Status {
-    const auto events = consumer_internal::OpenCgroup(life.name);
+    const auto events = consumer_internal::OpenCgroup(life.cgroup());
     if (!events.ok()) return events.status();
     return SignalGroup(life, options, SIGTERM);
   };
@@ -246,16 +247,16 @@ Awaitable<absl::Status> ConsumerEnd::EndCgroup(ConsumerLife life, TimePoint dead
 
 Awaitable<absl::Status> ConsumerEnd::EndUnit(ConsumerLife life, TimePoint deadline) const {
   const std::string what = DescribeLife(life);
-  std::string unit = life.name;
+  std::string unit = life.unit();
   {
     asio::any_io_executor executor = co_await asio::this_coro::executor;
     const SystemdUnits units(std::move(executor), systemd_);
-    BERTH_CO_ASSIGN_OR_RETURN(const UnitState state, co_await units.Ask(life.name, deadline));
+    BERTH_CO_ASSIGN_OR_RETURN(const UnitState state, co_await units.Ask(life.unit(), deadline));
     if (state.load == "not-found" || state.ended()) co_return absl::OkStatus();
     if (std::string its = UnitOf(state); !its.empty()) unit = std::move(its);
   }
   BERTH_CO_ASSIGN_OR_RETURN(const std::string own, ReadFile("/proc/self/cgroup", kCgroupLimit));
-  for (const std::string& name : {life.name, unit}) {
+  for (const std::string& name : {life.unit(), unit}) {
     if (name == "init.scope" || name == "-.slice") co_return Refused(life, "the node ends with it");
     if (HasPart(own, name)) co_return Refused(life, "berthd is in it");
     if (name == options_.plugins_slice || name.starts_with("berth-plugin-")) {

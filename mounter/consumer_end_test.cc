@@ -54,10 +54,7 @@ class Victim {
   Victim& operator=(const Victim&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] ConsumerLife life() const {
-    return {
-        .kind = ConsumerLife::Kind::kProcess, .pid = pid_, .start_time = IdentifyProcess(pid_)->start_time};
-  }
+  [[nodiscard]] ConsumerLife life() const { return ProcessLife(pid_, IdentifyProcess(pid_)->start_time); }
   // The signal that it was ended by; 0: it runs. Not reaped.
   [[nodiscard]] int ended_by() const {
     siginfo_t info{};
@@ -94,7 +91,7 @@ class GroupOfTwo {
   [[nodiscard]] const std::string& root() const { return root_; }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] const std::string& inner() const { return inner_; }
-  [[nodiscard]] ConsumerLife life() const { return {.kind = ConsumerLife::Kind::kCgroup, .name = path_}; }
+  [[nodiscard]] ConsumerLife life() const { return CgroupLife(path_); }
 
  private:
   std::string root_;
@@ -117,7 +114,7 @@ std::string OwnGroup(const std::string& root) {
   return root;
 }
 
-ConsumerLife Unit(const std::string& name) { return {.kind = ConsumerLife::Kind::kUnit, .name = name}; }
+ConsumerLife Unit(const std::string& name) { return UnitLife(name); }
 
 class ConsumerEndTest : public testing::Test {
  protected:
@@ -147,17 +144,17 @@ TEST_F(ConsumerEndTest, AProcessIsAskedAndThenKilled) {
 TEST_F(ConsumerEndTest, AStrangerWithTheSameNumberLives) {
   const Victim stranger;
   ConsumerLife life = stranger.life();
-  --life.start_time;
+  life.set_start_time(life.start_time() - 1);
   EXPECT_EQ(End(life), absl::OkStatus()) << "the consumer has ended";
   EXPECT_EQ(stranger.ended_by(), 0);
-  life.start_time = 0;
+  life.set_start_time(0);
   EXPECT_TRUE(absl::IsInvalidArgument(End(life)));
   EXPECT_EQ(stranger.ended_by(), 0);
 }
 
 TEST_F(ConsumerEndTest, WhatTheNodeLivesByIsNeverEnded) {
   for (const pid_t pid : {pid_t{1}, getpid()}) {
-    const ConsumerLife life{.kind = ConsumerLife::Kind::kProcess, .pid = pid, .start_time = 1};
+    const ConsumerLife life = ProcessLife(pid, 1);
     const absl::Status refused = End(life);
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_THAT(std::string(MessageOf(refused)), HasSubstr("never ended"));
@@ -182,8 +179,8 @@ TEST_F(ConsumerEndTest, ACgroupIsEndedWithAllThatIsBeneathIt) {
     EXPECT_EQ(inner.ended_by(), SIGKILL);
   }
   EXPECT_EQ(End(group.life()), absl::OkStatus()) << "empty";
-  EXPECT_EQ(End({.kind = ConsumerLife::Kind::kCgroup, .name = group.path() + "/gone"}), absl::OkStatus());
-  EXPECT_FALSE(End({.kind = ConsumerLife::Kind::kCgroup, .name = "/tmp"}).ok()) << "it is no cgroup";
+  EXPECT_EQ(End(CgroupLife(group.path() + "/gone")), absl::OkStatus());
+  EXPECT_FALSE(End(CgroupLife("/tmp")).ok()) << "it is no cgroup";
 }
 
 TEST_F(ConsumerEndTest, ACgroupOfBerthdOrOfPluginsIsNeverEnded) {

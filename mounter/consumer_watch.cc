@@ -174,15 +174,15 @@ class EndWatch {
 }  // namespace
 
 std::string DescribeLife(const ConsumerLife& life) {
-  switch (life.kind) {
-    case ConsumerLife::Kind::kUnknown:
+  switch (life.kind_case()) {
+    case ConsumerLife::KIND_NOT_SET:
       return "";
-    case ConsumerLife::Kind::kProcess:
-      return fmt::format("process {}", life.pid);
-    case ConsumerLife::Kind::kCgroup:
-      return fmt::format("cgroup {}", Printable(life.name, 1024));
-    case ConsumerLife::Kind::kUnit:
-      return fmt::format("unit {}", Printable(life.name, 256));
+    case ConsumerLife::kPid:
+      return fmt::format("process {}", life.pid());
+    case ConsumerLife::kCgroup:
+      return fmt::format("cgroup {}", Printable(life.cgroup(), 1024));
+    case ConsumerLife::kUnit:
+      return fmt::format("unit {}", Printable(life.unit(), 256));
   }
   return "";
 }
@@ -197,17 +197,21 @@ class ConsumerWatch::Impl {
         tasks_(executor, "consumers") {}
 
   Awaitable<absl::StatusOr<ConsumerLife>> Identify(ConsumerLife asked, TimePoint deadline) {
-    switch (asked.kind) {
-      case ConsumerLife::Kind::kUnknown:
+    switch (asked.kind_case()) {
+      case ConsumerLife::KIND_NOT_SET:
         break;
-      case ConsumerLife::Kind::kProcess:
-        BERTH_CO_RETURN_IF_ERROR(OpenProcess(asked.pid, &asked.start_time).status());
+      case ConsumerLife::kPid: {
+        uint64_t start_time = asked.start_time();
+        BERTH_CO_RETURN_IF_ERROR(OpenProcess(asked.pid(), &start_time).status());
+        asked.set_start_time(start_time);
         break;
-      case ConsumerLife::Kind::kCgroup: {
-        asked.name = std::filesystem::path(asked.name).lexically_normal().string();
-        while (asked.name.size() > 1 && asked.name.ends_with('/')) asked.name.pop_back();
+      }
+      case ConsumerLife::kCgroup: {
+        std::string& path = *asked.mutable_cgroup();
+        path = std::filesystem::path(path).lexically_normal().string();
+        while (path.size() > 1 && path.ends_with('/')) path.pop_back();
         // Any path may be named, also one on a file system that does not answer.
-        auto look = [path = asked.name]() -> absl::Status {
+        auto look = [path]() -> absl::Status {
           BERTH_ASSIGN_OR_RETURN(const UniqueFd events, OpenCgroup(path));
           if (Populated(events.get())) return absl::OkStatus();
           return absl::FailedPreconditionError(fmt::format("no process is in cgroup {}", path));
@@ -216,17 +220,17 @@ class ConsumerWatch::Impl {
         BERTH_CO_RETURN_IF_ERROR(co_await RunBlocking(what, std::move(look), deadline));
         break;
       }
-      case ConsumerLife::Kind::kUnit: {
+      case ConsumerLife::kUnit: {
         if (!booted_) {
           co_return absl::FailedPreconditionError(
               fmt::format("{} cannot be watched: systemd does not run this machine", DescribeLife(asked)));
         }
-        BERTH_CO_ASSIGN_OR_RETURN(const UnitState state, co_await units_.Ask(asked.name, deadline));
+        BERTH_CO_ASSIGN_OR_RETURN(const UnitState state, co_await units_.Ask(asked.unit(), deadline));
         if (state.load == "not-found") {
-          co_return absl::NotFoundError(fmt::format("systemd knows no unit {}", asked.name));
+          co_return absl::NotFoundError(fmt::format("systemd knows no unit {}", asked.unit()));
         }
         if (state.ended()) {
-          co_return absl::FailedPreconditionError(fmt::format("unit {} is {}", asked.name, state.active));
+          co_return absl::FailedPreconditionError(fmt::format("unit {} is {}", asked.unit(), state.active));
         }
         break;
       }
@@ -236,8 +240,8 @@ class ConsumerWatch::Impl {
 
   void Watch(std::string id, ConsumerLife life, std::function<void(std::string)> on_end) {
     Forget(id);
-    if (life.kind == ConsumerLife::Kind::kUnknown) return;
-    const Key key(life.kind, life.pid, life.start_time, life.name);
+    if (!IsSet(life)) return;
+    const Key key = life.SerializeAsString();
     of_[id] = key;
     std::shared_ptr<Subject>& subject = subjects_[key];
     const bool fresh = subject == nullptr;
@@ -247,8 +251,8 @@ class ConsumerWatch::Impl {
     }
     subject->on_end[std::move(id)] = std::move(on_end);
     if (!fresh) return;
-    if (subject->life.kind == ConsumerLife::Kind::kUnit) {
-      units_.Watch(subject->life.name, [this, key, name = subject->life.name](const UnitState& state) {
+    if (subject->life.kind_case() == ConsumerLife::kUnit) {
+      units_.Watch(subject->life.unit(), [this, key, name = subject->life.unit()](const UnitState& state) {
         if (!state.ended()) return;
         End(key, state.load == "not-found" ? fmt::format("unit {} is no more", name)
                                            : fmt::format("unit {} is {}", name, state.active));
@@ -270,7 +274,7 @@ class ConsumerWatch::Impl {
   }
 
   Awaitable<bool> WaitEnded(ConsumerLife life, TimePoint deadline) {
-    if (life.kind == ConsumerLife::Kind::kUnknown) co_return true;
+    if (!IsSet(life)) co_return true;
     const auto ended = std::make_shared<bool>(false);
     // Names of our own: no id begins with a NUL.
     const std::string id = std::string(1, '\0') + std::to_string(++waits_);
@@ -291,7 +295,7 @@ class ConsumerWatch::Impl {
   }
 
  private:
-  using Key = std::tuple<ConsumerLife::Kind, int64_t, uint64_t, std::string>;
+  using Key = std::string;  // the life, serialized
   struct Subject {
     ConsumerLife life;
     std::map<std::string, std::function<void(std::string)>> on_end;  // by id
@@ -306,7 +310,7 @@ class ConsumerWatch::Impl {
   };
 
   void Drop(Subjects::iterator subject) {
-    if (subject->second->life.kind == ConsumerLife::Kind::kUnit) units_.Forget(subject->second->life.name);
+    if (subject->second->life.kind_case() == ConsumerLife::kUnit) units_.Forget(subject->second->life.unit());
     subjects_.erase(subject);
   }
 
@@ -329,7 +333,7 @@ class ConsumerWatch::Impl {
       const auto still = subjects_.find(key);
       if (still == subjects_.end() || still->second != subject) co_return;
       if (opened.ok()) {
-        const bool cgroup = subject->life.kind == ConsumerLife::Kind::kCgroup;
+        const bool cgroup = subject->life.kind_case() == ConsumerLife::kCgroup;
         subject->watch = std::make_unique<EndWatch>(
             executor_, *std::move(opened), cgroup,
             [this, key, why = what + (cgroup ? " has no process any more" : " has ended")] {
@@ -349,11 +353,11 @@ class ConsumerWatch::Impl {
   }
 
   static Awaitable<absl::StatusOr<UniqueFd>> Open(ConsumerLife life) {
-    if (life.kind == ConsumerLife::Kind::kProcess) {
-      uint64_t start_time = life.start_time;
-      co_return OpenProcess(life.pid, &start_time);
+    if (life.kind_case() == ConsumerLife::kPid) {
+      uint64_t start_time = life.start_time();
+      co_return OpenProcess(life.pid(), &start_time);
     }
-    auto open = [path = life.name] { return OpenCgroup(path); };
+    auto open = [path = life.cgroup()] { return OpenCgroup(path); };
     const std::string what = DescribeLife(life);
     co_return co_await RunBlocking(what, std::move(open), Clock::now() + kOpenWithin);
   }

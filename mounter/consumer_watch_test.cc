@@ -59,9 +59,9 @@ class TestCgroup {
   std::string path_;
 };
 
-ConsumerLife OfProcess(pid_t pid) { return {.kind = ConsumerLife::Kind::kProcess, .pid = pid}; }
-ConsumerLife OfCgroup(const std::string& path) { return {.kind = ConsumerLife::Kind::kCgroup, .name = path}; }
-ConsumerLife OfUnit(const std::string& name) { return {.kind = ConsumerLife::Kind::kUnit, .name = name}; }
+ConsumerLife OfProcess(pid_t pid) { return ProcessLife(pid); }
+ConsumerLife OfCgroup(const std::string& path) { return CgroupLife(path); }
+ConsumerLife OfUnit(const std::string& name) { return UnitLife(name); }
 
 class ConsumerWatchTest : public testing::Test {
  protected:
@@ -96,7 +96,7 @@ TEST_F(ConsumerWatchTest, ProcessThatEndsIsTold) {
   const Sleeper process;
   const auto life = Identify(OfProcess(process.pid()));
   ASSERT_TRUE(life.ok()) << life.status();
-  EXPECT_EQ(life->start_time, IdentifyProcess(process.pid())->start_time);
+  EXPECT_EQ(life->start_time(), IdentifyProcess(process.pid())->start_time);
   Watch("a", *life);
   Watch("b", *life);
   Settle();
@@ -147,7 +147,7 @@ TEST_F(ConsumerWatchTest, ProcessWhoseFirstThreadHasEndedLivesUntilTheLastOneHas
 TEST_F(ConsumerWatchTest, StrangerWithTheSameNumberIsNotTheConsumer) {
   const Sleeper stranger;
   ConsumerLife life = OfProcess(stranger.pid());
-  life.start_time = IdentifyProcess(stranger.pid())->start_time - 1;
+  life.set_start_time(IdentifyProcess(stranger.pid())->start_time - 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(Identify(life).status()));
   Watch("a", life);
   ASSERT_TRUE(Ends("a"));
@@ -218,7 +218,7 @@ TEST_F(ConsumerWatchTest, CgroupWithoutProcessesHasEnded) {
   ASSERT_TRUE(group.Add(process.pid()));
   const auto life = Identify(OfCgroup(group.path() + "//."));
   ASSERT_TRUE(life.ok()) << life.status();
-  EXPECT_EQ(life->name, group.path());
+  EXPECT_EQ(life->cgroup(), group.path());
   Watch("a", *life);
   Settle();
   EXPECT_THAT(ended_, IsEmpty());

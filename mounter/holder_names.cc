@@ -36,20 +36,20 @@ std::vector<std::string> CgroupsOf(int64_t pid) {
 }
 
 bool IsOf(const ConsumerLife& life, int64_t pid, const std::vector<std::string>& cgroups) {
-  switch (life.kind) {
-    case ConsumerLife::Kind::kUnknown:
+  switch (life.kind_case()) {
+    case ConsumerLife::KIND_NOT_SET:
       return false;
-    case ConsumerLife::Kind::kProcess:
-      return life.pid == pid;
-    case ConsumerLife::Kind::kCgroup:
+    case ConsumerLife::kPid:
+      return life.pid() == pid;
+    case ConsumerLife::kCgroup:
       // The unified hierarchy lies at /sys/fs/cgroup itself, or, beside older ones, beneath it.
       return std::ranges::any_of(cgroups, [&life](const std::string& path) {
-        return Within(fmt::format("{}{}", kCgroups, path), life.name) ||
-               Within(fmt::format("{}/unified{}", kCgroups, path), life.name);
+        return Within(fmt::format("{}{}", kCgroups, path), life.cgroup()) ||
+               Within(fmt::format("{}/unified{}", kCgroups, path), life.cgroup());
       });
-    case ConsumerLife::Kind::kUnit:
+    case ConsumerLife::kUnit:
       return std::ranges::any_of(cgroups, [&life](const std::string& path) {
-        return fmt::format("{}/", path).find(fmt::format("/{}/", life.name)) != std::string::npos;
+        return fmt::format("{}/", path).find(fmt::format("/{}/", life.unit())) != std::string::npos;
       });
   }
   return false;

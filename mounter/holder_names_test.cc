@@ -26,10 +26,10 @@ TEST(HolderNamesTest, AConsumersProcessIsKnown) {
   VolumeRecord record;
   PublicationRecord publication;
   publication.key.consumer = "other";
-  publication.life = {.kind = ConsumerLife::Kind::kProcess, .pid = 1};
+  publication.life = ProcessLife(1);
   record.publications.push_back(publication);
   publication.key.consumer = "web";
-  publication.life = {.kind = ConsumerLife::Kind::kProcess, .pid = getpid()};
+  publication.life = ProcessLife(getpid());
   record.publications.push_back(publication);
   std::vector<MountHolder> holders = {{.pid = getpid(), .command = "", .consumer = "", .how = ""},
                                       {.pid = getppid(), .command = "", .consumer = "", .how = ""}};
@@ -43,13 +43,13 @@ TEST(HolderNamesTest, AProcessInAConsumersCgroupIsKnown) {
   VolumeRecord record;
   PublicationRecord publication;
   publication.key.consumer = "web";
-  publication.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "/sys/fs/cgroup/"};
+  publication.life = CgroupLife("/sys/fs/cgroup/");
   record.publications.push_back(publication);
   std::vector<MountHolder> holders = {{.pid = getpid(), .command = "", .consumer = "", .how = ""}};
   NameConsumers(record, &holders);
   EXPECT_EQ(holders[0].consumer, "web");
   holders[0].consumer.clear();
-  record.publications[0].life.name = "/sys/fs/cgroup/no-such-group-here";
+  record.publications[0].life = CgroupLife("/sys/fs/cgroup/no-such-group-here");
   NameConsumers(record, &holders);
   EXPECT_EQ(holders[0].consumer, "");
 }
@@ -66,14 +66,14 @@ TEST(HolderNamesTest, AProcessInAConsumersUnitIsKnown) {
   VolumeRecord record;
   PublicationRecord publication;
   publication.key.consumer = "web";
-  publication.life = {.kind = ConsumerLife::Kind::kUnit, .name = unit};
+  publication.life = UnitLife(unit);
   record.publications.push_back(publication);
   std::vector<MountHolder> holders = {{.pid = getpid(), .command = "", .consumer = "", .how = ""}};
   NameConsumers(record, &holders);
   EXPECT_EQ(holders[0].consumer, "web");
   for (const std::string& other : {unit + "x", unit.substr(1)}) {
     holders[0].consumer.clear();
-    record.publications[0].life.name = other;
+    record.publications[0].life = UnitLife(other);
     NameConsumers(record, &holders);
     EXPECT_EQ(holders[0].consumer, "") << other;
   }

@@ -569,11 +569,11 @@ Awaitable<absl::Status> MountHelper::SetPermissions(std::string path, RootPermis
     arguments.emplace_back(option);
     arguments.push_back(std::move(value));
   };
-  if (permissions.owner) add("--owner", fmt::format("{}", *permissions.owner));
-  if (permissions.group) add("--group", fmt::format("{}", *permissions.group));
-  if (permissions.mode) add("--mode", fmt::format("{:o}", *permissions.mode));
-  if (!permissions.selinux_label.empty()) add("--label", permissions.selinux_label);
-  if (permissions.recursive) arguments.emplace_back("--recursive");
+  if (permissions.has_owner()) add("--owner", fmt::format("{}", permissions.owner()));
+  if (permissions.has_group()) add("--group", fmt::format("{}", permissions.group()));
+  if (permissions.has_mode()) add("--mode", fmt::format("{:o}", permissions.mode()));
+  if (!permissions.selinux_label().empty()) add("--label", permissions.selinux_label());
+  if (permissions.recursive()) arguments.emplace_back("--recursive");
   const auto output = co_await Run(Kind::kStep, "set permissions of " + path, std::move(arguments), deadline);
   co_return output.status();
 }

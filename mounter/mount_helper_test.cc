@@ -19,6 +19,7 @@
 #include "base/safe_path.h"
 #include "base/sanitizer.h"
 #include "base/status.h"
+#include "base/testing/from_text.h"
 #include "base/testing/run_on.h"
 #include "base/testing/run_process.h"
 #include "base/unique_fd.h"
@@ -414,7 +415,8 @@ class PermissionsTest : public MountHelperTest {
 
 TEST_F(PermissionsTest, AreSetOnTheRootAloneAndTheModeExactly) {
   const mode_t before = umask(0077);
-  ASSERT_EQ(SetPermissions(root_, {.owner = 1001, .group = 1002, .mode = 02777}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("owner: 1001 group: 1002 mode: 02777")),
+            absl::OkStatus());
   umask(before);
   const struct stat root = StatOf(root_);
   EXPECT_EQ(root.st_uid, 1001U);
@@ -422,15 +424,16 @@ TEST_F(PermissionsTest, AreSetOnTheRootAloneAndTheModeExactly) {
   EXPECT_EQ(root.st_mode & 07777, 02777U);
   EXPECT_EQ(StatOf(root_ + "/directory").st_uid, 0U);
   // What is not asked for stays as it is, the set-id bits too.
-  ASSERT_EQ(SetPermissions(root_, {.owner = 1003}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("owner: 1003")), absl::OkStatus());
   EXPECT_EQ(StatOf(root_).st_gid, 1002U);
-  ASSERT_EQ(SetPermissions(root_, {.mode = 0700}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("mode: 0700")), absl::OkStatus());
   EXPECT_EQ(StatOf(root_).st_uid, 1003U);
   EXPECT_EQ(StatOf(root_).st_mode & 07777, 0700U);
 }
 
 TEST_F(PermissionsTest, GoThroughNoMountAndNoSymlink) {
-  ASSERT_EQ(SetPermissions(root_, {.group = 1002, .mode = 0770, .recursive = true}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("group: 1002 mode: 0770 recursive: true")),
+            absl::OkStatus());
   for (const char* const own : {"", "/directory", "/directory/file", "/link", "/directory/link"}) {
     EXPECT_EQ(StatOf(root_ + own).st_gid, 1002U) << own;
   }
@@ -443,21 +446,25 @@ TEST_F(PermissionsTest, GoThroughNoMountAndNoSymlink) {
 
 TEST_F(PermissionsTest, WhatIsSoAlreadyIsNotTouched) {
   const std::string file = root_ + "/directory/file";
-  ASSERT_EQ(SetPermissions(root_, {.owner = 1001, .recursive = true}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("owner: 1001 recursive: true")),
+            absl::OkStatus());
   // A set-id bit would be taken away by another change of the owner.
   ASSERT_EQ(chmod(file.c_str(), 04755), 0);
-  ASSERT_EQ(SetPermissions(root_, {.owner = 1001, .recursive = true}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>("owner: 1001 recursive: true")),
+            absl::OkStatus());
   EXPECT_EQ(StatOf(file).st_mode & 07777, 04755U);
 }
 
 TEST_F(PermissionsTest, AreRefusedWhereNothingIsMountedOrNothingMayBeWritten) {
-  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/directory", {.owner = 1})), EINVAL);
-  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/directory/file", {.owner = 1})), EINVAL);
-  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/link", {.owner = 1})), EINVAL);
+  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/directory", FromText<RootPermissions>("owner: 1"))), EINVAL);
+  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/directory/file", FromText<RootPermissions>("owner: 1"))),
+            EINVAL);
+  EXPECT_EQ(ErrnoOf(SetPermissions(root_ + "/link", FromText<RootPermissions>("owner: 1"))), EINVAL);
   EXPECT_EQ(StatOf(root_ + "/directory").st_uid, 0U);
   ASSERT_EQ(mount(nullptr, root_.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr), 0);
-  EXPECT_EQ(ErrnoOf(SetPermissions(root_, {.owner = 1})), EROFS);
-  EXPECT_EQ(SetPermissions(root_, {.owner = 0}), absl::OkStatus()) << "it is so already";
+  EXPECT_EQ(ErrnoOf(SetPermissions(root_, FromText<RootPermissions>("owner: 1"))), EROFS);
+  EXPECT_EQ(SetPermissions(root_, FromText<RootPermissions>("owner: 0")), absl::OkStatus())
+      << "it is so already";
 }
 
 TEST_F(PermissionsTest, TheLabelIsTheRoots) {
@@ -465,7 +472,8 @@ TEST_F(PermissionsTest, TheLabelIsTheRoots) {
   if (setxattr(root_.c_str(), "security.selinux", "probe", 6, 0) != 0) {
     GTEST_SKIP() << "no labels on this kernel's tmpfs";
   }
-  ASSERT_EQ(SetPermissions(root_, {.selinux_label = kLabel}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(root_, FromText<RootPermissions>(fmt::format("selinux_label: \"{}\"", kLabel))),
+            absl::OkStatus());
   char label[128] = {};
   EXPECT_EQ(getxattr(root_.c_str(), "security.selinux", label, sizeof label),
             static_cast<ssize_t>(sizeof kLabel));
@@ -477,11 +485,12 @@ TEST_F(MountHelperTest, PermissionsOfAHungFileSystemAreLeftBehind) {
   const std::string path = NewTestDirectory();
   auto server = FuseServer::Mount(path);
   ASSERT_TRUE(server.ok()) << server.status();
-  ASSERT_EQ(SetPermissions(path, {.owner = 1001, .mode = 0751}), absl::OkStatus());
+  ASSERT_EQ(SetPermissions(path, FromText<RootPermissions>("owner: 1001 mode: 0751")), absl::OkStatus());
   EXPECT_EQ(StatOf(path).st_uid, 1001U);
   EXPECT_EQ(StatOf(path).st_mode & 07777, 0751U);
   (*server)->Hang();
-  const absl::Status status = RunOn(loop_, helper_.SetPermissions(path, {.owner = 1002}, In(kShort)));
+  const absl::Status status =
+      RunOn(loop_, helper_.SetPermissions(path, FromText<RootPermissions>("owner: 1002"), In(kShort)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
   EXPECT_THAT(helper_.stuck(), SizeIs(1));
 }

@@ -42,6 +42,7 @@
 #include "csi/client.h"
 #include "csi/plugin_facts.h"
 #include "mounter/consumer_tokens.h"
+#include "mounter/values.h"
 
 namespace berth {
 
@@ -68,50 +69,6 @@ enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
   kScheduler,  // the central scheduler: after a start of berthd blocked until AllowForward
-};
-
-// What a consumer consists of, where the caller said: once that has ended, its publication is released.
-struct ConsumerLife {
-  enum class Kind { kUnknown, kProcess, kCgroup, kUnit };
-  Kind kind = Kind::kUnknown;
-  // kProcess: its pid, and its start time in clock ticks since boot (0 in a request: it is read when the
-  // request is taken), so that a stranger who gets the same pid is not taken for it.
-  int64_t pid = 0;
-  uint64_t start_time = 0;
-  std::string name;  // kCgroup: its directory, absolute; kUnit: systemd's name of it
-
-  bool operator==(const ConsumerLife&) const = default;
-};
-
-// What the root of a published file system is to look like. Set once, when it is first published.
-struct RootPermissions {
-  std::optional<uint32_t> owner;  // uid
-  std::optional<uint32_t> group;  // gid
-  std::optional<uint32_t> mode;   // 07777 at most
-  bool recursive = false;         // owner and group of everything beneath, too
-  std::string selinux_label;      // empty: left as it is
-
-  bool operator==(const RootPermissions&) const = default;
-};
-
-// What the consumer's runtime can use. Unset in a request: everything.
-struct RuntimeAbility {
-  std::string name;  // for messages: "podman 4"
-  bool mount = true;
-  bool block = true;
-  std::vector<std::string> fs_types;  // empty: every one
-  bool readonly = true;               // it can keep a mount read-only
-
-  bool operator==(const RuntimeAbility&) const = default;
-};
-
-// Where secrets may be read again, when a step has to be repeated after berthd came back.
-struct SecretsReference {
-  enum class Kind { kNone, kFile, kCredential };  // kCredential: a file in berthd's $CREDENTIALS_DIRECTORY
-  Kind kind = Kind::kNone;
-  std::string name;  // kFile: an absolute path of a file that only root can write and read
-
-  bool operator==(const SecretsReference&) const = default;
 };
 
 // Where a published file system is mounted a second time, for people and programs that know it by a path of

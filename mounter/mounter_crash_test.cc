@@ -54,7 +54,7 @@ PublishRequest ChildRequest(const std::string& consumer, const std::string& scen
     request.path.path = PathFor(consumer);
   }
   if (scenario == "secrets") {
-    request.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "token"};
+    request.secrets_reference.set_credential("token");
   }
   return request;
 }

@@ -38,7 +38,7 @@ class MounterLeaseTest : public MounterTestBase {
   static PublishRequest By(const Sleeper& process, const std::string& volume = "v1",
                            const std::string& consumer = "web") {
     PublishRequest request = Scheduled(volume, consumer);
-    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = process.pid(), .start_time = 0, .name = ""};
+    request.life = ProcessLife(process.pid());
     return request;
   }
 
@@ -343,7 +343,7 @@ TEST_F(MounterLeaseTest, AVolumeThatIsForcedReleaseLeavesWithItsConsumer) {
 
 TEST_F(MounterLeaseTest, AVolumeIsNotTakenFromAConsumerThatCannotBeEnded) {
   PublishRequest request = Scheduled();
-  request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = getpid(), .start_time = 0, .name = ""};
+  request.life = ProcessLife(getpid());
   ASSERT_TRUE(Publish(request).ok());
   const auto result = ForceRelease();
   EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
@@ -355,7 +355,7 @@ TEST_F(MounterLeaseTest, AConsumerThatDoesNotEndKeepsNoOtherFromIt) {
   const Holder stubborn([] { return std::signal(SIGTERM, SIG_IGN) != SIG_ERR; });
   const Sleeper polite;
   PublishRequest first = Scheduled("v1", "stubborn");
-  first.life = {.kind = ConsumerLife::Kind::kProcess, .pid = stubborn.pid()};
+  first.life = ProcessLife(stubborn.pid());
   ASSERT_TRUE(Publish(first).ok());
   ASSERT_TRUE(Publish(By(polite)).ok());
   const auto result = loop_.Run(mounter_->ForceRelease({"hp", "v1"}, Origin::kScheduler,

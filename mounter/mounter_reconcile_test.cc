@@ -279,7 +279,7 @@ TEST_F(MounterReconcileTest, WhatLiesOverAnEphemeralVolumeIsNotTakenForIt) {
 
 TEST_F(MounterReconcileTest, AfterALostJournalARequestIsComparedBeforeItIsBelieved) {
   PublishRequest request = Request();
-  request.permissions.mode = 0750;
+  request.permissions.set_mode(0750);
   const auto target = Publish(request);
   ASSERT_TRUE(target.ok()) << target.status();
   Close();
@@ -292,7 +292,7 @@ TEST_F(MounterReconcileTest, AfterALostJournalARequestIsComparedBeforeItIsBeliev
   // The identity files do not tell its permissions.
   EXPECT_EQ(Publish(request), target);
   PublishRequest changed = request;
-  changed.permissions.mode = 0700;
+  changed.permissions.set_mode(0700);
   EXPECT_EQ(Publish(changed).status().code(), absl::StatusCode::kAlreadyExists) << "known again";
   EXPECT_FALSE(View().uncertain);
 }
@@ -773,7 +773,7 @@ TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnothe
   ASSERT_TRUE(started.ok());
   for (const char* volume : {"v1", "v2"}) {
     PublishRequest request = Of(Origin::kScheduler, volume);
-    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = stranger.pid()};
+    request.life = ProcessLife(stranger.pid());
     ASSERT_TRUE(Publish(request).ok());
   }
   plugins_.SetUsable(false);
@@ -801,7 +801,7 @@ TEST_F(MounterRebootTest, GivingUpEndsNoUnitThatWasStartedWithTheNewBoot) {
   CloseAndReboot();
   EditRows([](VolumeRecord& record) {
     // What would be refused in words, had anybody asked for its end.
-    record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "berth-plugins.slice"};
+    record.publications[0].life = UnitLife("berth-plugins.slice");
   });
   Open();
   EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("scheduler"));

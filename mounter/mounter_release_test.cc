@@ -34,9 +34,7 @@ class Consumer {
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
 
-  [[nodiscard]] ConsumerLife Life() const {
-    return {.kind = ConsumerLife::Kind::kProcess, .pid = pid_, .start_time = 0, .name = ""};
-  }
+  [[nodiscard]] ConsumerLife Life() const { return ProcessLife(pid_); }
   void End() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
@@ -60,7 +58,7 @@ TEST_F(MounterReleaseTest, AProcessThatEndsLetsItsVolumesGo) {
   Consumer consumer;
   for (const char* volume : {"v1", "v2"}) ASSERT_TRUE(Publish(Of(consumer, volume)).ok());
   ASSERT_TRUE(Publish(Request("v1", "db")).ok());
-  EXPECT_NE(View().publications.at(0).life.start_time, 0U) << "so that no stranger is taken for it";
+  EXPECT_NE(View().publications.at(0).life.start_time(), 0U) << "so that no stranger is taken for it";
   consumer.End();
   ASSERT_TRUE(
       loop_.RunUntil([&] { return View().publications.size() == 1 && View("v2").volume_id.empty(); }));
@@ -118,7 +116,7 @@ TEST_F(MounterReleaseTest, ARepeatWithANewProcessIsWhatCounts) {
   Consumer second;
   ASSERT_TRUE(Publish(Of(first)).ok());
   ASSERT_TRUE(Publish(Of(second)).ok());
-  EXPECT_EQ(View().publications.at(0).life.pid, second.Life().pid);
+  EXPECT_EQ(View().publications.at(0).life.pid(), second.Life().pid());
   first.End();
   ASSERT_TRUE(Publish(Request("v2")).ok());
   EXPECT_FALSE(View().volume_id.empty());
@@ -264,7 +262,7 @@ class MounterSecretsTest : public MounterTestBase {
   }
   static PublishRequest WithReference() {
     PublishRequest request = Request();
-    request.secrets_reference = {.kind = SecretsReference::Kind::kCredential, .name = "token"};
+    request.secrets_reference.set_credential("token");
     return request;
   }
 };

@@ -40,7 +40,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
     co_return Annotate(plugin.status(), context);
   }
-  if (request.life.kind != ConsumerLife::Kind::kUnknown) {
+  if (IsSet(request.life)) {
     // It has its place already: what comes for the same meanwhile counts as coming after it.
     const Arriving::Place arriving(
         arriving_, {.volume_key = VolumePaths::VolumeKey(request.plugin_id, request.volume_id),
@@ -133,7 +133,7 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
     });
     if (next == publications.end()) co_return absl::OkStatus();
     const PublicationRecord& publication = *next;
-    if (publication.life.kind == ConsumerLife::Kind::kUnknown) {
+    if (!IsSet(publication.life)) {
       co_return absl::FailedPreconditionError(
           fmt::format("{}: it is not known what it consists of, so its end cannot be waited for: publish "
                       "with its process, cgroup or unit, or unpublish once it has ended",

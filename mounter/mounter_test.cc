@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "base/testing/from_text.h"
 #include "mounter/mount_helper.h"
 #include "mounter/mount_table.h"
 #include "mounter/root_permissions.h"
@@ -288,7 +289,7 @@ TEST_F(MounterTest, AMountGroupIsRefusedBeforeAnythingIsDoneWhereThePluginHasNon
 TEST_F(MounterTest, ALabelIsRefusedBeforeAnythingIsDoneWhereSelinuxIsOff) {
   if (SelinuxIsOn()) GTEST_SKIP() << "SELinux is on here";
   PublishRequest request = Request();
-  request.permissions.selinux_label = "system_u:object_r:container_file_t:s0";
+  request.permissions.set_selinux_label("system_u:object_r:container_file_t:s0");
   ExpectRefused(request, "SELinux is not on");
 }
 
@@ -331,7 +332,8 @@ TEST_F(MounterTest, ARepeatOfWhatIsUnderWayIsNotCountedAgainstTheLimit) {
 
 TEST_F(MounterTest, AFileSystemThatTheRuntimeCannotUseIsUndoneAndNamed) {
   PublishRequest request = Request();
-  request.runtime = RuntimeAbility{.name = "tiny", .fs_types = {"zonefs", "cramfs"}};
+  request.runtime =
+      FromText<RuntimeAbility>(R"(name: "tiny" mount: true fs_types: "zonefs" fs_types: "cramfs")");
   const auto refused = Publish(request);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(MessageOf(refused.status()), HasSubstr("\"tiny\" cannot use, only zonefs, cramfs"));
@@ -346,7 +348,7 @@ TEST_F(MounterTest, AFileSystemThatTheRuntimeCannotUseIsUndoneAndNamed) {
   const auto shown = FileSystemAt(*target);
   ASSERT_TRUE(shown.ok()) << shown.status();
   EXPECT_THAT(MessageOf(refused.status()), HasSubstr("of type " + *shown));
-  request.runtime->fs_types.push_back(*shown);
+  request.runtime->add_fs_types(*shown);
   EXPECT_EQ(Publish(request), target);
 }
 

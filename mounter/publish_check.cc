@@ -67,7 +67,7 @@ std::string PublicationDifference(const PublishRequest& request, const VolumeRec
     return publication.ephemeral ? "as an ephemeral volume" : "and it is not an ephemeral one";
   }
   // They are set once; a record that was made anew does not know them.
-  if (!record.rebuilt && publication.permissions != request.permissions) {
+  if (!record.rebuilt && !(publication.permissions == request.permissions)) {
     return "with other permissions of its root";
   }
   return "";
@@ -96,7 +96,7 @@ absl::Status CheckPlugin(const PublishRequest& request, const PluginFacts& facts
                     "volume_mount_group out, and ask for a group in the permissions instead",
                     request.plugin_id));
   }
-  if (!request.permissions.selinux_label.empty() && !SelinuxIsOn()) {
+  if (!request.permissions.selinux_label().empty() && !SelinuxIsOn()) {
     return absl::FailedPreconditionError(
         "selinux_label: SELinux is not on in this kernel, so there is nothing to label: leave it out");
   }

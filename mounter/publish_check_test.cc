@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/testing/from_text.h"
 #include "mounter/root_permissions.h"
 
 namespace berth {
@@ -42,8 +43,7 @@ VolumeRecord Held(const PublishRequest& by) {
 
 TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   PublishRequest request = Request();
-  request.runtime =
-      RuntimeAbility{.name = "tiny 1.0", .block = false, .fs_types = {"ext4", "xfs"}, .readonly = false};
+  request.runtime = FromText<RuntimeAbility>(R"(name: "tiny 1.0" mount: true fs_types: ["ext4", "xfs"])");
   EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
   request.use.fs_type = "xfs";
   EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
@@ -53,7 +53,7 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   EXPECT_EQ(Message(file_system),
             "\"tiny 1.0\" cannot use a volume with file system btrfs, only with ext4, xfs");
   // As berthd.toml(5) has it.
-  request.runtime->fs_types = {"nfs", "fuse"};
+  *request.runtime = FromText<RuntimeAbility>(R"(name: "tiny 1.0" mount: true fs_types: ["nfs", "fuse"])");
   for (const char* asked : {"nfs", "nfs4", "fuse", "fuse.sshfs"}) {
     request.use.fs_type = asked;
     EXPECT_EQ(CheckRuntime(request), absl::OkStatus()) << asked;
@@ -66,7 +66,7 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
   request.readonly = false;
   request.use.access_type = AccessType::kBlock;
   EXPECT_THAT(Message(CheckRuntime(request)), HasSubstr("cannot use block devices"));
-  request.runtime = RuntimeAbility{.mount = false};
+  request.runtime = FromText<RuntimeAbility>("block: true readonly: true");
   EXPECT_EQ(CheckRuntime(request), absl::OkStatus());
   request.use.access_type = AccessType::kMount;
   EXPECT_THAT(Message(CheckRuntime(request)), HasSubstr("the consumer's runtime cannot use mounted volumes"));
@@ -75,7 +75,8 @@ TEST(RuntimeTest, WhatItCannotUseIsRefusedInPlainWords) {
 TEST(RuntimeTest, WhatThePluginChoseIsComparedOnceItIsMounted) {
   PublishRequest request = Request();
   EXPECT_FALSE(LeavesFileSystemOpen(request)) << "it can use every one";
-  request.runtime = RuntimeAbility{.name = "tiny 1.0", .fs_types = {"ext4", "nfs", "fuse.sshfs", "fuseblk"}};
+  request.runtime = FromText<RuntimeAbility>(
+      R"(name: "tiny 1.0" mount: true fs_types: ["ext4", "nfs", "fuse.sshfs", "fuseblk"])");
   EXPECT_TRUE(LeavesFileSystemOpen(request));
   for (const char* shown : {"ext4", "nfs", "nfs4", "fuse.sshfs", "fuse", "fuseblk.ntfs"}) {
     EXPECT_EQ(CheckFileSystem(request, shown), absl::OkStatus()) << shown;
@@ -128,7 +129,7 @@ TEST(PluginRuleTest, AMountGroupOnlyWhereThePluginHasThem) {
 
 TEST(PluginRuleTest, ALabelOnlyWhereSelinuxIsOn) {
   PublishRequest request = Request();
-  request.permissions.selinux_label = "system_u:object_r:container_file_t:s0";
+  request.permissions.set_selinux_label("system_u:object_r:container_file_t:s0");
   const absl::Status status = CheckPlugin(request, {}, nullptr, 0);
   EXPECT_EQ(status.code(), SelinuxIsOn() ? absl::StatusCode::kOk : absl::StatusCode::kFailedPrecondition);
 }
@@ -230,7 +231,7 @@ TEST(CompatibleTest, AnEphemeralVolumeIsOneConsumersAlone) {
 
 TEST(CompatibleTest, OtherPermissionsWouldNotBeSet) {
   PublishRequest request = Request();
-  request.permissions.mode = 0700;
+  request.permissions.set_mode(0700);
   EXPECT_EQ(CheckCompatible(request, Held(request)), absl::OkStatus());
   EXPECT_THAT(Message(CheckCompatible(request, Held(Request()))), HasSubstr("other permissions"));
 }

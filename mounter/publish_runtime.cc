@@ -13,12 +13,12 @@ namespace berth {
 namespace {
 
 std::string NameOf(const RuntimeAbility& runtime) {
-  return runtime.name.empty() ? "the consumer's runtime"
-                              : fmt::format("\"{}\"", Printable(runtime.name, 128));
+  return runtime.name().empty() ? "the consumer's runtime"
+                                : fmt::format("\"{}\"", Printable(runtime.name(), 128));
 }
 
 std::string FileSystemsOf(const RuntimeAbility& runtime) {
-  return Printable(fmt::format("{}", fmt::join(runtime.fs_types, ", ")), 256);
+  return Printable(fmt::format("{}", fmt::join(runtime.fs_types(), ", ")), 256);
 }
 
 // "fuse.sshfs" and "fuse" are the same as far as is told: not every kernel tells the subtype.
@@ -30,7 +30,7 @@ bool SameFileSystem(std::string_view listed, std::string_view shown) {
 }
 
 bool Listed(const RuntimeAbility& runtime, std::string_view fs_type) {
-  return std::ranges::any_of(runtime.fs_types,
+  return std::ranges::any_of(runtime.fs_types(),
                              [fs_type](const std::string& type) { return SameFileSystem(type, fs_type); });
 }
 
@@ -40,20 +40,20 @@ absl::Status CheckRuntime(const PublishRequest& request) {
   if (!request.runtime) return absl::OkStatus();
   const RuntimeAbility& runtime = *request.runtime;
   const std::string who = NameOf(runtime);
-  if (request.use.access_type == AccessType::kBlock && !runtime.block) {
+  if (request.use.access_type == AccessType::kBlock && !runtime.block()) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use block devices: ask for the volume mounted, with a file system", who));
   }
-  if (request.use.access_type == AccessType::kMount && !runtime.mount) {
+  if (request.use.access_type == AccessType::kMount && !runtime.mount()) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use mounted volumes: ask for the volume as a block device", who));
   }
-  if (request.readonly && !runtime.readonly) {
+  if (request.readonly && !runtime.readonly()) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot keep a volume read-only: publish it writable, or use another runtime", who));
   }
   const std::string& fs_type = request.use.fs_type;
-  if (!fs_type.empty() && !runtime.fs_types.empty() && !Listed(runtime, fs_type)) {
+  if (!fs_type.empty() && !runtime.fs_types().empty() && !Listed(runtime, fs_type)) {
     return absl::FailedPreconditionError(
         fmt::format("{} cannot use a volume with file system {}, only with {}", who, Printable(fs_type, 64),
                     FileSystemsOf(runtime)));
@@ -62,7 +62,7 @@ absl::Status CheckRuntime(const PublishRequest& request) {
 }
 
 bool LeavesFileSystemOpen(const PublishRequest& request) {
-  return request.runtime && !request.runtime->fs_types.empty() && request.use.fs_type.empty() &&
+  return request.runtime && !request.runtime->fs_types().empty() && request.use.fs_type.empty() &&
          request.use.access_type == AccessType::kMount;
 }
 

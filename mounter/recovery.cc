@@ -31,7 +31,7 @@ bool MountsUnasked(const PublicationRecord& publication) {
 // No process outlives a boot, nor does a group of them, though another may be made at its path. A unit is
 // what its name says in every boot.
 bool EndsWithTheBoot(const ConsumerLife& life) {
-  return life.kind == ConsumerLife::Kind::kProcess || life.kind == ConsumerLife::Kind::kCgroup;
+  return life.kind_case() == ConsumerLife::kPid || life.kind_case() == ConsumerLife::kCgroup;
 }
 
 void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const ShownMount& facts,

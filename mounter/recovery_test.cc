@@ -167,8 +167,8 @@ TEST(ReconciliationTest, WhatIsHeldStaysHeld) {
 }
 
 TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
-  const ConsumerLife process{.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
-  const ConsumerLife group{.kind = ConsumerLife::Kind::kCgroup, .name = "/sys/fs/cgroup/web"};
+  const ConsumerLife process = ProcessLife(12, 34);
+  const ConsumerLife group = CgroupLife("/sys/fs/cgroup/web");
   for (const PublicationState state : {kPublished, kPublishing}) {
     VolumeRecord record = RecordIn(state, Origin::kDeclared, true);
     for (const ConsumerLife& life : {process, group}) {
@@ -176,11 +176,11 @@ TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
       EXPECT_EQ(Plan(record, kGone, kReboot), "release") << DescribeLife(life);
       EXPECT_EQ(Plan(record, kMounted, kStart), "") << "in the same boot it is watched";
     }
-    record.publications[0].life = {.kind = ConsumerLife::Kind::kUnit, .name = "web.service"};
+    record.publications[0].life = UnitLife("web.service");
     EXPECT_EQ(Plan(record, kGone, kReboot), "resume") << "a unit is what its name says in every boot";
   }
   VolumeRecord undone = RecordIn(kUnpublishing);
-  undone.publications[0].life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34};
+  undone.publications[0].life = ProcessLife(12, 34);
   EXPECT_EQ(Plan(undone, kGone, kReboot), "");
   undone.publications[0].again = true;
   EXPECT_EQ(Plan(undone, kGone, kReboot), "release") << "it is not published anew";

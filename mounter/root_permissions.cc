@@ -10,7 +10,7 @@
 
 namespace berth {
 
-bool Wanted(const RootPermissions& permissions) { return permissions != RootPermissions{}; }
+bool Wanted(const RootPermissions& permissions) { return !(permissions == RootPermissions()); }
 
 bool SelinuxIsOn() {
   struct statfs info{};

@@ -52,26 +52,26 @@ absl::Status CannotRead(const absl::Status& why, const std::string& what) {
 Awaitable<absl::StatusOr<SecretsMap>> ReadSecretsReference(SecretsReference reference,
                                                            std::string credentials_dir, MountHelper& helper,
                                                            TimePoint deadline) {
-  std::string path = reference.name;
-  std::string what = fmt::format("secrets file {}", Printable(reference.name, 256));
-  switch (reference.kind) {
-    case SecretsReference::Kind::kNone:
+  std::string path = reference.file();
+  std::string what = fmt::format("secrets file {}", Printable(path, 256));
+  switch (reference.kind_case()) {
+    case SecretsReference::KIND_NOT_SET:
       co_return SecretsMap{};
-    case SecretsReference::Kind::kFile:
+    case SecretsReference::kFile:
       break;
-    case SecretsReference::Kind::kCredential: {
-      what = fmt::format("credential {}", Printable(reference.name, 256));
+    case SecretsReference::kCredential: {
+      const std::string& name = reference.credential();
+      what = fmt::format("credential {}", Printable(name, 256));
       const char* given = std::getenv("CREDENTIALS_DIRECTORY");
       if (credentials_dir.empty() && given != nullptr) credentials_dir = given;
       if (credentials_dir.empty()) {
         co_return Wrong(what, "berthd was given none; name it in a LoadCredential= of berthd.service");
       }
       // The name comes from a journal, too: nothing but a file right there.
-      if (reference.name.empty() || reference.name == "." || reference.name == ".." ||
-          reference.name.find('/') != std::string::npos) {
+      if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
         co_return Wrong(what, "that is no name of a credential");
       }
-      path = fmt::format("{}/{}", credentials_dir, reference.name);
+      path = fmt::format("{}/{}", credentials_dir, name);
       break;
     }
   }

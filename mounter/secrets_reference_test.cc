@@ -30,14 +30,22 @@ class SecretsReferenceTest : public ::testing::Test {
  protected:
   void TearDown() override { loop_.RunVoid(reaper_.Join()); }
 
-  absl::StatusOr<std::map<std::string, std::string>> Read(SecretsReference::Kind kind,
-                                                          const std::string& name,
+  absl::StatusOr<std::map<std::string, std::string>> Read(const SecretsReference& reference,
                                                           Duration within = std::chrono::seconds(20)) {
-    return loop_.Run(
-        ReadSecretsReference({.kind = kind, .name = name}, dir_.path(), helper_, Clock::now() + within));
+    return loop_.Run(ReadSecretsReference(reference, dir_.path(), helper_, Clock::now() + within));
+  }
+  static SecretsReference File(const std::string& path) {
+    SecretsReference reference;
+    reference.set_file(path);
+    return reference;
+  }
+  static SecretsReference Credential(const std::string& name) {
+    SecretsReference reference;
+    reference.set_credential(name);
+    return reference;
   }
   absl::StatusOr<std::map<std::string, std::string>> ReadPath(const std::string& path) {
-    return Read(SecretsReference::Kind::kFile, path);
+    return Read(File(path));
   }
   std::string Write(const std::string& name, const std::string& content, mode_t mode) {
     dir_.Write(name, content);
@@ -57,7 +65,7 @@ class SecretsReferenceTest : public ::testing::Test {
 };
 
 TEST_F(SecretsReferenceTest, NoneIsNoSecrets) {
-  const auto none = Read(SecretsReference::Kind::kNone, "");
+  const auto none = Read(SecretsReference());
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_THAT(*none, IsEmpty());
 }
@@ -71,9 +79,9 @@ TEST_F(SecretsReferenceTest, ReadsAFileOfRootsAnew) {
 
 TEST_F(SecretsReferenceTest, ReadsACredentialFromWhereTheyLie) {
   Write("storage", "k=hunter2\n", 0400);
-  EXPECT_THAT(*Read(SecretsReference::Kind::kCredential, "storage"), ElementsAre(Pair("k", "hunter2")));
-  ExpectWrong(Read(SecretsReference::Kind::kCredential, "none").status(), "credential none: No such file");
-  ExpectWrong(Read(SecretsReference::Kind::kCredential, "../storage").status(), "no name of a credential");
+  EXPECT_THAT(*Read(Credential("storage")), ElementsAre(Pair("k", "hunter2")));
+  ExpectWrong(Read(Credential("none")).status(), "credential none: No such file");
+  ExpectWrong(Read(Credential("../storage")).status(), "no name of a credential");
 }
 
 TEST_F(SecretsReferenceTest, AFileThatOthersHaveARightToIsRefused) {
@@ -123,7 +131,7 @@ class HungSecretsReferenceTest : public SecretsReferenceTest {
 };
 
 TEST_F(HungSecretsReferenceTest, EndsAtItsDeadlineAndLeavesAHelperBehind) {
-  const absl::Status hung = Read(SecretsReference::Kind::kFile, path_, kShort).status();
+  const absl::Status hung = Read(File(path_), kShort).status();
   EXPECT_EQ(hung.code(), absl::StatusCode::kDeadlineExceeded) << hung;
   ASSERT_THAT(helper_.stuck(), SizeIs(1));
   EXPECT_EQ(helper_.stuck()[0].what, "read " + path_);
@@ -142,8 +150,7 @@ TEST_F(HungSecretsReferenceTest, AKilledDaemonIsNotKeptByIt) {
     LoopRunner loop;
     TaskScope reaper(loop.executor(), "reaper");
     MountHelper helper(BERTH_MOUNT_HELPER, reaper);
-    const auto hung = loop.Run(ReadSecretsReference({.kind = SecretsReference::Kind::kFile, .name = path_},
-                                                    "", helper, Clock::now() + kShort));
+    const auto hung = loop.Run(ReadSecretsReference(File(path_), "", helper, Clock::now() + kShort));
     const auto left = helper.stuck();
     tell(absl::IsDeadlineExceeded(hung.status()) && left.size() == 1 ? left[0].pid : -1);
   });

@@ -299,7 +299,7 @@ Awaitable<absl::Status> VolumeActor::GoForward(std::shared_ptr<VolumeOperation> 
   if (!operation->withheld.empty()) co_return NotBegun(operation->withheld);
   if (!plugin.ok()) co_return plugin.status();
   Secrets referred;
-  const bool elsewhere = request.secrets_reference.kind != SecretsReference::Kind::kNone;
+  const bool elsewhere = IsSet(request.secrets_reference);
   if (elsewhere) {
     // Before anything is begun: who asks learns at once that they are not there.
     auto secrets = co_await ReadSecretsReference(request.secrets_reference, context_.options.credentials_dir,
@@ -401,8 +401,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     co_return false;
   }
   if (publication->state != PublicationState::kPublished) {
-    if (!publication->had_secrets || !request.secrets.empty() ||
-        request.secrets_reference.kind != SecretsReference::Kind::kNone) {
+    if (!publication->had_secrets || !request.secrets.empty() || IsSet(request.secrets_reference)) {
       co_return false;
     }
     co_return absl::FailedPreconditionError(

@@ -199,8 +199,7 @@ std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
   }
   if (const auto it = secrets_.find(step.key); it != secrets_.end()) return StepInput{.secrets = it->second};
   const PublicationRecord* publication = machine_.record().Find(step.key);
-  const bool elsewhere =
-      publication != nullptr && publication->secrets_reference.kind != SecretsReference::Kind::kNone;
+  const bool elsewhere = publication != nullptr && IsSet(publication->secrets_reference);
   const bool lacks = step.kind == StepKind::kRenew && publication != nullptr && publication->had_secrets;
   return elsewhere || lacks ? std::nullopt : std::optional(StepInput{});
 }
@@ -208,7 +207,7 @@ std::optional<StepInput> VolumeActor::InputAtHand(const Step& step) const {
 Awaitable<absl::StatusOr<StepInput>> VolumeActor::ReadInput(Step step, TimePoint deadline) {
   const PublicationRecord* publication = machine_.record().Find(step.key);
   if (publication == nullptr) co_return StepInput{};
-  if (publication->secrets_reference.kind == SecretsReference::Kind::kNone) {
+  if (!IsSet(publication->secrets_reference)) {
     co_return absl::FailedPreconditionError(
         "new tokens are passed together with its secrets, which are never written down: repeat the publish "
         "with them, once, or give a secrets_reference");
@@ -381,8 +380,7 @@ void VolumeActor::WatchHolders(const std::vector<MountHolder>& holders) {
   watched_holders_ = 0;
   for (const MountHolder& holder : holders) {
     if (holder.pid == 0 || watched_holders_ == kHoldersWatched) continue;
-    context_.consumers.Watch(id(watched_holders_++),
-                             {.kind = ConsumerLife::Kind::kProcess, .pid = holder.pid},
+    context_.consumers.Watch(id(watched_holders_++), ProcessLife(holder.pid),
                              [weak = weak_from_this()](const std::string& /*why*/) {
                                if (const auto self = weak.lock()) self->Start();
                              });

@@ -106,8 +106,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
 }
 
 bool VolumeMachine::AwaitsSecrets(const PublicationRecord& publication) const {
-  return publication.had_secrets && !publication.secrets_at_hand &&
-         publication.secrets_reference.kind == SecretsReference::Kind::kNone;
+  return publication.had_secrets && !publication.secrets_at_hand && !IsSet(publication.secrets_reference);
 }
 
 bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
@@ -203,7 +202,7 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
 bool VolumeMachine::Adopt(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
-  const bool news = known->remount != said.remount || known->life != said.life ||
+  const bool news = known->remount != said.remount || !(known->life == said.life) ||
                     known->secrets_reference != said.secrets_reference || TakesOver(said, *known) ||
                     GivesPath(said, *known);
   if (TakesOver(said, *known)) {

@@ -815,7 +815,7 @@ TEST(VolumeMachineTest, AReferenceToSecretsIsNeverAwaited) {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
   PublicationRecord publication = Publication(kWeb);
   publication.had_secrets = true;
-  publication.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/etc/secret"};
+  publication.secrets_reference.set_file("/etc/secret");
   machine.Want(publication);
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_FALSE(machine.AwaitingSecrets());

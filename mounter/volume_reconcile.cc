@@ -407,7 +407,7 @@ bool VolumeActor::Repair(const PublicationKey& key, const std::string& why) {
 void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, const std::string& why) {
   const PublicationRecord* publication = machine_.record().Find(key);
   // Its consumer may be another by now.
-  if (publication == nullptr || publication->life != life || context_.stopping) return;
+  if (publication == nullptr || !(publication->life == life) || context_.stopping) return;
   if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
   Event("volume.released", key.consumer, why);
   context_.consumer_ended(key.consumer, why, publication->origin);
@@ -460,7 +460,7 @@ void VolumeActor::TellConsumers() {
     for (const PublicationRecord& p : machine_.record().publications) {
       consumers.insert(p.key.consumer);
       const bool wanted = p.state != PublicationState::kUnpublishing || p.again;
-      if (p.life.kind == ConsumerLife::Kind::kUnknown || !wanted || !context_.recovered) continue;
+      if (!IsSet(p.life) || !wanted || !context_.recovered) continue;
       const std::string id = WatchId(p);
       lives[id] = p.life;
       const auto known = watched_.find(id);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "mounter/journal.pb.h"
+#include "mounter/root_permissions.h"
 
 namespace berth {
 namespace {
@@ -16,8 +17,8 @@ namespace {
 namespace pb = ::berth::journal::v1;
 using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
-// Raised when a record says something that a berthd which does not know it would get wrong.
-constexpr uint32_t kRecordVersion = 1;
+// Raised when an older or newer berthd would misread a record. Other versions are refused.
+constexpr uint32_t kRecordVersion = 2;
 
 int64_t Microseconds(WallTime time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
@@ -90,20 +91,8 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_origin(static_cast<pb::Origin>(publication.origin));
   p->set_remount(publication.remount);
   p->set_ephemeral(publication.ephemeral);
-  if (publication.life.kind != ConsumerLife::Kind::kUnknown) {
-    p->mutable_life()->set_kind(static_cast<pb::ConsumerLife::Kind>(publication.life.kind));
-    p->mutable_life()->set_pid(publication.life.pid);
-    p->mutable_life()->set_start_time(publication.life.start_time);
-    p->mutable_life()->set_name(publication.life.name);
-  }
-  if (publication.permissions != RootPermissions{}) {
-    pb::RootPermissions& permissions = *p->mutable_permissions();
-    if (publication.permissions.owner) permissions.set_owner(*publication.permissions.owner);
-    if (publication.permissions.group) permissions.set_group(*publication.permissions.group);
-    if (publication.permissions.mode) permissions.set_mode(*publication.permissions.mode);
-    permissions.set_recursive(publication.permissions.recursive);
-    permissions.set_selinux_label(publication.permissions.selinux_label);
-  }
+  if (IsSet(publication.life)) *p->mutable_life() = publication.life;
+  if (Wanted(publication.permissions)) *p->mutable_permissions() = publication.permissions;
   p->set_permissions_set(publication.permissions_set);
   p->set_blocked(Printable(publication.blocked));
   p->set_again(publication.again);
@@ -114,30 +103,16 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   if (!publication.path_made.path.empty()) EncodePath(publication.path_made, p->mutable_path_made());
   p->set_path_mount_id(publication.path_mount_id);
   p->set_path_unguarded(Printable(publication.path_unguarded));
-  if (publication.secrets_reference.kind != SecretsReference::Kind::kNone) {
-    p->mutable_secrets_reference()->set_kind(
-        static_cast<pb::SecretsReference::Kind>(publication.secrets_reference.kind));
-    p->mutable_secrets_reference()->set_name(publication.secrets_reference.name);
-  }
+  if (IsSet(publication.secrets_reference)) *p->mutable_secrets_reference() = publication.secrets_reference;
 }
 
 absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publication) {
-  if (!pb::Origin_IsValid(p.origin()) || !pb::ConsumerLife::Kind_IsValid(p.life().kind()) ||
-      !pb::SecretsReference::Kind_IsValid(p.secrets_reference().kind())) {
-    return absl::DataLossError("an unknown origin, consumer or reference to secrets");
-  }
+  if (!pb::Origin_IsValid(p.origin())) return absl::DataLossError("an unknown origin");
   publication->origin = static_cast<Origin>(p.origin());
   publication->remount = p.remount();
   publication->ephemeral = p.ephemeral();
-  publication->life = {.kind = static_cast<ConsumerLife::Kind>(p.life().kind()),
-                       .pid = p.life().pid(),
-                       .start_time = p.life().start_time(),
-                       .name = p.life().name()};
-  if (p.permissions().has_owner()) publication->permissions.owner = p.permissions().owner();
-  if (p.permissions().has_group()) publication->permissions.group = p.permissions().group();
-  if (p.permissions().has_mode()) publication->permissions.mode = p.permissions().mode();
-  publication->permissions.recursive = p.permissions().recursive();
-  publication->permissions.selinux_label = p.permissions().selinux_label();
+  publication->life = p.life();
+  publication->permissions = p.permissions();
   publication->permissions_set = p.permissions_set();
   publication->blocked = p.blocked();
   publication->again = p.again();
@@ -148,8 +123,7 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->path_made = DecodePath(p.path_made());
   publication->path_mount_id = p.path_mount_id();
   publication->path_unguarded = p.path_unguarded();
-  publication->secrets_reference = {.kind = static_cast<SecretsReference::Kind>(p.secrets_reference().kind()),
-                                    .name = p.secrets_reference().name()};
+  publication->secrets_reference = p.secrets_reference();
   return absl::OkStatus();
 }
 
@@ -285,18 +259,18 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::DataLossError("not a record of a volume");
   }
-  if (in.version() > kRecordVersion) {
-    return absl::FailedPreconditionError(
-        fmt::format("the record of volume {} was written by a newer berthd (version {}, this one knows {}): "
-                    "install that version again; nothing was changed",
-                    Printable(in.volume_id(), 128), in.version(), kRecordVersion));
+  if (in.plugin_id().empty() || in.volume_id().empty()) {
+    return absl::DataLossError("a record of a volume without plugin or id");
+  }
+  if (in.version() != kRecordVersion) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the record of volume {} was written by another version of berthd (its records have version {}, "
+        "those of this one {}): install that version again; nothing was changed",
+        Printable(in.volume_id(), 128), in.version(), kRecordVersion));
   }
   VolumeRecord record;
   record.plugin_id = in.plugin_id();
   record.volume_id = in.volume_id();
-  if (record.plugin_id.empty() || record.volume_id.empty()) {
-    return absl::DataLossError("a record of a volume without plugin or id");
-  }
   record.driver_name = in.driver_name();
   record.node_id = in.node_id();
   record.boot_id = in.boot_id();

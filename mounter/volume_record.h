@@ -158,9 +158,8 @@ struct VolumeRecord {
 // Whether no use with this mode writes.
 [[nodiscard]] bool ReadsOnly(::csi::v1::VolumeCapability::AccessMode::Mode mode);
 
-// The journal's bytes of a record, and back. DATA_LOSS where the bytes are no record, or one whose
-// numbers are out of range; FAILED_PRECONDITION where a newer berthd wrote it in a way that this one does not
-// know.
+// The journal's bytes of a record, and back. DATA_LOSS: not a record, or a number is out of range.
+// FAILED_PRECONDITION: another version of berthd wrote it.
 [[nodiscard]] std::string EncodeRecord(const VolumeRecord& record);
 [[nodiscard]] absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes);
 

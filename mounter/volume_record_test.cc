@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/from_text.h"
 #include "mounter/journal.pb.h"
 
 namespace berth {
@@ -54,11 +55,11 @@ VolumeRecord FullRecord() {
   publication.origin = Origin::kScheduler;
   publication.remount = true;
   publication.ephemeral = true;
-  publication.life = {.kind = ConsumerLife::Kind::kProcess, .pid = 12, .start_time = 34, .name = ""};
-  publication.permissions = {
-      .owner = 0, .group = 7, .mode = 02770, .recursive = true, .selinux_label = "system_u:object_r:x:s0"};
+  publication.life = ProcessLife(12, 34);
+  publication.permissions = FromText<RootPermissions>(
+      R"(owner: 0 group: 7 mode: 02770 recursive: true selinux_label: "system_u:object_r:x:s0")");
   publication.permissions_set = true;
-  publication.secrets_reference = {.kind = SecretsReference::Kind::kFile, .name = "/etc/secret"};
+  publication.secrets_reference.set_file("/etc/secret");
   publication.blocked = "the node was restarted";
   publication.again = true;
   publication.mount_id = 1ULL << 40;

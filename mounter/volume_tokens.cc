@@ -138,15 +138,14 @@ void VolumeActor::KeepForRenewal(const PublishRequest& request) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   const PublicationRecord* publication = machine_.record().Find(key);
   if (publication == nullptr || !publication->had_secrets || request.secrets.empty() || !Renews(key)) return;
-  if (publication->secrets_reference.kind != SecretsReference::Kind::kNone) return;
+  if (IsSet(publication->secrets_reference)) return;
   const bool lacked = secrets_.insert_or_assign(key, request.secrets).second;
   if (lacked) renewals_[key].Hasten();
 }
 
 void VolumeActor::LetGoOfSecrets(const PublicationKey& key) {
   const PublicationRecord* publication = machine_.record().Find(key);
-  const bool elsewhere =
-      publication != nullptr && publication->secrets_reference.kind != SecretsReference::Kind::kNone;
+  const bool elsewhere = publication != nullptr && IsSet(publication->secrets_reference);
   if (elsewhere || !Renews(key)) secrets_.erase(key);
 }
 

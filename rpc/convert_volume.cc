@@ -85,25 +85,6 @@ v1::FindingSeverity SeverityOf(Finding::Severity severity) {
 
 v1::AccessType TypeOf(AccessType type) { return type == AccessType::kBlock ? v1::BLOCK : v1::MOUNT; }
 
-std::optional<v1::ConsumerLife> LifeOf(const ConsumerLife& life) {
-  v1::ConsumerLife to;
-  switch (life.kind) {
-    case ConsumerLife::Kind::kUnknown:
-      return std::nullopt;
-    case ConsumerLife::Kind::kProcess:
-      to.set_pid(life.pid);
-      to.set_start_time(life.start_time);
-      return to;
-    case ConsumerLife::Kind::kCgroup:
-      to.set_cgroup(IdText(life.name));
-      return to;
-    case ConsumerLife::Kind::kUnit:
-      to.set_unit(IdText(life.name));
-      return to;
-  }
-  return std::nullopt;
-}
-
 template <class Repeated>
 void FillFlags(const std::vector<std::string>& flags, bool show, Repeated* to) {
   if (!show) {
@@ -126,7 +107,7 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_origin(OriginOf(view.origin));
   to.set_remount(view.remount);
   to.set_ephemeral(view.ephemeral);
-  if (auto life = LifeOf(view.life)) *to.mutable_life() = *std::move(life);
+  if (IsSet(view.life)) *to.mutable_life() = view.life;
   to.set_awaiting_secrets(view.awaiting_secrets);
   to.set_blocked(Printable(view.blocked));
   to.set_dead(Printable(view.dead));
@@ -232,16 +213,6 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   if (volume.aborted_at) *to.mutable_aborted_at() = ToProto(*volume.aborted_at);
   if (volume.detached_at) *to.mutable_detached_at() = ToProto(*volume.detached_at);
   return to;
-}
-
-v1::RuntimeAbility ToProto(const RuntimeAbility& runtime) {
-  v1::RuntimeAbility proto;
-  proto.set_name(runtime.name);
-  proto.set_mount(runtime.mount);
-  proto.set_block(runtime.block);
-  *proto.mutable_fs_types() = {runtime.fs_types.begin(), runtime.fs_types.end()};
-  proto.set_readonly(runtime.readonly);
-  return proto;
 }
 
 v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options) {

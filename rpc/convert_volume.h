@@ -16,7 +16,6 @@
 namespace berth {
 
 [[nodiscard]] v1::Volume ToProto(const VolumeView& volume, bool show_options);
-[[nodiscard]] v1::RuntimeAbility ToProto(const RuntimeAbility& runtime);
 [[nodiscard]] v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options);
 [[nodiscard]] v1::ExplainVolumeResponse ToProto(const VolumeExplanation& explanation, bool show_options);
 

@@ -79,15 +79,14 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
       .origin = Origin::kScheduler,
       .remount = true,
       .ephemeral = true,
-      .life = {.kind = ConsumerLife::Kind::kProcess, .pid = 77, .start_time = 5},
+      .life = ProcessLife(77, 5),
       .awaiting_secrets = true,
       .blocked = "the node was restarted",
       .dead = "ENOTCONN",
       .hung = "no answer within 10 s",
   });
-  view.publications.push_back(
-      {.origin = Origin::kDeclared, .life = {.kind = ConsumerLife::Kind::kUnit, .name = "web.service"}});
-  view.publications.push_back({.life = {.kind = ConsumerLife::Kind::kCgroup, .name = "/sys/fs/cgroup/a"}});
+  view.publications.push_back({.origin = Origin::kDeclared, .life = UnitLife("web.service")});
+  view.publications.push_back({.life = CgroupLife("/sys/fs/cgroup/a")});
   const v1::Volume volume = ToProto(view, true);
   ASSERT_EQ(volume.publications_size(), 3);
   const v1::Publication& use = volume.publications(0);

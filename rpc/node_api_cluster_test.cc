@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include "base/process.h"
+#include "base/testing/from_text.h"
 #include "rpc/testing/node_api_fixture.h"
 
 namespace berth {
@@ -81,7 +82,7 @@ TEST_F(NodeApiClusterTest, ADrainingNodeRefusesWhatIsNewAndConfirmsWhatIsHere) {
 
 TEST_F(NodeApiClusterTest, ARuntimeThatTheOperatorDescribedIsTheOneThatCounts) {
   control_.Add("p");
-  api_.SetRuntimes({{.name = "vm", .mount = false, .block = true, .fs_types = {"xfs"}, .readonly = false}});
+  api_.SetRuntimes({FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'xfs'")});
   auto request = ForVolume<v1::PublishVolumeRequest>("v");
   request.set_consumer("c");
   request.mutable_runtime()->set_name("vm");
@@ -97,7 +98,7 @@ TEST_F(NodeApiClusterTest, ARuntimeThatTheOperatorDescribedIsTheOneThatCounts) {
               HasSubstr("runtime.name: berthd.toml has no [[runtime]] \"lorry\""));
   request.mutable_runtime()->set_mount(true);
   ASSERT_TRUE(Call(&NodeApi::PublishVolume, request).ok());
-  EXPECT_EQ(mounter_.last_runtime->name, "lorry");
+  EXPECT_EQ(mounter_.last_runtime->name(), "lorry");
 }
 
 TEST_F(NodeApiClusterTest, ADrainsReasonIsChecked) {

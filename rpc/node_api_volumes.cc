@@ -23,7 +23,7 @@ using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
 // The operator's word on a runtime counts, whatever a request says of one of that name.
 void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolumeRequest& request) {
   const auto configured = std::ranges::find(runtimes, request.runtime().name(), &RuntimeAbility::name);
-  if (configured != runtimes.end()) *request.mutable_runtime() = ToProto(*configured);
+  if (configured != runtimes.end()) *request.mutable_runtime() = *configured;
 }
 
 // For people.

@@ -45,70 +45,48 @@ void CheckId(const std::string& field, uint32_t id, Mistakes& mistakes) {
   if (id == std::numeric_limits<uint32_t>::max()) mistakes.Add(field, fmt::format("{} is no id", id));
 }
 
-RootPermissions CheckPermissions(const v1::RootPermissions& asked, Mistakes& mistakes) {
-  RootPermissions checked;
-  if (asked.has_owner()) {
-    CheckId("permissions.owner", asked.owner(), mistakes);
-    checked.owner = asked.owner();
-  }
-  if (asked.has_group()) {
-    CheckId("permissions.group", asked.group(), mistakes);
-    checked.group = asked.group();
-  }
-  if (asked.has_mode()) {
-    constexpr uint32_t kAllBits = 07777;
-    if (asked.mode() > kAllBits) {
-      mistakes.Add("permissions.mode", fmt::format("0{:o}, at most 07777 is taken", asked.mode()));
-    }
-    checked.mode = asked.mode();
+void CheckPermissions(const RootPermissions& asked, Mistakes& mistakes) {
+  if (asked.has_owner()) CheckId("permissions.owner", asked.owner(), mistakes);
+  if (asked.has_group()) CheckId("permissions.group", asked.group(), mistakes);
+  constexpr uint32_t kAllBits = 07777;
+  if (asked.mode() > kAllBits) {
+    mistakes.Add("permissions.mode", fmt::format("0{:o}, at most 07777 is taken", asked.mode()));
   }
   if (asked.recursive() && !asked.has_owner() && !asked.has_group()) {
     mistakes.Add("permissions.recursive", "only with owner or group");
   }
-  checked.recursive = asked.recursive();
   const std::string& label = asked.selinux_label();
   mistakes.Length("permissions.selinux_label", label, RequestLimits::kLabel);
   const bool printable = std::ranges::all_of(label, [](char c) { return c > ' ' && c <= '~'; });
   if (!label.empty() && (!printable || std::ranges::count(label, ':') < 2)) {
     mistakes.Add("permissions.selinux_label", "must be user:role:type, or user:role:type:level");
   }
-  checked.selinux_label = label;
-  return checked;
 }
 
-ConsumerLife CheckLife(const v1::ConsumerLife& asked, Mistakes& mistakes) {
-  ConsumerLife checked;
-  if (asked.start_time() != 0 && asked.kind_case() != v1::ConsumerLife::kPid) {
+void CheckLife(const ConsumerLife& asked, Mistakes& mistakes) {
+  if (asked.start_time() != 0 && asked.kind_case() != ConsumerLife::kPid) {
     mistakes.Add("life.start_time", "is a process's, and goes with pid");
   }
   switch (asked.kind_case()) {
-    case v1::ConsumerLife::kPid: {
+    case ConsumerLife::kPid: {
       constexpr int64_t kMostPids = int64_t{1} << 22;  // PID_MAX_LIMIT
       if (asked.pid() < 1 || asked.pid() > kMostPids) {
         mistakes.Add("life.pid", fmt::format("{} is no process id", asked.pid()));
       }
-      checked.kind = ConsumerLife::Kind::kProcess;
-      checked.pid = asked.pid();
-      checked.start_time = asked.start_time();
       break;
     }
-    case v1::ConsumerLife::kCgroup:
+    case ConsumerLife::kCgroup:
       mistakes.AbsolutePath("life.cgroup", asked.cgroup());
-      checked.kind = ConsumerLife::Kind::kCgroup;
-      checked.name = asked.cgroup();
       break;
-    case v1::ConsumerLife::kUnit:
+    case ConsumerLife::kUnit:
       if (!IsUnitName(asked.unit())) {
         mistakes.Add("life.unit", "must be a unit's whole name, as \"web.service\"");
       }
-      checked.kind = ConsumerLife::Kind::kUnit;
-      checked.name = asked.unit();
       break;
-    case v1::ConsumerLife::KIND_NOT_SET:
+    case ConsumerLife::KIND_NOT_SET:
       mistakes.Add("life", "names neither pid nor cgroup nor unit");
       break;
   }
-  return checked;
 }
 
 // How the parts of a request fit together.
@@ -147,7 +125,7 @@ void CheckTogether(const v1::PublishVolumeRequest& request, const VolumeUse& use
   }
 }
 
-RuntimeAbility CheckRuntime(const v1::RuntimeAbility& asked, Mistakes& mistakes) {
+void CheckRuntime(const RuntimeAbility& asked, Mistakes& mistakes) {
   mistakes.Length("runtime.name", asked.name(), RequestLimits::kRuntimeName);
   mistakes.PlainText("runtime.name", asked.name());
   const bool only_named = !asked.name().empty() && !asked.mount() && !asked.block() && !asked.readonly() &&
@@ -169,39 +147,26 @@ RuntimeAbility CheckRuntime(const v1::RuntimeAbility& asked, Mistakes& mistakes)
       mistakes.FsType(field, asked.fs_types(i));
     }
   }
-  return {
-      .name = asked.name(),
-      .mount = asked.mount(),
-      .block = asked.block(),
-      .fs_types = {asked.fs_types().begin(), asked.fs_types().end()},
-      .readonly = asked.readonly(),
-  };
 }
 
-SecretsReference CheckReference(const v1::SecretsReference& asked, Mistakes& mistakes) {
-  SecretsReference checked;
+void CheckReference(const SecretsReference& asked, Mistakes& mistakes) {
   switch (asked.kind_case()) {
-    case v1::SecretsReference::kFile:
+    case SecretsReference::kFile:
       mistakes.AbsolutePath("secrets_reference.file", asked.file());
-      checked.kind = SecretsReference::Kind::kFile;
-      checked.name = asked.file();
       break;
-    case v1::SecretsReference::kCredential: {
+    case SecretsReference::kCredential: {
       const std::string& name = asked.credential();
       mistakes.Required("secrets_reference.credential", name, RequestLimits::kFileName);
       mistakes.PlainText("secrets_reference.credential", name);
       if (name == "." || name == ".." || name.find('/') != std::string::npos) {
         mistakes.Add("secrets_reference.credential", "must be the name of a file, without a slash");
       }
-      checked.kind = SecretsReference::Kind::kCredential;
-      checked.name = name;
       break;
     }
-    case v1::SecretsReference::KIND_NOT_SET:
+    case SecretsReference::KIND_NOT_SET:
       mistakes.Add("secrets_reference", "names neither file nor credential");
       break;
   }
-  return checked;
 }
 
 }  // namespace
@@ -232,12 +197,18 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
   }
   mistakes.Map("secrets", request.secrets());
   if (request.has_secrets_reference()) {
-    checked.secrets_reference = CheckReference(request.secrets_reference(), mistakes);
+    CheckReference(request.secrets_reference(), mistakes);
+    checked.secrets_reference = request.secrets_reference();
   }
   if (request.has_mount_options()) CheckOptions(request.mount_options(), &checked.use, mistakes);
-  if (request.has_permissions()) checked.permissions = CheckPermissions(request.permissions(), mistakes);
-  if (request.has_life()) checked.life = CheckLife(request.life(), mistakes);
-  if (request.has_runtime()) checked.runtime = CheckRuntime(request.runtime(), mistakes);
+  CheckPermissions(request.permissions(), mistakes);
+  checked.permissions = request.permissions();
+  if (request.has_life()) CheckLife(request.life(), mistakes);
+  checked.life = request.life();
+  if (request.has_runtime()) {
+    CheckRuntime(request.runtime(), mistakes);
+    checked.runtime = request.runtime();
+  }
   CheckTogether(request, checked.use, mistakes);
   return checked;
 }
@@ -283,7 +254,7 @@ absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
   }
   mistakes.Length("name", request.name(), RequestLimits::kConsumer);
   mistakes.PlainText("name", request.name());
-  if (request.has_life()) (void)CheckLife(request.life(), mistakes);
+  if (request.has_life()) CheckLife(request.life(), mistakes);
   if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
   v1::ClaimAsk ask;
   ask.set_namespace_(request.namespace_());

@@ -119,23 +119,20 @@ TEST(CheckPublishTest, TakesEveryKindOfLifeAndReference) {
   request.mutable_secrets_reference()->set_file("/etc/berth/secrets/smb");
   auto checked = CheckPublish(request);
   ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->life, (ConsumerLife{.kind = ConsumerLife::Kind::kProcess, .pid = 4711}));
-  EXPECT_EQ(checked->secrets_reference,
-            (SecretsReference{.kind = SecretsReference::Kind::kFile, .name = "/etc/berth/secrets/smb"}));
+  EXPECT_EQ(checked->life, ProcessLife(4711));
+  EXPECT_EQ(checked->secrets_reference, request.secrets_reference());
 
   request.mutable_life()->set_cgroup("/sys/fs/cgroup/web.slice");
   request.mutable_secrets_reference()->set_credential("smb");
   checked = CheckPublish(request);
   ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->life,
-            (ConsumerLife{.kind = ConsumerLife::Kind::kCgroup, .name = "/sys/fs/cgroup/web.slice"}));
-  EXPECT_EQ(checked->secrets_reference,
-            (SecretsReference{.kind = SecretsReference::Kind::kCredential, .name = "smb"}));
+  EXPECT_EQ(checked->life, CgroupLife("/sys/fs/cgroup/web.slice"));
+  EXPECT_EQ(checked->secrets_reference, request.secrets_reference());
 
   request.mutable_life()->set_unit("web@1\\x2d.service");
   checked = CheckPublish(request);
   ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->life, (ConsumerLife{.kind = ConsumerLife::Kind::kUnit, .name = "web@1\\x2d.service"}));
+  EXPECT_EQ(checked->life, UnitLife("web@1\\x2d.service"));
 }
 
 TEST(CheckPublishTest, TakesPermissionsRuntimeAndPolicies) {
@@ -153,15 +150,8 @@ TEST(CheckPublishTest, TakesPermissionsRuntimeAndPolicies) {
   request.set_ephemeral(true);
   const auto checked = CheckPublish(request);
   ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->permissions, (RootPermissions{.owner = 0,
-                                                   .group = 500,
-                                                   .mode = 02770,
-                                                   .recursive = true,
-                                                   .selinux_label = permissions.selinux_label()}));
-  EXPECT_EQ(
-      checked->runtime,
-      (RuntimeAbility{
-          .name = "podman 4.3", .mount = true, .block = false, .fs_types = {"xfs"}, .readonly = false}));
+  EXPECT_EQ(checked->permissions, permissions);
+  EXPECT_EQ(checked->runtime, request.runtime());
   EXPECT_TRUE(checked->remount);
   EXPECT_TRUE(checked->ephemeral);
   EXPECT_EQ(checked->origin, Origin::kCaller);
@@ -170,10 +160,10 @@ TEST(CheckPublishTest, TakesPermissionsRuntimeAndPolicies) {
 TEST(CheckPublishTest, WhatIsNotSetIsNotAskedFor) {
   const auto checked = CheckPublish(GoodPublish());
   ASSERT_TRUE(checked.ok()) << checked.status();
-  EXPECT_EQ(checked->life, ConsumerLife{});
-  EXPECT_EQ(checked->permissions, RootPermissions{});
-  EXPECT_EQ(checked->secrets_reference, SecretsReference{});
-  EXPECT_EQ(checked->runtime, std::nullopt);
+  EXPECT_EQ(checked->life, ConsumerLife());
+  EXPECT_EQ(checked->permissions, RootPermissions());
+  EXPECT_EQ(checked->secrets_reference, SecretsReference());
+  EXPECT_FALSE(checked->runtime.has_value());
 }
 
 TEST(CheckPublishTest, OptionsOfTheRequestReplaceThoseOfTheVolumeEachAsAWhole) {

@@ -7,7 +7,7 @@ needs protobuf-compiler, protobuf-compiler-grpc and libprotobuf-dev:
   mkdir -p gen
   protoc -I /usr/include/berth --python_out=gen --grpc_python_out=gen \
     --plugin=protoc-gen-grpc_python=$(command -v grpc_python_plugin) \
-    berth/v1/node.proto berth/v1/scheduler.proto csi/csi.proto
+    berth/v1/values.proto berth/v1/node.proto berth/v1/scheduler.proto csi/csi.proto
 
   PYTHONPATH=gen ./scheduler.py --listen unix:/run/scheduler.sock --plugin ceph --volume vol-1 node-1 node-2
 

@@ -296,8 +296,8 @@ class FakeMounter : public Mounter {
   }
   [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
       SecretsReference reference, TimePoint /*deadline*/) override {
-    if (reference.kind == SecretsReference::Kind::kNone) co_return std::map<std::string, std::string>{};
-    co_return absl::FailedPreconditionError(reference.name + ": there is none in this test");
+    if (!IsSet(reference)) co_return std::map<std::string, std::string>{};
+    co_return absl::FailedPreconditionError(reference.ShortDebugString() + ": there is none in this test");
   }
   size_t AllowForward(Origin origin, BootTime since) override {
     allowed.emplace_back(origin, since);

@@ -160,7 +160,7 @@ class LeaseKeeperTest : public MounterTestBase {
   [[nodiscard]] PublishRequest For(const Sleeper& process, const std::string& volume = "v1") const {
     PublishRequest request = Request(volume, "web");
     request.origin = Origin::kScheduler;
-    request.life = {.kind = ConsumerLife::Kind::kProcess, .pid = process.pid(), .start_time = 0, .name = ""};
+    request.life = ProcessLife(process.pid());
     return request;
   }
   [[nodiscard]] size_t Told(const std::string& type) const {

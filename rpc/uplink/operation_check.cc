@@ -98,7 +98,7 @@ void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOper
       mistakes.Add("publish.runtime",
                    fmt::format("no runtime of this node is called {}", Shown(publish->runtime())));
     } else {
-      *request.mutable_runtime() = ToProto(*named);
+      *request.mutable_runtime() = *named;
     }
   }
   const bool named = !request.consumer().empty();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/safe_path.h"
+#include "base/testing/from_text.h"
 #include "rpc/request_check.h"
 #include "rpc/testing/controller_requests.h"
 
@@ -215,7 +216,8 @@ TEST(OperationCheckTest, WithoutATimeoutItIsTenMinutes) {
 
 TEST(OperationCheckTest, ARuntimeThatIsNamedIsTheNodesOwn) {
   const std::vector<RuntimeAbility> runtimes = {
-      {.name = "podman"}, {.name = "vm", .mount = false, .fs_types = {"ext4"}, .readonly = false}};
+      FromText<RuntimeAbility>("name: 'podman' mount: true block: true readonly: true"),
+      FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4'")};
   const std::string publish =
       "namespace: 'jobs' request { plugin_id: 'p' volume_id: 'v' consumer: 'web' capability {"
       " access_type: BLOCK }";

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/from_text.h"
 #include "rpc/testing/node_api_fixture.h"
 #include "rpc/uplink/operation_check.h"
 
@@ -60,7 +61,7 @@ TEST_F(OperationRunnerTest, APublishIsTheSchedulersAndTellsNeitherVolumeNorFlags
   const v1::OperationResult result =
       Run("publish { namespace: 'jobs' runtime: 'vm' request { plugin_id: 'p' volume_id: 'v' consumer: 'web'"
           " name: 'logs' secrets { key: 'k' value: 's' } } }",
-          {{.name = "vm", .block = false}});
+          {FromText<RuntimeAbility>("name: 'vm' mount: true readonly: true")});
   EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
   ASSERT_TRUE(result.has_publish());
   EXPECT_EQ(result.publish().target_path(), "/volumes/v");
@@ -71,7 +72,7 @@ TEST_F(OperationRunnerTest, APublishIsTheSchedulersAndTellsNeitherVolumeNorFlags
   EXPECT_EQ(mounter_.volumes[0].publications[0].consumer, "jobs/web");
   EXPECT_EQ(mounter_.volumes[0].publications[0].origin, Origin::kScheduler);
   EXPECT_THAT(mounter_.last_secrets, ElementsAre(Pair("k", "s")));
-  EXPECT_EQ(mounter_.last_runtime, (RuntimeAbility{.name = "vm", .block = false}));
+  EXPECT_EQ(mounter_.last_runtime, FromText<RuntimeAbility>("name: 'vm' mount: true readonly: true"));
   EXPECT_EQ(mounter_.last_deadline, deadline_);
 }
 

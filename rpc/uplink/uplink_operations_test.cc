@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/from_text.h"
 #include "rpc/uplink/testing/uplink_fixture.h"
 
 namespace berth {
@@ -21,7 +22,8 @@ using ::testing::SizeIs;
 
 TEST_F(UplinkTest, ANodesRuntimesAreToldAndUsedByTheirNames) {
   control_.Add("p");
-  api_.SetRuntimes({{.name = "podman"}, {.name = "vm", .mount = false, .fs_types = {"ext4"}}});
+  api_.SetRuntimes({FromText<RuntimeAbility>("name: 'podman' mount: true block: true readonly: true"),
+                    FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4' readonly: true")});
   Start();
   Greet();
   const auto objects = Objects();
@@ -37,7 +39,7 @@ TEST_F(UplinkTest, ANodesRuntimesAreToldAndUsedByTheirNames) {
   known.mutable_publish()->set_runtime("vm");
   Say(known);
   EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_DONE);
-  const RuntimeAbility vm{.name = "vm", .mount = false, .fs_types = {"ext4"}};
+  const auto vm = FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4' readonly: true");
   EXPECT_EQ(mounter_.last_runtime, vm);
 
   v1::Operation unknown = Publish(2, "w");

@@ -109,7 +109,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       node.set_lease(parts_.lease.state());
       node.set_lease_epoch(parts_.lease.epoch());
       node.set_on_lease_expiry(options_.on_lease_expiry);
-      for (const RuntimeAbility& runtime : parts_.api.runtimes()) *node.add_runtimes() = ToProto(runtime);
+      for (const RuntimeAbility& runtime : parts_.api.runtimes()) *node.add_runtimes() = runtime;
       co_return object;
     }
     case ObjectKey::Kind::kPlugin: {
