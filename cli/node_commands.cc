@@ -74,6 +74,7 @@ absl::Status Status(Session& session, const NoOptions& /*options*/) {
   if (!status.placement().empty()) table.Add({"plugins live in", status.placement()});
   table.Add({"volumes", fmt::format("{}, published {} time{}", status.volumes(), status.publications(),
                                     status.publications() == 1 ? "" : "s")});
+  table.Add({"class", status.computed_class()});
   if (status.has_drain()) table.Add({"drain", Cell(DescribeDrain(status.drain(), now), Tone::kCareful)});
   if (status.has_scheduler()) AddLink(table, status.scheduler(), now);
   table.Add({"events", fmt::format("up to number {}", status.last_event_sequence())});

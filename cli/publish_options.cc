@@ -61,6 +61,12 @@ void DeclareHow(CLI::App& command, PublishOptions& options) {
                   "The group that is to own the files, where the plugin can do that")
       ->option_text("GROUP")
       ->group(kGroup);
+  command.add_option("--use-fs", options.use_fs, "The file system of this use, instead of the volume's")
+      ->option_text("TYPE")
+      ->group(kGroup);
+  AddRepeated(command, "--use-mount-flag", options.use_mount_flags, "FLAG",
+              "A mount option of this use, instead of all of the volume's; \"\" for none")
+      ->group(kGroup);
   AddSwitch(command, "--readonly", options.readonly, "Read only for this consumer")->group(kGroup);
   AddSwitch(command, "--ephemeral", options.ephemeral,
             "An inline volume: made now, as --context says, and DELETED with its data when it is unpublished")
@@ -136,7 +142,7 @@ absl::Status SetCapability(const PublishOptions& options, v1::Capability& capabi
   BERTH_ASSIGN_OR_RETURN(const v1::Capability given, MakeCapability(options.capability));
   if (given.access_mode() != v1::ACCESS_MODE_UNKNOWN) capability.set_access_mode(given.access_mode());
   if (options.capability.block) {
-    // What the file says of a file system does not go with it.
+    // The file's keys about a file system do not apply.
     capability.set_access_type(v1::BLOCK);
     capability.clear_fs_type();
     capability.clear_mount_flags();
@@ -157,6 +163,22 @@ absl::Status SetCapability(const PublishOptions& options, v1::Capability& capabi
 
 absl::Status Wrong(std::string_view option, const absl::Status& status) {
   return UsageError(fmt::format("{}: {}", option, MessageOf(status)));
+}
+
+absl::Status SetMountOptions(const PublishOptions& options, v1::PublishVolumeRequest& request) {
+  if (options.capability.block) request.clear_mount_options();
+  if (options.use_fs.empty() && options.use_mount_flags.empty()) return absl::OkStatus();
+  if (request.capability().access_type() == v1::BLOCK) {
+    return UsageError("--use-fs and --use-mount-flag need a file system, not a block device");
+  }
+  v1::MountOptions& mount = *request.mutable_mount_options();
+  if (!options.use_fs.empty()) mount.set_fs_type(options.use_fs);
+  if (options.use_mount_flags.empty()) return absl::OkStatus();
+  mount.mutable_mount_flags()->clear_values();
+  for (const std::string& flag : options.use_mount_flags) {
+    if (!flag.empty()) mount.mutable_mount_flags()->add_values(flag);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SetPermissions(const PublishOptions& options, v1::PublishVolumeRequest& request) {
@@ -263,6 +285,7 @@ absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest re
   if (!options.name.empty()) request.set_name(options.name);
   BERTH_RETURN_IF_ERROR(CheckComplete(request));
   BERTH_RETURN_IF_ERROR(SetCapability(options, *request.mutable_capability()));
+  BERTH_RETURN_IF_ERROR(SetMountOptions(options, request));
   if (options.readonly.has_value()) request.set_readonly(*options.readonly);
   if (options.ephemeral.has_value()) request.set_ephemeral(*options.ephemeral);
   BERTH_RETURN_IF_ERROR(SetPermissions(options, request));

@@ -24,6 +24,8 @@ struct PublishOptions : VolumeOptions {
   std::string name;
   CapabilityOptions capability;
   std::string mount_group;
+  std::string use_fs;
+  std::vector<std::string> use_mount_flags;  // {""}: none at all
   std::optional<bool> readonly;
   std::optional<bool> ephemeral;
   std::string owner;

@@ -98,6 +98,32 @@ TEST(PublishOptionsTest, ABlockDeviceHasNothingOfTheFilesFileSystem) {
   EXPECT_TRUE(request.capability().volume_mount_group().empty());
 }
 
+TEST(PublishOptionsTest, MountOptionsOfThisUse) {
+  v1::PublishVolumeRequest file = FromFile();
+  file.mutable_mount_options()->set_fs_type("ext3");
+  file.mutable_mount_options()->mutable_mount_flags()->add_values("ro");
+  PublishOptions options;
+  options.use_fs = "xfs";
+  options.use_mount_flags = {"nodev", "nosuid"};
+  v1::PublishVolumeRequest request = Good(file, options);
+  EXPECT_EQ(request.mount_options().fs_type(), "xfs");
+  EXPECT_THAT(request.mount_options().mount_flags().values(), ElementsAre("nodev", "nosuid"));
+  EXPECT_EQ(request.capability().fs_type(), FromFile().capability().fs_type()) << "the volume's stays";
+  options.use_mount_flags = {""};
+  request = Good(file, options);
+  EXPECT_TRUE(request.mount_options().has_mount_flags());
+  EXPECT_TRUE(request.mount_options().mount_flags().values().empty());
+  EXPECT_THAT(Good(file, {}).mount_options().mount_flags().values(), ElementsAre("ro"));
+
+  options = PublishOptions();
+  options.capability.block = true;
+  EXPECT_FALSE(Good(file, options).has_mount_options());
+  options = Least();
+  options.capability.block = true;
+  options.use_mount_flags = {"nodev"};
+  EXPECT_THAT(Wrong(options), HasSubstr("need a file system"));
+}
+
 TEST(PublishOptionsTest, OwnersAreLookedUp) {
   PublishOptions options = Least();
   options.owner = "root";

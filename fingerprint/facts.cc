@@ -414,7 +414,10 @@ std::string ComputedClass(const PluginFacts& facts) {
   AppendNumbers(&text, facts.node_capabilities);
   text += facts.has_node_service ? "node" : "none";
   AppendField(&text, LimitText(facts.max_volumes_per_node));
-  for (const auto& [key, value] : facts.topology) AppendField(&text, key);
+  for (const auto& [key, value] : facts.topology) {
+    AppendField(&text, key);
+    AppendField(&text, value);
+  }
   // Last and only where there are any, so that the class of all other plugins stays what it was.
   if (!facts.group_capabilities.empty()) {
     text += "group";

@@ -60,9 +60,8 @@ struct CheckedFacts {
 // Each difference in words: "node capability EXPAND_VOLUME gained". Empty if there is none.
 [[nodiscard]] std::vector<std::string> DiffFacts(const PluginFacts& before, const PluginFacts& after);
 
-// A hash over what matters for placement: driver name, vendor version, services, capabilities, topology keys
-// and max volumes; not the node id, nor topology values, which name only this node. Equal on equal nodes,
-// under any order of the answers and in any process.
+// A hash over what matters for placement: driver name, vendor version, services, capabilities, topology and
+// max volumes; not the node id. Equal on equal nodes, under any order of the answers and in any process.
 [[nodiscard]] std::string ComputedClass(const PluginFacts& facts);
 
 }  // namespace berth

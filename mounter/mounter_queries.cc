@@ -41,7 +41,7 @@ ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publi
   }
   const auto shown = StatMount(facts.mount_id);
   mount.fs_type = shown.ok() && shown->has_value() ? (*shown)->fs_type : record.use.fs_type;
-  mount.mount_flags = record.use.mount_flags;
+  mount.mount_flags = publication.MountFlags(record.use);
   // What a runtime mounts inside stays with its consumer.
   mount.propagation = "rprivate";
   return mount;

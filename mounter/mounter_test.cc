@@ -229,6 +229,26 @@ TEST_F(MounterTest, WithoutStagingThePluginIsAskedForNone) {
   EXPECT_THAT(plugin_.Log(), ElementsAre("NodePublishVolume v1", "NodeUnpublishVolume v1"));
 }
 
+TEST_F(MounterTest, WithoutStagingEachUseHasItsOwnMountFlagsAlsoAfterARestart) {
+  plugins_.facts.node_capabilities = {};
+  ASSERT_TRUE(Publish(Request()).ok());
+  PublishRequest second = Request();
+  second.name = "second";
+  second.use.mount_flags = {"noatime"};
+  ASSERT_TRUE(Publish(second).ok());
+  EXPECT_THAT(plugin_.LastPublish().volume_capability().mount().mount_flags(), ElementsAre("noatime"));
+  Close();
+  Open();
+  EXPECT_TRUE(Publish(second).ok()) << "it is the same";
+  EXPECT_TRUE(Publish(Request()).ok());
+  EXPECT_EQ(plugin_.PublishedCount(), 2U);
+  PublishRequest other = second;
+  other.use.mount_flags = {"nodev"};
+  EXPECT_EQ(Publish(other).status().code(), absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(Unpublish(second).ok());
+  ASSERT_TRUE(Unpublish(Request()).ok());
+}
+
 TEST_F(MounterTest, TeardownFollowsTheCapabilitiesThatWereRecorded) {
   ASSERT_TRUE(Publish(Request()).ok());
   plugins_.facts.node_capabilities = {};

@@ -28,7 +28,7 @@ std::string Difference(const VolumeUse& held, const VolumeUse& wanted) {
     return fmt::format("with fs type \"{}\", not \"{}\"", Printable(held.fs_type, 64),
                        Printable(wanted.fs_type, 64));
   }
-  return "with other mount flags";
+  return "with other mount flags, which its plugin applies when it stages the volume, for all who use it";
 }
 
 std::string Holders(const VolumeRecord& record) {
@@ -52,6 +52,8 @@ std::string VolumeDifference(const PublishRequest& request, const VolumeRecord& 
     wanted.mount_flags = record.use.mount_flags;
     wanted.volume_mount_group = record.use.volume_mount_group;
   }
+  // Without a staging each publication has its own.
+  if (!record.stages) wanted.mount_flags = record.use.mount_flags;
   if (record.use != wanted) return Difference(record.use, wanted);
   if (record.rebuilt) return "";
   if (record.volume_context != request.volume_context) return "with another volume context";
@@ -63,6 +65,9 @@ std::string VolumeDifference(const PublishRequest& request, const VolumeRecord& 
 std::string PublicationDifference(const PublishRequest& request, const VolumeRecord& record,
                                   const PublicationRecord& publication) {
   if (publication.readonly != request.readonly) return publication.readonly ? "read-only" : "writable";
+  if (!record.rebuilt && !record.stages && publication.MountFlags(record.use) != request.use.mount_flags) {
+    return "with other mount flags";
+  }
   if (publication.ephemeral != request.ephemeral) {
     return publication.ephemeral ? "as an ephemeral volume" : "and it is not an ephemeral one";
   }

@@ -172,15 +172,38 @@ TEST(CompatibleTest, AnotherCapabilityIsRefusedAndTheHolderNamed) {
       [](PublishRequest& r) { r.volume_context["k"] = "v"; },
       [](PublishRequest& r) { r.publish_context.emplace(); },
   };
+  VolumeRecord held = Held(Request());
+  held.stages = true;
   for (size_t i = 0; i < differences.size(); ++i) {
     PublishRequest request = Request();
     differences[i](request);
-    EXPECT_EQ(CheckCompatible(request, Held(Request())).code(), absl::StatusCode::kAlreadyExists) << i;
+    EXPECT_EQ(CheckCompatible(request, held).code(), absl::StatusCode::kAlreadyExists) << i;
     request.consumer = "db";
-    const absl::Status refused = CheckCompatible(request, Held(Request()));
+    const absl::Status refused = CheckCompatible(request, held);
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << i;
     EXPECT_THAT(Message(refused), HasSubstr("consumer web")) << i;
   }
+}
+
+TEST(CompatibleTest, MountFlagsAreAPublicationsOwnUnlessThePluginStages) {
+  PublishRequest other = Request();
+  other.use.mount_flags = {"noatime"};
+  VolumeRecord unstaged = Held(Request());
+  unstaged.stages = false;
+  EXPECT_THAT(Message(CheckCompatible(other, unstaged)), HasSubstr("with other mount flags"));
+  other.name = "second";
+  EXPECT_EQ(CheckCompatible(other, unstaged), absl::OkStatus());
+  VolumeRecord staged = Held(Request());
+  staged.stages = true;
+  EXPECT_THAT(Message(CheckCompatible(other, staged)), HasSubstr("applies when it stages the volume"));
+
+  PublicationRecord second = unstaged.publications[0];
+  second.key.name = "second";
+  second.mount_flags = other.use.mount_flags;
+  unstaged.publications.push_back(second);
+  EXPECT_EQ(CheckCompatible(other, unstaged), absl::OkStatus()) << "the same again";
+  other.use.mount_flags.clear();
+  EXPECT_EQ(CheckCompatible(other, unstaged).code(), absl::StatusCode::kAlreadyExists);
 }
 
 TEST(CompatibleTest, ReadonlyIsAPublicationsOwn) {

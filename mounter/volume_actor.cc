@@ -516,7 +516,12 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   if (const auto it = secrets_.find(key); it != secrets_.end()) kept = it->second;
   machine_.SetBootId(BootId());
   levers_ = {};
-  machine_.Want(NewPublication(request));
+  PublicationRecord wanted = NewPublication(request);
+  if (const VolumeRecord& record = machine_.record();
+      !record.stages && request.use.mount_flags != record.use.mount_flags) {
+    wanted.mount_flags = request.use.mount_flags;
+  }
+  machine_.Want(std::move(wanted));
   if (!request.secrets.empty()) secrets_[key] = request.secrets;
 
   context_.Boundary("intent: writing");

@@ -104,6 +104,10 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_path_mount_id(publication.path_mount_id);
   p->set_path_unguarded(Printable(publication.path_unguarded));
   if (IsSet(publication.secrets_reference)) *p->mutable_secrets_reference() = publication.secrets_reference;
+  if (publication.mount_flags) {
+    const std::vector<std::string>& flags = *publication.mount_flags;
+    *p->mutable_mount_flags()->mutable_values() = {flags.begin(), flags.end()};
+  }
 }
 
 absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publication) {
@@ -124,6 +128,9 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->path_mount_id = p.path_mount_id();
   publication->path_unguarded = p.path_unguarded();
   publication->secrets_reference = p.secrets_reference();
+  if (p.has_mount_flags()) {
+    publication->mount_flags.emplace(p.mount_flags().values().begin(), p.mount_flags().values().end());
+  }
   return absl::OkStatus();
 }
 
@@ -156,7 +163,7 @@ bool ReadsOnly(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
 }
 
 bool PublicationRecord::Writes(const VolumeUse& use) const {
-  return !readonly && std::ranges::find(use.mount_flags, "ro") == use.mount_flags.end();
+  return !readonly && std::ranges::count(MountFlags(use), "ro") == 0;
 }
 
 std::vector<uint64_t> VolumeRecord::Mounts() const {

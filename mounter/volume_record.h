@@ -44,6 +44,9 @@ struct PublicationRecord {
   RootPermissions permissions;
   bool permissions_set = false;  // they were applied: never again
   SecretsReference secrets_reference;
+  // Its own mount flags, if they differ from the volume's. Only of a plugin that does not stage: a staging
+  // has the volume's flags, once for all publications.
+  std::optional<std::vector<std::string>> mount_flags;
   // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
   std::string blocked;
   // Once it has been undone it is published anew: a repair. Then it is not gone, whatever its state.
@@ -89,6 +92,9 @@ struct PublicationRecord {
   // Not written. How often it was confirmed in this run.
   int confirmations = 0;
 
+  [[nodiscard]] const std::vector<std::string>& MountFlags(const VolumeUse& use) const {
+    return mount_flags ? *mount_flags : use.mount_flags;
+  }
   // It was asked for to write.
   [[nodiscard]] bool Writes(const VolumeUse& use) const;
   // What can have something of it, as far as that was said: kUnknown after a reboot until it is published

@@ -60,6 +60,7 @@ VolumeRecord FullRecord() {
       R"(owner: 0 group: 7 mode: 02770 recursive: true selinux_label: "system_u:object_r:x:s0")");
   publication.permissions_set = true;
   publication.secrets_reference.set_file("/etc/secret");
+  publication.mount_flags = {{"noatime", "nodev"}};
   publication.blocked = "the node was restarted";
   publication.again = true;
   publication.mount_id = 1ULL << 40;
@@ -116,6 +117,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(publication.permissions, record.publications[0].permissions);
   EXPECT_TRUE(publication.permissions_set);
   EXPECT_EQ(publication.secrets_reference, record.publications[0].secrets_reference);
+  EXPECT_EQ(publication.mount_flags, record.publications[0].mount_flags);
   EXPECT_EQ(publication.blocked, "the node was restarted");
   EXPECT_TRUE(publication.again);
   EXPECT_EQ(publication.mount_id, 1ULL << 40);

@@ -49,6 +49,10 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   if (record.stages && !publication.ephemeral) request.set_staging_target_path(paths.StagingPath(record));
   request.set_target_path(paths.TargetPath(record, publication));
   *request.mutable_volume_capability() = CapabilityOf(record);
+  if (publication.mount_flags) {
+    auto& mount = *request.mutable_volume_capability()->mutable_mount();
+    *mount.mutable_mount_flags() = {publication.mount_flags->begin(), publication.mount_flags->end()};
+  }
   request.set_readonly(publication.readonly);
   Fill(secrets, request.mutable_secrets());
   Fill(record.volume_context, request.mutable_volume_context());

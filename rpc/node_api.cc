@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/process.h"
+#include "base/safe_path.h"
 #include "base/status.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
@@ -39,6 +40,15 @@ NodeApi::NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed>
       scheduler_(parts.scheduler),
       events_(parts.events),
       log_(std::move(log)) {}
+
+std::string NodeApi::ComputedClass() const {
+  std::string text;
+  for (const auto& [id, plugin] : control_.plugins()) {
+    if (!plugin.computed_class.empty()) text += HashComponent({id, plugin.computed_class});
+  }
+  for (const RuntimeAbility& runtime : runtimes_) text += HashComponent({runtime.SerializeAsString()});
+  return HashComponent({text});
+}
 
 NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, CallInfo) {
   v1::GetStatusResponse answer;
@@ -74,6 +84,7 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
   *answer.mutable_findings() = std::move(*ToProto(findings).mutable_findings());
   answer.set_placement(Printable(control_.Placement(), 512));
   answer.set_last_event_sequence(events_.next_sequence() - 1);
+  answer.set_computed_class(ComputedClass());
   if (auto drain = drainer_.Describe()) *answer.mutable_drain() = *std::move(drain);
   if (auto link = scheduler_.Status()) *answer.mutable_scheduler() = *std::move(link);
   co_return answer;

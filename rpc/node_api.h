@@ -148,6 +148,7 @@ class NodeApi {
                                              v1::ReloadResponse* answer);
   // Of everything but the volumes that are here (node_findings.h).
   [[nodiscard]] std::vector<Finding> NodeFindings() const;
+  [[nodiscard]] std::string ComputedClass() const;
   // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
   [[nodiscard]] DeclaredByVolume Declared() const;
   Answer<v1::GetVolumeStatsResponse> StatsOf(std::string plugin_id, std::string volume_id,

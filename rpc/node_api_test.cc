@@ -14,6 +14,27 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+TEST_F(NodeApiTest, TheNodesClassFollowsFromItsPluginsAndRuntimes) {
+  const auto node_class = [this] {
+    return Call(&NodeApi::GetStatus, v1::GetStatusRequest())->computed_class();
+  };
+  control_.Add("a").computed_class = "1";
+  const std::string one = node_class();
+  EXPECT_EQ(node_class(), one);
+  control_.Add("b").computed_class = "2";
+  const std::string two = node_class();
+  EXPECT_NE(two, one);
+  control_.plugins_by_id["a"].state = PluginState::kUnhealthy;
+  EXPECT_EQ(node_class(), two) << "it can do the same once it is back";
+  control_.plugins_by_id["a"].computed_class = "3";
+  const std::string three = node_class();
+  EXPECT_NE(three, two);
+  RuntimeAbility runtime;
+  runtime.set_name("vm");
+  api_.SetRuntimes({runtime});
+  EXPECT_NE(node_class(), three);
+}
+
 TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   control_.Add("good");
   control_.Add("sick").state = PluginState::kUnhealthy;

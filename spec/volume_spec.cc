@@ -24,6 +24,7 @@ constexpr std::initializer_list<std::string_view> kKeys = {"plugin",
                                                            "access_type",
                                                            "fs_type",
                                                            "mount_flags",
+                                                           "mount_options",
                                                            "readonly",
                                                            "volume_mount_group",
                                                            "owner",
@@ -97,6 +98,7 @@ class SpecReader : public TomlReader {
     if (const auto text = Filled(file, "consumer")) request.set_consumer(*text);
     if (const auto text = String(file, "name")) request.set_name(*text);
     ReadCapability(file);
+    ReadMountOptions(file);
     if (const auto readonly = Bool(file, "readonly")) request.set_readonly(*readonly);
     ReadPermissions(file);
     ReadSecrets(file);
@@ -179,18 +181,36 @@ class SpecReader : public TomlReader {
       }
     }
     if (const auto text = String(file, "fs_type")) capability.set_fs_type(*text);
-    if (const auto flags = Strings(file, "", "mount_flags")) {
-      for (size_t i = 0; i < flags->size(); ++i) {
-        if ((*flags)[i].empty()) {
-          Mistake(*file.get("mount_flags"), fmt::format("mount_flags[{}]", i), "must not be empty");
-        }
-        capability.add_mount_flags((*flags)[i]);
-      }
-    }
+    if (const auto flags = MountFlags(file, ""))
+      *capability.mutable_mount_flags() = {flags->begin(), flags->end()};
     if (const auto text = Filled(file, "volume_mount_group")) capability.set_volume_mount_group(*text);
     if (capability.access_type() == v1::BLOCK) {
-      NotTogether(file, {"fs_type", "mount_flags", "volume_mount_group"},
+      NotTogether(file, {"fs_type", "mount_flags", "mount_options", "volume_mount_group"},
                   "only with a file system, not with access_type = \"block\"");
+    }
+  }
+
+  std::optional<std::vector<std::string>> MountFlags(const toml::table& table, std::string_view prefix) {
+    const auto flags = Strings(table, prefix, "mount_flags");
+    for (size_t i = 0; flags.has_value() && i < flags->size(); ++i) {
+      if (!(*flags)[i].empty()) continue;
+      Mistake(*table.get("mount_flags"), fmt::format("{}mount_flags[{}]", prefix, i), "must not be empty");
+    }
+    return flags;
+  }
+
+  // Of this use, instead of the volume's.
+  void ReadMountOptions(const toml::table& file) {
+    const toml::table* table = Table(file, "mount_options");
+    if (table == nullptr) return;
+    constexpr std::string_view kPrefix = "mount_options.";
+    CheckKeys(*table, kPrefix, {"fs_type", "mount_flags"});
+    v1::MountOptions& options = *spec_.request.mutable_mount_options();
+    if (const toml::node* type = table->get("fs_type")) {
+      if (const auto text = Text(*type, "mount_options.fs_type")) options.set_fs_type(*text);
+    }
+    if (const auto flags = MountFlags(*table, kPrefix)) {
+      *options.mutable_mount_flags()->mutable_values() = {flags->begin(), flags->end()};
     }
   }
 

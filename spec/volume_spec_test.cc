@@ -63,6 +63,9 @@ kind = "ext4"
 "odd key" = ""
 [publish_context]
 device = "/dev/sdb"
+[mount_options]
+fs_type = "xfs"
+mount_flags = ["nodev"]
 )");
   EXPECT_EQ(request.plugin_id(), "hostpath");
   EXPECT_EQ(request.volume_id(), "v1");
@@ -86,6 +89,19 @@ device = "/dev/sdb"
   EXPECT_EQ(request.volume_context().at("kind"), "ext4");
   EXPECT_EQ(request.volume_context().at("odd key"), "");
   EXPECT_EQ(request.publish_context().values().at("device"), "/dev/sdb");
+  EXPECT_EQ(request.mount_options().fs_type(), "xfs");
+  EXPECT_THAT(request.mount_options().mount_flags().values(), testing::ElementsAre("nodev"));
+}
+
+TEST(VolumeSpecTest, MountOptionsOfOneUse) {
+  const v1::PublishVolumeRequest none = Good("[mount_options]\nmount_flags = []\n");
+  EXPECT_TRUE(none.mount_options().has_mount_flags()) << "none at all, whatever the volume has";
+  EXPECT_FALSE(none.mount_options().has_fs_type());
+  EXPECT_FALSE(Good("").has_mount_options());
+  EXPECT_THAT(Error("[mount_options]\nflags = []\nfs_type = 3\nmount_flags = [\"\"]\n"),
+              AllOf(HasSubstr("mount_options.flags: unknown key"), HasSubstr("mount_options.fs_type"),
+                    HasSubstr("mount_options.mount_flags[0]: must not be empty")));
+  EXPECT_THAT(Error("access_type = \"block\"\n[mount_options]\n"), HasSubstr("only with a file system"));
 }
 
 TEST(VolumeSpecTest, WhatIsNotSaidStaysUnset) {
@@ -242,7 +258,7 @@ TEST(VolumeSpecTest, TheExampleAndTheManualShowEveryKey) {
     EXPECT_TRUE(std::regex_search(example, std::regex("\n#?(" + key + " = |\\[" + key + "\\]\n)"))) << key;
     EXPECT_TRUE(std::regex_search(*manual, std::regex("Cm .*\\b" + key + "\\b"))) << key;
   }
-  EXPECT_EQ(keys, 27U);
+  EXPECT_EQ(keys, 28U);
 }
 
 TEST(DeclaredVolumeTest, Path) {
