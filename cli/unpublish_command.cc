@@ -129,6 +129,11 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
         Shown(options.volume),
         answer->used_by().empty() ? "it may still be used and written to" : answer->used_by()));
   }
+  if (answer->uses_left() > 0 && !answer->still_in_use()) {
+    session.output.Note(fmt::format("{} use{} of {} {} left on this node: do not detach it",
+                                    answer->uses_left(), answer->uses_left() == 1 ? "" : "s",
+                                    Shown(options.volume), answer->uses_left() == 1 ? "is" : "are"));
+  }
   if (session.output.json()) {
     session.output.Json(*answer);
   } else if (answer->was_published()) {

@@ -58,6 +58,14 @@ TEST_F(UnpublishCommandTest, WhatTheLeversDidIsSaid) {
               AllOf(HasSubstr("its file system was aborted"), HasSubstr("a mount of it was detached")));
 }
 
+TEST_F(UnpublishCommandTest, UsesThatAreLeftAreNamed) {
+  EXPECT_THAT(Unpublish({}).err, Not(HasSubstr("left on this node")));
+  node_.unpublished.set_uses_left(2);
+  EXPECT_THAT(Unpublish({}).err, HasSubstr("2 uses of v1 are left on this node: do not detach it"));
+  node_.unpublished.set_uses_left(1);
+  EXPECT_THAT(Unpublish({}).err, HasSubstr("1 use of v1 is left on this node"));
+}
+
 TEST_F(UnpublishCommandTest, AnUnpublishThatHangsEndsWithTheNextStep) {
   node_.volume.set_plugin_id("nfs");
   node_.volume.set_volume_id("v1");

@@ -526,6 +526,10 @@ class Mounter {
   // What an operator should know of the mounter itself, a sentence each: that the journal was rebuilt, that
   // the disk is full, that mounts are not seen by the host.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
+  // The ids of the plugins through which this node has a volume with this id, according to its records: those
+  // whose id or driver is `name`, also of plugins that do not run or are gone.
+  [[nodiscard]] virtual std::vector<std::string> PluginsOf(const std::string& volume_id,
+                                                           const std::string& name) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
 

@@ -76,6 +76,17 @@ std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
   return actor->View();
 }
 
+std::vector<std::string> MounterImpl::PluginsOf(const std::string& volume_id, const std::string& name) const {
+  std::vector<std::string> ids;
+  for (const auto& [key, actor] : volumes_) {
+    const VolumeRecord& record = actor->machine().record();
+    const bool its =
+        record.volume_id == volume_id && (record.plugin_id == name || record.driver_name == name);
+    if (its && actor->present()) ids.push_back(record.plugin_id);
+  }
+  return ids;
+}
+
 std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
   for (const auto& [key, actor] : volumes_) {

@@ -229,6 +229,21 @@ TEST_F(MounterTest, WithoutStagingThePluginIsAskedForNone) {
   EXPECT_THAT(plugin_.Log(), ElementsAre("NodePublishVolume v1", "NodeUnpublishVolume v1"));
 }
 
+TEST_F(MounterTest, TheRecordKnowsThePluginByItsDriverAlsoWhileItIsAway) {
+  plugins_.facts.name = "driver.test";
+  ASSERT_TRUE(Publish(Request()).ok());
+  plugins_.SetUsable(false);
+  Close();
+  Open();
+  EXPECT_THAT(mounter_->PluginsOf("v1", "driver.test"), ElementsAre("hp"));
+  EXPECT_THAT(mounter_->PluginsOf("v1", "hp"), ElementsAre("hp"));
+  EXPECT_THAT(mounter_->PluginsOf("v1", "other"), IsEmpty());
+  EXPECT_THAT(mounter_->PluginsOf("v2", "driver.test"), IsEmpty());
+  plugins_.SetUsable(true);
+  ASSERT_TRUE(Unpublish(Request()).ok());
+  EXPECT_THAT(mounter_->PluginsOf("v1", "driver.test"), IsEmpty());
+}
+
 TEST_F(MounterTest, WithoutStagingEachUseHasItsOwnMountFlagsAlsoAfterARestart) {
   plugins_.facts.node_capabilities = {};
   ASSERT_TRUE(Publish(Request()).ok());

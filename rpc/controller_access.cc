@@ -75,12 +75,32 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::strin
   return turns_.Wait({std::move(key)}, deadline);
 }
 
+std::set<std::string> ControllerAccess::PluginsOf(const std::string& name,
+                                                  const std::string& volume_id) const {
+  const std::vector<std::string> running = SameDriver(control_.plugins(), name);
+  const std::vector<std::string> recorded = mounter_.PluginsOf(volume_id, DriverOf(name));
+  std::set<std::string> ids(running.begin(), running.end());
+  ids.insert(recorded.begin(), recorded.end());
+  return ids;
+}
+
 std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
                                                      const std::string& volume_id) const {
-  for (const std::string& id : SameDriver(control_.plugins(), name)) {
+  for (const std::string& id : PluginsOf(name, volume_id)) {
     if (auto volume = mounter_.Find(id, volume_id)) return volume;
   }
   return std::nullopt;
+}
+
+uint32_t ControllerAccess::UsesLeft(const std::string& name, const std::string& volume_id) const {
+  size_t uses = 0;
+  for (const std::string& id : PluginsOf(name, volume_id)) {
+    if (const auto volume = mounter_.Find(id, volume_id)) {
+      uses += std::max<size_t>(volume->publications.size(), 1);
+    }
+  }
+  if (uses == 0 && Among(publishing_, name, volume_id)) uses = 1;
+  return static_cast<uint32_t>(uses);
 }
 
 bool ControllerAccess::Among(const Holds& holds, const std::string& name,

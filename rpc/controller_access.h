@@ -72,9 +72,11 @@ class ControllerAccess {
     return turns_.NobodyAfter(keys, owner);
   }
 
-  // The volume as it is held here under any plugin id of the same driver.
+  // The volume on this node, through any plugin of the same driver.
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
                                                    const std::string& volume_id) const;
+  // UnpublishVolumeResponse.uses_left.
+  [[nodiscard]] uint32_t UsesLeft(const std::string& name, const std::string& volume_id) const;
 
   // UNAVAILABLE once berthd or the machine is being stopped: nothing is created, attached, expanded or
   // otherwise changed at the storage then. Detaching goes on, and so does what changes nothing.
@@ -108,6 +110,8 @@ class ControllerAccess {
   [[nodiscard]] VolumeKey KeyOf(const std::string& name, const std::string& volume_id) const {
     return {DriverOf(name), volume_id};
   }
+  // The plugins of this driver, and those that the records of the volume name.
+  [[nodiscard]] std::set<std::string> PluginsOf(const std::string& name, const std::string& volume_id) const;
   // Also a hold from before the driver of its plugin was known; of a plugin whose driver is not known, any.
   [[nodiscard]] bool Among(const Holds& holds, const std::string& name, const std::string& volume_id) const;
   // OK: nobody uses the volume here. The error says who does.

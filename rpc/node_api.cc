@@ -1,6 +1,7 @@
 #include "rpc/node_api.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -119,6 +120,16 @@ std::vector<Finding> NodeApi::NodeFindings() const {
     AppendFindings(FindingsOf(file, plugin, starting), &findings);
   }
   return findings;
+}
+
+absl::StatusOr<std::string> NodeApi::PluginOf(const std::string& name, const std::string& volume_id) const {
+  if (control_.plugins().contains(name)) return name;
+  const std::vector<std::string> ids = mounter_.PluginsOf(volume_id, name);
+  if (ids.empty()) return NodePlugin(name);
+  if (ids.size() == 1) return ids.front();
+  return absl::InvalidArgumentError(
+      fmt::format("plugin_id: volume {} is here through {}, all of the driver {}: name one", Shown(volume_id),
+                  fmt::join(ids, ", "), Shown(name)));
 }
 
 absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {

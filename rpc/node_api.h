@@ -130,14 +130,20 @@ class NodeApi {
   Awaitable<absl::Status> WatchLog(v1::WatchLogRequest request, CallInfo call,
                                    StreamWriter<v1::WatchLogResponse>& out);
 
+  // The plugin that a request about a volume means. If this node has the volume, its record decides, also
+  // while the plugin does not run. Otherwise as for a volume that is not here: NOT_FOUND, or INVALID_ARGUMENT
+  // if several plugins have this driver.
+  [[nodiscard]] absl::StatusOr<std::string> PluginOf(const std::string& name,
+                                                     const std::string& volume_id) const;
+
  private:
   using DeclaredByVolume = std::map<std::pair<std::string, std::string>, std::vector<DeclaredView>>;
 
   [[nodiscard]] v1::Plugin DescribePlugin(const PluginSnapshot& plugin) const;
   [[nodiscard]] absl::StatusOr<v1::Plugin> PluginAnswer(const std::string& id,
                                                         const absl::Status& done) const;
-  // The id under which this node keeps the volumes of the plugin or driver `name`, also of a plugin whose
-  // file is gone while volumes are still held through it.
+  // The plugin with the id or the driver `name`, also one whose file is gone while volumes are in use through
+  // it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
   // Wait until each plugin, and each volume, that a reload has changed is ready or published, has failed, or
   // is not done by `until`; and say which, in `answer`. A plugin that is not ready by the end of its start

@@ -83,7 +83,7 @@ NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeReq
                             co_await scheduler_.Claim(ask, request.wait(), call.deadline));
   const std::string consumer = fmt::format("{}/{}", ask.namespace_(), ask.consumer());
   // By the plugin's id or its driver's name, as in a publish.
-  const auto plugin_id = NodePlugin(granted.plugin_id());
+  const auto plugin_id = PluginOf(granted.plugin_id(), granted.volume_id());
   const auto mount = mounter_.MountOf(plugin_id.ok() ? *plugin_id : granted.plugin_id(), granted.volume_id(),
                                       consumer, ask.name());
   if (!mount) {

@@ -127,7 +127,8 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   const std::optional<VolumeView> held = access_.FindHeld(request.plugin_id(), request.volume_id());
   v1::ExpandVolumeResponse answer;
   if (!by_controller) {
-    BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
+    BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
+                              PluginOf(request.plugin_id(), request.volume_id()));
     const auto plugin = control_.plugins().find(plugin_id);
     if (plugin == control_.plugins().end() || !plugin->second.facts ||
         !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {

@@ -152,7 +152,7 @@ NodeApi::Answer<v1::ListDeclaredVolumesResponse> NodeApi::ListDeclaredVolumes(
 
 NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  const auto resolved = NodePlugin(request.plugin_id());
+  const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const DeclaredByVolume declared = Declared();
   const auto files = declared.find({plugin_id, request.volume_id()});
@@ -193,7 +193,7 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
 NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVolumeRequest request,
                                                                   CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  const auto resolved = NodePlugin(request.plugin_id());
+  const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const auto explained = co_await mounter_.Explain(plugin_id, request.volume_id(), call.deadline);
 

@@ -360,5 +360,51 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreWaitedForUntilEachIsSettled) {
   EXPECT_TRUE(absl::IsInvalidArgument(Call(&NodeApi::ListDeclaredVolumes, request).status()));
 }
 
+TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
+  mounter_.Add("p", "v", "c");
+  mounter_.recorded_drivers["p"] = "driver.test";
+  v1::GetVolumeRequest get;
+  get.set_plugin_id("driver.test");
+  get.set_volume_id("v");
+  const auto volume = Call(&NodeApi::GetVolume, get);
+  ASSERT_TRUE(volume.ok()) << volume.status();
+  EXPECT_EQ(volume->plugin_id(), "p");
+
+  v1::UnpublishVolumeRequest unpublish;
+  unpublish.set_plugin_id("driver.test");
+  unpublish.set_volume_id("v");
+  unpublish.set_consumer("c");
+  const auto gone = Call(&NodeApi::UnpublishVolume, unpublish);
+  ASSERT_TRUE(gone.ok()) << gone.status();
+  EXPECT_TRUE(gone->was_published());
+  EXPECT_EQ(gone->uses_left(), 0U);
+
+  for (const char* plugin : {"a", "b"}) {
+    mounter_.Add(plugin, "w", "c");
+    mounter_.recorded_drivers[plugin] = "driver.test";
+  }
+  unpublish.set_volume_id("w");
+  const absl::Status which = Call(&NodeApi::UnpublishVolume, unpublish).status();
+  EXPECT_EQ(which.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(which.message()), HasSubstr("a, b"));
+}
+
+TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDriver) {
+  control_.Add("p").facts->name = "driver.test";
+  control_.Add("q").facts->name = "driver.test";
+  mounter_.Add("p", "v", "c");
+  mounter_.Add("q", "v", "other");
+  v1::UnpublishVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("v");
+  request.set_consumer("c");
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U);
+  mounter_.volumes.clear();
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
+  mounter_.Add("q", "v", "other").publications.clear();
+  mounter_.volumes.back().still_in_use = true;
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "the kernel has it";
+}
+
 }  // namespace
 }  // namespace berth

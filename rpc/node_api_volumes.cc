@@ -40,7 +40,7 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   UseRuntimeOf(runtimes_, request);
   BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
   checked.origin = call.origin;
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(checked.plugin_id, checked.volume_id));
   BERTH_CO_ASSIGN_OR_RETURN(const NodeDrainer::Admission admitted, drainer_.Admit(checked));
   const ControllerAccess::Hold hold = access_.HoldForPublish(checked.plugin_id, checked.volume_id);
@@ -62,8 +62,9 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
 NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
                                                                       CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, NodePlugin(checked.plugin_id));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
   if (checked.force) checked.requested_by = CallerOf(call);
+  const std::string plugin_id = checked.plugin_id;
   declared_.OnUnpublish(checked);
   BERTH_CO_ASSIGN_OR_RETURN(const UnpublishResult result,
                             co_await mounter_.Unpublish(std::move(checked), call.deadline));
@@ -74,6 +75,7 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   answer.set_aborted(result.aborted);
   answer.set_detached(result.detached);
   answer.set_without_plugin(result.without_plugin);
+  answer.set_uses_left(access_.UsesLeft(plugin_id, request.volume_id()));
   co_return answer;
 }
 
@@ -88,7 +90,7 @@ NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerReq
 }
 
 bool NodeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
-  const auto plugin_id = NodePlugin(request.plugin_id());
+  const auto plugin_id = PluginOf(request.plugin_id(), request.volume_id());
   if (!plugin_id.ok()) return false;
   const auto volume = mounter_.Find(*plugin_id, request.volume_id());
   return volume && std::ranges::any_of(volume->publications, [&](const PublicationView& use) {
@@ -97,7 +99,7 @@ bool NodeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
 }
 
 NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, NodePlugin(request.plugin_id()));
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, PluginOf(request.plugin_id(), request.volume_id()));
   const auto plugin = control_.plugins().find(plugin_id);
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
@@ -128,7 +130,7 @@ NodeApi::Answer<v1::ConfirmResult> NodeApi::ConfirmHere(v1::ConfirmOperation req
   std::multimap<PublicationRef, int> named;  // where in the request
   for (int i = 0; i < request.publications_size(); ++i) {
     const v1::PublicationName& name = request.publications(i);
-    const auto plugin_id = NodePlugin(name.plugin_id());
+    const auto plugin_id = PluginOf(name.plugin_id(), name.volume_id());
     wanted.push_back({.plugin_id = plugin_id.ok() ? *plugin_id : name.plugin_id(),
                       .volume_id = name.volume_id(),
                       .consumer = fmt::format("{}/{}", name.namespace_(), name.consumer()),

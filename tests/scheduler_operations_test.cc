@@ -182,6 +182,26 @@ TEST_F(SchedulerOperationsTest, APluginIsRestartedAndSwappedFromAfarUnderItsVolu
   UnpublishFromAfar(volume);
 }
 
+// Only `uses_left` 0 lets a scheduler detach: it does not know what a person on the node uses.
+TEST_F(SchedulerOperationsTest, AnUnpublishSaysHowManyUsesOfTheVolumeAreLeftWhoeverHasThem) {
+  StartLinked();
+  const std::string volume = CreateVolume("shared");
+  PublishFromAfar(volume);
+  PublishFromAfar(volume, "db");
+  Publish(volume, "a-person");
+  const auto left = [&](const std::string& consumer) {
+    const v1::OperationResult result = scheduler_->Run(kNode, Unpublishing(volume, consumer));
+    EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+    EXPECT_FALSE(result.boot_id().empty());
+    return result.unpublish().uses_left();
+  };
+  EXPECT_EQ(left("db"), 2U);
+  EXPECT_EQ(left("web"), 1U);
+  EXPECT_EQ(left("web"), 1U) << "a repeat says the same";
+  Unpublish(volume, "a-person");
+  EXPECT_EQ(left("web"), 0U);
+}
+
 TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
   StartLinked();
   const std::string volume = CreateVolume("held");
@@ -190,7 +210,7 @@ TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
   const pid_t pid = Get().pid();
   v1::Operation drain;
   drain.mutable_drain_plugin()->set_id("fault");
-  const uint64_t forced_release = scheduler_->Ask(kNode, drain);
+  const uint64_t unfinished = scheduler_->Ask(kNode, drain);
   scheduler_->WaitNode(kNode, "the drain, and who is waited for", [](const TestScheduler::Node& node) {
     const v1::Plugin& plugin = node.plugins.at("fault");
     return plugin.draining() && plugin.waiting_for_size() == 1;
@@ -204,7 +224,7 @@ TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
   ASSERT_TRUE(started.has_plugin()) << started.message();
   EXPECT_FALSE(started.plugin().draining());
   EXPECT_EQ(started.plugin().pid(), pid);
-  const v1::OperationResult aborted = scheduler_->WaitResult(kNode, forced_release);
+  const v1::OperationResult aborted = scheduler_->WaitResult(kNode, unfinished);
   EXPECT_EQ(aborted.code(), static_cast<int>(grpc::StatusCode::ABORTED));
   EXPECT_EQ(aborted.outcome(), v1::OUTCOME_RETRY);
   PublishFromAfar(other);

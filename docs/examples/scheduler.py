@@ -162,10 +162,10 @@ class Scheduler(scheduler_pb2_grpc.SchedulerLinkServicer):
             result = self.ask(name, **kind)
             # An unknown value counts as the zero value: it may have happened.
             outcome = result.outcome if result.outcome in pb.Outcome.values() else pb.OUTCOME_UNKNOWN
-            in_use = result.unpublish.still_in_use  # It can still be written to: unpublish again until it is not in use.
-            words = "still in use" if in_use else result.message
+            left = result.unpublish.uses_left  # Not released before this is 0: unpublish again until then.
+            words = f"{left} uses left" if left else result.message
             print(name, *kind, pb.Outcome.Name(outcome), words, flush=True)
-            if outcome == pb.OUTCOME_DONE and not in_use:
+            if outcome == pb.OUTCOME_DONE and not left:
                 return result
             if outcome in (pb.OUTCOME_REFUSED, pb.OUTCOME_FAILED):
                 raise RuntimeError(f"{name}: {result.message}")

@@ -448,6 +448,18 @@ class FakeMounter : public Mounter {
     });
     return it == volumes.end() ? std::nullopt : std::optional(*it);
   }
+  // The drivers that the records name, by plugin.
+  std::map<std::string, std::string> recorded_drivers;
+  [[nodiscard]] std::vector<std::string> PluginsOf(const std::string& volume_id,
+                                                   const std::string& name) const override {
+    std::vector<std::string> ids;
+    for (const VolumeView& view : volumes) {
+      const auto driver = recorded_drivers.find(view.plugin_id);
+      const bool drives = driver != recorded_drivers.end() && driver->second == name;
+      if (view.volume_id == volume_id && (view.plugin_id == name || drives)) ids.push_back(view.plugin_id);
+    }
+    return ids;
+  }
   [[nodiscard]] std::vector<std::string> HeldThrough(const std::string& plugin_id) const override {
     std::vector<std::string> held;
     for (const VolumeView& view : volumes) {

@@ -200,6 +200,7 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       const v1::UnpublishVolumeRequest& request = operation.unpublish().request();
       facts.subject = "unpublish " + Volume(request.plugin_id(), request.volume_id()) +
                       For(operation.unpublish().namespace_(), request.consumer(), request.name());
+      facts.reverse = true;
       facts.changes = true;
       return facts;
     }
@@ -219,6 +220,7 @@ OperationFacts FactsOf(const v1::Operation& operation) {
     case v1::Operation::kEndConsumer:
       facts.subject = "end consumer" + For(operation.end_consumer().namespace_(),
                                            operation.end_consumer().request().consumer(), "");
+      facts.reverse = true;
       facts.changes = true;
       return facts;
     case v1::Operation::kRestartPlugin:

@@ -23,6 +23,8 @@ struct OperationFacts {
   std::string subject;
   // It begins or enlarges a use of a volume here: that takes a valid lease.
   bool forward = false;
+  // It ends uses of volumes here: it is taken also when many operations are open.
+  bool reverse = false;
   // It changes something: its result is written down before it is told.
   bool changes = false;
   Duration timeout{};

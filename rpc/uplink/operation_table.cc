@@ -20,7 +20,9 @@ void OperationTable::RestoreResult(v1::OperationResult result, std::string subje
   Keep(std::move(result), std::move(subject));
 }
 
-OperationTable::Admission OperationTable::Admit(uint64_t id, const std::string& subject) {
+OperationTable::Admission OperationTable::Admit(uint64_t id, const std::string& subject, bool reverse) {
+  constexpr size_t kReverseShare = 16;
+  const size_t share = reverse ? kReverseShare : 1;
   const std::string* known = SubjectOf(id);
   if (known != nullptr && *known != subject) {
     return Refused(v1::ID_REUSED, fmt::format("operation {} is \"{}\": an id is used once", id, *known));
@@ -33,14 +35,14 @@ OperationTable::Admission OperationTable::Admit(uint64_t id, const std::string& 
   if (id < settled_below_ || acknowledged_.contains(id)) {
     return Refused(v1::SETTLED, fmt::format("operation {} was answered and acknowledged before", id));
   }
-  if (running_.size() >= limits_.running) {
+  if (running_.size() >= limits_.running * share) {
     return Refused(v1::TOO_MANY, fmt::format("{} operations run already", running_.size()));
   }
-  if (answered_.size() >= limits_.results || answered_bytes_ >= limits_.result_bytes) {
+  if (answered_.size() >= limits_.results * share || answered_bytes_ >= limits_.result_bytes * share) {
     return Refused(v1::TOO_MANY, fmt::format("{} results ({} bytes) wait to be acknowledged",
                                              answered_.size(), answered_bytes_));
   }
-  if (acknowledged_.size() >= limits_.acknowledged) {
+  if (acknowledged_.size() >= limits_.acknowledged * share) {
     return Refused(v1::TOO_MANY,
                    fmt::format("{} acknowledged operations lie above settled_below, {}: raise it",
                                acknowledged_.size(), settled_below_));

@@ -25,6 +25,7 @@
 
 namespace berth {
 
+// Operations that end uses may be 16 times as many of each: they are taken when others are refused.
 struct OperationLimits {
   size_t running = 1024;
   // Results that were not acknowledged: how many, and how long together. Beyond, nothing new is begun.
@@ -54,7 +55,8 @@ class OperationTable {
     std::string why;  // kRefused
   };
   // `subject`: what it is about, in words, the same for equal operations: an id stands for one of them.
-  [[nodiscard]] Admission Admit(uint64_t id, const std::string& subject);
+  // `reverse`: it ends uses of volumes.
+  [[nodiscard]] Admission Admit(uint64_t id, const std::string& subject, bool reverse);
 
   // Whether the results that are kept, and one of so many bytes, are within the limit.
   [[nodiscard]] bool HasRoomFor(size_t bytes) const {

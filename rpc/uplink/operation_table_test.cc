@@ -30,7 +30,9 @@ std::vector<uint64_t> Sent(OperationTable& table) {
 
 class OperationTableTest : public ::testing::Test {
  protected:
-  Kind Admit(uint64_t id, const std::string& subject = "publish v") { return table_.Admit(id, subject).kind; }
+  Kind Admit(uint64_t id, const std::string& subject = "publish v") {
+    return table_.Admit(id, subject, false).kind;
+  }
   void Run(uint64_t id) {
     ASSERT_EQ(Admit(id), Kind::kRun);
     table_.Finish(Result(id));
@@ -68,7 +70,7 @@ TEST_F(OperationTableTest, AResultIsSentOnceOnEachStreamUntilItIsAcknowledged) {
 TEST_F(OperationTableTest, AReplayedOperationIsRefusedOnceItsResultWasTaken) {
   Run(5);
   EXPECT_THAT(table_.Acknowledge({5}, 0).acknowledged, ElementsAre(5));
-  const auto replayed = table_.Admit(5, "publish v");
+  const auto replayed = table_.Admit(5, "publish v", false);
   EXPECT_EQ(replayed.kind, Kind::kRefused);
   EXPECT_EQ(replayed.refusal, v1::SETTLED);
   // One that is late, and was never run, is not a replay.
@@ -83,7 +85,7 @@ TEST_F(OperationTableTest, WhatIsSettledIsForgottenAndRefusedForEver) {
   EXPECT_TRUE(changes.settled);
   EXPECT_THAT(changes.forgotten, UnorderedElementsAre(1, 2));
   EXPECT_EQ(table_.kept(), 0U);
-  for (const uint64_t id : {1, 2, 9}) EXPECT_EQ(table_.Admit(id, "publish v").refusal, v1::SETTLED);
+  for (const uint64_t id : {1, 2, 9}) EXPECT_EQ(table_.Admit(id, "publish v", false).refusal, v1::SETTLED);
   EXPECT_EQ(Admit(10), Kind::kRun);
   EXPECT_FALSE(table_.Acknowledge({}, 4).settled);
   EXPECT_EQ(table_.settled_below(), 10U);
@@ -104,6 +106,15 @@ TEST_F(OperationTableTest, AnOperationThatRunsWhenItIsSettledLeavesNothing) {
   EXPECT_THAT(Sent(table_), IsEmpty());
 }
 
+TEST(OperationLimitsTest, WhatEndsUsesIsTakenWhenOthersAreRefused) {
+  OperationTable table({.running = 2, .results = 100, .result_bytes = 1 << 20, .acknowledged = 100});
+  for (const uint64_t id : {1, 2}) EXPECT_EQ(table.Admit(id, "publish", false).kind, Kind::kRun);
+  EXPECT_EQ(table.Admit(3, "publish", false).refusal, v1::TOO_MANY);
+  uint64_t id = 3;
+  while (table.Admit(id, "unpublish", true).kind == Kind::kRun) ++id;
+  EXPECT_EQ(id, 33U) << "16 times as many, and no more";
+}
+
 TEST_F(OperationTableTest, NobodyAcknowledgesWhatHasNoResult) {
   EXPECT_EQ(Admit(1), Kind::kRun);
   EXPECT_THAT(table_.Acknowledge({1, 99}, 0).acknowledged, IsEmpty());
@@ -114,21 +125,21 @@ TEST_F(OperationTableTest, NobodyAcknowledgesWhatHasNoResult) {
 
 TEST_F(OperationTableTest, AnIdThatStandsForSomethingElseIsRefused) {
   EXPECT_EQ(Admit(1, "publish v"), Kind::kRun);
-  auto reused = table_.Admit(1, "unpublish v");
+  auto reused = table_.Admit(1, "unpublish v", false);
   EXPECT_EQ(reused.refusal, v1::ID_REUSED);
   EXPECT_THAT(reused.why, HasSubstr("publish v"));
   table_.Finish(Result(1));
-  EXPECT_EQ(table_.Admit(1, "unpublish v").refusal, v1::ID_REUSED);
+  EXPECT_EQ(table_.Admit(1, "unpublish v", false).refusal, v1::ID_REUSED);
   EXPECT_EQ(Admit(1, "publish v"), Kind::kAnswered);
 }
 
 TEST_F(OperationTableTest, WhatIsTooMuchIsRefusedAndMayComeAgain) {
   for (uint64_t id = 1; id <= 4; ++id) EXPECT_EQ(Admit(id), Kind::kRun);
-  EXPECT_EQ(table_.Admit(5, "publish v").refusal, v1::TOO_MANY);
+  EXPECT_EQ(table_.Admit(5, "publish v", false).refusal, v1::TOO_MANY);
   for (uint64_t id = 1; id <= 4; ++id) table_.Finish(Result(id));
-  EXPECT_EQ(table_.Admit(5, "publish v").refusal, v1::TOO_MANY);  // four results
+  EXPECT_EQ(table_.Admit(5, "publish v", false).refusal, v1::TOO_MANY);  // four results
   (void)table_.Acknowledge({1, 2, 3, 4}, 0);
-  EXPECT_EQ(table_.Admit(5, "publish v").refusal, v1::TOO_MANY);  // four ids
+  EXPECT_EQ(table_.Admit(5, "publish v", false).refusal, v1::TOO_MANY);  // four ids
   (void)table_.Acknowledge({}, 5);
   EXPECT_EQ(Admit(5), Kind::kRun);
 }
@@ -136,7 +147,7 @@ TEST_F(OperationTableTest, WhatIsTooMuchIsRefusedAndMayComeAgain) {
 TEST_F(OperationTableTest, LongResultsCountByTheirLength) {
   EXPECT_EQ(Admit(1), Kind::kRun);
   table_.Finish(Result(1, std::string(20'000, 'x')));
-  EXPECT_EQ(table_.Admit(2, "publish v").refusal, v1::TOO_MANY);
+  EXPECT_EQ(table_.Admit(2, "publish v", false).refusal, v1::TOO_MANY);
   (void)table_.Acknowledge({1}, 0);
   EXPECT_EQ(Admit(2), Kind::kRun);
 }
@@ -147,8 +158,8 @@ TEST_F(OperationTableTest, WhatWasKeptIsAnsweredAfterARestart) {
   (void)table_.Acknowledge({}, 1);
   EXPECT_EQ(Admit(1), Kind::kAnswered);
   EXPECT_THAT(Sent(table_), ElementsAre(1));
-  EXPECT_EQ(table_.Admit(2, "publish v").refusal, v1::SETTLED);
-  EXPECT_EQ(table_.Admit(0, "publish v").refusal, v1::SETTLED);
+  EXPECT_EQ(table_.Admit(2, "publish v", false).refusal, v1::SETTLED);
+  EXPECT_EQ(table_.Admit(0, "publish v", false).refusal, v1::SETTLED);
 }
 
 TEST_F(OperationTableTest, TheHighestIdIsThatOfAllThatIsKnown) {

@@ -23,6 +23,7 @@ namespace {
 constexpr uint32_t kProtocolMajor = 1;
 constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kRefusalsTold = 32;
+constexpr auto kWriteAgainAfter = std::chrono::seconds(1);
 
 std::string RandomId() {
   std::random_device random;
@@ -88,10 +89,6 @@ void Uplink::Restore(std::map<std::string, std::string> rows) {
     parts_.rows.DeleteSoon(Row(kAcknowledgedRow, id));
     parts_.rows.DeleteSoon(Row(kResultRow, id));
   }
-  if (instance_id_.empty()) {
-    instance_id_ = RandomId();
-    parts_.rows.PutSoon(std::string(kInstanceRow), instance_id_);
-  }
 }
 
 void Uplink::Start() {
@@ -126,7 +123,23 @@ void Uplink::Wake() {
 
 // --- The stream --------------------------------------------------------------------------------------------
 
+// Returns once the row is on the disk: what the scheduler has once seen must not be another one after a
+// crash.
+Awaitable<void> Uplink::PutUntilDone(std::string key, std::function<std::string()> value) {
+  for (int failures = 1;; ++failures) {
+    const absl::Status kept = co_await parts_.rows.Put(key, value());
+    if (kept.ok()) co_return;
+    if (failures == 1) SPDLOG_WARN("link.db: {} waits to be written: {}", key, MessageOf(kept));
+    co_await SleepUntil(Clock::now() + kWriteAgainAfter);
+  }
+}
+
 Awaitable<void> Uplink::Run() {
+  if (instance_id_.empty()) {
+    const std::string made = RandomId();
+    co_await PutUntilDone(std::string(kInstanceRow), [made] { return made; });
+    instance_id_ = made;
+  }
   DialSchedule schedule(options_.addresses.size(), options_.dial, Clock::now());
   while (true) {
     const DialSchedule::Attempt attempt = schedule.next();

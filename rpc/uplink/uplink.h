@@ -115,6 +115,10 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
 
   void Restore(std::map<std::string, std::string> rows);
   [[nodiscard]] Awaitable<void> Run();
+  // `value` is asked for at each try.
+  [[nodiscard]] Awaitable<void> PutUntilDone(std::string key, std::function<std::string()> value);
+  // Sent once its number and itself are on the disk.
+  [[nodiscard]] Awaitable<void> ReportEnded(v1::EndedConsumer ended);
   // One attempt, and the stream that comes of it, to its end.
   struct Ended {
     absl::Status why;

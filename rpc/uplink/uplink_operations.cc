@@ -5,8 +5,8 @@
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <utility>
 
+#include "base/process.h"
 #include "base/status.h"
-#include "rpc/plugin_choice.h"
 #include "rpc/uplink/link.pb.h"
 #include "rpc/uplink/link_rows.h"
 #include "rpc/uplink/uplink.h"
@@ -16,7 +16,6 @@ namespace {
 
 // What one result has at most: a message has up to 4 MiB, and holds more than this.
 constexpr size_t kResultBytes = (size_t{3} << 20) + (size_t{1} << 19);
-constexpr auto kWriteAgainAfter = std::chrono::seconds(1);
 
 // What would fit into no message, on this stream or any other, or beside no other result, is told without its
 // answer.
@@ -35,6 +34,7 @@ v1::OperationResult Refused(uint64_t id, v1::Refusal refusal, absl::StatusCode c
   result.set_message(Printable(why));
   result.set_outcome(v1::OUTCOME_REFUSED);
   result.set_refusal(refusal);
+  result.set_boot_id(BootId());
   return result;
 }
 
@@ -74,7 +74,7 @@ std::optional<v1::OperationResult> Uplink::OnOperation(v1::Operation operation) 
   if (lease != v1::REFUSAL_NONE) {
     return Refused(id, lease, CodeOf(lease), WordsFor(lease, operation.lease_epoch(), parts_.lease));
   }
-  const OperationTable::Admission admission = state_.operations.Admit(id, facts.subject);
+  const OperationTable::Admission admission = state_.operations.Admit(id, facts.subject, facts.reverse);
   switch (admission.kind) {
     case OperationTable::Admission::Kind::kRefused:
       return Refused(id, admission.refusal, CodeOf(admission.refusal), admission.why);
@@ -124,6 +124,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
     co_return;
   }
   result.set_id(id);
+  result.set_boot_id(BootId());
   if (const size_t bytes = result.ByteSizeLong(); bytes > kResultBytes) {
     TakeAnswerAway(&result, facts.changes ? v1::OUTCOME_UNCERTAIN : v1::OUTCOME_FAILED,
                    fmt::format("{}the answer has {} bytes, at most {} are sent",
@@ -144,7 +145,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
 bool Uplink::GivingUp(const v1::Operation& operation) const {
   if (!operation.has_publish()) return false;
   const v1::PublishVolumeRequest& request = operation.publish().request();
-  const auto plugin_id = ResolveNodePlugin(parts_.plugins.plugins(), request.plugin_id());
+  const auto plugin_id = parts_.api.PluginOf(request.plugin_id(), request.volume_id());
   return parts_.lease.force_releasing(plugin_id.ok() ? *plugin_id : request.plugin_id(), request.volume_id());
 }
 
@@ -152,19 +153,8 @@ Awaitable<void> Uplink::KeepResult(v1::OperationResult result, std::string subje
   link::v1::StoredResult stored;
   *stored.mutable_result() = std::move(result);
   stored.set_subject(std::move(subject));
-  const std::string key = Row(kResultRow, stored.result().id());
-  const std::string value = stored.SerializeAsString();
-  // What the scheduler has once heard must be heard again by whoever asks again: it is not told before it is
-  // kept.
-  for (int failures = 1;; ++failures) {
-    const absl::Status kept = co_await parts_.rows.Put(key, value);
-    if (kept.ok()) co_return;
-    if (failures == 1) {
-      SPDLOG_WARN("link.db: the result of operation {} waits to be written: {}", stored.result().id(),
-                  MessageOf(kept));
-    }
-    co_await SleepUntil(Clock::now() + kWriteAgainAfter);
-  }
+  std::string key = Row(kResultRow, stored.result().id());
+  co_await PutUntilDone(std::move(key), [value = stored.SerializeAsString()] { return value; });
 }
 
 void Uplink::OnCancel(uint64_t operation_id) {

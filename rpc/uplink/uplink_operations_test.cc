@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process.h"
 #include "base/testing/from_text.h"
 #include "rpc/uplink/testing/uplink_fixture.h"
 
@@ -39,6 +40,7 @@ TEST_F(UplinkTest, ANodesRuntimesAreToldAndUsedByTheirNames) {
   known.mutable_publish()->set_runtime("vm");
   Say(known);
   EXPECT_EQ(AwaitResult(1).outcome(), v1::OUTCOME_DONE);
+  EXPECT_EQ(ResultOf(1)->boot_id(), BootId());
   const auto vm = FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4' readonly: true");
   EXPECT_EQ(mounter_.last_runtime, vm);
 

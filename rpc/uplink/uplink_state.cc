@@ -65,17 +65,22 @@ void Uplink::OnForcedReleasesChanged() {
 void Uplink::OnConsumerEnded(const std::string& consumer, const std::string& cause, Origin origin) {
   if (origin != Origin::kScheduler) return;
   const ConsumerName name = SplitConsumer(consumer);
-  const uint64_t number = next_ended_++;
-  v1::EndedConsumer& ended = ended_consumers_[number];
-  ended.set_number(number);
+  v1::EndedConsumer ended;
+  ended.set_number(next_ended_++);
   ended.set_namespace_(IdText(name.name_space));
   ended.set_consumer(IdText(name.consumer));
   ended.set_cause(Printable(cause));
   *ended.mutable_ended_at() = ToProto(WallClock::now());
-  parts_.rows.PutSoon(Row(kEndedRow, number), ended.SerializeAsString());
-  parts_.rows.PutSoon(std::string(kEndedNumberRow), std::to_string(next_ended_));
+  operations_.Spawn("ended consumer", ReportEnded(std::move(ended)));
+}
+
+Awaitable<void> Uplink::ReportEnded(v1::EndedConsumer ended) {
+  const uint64_t number = ended.number();
+  co_await PutUntilDone(std::string(kEndedNumberRow), [this] { return std::to_string(next_ended_); });
+  co_await PutUntilDone(Row(kEndedRow, number), [&ended] { return ended.SerializeAsString(); });
+  ended_consumers_[number] = std::move(ended);
   state_.outbox.Changed({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
-  // What its volumes say is sent all the same.
+  // State has its volumes in any case.
   if (ended_consumers_.size() > kEndedConsumers) {
     DropEndedConsumer(ended_consumers_.begin()->first);
     if (!std::exchange(told_dropped_, true)) {

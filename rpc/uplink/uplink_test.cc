@@ -156,7 +156,29 @@ TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
   EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
 }
 
-TEST_F(UplinkTest, WhatWasForcedReleaseIsToldAsItChangesUntilItIsAcknowledged) {
+TEST_F(UplinkTest, AnEndedConsumersNumberIsOnTheDiskBeforeItIsTold) {
+  Start();
+  Greet();
+  rows_.fails = absl::UnavailableError("the disk");
+  uplink_->OnConsumerEnded("jobs/web", "its process has ended", Origin::kScheduler);
+  Until([this] { return rows_.failed > 0; }, "an attempt to write it");
+  EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
+  rows_.fails = absl::OkStatus();
+  Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) == 1; }, "the consumer");
+  EXPECT_TRUE(rows_.rows.contains("ended_next"));
+}
+
+TEST_F(UplinkTest, TheInstanceIdIsOnTheDiskBeforeTheNodeSaysIt) {
+  rows_.fails = absl::UnavailableError("the disk");
+  Start();
+  Until([this] { return rows_.failed > 0; }, "an attempt to write it");
+  EXPECT_FALSE(rows_.rows.contains("instance"));
+  rows_.fails = absl::OkStatus();
+  AwaitHello();
+  EXPECT_EQ(wire().sent.front().hello().instance_id(), rows_.rows.at("instance"));
+}
+
+TEST_F(UplinkTest, AForcedReleaseIsReportedUntilItIsAcknowledged) {
   Start();
   Greet();
   v1::ForcedRelease forced_release;
