@@ -356,7 +356,7 @@ Awaitable<void> Berthd::Stop() {
   // While the API still serves, so that people see what is left.
   if (shutdown) co_await ReleaseDeclared(volumes_left_by);
   if (servers_) co_await servers_->Shutdown(within(kCallsEndWithin));
-  if (scheduler_) co_await scheduler_->Shutdown(within(kCallsEndWithin));
+  if (scheduler_) co_await scheduler_->Shutdown(within(kCallsEndWithin), shutdown);
   if (controller_calls_) co_await controller_calls_->Shutdown();
   if (declared_) co_await declared_->Shutdown();
   if (drainer_) co_await drainer_->Shutdown();

@@ -78,9 +78,9 @@ Awaitable<void> SchedulerLink::FollowDrain(NodeDrainer& drainer) {
   }
 }
 
-Awaitable<void> SchedulerLink::Shutdown(TimePoint deadline) {
+Awaitable<void> SchedulerLink::Shutdown(TimePoint deadline, bool machine_stops) {
   co_await tasks_.Join();
-  if (uplink_) co_await uplink_->Shutdown();
+  if (uplink_) co_await uplink_->Shutdown(machine_stops);
   if (keeper_) co_await keeper_->Shutdown();
   if (store_) co_await store_->Flush(deadline);
 }

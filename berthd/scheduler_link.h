@@ -45,7 +45,8 @@ class SchedulerLink final : public SchedulerDirectory {
   void Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers, ControllerCalls& calls,
              NodeDrainer& drainer);
   // Before the mounter's own, and before the destructor.
-  [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline);
+  // Says goodbye to the scheduler; `machine_stops`: the machine is being shut down.
+  [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline, bool machine_stops);
 
   // What is told of the node itself may be different now: its runtimes, its problems.
   void OnNodeChanged();

@@ -27,7 +27,7 @@ class SchedulerLinkTest : public ::testing::Test {
     std::vector<absl::Status> answers = {RunOn(loop_, link.Claim({}, /*wait=*/false, deadline)).status(),
                                          RunOn(loop_, link.Tokens({}, deadline)).status()};
     const auto end = [&]() -> Awaitable<absl::Status> {
-      co_await link.Shutdown(deadline);
+      co_await link.Shutdown(deadline, false);
       co_return absl::OkStatus();
     };
     EXPECT_TRUE(RunOn(loop_, end()).ok());

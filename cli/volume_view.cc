@@ -129,6 +129,9 @@ Table VolumeTable(const v1::ListVolumesResponse& volumes, system_clock::time_poi
 Table VolumeDetails(const v1::Volume& volume, system_clock::time_point now) {
   Table table;
   table.Add({"plugin", volume.plugin_id()});
+  if (!volume.driver_name().empty()) {
+    table.Add({"driver", fmt::format("{} {}", volume.driver_name(), volume.driver_version())});
+  }
   table.Add({"volume", volume.volume_id()});
   table.Add({"state", StateCell(volume.state(), volume.uncertain())});
   if (!volume.declared_in().empty()) table.Add({"declared in", volume.declared_in()});

@@ -263,7 +263,10 @@ struct VolumeView {
   // Its plugin is not on this node.
   bool plugin_missing = false;
   std::optional<WithoutPlugin> without_plugin = {};
-  int failures = 0;  // how often in a row a step of it has failed
+  int failures = 0;            // how often in a row a step of it has failed
+  bool rebuilt = false;        // its record was rebuilt after the journal was lost
+  std::string driver_name;     // when it came here
+  std::string driver_version;  // of its plugin now; empty: it does not run
   // It is not taken back, since its plugin refuses that again and again.
   bool plugin_refuses = false;
 };

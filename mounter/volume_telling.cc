@@ -235,7 +235,11 @@ VolumeView VolumeActor::View() const {
   view.condition = condition_;
   view.aborted_at = levers_.aborted_at;
   view.detached_at = levers_.detached_at;
-  view.plugin_missing = absl::IsNotFound(context_.plugins.Find(record.plugin_id).status());
+  const auto plugin = context_.plugins.Find(record.plugin_id);
+  view.plugin_missing = absl::IsNotFound(plugin.status());
+  if (plugin.ok()) view.driver_version = plugin->facts.vendor_version;
+  view.driver_name = record.driver_name;
+  view.rebuilt = record.rebuilt;
   view.without_plugin = record.without_plugin;
   view.failures = tries_failed_;
   view.plugin_refuses = plugin_cannot_ && tries_failed_ >= kRefusesForGood;

@@ -205,6 +205,9 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
     *to.mutable_without_plugin()->mutable_at() = ToProto(volume.without_plugin->at);
   }
   to.set_failures(volume.failures);
+  to.set_rebuilt(volume.rebuilt);
+  to.set_driver_name(IdText(volume.driver_name));
+  to.set_driver_version(Printable(volume.driver_version));
   if (volume.condition) {
     to.mutable_condition()->set_abnormal(volume.condition->abnormal);
     to.mutable_condition()->set_message(Printable(volume.condition->message));

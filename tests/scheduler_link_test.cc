@@ -225,6 +225,10 @@ TEST_F(SchedulerLinkTest, ABerthdThatIsStoppedInTheMiddleOfAnOperationEndsInOrde
   fault_.WaitActed("NodePublishVolume");
   node_.Stop();
   EXPECT_FALSE(scheduler_->Find(kNode)->results.contains(id)) << "nothing is known of it";
+  const auto goodbye = scheduler_->Find(kNode)->goodbye;
+  ASSERT_TRUE(goodbye.has_value());
+  EXPECT_EQ(goodbye->reason(), v1::Goodbye::STOPPING);
+  EXPECT_EQ(goodbye->publications_mounted(), 1) << "the bystander's";
   fault_.Play();
   node_.Start();
   const v1::OperationResult result = scheduler_->WaitResult(kNode, id);

@@ -29,6 +29,8 @@ inline constexpr std::string_view kForcedReleaseNumberRow = "forced_release_last
 // The highest epoch that was written into its file: should that file be missing, it is known that there was
 // one.
 inline constexpr std::string_view kLeaseEpochRow = "lease_epoch";
+// The highest Hello.connection_number.
+inline constexpr std::string_view kConnectionRow = "connection";
 inline constexpr std::string_view kInstanceRow = "instance";
 inline constexpr std::string_view kClusterRow = "cluster";
 

@@ -83,6 +83,9 @@ Awaitable<LinkEnd> LinkSession::Run() {
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   co_await tasks_.Join();
   co_await logs_.Shutdown();
+  // They turn cancellation on again. A stream that is not closed must not be destroyed.
+  co_await asio::this_coro::throw_if_cancelled(false);
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   LinkEnd closed = co_await stream_.Close();
   if (!broken_ || closed.why.ok()) closed = {.why = *ended_};
   co_return closed;
@@ -92,6 +95,12 @@ void LinkSession::End(absl::Status why) {
   if (ended_) return;
   ended_ = std::move(why);
   changed_.NotifyAll();
+}
+
+void LinkSession::Leave(v1::Goodbye goodbye) {
+  if (!welcome_) return;
+  goodbye_ = std::move(goodbye);
+  Wake();
 }
 
 Duration LinkSession::LongestSilence() const {
@@ -196,6 +205,12 @@ Awaitable<void> LinkSession::Write() {
       co_return End(absl::UnavailableError(
           fmt::format("the scheduler has not been heard for {} ms: the link is dead", silent.count())));
     }
+    if (goodbye_) {
+      v1::NodeMessage goodbye;
+      *goodbye.mutable_goodbye() = *goodbye_;
+      if (co_await Send(std::move(goodbye))) End(absl::CancelledError("berthd ends the link"));
+      co_return;
+    }
     if (now >= next_heartbeat_) {
       next_heartbeat_ = now + heartbeat_interval_;
       v1::NodeMessage heartbeat;
@@ -234,8 +249,8 @@ bool LinkSession::StateToSend() const { return !synced_ || !state_.outbox.caught
 bool LinkSession::AnythingToSend() const {
   const bool events = events_position_ && events_.next_sequence() - 1 > *events_position_;
   const bool state = StateToSend() && Clock::now() >= next_state_;
-  return !refusals_.empty() || state_.operations.anything_to_send() || state_.asks.anything_to_send() ||
-         state || events || logs_.anything_to_send();
+  return goodbye_ || !refusals_.empty() || state_.operations.anything_to_send() ||
+         state_.asks.anything_to_send() || state || events || logs_.anything_to_send();
 }
 
 Awaitable<std::optional<v1::NodeMessage>> LinkSession::Next() {

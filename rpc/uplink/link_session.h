@@ -91,6 +91,8 @@ class LinkSession {
   void Wake() { changed_.NotifyAll(); }
   // Ends it, with a reason.
   void End(absl::Status why);
+  // Sends it as the last message, and ends. Without effect before Welcome.
+  void Leave(v1::Goodbye goodbye);
 
   [[nodiscard]] Phase phase() const { return phase_; }
 
@@ -136,6 +138,7 @@ class LinkSession {
   std::map<ObjectKey, size_t> told_;  // what was sent of each on this stream, as a hash: not sent again
   std::optional<uint64_t> events_position_;
   std::deque<v1::OperationResult> refusals_;
+  std::optional<v1::Goodbye> goodbye_;
 };
 
 }  // namespace berth

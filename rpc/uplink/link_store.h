@@ -9,6 +9,7 @@
 //   lease_epoch        the highest epoch that was written into its own file (lease_store.h), in case that
 //                      one is lost
 //   instance           this node's, made with the file
+//   connection         the highest Hello.connection_number
 //   cluster            whom the node belongs to
 //
 // A file that is lost costs repeats, never a volume: results are made anew by asking again.

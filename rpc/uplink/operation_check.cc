@@ -239,6 +239,10 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.subject = "start plugin " + Shown(operation.start_plugin().id());
       facts.changes = true;
       return facts;
+    case v1::Operation::kDrainNode:
+      facts.subject = operation.drain_node().end() ? "end the node's drain" : "drain the node";
+      facts.changes = true;
+      return facts;
     case v1::Operation::kConfirm:
       facts.subject = ConfirmSubject(operation.confirm());
       facts.forward = true;
@@ -294,6 +298,9 @@ absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::O
     }
     case v1::Operation::kStartPlugin:
       mistakes.Required("start_plugin.id", operation->start_plugin().id(), RequestLimits::kPluginName);
+      break;
+    case v1::Operation::kDrainNode:
+      mistakes.Length("drain_node.reason", operation->drain_node().reason(), RequestLimits::kReason);
       break;
     case v1::Operation::kConfirm:
       CheckConfirmation(operation->confirm(), mistakes);

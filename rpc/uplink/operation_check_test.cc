@@ -61,6 +61,7 @@ std::vector<KindCase> EveryKindOfNodes() {
       {"drain_plugin { id: 'p' }", "drain plugin p"},
       {"swap_plugin { id: 'p' command: '/bin/new' arguments: '-v' }", "swap plugin p"},
       {"start_plugin { id: 'p' }", "start plugin p"},
+      {"drain_node { reason: 'a new disk' }", "drain the node"},
       {"confirm { publications { plugin_id: 'p' volume_id: 'v' namespace: 'jobs' consumer: 'web' } }",
        "confirm 1 publications (" + HashComponent({"1:p;1:v;4:jobs;3:web;0:;"}) + ")", true},
   };

@@ -124,6 +124,10 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
     case v1::Operation::kStartPlugin:
       co_return ResultOf(co_await api_.StartPlugin(operation.start_plugin(), CallOf("StartPlugin", deadline)),
                          SetPlugin);
+    case v1::Operation::kDrainNode:
+      co_return ResultOf(
+          co_await api_.DrainNode(operation.drain_node(), CallOf("DrainNode", deadline)),
+          [](v1::OperationResult& result, auto answer) { *result.mutable_drain_node() = std::move(answer); });
     case v1::Operation::kConfirm:
       co_return ResultOf(
           co_await api_.ConfirmHere(operation.confirm(), deadline),

@@ -23,6 +23,7 @@ namespace {
 constexpr uint32_t kProtocolMajor = 1;
 constexpr uint32_t kProtocolMinor = 0;
 constexpr size_t kRefusalsTold = 32;
+constexpr auto kGoodbyeWithin = std::chrono::seconds(1);
 constexpr auto kWriteAgainAfter = std::chrono::seconds(1);
 
 std::string RandomId() {
@@ -78,6 +79,8 @@ void Uplink::Restore(std::map<std::string, std::string> rows) {
       settled_below = NumberIn(value).value_or(0);
     } else if (key == kEndedNumberRow) {
       next_ended_ = std::max(next_ended_, NumberIn(value).value_or(0));
+    } else if (key == kConnectionRow) {
+      connection_number_ = NumberIn(value).value_or(0);
     } else if (key == kInstanceRow) {
       instance_id_ = value;
     } else if (key == kClusterRow) {
@@ -101,7 +104,20 @@ void Uplink::Start() {
   tasks_.Spawn("link", Run());
 }
 
-Awaitable<void> Uplink::Shutdown() {
+Awaitable<void> Uplink::Shutdown(bool machine_stops) {
+  leaving_ = true;
+  if (session_ != nullptr && session_->phase() != LinkSession::Phase::kGreeting) {
+    v1::Goodbye goodbye;
+    goodbye.set_reason(machine_stops ? v1::Goodbye::SHUTTING_DOWN : v1::Goodbye::STOPPING);
+    int mounted = 0;
+    for (const VolumeView& volume : parts_.mounter.List()) {
+      mounted += static_cast<int>(
+          std::ranges::count(volume.publications, PublicationState::kPublished, &PublicationView::state));
+    }
+    goodbye.set_publications_mounted(mounted);
+    session_->Leave(std::move(goodbye));
+    co_await changed_.WaitUntil([this] { return session_ == nullptr; }, Clock::now() + kGoodbyeWithin);
+  }
   co_await tasks_.Join();
   co_await operations_.Join();
 }
@@ -152,6 +168,7 @@ Awaitable<void> Uplink::Run() {
     }
     const std::string& address = options_.addresses[attempt.address];
     const Ended ended = co_await RunOnce(address);
+    if (leaving_) co_return;
     TellEnd(address, ended);
     const TimePoint now = Clock::now();
     if (!ended.welcomed) {
@@ -177,6 +194,7 @@ Awaitable<Uplink::Ended> Uplink::RunOnce(std::string address) {
   session_ = &session;
   LinkEnd end = co_await session.Run();
   session_ = nullptr;
+  changed_.NotifyAll();
   SetState(v1::LinkStatus::DIALLING);
   // The session ended in order, with cancellation off: it begins again here.
   if (tasks_.cancelled()) throw boost::system::system_error(asio::error::operation_aborted);
@@ -214,9 +232,15 @@ v1::Hello Uplink::MakeHello() {
   hello.set_boot_id(BootId());
   hello.set_run_id(run_id_);
   hello.set_version(options_.version);
-  for (const char* feature : {"logs", "asks.claim", "asks.token", "confirm"}) hello.add_features(feature);
+  for (const char* feature : {"logs", "asks.claim", "asks.token", "confirm", "drain_node"})
+    hello.add_features(feature);
   hello.set_lease_epoch(parts_.lease.epoch());
   hello.set_highest_operation_id(state_.operations.highest_id());
+  // The clock counts if the row could not be written: a disk that refuses must not cut the node off.
+  const auto now = static_cast<uint64_t>(WallClock::now().time_since_epoch() / std::chrono::microseconds(1));
+  connection_number_ = std::max(connection_number_ + 1, now);
+  parts_.rows.PutSoon(std::string(kConnectionRow), std::to_string(connection_number_));
+  hello.set_connection_number(connection_number_);
   return hello;
 }
 

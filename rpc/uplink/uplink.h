@@ -79,7 +79,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   void Start();
   // Ends the stream and what runs for it: the scheduler asks again for what has no result. Before the
   // destructor.
-  [[nodiscard]] Awaitable<void> Shutdown();
+  [[nodiscard]] Awaitable<void> Shutdown(bool machine_stops = false);
 
   // To be told: of each volume that may look different (MounterOptions::on_volume_changed), of the node
   // itself (its drain, its lease), of what was given up, and of each consumer that has ended.
@@ -142,6 +142,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   UplinkOptions options_;
   UplinkParts parts_;
   OperationRunner runner_;
+  bool leaving_ = false;
+  uint64_t connection_number_ = 0;
   std::string instance_id_;
   std::string run_id_;
   std::optional<std::string> cluster_id_;  // unset: it was never welcomed anywhere

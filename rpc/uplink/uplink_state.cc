@@ -134,6 +134,8 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       volume.clear_running_since();
       volume.clear_next_retry_at();
       volume.clear_advice();
+      volume.clear_driver_version();
+      const int publications = volume.publications_size();
       if (const int beyond = volume.publications_size() - kPublicationsTold; beyond > 0) {
         volume.mutable_publications()->DeleteSubrange(kPublicationsTold, beyond);
       }
@@ -142,6 +144,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
         const int left = volume.publications_size() / 2;
         volume.mutable_publications()->DeleteSubrange(left, volume.publications_size() - left);
       }
+      volume.set_publications_omitted(publications - volume.publications_size());
       co_return object;
     }
     case ObjectKey::Kind::kEndedConsumer: {

@@ -156,6 +156,60 @@ TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
   EXPECT_EQ(ObjectsOf(v1::Object::kEndedConsumer), 0U);
 }
 
+TEST_F(UplinkTest, AnOrderlyEndIsSaidWithWhatStaysMounted) {
+  mounter_.Add("p", "v", "jobs/web");
+  Start();
+  Greet();
+  const auto wire_then = dialer_.wires.back();
+  RunOn(loop_, uplink_->Shutdown(/*machine_stops=*/true));
+  ASSERT_EQ(wire_then->sent.back().message_case(), Message::kGoodbye);
+  EXPECT_EQ(wire_then->sent.back().goodbye().reason(), v1::Goodbye::SHUTTING_DOWN);
+  EXPECT_EQ(wire_then->sent.back().goodbye().publications_mounted(), 1);
+}
+
+TEST_F(UplinkTest, ASchedulerThatTakesNothingDoesNotHoldUpTheEnd) {
+  Start();
+  Greet();
+  wire().takes = false;
+  const TimePoint began = Clock::now();
+  RunOn(loop_, uplink_->Shutdown());
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
+}
+
+TEST_F(UplinkTest, TheConnectionNumberRisesAlsoOverARestartAndAFullDisk) {
+  Start();
+  Greet();
+  const uint64_t first = wire().sent.front().hello().connection_number();
+  EXPECT_GT(first, 0U);
+  wire().Break(absl::UnavailableError("cut"));
+  Greet(2);
+  const uint64_t second = wire().sent.front().hello().connection_number();
+  EXPECT_GT(second, first);
+  Stop();
+  // The clock was put back meanwhile.
+  rows_.rows["connection"] = std::to_string(second + 1'000'000'000'000);
+  Start();
+  Greet(3);
+  EXPECT_EQ(wire().sent.front().hello().connection_number(), second + 1'000'000'000'001);
+}
+
+TEST_F(UplinkTest, TheNodeIsDrainedFromAfar) {
+  Start();
+  Greet();
+  v1::Operation drain;
+  drain.set_id(1);
+  drain.set_lease_epoch(1);
+  drain.mutable_drain_node()->set_reason("a new disk");
+  Say(drain);
+  const v1::OperationResult result = AwaitResult(1);
+  EXPECT_EQ(result.outcome(), v1::OUTCOME_DONE) << result.message();
+  EXPECT_EQ(result.drain_node().drain().reason(), "a new disk");
+  drain.set_id(2);
+  drain.mutable_drain_node()->set_end(true);
+  Say(drain);
+  EXPECT_FALSE(AwaitResult(2).drain_node().has_drain());
+}
+
 TEST_F(UplinkTest, AnEndedConsumersNumberIsOnTheDiskBeforeItIsTold) {
   Start();
   Greet();

@@ -114,6 +114,9 @@ void TestScheduler::Take(Node& node, Link& link, const v1::NodeMessage& message)
   ++node.messages;
   v1::SchedulerMessage reply;
   switch (message.message_case()) {
+    case v1::NodeMessage::kGoodbye:
+      node.goodbye = message.goodbye();
+      break;
     case v1::NodeMessage::kState:
       TakeState(node, link, message.state());
       break;

@@ -52,6 +52,7 @@ class TestScheduler final : public v1::SchedulerLink::Service {
     std::map<std::pair<std::string, std::string>, v1::Volume> volumes;
     std::map<uint64_t, v1::EndedConsumer> ended_consumers;
     std::map<uint64_t, v1::ForcedRelease> forced_release;
+    std::optional<v1::Goodbye> goodbye;  // the last one
     std::vector<v1::Event> events;
     std::map<uint64_t, v1::OperationResult> results;  // the first of each operation
     std::map<uint64_t, size_t> results_seen;          // how often each came
