@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 
 #include "base/log.h"
@@ -179,10 +180,15 @@ void CheckScheduler(const toml::table& table, ValueReader& reader, const UplinkC
   }
 }
 
+constexpr std::array<std::pair<std::string_view, v1::NodeState::Right>, 3> kSchedulerRights = {
+    {{"volumes", v1::NodeState::VOLUMES},
+     {"plugins", v1::NodeState::PLUGINS},
+     {"node", v1::NodeState::NODE}}};
+
 void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* scheduler) {
   constexpr std::string_view kPrefix = "scheduler.";
   reader.CheckKeys(table, kPrefix,
-                   {"addresses", "identities", "ca", "certificate", "key", "crl", "on_lease_expiry"});
+                   {"addresses", "identities", "ca", "certificate", "key", "crl", "on_lease_expiry", "may"});
   ReadTexts(table, reader, "addresses", kUplinkAddresses, [&](const std::string& text) -> std::string {
     auto address = ParseUplinkAddress(text);
     if (!address.ok()) return std::string(MessageOf(address.status()));
@@ -197,6 +203,16 @@ void ReadScheduler(const toml::table& table, ValueReader& reader, UplinkConfig* 
   reader.ReadChoice<v1::LeasePolicy>(table, kPrefix, "on_lease_expiry",
                                      {{"keep", v1::KEEP}, {"release", v1::RELEASE}},
                                      &scheduler->on_lease_expiry);
+  if (table.contains("may")) scheduler->may.clear();
+  ReadTexts(table, reader, "may", kSchedulerRights.size(), [&](const std::string& name) -> std::string {
+    for (const auto& [known, right] : kSchedulerRights) {
+      if (name != known) continue;
+      scheduler->may.insert(right);
+      return "";
+    }
+    return fmt::format("\"{}\" is not possible; there are \"volumes\", \"plugins\" and \"node\"",
+                       Printable(name, 64));
+  });
   CheckScheduler(table, reader, *scheduler);
 }
 

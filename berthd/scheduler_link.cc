@@ -47,6 +47,7 @@ void SchedulerLink::Start(NodeApi& api, PluginControl& plugins, ControllerDirect
       .node_id = config_.node_id,
       .version = kBerthVersion,
       .on_lease_expiry = config_.scheduler.on_lease_expiry,
+      .may = config_.scheduler.may,
   };
   for (const UplinkAddress& address : config_.scheduler.addresses) options.addresses.push_back(address.text);
   dialer_ = std::make_unique<SchedulerDialer>(config_.scheduler);

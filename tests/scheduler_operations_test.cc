@@ -142,7 +142,7 @@ TEST_F(SchedulerOperationsTest, AVolumeIsExplainedAndItsConsumerEndedFromAfar) {
 }
 
 TEST_F(SchedulerOperationsTest, APluginIsRestartedAndSwappedFromAfarUnderItsVolumes) {
-  StartLinked();
+  StartLinked("may = [\"volumes\", \"plugins\"]\n");
   const std::string volume = CreateVolume("kept");
   const std::string target = PublishFromAfar(volume);
   const pid_t first = Get().pid();
@@ -203,7 +203,7 @@ TEST_F(SchedulerOperationsTest, AnUnpublishSaysHowManyUsesOfTheVolumeAreLeftWhoe
 }
 
 TEST_F(SchedulerOperationsTest, APluginIsDrainedFromAfarAndPutBackIntoUse) {
-  StartLinked();
+  StartLinked("may = [\"volumes\", \"plugins\"]\n");
   const std::string volume = CreateVolume("held");
   const std::string other = CreateVolume("other");
   PublishFromAfar(volume);

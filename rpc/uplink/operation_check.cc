@@ -225,22 +225,27 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       return facts;
     case v1::Operation::kRestartPlugin:
       facts.subject = "restart plugin " + Shown(operation.restart_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kDrainPlugin:
       facts.subject = "drain plugin " + Shown(operation.drain_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kSwapPlugin:
       facts.subject = "swap plugin " + Shown(operation.swap_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kStartPlugin:
       facts.subject = "start plugin " + Shown(operation.start_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kDrainNode:
       facts.subject = operation.drain_node().end() ? "end the node's drain" : "drain the node";
+      facts.right = v1::NodeState::NODE;
       facts.changes = true;
       return facts;
     case v1::Operation::kConfirm:

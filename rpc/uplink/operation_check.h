@@ -25,6 +25,8 @@ struct OperationFacts {
   bool forward = false;
   // It ends uses of volumes here: it is taken also when many operations are open.
   bool reverse = false;
+  // What the node's operator has to allow.
+  v1::NodeState::Right right = v1::NodeState::VOLUMES;
   // It changes something: its result is written down before it is told.
   bool changes = false;
   Duration timeout{};

@@ -50,6 +50,7 @@ struct UplinkOptions {
   std::string node_id;
   std::string version;
   v1::LeasePolicy on_lease_expiry = v1::KEEP;
+  std::set<v1::NodeState::Right> may = {v1::NodeState::VOLUMES};
   DialLimits dial = {};
   LinkTimes times = {};
   Duration dial_within = std::chrono::seconds(20);

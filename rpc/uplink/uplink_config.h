@@ -5,6 +5,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,8 @@ struct UplinkConfig {
   TlsFiles files;
   // RELEASE: volumes that only one writer may have are released (lease_keeper.h).
   v1::LeasePolicy on_lease_expiry = v1::KEEP;
+  // Which operations of the scheduler are taken.
+  std::set<v1::NodeState::Right> may = {v1::NodeState::VOLUMES};
 
   [[nodiscard]] bool wanted() const { return !addresses.empty(); }
   bool operator==(const UplinkConfig&) const = default;

@@ -1,4 +1,5 @@
 // The part of Uplink that does what the scheduler asks for, and asks the scheduler what others want of it.
+#include <absl/strings/ascii.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -50,6 +51,13 @@ std::string WordsFor(v1::Refusal refusal, uint64_t asked, const LinkLease& lease
   return lease.why_not_valid();
 }
 
+absl::Status NotAllowed(v1::NodeState::Right right) {
+  return absl::PermissionDeniedError(
+      fmt::format("this node does not let its scheduler do that: its operator allows it with \"{}\" in "
+                  "[scheduler] may of berthd.toml",
+                  absl::AsciiStrToLower(v1::NodeState::Right_Name(right))));
+}
+
 }  // namespace
 
 // An operation that runs, and whether it is to be waited for any more.
@@ -96,7 +104,8 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   const uint64_t id = operation.id();
   const std::shared_ptr<Running> running = running_.at(id);
   v1::OperationResult result;
-  const absl::Status prepared = PrepareOperation(parts_.api.runtimes(), &operation);
+  absl::Status prepared = PrepareOperation(parts_.api.runtimes(), &operation);
+  if (prepared.ok() && !options_.may.contains(facts.right)) prepared = NotAllowed(facts.right);
   if (prepared.ok() && GivingUp(operation)) {
     result.set_code(static_cast<int>(absl::StatusCode::kUnavailable));
     result.set_message(

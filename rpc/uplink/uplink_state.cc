@@ -115,6 +115,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       node.set_lease_epoch(parts_.lease.epoch());
       node.set_on_lease_expiry(options_.on_lease_expiry);
       for (const RuntimeAbility& runtime : parts_.api.runtimes()) *node.add_runtimes() = runtime;
+      for (const v1::NodeState::Right right : options_.may) node.add_may(right);
       co_return object;
     }
     case ObjectKey::Kind::kPlugin: {

@@ -13,6 +13,7 @@ namespace berth {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -208,6 +209,33 @@ TEST_F(UplinkTest, TheNodeIsDrainedFromAfar) {
   drain.mutable_drain_node()->set_end(true);
   Say(drain);
   EXPECT_FALSE(AwaitResult(2).drain_node().has_drain());
+}
+
+TEST_F(UplinkTest, WhatTheOperatorDoesNotAllowIsRefusedAndTheSettingNamed) {
+  UplinkOptions options = Options();
+  options.may = {v1::NodeState::VOLUMES};
+  control_.Add("p");
+  Start(std::move(options));
+  Greet();
+  const auto objects = Objects();
+  const auto node = std::ranges::find_if(objects, [](const v1::Object& o) { return o.has_node(); });
+  EXPECT_THAT(node->node().may(), ElementsAre(v1::NodeState::VOLUMES));
+  std::vector<v1::Operation> refused(5);
+  for (v1::Operation& operation : refused) operation.set_lease_epoch(1);
+  refused[0].mutable_swap_plugin()->set_id("p");
+  refused[1].mutable_restart_plugin()->set_id("p");
+  refused[2].mutable_drain_plugin()->set_id("p");
+  refused[3].mutable_start_plugin()->set_id("p");
+  refused[4].mutable_drain_node();
+  for (uint64_t id = 1; id <= refused.size(); ++id) {
+    refused[id - 1].set_id(id);
+    Say(refused[id - 1]);
+    const v1::OperationResult result = AwaitResult(id);
+    EXPECT_EQ(result.code(), static_cast<int>(absl::StatusCode::kPermissionDenied)) << id;
+    EXPECT_EQ(result.outcome(), v1::OUTCOME_REFUSED);
+    EXPECT_THAT(result.message(),
+                HasSubstr(id < 5 ? "\"plugins\" in [scheduler] may" : "\"node\" in [scheduler] may"));
+  }
 }
 
 TEST_F(UplinkTest, AnEndedConsumersNumberIsOnTheDiskBeforeItIsTold) {

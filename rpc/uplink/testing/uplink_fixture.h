@@ -47,6 +47,7 @@ class UplinkTest : public NodeApiTest {
                     .max_backoff = std::chrono::milliseconds(5)};
     options.times.state_every = std::chrono::milliseconds(1);
     options.node_state_every = std::chrono::milliseconds(1);
+    options.may = {v1::NodeState::VOLUMES, v1::NodeState::PLUGINS, v1::NodeState::NODE};
     return options;
   }
 
