@@ -22,6 +22,7 @@ void PluginConnections::Open(const Instance& instance, std::optional<PluginFacts
       .secrets = &secrets_,
       .plugin_id = instance.plugin_id,
       .on_idle = [this, key] { sink_.on_idle(key.first, key.second); },
+      .on_exhausted = [this, key] { OnExhausted(key); },
   };
   Connection& connection = connections_[key];
   connection.instance = instance;
@@ -47,6 +48,7 @@ std::unique_ptr<Fingerprinter> PluginConnections::Probe(const Key& key, const Co
       .on_facts =
           [this, key](absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
             if (const auto found = connections_.find(key); found != connections_.end()) {
+              if (facts.ok()) found->second.driver_name = facts->name;
               found->second.only_lets_go = MayLetGo(facts.status()) ? MessageOf(facts.status()) : "";
             }
             sink_.on_facts(key.first, key.second, std::move(facts), computed_class);
@@ -55,6 +57,16 @@ std::unique_ptr<Fingerprinter> PluginConnections::Probe(const Key& key, const Co
   };
   return std::make_unique<Fingerprinter>(executor_, std::move(options), connection.client, std::move(sink),
                                          events_);
+}
+
+void PluginConnections::OnExhausted(const Key& key) {
+  const auto refusing = connections_.find(key);
+  if (refusing == connections_.end()) return;
+  for (auto& [other, connection] : connections_) {
+    // The limit is the node plugin's, and the refusal may be the controller's.
+    if (other != key && connection.driver_name != refusing->second.driver_name) continue;
+    if (connection.fingerprinter) connection.fingerprinter->ReadAgain();
+  }
 }
 
 void PluginConnections::ProbeOtherwise(const std::string& plugin_id, uint64_t number,

@@ -56,6 +56,7 @@ class PluginConnections {
     PluginHealth health;
     // Not empty: it is refused, with this for the reason, until it has let go of what it holds.
     std::string only_lets_go;
+    std::string driver_name;  // as it was read last
   };
   // Null where there is none.
   [[nodiscard]] const Connection* Find(const std::string& plugin_id, uint64_t number) const;
@@ -65,6 +66,8 @@ class PluginConnections {
 
   [[nodiscard]] std::unique_ptr<Fingerprinter> Probe(const Key& key, const Connection& connection,
                                                      std::optional<PluginFacts> known);
+  // A plugin has refused a volume because of a limit: what it and the others of its driver are is read again.
+  void OnExhausted(const Key& key);
   void OnProbe(const Key& key, const ProbeResult& result);
   static Awaitable<void> End(std::unique_ptr<Fingerprinter> fingerprinter);
 

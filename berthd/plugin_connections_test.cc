@@ -124,6 +124,18 @@ TEST_F(PluginConnectionsTest, AnotherScheduleCountsFromNowOn) {
   EXPECT_EQ(connections_.Find("p", 1)->client, client) << "calls go on over the same connection";
 }
 
+TEST_F(PluginConnectionsTest, ALimitThatWasReachedIsReadAgain) {
+  connections_.Open(Of(1, old_), std::nullopt);
+  ASSERT_TRUE(RunUntil([this] { return old_.Calls("GetPluginInfo") == 1; }));
+  old_.FailNext("NodeStageVolume", {grpc::StatusCode::RESOURCE_EXHAUSTED, "no more volumes on this node"});
+  const auto client = connections_.Find("p", 1)->client;
+  ::csi::v1::NodeStageVolumeRequest stage;
+  stage.set_volume_id("v");
+  const auto refused = RunOn(loop_, client->NodeStageVolume(stage, Clock::now() + std::chrono::seconds(20)));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(RunUntil([this] { return old_.Calls("GetPluginInfo") == 2; }));
+}
+
 TEST_F(PluginConnectionsTest, NothingIsOpenedAfterTheEnd) {
   RunOn(loop_, connections_.Shutdown());
   connections_.Open(Of(1, old_), std::nullopt);

@@ -95,7 +95,14 @@ struct Callee {
   const RecentSecrets* secrets = nullptr;
   std::string plugin_id;
   RecentSecrets::InFlight carried;  // what is sent to it in confidence is known until the call has ended
+  std::function<void()> on_exhausted = {};
 };
+
+// The calls that use one of the volumes that NodeGetInfo's max_volumes_per_node limits.
+bool TakesAVolume(std::string_view name) {
+  return name == "/csi.v1.Node/NodeStageVolume" || name == "/csi.v1.Node/NodePublishVolume" ||
+         name == "/csi.v1.Controller/ControllerPublishVolume";
+}
 
 // Plugins quote what they were given, and what they say in an error is logged, shown, and written to the
 // journal.
@@ -135,6 +142,7 @@ Awaitable<absl::StatusOr<Response>> Call(std::shared_ptr<grpc::Channel> channel,
   } else if (parsed->ok) {
     answer = std::move(parsed->message);
   }
+  if (absl::IsResourceExhausted(answer.status()) && callee.on_exhausted) callee.on_exhausted();
 
   if (!line.empty()) {
     const auto took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
@@ -193,6 +201,7 @@ Awaitable<absl::StatusOr<Response>> CsiClient::Change(const char* name, Request 
                 .secrets = options_.secrets,
                 .plugin_id = options_.plugin_id,
                 .carried = Carry(request, confidential)};
+  if (TakesAVolume(name)) callee.on_exhausted = options_.on_exhausted;
   return Call<Response>(FreshChannel(), calls_, std::move(callee), name, std::move(request), deadline);
 }
 

@@ -37,6 +37,9 @@ struct CsiClientOptions {
   // Called on the loop after the last call that changes something has ended; not once the client is gone and
   // all its calls are.
   std::function<void()> on_idle;
+  // Called on the loop when a stage, publish or attach was RESOURCE_EXHAUSTED: the plugin's limit of volumes
+  // may have changed. Under the same conditions.
+  std::function<void()> on_exhausted = {};
 };
 
 class CsiClient {

@@ -18,6 +18,8 @@ namespace {
 // A plugin that is another one at each reading must not push everything else out of the event log.
 constexpr size_t kMostChangesShown = 20;
 
+constexpr auto kLeastBetweenReadings = std::chrono::seconds(1);
+
 std::string Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
 // One line for people: what this plugin turned out to be.
@@ -45,11 +47,16 @@ class Fingerprinter::Impl {
         sink_(std::move(sink)),
         events_(events),
         schedule_(options_.interval),
+        changed_(executor),
         scope_(std::move(executor), fmt::format("fingerprint {}", options_.plugin_id)) {
     scope_.Spawn("probe", Run());
   }
 
   Awaitable<void> Stop() { return scope_.Join(); }
+  void ReadAgain() {
+    again_ = true;
+    changed_.NotifyAll();
+  }
 
  private:
   Awaitable<void> Run() {
@@ -57,6 +64,7 @@ class Fingerprinter::Impl {
       ProbeResult result = co_await Probe();
       std::optional<FactsReading> reading;
       if (result.ok && FactsDue()) {
+        again_ = false;  // before: a request that comes meanwhile counts
         reading = co_await ReadFacts(client_,
                                      {.node = options_.expect_node, .controller = options_.expect_controller},
                                      options_.timeout);
@@ -77,7 +85,9 @@ class Fingerprinter::Impl {
       TimePoint next = Clock::now() + schedule_.After(result.ok);
       if (result.ok && PeriodicReading())
         next = std::min(next, facts_read_at_ + options_.fingerprint_interval);
-      co_await SleepUntil(next);
+      const TimePoint least = facts_read_at_ + kLeastBetweenReadings;
+      co_await changed_.WaitUntil([this] { return again_; }, next);
+      if (again_) co_await SleepUntil(result.ok ? std::min(next, least) : next);
     }
   }
 
@@ -99,7 +109,7 @@ class Fingerprinter::Impl {
 
   // Asked after a Probe that said ready. `well_` is still of the probe before.
   [[nodiscard]] bool FactsDue() const {
-    if (!well_ || refused_) return true;
+    if (!well_ || refused_ || again_) return true;
     return PeriodicReading() && Clock::now() >= facts_read_at_ + options_.fingerprint_interval;
   }
 
@@ -161,7 +171,9 @@ class Fingerprinter::Impl {
   TimePoint facts_read_at_;
   std::optional<absl::Status> refused_;  // why the last reading was refused, if it was
   std::vector<std::string> warned_;      // at the last reading
-  TaskScope scope_;                      // last: it uses all of the above
+  Condition changed_;
+  bool again_ = false;
+  TaskScope scope_;  // last: it uses all of the above
 };
 
 Fingerprinter::Fingerprinter(asio::any_io_executor executor, FingerprintOptions options,
@@ -170,6 +182,8 @@ Fingerprinter::Fingerprinter(asio::any_io_executor executor, FingerprintOptions 
                                    std::move(sink), events)) {}
 
 Fingerprinter::~Fingerprinter() = default;
+
+void Fingerprinter::ReadAgain() { impl_->ReadAgain(); }
 
 Awaitable<void> Fingerprinter::Stop() { return impl_->Stop(); }
 

@@ -67,6 +67,9 @@ class Fingerprinter {
   // Stop() must have ended.
   ~Fingerprinter();
 
+  // Reads the facts again soon, at most once a second: what was read may have changed.
+  void ReadAgain();
+
   // Cancels the call in flight and waits for it (about a millisecond). No sink function is called once this
   // has begun.
   [[nodiscard]] Awaitable<void> Stop();

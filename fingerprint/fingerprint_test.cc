@@ -179,6 +179,22 @@ TEST_F(FingerprinterTest, ReadsTheFactsOnceWhileNothingHappens) {
   EXPECT_EQ(facts_.size(), 1U);
 }
 
+TEST_F(FingerprinterTest, FactsAreReadAgainOnRequestWithoutWaitingForTheNextProbe) {
+  options_.interval = seconds(60);
+  plugin_->Start();
+  Begin();
+  ASSERT_TRUE(UntilFacts(1));
+  csi::NodeGetInfoResponse response;
+  response.set_node_id("node-1");
+  response.set_max_volumes_per_node(3);
+  plugin_->Answer("NodeGetInfo", response);
+  const int read = plugin_->Calls("NodeGetInfo");
+  for (int i = 0; i < 10; ++i) fingerprinter_->ReadAgain();
+  ASSERT_TRUE(UntilFacts(2));
+  EXPECT_EQ(facts_.back()->max_volumes_per_node, 3);
+  EXPECT_EQ(plugin_->Calls("NodeGetInfo"), read + 1) << "once for all";
+}
+
 // gRPC's shortest backoff, csi/client.cc's 100 ms with gRPC's jitter. By the time that the plugin serves, ten
 // failures have made it longer.
 constexpr auto kShortestBackoff = milliseconds(80);
