@@ -30,6 +30,9 @@ struct ClaimOptions {
   std::string name;
   bool readonly = false;
   bool wait = false;
+  CapabilityOptions capability;
+  std::string runtime;
+  std::vector<std::string> replaces;
   std::optional<int64_t> pid;
   std::string cgroup;
   std::string unit;
@@ -61,6 +64,10 @@ absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) 
   request.set_name(options.name);
   request.set_readonly(options.readonly);
   request.set_wait(options.wait);
+  BERTH_ASSIGN_OR_RETURN(const v1::Capability capability, MakeCapability(options.capability));
+  if (capability.ByteSizeLong() > 0) *request.mutable_capability() = capability;
+  request.set_runtime(options.runtime);
+  *request.mutable_replaces() = {options.replaces.begin(), options.replaces.end()};
   if (options.pid.has_value()) request.mutable_life()->set_pid(*options.pid);
   if (!options.cgroup.empty()) request.mutable_life()->set_cgroup(options.cgroup);
   if (!options.unit.empty()) request.mutable_life()->set_unit(options.unit);
@@ -157,6 +164,11 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
   command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
       ->option_text("NAME");
   command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
+  DeclareCapability(command, options.capability);
+  command.add_option("--runtime", options.runtime, "The consumer's runtime: a [[runtime]] of berthd.toml")
+      ->option_text("NAME");
+  AddRepeated(command, "--replace", options.replaces, "CONSUMER",
+              "A consumer in the namespace that this one replaces; the scheduler may end it first");
   command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
   CLI::Option* pid =
       command.add_option("--pid", options.pid, "Until this process has ended; one of your own")

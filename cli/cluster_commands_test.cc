@@ -117,7 +117,9 @@ TEST_F(ClusterCommandsTest, TheLinkIsShownByStatusAndAlone) {
 
 TEST_F(ClusterCommandsTest, AClaimSendsWhatWasAskedAndPrintsThePathAlone) {
   AddMount();
-  const Ended run = Claim({"--name", "data", "--read-only", "--pid", "42"});
+  const Ended run =
+      Claim({"--name", "data", "--read-only", "--pid", "42", "--access", "single-node-single-writer", "--fs",
+             "ext4", "--runtime", "vm", "--replace", "old-1", "--replace", "old-2"});
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "/volumes/vol-9\n");
   const v1::ClaimVolumeRequest& sent = node_.claim_request;
@@ -128,6 +130,10 @@ TEST_F(ClusterCommandsTest, AClaimSendsWhatWasAskedAndPrintsThePathAlone) {
   EXPECT_TRUE(sent.readonly());
   EXPECT_FALSE(sent.wait());
   EXPECT_EQ(sent.life().pid(), 42);
+  EXPECT_EQ(sent.capability().access_mode(), v1::SINGLE_NODE_SINGLE_WRITER);
+  EXPECT_EQ(sent.capability().fs_type(), "ext4");
+  EXPECT_EQ(sent.runtime(), "vm");
+  EXPECT_THAT(sent.replaces(), testing::ElementsAre("old-1", "old-2"));
   EXPECT_THAT(Claim({"-o", "json"}).out, HasSubstr("\"source_path\":\"/volumes/vol-9\""));
 }
 

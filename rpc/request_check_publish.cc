@@ -255,6 +255,19 @@ absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
   mistakes.Length("name", request.name(), RequestLimits::kConsumer);
   mistakes.PlainText("name", request.name());
   if (request.has_life()) CheckLife(request.life(), mistakes);
+  VolumeUse use = CheckCapability("capability", request.capability(), mistakes);
+  if (request.has_mount_options()) CheckOptions(request.mount_options(), &use, mistakes);
+  mistakes.Length("runtime", request.runtime(), RequestLimits::kRuntimeName);
+  mistakes.PlainText("runtime", request.runtime());
+  if (static_cast<size_t>(request.replaces_size()) > RequestLimits::kReplaced) {
+    mistakes.Add("replaces",
+                 fmt::format("{}, at most {} are taken", request.replaces_size(), RequestLimits::kReplaced));
+  }
+  for (int i = 0; i < request.replaces_size(); ++i) {
+    const std::string field = fmt::format("replaces[{}]", i);
+    mistakes.Required(field, request.replaces(i), RequestLimits::kConsumer);
+    mistakes.PlainText(field, request.replaces(i));
+  }
   if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
   v1::ClaimAsk ask;
   ask.set_namespace_(request.namespace_());
@@ -262,6 +275,10 @@ absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
   ask.set_consumer(request.consumer());
   ask.set_name(request.name());
   ask.set_readonly(request.readonly());
+  if (request.has_capability()) *ask.mutable_capability() = request.capability();
+  if (request.has_mount_options()) *ask.mutable_mount_options() = request.mount_options();
+  ask.set_runtime(request.runtime());
+  *ask.mutable_replaces() = request.replaces();
   if (request.has_life()) *ask.mutable_life() = request.life();
   return ask;
 }

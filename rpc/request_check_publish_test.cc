@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/testing/from_text.h"
 #include "rpc/request_check.h"
 #include "rpc/testing/refused.h"
 
@@ -363,6 +364,31 @@ TEST(CheckUnpublishTest, CarriesTheOperatorsLevers) {
   checked = CheckUnpublish(request);
   ASSERT_TRUE(checked.ok()) << checked.status();
   EXPECT_TRUE(checked->wait_for_consumer && checked->force && checked->lazy);
+}
+
+TEST(CheckClaimTest, PassesOnHowTheVolumeWillBeUsed) {
+  const auto request = FromText<v1::ClaimVolumeRequest>(
+      R"(namespace: "jobs" volume: "data" consumer: "web" runtime: "vm" replaces: ["old-1", "old-2"]
+         capability { access_mode: SINGLE_NODE_SINGLE_WRITER fs_type: "ext4" }
+         mount_options { mount_flags { values: "noatime" } })");
+  const auto ask = CheckClaim(request);
+  ASSERT_TRUE(ask.ok()) << ask.status();
+  EXPECT_EQ(ask->capability().access_mode(), v1::SINGLE_NODE_SINGLE_WRITER);
+  EXPECT_EQ(ask->capability().fs_type(), "ext4");
+  EXPECT_THAT(ask->mount_options().mount_flags().values(), ElementsAre("noatime"));
+  EXPECT_EQ(ask->runtime(), "vm");
+  EXPECT_THAT(ask->replaces(), ElementsAre("old-1", "old-2"));
+}
+
+TEST(CheckClaimTest, EveryMistakeInTheUseIsNamed) {
+  auto request = FromText<v1::ClaimVolumeRequest>(
+      R"(namespace: "jobs" volume: "data" consumer: "web" replaces: [""]
+         capability { access_type: BLOCK fs_type: "ext4" } mount_options { mount_flags { } })");
+  EXPECT_THAT(Refused(CheckClaim(request)), AllOf(HasSubstr("capability.fs_type: not with BLOCK"),
+                                                  HasSubstr("mount_options.mount_flags: not with BLOCK"),
+                                                  HasSubstr("replaces[0]: must not be empty")));
+  for (int i = 0; i < 17; ++i) request.add_replaces("c");
+  EXPECT_THAT(Refused(CheckClaim(request)), HasSubstr("replaces: 18, at most 16"));
 }
 
 }  // namespace

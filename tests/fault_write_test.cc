@@ -161,11 +161,11 @@ TEST_F(FaultUpgradeTest, Fault18ARecordOfANewerBerthdIsRefusedAndNothingChanged)
   Rewrite([&](UnknownFieldSet* record) { set_version(record, 1000); }, "");
   const std::string before = Bytes();
   EXPECT_GT(node_.RunAnother(), 0);
-  EXPECT_THAT(node_.log(), HasSubstr("newer berthd"));
+  EXPECT_THAT(node_.log(), HasSubstr("another version of berthd"));
   EXPECT_EQ(Bytes(), before);
   EXPECT_EQ(node_.Mounts(), mounts);
   // The version that wrote it goes on with it.
-  Rewrite([&](UnknownFieldSet* record) { set_version(record, 1); }, "");
+  Rewrite([&](UnknownFieldSet* record) { set_version(record, 2); }, "");
   node_.Start();
   node_.WaitReady(fault_.id());
   Unpublish(volume, "job");

@@ -55,7 +55,7 @@ class SchedulerClaimTest : public SchedulerTest {
   // Runs beside the test, to its end.
   [[nodiscard]] std::future<Ended> Claim(uid_t uid) const {
     return std::async(std::launch::async, RunShell,
-                      Berthctl(uid, "volume claim jobs/data --consumer web --wait"));
+                      Berthctl(uid, "volume claim jobs/data --consumer web --fs ext4 --replace old --wait"));
   }
   v1::Ask WaitAsk() {
     const auto node = scheduler_->WaitNode(
@@ -83,6 +83,9 @@ TEST_F(SchedulerClaimTest, AWorkloadWithoutRightsWaitsUntilTheSchedulerAnswers) 
   EXPECT_EQ(ask.claim().consumer(), "web");
   EXPECT_EQ(ask.claim().uid(), kClaimer);
   EXPECT_EQ(ask.claim().gid(), kClaimer);
+  EXPECT_EQ(ask.claim().capability().fs_type(), "ext4");
+  ASSERT_EQ(ask.claim().replaces_size(), 1);
+  EXPECT_EQ(ask.claim().replaces(0), "old");
   const std::string target = PublishFromAfar(volume, "web");
   EXPECT_FALSE(IsThere(claimed)) << "published is not granted";
   v1::Answer answer;
