@@ -89,8 +89,8 @@ bool RefusesCertificate(const boost::system::error_code& error) {
 
 absl::Status LinkError(const boost::system::error_code& error) {
   if (RefusesCertificate(error)) {
-    return absl::UnauthenticatedError(fmt::format("the scheduler refuses this node's certificate: {}",
-                                                  Printable(error.message(), 256)));
+    return absl::UnauthenticatedError(
+        fmt::format("the scheduler refuses this node's certificate: {}", Printable(error.message(), 256)));
   }
   return Unavailable("the link to the scheduler", error);
 }
