@@ -18,11 +18,11 @@ using testing::Not;
 class DoctorCommandTest : public testing::Test {
  protected:
   DoctorCommandTest() {
-    v1::Finding& told = *node_.examined.add_findings();
-    told.set_severity(v1::INFO);
-    told.set_code("volume.foreign");
-    told.set_text("A volume that is not Berth's; it is left alone.");
-    told.set_path("/mnt/x");
+    v1::Finding& finding = *node_.examined.add_findings();
+    finding.set_severity(v1::INFO);
+    finding.set_code("volume.foreign");
+    finding.set_text("A volume that is not Berth's; it is left alone.");
+    finding.set_path("/mnt/x");
     v1::Finding& dead = *node_.examined.add_findings();
     dead.set_severity(v1::ERROR);
     dead.set_code("mount.dead");
@@ -32,12 +32,12 @@ class DoctorCommandTest : public testing::Test {
     dead.set_path("/t");
     dead.set_text("The file system has ended.");
     dead.set_advice("End job-1");
-    v1::Finding& stranger = *node_.examined.add_findings();
-    stranger.set_severity(v1::WARNING);
-    stranger.set_code("directory.orphan");
-    stranger.set_path("/var/lib/berth/volumes/zz");
-    stranger.set_text("An empty directory that belongs to no volume.");
-    stranger.set_repair("remove the empty directory");
+    v1::Finding& orphan = *node_.examined.add_findings();
+    orphan.set_severity(v1::WARNING);
+    orphan.set_code("directory.orphan");
+    orphan.set_path("/var/lib/berth/volumes/zz");
+    orphan.set_text("An empty directory that belongs to no volume.");
+    orphan.set_repair("remove the empty directory");
     node_.repaired = node_.examined;
     node_.repaired.mutable_findings(2)->set_repaired(true);
   }

@@ -121,7 +121,7 @@ struct UnpublishRequest {
   bool wait_for_consumer = false;
   // An operator's levers against a file system that does not answer. `force` aborts it (MNT_FORCE) before the
   // plugin is called; data that it had not written are lost. `lazy` detaches a target that stays busy
-  // (MNT_DETACH): the file system may live on, and the volume is not called free by it.
+  // (MNT_DETACH): the file system may stay in use, and the volume is not free.
   // `force` also releases without the plugin, where that is gone, does not come up, or refuses each time.
   bool force = false;
   bool lazy = false;

@@ -221,7 +221,7 @@ VolumeView VolumeActor::View() const {
          .path = p.path,
          .path_mounted = p.path_mounted,
          .path_error = p.path_error});
-    // Nothing is repeated of one that is blocked: `held` says why, and that is all.
+    // Nothing is repeated of one that is blocked: `blocked` says why.
     if (!view.publications.back().blocked.empty()) continue;
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;

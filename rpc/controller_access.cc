@@ -94,7 +94,12 @@ std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
 
 uint32_t ControllerAccess::UsesLeft(const std::string& name, const std::string& volume_id) const {
   size_t uses = 0;
-  for (const std::string& id : PluginsOf(name, volume_id)) {
+  std::set<std::string> ids = PluginsOf(name, volume_id);
+  if (const auto plugin = control_.plugins().find(name);
+      plugin != control_.plugins().end() && !plugin->second.facts) {
+    for (const auto& [id, other] : control_.plugins()) ids.insert(id);
+  }
+  for (const std::string& id : ids) {
     if (const auto volume = mounter_.Find(id, volume_id)) {
       uses += std::max<size_t>(volume->publications.size(), 1);
     }

@@ -75,7 +75,8 @@ class ControllerAccess {
   // The volume on this node, through any plugin of the same driver.
   [[nodiscard]] std::optional<VolumeView> FindHeld(const std::string& name,
                                                    const std::string& volume_id) const;
-  // UnpublishVolumeResponse.uses_left.
+  // UnpublishVolumeResponse.uses_left. While the plugin's driver is not known (berthd has just started), a
+  // volume with this id counts through every plugin: too many uses do no harm.
   [[nodiscard]] uint32_t UsesLeft(const std::string& name, const std::string& volume_id) const;
 
   // UNAVAILABLE once berthd or the machine is being stopped: nothing is created, attached, expanded or

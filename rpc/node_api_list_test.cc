@@ -404,6 +404,8 @@ TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDrive
   mounter_.Add("q", "v", "other").publications.clear();
   mounter_.volumes.back().still_in_use = true;
   EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "the kernel has it";
+  control_.plugins_by_id["p"].facts.reset();
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "q may be of the same driver";
 }
 
 }  // namespace

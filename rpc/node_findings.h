@@ -23,7 +23,7 @@
 
 namespace berth {
 
-// Of a plugin through which `held` volumes are held here.
+// `held`: how many volumes are in use through the plugin.
 [[nodiscard]] std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoint now);
 // Whether it is about to be ready: it is starting and has time left, or is being restarted or swapped.
 [[nodiscard]] bool IsOnItsWay(const PluginSnapshot& plugin, TimePoint now);

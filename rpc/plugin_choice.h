@@ -30,7 +30,7 @@ enum class ControllerWork { kNewVolume, kKnownVolume };
 
 // The id of the plugin whose Controller is to be called for `name`: the plugin itself if it has one that
 // works now, or else another one of the same driver; where none works now, one that will in a moment: it is
-// `held`, and the caller waits. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no plugin of this
+// `paused`, and the caller waits. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no plugin of this
 // driver has a controller, or those that have one drain. UNAVAILABLE: those that have one are not ready
 // (state and reason of each), or it is not yet known what the plugin is.
 [[nodiscard]] absl::StatusOr<std::string> ChooseController(

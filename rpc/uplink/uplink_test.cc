@@ -177,7 +177,7 @@ TEST_F(UplinkTest, ASchedulerThatTakesNothingDoesNotHoldUpTheEnd) {
   EXPECT_LT(Clock::now() - began, std::chrono::seconds(5));
 }
 
-TEST_F(UplinkTest, TheConnectionNumberRisesAlsoOverARestartAndAFullDisk) {
+TEST_F(UplinkTest, TheConnectionNumberRisesAlsoOverARestartAndAClockThatWasPutBack) {
   Start();
   Greet();
   const uint64_t first = wire().sent.front().hello().connection_number();

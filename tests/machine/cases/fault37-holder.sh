@@ -29,7 +29,7 @@ released() {
 
 for try in first second; do
   answer=$(timeout 60 berthctl volume unpublish --plugin disk --volume "$id" --consumer job 2>&1) && status=0 || status=$?
-  ((status != 0)) || expect_match "the $try answer, which is no error" "$answer" 'may live on|still used'
+  ((status != 0)) || expect_match "the $try answer, which is no error" "$answer" 'is not free|still used'
   expect_match "the $try answer" "$answer" "pid $pid\b"
   [[ -e /sys/fs/ext4/$device ]] || fail "the file system is gone while $pid uses it"
   ! released || fail 'it is reported as released while it is used'
