@@ -18,10 +18,10 @@ _berthctl() {
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
       --socket | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
-        --consumer | --name | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
+        --consumer | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
-        --secrets-reference | --runtime | --format | --at | --reason)
+        --secrets-reference | --runtime | --format | --at | --reason | --use-fs | --use-mount-flag | --replace)
         i=$((i + 1))
         ;;
       -*) ;;
@@ -57,7 +57,7 @@ _berthctl() {
     --group | --mount-group) words=$(compgen -g) ;;
     --secrets-reference) words='file:/ credential:' ;;
     --level) words='trace debug info warning error critical' ;;
-    --timeout | --endpoint | --request | --consumer | --name | --mount-flag | --context | --publish-context | \
+    --timeout | --endpoint | --request | --consumer | --name | --label | --mount-flag | --context | --publish-context | \
       --parameter | --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | \
       --mode | --selinux-label | --pid | --unit | --at | --reason)
       return
@@ -69,7 +69,7 @@ _berthctl() {
     case $command/$sub in
       /) words="status health plugins plugin reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
-      volumes/*) words="--plugin --consumer $global" ;;
+      volumes/*) words="--plugin --consumer --label $global" ;;
       monitor/*) words="--level $global" ;;
       plugin/) words='show logs start stop restart drain swap' ;;
       plugin/logs) words="--follow --since --lines --after $(_berthctl_ids plugins 1) $global" ;;
@@ -93,13 +93,14 @@ _berthctl() {
       reload/*) words="--no-wait $global" ;;
       doctor/*) words="--repair --yes $global" ;;
       volume/publish)
-        words="--file --plugin --volume --consumer --name --readonly --ephemeral --mount-group --owner --group"
+        words="--file --plugin --volume --consumer --name --label --use-fs --use-mount-flag --readonly --ephemeral --mount-group --owner --group"
         words+=" --mode --recursive --selinux-label --pid --cgroup --unit --remount --secrets-reference"
         words+=" --context --publish-context --attached --runtime"
         words+=" $capability $global"
         ;;
       volume/claim)
-        words="--consumer --name --readonly --wait --pid --cgroup --unit --format --at $global"
+        words="--consumer --name --readonly --wait --pid --cgroup --unit --format --at --access --fs --block"
+        words+=" --mount-flag --runtime --replace $global"
         ;;
       volume/unpublish)
         words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"

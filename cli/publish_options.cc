@@ -46,6 +46,11 @@ void DeclareWhat(CLI::App& command, PublishOptions& options) {
   command.add_option("--consumer", options.consumer, "Who uses it: a job, a unit, a container")
       ->option_text("NAME")
       ->group(kGroup);
+  command
+      .add_option("--label", options.label,
+                  "Your own name of the volume; commands take it in place of the id")
+      ->option_text("NAME")
+      ->group(kGroup);
   command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
       ->option_text("NAME")
       ->group(kGroup);
@@ -283,6 +288,7 @@ absl::StatusOr<v1::PublishVolumeRequest> WithOptions(v1::PublishVolumeRequest re
   if (!options.volume.empty()) request.set_volume_id(options.volume);
   if (!options.consumer.empty()) request.set_consumer(options.consumer);
   if (!options.name.empty()) request.set_name(options.name);
+  if (!options.label.empty()) request.set_label(options.label);
   BERTH_RETURN_IF_ERROR(CheckComplete(request));
   BERTH_RETURN_IF_ERROR(SetCapability(options, *request.mutable_capability()));
   BERTH_RETURN_IF_ERROR(SetMountOptions(options, request));

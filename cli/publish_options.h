@@ -22,6 +22,7 @@ struct PublishOptions : VolumeOptions {
   std::string file;
   std::string consumer;
   std::string name;
+  std::string label;
   CapabilityOptions capability;
   std::string mount_group;
   std::string use_fs;

@@ -16,12 +16,14 @@ namespace {
 struct ListOptions {
   std::string plugin;
   std::string consumer;
+  std::string label;
 };
 
 absl::Status Volumes(Session& session, const ListOptions& options) {
   v1::ListVolumesRequest request;
   request.set_plugin_id(options.plugin);
   request.set_consumer(options.consumer);
+  request.set_label(options.label);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(const v1::ListVolumesResponse answer,
                          node.CallForAllPages(&NodeClient::Stub::ListVolumes, request, "list the volumes"));
@@ -66,6 +68,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
       [](CLI::App& command, ListOptions& options) {
         command.add_option("--plugin", options.plugin, "Only of this plugin")->option_text("ID");
         command.add_option("--consumer", options.consumer, "Only of this consumer")->option_text("NAME");
+        command.add_option("--label", options.label, "Only those whose label begins so")->option_text("NAME");
       },
       Volumes);
 

@@ -153,6 +153,8 @@ TEST_F(VolumeCommandsTest, PublishSendsEveryOption) {
                          "job-1",
                          "--fs",
                          "ext4",
+                         "--label",
+                         "my database",
                          "--mount-group",
                          "1000",
                          "--ephemeral",
@@ -180,6 +182,7 @@ TEST_F(VolumeCommandsTest, PublishSendsEveryOption) {
   expected.set_consumer("job-1");
   expected.mutable_capability()->set_fs_type("ext4");
   expected.mutable_capability()->set_volume_mount_group("1000");
+  expected.set_label("my database");
   expected.set_ephemeral(true);
   v1::RootPermissions& permissions = *expected.mutable_permissions();
   permissions.set_owner(0);
@@ -371,6 +374,16 @@ TEST_F(VolumeCommandsTest, ExplainFindsThePluginAndHasAShortName) {
   }
   ExpectJson(Ctl({"explain", "--plugin", "nfs", "v1", "-o", "json"}).out, node_.explained);
   EXPECT_THAT(Ctl({"explain", "v2"}).err, HasSubstr("no volume v2; did you mean v1?"));
+}
+
+TEST_F(VolumeCommandsTest, AVolumeIsFoundByItsLabelToo) {
+  *node_.explained.mutable_volume() = node_.volume;
+  node_.volumes.mutable_volumes(0)->set_label("jobs/db");
+  EXPECT_THAT(Ctl({"volumes"}).out, HasSubstr("v1 (jobs/db)"));
+  EXPECT_EQ(Ctl({"explain", "jobs/db"}).exit_code, 0);
+  EXPECT_EQ(node_.explain_request.plugin_id(), "nfs");
+  EXPECT_EQ(node_.explain_request.volume_id(), "jobs/db") << "berthd knows which volume that is";
+  EXPECT_THAT(Ctl({"explain", "jobs/dd"}).err, HasSubstr("did you mean jobs/db?"));
 }
 
 TEST_F(VolumeCommandsTest, ShowHasTheNewFacts) {

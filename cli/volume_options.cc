@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/status.h"
@@ -19,7 +20,7 @@ namespace {
 using Stub = NodeClient::Stub;
 
 CLI::Option* AddVolume(CLI::App& command, VolumeOptions& options) {
-  return command.add_option("volume,--volume", options.volume, "The volume's id, as the storage knows it")
+  return command.add_option("volume,--volume", options.volume, "The volume's id in the storage")
       ->required()
       ->option_text("ID");
 }
@@ -34,7 +35,7 @@ void DeclareVolume(CLI::App& command, VolumeOptions& options) {
 void DeclareHeldVolume(CLI::App& command, VolumeOptions& options) {
   command.add_option("--plugin", options.plugin, "The plugin's id, where several have such a volume")
       ->option_text("ID");
-  AddVolume(command, options);
+  AddVolume(command, options)->description("The volume's id in the storage, or its label");
 }
 
 void DeclareSecrets(CLI::App& command, std::string& file) {
@@ -49,11 +50,18 @@ absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume
       const v1::ListVolumesResponse answer,
       node.CallForAllPages(&Stub::ListVolumes, v1::ListVolumesRequest(), "list the volumes"));
   std::vector<std::string> holders;
+  std::set<std::string> labelled;  // of one plugin's several the node says which they are
   std::vector<std::string> others;
   for (const v1::Volume& volume : answer.volumes()) {
-    (volume.volume_id() == volume_id ? holders : others)
-        .push_back(volume.volume_id() == volume_id ? volume.plugin_id() : volume.volume_id());
+    if (volume.volume_id() == volume_id) {
+      holders.push_back(volume.plugin_id());
+    } else {
+      others.push_back(volume.volume_id());
+      if (!volume.label().empty()) others.push_back(volume.label());
+      if (volume.label() == volume_id) labelled.insert(volume.plugin_id());
+    }
   }
+  if (holders.empty()) holders.assign(labelled.begin(), labelled.end());
   if (holders.size() == 1) return holders.front();
   if (holders.empty()) {
     return WithHint(absl::NotFoundError(fmt::format("this node has no volume {}{}", Shown(volume_id),

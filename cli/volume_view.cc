@@ -119,9 +119,11 @@ Table VolumeTable(const v1::ListVolumesResponse& volumes, system_clock::time_poi
     for (const v1::Publication& use : volume.publications()) uses.push_back(Use(use.consumer(), use.name()));
     const std::vector<Condition> conditions = ConditionsOf(volume, now);
     // The condition says already what is uncertain.
-    table.Add({volume.plugin_id(), volume.volume_id(), StateCell(volume.state(), false),
-               ConditionCell(conditions), DescribeCapability(volume.capability()),
-               fmt::format("{}", fmt::join(uses, ", ")), Now(volume, conditions, now)});
+    const std::string& label = volume.label();
+    const std::string named = volume.volume_id() + (label.empty() ? "" : fmt::format(" ({})", label));
+    table.Add({volume.plugin_id(), named, StateCell(volume.state(), false), ConditionCell(conditions),
+               DescribeCapability(volume.capability()), fmt::format("{}", fmt::join(uses, ", ")),
+               Now(volume, conditions, now)});
   }
   return table;
 }
@@ -133,6 +135,7 @@ Table VolumeDetails(const v1::Volume& volume, system_clock::time_point now) {
     table.Add({"driver", fmt::format("{} {}", volume.driver_name(), volume.driver_version())});
   }
   table.Add({"volume", volume.volume_id()});
+  if (!volume.label().empty()) table.Add({"label", volume.label()});
   table.Add({"state", StateCell(volume.state(), volume.uncertain())});
   if (!volume.declared_in().empty()) table.Add({"declared in", volume.declared_in()});
   table.Add({"capability", DescribeCapability(volume.capability())});

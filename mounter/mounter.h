@@ -105,6 +105,7 @@ struct PublishRequest {
   ConsumerLife life = {};
   RootPermissions permissions = {};
   std::optional<RuntimeAbility> runtime = {};
+  std::string label = {};  // the caller's name of the volume; empty: the volume keeps the one that it has
   // Of kDeclared only. A repeated request changes it without publishing the volume anew.
   PublishedPath path = {};
 
@@ -267,6 +268,7 @@ struct VolumeView {
   bool rebuilt = false;        // its record was rebuilt after the journal was lost
   std::string driver_name;     // when it came here
   std::string driver_version;  // of its plugin now; empty: it does not run
+  std::string label;           // PublishRequest::label; empty: none
   // It is not taken back, since its plugin refuses that again and again.
   bool plugin_refuses = false;
 };
@@ -533,6 +535,9 @@ class Mounter {
   // whose id or driver is `name`, also of plugins that do not run or are gone.
   [[nodiscard]] virtual std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                            const std::string& name) const = 0;
+  // The volumes here with this label, of the plugins whose id or driver is `plugin`.
+  [[nodiscard]] virtual std::vector<VolumeRef> Labelled(const std::string& label,
+                                                        const std::string& plugin) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
 

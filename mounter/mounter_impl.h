@@ -117,6 +117,7 @@ class MounterImpl final : public Mounter {
                                           TimePoint deadline) override;
   std::optional<VolumeView> Find(const std::string& plugin_id, const std::string& volume_id) const override;
   std::vector<std::string> PluginsOf(const std::string& volume_id, const std::string& name) const override;
+  std::vector<VolumeRef> Labelled(const std::string& label, const std::string& plugin) const override;
   std::vector<std::string> HeldThrough(const std::string& plugin_id) const override;
   Awaitable<absl::Status> FreePath(std::string path, TimePoint deadline) override {
     co_return co_await FreePublishedPath(context_.helper, std::move(path), deadline);

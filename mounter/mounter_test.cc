@@ -244,6 +244,25 @@ TEST_F(MounterTest, TheRecordKnowsThePluginByItsDriverAlsoWhileItIsAway) {
   EXPECT_THAT(mounter_->PluginsOf("v1", "driver.test"), IsEmpty());
 }
 
+TEST_F(MounterTest, AVolumeKeepsTheLabelThatItWasGivenLast) {
+  plugins_.facts.name = "driver.test";
+  PublishRequest request = Request();
+  request.label = "jobs/first";
+  ASSERT_TRUE(Publish(request).ok());
+  EXPECT_EQ(View().label, "jobs/first");
+  request.label = "jobs/db";
+  ASSERT_TRUE(Publish(request).ok());
+  request.label.clear();
+  ASSERT_TRUE(Publish(request).ok());
+  Close();
+  Open();
+  EXPECT_EQ(View().label, "jobs/db");
+  EXPECT_THAT(mounter_->Labelled("jobs/db", "hp"), ElementsAre(VolumeRef{"hp", "v1"}));
+  EXPECT_THAT(mounter_->Labelled("jobs/db", "driver.test"), ElementsAre(VolumeRef{"hp", "v1"}));
+  EXPECT_THAT(mounter_->Labelled("jobs/db", "other"), IsEmpty());
+  EXPECT_THAT(mounter_->Labelled("jobs/first", "hp"), IsEmpty());
+}
+
 TEST_F(MounterTest, WithoutStagingEachUseHasItsOwnMountFlagsAlsoAfterARestart) {
   plugins_.facts.node_capabilities = {};
   ASSERT_TRUE(Publish(Request()).ok());

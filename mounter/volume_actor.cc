@@ -423,7 +423,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
     // A scheduler that has lost its lease meanwhile takes nothing over.
     if (!current_->withheld.empty()) co_return NotBegun(current_->withheld);
     // Who repeats it may say anew what its consumer consists of, and whose it is.
-    if (machine_.Adopt(NewPublication(request)) || completed) {
+    const bool labelled = machine_.SetLabel(request.label);
+    if (machine_.Adopt(NewPublication(request)) || completed || labelled) {
       BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known, completed));
     }
     // The scheduler requests it again: it needs no other confirmation.
@@ -515,6 +516,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   std::optional<Secrets> kept;
   if (const auto it = secrets_.find(key); it != secrets_.end()) kept = it->second;
   machine_.SetBootId(BootId());
+  machine_.SetLabel(request.label);
   levers_ = {};
   PublicationRecord wanted = NewPublication(request);
   if (const VolumeRecord& record = machine_.record();

@@ -330,7 +330,14 @@ void VolumeMachine::OnStuck(StuckView stuck) {
   stuck_ = std::move(stuck);
 }
 
+bool VolumeMachine::SetLabel(const std::string& label) {
+  if (label.empty() || record_.label == label) return false;
+  record_.label = label;
+  return true;
+}
+
 void VolumeMachine::Inherit(const VolumeRecord& last) {
+  record_.label = last.label;
   record_.objects = last.objects;
   record_.detached_mounts = last.detached_mounts;
   record_.mounts_before = last.mounts_before;

@@ -140,6 +140,8 @@ class VolumeMachine {
   void Withdraw(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
+  // True: the volume has another label now. An empty one changes nothing.
+  bool SetLabel(const std::string& label);
   // What a repeated publish may say anew of one that is there: who its consumer is, where its secrets lie,
   // whether it is mounted again of itself; and, of a caller's, that it is the scheduler's from now on, whose
   // it stays, whoever repeats it. True if that is news.

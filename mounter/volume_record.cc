@@ -194,6 +194,7 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_driver_name(record.driver_name);
   out.set_node_id(record.node_id);
   out.set_boot_id(record.boot_id);
+  out.set_label(record.label);
   pb::Capability& capability = *out.mutable_capability();
   capability.set_access_mode(record.use.access_mode);
   capability.set_block(record.use.access_type == AccessType::kBlock);
@@ -281,6 +282,7 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.driver_name = in.driver_name();
   record.node_id = in.node_id();
   record.boot_id = in.boot_id();
+  record.label = in.label();
   if (!AccessMode::Mode_IsValid(in.capability().access_mode()) ||
       !AccessMode::Mode_IsValid(in.sent_access_mode())) {
     return absl::DataLossError(

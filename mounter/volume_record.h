@@ -112,6 +112,7 @@ struct VolumeRecord {
   std::string driver_name;
   std::string node_id;
   std::string boot_id;
+  std::string label;  // PublishRequest::label
   VolumeUse use;
   ::csi::v1::VolumeCapability::AccessMode::Mode sent_mode =
       ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_WRITER;

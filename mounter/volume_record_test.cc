@@ -22,6 +22,7 @@ VolumeRecord FullRecord() {
                 .fs_type = "xfs",
                 .mount_flags = {"noatime"}};
   record.sent_mode = AccessMode::SINGLE_NODE_WRITER;
+  record.label = "jobs/db";
   record.volume_context = {{"a", "b"}};
   record.publish_context = std::map<std::string, std::string>{};
   record.stages = true;
@@ -82,6 +83,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->driver_name, record.driver_name);
   EXPECT_EQ(read->node_id, record.node_id);
   EXPECT_EQ(read->boot_id, record.boot_id);
+  EXPECT_EQ(read->label, "jobs/db");
   EXPECT_EQ(read->use, record.use);
   EXPECT_EQ(read->sent_mode, record.sent_mode);
   EXPECT_EQ(read->volume_context, record.volume_context);

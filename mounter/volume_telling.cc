@@ -239,6 +239,7 @@ VolumeView VolumeActor::View() const {
   view.plugin_missing = absl::IsNotFound(plugin.status());
   if (plugin.ok()) view.driver_version = plugin->facts.vendor_version;
   view.driver_name = record.driver_name;
+  view.label = record.label;
   view.rebuilt = record.rebuilt;
   view.without_plugin = record.without_plugin;
   view.failures = tries_failed_;

@@ -208,6 +208,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   to.set_rebuilt(volume.rebuilt);
   to.set_driver_name(IdText(volume.driver_name));
   to.set_driver_version(Printable(volume.driver_version));
+  to.set_label(volume.label);
   if (volume.condition) {
     to.mutable_condition()->set_abnormal(volume.condition->abnormal);
     to.mutable_condition()->set_message(Printable(volume.condition->message));

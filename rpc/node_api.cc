@@ -69,6 +69,7 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
   for (const VolumeView& volume : mounter_.List()) {
     answer.set_volumes(answer.volumes() + 1);
     answer.set_publications(answer.publications() + static_cast<int>(volume.publications.size()));
+    if (volume.rebuilt) answer.set_volumes_rebuilt(answer.volumes_rebuilt() + 1);
   }
   std::vector<Finding> findings;
   for (std::string& problem : mounter_.Problems()) {
@@ -130,6 +131,18 @@ absl::StatusOr<std::string> NodeApi::PluginOf(const std::string& name, const std
   return absl::InvalidArgumentError(
       fmt::format("plugin_id: volume {} is here through {}, all of the driver {}: name one", Shown(volume_id),
                   fmt::join(ids, ", "), Shown(name)));
+}
+
+absl::StatusOr<VolumeRef> NodeApi::VolumeOf(const std::string& plugin, const std::string& name) const {
+  const auto id = PluginOf(plugin, name);
+  const bool here = id.ok() && (mounter_.Find(*id, name) || Declared().contains({*id, name}));
+  std::vector<VolumeRef> labelled;
+  if (!here && !name.empty()) labelled = mounter_.Labelled(name, plugin);
+  if (labelled.empty()) return VolumeRef{.plugin_id = plugin, .volume_id = name};
+  if (labelled.size() == 1) return labelled.front();
+  return absl::InvalidArgumentError(
+      fmt::format("volume_id: {} volumes here have the label {}: give the id of one of them, {} for example",
+                  labelled.size(), Shown(name), Shown(labelled.front().volume_id)));
 }
 
 absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {

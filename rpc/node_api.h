@@ -139,6 +139,17 @@ class NodeApi {
  private:
   using DeclaredByVolume = std::map<std::pair<std::string, std::string>, std::vector<DeclaredView>>;
 
+  // Puts the ids of a volume into a request that names it by its label. Changes nothing if a volume with that
+  // id is here, or declared, and if no volume has the label. INVALID_ARGUMENT: several have it.
+  template <class Request>
+  [[nodiscard]] absl::Status ResolveLabel(Request& request) const {
+    const auto volume = VolumeOf(request.plugin_id(), request.volume_id());
+    if (!volume.ok()) return volume.status();
+    request.set_plugin_id(volume->plugin_id);
+    request.set_volume_id(volume->volume_id);
+    return absl::OkStatus();
+  }
+  [[nodiscard]] absl::StatusOr<VolumeRef> VolumeOf(const std::string& plugin, const std::string& name) const;
   [[nodiscard]] v1::Plugin DescribePlugin(const PluginSnapshot& plugin) const;
   [[nodiscard]] absl::StatusOr<v1::Plugin> PluginAnswer(const std::string& id,
                                                         const absl::Status& done) const;

@@ -112,6 +112,7 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
 
 NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolumeRequest request,
                                                                 CallInfo call) {
+  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
   BERTH_CO_ASSIGN_OR_RETURN(
       const CallTurns::Turn turn,

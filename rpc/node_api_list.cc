@@ -95,6 +95,7 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   const auto wanted = [&](const VolumeName& name) {
     return name > after && (plugin_id.empty() || name.first == plugin_id);
   };
+  const std::string& label = request.label();
 
   // Null: it is only declared.
   std::map<VolumeName, const VolumeView*> volumes;
@@ -103,10 +104,11 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   for (const VolumeView& volume : held) {
     VolumeName name(volume.plugin_id, volume.volume_id);
     if (!wanted(name) || (!consumer.empty() && !UsedBy(volume, consumer))) continue;
+    if (!volume.label.starts_with(label)) continue;
     volumes.emplace(std::move(name), &volume);
   }
   for (const auto& [name, files] : declared) {
-    if (!wanted(name) || (!consumer.empty() && !DeclaredFor(files, consumer))) continue;
+    if (!wanted(name) || !label.empty() || (!consumer.empty() && !DeclaredFor(files, consumer))) continue;
     if (!mounter_.Find(name.first, name.second)) volumes.emplace(name, nullptr);
   }
 
@@ -152,6 +154,7 @@ NodeApi::Answer<v1::ListDeclaredVolumesResponse> NodeApi::ListDeclaredVolumes(
 
 NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const DeclaredByVolume declared = Declared();
@@ -193,6 +196,7 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
 NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVolumeRequest request,
                                                                   CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const auto explained = co_await mounter_.Explain(plugin_id, request.volume_id(), call.deadline);

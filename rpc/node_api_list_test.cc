@@ -389,6 +389,46 @@ TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
   EXPECT_THAT(std::string(which.message()), HasSubstr("a, b"));
 }
 
+TEST_F(NodeApiTest, ALabelStandsForAVolumeWhoseIdIsNotHere) {
+  control_.Add("p");
+  mounter_.Add("p", "v1", "c").label = "jobs/db";
+  mounter_.Add("p", "v2", "c").label = "jobs/logs";
+  mounter_.Add("p", "jobs/logs", "c");
+  v1::ListVolumesRequest list;
+  list.set_label("jobs/d");
+  const auto listed = Call(&NodeApi::ListVolumes, list);
+  ASSERT_EQ(listed->volumes_size(), 1);
+  EXPECT_EQ(listed->volumes(0).volume_id(), "v1");
+  EXPECT_EQ(listed->volumes(0).label(), "jobs/db");
+
+  v1::GetVolumeRequest get;
+  get.set_plugin_id("p");
+  get.set_volume_id("jobs/db");
+  EXPECT_EQ(Call(&NodeApi::GetVolume, get)->volume_id(), "v1");
+  get.set_volume_id("jobs/logs");
+  EXPECT_EQ(Call(&NodeApi::GetVolume, get)->volume_id(), "jobs/logs") << "an id counts before a label";
+  get.set_volume_id("jobs/none");
+  EXPECT_EQ(Call(&NodeApi::GetVolume, get).status().code(), absl::StatusCode::kNotFound);
+
+  v1::UnpublishVolumeRequest unpublish;
+  unpublish.set_plugin_id("p");
+  unpublish.set_volume_id("jobs/db");
+  unpublish.set_consumer("c");
+  origin_ = Origin::kScheduler;
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, unpublish)->uses_left(), 0U) << "a scheduler names ids";
+  EXPECT_TRUE(mounter_.Find("p", "v1"));
+  origin_ = Origin::kCaller;
+  ASSERT_TRUE(Call(&NodeApi::UnpublishVolume, unpublish).ok());
+  EXPECT_FALSE(mounter_.Find("p", "v1"));
+
+  mounter_.Add("p", "v3", "c").label = "jobs/two";
+  mounter_.Add("p", "v4", "c").label = "jobs/two";
+  get.set_volume_id("jobs/two");
+  const absl::Status which = Call(&NodeApi::GetVolume, get).status();
+  EXPECT_EQ(which.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(which.message()), HasSubstr("2 volumes here have the label jobs/two"));
+}
+
 TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDriver) {
   control_.Add("p").facts->name = "driver.test";
   control_.Add("q").facts->name = "driver.test";

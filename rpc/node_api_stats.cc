@@ -69,6 +69,7 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
 NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
                                                                     CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
+  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, PluginOf(request.plugin_id(), request.volume_id()));
   co_return co_await StatsOf(plugin_id, request.volume_id(), call.deadline);
 }

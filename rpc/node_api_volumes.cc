@@ -61,6 +61,7 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
 
 NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
                                                                       CallInfo call) {
+  if (call.origin != Origin::kScheduler) BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
   if (checked.force) checked.requested_by = CallerOf(call);

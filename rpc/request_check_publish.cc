@@ -177,6 +177,8 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
   mistakes.PlainText("consumer", request.consumer());
   mistakes.Length("name", request.name(), RequestLimits::kConsumer);
   mistakes.PlainText("name", request.name());
+  mistakes.Length("label", request.label(), RequestLimits::kVolumeName);
+  mistakes.PlainText("label", request.label());
   PublishRequest checked{
       .plugin_id = request.plugin_id(),
       .volume_id = request.volume_id(),
@@ -189,6 +191,7 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
       .secrets = ToStdMap(request.secrets()),
       .remount = request.remount(),
       .ephemeral = request.ephemeral(),
+      .label = request.label(),
   };
   mistakes.Map("volume_context", request.volume_context());
   mistakes.Map("publish_context.values", request.publish_context().values());

@@ -373,6 +373,27 @@ TEST_F(SchedulerLinkTest, BerthdsOwnLogIsFollowedFromAfarAtTheLevelThatWasAskedF
   }
 }
 
+TEST_F(SchedulerLinkTest, TheSchedulersNameOfAVolumeIsShownAndStandsForItsIdOnTheNode) {
+  StartLinked();
+  const std::string volume = CreateVolume("labelled");
+  v1::Operation publish = Publishing(volume, "web");
+  publish.mutable_publish()->mutable_request()->set_label("db");
+  const v1::OperationResult published = scheduler_->Run(kNode, publish);
+  ASSERT_EQ(published.outcome(), v1::OUTCOME_DONE) << published.message();
+  const TestScheduler::Node told = WaitVolumeTold(volume, v1::PUBLISHED);
+  EXPECT_EQ(told.volumes.at({"fault", volume}).label(), "jobs/db");
+
+  node_.Kill();
+  node_.Start();
+  v1::GetVolumeRequest get;
+  get.set_plugin_id("fault");
+  get.set_volume_id("jobs/db");
+  v1::Volume shown;
+  ASSERT_TRUE(node_.stub().GetVolume(Node::Context().get(), get, &shown).ok());
+  EXPECT_EQ(shown.volume_id(), volume);
+  UnpublishFromAfar(volume);
+}
+
 TEST_F(SchedulerLinkTest, ANodeIsDrainedByItsOperatorAndTheSchedulerKnows) {
   StartLinked();
   v1::DrainNodeRequest drain;

@@ -69,7 +69,8 @@ class NodeApiTest : public testing::Test {
     const CallInfo call{.method = "Test",
                         .may_change = may_change,
                         .deadline = Clock::now() + std::chrono::seconds(20),
-                        .peer = peer_};
+                        .peer = peer_,
+                        .origin = origin_};
     return RunOn(loop_, (api_.*method)(request, call));
   }
 
@@ -78,6 +79,7 @@ class NodeApiTest : public testing::Test {
     return mkdtemp(name);
   }
 
+  Origin origin_ = Origin::kCaller;
   asio::io_context loop_;
   std::string directory_ = MakeDirectory();
   std::optional<PeerCredentials> peer_ = PeerCredentials{.pid = getpid(), .uid = getuid(), .gid = getgid()};

@@ -103,6 +103,9 @@ void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOper
   }
   const bool named = !request.consumer().empty();
   if (named) request.set_consumer(QualifiedConsumer(publish->namespace_(), request.consumer()));
+  if (!request.label().empty()) {
+    request.set_label(QualifiedConsumer(publish->namespace_(), request.label()));
+  }
   // One that is missing has been told of already.
   v1::PublishVolumeRequest checked = request;
   if (!named) checked.set_consumer("-");

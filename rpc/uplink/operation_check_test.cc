@@ -162,6 +162,20 @@ TEST(OperationCheckTest, AConsumerBelongsToItsNamespaceFromHereOn) {
   }
 }
 
+TEST(OperationCheckTest, ALabelBelongsToItsNamespaceToo) {
+  const std::string names = "plugin_id: 'p' volume_id: 'v' consumer: 'web'";
+  v1::Operation named = OperationOf("publish { namespace: 'jobs' request { " + names + " label: 'db' } }");
+  ASSERT_TRUE(PrepareOperation({}, &named).ok());
+  EXPECT_EQ(named.publish().request().label(), "jobs/db");
+  v1::Operation without = OperationOf("publish { namespace: 'jobs' request { " + names + " } }");
+  ASSERT_TRUE(PrepareOperation({}, &without).ok());
+  EXPECT_EQ(without.publish().request().label(), "") << "the volume keeps the label that it has";
+  const std::string full(RequestLimits::kVolumeName - 4, 'l');
+  EXPECT_EQ(MistakesOf(
+                OperationOf("publish { namespace: 'jobs' request { " + names + " label: '" + full + "' } }")),
+            "publish.request.label: 1025 bytes long, at most 1024 are taken");
+}
+
 TEST(OperationCheckTest, ANamespaceAndItsConsumerTogetherHaveALimit) {
   const std::string half(RequestLimits::kConsumer / 2, 'n');
   for (const char* kind : {"publish", "unpublish", "end_consumer"}) {
