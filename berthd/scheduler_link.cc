@@ -120,15 +120,17 @@ absl::Status SchedulerLink::WhyNoLink() const {
       "this node has no scheduler: berthd.toml names none under [scheduler]");
 }
 
-Awaitable<absl::StatusOr<v1::ClaimAnswer>> SchedulerLink::Claim(v1::ClaimAsk ask, bool wait,
-                                                                TimePoint deadline) {
+Awaitable<absl::StatusOr<v1::Answer>> SchedulerLink::Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                         OnProgress on_progress) {
   if (!uplink_) co_return WhyNoLink();
-  co_return co_await uplink_->Claim(std::move(ask), wait, deadline);
+  co_return co_await uplink_->Ask(std::move(ask), wait, deadline, std::move(on_progress));
 }
 
 Awaitable<absl::StatusOr<v1::TokenAnswer>> SchedulerLink::Tokens(v1::TokenAsk ask, TimePoint deadline) {
-  if (!uplink_) co_return WhyNoLink();
-  co_return co_await uplink_->Tokens(std::move(ask), deadline);
+  v1::Ask asked;
+  *asked.mutable_token() = std::move(ask);
+  BERTH_CO_ASSIGN_OR_RETURN(v1::Answer answer, co_await Ask(std::move(asked), true, deadline, {}));
+  co_return std::move(*answer.mutable_token());
 }
 
 }  // namespace berth

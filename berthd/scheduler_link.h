@@ -58,10 +58,9 @@ class SchedulerLink final : public SchedulerDirectory {
   // SchedulerDirectory.
   [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
   [[nodiscard]] std::vector<std::string> Problems() const override;
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
-                                                                 TimePoint deadline) override;
-  // Tokens that speak for a consumer. Errors as Claim's, waiting; FAILED_PRECONDITION where there is no
-  // scheduler.
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                          OnProgress on_progress) override;
+  // Tokens that identify a consumer. It waits for the scheduler. Errors as Ask's.
   [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> Tokens(v1::TokenAsk ask, TimePoint deadline);
 
  private:

@@ -24,7 +24,7 @@ class SchedulerLinkTest : public ::testing::Test {
     SchedulerLink link(loop_.get_executor(), config_, mounter_, events_);
     EXPECT_TRUE(link.Restore().ok());
     const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
-    std::vector<absl::Status> answers = {RunOn(loop_, link.Claim({}, /*wait=*/false, deadline)).status(),
+    std::vector<absl::Status> answers = {RunOn(loop_, link.Ask({}, /*wait=*/false, deadline, {})).status(),
                                          RunOn(loop_, link.Tokens({}, deadline)).status()};
     const auto end = [&]() -> Awaitable<absl::Status> {
       co_await link.Shutdown(deadline, false);

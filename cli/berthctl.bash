@@ -76,7 +76,7 @@ _berthctl() {
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      volume/) words='show explain list create delete expand stats publish unpublish claim mounts wait' ;;
+      volume/) words='show explain list create delete expand stats publish unpublish claim release mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
@@ -102,6 +102,7 @@ _berthctl() {
         words="--consumer --name --readonly --wait --pid --cgroup --unit --format --at --access --fs --block"
         words+=" --mount-flag --runtime --replace $global"
         ;;
+      volume/release) words="--consumer --name --wait $global" ;;
       volume/unpublish)
         words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"
         ;;

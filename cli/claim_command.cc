@@ -1,4 +1,4 @@
-// volume claim.
+// volume claim, volume release.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,12 +24,15 @@ namespace {
 
 using std::chrono::steady_clock;
 
-struct ClaimOptions {
+struct ReleaseOptions {
   std::string volume;
   std::string consumer;
   std::string name;
-  bool readonly = false;
   bool wait = false;
+};
+
+struct ClaimOptions : ReleaseOptions {
+  bool readonly = false;
   CapabilityOptions capability;
   std::string runtime;
   std::vector<std::string> replaces;
@@ -50,8 +53,10 @@ freely: the same claim joins. It takes the right to claim, and no other.
 constexpr absl::string_view kOfScheduler = "the scheduler";
 constexpr absl::string_view kSchedulersWord = "the scheduler: ";
 
-absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) {
-  v1::ClaimVolumeRequest request;
+// What claim and release have in common.
+template <class Request>
+absl::StatusOr<Request> MakeRequest(const ReleaseOptions& options) {
+  Request request;
   const size_t slash = options.volume.find('/');
   if (slash == std::string::npos || slash == 0 || slash + 1 == options.volume.size()) {
     return UsageError(fmt::format("'{}' is no volume of the scheduler's: it must be NAMESPACE/VOLUME",
@@ -62,8 +67,13 @@ absl::StatusOr<v1::ClaimVolumeRequest> MakeRequest(const ClaimOptions& options) 
   request.set_volume(options.volume.substr(slash + 1));
   request.set_consumer(options.consumer);
   request.set_name(options.name);
-  request.set_readonly(options.readonly);
   request.set_wait(options.wait);
+  return request;
+}
+
+absl::StatusOr<v1::ClaimVolumeRequest> MakeClaim(const ClaimOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(auto request, MakeRequest<v1::ClaimVolumeRequest>(options));
+  request.set_readonly(options.readonly);
   BERTH_ASSIGN_OR_RETURN(const v1::Capability capability, MakeCapability(options.capability));
   if (capability.ByteSizeLong() > 0) *request.mutable_capability() = capability;
   request.set_runtime(options.runtime);
@@ -103,21 +113,26 @@ absl::Status WithClaimHint(absl::Status failure) {
   return hint.empty() ? failure : WithHint(std::move(failure), hint);
 }
 
-// Waits through a restart of berthd, too, by sending the claim again.
-absl::StatusOr<v1::ClaimVolumeResponse> Ask(Session& session, const v1::ClaimVolumeRequest& request) {
+// "claim prod/db for job-7".
+template <class Request>
+std::string Doing(std::string_view verb, const Request& request) {
+  return fmt::format("{} {}/{} for {}", verb, Shown(request.namespace_()), Shown(request.volume()),
+                     Use(request.consumer(), request.name()));
+}
+
+// `call(node, timeout)` asks the scheduler through berthd. With `wait` it is called again after a restart of
+// berthd.
+template <class Response, class Call>
+absl::StatusOr<Response> Ask(Session& session, bool wait, const Call& call) {
   const auto give_up = steady_clock::now() + session.timeout;
-  const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
-                                        Shown(request.volume()), Use(request.consumer(), request.name()));
-  const Progress progress(session.output, doing);
-  absl::StatusOr<v1::ClaimVolumeResponse> answer;
+  absl::StatusOr<Response> answer;
   const auto ask = [&](NodeClient& node, const std::function<void()>& /*heard*/) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(give_up - steady_clock::now());
-    answer = node.Call(&NodeClient::Stub::ClaimVolume, request, doing,
-                       std::max(left, std::chrono::milliseconds(1)));
+    answer = call(node, std::max(left, std::chrono::milliseconds(1)));
     // What the scheduler answers, whatever that is, ends the wait for berthd.
     return IsAboutScheduler(answer.status()) ? absl::OkStatus() : answer.status();
   };
-  if (request.wait()) {
+  if (wait) {
     const FollowedStream stream{.read = ask,
                                 .gone = "berthd has gone; waiting for it to come back",
                                 .back = [] { return std::string("berthd is there"); },
@@ -137,9 +152,22 @@ absl::Status Claim(Session& session, const ClaimOptions& options) {
     BERTH_ASSIGN_OR_RETURN(format, ParseMountFormat(options.format));
   }
   if (!format && !options.at.empty()) return UsageError("--at goes with --format, which is not given");
-  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest request, MakeRequest(options));
+  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest request, MakeClaim(options));
   session.need = Need::kClaim;
-  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeResponse answer, Ask(session, request));
+  const std::string doing = Doing("claim", request);
+  const Progress progress(session.output, doing);
+  const auto call = [&](NodeClient& node,
+                        std::chrono::milliseconds within) -> absl::StatusOr<v1::ClaimVolumeResponse> {
+    v1::ClaimVolumeResponse last;
+    const std::function<void(const v1::ClaimVolumeResponse&)> hear = [&](const auto& message) {
+      last = message;
+      if (message.has_progress()) session.output.Note(Printable(message.progress()));
+    };
+    BERTH_RETURN_IF_ERROR(node.ReadWithin(&NodeClient::Stub::ClaimVolume, request, doing, within, hear));
+    if (!last.has_mount()) return absl::InternalError(doing + ": berthd ended the answer without a mount");
+    return last;
+  };
+  BERTH_ASSIGN_OR_RETURN(const auto answer, Ask<v1::ClaimVolumeResponse>(session, request.wait(), call));
   if (!format && session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();
@@ -154,7 +182,20 @@ absl::Status Claim(Session& session, const ClaimOptions& options) {
   return ShowMounts(session.output, *format, placed);
 }
 
-void DeclareClaim(CLI::App& command, ClaimOptions& options) {
+absl::Status Release(Session& session, const ReleaseOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(const auto request, MakeRequest<v1::ReleaseClaimRequest>(options));
+  session.need = Need::kClaim;
+  const std::string doing = Doing("release", request);
+  const Progress progress(session.output, doing);
+  const auto call = [&](NodeClient& node, std::chrono::milliseconds within) {
+    return node.Call(&NodeClient::Stub::ReleaseClaim, request, doing, within);
+  };
+  BERTH_ASSIGN_OR_RETURN(const auto answer, Ask<v1::ReleaseClaimResponse>(session, options.wait, call));
+  if (session.output.json()) session.output.Json(answer);
+  return absl::OkStatus();
+}
+
+void DeclareRelease(CLI::App& command, ReleaseOptions& options) {
   command.add_option("volume", options.volume, "The scheduler's name of the volume, in its namespace")
       ->required()
       ->option_text("NAMESPACE/VOLUME");
@@ -163,13 +204,17 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
       ->option_text("NAME");
   command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
       ->option_text("NAME");
+  command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
+}
+
+void DeclareClaim(CLI::App& command, ClaimOptions& options) {
+  DeclareRelease(command, options);
   command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
   DeclareCapability(command, options.capability);
   command.add_option("--runtime", options.runtime, "The consumer's runtime: a [[runtime]] of berthd.toml")
       ->option_text("NAME");
   AddRepeated(command, "--replace", options.replaces, "CONSUMER",
               "A consumer in the namespace that this one replaces; the scheduler may end it first");
-  command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
   CLI::Option* pid =
       command.add_option("--pid", options.pid, "Until this process has ended; one of your own")
           ->option_text("PID");
@@ -193,6 +238,8 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
 void AddClaim(CLI::App& volume, Command& chosen) {
   AddCommand<ClaimOptions>(volume, "claim", "Ask the central scheduler for a volume, for a consumer here",
                            chosen, DeclareClaim, Claim);
+  AddCommand<ReleaseOptions>(volume, "release", "Give a claimed volume back to the central scheduler", chosen,
+                             DeclareRelease, Release);
 }
 
 }  // namespace berth::cli

@@ -160,6 +160,26 @@ TEST_F(ClusterCommandsTest, AClaimWaitsForTheSchedulerOnlyWhenTold) {
   EXPECT_TRUE(node_.claim_request.wait());
 }
 
+TEST_F(ClusterCommandsTest, WhatAClaimWaitsForIsShownBesideTheAnswer) {
+  AddMount();
+  node_.claim_progress = "2 claims are before this one";
+  const Ended run = Claim();
+  EXPECT_EQ(run.out, "/volumes/vol-9\n");
+  EXPECT_THAT(run.err, HasSubstr("2 claims are before this one"));
+}
+
+TEST_F(ClusterCommandsTest, AClaimIsReleasedInTheSchedulersTerms) {
+  const Ended run = Ctl({"volume", "release", "prod/db", "--consumer", "job-7", "--name", "data", "--wait"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(node_.release_request.namespace_(), "prod");
+  EXPECT_EQ(node_.release_request.volume(), "db");
+  EXPECT_EQ(node_.release_request.consumer(), "job-7");
+  EXPECT_EQ(node_.release_request.name(), "data");
+  EXPECT_TRUE(node_.release_request.wait());
+  EXPECT_EQ(Ctl({"volume", "release", "db", "--consumer", "job-7"}).exit_code, 2);
+}
+
 TEST_F(ClusterCommandsTest, WhatTheSchedulerAnswersEndsAClaimThatWaits) {
   for (const grpc::StatusCode code :
        {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::NOT_FOUND, grpc::StatusCode::PERMISSION_DENIED}) {

@@ -85,8 +85,17 @@ class NodeClient {
       std::unique_ptr<grpc::ClientReader<Response>> (Stub::*method)(grpc::ClientContext*, const Request&),
       const Request& request, std::string_view doing, bool endless,
       const std::function<void(const Response&)>& on_answer) {
+    const auto timeout = endless ? std::nullopt : std::optional(timeout_);
+    return ReadWithin(method, request, doing, timeout, on_answer);
+  }
+  // The same with a time of its own; unset: without a deadline.
+  template <class Request, class Response>
+  [[nodiscard]] absl::Status ReadWithin(
+      std::unique_ptr<grpc::ClientReader<Response>> (Stub::*method)(grpc::ClientContext*, const Request&),
+      const Request& request, std::string_view doing, std::optional<std::chrono::milliseconds> timeout,
+      const std::function<void(const Response&)>& on_answer) {
     grpc::ClientContext context;
-    if (!endless) context.set_deadline(std::chrono::system_clock::now() + timeout_);
+    if (timeout) context.set_deadline(std::chrono::system_clock::now() + *timeout);
     const auto reader = (stub_.get()->*method)(&context, request);
     Response response;
     while (reader->Read(&response)) on_answer(response);

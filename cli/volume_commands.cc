@@ -74,7 +74,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
 
   CLI::App* group = AddGroup(app, "volume",
                              "One volume: show, explain, list, create, delete, expand, stats, publish, "
-                             "unpublish, claim, mounts, wait");
+                             "unpublish, claim, release, mounts, wait");
   AddCommand<VolumeOptions>(*group, "show", "A volume of this node, and who uses it", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);

@@ -101,7 +101,9 @@ class NodeApi {
 
   // The node as one of a cluster: node_api_cluster.cc.
   Answer<v1::DrainNodeResponse> DrainNode(v1::DrainNodeRequest request, CallInfo call);
-  Answer<v1::ClaimVolumeResponse> ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call);
+  Awaitable<absl::Status> ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call,
+                                      StreamWriter<v1::ClaimVolumeResponse>& out);
+  Answer<v1::ReleaseClaimResponse> ReleaseClaim(v1::ReleaseClaimRequest request, CallInfo call);
 
   // For the uplink to a scheduler. Whether the node has such a publication, in whatever state.
   [[nodiscard]] bool MayBePublished(const v1::PublishVolumeRequest& request) const;

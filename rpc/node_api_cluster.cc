@@ -73,27 +73,49 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
   }
 }
 
-NodeApi::Answer<v1::ClaimVolumeResponse> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(v1::ClaimAsk ask, CheckClaim(request));
+Awaitable<absl::Status> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call,
+                                             StreamWriter<v1::ClaimVolumeResponse>& out) {
+  v1::Ask ask;
+  BERTH_CO_ASSIGN_OR_RETURN(*ask.mutable_claim(), CheckClaim(request));
+  v1::ClaimAsk& claim = *ask.mutable_claim();
   if (!call.peer) co_return absl::CancelledError("the caller has gone");
-  if (ask.has_life()) BERTH_CO_RETURN_IF_ERROR(PinLife(ask.mutable_life(), *call.peer, call.may_change));
-  ask.set_uid(call.peer->uid);
-  ask.set_gid(call.peer->gid);
-  BERTH_CO_ASSIGN_OR_RETURN(const v1::ClaimAnswer granted,
-                            co_await scheduler_.Claim(ask, request.wait(), call.deadline));
-  const std::string consumer = fmt::format("{}/{}", ask.namespace_(), ask.consumer());
+  if (claim.has_life()) BERTH_CO_RETURN_IF_ERROR(PinLife(claim.mutable_life(), *call.peer, call.may_change));
+  claim.set_uid(call.peer->uid);
+  claim.set_gid(call.peer->gid);
+  const auto tell = [&out](std::string progress) {
+    v1::ClaimVolumeResponse message;
+    message.set_progress(std::move(progress));
+    return out.Send(std::move(message));
+  };
+  BERTH_CO_ASSIGN_OR_RETURN(const v1::Answer answer,
+                            co_await scheduler_.Ask(ask, request.wait(), call.deadline, tell));
+  const v1::ClaimAnswer& granted = answer.claim();
+  const std::string consumer = fmt::format("{}/{}", claim.namespace_(), claim.consumer());
   // By the plugin's id or its driver's name, as in a publish.
   const auto plugin_id = PluginOf(granted.plugin_id(), granted.volume_id());
   const auto mount = mounter_.MountOf(plugin_id.ok() ? *plugin_id : granted.plugin_id(), granted.volume_id(),
-                                      consumer, ask.name());
+                                      consumer, claim.name());
   if (!mount) {
     co_return absl::AbortedError(
-        fmt::format("volume {} was granted to {}, and is not published here: ask again", Shown(ask.volume()),
-                    Shown(consumer)));
+        fmt::format("volume {} was granted to {}, and is not published here: ask again",
+                    Shown(claim.volume()), Shown(consumer)));
   }
-  v1::ClaimVolumeResponse answer;
-  *answer.mutable_mount() = ToProto(*mount, call.may_change);
-  co_return answer;
+  v1::ClaimVolumeResponse last;
+  *last.mutable_mount() = ToProto(*mount, call.may_change);
+  const bool sent = co_await out.Send(std::move(last));
+  co_return sent ? absl::OkStatus() : absl::CancelledError("the caller has gone");
+}
+
+NodeApi::Answer<v1::ReleaseClaimResponse> NodeApi::ReleaseClaim(v1::ReleaseClaimRequest request,
+                                                                CallInfo call) {
+  v1::Ask ask;
+  BERTH_CO_ASSIGN_OR_RETURN(*ask.mutable_release(), CheckRelease(request));
+  if (!call.peer) co_return absl::CancelledError("the caller has gone");
+  ask.mutable_release()->set_uid(call.peer->uid);
+  ask.mutable_release()->set_gid(call.peer->gid);
+  BERTH_CO_RETURN_IF_ERROR(
+      (co_await scheduler_.Ask(std::move(ask), request.wait(), call.deadline, {})).status());
+  co_return v1::ReleaseClaimResponse();
 }
 
 }  // namespace berth

@@ -49,8 +49,20 @@ class NodeApiClusterTest : public NodeApiTest {
   }
   absl::StatusOr<v1::ClaimVolumeResponse> Claim(const v1::ClaimVolumeRequest& request,
                                                 bool may_change = true) {
-    return Call(&NodeApi::ClaimVolume, request, may_change);
+    FakeStream<v1::ClaimVolumeResponse> out;
+    const CallInfo call{.method = "ClaimVolume",
+                        .may_change = may_change,
+                        .deadline = Clock::now() + std::chrono::seconds(20),
+                        .peer = peer_};
+    const absl::Status status = RunOn(loop_, api_.ClaimVolume(request, call, out));
+    progress_.clear();
+    for (const v1::ClaimVolumeResponse& message : out.sent) {
+      if (message.has_progress()) progress_.push_back(message.progress());
+    }
+    if (!status.ok()) return status;
+    return out.sent.back();
   }
+  std::vector<std::string> progress_;  // that the last Claim heard
 };
 
 TEST_F(NodeApiClusterTest, ADrainingNodeRefusesWhatIsNewAndConfirmsWhatIsHere) {
@@ -127,6 +139,32 @@ TEST_F(NodeApiClusterTest, AClaimIsAskedWithItsCallersNameAndAnsweredWithTheMoun
   EXPECT_EQ(ask.uid(), 1000U);
   EXPECT_EQ(ask.gid(), 1001U);
   EXPECT_TRUE(scheduler_.last_wait);
+}
+
+TEST_F(NodeApiClusterTest, AClaimHearsWhatItWaitsFor) {
+  AddMount();
+  scheduler_.progress = {"the scheduler is not connected", "2 claims are before this one"};
+  EXPECT_TRUE(Claim(AClaim())->has_mount());
+  EXPECT_THAT(progress_, ElementsAre("the scheduler is not connected", "2 claims are before this one"));
+}
+
+TEST_F(NodeApiClusterTest, AReleaseIsAskedWithItsCallersNameToo) {
+  peer_ = PeerCredentials{.pid = 7, .uid = 1000, .gid = 1001};
+  v1::ReleaseClaimRequest request;
+  request.set_namespace_("prod");
+  request.set_volume("db");
+  EXPECT_THAT(Message(Call(&NodeApi::ReleaseClaim, request, false).status()),
+              HasSubstr("consumer: must not be empty"));
+  request.set_consumer("job-7");
+  request.set_name("data");
+  ASSERT_TRUE(Call(&NodeApi::ReleaseClaim, request, false).ok());
+  ASSERT_EQ(scheduler_.releases.size(), 1U);
+  const v1::ReleaseAsk& ask = scheduler_.releases[0];
+  EXPECT_EQ(ask.namespace_() + "/" + ask.volume() + " " + ask.consumer() + " " + ask.name(),
+            "prod/db job-7 data");
+  EXPECT_EQ(ask.uid(), 1000U);
+  EXPECT_EQ(ask.gid(), 1001U);
+  EXPECT_FALSE(scheduler_.last_wait);
 }
 
 TEST_F(NodeApiClusterTest, TheSchedulersRefusalIsTheAnswer) {

@@ -55,10 +55,13 @@ std::string Subject(const v1::ExamineRequest& /*request*/) { return "repair"; }
 std::string Subject(const v1::DrainNodeRequest& request) {
   return request.end() ? "end" : fmt::format("reason={}", Shown(request.reason()));
 }
-std::string Subject(const v1::ClaimVolumeRequest& request) {
+template <class Request>
+std::string ClaimSubject(const Request& request) {
   return fmt::format("namespace={} volume={} consumer={}", Shown(request.namespace_()),
                      Shown(request.volume()), Shown(request.consumer()));
 }
+std::string Subject(const v1::ClaimVolumeRequest& request) { return ClaimSubject(request); }
+std::string Subject(const v1::ReleaseClaimRequest& request) { return ClaimSubject(request); }
 // Methods that only read are not logged.
 template <class Request>
 std::string Subject(const Request&) {
@@ -77,11 +80,15 @@ std::string_view VerbOf(Right right) {
   return "claim";
 }
 
-// Logs one change, once, however the call ends.
+// Logs one change, once, however the call ends. Whoever may only claim must not be able to fill the log; what
+// comes of a claim is an event.
 class ChangeRecord {
  public:
-  ChangeRecord(spdlog::level::level_enum level, std::string what)
-      : level_(level), what_(std::move(what)), began_(Clock::now()) {}
+  template <class Request>
+  ChangeRecord(Right right, const CallInfo& call, const Request& request)
+      : level_(right == Right::kClaim ? spdlog::level::debug : spdlog::level::info),
+        what_(fmt::format("{} by {}, {}", call.method, call.peer->Describe(), Subject(request))),
+        began_(Clock::now()) {}
   ~ChangeRecord() {
     const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_).count();
     // Not the macro: it is compiled out below the level "info".
@@ -182,39 +189,41 @@ Awaitable<absl::StatusOr<Response>> NodeService::Handle(CallScope& scope, Right 
   BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call);
 
-  // Whoever may only claim must not be able to fill the log; what comes of a claim is an event.
-  const auto level = right == Right::kClaim ? spdlog::level::debug : spdlog::level::info;
-  ChangeRecord record(level,
-                      fmt::format("{} by {}, {}", call.method, call.peer->Describe(), Subject(request)));
+  ChangeRecord record(right, call, request);
   auto answer = co_await (api_.*handler)(std::move(request), call);
   record.End(answer.status());
   co_return answer;
 }
 
-// Streams only read.
 template <class Request, class Response>
-grpc::ServerWriteReactor<Response>* NodeService::Stream(std::string_view method,
+grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string_view method,
                                                         StreamHandler<Request, Response> handler,
                                                         Context* context, const Request* request) {
+  CallScope& scope = right == Right::kClaim ? claims_ : watches_;
   const CallInfo call{
       .method = method,
       .may_change = Gives(right_, Right::kChange),
-      .deadline = watches_.DeadlineOf(context->raw_deadline()),
+      .deadline = scope.DeadlineOf(context->raw_deadline()),
   };
   return StreamReactor<Request, Response>::Start(
-      watches_, call, context, request,
-      [this, handler, connection = context->peer()](Request copy, CallInfo info,
-                                                    StreamWriter<Response>& out) {
-        return HandleStream(handler, connection, std::move(copy), info, out);
+      scope, call, context, request,
+      [this, &scope, right, handler, connection = context->peer()](Request copy, CallInfo info,
+                                                                   StreamWriter<Response>& out) {
+        return HandleStream(scope, right, handler, connection, std::move(copy), info, out);
       });
 }
 
 template <class Request, class Response>
-Awaitable<absl::Status> NodeService::HandleStream(StreamHandler<Request, Response> handler,
+Awaitable<absl::Status> NodeService::HandleStream(CallScope& scope, Right right,
+                                                  StreamHandler<Request, Response> handler,
                                                   std::string connection, Request request, CallInfo call,
                                                   StreamWriter<Response>& out) {
-  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(watches_, Right::kRead, connection, call));
-  co_return co_await (api_.*handler)(std::move(request), call, out);
+  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
+  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call, out);
+  ChangeRecord record(right, call, request);
+  const absl::Status status = co_await (api_.*handler)(std::move(request), call, out);
+  record.End(status);
+  co_return status;
 }
 
 #define BERTH_METHOD(name, response, right)                                                   \
@@ -222,10 +231,10 @@ Awaitable<absl::Status> NodeService::HandleStream(StreamHandler<Request, Respons
                                           v1::response* answer) {                             \
     return Serve(Right::right, #name, &NodeApi::name, context, request, answer);              \
   }
-#define BERTH_STREAM(name)                                                                       \
+#define BERTH_STREAM(name, right)                                                                \
   NodeService::Writer<v1::name##Response>* NodeService::name(Context* context,                   \
                                                              const v1::name##Request* request) { \
-    return Stream(#name, &NodeApi::name, context, request);                                      \
+    return Stream(Right::right, #name, &NodeApi::name, context, request);                        \
   }
 #include "rpc/node_methods.inc"
 #undef BERTH_METHOD

@@ -53,7 +53,7 @@ class NodeService final : public v1::Node::CallbackService {
   using Writer = grpc::ServerWriteReactor<Response>;
 #define BERTH_METHOD(name, response, right) \
   Reactor* name(Context* context, const v1::name##Request* request, v1::response* answer) override;
-#define BERTH_STREAM(name) \
+#define BERTH_STREAM(name, right) \
   Writer<v1::name##Response>* name(Context* context, const v1::name##Request* request) override;
 #include "rpc/node_methods.inc"
 #undef BERTH_METHOD
@@ -79,10 +79,11 @@ class NodeService final : public v1::Node::CallbackService {
   [[nodiscard]] absl::StatusOr<UserCounter::Use> Admit(CallScope& scope, Right right,
                                                        const std::string& connection, CallInfo& call) const;
   template <class Request, class Response>
-  Awaitable<absl::Status> HandleStream(StreamHandler<Request, Response> handler, std::string connection,
+  Awaitable<absl::Status> HandleStream(CallScope& scope, Right right,
+                                       StreamHandler<Request, Response> handler, std::string connection,
                                        Request request, CallInfo call, StreamWriter<Response>& out);
   template <class Request, class Response>
-  Writer<Response>* Stream(std::string_view method, StreamHandler<Request, Response> handler,
+  Writer<Response>* Stream(Right right, std::string_view method, StreamHandler<Request, Response> handler,
                            Context* context, const Request* request);
 
   // PERMISSION_DENIED names the right that `method` needs and the socket that gives it.

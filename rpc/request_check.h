@@ -55,6 +55,7 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
 UnpublishRequest CheckUnpublish(const v1::UnpublishVolumeRequest& request, Mistakes& mistakes);
 // As the scheduler is asked it, but for who asks.
 [[nodiscard]] absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request);
+[[nodiscard]] absl::StatusOr<v1::ReleaseAsk> CheckRelease(const v1::ReleaseClaimRequest& request);
 
 // The plugin's own requests, but for what only the plugin's facts tell (CreateVolume's topology,
 // ControllerExpandVolume's volume capability, access modes that an older plugin does not know).

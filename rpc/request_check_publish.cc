@@ -169,6 +169,29 @@ void CheckReference(const SecretsReference& asked, Mistakes& mistakes) {
   }
 }
 
+// Which use of which volume a claim is about, into `ask`.
+template <class Request, class Ask>
+void CheckClaimed(const Request& request, Ask& ask, Mistakes& mistakes) {
+  const size_t qualified = request.namespace_().size() + 1 + request.consumer().size();
+  mistakes.Required("namespace", request.namespace_(), RequestLimits::kConsumer);
+  mistakes.PlainText("namespace", request.namespace_());
+  if (request.namespace_().find('/') != std::string::npos) mistakes.Add("namespace", "must not hold a slash");
+  mistakes.Required("volume", request.volume(), RequestLimits::kVolumeName);
+  mistakes.PlainText("volume", request.volume());
+  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
+  mistakes.PlainText("consumer", request.consumer());
+  if (qualified > RequestLimits::kConsumer) {
+    mistakes.Add("consumer", fmt::format("{} bytes long with its namespace, at most {} are taken", qualified,
+                                         RequestLimits::kConsumer));
+  }
+  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
+  mistakes.PlainText("name", request.name());
+  ask.set_namespace_(request.namespace_());
+  ask.set_volume(request.volume());
+  ask.set_consumer(request.consumer());
+  ask.set_name(request.name());
+}
+
 }  // namespace
 
 PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& mistakes) {
@@ -241,22 +264,18 @@ absl::StatusOr<UnpublishRequest> CheckUnpublish(const v1::UnpublishVolumeRequest
   return CheckWhole(request, [](const auto& whole, Mistakes& found) { return CheckUnpublish(whole, found); });
 }
 
+absl::StatusOr<v1::ReleaseAsk> CheckRelease(const v1::ReleaseClaimRequest& request) {
+  Mistakes mistakes;
+  v1::ReleaseAsk ask;
+  CheckClaimed(request, ask, mistakes);
+  if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
+  return ask;
+}
+
 absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
   Mistakes mistakes;
-  const size_t qualified = request.namespace_().size() + 1 + request.consumer().size();
-  mistakes.Required("namespace", request.namespace_(), RequestLimits::kConsumer);
-  mistakes.PlainText("namespace", request.namespace_());
-  if (request.namespace_().find('/') != std::string::npos) mistakes.Add("namespace", "must not hold a slash");
-  mistakes.Required("volume", request.volume(), RequestLimits::kVolumeName);
-  mistakes.PlainText("volume", request.volume());
-  mistakes.Required("consumer", request.consumer(), RequestLimits::kConsumer);
-  mistakes.PlainText("consumer", request.consumer());
-  if (qualified > RequestLimits::kConsumer) {
-    mistakes.Add("consumer", fmt::format("{} bytes long with its namespace, at most {} are taken", qualified,
-                                         RequestLimits::kConsumer));
-  }
-  mistakes.Length("name", request.name(), RequestLimits::kConsumer);
-  mistakes.PlainText("name", request.name());
+  v1::ClaimAsk ask;
+  CheckClaimed(request, ask, mistakes);
   if (request.has_life()) CheckLife(request.life(), mistakes);
   VolumeUse use = CheckCapability("capability", request.capability(), mistakes);
   if (request.has_mount_options()) CheckOptions(request.mount_options(), &use, mistakes);
@@ -272,11 +291,6 @@ absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request) {
     mistakes.PlainText(field, request.replaces(i));
   }
   if (absl::Status status = mistakes.ToStatus(); !status.ok()) return status;
-  v1::ClaimAsk ask;
-  ask.set_namespace_(request.namespace_());
-  ask.set_volume(request.volume());
-  ask.set_consumer(request.consumer());
-  ask.set_name(request.name());
   ask.set_readonly(request.readonly());
   if (request.has_capability()) *ask.mutable_capability() = request.capability();
   if (request.has_mount_options()) *ask.mutable_mount_options() = request.mount_options();

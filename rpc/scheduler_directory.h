@@ -6,6 +6,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,12 +28,16 @@ class SchedulerDirectory {
   // What an operator should know besides, a sentence each.
   [[nodiscard]] virtual std::vector<std::string> Problems() const { return {}; }
 
-  // The scheduler's answer to `ask`. Cancelling it withdraws the ask; the same ask may be made by several at
-  // a time, and each of them gets the answer. Errors: FAILED_PRECONDITION, berthd.toml names none;
-  // UNAVAILABLE, it is not connected and `wait` is false, or the link is not up yet;
-  // RESOURCE_EXHAUSTED, too many asks wait; DEADLINE_EXCEEDED; its own status where it refuses.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
-                                                                         TimePoint deadline) = 0;
+  // Hears what an ask waits for, in words for people, whenever that changes. False: the caller has gone.
+  using OnProgress = std::function<Awaitable<bool>(std::string)>;
+
+  // The scheduler's answer to `ask`, of the same kind. Cancelling it withdraws the ask. Several callers can
+  // make the same ask at a time, and each of them gets the answer. Errors: FAILED_PRECONDITION: berthd.toml
+  // names no scheduler. UNAVAILABLE: it is not connected and `wait` is false, or the link is not up yet.
+  // RESOURCE_EXHAUSTED: too many asks wait. DEADLINE_EXCEEDED. INTERNAL: an answer of another kind. The
+  // scheduler's own status if it refuses. `on_progress` may be empty.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                                  OnProgress on_progress) = 0;
 };
 
 }  // namespace berth

@@ -86,6 +86,10 @@ TEST_F(SchedulerClaimTest, AWorkloadWithoutRightsWaitsUntilTheSchedulerAnswers) 
   EXPECT_EQ(ask.claim().capability().fs_type(), "ext4");
   ASSERT_EQ(ask.claim().replaces_size(), 1);
   EXPECT_EQ(ask.claim().replaces(0), "old");
+  v1::SchedulerMessage waits;
+  waits.mutable_ask_progress()->set_number(ask.number());
+  waits.mutable_ask_progress()->set_text("old still has it");
+  scheduler_->Send(kNode, waits);
   const std::string target = PublishFromAfar(volume, "web");
   EXPECT_FALSE(IsThere(claimed)) << "published is not granted";
   v1::Answer answer;
@@ -94,8 +98,21 @@ TEST_F(SchedulerClaimTest, AWorkloadWithoutRightsWaitsUntilTheSchedulerAnswers) 
   Answer(ask, answer);
   const Ended ended = claimed.get();
   EXPECT_EQ(ended.exit_code, 0) << ended.output;
-  EXPECT_EQ(ended.output, target + "\n") << "the path and nothing else";
+  EXPECT_EQ(ended.output, "berthctl: old still has it\n" + target + "\n")
+      << "the path alone, and what it waited for";
   EXPECT_EQ(MountsAt(target), 1);
+
+  scheduler_->OnAsk([](const v1::Ask& asked) {
+    std::optional<v1::Answer> released;
+    if (asked.has_release()) released.emplace().mutable_release();
+    return released;
+  });
+  const Ended release = RunShell(Berthctl(kClaimer, "volume release jobs/data --consumer web"));
+  EXPECT_EQ(release.exit_code, 0) << release.output;
+  const TestScheduler::Node told = *scheduler_->Find(kNode);
+  const v1::ReleaseAsk& released = told.asks.rbegin()->second.release();
+  EXPECT_EQ(released.namespace_() + "/" + released.volume() + " " + released.consumer(), "jobs/data web");
+  EXPECT_EQ(released.uid(), kClaimer) << "who asks, as the kernel says";
   UnpublishFromAfar(volume);
 }
 

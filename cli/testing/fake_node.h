@@ -67,6 +67,8 @@ class FakeNode final : public v1::Node::Service {
   // Of the drain that DrainNode begins, how many publications each look finds, one after the other; the
   // last one for ever. Empty: none.
   std::vector<int> left_in_drain;
+  std::string claim_progress;  // what ClaimVolume says before its answer; empty: nothing
+  v1::ReleaseClaimRequest release_request;
   // ClaimVolume fails unless it waits.
   bool scheduler_is_away = false;
   // How calls of ClaimVolume end before one is answered.
@@ -162,17 +164,31 @@ class FakeNode final : public v1::Node::Service {
     return Answer("DrainNode", answer, response);
   }
   grpc::Status ClaimVolume(grpc::ServerContext* /*context*/, const v1::ClaimVolumeRequest* request,
-                           v1::ClaimVolumeResponse* response) override {
+                           grpc::ServerWriter<v1::ClaimVolumeResponse>* out) override {
     claim_request = *request;
-    const grpc::Status answered = Answer("ClaimVolume", claimed, response);
+    v1::ClaimVolumeResponse response;
+    const grpc::Status answered = Answer("ClaimVolume", claimed, &response);
     const std::lock_guard lock(mutex_);
     if (scheduler_is_away && !request->wait()) {
       return {grpc::StatusCode::UNAVAILABLE, "the scheduler is not connected"};
     }
-    if (claim_failures.empty()) return answered;
+    if (!claim_progress.empty()) {
+      v1::ClaimVolumeResponse progress;
+      progress.set_progress(claim_progress);
+      out->Write(progress);
+    }
+    if (claim_failures.empty()) {
+      if (answered.ok()) out->Write(response);
+      return answered;
+    }
     grpc::Status failed = claim_failures.front();
     claim_failures.pop_front();
     return failed;
+  }
+  grpc::Status ReleaseClaim(grpc::ServerContext* /*context*/, const v1::ReleaseClaimRequest* request,
+                            v1::ReleaseClaimResponse* response) override {
+    release_request = *request;
+    return Answer("ReleaseClaim", v1::ReleaseClaimResponse(), response);
   }
   grpc::Status ListPlugins(grpc::ServerContext* /*context*/, const v1::ListPluginsRequest* /*request*/,
                            v1::ListPluginsResponse* response) override {

@@ -152,9 +152,11 @@ class FakeScheduler final : public SchedulerDirectory {
 
   std::optional<v1::LinkStatus> link;
   v1::ClaimAnswer answer;
-  absl::Status next_error;  // of the next Claim
-  bool hang = false;        // Claim waits for Grant, its deadline or its cancellation
+  absl::Status next_error;  // of the next Ask
+  bool hang = false;        // Ask waits for Grant, its deadline or its cancellation
   std::vector<v1::ClaimAsk> asks;
+  std::vector<v1::ReleaseAsk> releases;
+  std::vector<std::string> progress;  // what the next Ask hears before its answer
   bool last_wait = false;
   int waiting = 0;    // how many wait
   int withdrawn = 0;  // how many were cancelled while they waited
@@ -165,8 +167,8 @@ class FakeScheduler final : public SchedulerDirectory {
   }
 
   [[nodiscard]] std::optional<v1::LinkStatus> Status() const override { return link; }
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
-                                                                 TimePoint deadline) override {
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                          OnProgress on_progress) override {
     struct Waiting {
       FakeScheduler* scheduler;
       bool ended = false;
@@ -176,13 +178,19 @@ class FakeScheduler final : public SchedulerDirectory {
         if (!ended) ++scheduler->withdrawn;
       }
     } waits(this);
-    asks.push_back(std::move(ask));
+    if (ask.has_claim()) asks.push_back(ask.claim());
+    if (ask.has_release()) releases.push_back(ask.release());
     last_wait = wait;
+    for (const std::string& text : std::exchange(progress, {})) {
+      if (!co_await on_progress(text)) co_return absl::CancelledError("the caller has gone");
+    }
     const bool go = co_await granted_.WaitUntil([this] { return !hang; }, deadline);
     waits.ended = true;
     if (!go) co_return absl::DeadlineExceededError("the fake hangs");
     if (absl::Status error = std::exchange(next_error, absl::OkStatus()); !error.ok()) co_return error;
-    co_return answer;
+    v1::Answer answered;
+    *answered.mutable_claim() = answer;
+    co_return answered;
   }
 
  private:

@@ -44,6 +44,16 @@ bool AskTable::Answer(v1::Answer answer) {
   return true;
 }
 
+void AskTable::SetProgress(uint64_t number, std::string text) {
+  const auto entry = asks_.find(number);
+  if (entry != asks_.end()) entry->second.progress = std::move(text);
+}
+
+std::string AskTable::ProgressOf(uint64_t number) const {
+  const auto entry = asks_.find(number);
+  return entry == asks_.end() ? "" : entry->second.progress;
+}
+
 const v1::Answer* AskTable::AnswerOf(uint64_t number) const {
   const auto entry = asks_.find(number);
   return entry == asks_.end() || !entry->second.answer ? nullptr : &*entry->second.answer;
@@ -51,7 +61,10 @@ const v1::Answer* AskTable::AnswerOf(uint64_t number) const {
 
 void AskTable::BeginStream() {
   to_withdraw_.clear();  // With the stream on which they were asked they are withdrawn.
-  for (const auto& [text, number] : open_) to_ask_.insert(number);
+  for (const auto& [text, number] : open_) {
+    to_ask_.insert(number);
+    asks_.at(number).progress.clear();
+  }
 }
 
 std::optional<std::variant<v1::Ask, v1::AskWithdrawn>> AskTable::NextToSend() {

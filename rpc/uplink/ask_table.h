@@ -39,6 +39,10 @@ class AskTable {
 
   // False: nobody waits for it.
   bool Answer(v1::Answer answer);
+  // What an open ask waits for; nothing if nobody asks that.
+  void SetProgress(uint64_t number, std::string text);
+  // Empty: not known.
+  [[nodiscard]] std::string ProgressOf(uint64_t number) const;
   // Null: not answered yet. Good until Leave.
   [[nodiscard]] const v1::Answer* AnswerOf(uint64_t number) const;
 
@@ -54,6 +58,7 @@ class AskTable {
     v1::Ask ask;
     std::string text;  // serialized without its number: what makes two equal
     size_t waiting = 0;
+    std::string progress;  // said on this stream
     std::optional<v1::Answer> answer;
   };
 

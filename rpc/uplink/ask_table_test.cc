@@ -78,6 +78,18 @@ TEST(AskTableTest, WhatNobodyWaitsForAnyMoreIsWithdrawnWhereItWasAsked) {
   EXPECT_FALSE(table.Answer(AnswerTo(asked)));
 }
 
+TEST(AskTableTest, WhatAnAskWaitsForIsOfOneStream) {
+  AskTable table{1};
+  const uint64_t number = *table.Add(Claim("v"));
+  table.SetProgress(number, "first");
+  table.SetProgress(number, "second");
+  table.SetProgress(number + 1, "nobody asks that");
+  EXPECT_EQ(table.ProgressOf(number), "second");
+  EXPECT_EQ(table.ProgressOf(number + 1), "");
+  table.BeginStream();
+  EXPECT_EQ(table.ProgressOf(number), "") << "the scheduler says it anew";
+}
+
 TEST(AskTableTest, ANewStreamNeedsNoWithdrawals) {
   AskTable table{1};
   const uint64_t asked = *table.Add(Claim("v"));

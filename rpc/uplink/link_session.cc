@@ -154,6 +154,9 @@ Awaitable<absl::Status> LinkSession::Handle(v1::SchedulerMessage message) {
     case Message::kAnswer:
       host_.OnAnswer(std::move(*message.mutable_answer()));
       break;
+    case Message::kAskProgress:
+      host_.OnAskProgress(message.ask_progress());
+      break;
     case Message::kWelcome:
     case Message::MESSAGE_NOT_SET:
       break;  // A newer scheduler's: it does without.

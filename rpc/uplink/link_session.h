@@ -56,6 +56,7 @@ class LinkHost {
   virtual void OnCancel(uint64_t operation_id) = 0;
   virtual void OnAcknowledge(const v1::Acknowledge& acknowledge) = 0;
   virtual void OnAnswer(v1::Answer answer) = 0;
+  virtual void OnAskProgress(const v1::AskProgress& progress) = 0;
   // Everything has been sent.
   virtual void OnSynced() = 0;
 };

@@ -91,10 +91,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
 
   // SchedulerDirectory.
   [[nodiscard]] std::optional<v1::LinkStatus> Status() const override;
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::ClaimAnswer>> Claim(v1::ClaimAsk ask, bool wait,
-                                                                 TimePoint deadline) override;
-  // Tokens that speak for a consumer. Errors as Claim's.
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::TokenAnswer>> Tokens(v1::TokenAsk ask, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                          OnProgress on_progress) override;
 
  private:
   struct Running;
@@ -112,6 +110,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   void OnCancel(uint64_t operation_id) override;
   void OnAcknowledge(const v1::Acknowledge& acknowledge) override;
   void OnAnswer(v1::Answer answer) override;
+  void OnAskProgress(const v1::AskProgress& progress) override;
   void OnSynced() override;
 
   void Restore(std::map<std::string, std::string> rows);
@@ -134,7 +133,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // A publish of a volume that the node lets go of just now.
   [[nodiscard]] bool GivingUp(const v1::Operation& operation) const;
   [[nodiscard]] Awaitable<void> KeepResult(v1::OperationResult result, std::string subject);
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::Answer>> Ask(v1::Ask ask, TimePoint deadline);
+  [[nodiscard]] bool IsGreeted() const;
   void DropEndedConsumer(uint64_t number);
   void SetState(v1::LinkStatus::State state);
   void Wake();

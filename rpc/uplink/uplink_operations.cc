@@ -51,6 +51,23 @@ std::string WordsFor(v1::Refusal refusal, uint64_t asked, const LinkLease& lease
   return lease.why_not_valid();
 }
 
+constexpr std::string_view kNotConnected = "the scheduler is not connected";
+constexpr size_t kProgressBytes = 1024;
+
+bool IsAnswerTo(v1::Ask::AskCase kind, const v1::Answer& answer) {
+  switch (kind) {
+    case v1::Ask::kClaim:
+      return answer.has_claim();
+    case v1::Ask::kToken:
+      return answer.has_token();
+    case v1::Ask::kRelease:
+      return answer.has_release();
+    case v1::Ask::ASK_NOT_SET:
+      break;
+  }
+  return false;
+}
+
 absl::Status NotAllowed(v1::NodeState::Right right) {
   return absl::PermissionDeniedError(
       fmt::format("this node does not let its scheduler do that: its operator allows it with \"{}\" in "
@@ -199,7 +216,22 @@ void Uplink::OnAnswer(v1::Answer answer) {
   changed_.NotifyAll();
 }
 
-Awaitable<absl::StatusOr<v1::Answer>> Uplink::Ask(v1::Ask ask, TimePoint deadline) {
+void Uplink::OnAskProgress(const v1::AskProgress& progress) {
+  state_.asks.SetProgress(progress.number(), Printable(progress.text(), kProgressBytes));
+  changed_.NotifyAll();
+}
+
+bool Uplink::IsGreeted() const {
+  return session_ != nullptr && session_->phase() != LinkSession::Phase::kGreeting;
+}
+
+Awaitable<absl::StatusOr<v1::Answer>> Uplink::Ask(v1::Ask ask, bool wait, TimePoint deadline,
+                                                  OnProgress on_progress) {
+  if (!IsGreeted() && !wait) {
+    co_return absl::UnavailableError(
+        fmt::format("{}{}{}", kNotConnected, status_.last_error().empty() ? "" : ": ", status_.last_error()));
+  }
+  const v1::Ask::AskCase kind = ask.ask_case();
   BERTH_CO_ASSIGN_OR_RETURN(const uint64_t number, state_.asks.Add(std::move(ask)));
   struct Leave {
     Uplink& uplink;
@@ -210,40 +242,29 @@ Awaitable<absl::StatusOr<v1::Answer>> Uplink::Ask(v1::Ask ask, TimePoint deadlin
     }
   } const leave{.uplink = *this, .number = number};
   Wake();
+  std::string told;
   const auto answered = [this, number] { return state_.asks.AnswerOf(number) != nullptr; };
-  if (!co_await changed_.WaitUntil(answered, deadline)) {
-    co_return absl::DeadlineExceededError("the scheduler has not answered in time");
+  const auto progress = [this, number] {
+    return IsGreeted() ? state_.asks.ProgressOf(number) : std::string(kNotConnected);
+  };
+  while (!answered()) {
+    const auto moved = [&] { return answered() || (on_progress && progress() != told); };
+    if (!co_await changed_.WaitUntil(moved, deadline)) {
+      co_return absl::DeadlineExceededError("the scheduler has not answered in time");
+    }
+    if (answered()) break;
+    told = progress();
+    if (!told.empty() && !co_await on_progress(told)) co_return absl::CancelledError("the caller has gone");
   }
   const v1::Answer answer = *state_.asks.AnswerOf(number);
-  if (answer.code() == 0) co_return answer;
+  if (answer.code() == 0) {
+    if (IsAnswerTo(kind, answer)) co_return answer;
+    co_return absl::InternalError("the scheduler's answer is of another kind than the request");
+  }
   constexpr int kLastCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
   const bool known = answer.code() > 0 && answer.code() <= kLastCode;
   co_return absl::Status(known ? static_cast<absl::StatusCode>(answer.code()) : absl::StatusCode::kUnknown,
                          fmt::format("the scheduler: {}", Printable(answer.message())));
-}
-
-Awaitable<absl::StatusOr<v1::ClaimAnswer>> Uplink::Claim(v1::ClaimAsk ask, bool wait, TimePoint deadline) {
-  const bool connected = session_ != nullptr && session_->phase() != LinkSession::Phase::kGreeting;
-  if (!connected && !wait) {
-    co_return absl::UnavailableError(fmt::format("the scheduler is not connected{}{}",
-                                                 status_.last_error().empty() ? "" : ": ",
-                                                 status_.last_error()));
-  }
-  v1::Ask asked;
-  *asked.mutable_claim() = std::move(ask);
-  BERTH_CO_ASSIGN_OR_RETURN(v1::Answer answer, co_await Ask(std::move(asked), deadline));
-  if (!answer.has_claim())
-    co_return absl::InternalError("the scheduler answered a claim with something else");
-  co_return std::move(*answer.mutable_claim());
-}
-
-Awaitable<absl::StatusOr<v1::TokenAnswer>> Uplink::Tokens(v1::TokenAsk ask, TimePoint deadline) {
-  v1::Ask asked;
-  *asked.mutable_token() = std::move(ask);
-  BERTH_CO_ASSIGN_OR_RETURN(v1::Answer answer, co_await Ask(std::move(asked), deadline));
-  if (!answer.has_token())
-    co_return absl::InternalError("the scheduler answered a token with something else");
-  co_return std::move(*answer.mutable_token());
 }
 
 }  // namespace berth

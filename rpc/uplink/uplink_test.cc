@@ -309,14 +309,25 @@ TEST_F(UplinkTest, WhatIsNotAcknowledgedIsToldAgainOnAStreamThatGoesOn) {
 TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {
   Start();
   Greet();
-  std::optional<absl::StatusOr<v1::ClaimAnswer>> answer;
-  v1::ClaimAsk ask;
-  ask.set_namespace_("jobs");
-  ask.set_volume("data");
-  asio::co_spawn(loop_, uplink_->Claim(ask, true, Clock::now() + std::chrono::seconds(20)),
-                 [&](std::exception_ptr, absl::StatusOr<v1::ClaimAnswer> came) { answer = std::move(came); });
+  std::optional<absl::StatusOr<v1::Answer>> answer;
+  std::vector<std::string> heard;
+  const auto hear = [&](std::string text) -> Awaitable<bool> {
+    heard.push_back(std::move(text));
+    co_return true;
+  };
+  v1::Ask ask;
+  ask.mutable_claim()->set_namespace_("jobs");
+  ask.mutable_claim()->set_volume("data");
+  asio::co_spawn(loop_, uplink_->Ask(ask, true, Clock::now() + std::chrono::seconds(20), hear),
+                 [&](std::exception_ptr, absl::StatusOr<v1::Answer> came) { answer = std::move(came); });
   Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
+  v1::SchedulerMessage waits;
+  waits.mutable_ask_progress()->set_number(Last(Message::kAsk)->ask().number());
+  waits.mutable_ask_progress()->set_text("web has it");
+  wire().Say(waits);
+  Until([&] { return !heard.empty(); }, "the progress");
   wire().Break(absl::UnavailableError("cut"));
+  Until([&] { return heard.size() == 2; }, "the break");
   Greet(2);
   Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask again");
   v1::SchedulerMessage message;
@@ -325,15 +336,33 @@ TEST_F(UplinkTest, AClaimWaitsForTheSchedulersAnswerAcrossABreak) {
   wire().Say(message);
   Until([&] { return answer.has_value(); }, "the answer");
   ASSERT_TRUE(answer->ok()) << answer->status();
-  EXPECT_EQ((*answer)->volume_id(), "vol-1");
+  EXPECT_EQ((*answer)->claim().volume_id(), "vol-1");
+  EXPECT_THAT(heard, ElementsAre("web has it", "the scheduler is not connected"));
+}
+
+TEST_F(UplinkTest, AnAnswerOfAnotherKindIsNone) {
+  Start();
+  Greet();
+  std::optional<absl::StatusOr<v1::Answer>> answer;
+  v1::Ask ask;
+  ask.mutable_release()->set_volume("data");
+  asio::co_spawn(loop_, uplink_->Ask(ask, false, Clock::now() + std::chrono::seconds(20), {}),
+                 [&](std::exception_ptr, absl::StatusOr<v1::Answer> came) { answer = std::move(came); });
+  Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
+  v1::SchedulerMessage message;
+  message.mutable_answer()->set_number(Last(Message::kAsk)->ask().number());
+  message.mutable_answer()->mutable_claim()->set_volume_id("vol-1");
+  wire().Say(message);
+  Until([&] { return answer.has_value(); }, "the answer");
+  EXPECT_EQ(answer->status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(UplinkTest, AClaimIsRefusedInTheSchedulersWords) {
   Start();
   Greet();
-  std::optional<absl::StatusOr<v1::ClaimAnswer>> answer;
-  asio::co_spawn(loop_, uplink_->Claim({}, false, Clock::now() + std::chrono::seconds(20)),
-                 [&](std::exception_ptr, absl::StatusOr<v1::ClaimAnswer> came) { answer = std::move(came); });
+  std::optional<absl::StatusOr<v1::Answer>> answer;
+  asio::co_spawn(loop_, uplink_->Ask({}, false, Clock::now() + std::chrono::seconds(20), {}),
+                 [&](std::exception_ptr, absl::StatusOr<v1::Answer> came) { answer = std::move(came); });
   Until([this] { return Last(Message::kAsk) != nullptr; }, "the ask");
   v1::SchedulerMessage message;
   message.mutable_answer()->set_number(Last(Message::kAsk)->ask().number());
@@ -348,7 +377,7 @@ TEST_F(UplinkTest, AClaimIsRefusedInTheSchedulersWords) {
 TEST_F(UplinkTest, AClaimIsRefusedAtOnceWhereNobodyIsConnectedAndNobodyWaits) {
   dialer_.next = {absl::UnavailableError("nobody there"), absl::UnavailableError("nobody there")};
   Start();
-  const auto answer = RunOn(loop_, uplink_->Claim({}, false, Clock::now() + std::chrono::seconds(20)));
+  const auto answer = RunOn(loop_, uplink_->Ask({}, false, Clock::now() + std::chrono::seconds(20), {}));
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
 }
 
