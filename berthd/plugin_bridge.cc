@@ -169,6 +169,14 @@ Awaitable<absl::Status> PluginBridge::SwapPlugin(std::string id, SwapRequest req
   return supervisor_->SwapPlugin(std::move(id), std::move(request), deadline);
 }
 
+Awaitable<absl::Status> PluginBridge::PlacePlugin(std::string id, std::string content, TimePoint deadline) {
+  return supervisor_->PlacePlugin(std::move(id), std::move(content), deadline);
+}
+
+Awaitable<absl::Status> PluginBridge::RemovePlacedPlugin(std::string id, TimePoint deadline) {
+  return supervisor_->RemovePlacedPlugin(std::move(id), deadline);
+}
+
 Awaitable<absl::StatusOr<NodeReload>> PluginBridge::Reload(TimePoint answer_by) { return reload_(answer_by); }
 
 Awaitable<absl::StatusOr<LogBatch>> PluginBridge::ReadLog(std::string id, LogQuery query,

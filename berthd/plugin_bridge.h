@@ -72,6 +72,9 @@ class PluginBridge final : public PluginObserver,
   [[nodiscard]] Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                    TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> PlacePlugin(std::string id, std::string content,
+                                                    TimePoint deadline) override;
+  [[nodiscard]] Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) override;
   [[nodiscard]] Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
                                                             TimePoint deadline) override;

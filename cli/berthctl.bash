@@ -85,7 +85,7 @@ _berthctl() {
       volume/delete) words="--plugin --volume --secrets-file $global" ;;
       volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
       explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
-      volume/stats) words="--plugin --volume --consumer $(_berthctl_ids volumes 2) $global" ;;
+      volume/stats) words="--plugin --volume --consumer --all $(_berthctl_ids volumes 2) $global" ;;
       volume/wait) words="$(_berthctl_ids volumes 2) $global" ;;
       volume/mounts) words="--format --at $global" ;;
       consumer/) words='ended' ;;

@@ -118,7 +118,7 @@ Table PluginDetails(const v1::Plugin& plugin) {
   for (const std::string& holder : plugin.waiting_for()) {
     table.Add({&holder == &plugin.waiting_for(0) ? "waits for" : " ", Cell(holder, Tone::kCareful)});
   }
-  table.Add({"file", plugin.config_file()});
+  table.Add({"file", plugin.config_file() + (plugin.placed() ? " (placed by the scheduler)" : "")});
   if (!plugin.file_error().empty()) table.Add({"file differs", Cell(plugin.file_error(), Tone::kBad)});
   if (!plugin.command().empty()) table.Add({"command", plugin.command()});
   if (!plugin.swap().empty()) table.Add({"last swap", plugin.swap()});

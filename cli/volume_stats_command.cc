@@ -17,6 +17,7 @@ using Stub = NodeClient::Stub;
 
 struct StatsOptions : VolumeOptions {
   std::string consumer;
+  bool all = false;
 };
 
 absl::Status OfVolume(Session& session, const StatsOptions& options) {
@@ -46,9 +47,11 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
   v1::GetConsumerStatsRequest request;
   request.set_consumer(options.consumer);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
-  BERTH_ASSIGN_OR_RETURN(const v1::GetConsumerStatsResponse stats,
-                         node.Call(&Stub::GetConsumerStats, request,
-                                   fmt::format("measure the volumes of {}", Shown(options.consumer))));
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::GetConsumerStatsResponse stats,
+      node.Call(&Stub::GetConsumerStats, request,
+                options.all ? std::string("measure all volumes")
+                            : fmt::format("measure the volumes of {}", Shown(options.consumer))));
   if (session.output.json()) {
     session.output.Json(stats);
     return absl::OkStatus();
@@ -74,10 +77,11 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
 }
 
 absl::Status Stats(Session& session, const StatsOptions& options) {
-  if (options.volume.empty() == options.consumer.empty()) {
-    return UsageError("name a volume or a consumer", "berthctl volume stats VOLUME, or --consumer NAME");
+  if (int{!options.volume.empty()} + int{!options.consumer.empty()} + int{options.all} != 1) {
+    return UsageError("name a volume or a consumer, or all",
+                      "berthctl volume stats VOLUME, or --consumer NAME, or --all");
   }
-  return options.consumer.empty() ? OfVolume(session, options) : OfConsumer(session, options);
+  return options.volume.empty() ? OfConsumer(session, options) : OfVolume(session, options);
 }
 
 }  // namespace
@@ -91,6 +95,7 @@ void AddVolumeStats(CLI::App& volume, Command& chosen) {
         command.get_option("--volume")->required(false);
         command.add_option("--consumer", options.consumer, "Every volume of this consumer, and their sum")
             ->option_text("NAME");
+        command.add_flag("--all", options.all, "Every volume that is published on this node, and their sum");
       },
       Stats);
 }

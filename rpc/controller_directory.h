@@ -61,6 +61,10 @@ class PluginControl {
   [[nodiscard]] virtual Awaitable<absl::Status> DrainPlugin(std::string id, TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> SwapPlugin(std::string id, SwapRequest request,
                                                            TimePoint deadline) = 0;
+  // The file of a plugin that a scheduler places, and its removal: supervisor/supervisor.h.
+  [[nodiscard]] virtual Awaitable<absl::Status> PlacePlugin(std::string id, std::string content,
+                                                            TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline) = 0;
   // Of all files, those of declared volumes too. Answers by `answer_by` with what is done by then; a reload
   // that has begun goes on to its end, also where its caller is cancelled. ABORTED: one runs already.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) = 0;

@@ -115,6 +115,7 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   to.set_registered(plugin.registered);
   to.set_reason(Printable(plugin.reason));
   to.set_config_file(IdText(plugin.config_file));
+  to.set_placed(plugin.placed);
   to.set_pid(plugin.pid);
   to.set_socket_path(IdText(plugin.socket_path));
   if (plugin.started_at) *to.mutable_started_at() = ToProto(*plugin.started_at);

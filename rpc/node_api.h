@@ -109,6 +109,9 @@ class NodeApi {
   [[nodiscard]] bool MayBePublished(const v1::PublishVolumeRequest& request) const;
   // The node's part of an expansion: done now, or noted and done when the volume is published here.
   Answer<v1::ExpandResult> ExpandHere(v1::ExpandOperation request, TimePoint deadline);
+  // A plugin's file, placed by the scheduler, and its removal.
+  Answer<v1::Plugin> PlacePlugin(v1::PlacePluginOperation request, TimePoint deadline);
+  Awaitable<absl::Status> RemovePlacedPlugin(v1::RemovePluginOperation request, TimePoint deadline);
   // Of a scheduler's that the link has checked (operation_check.h).
   Answer<v1::ConfirmResult> ConfirmHere(v1::ConfirmOperation request, TimePoint deadline);
 

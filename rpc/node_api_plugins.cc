@@ -83,6 +83,16 @@ NodeApi::Answer<v1::Plugin> NodeApi::SwapPlugin(v1::SwapPluginRequest request, C
   co_return PluginAnswer(request.id(), done);
 }
 
+NodeApi::Answer<v1::Plugin> NodeApi::PlacePlugin(v1::PlacePluginOperation request, TimePoint deadline) {
+  const absl::Status done =
+      co_await control_.PlacePlugin(request.id(), std::move(*request.mutable_file()), deadline);
+  co_return PluginAnswer(request.id(), done);
+}
+
+Awaitable<absl::Status> NodeApi::RemovePlacedPlugin(v1::RemovePluginOperation request, TimePoint deadline) {
+  return control_.RemovePlacedPlugin(request.id(), deadline);
+}
+
 NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest request, CallInfo call) {
   const TimePoint began = Clock::now();
   const TimePoint until = std::min(call.deadline, request.wait() ? TimePoint::max() : began + kReloadedSoon);

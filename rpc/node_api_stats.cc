@@ -24,6 +24,10 @@ constexpr size_t kSideBySide = 16;
 constexpr auto kStatsWithin = std::chrono::seconds(20);
 constexpr auto kToAnswer = std::chrono::milliseconds(500);
 
+bool IsPublished(const VolumeView& volume) {
+  return std::ranges::count(volume.publications, PublicationState::kPublished, &PublicationView::state) > 0;
+}
+
 int64_t Sum(int64_t one, int64_t other) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   return one > kMost - other ? kMost : one + other;
@@ -107,12 +111,14 @@ Awaitable<void> NodeApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
 
 NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetConsumerStatsRequest request,
                                                                         CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
+  const bool all = request.consumer().empty();
+  if (!all) BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   const auto executor = co_await asio::this_coro::executor;
   const auto work = std::make_shared<ConsumerStats>(executor);
-  work->volumes = mounter_.VolumesOf(request.consumer());
+  work->volumes = all ? mounter_.List() : mounter_.VolumesOf(request.consumer());
+  if (all) std::erase_if(work->volumes, [](const VolumeView& volume) { return !IsPublished(volume); });
   work->deadline = std::max(Clock::now(), call.deadline - kToAnswer);
-  if (work->volumes.empty()) {
+  if (work->volumes.empty() && !all) {
     co_return absl::NotFoundError(
         fmt::format("consumer {} uses no volume on this node", Shown(request.consumer())));
   }

@@ -158,7 +158,9 @@ TEST_F(NodeApiStatsTest, ACallerThatGoesLeavesNobodyAsking) {
 
 TEST_F(NodeApiStatsTest, AConsumerThatUsesNothingIsNotFound) {
   EXPECT_EQ(Call(&NodeApi::GetConsumerStats, Of("nobody")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(Call(&NodeApi::GetConsumerStats, Of("")).status().code(), absl::StatusCode::kInvalidArgument);
+  const auto all = Call(&NodeApi::GetConsumerStats, Of(""));
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->volumes_size(), 0) << "a node may have no volume";
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ class Mistakes;  // request_parts.h
 // stays far below; beyond the sum of them lies the server's limit on a message.
 struct RequestLimits {
   static constexpr size_t kPluginName = 256;
+  static constexpr size_t kPluginFile = size_t{63} << 10;  // its content
   static constexpr size_t kVolumeId = 4096;
   static constexpr size_t kConsumer = 1024;
   static constexpr size_t kVolumeName = 1024;

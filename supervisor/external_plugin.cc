@@ -12,6 +12,7 @@
 #include "base/backoff.h"
 #include "base/file.h"
 #include "base/status.h"
+#include "supervisor/placed_files.h"
 
 namespace berth {
 namespace {
@@ -426,6 +427,7 @@ void ExternalPlugin::TellState(PluginState before) const {
 void ExternalPlugin::Publish() {
   snapshot_.kind = config_.kind;
   snapshot_.config_file = config_.file;
+  snapshot_.placed = IsPlacedFile(context_.places, config_.file);
   snapshot_.tokens = config_.tokens;
   snapshot_.socket_path = config_.socket;
   snapshot_.start_timeout = config_.start_timeout;

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,6 +33,17 @@ std::string ClaimedId(const std::string& path) {
   return id.has_value() && ValidPluginId(*id) ? *id : "";
 }
 
+absl::Status ListFiles(const std::string& dir, std::set<std::string>* paths) {
+  DIR* open = opendir(dir.c_str());
+  if (open == nullptr) return ErrnoStatus(errno, fmt::format("read {}", dir));
+  while (const dirent* entry = readdir(open)) {
+    const std::string_view name = entry->d_name;
+    if (name.ends_with(".toml") && !name.starts_with('.')) paths->insert(fmt::format("{}/{}", dir, name));
+  }
+  closedir(open);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string PluginRuntimeDir(const PluginPlaces& places, std::string_view id) {
@@ -45,6 +57,8 @@ std::string PluginSocketPath(const PluginPlaces& places, std::string_view id) {
 std::string PluginStateDir(const PluginPlaces& places, std::string_view id) {
   return fmt::format("{}/plugins/{}", places.state_dir, id);
 }
+
+std::string PlacedPluginDir(const PluginPlaces& places) { return places.state_dir + "/plugins.d"; }
 
 bool ValidPluginId(std::string_view id) {
   const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
@@ -174,18 +188,15 @@ absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwne
 
 absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPlaces& places,
                                                       const PluginFileOwners& owners) {
-  DIR* open = opendir(dir.c_str());
-  if (open == nullptr) return ErrnoStatus(errno, fmt::format("read {}", dir));
-  std::set<std::string> names;
-  while (const dirent* entry = readdir(open)) {
-    const std::string_view name = entry->d_name;
-    if (name.ends_with(".toml") && !name.starts_with('.')) names.emplace(name);
-  }
-  closedir(open);
+  std::set<std::string> paths;
+  BERTH_RETURN_IF_ERROR(ListFiles(dir, &paths));
+  const absl::Status placed = ListFiles(PlacedPluginDir(places), &paths);
+  // Whoever checks the settings without being root may not see them.
+  const bool may_not_look = absl::IsPermissionDenied(placed) && geteuid() != 0;
+  if (!placed.ok() && !absl::IsNotFound(placed) && !may_not_look) return placed;
 
   std::vector<PluginFile> files;
-  for (const std::string& name : names) {
-    const std::string path = dir + "/" + name;
+  for (const std::string& path : paths) {
     PluginFile file{path, "", LoadPluginFile(path, places)};
     file.id = file.config.ok() ? file.config->id : ClaimedId(path);
     files.push_back(std::move(file));

@@ -112,6 +112,9 @@ struct PluginPlaces {
 // <state_dir>/plugins/<id>: the plugin's own, BERTH_PLUGIN_DIR.
 [[nodiscard]] std::string PluginStateDir(const PluginPlaces& places, std::string_view id);
 
+// <state_dir>/plugins.d: the files that a scheduler has placed (placed_files.h).
+[[nodiscard]] std::string PlacedPluginDir(const PluginPlaces& places);
+
 // A plugin's name in Berth: a lower case letter or digit, then those and . _ -, 63 characters at most.
 [[nodiscard]] bool ValidPluginId(std::string_view id);
 
@@ -156,8 +159,8 @@ using PluginFileOwners = std::map<std::string, std::string>;
 [[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path,
                                                           const PluginPlaces& places);
 
-// All *.toml in `dir` that are not hidden, by name, with the ids that AssignPluginIds gives them. The status
-// is about `dir` itself.
+// All *.toml in `dir` that are not hidden, and those that a scheduler has placed, by name, with the ids that
+// AssignPluginIds gives them. The status is about the directories themselves. NOT_FOUND: there is no `dir`.
 [[nodiscard]] absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir,
                                                                     const PluginPlaces& places,
                                                                     const PluginFileOwners& owners);

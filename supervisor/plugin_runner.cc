@@ -10,6 +10,7 @@
 #include "base/backoff.h"
 #include "base/status.h"
 #include "supervisor/duration_text.h"
+#include "supervisor/placed_files.h"
 
 namespace berth {
 namespace {
@@ -434,6 +435,7 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
 
 void PluginRunner::Publish() {
   snapshot_.config_file = config_file_;
+  snapshot_.placed = IsPlacedFile(places(), config_file_);
   KeepTokens();
   if (config_.ok() && !instance_) {
     snapshot_.kind = config_->kind;

@@ -51,6 +51,7 @@ struct PluginSnapshot {
   bool registered = false;
   std::string reason;
   std::string config_file;
+  bool placed = false;  // by a scheduler: the file
   pid_t pid = 0;
   std::string socket_path;
   std::optional<WallTime> started_at;

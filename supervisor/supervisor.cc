@@ -14,6 +14,7 @@
 #include "base/blocking.h"
 #include "base/status.h"
 #include "supervisor/external_plugin.h"
+#include "supervisor/placed_files.h"
 #include "supervisor/plugin_launch.h"
 #include "supervisor/plugin_runner.h"
 #include "supervisor/reload.h"
@@ -112,9 +113,40 @@ class Supervisor::Impl {
   }
 
   Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint answer_by) {
-    BERTH_CO_RETURN_IF_ERROR(context_.MayGoForward());
     if (reload_) co_return absl::AbortedError("a reload is under way already");
+    co_return co_await BeginReload("", nullptr, answer_by);
+  }
+
+  Awaitable<absl::Status> Place(std::string id, std::string content, TimePoint deadline) {
+    const PluginPlaces& places = instances_.places;
+    BERTH_CO_ASSIGN_OR_RETURN(const PluginConfig config, CheckPlacedFile(places, id, content));
+    BERTH_CO_RETURN_IF_ERROR(
+        co_await TryPluginLaunch(config, places, std::min(deadline, Clock::now() + kTriedWithin)));
+    auto write = [dir = config_dir_ + "/plugins.d", places, id, content = std::move(content)] {
+      return WritePlacedFile(dir, places, id, content);
+    };
+    co_return co_await ChangePlaced(std::move(id), std::move(write), deadline);
+  }
+
+  Awaitable<absl::Status> RemovePlaced(std::string id, TimePoint deadline) {
+    const PluginSnapshot* known = Present(id) == nullptr ? nullptr : registry_.Find(id);
+    if (known != nullptr && !known->placed && !known->config_file.empty()) {
+      co_return absl::FailedPreconditionError(
+          fmt::format("plugin {} is defined by {}, which a person wrote: a scheduler does not remove it", id,
+                      known->config_file));
+    }
+    auto remove = [places = instances_.places, id] { return RemovePlacedFile(places, id).status(); };
+    co_return co_await ChangePlaced(std::move(id), std::move(remove), deadline);
+  }
+
+  // Carries out `change`, which may be empty and blocks, and then applies the files; all of them, or the one
+  // of plugin `only`.
+  Awaitable<absl::StatusOr<ReloadReport>> BeginReload(std::string only, std::function<absl::Status()> change,
+                                                      TimePoint answer_by) {
+    BERTH_CO_RETURN_IF_ERROR(context_.MayGoForward());
     const auto reload = std::make_shared<ReloadRun>(instances_.executor);
+    reload->only = std::move(only);
+    reload->change = std::move(change);
     reload_ = reload;
     // In a task of its own, so that it goes on where its caller is cancelled.
     reloads_.Spawn("reload", RunReload(reload));
@@ -168,6 +200,8 @@ class Supervisor::Impl {
   struct ReloadRun {
     explicit ReloadRun(asio::any_io_executor executor) : done(std::move(executor)) {}
     std::shared_ptr<ReloadReport> report = std::make_shared<ReloadReport>();  // grows
+    std::string only;                                                         // empty: all plugins
+    std::function<absl::Status()> change;                                     // comes first
     bool begun = false;                                                       // the files have been read
     std::optional<absl::Status> result;
     Condition done;
@@ -180,8 +214,30 @@ class Supervisor::Impl {
     reload->done.NotifyAll();
   }
 
+  Awaitable<absl::Status> ChangePlaced(std::string id, std::function<absl::Status()> change,
+                                       TimePoint deadline) {
+    while (const std::shared_ptr<ReloadRun> other = reload_) {
+      auto done = [other] { return other->result.has_value(); };
+      if (!co_await other->done.WaitUntil(std::move(done), deadline)) {
+        co_return absl::UnavailableError("not begun: a reload of plugins.d is under way");
+      }
+    }
+    BERTH_CO_ASSIGN_OR_RETURN(const ReloadReport report,
+                              co_await BeginReload(id, std::move(change), deadline));
+    if (!report.broken.empty()) co_return absl::FailedPreconditionError(report.broken.front());
+    if (!report.pending.empty()) {
+      co_return absl::DeadlineExceededError(
+          fmt::format("plugin {}: the file is changed, and is still being applied", id));
+    }
+    co_return absl::OkStatus();
+  }
+
   Awaitable<absl::Status> DoReload(std::shared_ptr<ReloadRun> reload) {
     const std::string dir = config_dir_ + "/plugins.d";
+    if (reload->change) {
+      BERTH_CO_RETURN_IF_ERROR(co_await RunBlocking(fmt::format("change the file of {}", reload->only),
+                                                    reload->change, Clock::now() + kFilesReadWithin));
+    }
     PluginFileOwners known = file_owners_;
     for (const auto& [id, plugin] : registry_.plugins()) {
       if (Present(id) != nullptr && !plugin.config_file.empty()) known[id] = plugin.config_file;
@@ -191,6 +247,8 @@ class Supervisor::Impl {
     BERTH_CO_ASSIGN_OR_RETURN(
         std::vector<PluginFile> files,
         co_await RunBlocking(fmt::format("read {}", dir), std::move(read), Clock::now() + kFilesReadWithin));
+    const bool all = reload->only.empty();
+    if (!all) std::erase_if(files, [&](const PluginFile& file) { return file.id != reload->only; });
     if (PluginFileOwners after = OwnersAfter(file_owners_, files); after != file_owners_) {
       auto write = [path = owners_path_, after] { return WritePluginFileOwners(path, after); };
       KeepOwners(after, co_await RunBlocking(fmt::format("write {}", owners_path_), std::move(write),
@@ -198,7 +256,7 @@ class Supervisor::Impl {
     }
     std::map<std::string, ReloadOwner> owners;
     for (const auto& [id, plugin] : registry_.plugins()) {
-      if (Present(id) == nullptr) continue;
+      if (Present(id) == nullptr || (!all && id != reload->only)) continue;
       owners[id] = {.config_file = plugin.config_file, .external = plugin.external};
     }
     ReloadTarget target{.registry = registry_,
@@ -320,6 +378,14 @@ Awaitable<absl::Status> Supervisor::SwapPlugin(std::string id, SwapRequest reque
 
 Awaitable<absl::StatusOr<ReloadReport>> Supervisor::Reload(TimePoint answer_by) {
   return impl_->Reload(answer_by);
+}
+
+Awaitable<absl::Status> Supervisor::PlacePlugin(std::string id, std::string content, TimePoint deadline) {
+  return impl_->Place(std::move(id), std::move(content), deadline);
+}
+
+Awaitable<absl::Status> Supervisor::RemovePlacedPlugin(std::string id, TimePoint deadline) {
+  return impl_->RemovePlaced(std::move(id), deadline);
 }
 
 void Supervisor::OnHealth(const std::string& plugin_id, uint64_t instance, const PluginHealth& health) {

@@ -155,6 +155,15 @@ class Supervisor {
   // under way. DEADLINE_EXCEEDED: the files have not been read by then.
   [[nodiscard]] Awaitable<absl::StatusOr<ReloadReport>> Reload(TimePoint answer_by);
 
+  // Writes the plugin's file in the place of what a scheduler placed before (placed_files.h), durably, and
+  // starts or changes the plugin, as Reload does for this file alone. OK: the plugin is what the file says,
+  // or is being started. INVALID_ARGUMENT, ALREADY_EXISTS, FAILED_PRECONDITION (it cannot be launched):
+  // nothing is changed. DEADLINE_EXCEEDED: it goes on.
+  [[nodiscard]] Awaitable<absl::Status> PlacePlugin(std::string id, std::string content, TimePoint deadline);
+  // Removes such a file, durably, and stops its plugin, which is drained first if volumes are in use. OK if
+  // there is no such plugin. FAILED_PRECONDITION: a person wrote its file.
+  [[nodiscard]] Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline);
+
   // What probing has found. Of an instance that is no longer the present one: ignored.
   void OnHealth(const std::string& plugin_id, uint64_t instance, const PluginHealth& health);
   // `facts` not OK: the plugin is refused (another name, or a node id while something is held): it stays

@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "tests/harness/scheduler_fixture.h"
@@ -179,6 +180,90 @@ TEST_F(SchedulerOperationsTest, APluginIsRestartedAndSwappedFromAfarUnderItsVolu
   EXPECT_TRUE(Get().registered());
   EXPECT_EQ(MountsAt(target), 1);
   EXPECT_EQ(Calls("NodePublishVolume", volume), 1);
+  UnpublishFromAfar(volume);
+}
+
+TEST_F(SchedulerOperationsTest, APluginIsPlacedChangedAndRemovedFromAfarAndOutlivesBerthd) {
+  StartLinked("may = [\"volumes\", \"plugins\"]\n");
+  const std::string program = fmt::format("/proc/{}/exe", node_.Plugin("hostpath").pid());
+  const auto file = [command = std::filesystem::read_symlink(program).string()](const std::string& more) {
+    return fmt::format(R"(kind = "monolith"
+command = "{}"
+args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
+        "--state-dir", "${{BERTH_PLUGIN_DIR}}"{}]
+)",
+                       command, more);
+  };
+  v1::Operation place;
+  place.mutable_place_plugin()->set_id("far");
+  place.mutable_place_plugin()->set_file(file("") + "colour = 1\n");
+  const v1::OperationResult wrong = Run(place);
+  EXPECT_EQ(wrong.code(), static_cast<int>(grpc::StatusCode::INVALID_ARGUMENT));
+  EXPECT_THAT(wrong.message(), HasSubstr("far.toml:5: colour: unknown key"));
+  place.mutable_place_plugin()->set_file(file(""));
+  const v1::OperationResult placed = Run(place);
+  ASSERT_TRUE(placed.has_plugin()) << placed.message();
+  EXPECT_TRUE(placed.plugin().placed());
+  const auto ready = [](const TestScheduler::Node& node) {
+    const auto plugin = node.plugins.find("far");
+    return node.synced && plugin != node.plugins.end() && plugin->second.registered();
+  };
+  const pid_t first = scheduler_->WaitNode(kNode, "the plugin", ready).plugins.at("far").pid();
+
+  // A file that a person wrote stays as it is.
+  v1::Operation over = place;
+  over.mutable_place_plugin()->set_id("fault");
+  EXPECT_EQ(Run(over).code(), static_cast<int>(grpc::StatusCode::ALREADY_EXISTS));
+  v1::Operation remove;
+  remove.mutable_remove_plugin()->set_id("fault");
+  EXPECT_EQ(Run(remove).code(), static_cast<int>(grpc::StatusCode::FAILED_PRECONDITION));
+  EXPECT_TRUE(Get().registered());
+
+  node_.Kill();
+  node_.Start();
+  EXPECT_EQ(scheduler_->WaitNode(kNode, "the plugin again", ready).plugins.at("far").pid(), first);
+  place.mutable_place_plugin()->set_file(file(", \"--max-volumes\", \"9\""));
+  const v1::OperationResult changed = Run(place);
+  ASSERT_TRUE(changed.has_plugin()) << changed.message();
+  EXPECT_FALSE(Lives(first));
+  EXPECT_THAT(CommandOf(changed.plugin().pid()), HasSubstr("--max-volumes 9"));
+
+  remove.mutable_remove_plugin()->set_id("far");
+  EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE);
+  scheduler_->WaitNode(kNode, "the plugin's end",
+                       [](const TestScheduler::Node& node) { return !node.plugins.contains("far"); });
+  EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE) << "there is none";
+  node_.Kill();
+  node_.Start();
+  node_.WaitReady("fault");
+  v1::GetPluginRequest gone;
+  gone.set_id("far");
+  v1::Plugin none;
+  EXPECT_EQ(node_.stub().GetPlugin(Node::Context().get(), gone, &none).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(SchedulerOperationsTest, TheNodeIsReloadedExaminedAndMeasuredFromAfarWhereItAllowsThat) {
+  StartLinked("may = [\"volumes\", \"node\"]\n");
+  const std::string volume = CreateVolume("measured");
+  PublishFromAfar(volume);
+  v1::Operation reload;
+  reload.mutable_reload();
+  const v1::OperationResult reloaded = Run(reload);
+  ASSERT_TRUE(reloaded.has_reload()) << reloaded.message();
+  EXPECT_THAT(reloaded.reload().unchanged(), testing::Contains("fault"));
+  v1::Operation examine;
+  examine.mutable_examine();
+  EXPECT_TRUE(Run(examine).has_examine());
+  v1::Operation usage;
+  usage.mutable_usage();
+  const v1::OperationResult measured = Run(usage);
+  EXPECT_EQ(measured.usage().volumes_size(), 2) << "also what is not the scheduler's";
+  v1::Operation stop;
+  stop.mutable_stop_plugin()->set_id("fault");
+  const v1::OperationResult refused = Run(stop);
+  EXPECT_EQ(refused.code(), static_cast<int>(grpc::StatusCode::PERMISSION_DENIED));
+  EXPECT_THAT(refused.message(), HasSubstr("\"plugins\" in [scheduler] may"));
   UnpublishFromAfar(volume);
 }
 

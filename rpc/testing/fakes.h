@@ -68,6 +68,13 @@ class FakePluginControl final : public PluginControl {
     last_swap = request;
     return Pull("swap " + id + " " + request.command, deadline);
   }
+  [[nodiscard]] Awaitable<absl::Status> PlacePlugin(std::string id, std::string content,
+                                                    TimePoint deadline) override {
+    return Pull("place " + id + " " + content, deadline);
+  }
+  [[nodiscard]] Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline) override {
+    return Pull("remove " + id, deadline);
+  }
   [[nodiscard]] Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) override {
     if (absl::Status status = co_await Pull("reload", answer_by); !status.ok()) co_return status;
     co_return reload;

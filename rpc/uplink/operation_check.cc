@@ -251,6 +251,36 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.right = v1::NodeState::NODE;
       facts.changes = true;
       return facts;
+    case v1::Operation::kStopPlugin:
+      facts.subject = "stop plugin " + Shown(operation.stop_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kPlacePlugin:
+      facts.subject = fmt::format("place plugin {} ({})", Shown(operation.place_plugin().id()),
+                                  HashComponent({operation.place_plugin().file()}));
+      facts.right = v1::NodeState::PLUGINS;
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kRemovePlugin:
+      facts.subject = "remove plugin " + Shown(operation.remove_plugin().id());
+      facts.right = v1::NodeState::PLUGINS;
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kReload:
+      facts.subject = "reload";
+      facts.right = v1::NodeState::NODE;
+      facts.changes = true;
+      return facts;
+    case v1::Operation::kExamine:
+      facts.subject = operation.examine().repair() ? "examine and repair" : "examine";
+      facts.right = v1::NodeState::NODE;
+      facts.changes = operation.examine().repair();
+      return facts;
+    case v1::Operation::kUsage:
+      facts.subject = "usage " + Shown(operation.usage().consumer());
+      facts.right = v1::NodeState::NODE;
+      return facts;
     case v1::Operation::kConfirm:
       facts.subject = ConfirmSubject(operation.confirm());
       facts.forward = true;
@@ -306,6 +336,22 @@ absl::Status PrepareOperation(const std::vector<RuntimeAbility>& runtimes, v1::O
     }
     case v1::Operation::kStartPlugin:
       mistakes.Required("start_plugin.id", operation->start_plugin().id(), RequestLimits::kPluginName);
+      break;
+    case v1::Operation::kStopPlugin:
+      mistakes.Required("stop_plugin.id", operation->stop_plugin().id(), RequestLimits::kPluginName);
+      break;
+    case v1::Operation::kPlacePlugin:
+      mistakes.Required("place_plugin.id", operation->place_plugin().id(), RequestLimits::kPluginName);
+      mistakes.Required("place_plugin.file", operation->place_plugin().file(), RequestLimits::kPluginFile);
+      break;
+    case v1::Operation::kRemovePlugin:
+      mistakes.Required("remove_plugin.id", operation->remove_plugin().id(), RequestLimits::kPluginName);
+      break;
+    case v1::Operation::kUsage:
+      mistakes.Length("usage.consumer", operation->usage().consumer(), RequestLimits::kConsumer);
+      break;
+    case v1::Operation::kReload:
+    case v1::Operation::kExamine:
       break;
     case v1::Operation::kDrainNode:
       mistakes.Length("drain_node.reason", operation->drain_node().reason(), RequestLimits::kReason);

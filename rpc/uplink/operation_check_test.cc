@@ -62,6 +62,12 @@ std::vector<KindCase> EveryKindOfNodes() {
       {"swap_plugin { id: 'p' command: '/bin/new' arguments: '-v' }", "swap plugin p"},
       {"start_plugin { id: 'p' }", "start plugin p"},
       {"drain_node { reason: 'a new disk' }", "drain the node"},
+      {"stop_plugin { id: 'p' }", "stop plugin p"},
+      {"place_plugin { id: 'p' file: 'kind' }", "place plugin p (" + HashComponent({"kind"}) + ")"},
+      {"remove_plugin { id: 'p' }", "remove plugin p"},
+      {"reload { wait: true }", "reload"},
+      {"examine { repair: true }", "examine and repair"},
+      {"usage { consumer: 'jobs/web' }", "usage jobs/web", false, false},
       {"confirm { publications { plugin_id: 'p' volume_id: 'v' namespace: 'jobs' consumer: 'web' } }",
        "confirm 1 publications (" + HashComponent({"1:p;1:v;4:jobs;3:web;0:;"}) + ")", true},
   };

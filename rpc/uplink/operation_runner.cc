@@ -128,6 +128,27 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
       co_return ResultOf(
           co_await api_.DrainNode(operation.drain_node(), CallOf("DrainNode", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_drain_node() = std::move(answer); });
+    case v1::Operation::kStopPlugin:
+      co_return ResultOf(co_await api_.StopPlugin(operation.stop_plugin(), CallOf("StopPlugin", deadline)),
+                         SetPlugin);
+    case v1::Operation::kPlacePlugin:
+      co_return ResultOf(co_await api_.PlacePlugin(operation.place_plugin(), deadline), SetPlugin);
+    case v1::Operation::kRemovePlugin: {
+      const absl::Status removed = co_await api_.RemovePlacedPlugin(operation.remove_plugin(), deadline);
+      co_return removed.ok() ? Done() : Failed(removed, OutcomeOf(removed));
+    }
+    case v1::Operation::kReload:
+      co_return ResultOf(
+          co_await api_.Reload(operation.reload(), CallOf("Reload", deadline)),
+          [](v1::OperationResult& result, auto answer) { *result.mutable_reload() = std::move(answer); });
+    case v1::Operation::kExamine:
+      co_return ResultOf(
+          co_await api_.Examine(operation.examine(), CallOf("Examine", deadline)),
+          [](v1::OperationResult& result, auto answer) { *result.mutable_examine() = std::move(answer); });
+    case v1::Operation::kUsage:
+      co_return ResultOf(
+          co_await api_.GetConsumerStats(operation.usage(), CallOf("GetConsumerStats", deadline)),
+          [](v1::OperationResult& result, auto answer) { *result.mutable_usage() = std::move(answer); });
     case v1::Operation::kConfirm:
       co_return ResultOf(
           co_await api_.ConfirmHere(operation.confirm(), deadline),

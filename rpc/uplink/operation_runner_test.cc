@@ -178,6 +178,8 @@ TEST_F(OperationRunnerTest, EachLeverOfAPluginIsPulledAndAnsweredWithThePlugin) 
       {"drain_plugin { id: 'p' }", "drain p"},
       {"swap_plugin { id: 'p' command: '/bin/new' arguments: '-v' accept_changes: true }", "swap p /bin/new"},
       {"start_plugin { id: 'p' }", "start p"},
+      {"stop_plugin { id: 'p' force: true }", "stop p force"},
+      {"place_plugin { id: 'p' file: 'kind' }", "place p kind"},
   };
   for (const auto& [operation, lever] : levers) {
     control_.pulled.clear();
@@ -192,6 +194,22 @@ TEST_F(OperationRunnerTest, EachLeverOfAPluginIsPulledAndAnsweredWithThePlugin) 
   }
   EXPECT_THAT(control_.last_swap.arguments, ElementsAre("-v"));
   EXPECT_TRUE(control_.last_swap.accept_changes);
+}
+
+TEST_F(OperationRunnerTest, WhatConcernsTheWholeNodeHasItsAnswer) {
+  const v1::OperationResult removed = Run("remove_plugin { id: 'q' }");
+  EXPECT_EQ(removed.outcome(), v1::OUTCOME_DONE) << removed.message();
+  EXPECT_EQ(removed.answer_case(), v1::OperationResult::ANSWER_NOT_SET);
+  EXPECT_THAT(control_.pulled, ElementsAre("remove q"));
+  control_.reload.plugins.broken = {"q: wrong"};
+  EXPECT_EQ(Run("reload {}").reload().broken(0), "q: wrong");
+  EXPECT_TRUE(Run("examine {}").has_examine());
+  mounter_.Add("p", "v", "jobs/web").publications[0].state = PublicationState::kPublished;
+  mounter_.Add("p", "w", "jobs/db").publications[0].state = PublicationState::kPublishing;
+  const v1::OperationResult usage = Run("usage {}");
+  ASSERT_EQ(usage.usage().volumes_size(), 1) << usage.message();
+  EXPECT_EQ(usage.usage().volumes(0).volume_id(), "v");
+  EXPECT_EQ(Run("usage { consumer: 'jobs/none' }").code(), static_cast<int>(absl::StatusCode::kNotFound));
 }
 
 TEST_F(OperationRunnerTest, AControllersCallHasTheOperationsDeadlineAndItsOwnOutcome) {

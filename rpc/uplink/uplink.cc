@@ -232,8 +232,8 @@ v1::Hello Uplink::MakeHello() {
   hello.set_boot_id(BootId());
   hello.set_run_id(run_id_);
   hello.set_version(options_.version);
-  for (const char* feature :
-       {"logs", "asks.claim", "asks.release", "asks.token", "asks.progress", "confirm", "drain_node"})
+  for (const char* feature : {"logs", "asks.claim", "asks.release", "asks.token", "asks.progress", "confirm",
+                              "drain_node", "place_plugin"})
     hello.add_features(feature);
   hello.set_lease_epoch(parts_.lease.epoch());
   hello.set_highest_operation_id(state_.operations.highest_id());
