@@ -114,6 +114,7 @@ void PluginConnections::OnProbe(const Key& key, const ProbeResult& result) {
   health.latency = result.latency;
   health.error = result.error;
   health.answered = result.answered;
+  health.storage = result.storage;
   health.consecutive_failures = result.ok ? 0 : health.consecutive_failures + 1;
   // By value: whoever is told may close this connection.
   const PluginHealth found = health;

@@ -552,7 +552,7 @@ TEST(HelpTest, TheVersionIsTold) {
   const Ended json = RunBerthctl({"version", "-o", "json"});
   google::protobuf::Struct document;
   ASSERT_TRUE(JsonStringToMessage(json.out, &document).ok()) << json.out;
-  EXPECT_EQ(document.fields().at("csi_version").string_value(), "1.12.0");
+  EXPECT_EQ(document.fields().at("csi_version").string_value(), "1.13.0");
 }
 
 }  // namespace

@@ -242,7 +242,7 @@ TEST(CsiListTest, NamesEveryRpcAndItsFieldsWithoutAPlugin) {
   const Ended json = RunBerthctl({"csi", "--list", "-o", "json"});
   google::protobuf::Struct document;
   ASSERT_TRUE(JsonStringToMessage(json.out, &document).ok());
-  EXPECT_EQ(document.fields().at("rpcs").list_value().values_size(), 32);
+  EXPECT_EQ(document.fields().at("rpcs").list_value().values_size(), 36);
   EXPECT_EQ(RunBerthctl({"csi", "--list", "nod"}).exit_code, 2);
 }
 

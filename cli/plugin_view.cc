@@ -65,6 +65,26 @@ void AddHealth(Table& table, const v1::Health& health, system_clock::time_point 
   if (!health.error().empty()) table.Add({"probe error", Cell(health.error(), Tone::kBad)});
 }
 
+// "STORAGE_DEGRADED (Slow): one path is left"; nothing where all is well.
+std::string StorageHealth(const v1::Plugin& plugin) {
+  std::vector<std::string> parts;
+  for (const v1::HealthStatus& status : plugin.storage_health()) {
+    std::string part = status.type();
+    if (!status.reason().empty()) part += fmt::format(" ({})", status.reason());
+    if (!status.capability().empty()) part += " for " + status.capability();
+    if (!status.message().empty()) part += ": " + status.message();
+    parts.push_back(std::move(part));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+// Why a person should look at it: the first that there is.
+std::string Trouble(const v1::Plugin& plugin) {
+  if (!plugin.reason().empty()) return plugin.reason();
+  if (!plugin.file_error().empty()) return plugin.file_error();
+  return plugin.storage_health().empty() ? "" : "storage: " + StorageHealth(plugin);
+}
+
 void AddFingerprint(Table& table, const v1::Fingerprint& facts, system_clock::time_point now) {
   table.Add({"driver", fmt::format("{} {}", facts.driver_name(), facts.vendor_version())});
   if (!facts.manifest().empty()) table.Add({"manifest", JoinPairs(facts.manifest())});
@@ -101,7 +121,7 @@ Table PluginTable(const v1::ListPluginsResponse& plugins) {
                YesNo(plugin.registered()), facts.driver_name(), facts.vendor_version(),
                fmt::to_string(plugin.volumes_in_use()), fmt::to_string(plugin.restarts()),
                plugin.alive() && plugin.has_started_at() ? FormatRelative(plugin.started_at(), now) : "",
-               plugin.reason().empty() ? plugin.file_error() : plugin.reason()});
+               Trouble(plugin)});
   }
   return table;
 }
@@ -119,6 +139,7 @@ Table PluginDetails(const v1::Plugin& plugin) {
     table.Add({&holder == &plugin.waiting_for(0) ? "waits for" : " ", Cell(holder, Tone::kCareful)});
   }
   table.Add({"file", plugin.config_file() + (plugin.placed() ? " (placed by the scheduler)" : "")});
+  if (!plugin.storage_health().empty()) table.Add({"storage", Cell(StorageHealth(plugin), Tone::kBad)});
   if (!plugin.file_error().empty()) table.Add({"file differs", Cell(plugin.file_error(), Tone::kBad)});
   if (!plugin.command().empty()) table.Add({"command", plugin.command()});
   if (!plugin.swap().empty()) table.Add({"last swap", plugin.swap()});

@@ -375,4 +375,16 @@ Awaitable<absl::StatusOr<csi::NodeGetInfoResponse>> CsiClient::NodeGetInfo(csi::
   return Read<csi::NodeGetInfoResponse>("/csi.v1.Node/NodeGetInfo", std::move(request), deadline);
 }
 
+Awaitable<absl::StatusOr<csi::NodeGetVolumeHealthResponse>> CsiClient::NodeGetVolumeHealth(
+    csi::NodeGetVolumeHealthRequest request, TimePoint deadline) {
+  return Read<csi::NodeGetVolumeHealthResponse>("/csi.v1.Node/NodeGetVolumeHealth", std::move(request),
+                                                deadline);
+}
+
+Awaitable<absl::StatusOr<csi::NodeGetStorageHealthResponse>> CsiClient::NodeGetStorageHealth(
+    csi::NodeGetStorageHealthRequest request, TimePoint deadline) {
+  return Read<csi::NodeGetStorageHealthResponse>("/csi.v1.Node/NodeGetStorageHealth", std::move(request),
+                                                 deadline);
+}
+
 }  // namespace berth

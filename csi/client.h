@@ -127,6 +127,10 @@ class CsiClient {
       ::csi::v1::NodeGetCapabilitiesRequest request, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetInfoResponse>> NodeGetInfo(
       ::csi::v1::NodeGetInfoRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeHealthResponse>> NodeGetVolumeHealth(
+      ::csi::v1::NodeGetVolumeHealthRequest request, TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<::csi::v1::NodeGetStorageHealthResponse>> NodeGetStorageHealth(
+      ::csi::v1::NodeGetStorageHealthRequest request, TimePoint deadline);
 
  private:
   CsiClient(std::string socket_path, CsiClientOptions options);

@@ -36,6 +36,18 @@ std::string NodeCapabilityName(int number) {
   return NameIn(::csi::v1::NodeServiceCapability::RPC::Type_descriptor(), number);
 }
 
+std::string AccessModeName(int number) {
+  return NameIn(::csi::v1::VolumeCapability::AccessMode::Mode_descriptor(), number);
+}
+
+std::string VolumeHealthName(int number) {
+  return NameIn(::csi::v1::VolumeHealthErrorType_descriptor(), number);
+}
+
+std::string StorageHealthName(int number) {
+  return NameIn(::csi::v1::StorageHealthErrorType_descriptor(), number);
+}
+
 std::vector<std::string> Names(const std::set<int>& numbers, std::string (*name)(int)) {
   std::vector<std::string> names;
   names.reserve(numbers.size());

@@ -20,6 +20,8 @@ constexpr size_t kMostChangesShown = 20;
 
 constexpr auto kLeastBetweenReadings = std::chrono::seconds(1);
 
+constexpr auto kStorageAskedEvery = std::chrono::minutes(1);
+
 std::string Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
 // One line for people: what this plugin turned out to be.
@@ -75,11 +77,17 @@ class Fingerprinter::Impl {
         }
       }
       well_ = result.ok;
+      result.storage = storage_;
       sink_.on_probe(result);
       if (scope_.cancelled()) co_return;  // The sink may have begun to stop us.
       if (reading && reading->answered.ok()) {
         facts_read_at_ = Clock::now();
         Settle(std::move(reading->facts));
+        if (scope_.cancelled()) co_return;
+      }
+      if (result.ok && co_await AskStorage()) {
+        result.storage = storage_;
+        sink_.on_probe(result);
         if (scope_.cancelled()) co_return;
       }
       TimePoint next = Clock::now() + schedule_.After(result.ok);
@@ -103,6 +111,24 @@ class Fingerprinter::Impl {
       if (!result.ok) result.error = "not ready";
     }
     co_return result;
+  }
+
+  // True: it says something else than before. Without an answer, what it said last counts.
+  Awaitable<bool> AskStorage() {
+    const bool can = options_.known && options_.known->has_node_service &&
+                     options_.known->NodeCan(::csi::v1::NodeServiceCapability::RPC::GET_STORAGE_HEALTH);
+    if (!can) co_return !std::exchange(storage_, {}).empty();
+    const TimePoint now = Clock::now();
+    if (storage_asked_at_ && now < *storage_asked_at_ + kStorageAskedEvery) co_return false;
+    storage_asked_at_ = now;
+    const auto health = co_await client_->NodeGetStorageHealth({}, now + options_.timeout);
+    if (!health.ok()) co_return false;
+    const std::vector<HealthStatus> before = std::exchange(storage_, ReadHealth(*health));
+    if (SameKind(before, storage_)) co_return before != storage_;
+    Append(storage_.empty() ? "plugin.storage_normal" : "plugin.storage_abnormal",
+           storage_.empty() ? "nothing is wrong with its storage any more"
+                            : "it says of its storage: " + Describe(storage_));
+    co_return true;
   }
 
   [[nodiscard]] bool PeriodicReading() const { return options_.fingerprint_interval > Duration::zero(); }
@@ -169,6 +195,8 @@ class Fingerprinter::Impl {
   ProbeSchedule schedule_;
   bool well_ = false;  // the last probe was ok
   TimePoint facts_read_at_;
+  std::vector<HealthStatus> storage_;  // as it said last
+  std::optional<TimePoint> storage_asked_at_;
   std::optional<absl::Status> refused_;  // why the last reading was refused, if it was
   std::vector<std::string> warned_;      // at the last reading
   Condition changed_;

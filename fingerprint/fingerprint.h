@@ -6,8 +6,12 @@
 // backoff of seconds. Facts are read at the first Probe that says ready, after every recovery, at
 // `fingerprint_interval`, and at each probe of a plugin that is refused.
 //
-// Events: plugin.fingerprinted (the first facts), plugin.changed (one for each difference), plugin.refused,
-// plugin.warning (a rule of CSI that the plugin begins to break).
+// A plugin with GET_STORAGE_HEALTH is asked once a minute, after a Probe that says ready, what is wrong with
+// its storage.
+//
+// Events: plugin.storage_abnormal and .storage_normal (of NodeGetStorageHealth), plugin.fingerprinted (the
+// first facts), plugin.changed (one for each difference), plugin.refused, plugin.warning (a rule of CSI that
+// the plugin begins to break).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -16,10 +20,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "csi/client.h"
+#include "csi/health.h"
 #include "csi/plugin_facts.h"
 #include "fingerprint/facts.h"
 
@@ -34,6 +40,9 @@ struct ProbeResult {
   std::string
       error;  // empty if ok; "not ready" if it said so; else "UNAVAILABLE: …", or the RPC's name before it
   bool answered = false;  // false: no answer, or an error
+  // What is wrong with the plugin's storage (NodeGetStorageHealth), as it said last. Empty: nothing, or it
+  // cannot say so.
+  std::vector<HealthStatus> storage;
 };
 
 // Called on the loop thread, never from within the Fingerprinter's constructor. A sink may begin to Stop the

@@ -516,5 +516,23 @@ TEST_F(FingerprinterTest, ASinkMayBeginToStopIt) {
   EXPECT_EQ(probes, 1);
 }
 
+TEST_F(FingerprinterTest, StorageIsAskedForItsHealthWhereThePluginCanSayIt) {
+  SetNodeCapabilities({NodeCapability::STAGE_UNSTAGE_VOLUME, NodeCapability::GET_STORAGE_HEALTH});
+  csi::NodeGetStorageHealthResponse health;
+  health.add_backend_health()->set_status(csi::STORAGE_DEGRADED);
+  health.mutable_backend_health(0)->set_reason("OnePath");
+  plugin_->Answer("NodeGetStorageHealth", health);
+  plugin_->Start();
+  Begin();
+  ASSERT_TRUE(Until([this] { return !probes_.empty() && !probes_.back().storage.empty(); }));
+  EXPECT_EQ(probes_.back().storage[0].type, "STORAGE_DEGRADED");
+  EXPECT_EQ(probes_.back().storage[0].reason, "OnePath");
+  const size_t probed = probes_.size();
+  ASSERT_TRUE(Until([this, probed] { return probes_.size() > probed + 2; }));
+  EXPECT_EQ(plugin_->Calls("NodeGetStorageHealth"), 1) << "once a minute";
+  EXPECT_FALSE(probes_.back().storage.empty()) << "what it said last counts";
+  EXPECT_THAT(Events("plugin.storage_abnormal"), Contains(HasSubstr("STORAGE_DEGRADED (OnePath)")));
+}
+
 }  // namespace
 }  // namespace berth

@@ -30,6 +30,8 @@ constexpr size_t kTargetLength =
 // How often it is asked whether the machine has slept; less than the latter is nobody's loss.
 constexpr Duration kLookForSleep = std::chrono::seconds(10);
 constexpr Duration kShortSleep = std::chrono::seconds(1);
+// How long a plugin may take to say whether something is wrong with a volume.
+constexpr Duration kConditionWithin = std::chrono::seconds(20);
 
 void Warn(const absl::Status& status) {
   if (!status.ok()) SPDLOG_WARN("{}", MessageOf(status));
@@ -289,6 +291,33 @@ void MounterImpl::WatchHealth() {
   health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
                   std::move(told), context_.options.health_patience);
   context_.scope.Spawn("health of mounts", health_->Run());
+  context_.scope.Spawn("condition of volumes", WatchConditions());
+}
+
+Awaitable<void> MounterImpl::WatchConditions() {
+  while (true) {
+    co_await SleepUntil(Clock::now() + context_.options.health_interval);
+    std::map<std::string, std::vector<std::shared_ptr<VolumeActor>>> plugins;
+    for (const auto& [key, actor] : volumes_) {
+      if (actor->present()) plugins[actor->machine().record().plugin_id].push_back(actor);
+    }
+    const auto left = std::make_shared<size_t>(plugins.size());
+    for (auto& [id, volumes] : plugins) {
+      context_.scope.Spawn("condition of volumes of " + id, AskConditions(std::move(volumes), left));
+    }
+    [[maybe_unused]] const bool asked =
+        co_await conditions_asked_.WaitUntil([left] { return *left == 0; }, TimePoint::max());
+  }
+}
+
+Awaitable<void> MounterImpl::AskConditions(std::vector<std::shared_ptr<VolumeActor>> volumes,
+                                           std::shared_ptr<size_t> left) {
+  for (const std::shared_ptr<VolumeActor>& volume : volumes) {
+    const Duration patience = std::min(context_.options.rpc_timeout, kConditionWithin);
+    if (!co_await VolumeActor::AskHealth(volume, Clock::now() + patience)) break;
+  }
+  --*left;
+  conditions_asked_.NotifyAll();
 }
 
 std::vector<std::string> MounterImpl::Problems() const {

@@ -17,14 +17,15 @@
 // wrote its secrets down), .blocked (after a reboot: nothing is done before somebody says so), .lost (the
 // mount is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its
 // file system has ended; the consumer has to be restarted), .hung (its file system does not answer; its
-// server may come back), .read_only (it was asked for to write, and refuses that), .alive (well again),
-// .remounted (lost or dead, it was mounted again), .released (its consumer has ended), .leftover (data in the
-// way of a removal, left alone), .token_failed (what the plugin is to be given anew could not be got or
-// passed; the mount stands), .token_renewed (and now it could), .path_mounted (mounted at the path that its
-// file names, too), .path_lost (it was unmounted there: it is mounted again), .stranger (in the tree and
-// not in the journal, left alone), .undone_without_plugin (its plugin has lost the step, and berthd did it);
-// plugin.lied (it answered OK, and the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are
-// blocked: see AllowForward; once, for the node), node.journal_rebuilt.
+// server may come back), .abnormal (its plugin says what is wrong with it), .normal (no more), .read_only (it
+// was asked for to write, and refuses that), .alive (well again), .remounted (lost or dead, it was mounted
+// again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
+// .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
+// .token_renewed (and now it could), .path_mounted (mounted at the path that its file names, too), .path_lost
+// (it was unmounted there: it is mounted again), .stranger (in the tree and not in the journal, left alone),
+// .undone_without_plugin (its plugin has lost the step, and berthd did it); plugin.lied (it answered OK, and
+// the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see AllowForward; once,
+// for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -40,6 +41,7 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "csi/client.h"
+#include "csi/health.h"
 #include "csi/plugin_facts.h"
 #include "mounter/consumer_tokens.h"
 #include "mounter/values.h"
@@ -215,14 +217,6 @@ struct StuckView {
   bool plugin_hangs = false;
 };
 
-// What a plugin said of a volume (CSI's VolumeCondition). It informs, and drives nothing.
-struct ConditionView {
-  bool abnormal = false;
-  std::string message;  // the plugin's words, printable
-
-  bool operator==(const ConditionView&) const = default;
-};
-
 // Who has a volume, or keeps a mount busy.
 struct MountHolder {
   int64_t pid = 0;  // 0: no process, but what `how` says
@@ -255,7 +249,7 @@ struct VolumeView {
   // Nothing of it is published or staged, or a mount of it was detached while in use, and the kernel still
   // has it: `last_error` says what is known of its users.
   bool still_in_use = false;
-  // With the last NodeGetVolumeStats since it came here; unset: none was told.
+  // As its plugin said last, asked at an interval or for stats, since it came here; unset: it said nothing.
   std::optional<ConditionView> condition = {};
   // When its file system was aborted, and a mount of it detached, for an unpublish with `force` or `lazy`
   // since it was published last; unset: not so.
@@ -402,7 +396,8 @@ struct MounterOptions {
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
   std::function<void(std::string_view point)> at_boundary;
-  // How often the file systems that can die (FUSE, network) are asked whether they live; 0: never.
+  // How often the file systems that can die (FUSE, network) are asked whether they live, and plugins whether
+  // something is wrong with their volumes (CSI's VolumeHealth or VolumeCondition); 0: never.
   Duration health_interval = std::chrono::seconds(30);
   // Called once a tree was mounted in the place of one that somebody had unmounted. May be empty.
   std::function<void()> on_tree_mounted = {};

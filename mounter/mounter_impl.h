@@ -149,6 +149,11 @@ class MounterImpl final : public Mounter {
   absl::Status MendTree();
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();
+  // Asks plugins about their volumes, each round once for every volume.
+  [[nodiscard]] Awaitable<void> WatchConditions();
+  // One volume after the other, until the plugin does not answer in time. `left` is counted down at the end.
+  [[nodiscard]] Awaitable<void> AskConditions(std::vector<std::shared_ptr<VolumeActor>> volumes,
+                                              std::shared_ptr<size_t> left);
   // Wakes the volumes after the machine has slept.
   [[nodiscard]] Awaitable<void> WatchSleep();
   // The consumer's processes have ended. OK where nothing of it is published.
@@ -186,6 +191,7 @@ class MounterImpl final : public Mounter {
   std::string tree_problem_;  // of MendTree; empty: none
   std::string not_watching_;  // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
+  Condition conditions_asked_{context_.executor};
 };
 
 }  // namespace berth

@@ -462,6 +462,31 @@ TEST_F(MounterReconcileTest, ARepairIsNotTakenForTheWayOut) {
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
 }
 
+TEST_F(MounterReconcileTest, PluginsAreAskedAtAnIntervalWhetherSomethingIsWrongWithAVolume) {
+  using Rpc = ::csi::v1::NodeServiceCapability::RPC;
+  options_.health_interval = std::chrono::milliseconds(20);
+  Close();
+  plugins_.facts.node_capabilities.insert({Rpc::GET_VOLUME_HEALTH, Rpc::GET_VOLUME_STATS});
+  Open();
+  plugin_.SayHealth(::csi::v1::DEGRADED, "DiskFailed");
+  ASSERT_TRUE(Publish(Request()).ok());
+  ASSERT_TRUE(WaitForEvent("volume.abnormal"));
+  EXPECT_THAT(LastMessage("volume.abnormal"), HasSubstr("DEGRADED (DiskFailed)"));
+  ASSERT_EQ(View().condition->statuses.size(), 1U);
+  EXPECT_EQ(View().condition->statuses[0].type, "DEGRADED");
+  ASSERT_TRUE(loop_.Run(mounter_->Stats("hp", "v1", Soon())).ok());
+  EXPECT_TRUE(View().condition->abnormal) << "stats of CSI 1.13 say nothing of it";
+  plugin_.SayHealth(std::nullopt);
+  ASSERT_TRUE(WaitForEvent("volume.normal"));
+  EXPECT_FALSE(View().condition->abnormal);
+
+  plugins_.facts.node_capabilities.erase(Rpc::GET_VOLUME_HEALTH);
+  plugins_.facts.node_capabilities.insert(Rpc::VOLUME_CONDITION);
+  plugin_.SayCondition(true, "as before 1.13");
+  EXPECT_TRUE(loop_.RunUntil([&] { return View().condition->message == "as before 1.13"; }));
+  ASSERT_TRUE(Unpublish(Request()).ok());
+}
+
 class MounterDeadMountTest : public MounterReconcileTest {
  protected:
   void SetUp() override {

@@ -8,7 +8,7 @@
 //   volume_drive.cc      steps: tried, repeated, given up for what supersedes them, written down
 //   volume_reconcile.cc  what the kernel, consumers and others change: lost and dead mounts, releases
 //   volume_tokens.cc     tokens of consumers, passed anew before they end
-//   volume_stats.cc      NodeGetVolumeStats, past the queue
+//   volume_stats.cc      NodeGetVolumeStats and NodeGetVolumeHealth, past the queue
 //   volume_telling.cc    events, and what people see
 //
 // Decisions are the VolumeMachine's, steps are carried out by VolumeSteps, and what is durable goes through
@@ -107,6 +107,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // GetVolumeStats, past the queue; one in flight, which later callers share.
   [[nodiscard]] static Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> Stats(
       std::shared_ptr<VolumeActor> self, TimePoint deadline);
+  // Asks its plugin whether something is wrong with it, if it is published and the plugin can say so. False:
+  // the plugin did not answer in time.
+  [[nodiscard]] static Awaitable<bool> AskHealth(std::shared_ptr<VolumeActor> self, TimePoint deadline);
 
   [[nodiscard]] const VolumeMachine& machine() const { return machine_; }
   [[nodiscard]] bool present() const { return machine_.present(); }
@@ -268,7 +271,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] std::string ErrorOf(const PublicationRecord& publication) const;
   void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
-  void NoteCondition(const ::csi::v1::NodeGetVolumeStatsResponse& stats);
+  void NoteCondition(ConditionView told);
   // Once others use the volume and those who were forced out are gone, nothing more is forced.
   void ForgetOldLevers();
   // "its file system was aborted 12 s ago; ": what the levers have done. Empty: nothing.
@@ -306,7 +309,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::map<PublicationKey, uint64_t> renewed_over_;
   bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
-  std::optional<ConditionView> condition_;  // as the stats last told it
+  std::optional<ConditionView> condition_;  // as its plugin said last
   // What an operator allowed, until the volume is released or published again: a restart of the plugin may
   // come between.
   struct Levers {

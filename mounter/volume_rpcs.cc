@@ -94,6 +94,16 @@ std::vector<std::string> TokensIn(const PluginTokens& tokens) {
   return request;
 }
 
+::csi::v1::NodeGetVolumeHealthRequest HealthRequest(const VolumeRecord& record,
+                                                    const PublicationRecord& publication,
+                                                    const VolumePaths& paths) {
+  ::csi::v1::NodeGetVolumeHealthRequest request;
+  request.set_volume_id(record.volume_id);
+  request.set_volume_publish_path(paths.TargetPath(record, publication));
+  if (record.stages) request.set_staging_target_path(paths.StagingPath(record));
+  return request;
+}
+
 std::optional<std::string> ExpansionPath(const VolumeRecord& record, const VolumePaths& paths) {
   if (ReadsOnly(record.use.access_mode)) return std::nullopt;
   for (const PublicationRecord& p : record.publications) {

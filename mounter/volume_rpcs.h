@@ -37,6 +37,9 @@ inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral"
 [[nodiscard]] ::csi::v1::NodeGetVolumeStatsRequest StatsRequest(const VolumeRecord& record,
                                                                 const PublicationRecord& publication,
                                                                 const VolumePaths& paths);
+[[nodiscard]] ::csi::v1::NodeGetVolumeHealthRequest HealthRequest(const VolumeRecord& record,
+                                                                  const PublicationRecord& publication,
+                                                                  const VolumePaths& paths);
 // Where the volume is grown: where it is published to be written, else where it is staged (of a block volume,
 // a plugin may have nothing at the staging path to find the device by). Unset: nowhere, for now; of a volume
 // that is only read never.
@@ -65,6 +68,9 @@ template <class Request>
   }
   if constexpr (requires { request.mutable_volume_path(); }) {
     request.set_volume_path(PathSeenByPlugin(request.volume_path(), tree, volumes_path));
+  }
+  if constexpr (requires { request.mutable_volume_publish_path(); }) {
+    request.set_volume_publish_path(PathSeenByPlugin(request.volume_publish_path(), tree, volumes_path));
   }
   return request;
 }

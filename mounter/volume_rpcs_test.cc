@@ -85,7 +85,7 @@ TEST(VolumeRpcsTest, AMountGroupIsPartOfTheCapability) {
   EXPECT_EQ(CapabilityOf(record).mount().volume_mount_group(), "100");
 }
 
-// CSI 1.12 has no other paths; should a later one have, this is where to think of them.
+// CSI 1.13 has no other paths; should a later one have, this is where to think of them.
 TEST(VolumeRpcsTest, NoRequestOfTheNodeServiceHasAnotherPath) {
   const auto* node = ::csi::v1::NodeStageVolumeRequest::descriptor()->file()->FindServiceByName("Node");
   ASSERT_NE(node, nullptr);
@@ -94,7 +94,8 @@ TEST(VolumeRpcsTest, NoRequestOfTheNodeServiceHasAnotherPath) {
     for (int j = 0; j < request->field_count(); ++j) {
       const std::string& name = request->field(j)->name();
       if (name.find("path") == std::string::npos) continue;
-      EXPECT_TRUE(name == "staging_target_path" || name == "target_path" || name == "volume_path")
+      EXPECT_TRUE(name == "staging_target_path" || name == "target_path" || name == "volume_path" ||
+                  name == "volume_publish_path")
           << request->name() << "." << name;
     }
   }

@@ -1,4 +1,4 @@
-// VolumeActor: NodeGetVolumeStats, past the queue.
+// VolumeActor: NodeGetVolumeStats and NodeGetVolumeHealth, past the queue.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,21 +23,49 @@ struct VolumeActor::SharedStats {
                              TimePoint deadline) {
     self->result = co_await client->NodeGetVolumeStats(std::move(request), deadline);
     if (actor->stats_ == self) actor->stats_.reset();
-    if (self->result->ok()) actor->NoteCondition(**self->result);
+    // A plugin of CSI 1.13 says it elsewhere.
+    if (self->result->ok() && (*self->result)->has_volume_condition()) {
+      actor->NoteCondition(ReadHealth((*self->result)->volume_condition()));
+    }
     self->finished.NotifyAll();
   }
 };
 
-void VolumeActor::NoteCondition(const ::csi::v1::NodeGetVolumeStatsResponse& stats) {
-  if (!machine_.present()) return;
-  std::optional<ConditionView> told;
-  if (stats.has_volume_condition()) {
-    told = {.abnormal = stats.volume_condition().abnormal(),
-            .message = Printable(stats.volume_condition().message())};
-  }
-  if (told == condition_) return;
+void VolumeActor::NoteCondition(ConditionView told) {
+  if (!machine_.present() || told == condition_) return;
+  const ConditionView before = condition_.value_or(ConditionView());
+  const bool news = told.abnormal != before.abnormal || !SameKind(told.statuses, before.statuses);
   condition_ = std::move(told);
+  if (news && condition_->abnormal) {
+    Event("volume.abnormal", "", fmt::format("its plugin says of it: {}", condition_->message));
+  } else if (news) {
+    Event("volume.normal", "", "its plugin says that nothing is wrong with it any more");
+  }
   TellView();
+}
+
+Awaitable<bool> VolumeActor::AskHealth(std::shared_ptr<VolumeActor> self, TimePoint deadline) {
+  const VolumeRecord& record = self->machine_.record();
+  const auto published =
+      std::ranges::find(record.publications, PublicationState::kPublished, &PublicationRecord::state);
+  // A file system that hangs is known to be unwell, and keeps the plugin's call too.
+  const bool hangs = self->machine_.stuck().has_value() ||
+                     std::ranges::any_of(record.publications, [](const auto& p) { return !p.hung.empty(); });
+  const auto plugin = self->context_.plugins.Find(record.plugin_id);
+  if (published == record.publications.end() || hangs || !plugin.ok()) co_return true;
+  using Rpc = ::csi::v1::NodeServiceCapability::RPC;
+  if (plugin->facts.NodeCan(Rpc::GET_VOLUME_HEALTH)) {
+    auto request = SeenByPlugin(HealthRequest(record, *published, *self->context_.paths),
+                                self->context_.paths->tree(), plugin->volumes_path);
+    const auto health = co_await plugin->client->NodeGetVolumeHealth(std::move(request), deadline);
+    // Without an answer, what it said last counts.
+    if (health.ok()) self->NoteCondition(ReadHealth(health->volume_health()));
+    co_return !absl::IsDeadlineExceeded(health.status());
+  }
+  if (plugin->facts.NodeCan(Rpc::VOLUME_CONDITION) && plugin->facts.NodeCan(Rpc::GET_VOLUME_STATS)) {
+    co_return !absl::IsDeadlineExceeded((co_await Stats(self, deadline)).status());
+  }
+  co_return true;
 }
 
 Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::Stats(

@@ -82,7 +82,22 @@ void Fill(const PluginHealth& health, v1::Health* to) {
   if (health.since != WallTime{}) *to->mutable_since() = ToProto(health.since);
 }
 
+void Fill(const HealthStatus& status, v1::HealthStatus* to) {
+  to->set_type(status.type);
+  to->set_reason(status.reason);
+  to->set_message(status.message);
+  to->set_capability(status.capability);
+}
+
 }  // namespace
+
+v1::VolumeCondition ToProto(const ConditionView& condition) {
+  v1::VolumeCondition to;
+  to.set_abnormal(condition.abnormal);
+  to.set_message(condition.message);
+  for (const HealthStatus& status : condition.statuses) Fill(status, to.add_statuses());
+  return to;
+}
 
 std::string IdText(const std::string& value) {
   return IsUtf8(value) ? value : Printable(value, RequestLimits::kVolumeId);
@@ -130,6 +145,7 @@ v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   }
   to.set_instance(plugin.instance);
   Fill(plugin.health, to.mutable_health());
+  for (const HealthStatus& status : plugin.health.storage) Fill(status, to.add_storage_health());
   if (plugin.facts) Fill(plugin, to.mutable_fingerprint());
   to.set_volumes_in_use(volumes);
   to.set_external(plugin.external);
@@ -265,8 +281,7 @@ v1::GetVolumeStatsResponse Readable(const ::csi::v1::NodeGetVolumeStatsResponse&
     to.set_available(usage.available());
   }
   if (answer.has_volume_condition()) {
-    response.mutable_condition()->set_abnormal(answer.volume_condition().abnormal());
-    response.mutable_condition()->set_message(Printable(answer.volume_condition().message()));
+    *response.mutable_condition() = ToProto(ReadHealth(answer.volume_condition()));
   }
   return response;
 }

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "berth/v1/node.pb.h"
 #include "csi/csi.pb.h"
+#include "csi/health.h"
 #include "rpc/controller_directory.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
@@ -38,6 +39,8 @@ namespace berth {
 [[nodiscard]] v1::LogEntry ToProto(const LogEntry& entry);
 
 [[nodiscard]] v1::Event ToProto(const Event& event);
+
+[[nodiscard]] v1::VolumeCondition ToProto(const ConditionView& condition);
 
 [[nodiscard]] google::protobuf::Timestamp ToProto(WallTime time);
 [[nodiscard]] google::protobuf::Duration ToProto(Duration duration);

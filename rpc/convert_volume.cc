@@ -209,10 +209,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   to.set_driver_name(IdText(volume.driver_name));
   to.set_driver_version(Printable(volume.driver_version));
   to.set_label(volume.label);
-  if (volume.condition) {
-    to.mutable_condition()->set_abnormal(volume.condition->abnormal);
-    to.mutable_condition()->set_message(Printable(volume.condition->message));
-  }
+  if (volume.condition) *to.mutable_condition() = ToProto(*volume.condition);
   to.set_advice(Printable(AdviceFor(volume), kAdviceBytes));
   if (volume.aborted_at) *to.mutable_aborted_at() = ToProto(*volume.aborted_at);
   if (volume.detached_at) *to.mutable_detached_at() = ToProto(*volume.detached_at);

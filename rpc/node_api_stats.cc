@@ -60,6 +60,11 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
                             co_await mounter_.Stats(plugin_id, volume_id, deadline));
   std::set<std::string> dropped;
   v1::GetVolumeStatsResponse answer = Readable(stats, &dropped);
+  // A plugin of CSI 1.13 says it by itself (NodeGetVolumeHealth).
+  if (const auto volume = mounter_.Find(plugin_id, volume_id);
+      !answer.has_condition() && volume && volume->condition) {
+    *answer.mutable_condition() = ToProto(*volume->condition);
+  }
   for (const std::string& what : dropped) {
     if (!told_dropped_.emplace(plugin_id, what).second) continue;
     events_.Append({.type = "plugin.warning",

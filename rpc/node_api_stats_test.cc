@@ -156,6 +156,17 @@ TEST_F(NodeApiStatsTest, ACallerThatGoesLeavesNobodyAsking) {
   EXPECT_EQ(mounter_.asked, 0);
 }
 
+TEST_F(NodeApiStatsTest, TheConditionOfANewerPluginIsItsHealth) {
+  control_.Add("p").facts->node_capabilities = {::csi::v1::NodeServiceCapability::RPC::GET_VOLUME_STATS};
+  mounter_.Add("p", "v1", "c").condition = {
+      .abnormal = true, .message = "DEGRADED", .statuses = {{.type = "DEGRADED", .reason = "r"}}};
+  auto request = ForVolume<v1::GetVolumeStatsRequest>("v1");
+  const auto stats = Call(&NodeApi::GetVolumeStats, request);
+  ASSERT_TRUE(stats.ok()) << stats.status();
+  EXPECT_TRUE(stats->condition().abnormal());
+  EXPECT_EQ(stats->condition().statuses(0).reason(), "r");
+}
+
 TEST_F(NodeApiStatsTest, AConsumerThatUsesNothingIsNotFound) {
   EXPECT_EQ(Call(&NodeApi::GetConsumerStats, Of("nobody")).status().code(), absl::StatusCode::kNotFound);
   const auto all = Call(&NodeApi::GetConsumerStats, Of(""));

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "base/task_scope.h"
+#include "csi/health.h"
 #include "csi/plugin_facts.h"
 #include "csi/wanted_token.h"
 
@@ -35,6 +36,7 @@ struct PluginHealth {
   bool answered = true;  // with `ok` false: it was answered, with ready = false, which is no illness
   int consecutive_failures = 0;
   WallTime since;
+  std::vector<HealthStatus> storage;  // what is wrong with its storage, as it says
 
   bool operator==(const PluginHealth&) const = default;
 };

@@ -267,6 +267,35 @@ TEST_F(SchedulerOperationsTest, TheNodeIsReloadedExaminedAndMeasuredFromAfarWher
   UnpublishFromAfar(volume);
 }
 
+TEST_F(SchedulerOperationsTest, WhatAPluginSaysIsWrongWithAVolumeIsToldWithoutBeingAskedFor) {
+  StartLinked("[volumes]\nhealth_interval = \"1s\"\n");
+  fault_.Write("", {"--health"});
+  node_.Reload();
+  scheduler_->WaitNode(kNode, "the new capability", [](const TestScheduler::Node& node) {
+    const auto& can = node.plugins.at("fault").fingerprint().node_capabilities();
+    return node.plugins.at("fault").registered() && std::ranges::count(can, "GET_VOLUME_HEALTH") == 1;
+  });
+  const std::string volume = CreateVolume("ailing");
+  PublishFromAfar(volume);
+  const auto condition_of = [&](const TestScheduler::Node& node) {
+    const auto told = node.volumes.find({"fault", volume});
+    return told == node.volumes.end() ? v1::VolumeCondition() : told->second.condition();
+  };
+  // Its content goes, beneath its mounts.
+  const std::string content = fmt::format("{}/plugins/fault/volumes/{}", node_.state_dir(), volume);
+  ASSERT_EQ(rename(content.c_str(), (content + ".away").c_str()), 0) << content;
+  const auto lost = scheduler_->WaitNode(
+      kNode, "what is wrong", [&](const TestScheduler::Node& node) { return condition_of(node).abnormal(); });
+  const v1::VolumeCondition condition = condition_of(lost);
+  ASSERT_EQ(condition.statuses_size(), 1);
+  EXPECT_EQ(condition.statuses(0).type(), "DATA_LOSS");
+  EXPECT_EQ(condition.statuses(0).reason(), "ContentMissing");
+  ASSERT_EQ(rename((content + ".away").c_str(), content.c_str()), 0);
+  scheduler_->WaitNode(kNode, "that it is well again",
+                       [&](const TestScheduler::Node& node) { return !condition_of(node).abnormal(); });
+  UnpublishFromAfar(volume);
+}
+
 // Only `uses_left` 0 lets a scheduler detach: it does not know what a person on the node uses.
 TEST_F(SchedulerOperationsTest, AnUnpublishSaysHowManyUsesOfTheVolumeAreLeftWhoeverHasThem) {
   StartLinked();

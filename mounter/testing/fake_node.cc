@@ -94,6 +94,14 @@ void FakeNode::LeaveTargets(bool leave) {
   leave_targets_ = leave;
 }
 
+void FakeNode::SayHealth(std::optional<::csi::v1::VolumeHealthErrorType> type, const std::string& reason) {
+  const std::scoped_lock lock(mutex_);
+  health_.clear_health_statuses();
+  if (!type) return;
+  health_.add_health_statuses()->set_status(*type);
+  health_.mutable_health_statuses(0)->set_reason(reason);
+}
+
 void FakeNode::SayCondition(bool abnormal, const std::string& message) {
   const std::scoped_lock lock(mutex_);
   condition_.emplace();
@@ -318,6 +326,18 @@ grpc::Status FakeNode::NodeUnpublishVolume(grpc::ServerContext* context,
                                            const ::csi::v1::NodeUnpublishVolumeRequest* request,
                                            ::csi::v1::NodeUnpublishVolumeResponse* /*response*/) {
   return Run(context, "NodeUnpublishVolume", request->volume_id(), [&] { return DoUnpublish(*request); });
+}
+
+grpc::Status FakeNode::NodeGetVolumeHealth(grpc::ServerContext* context,
+                                           const ::csi::v1::NodeGetVolumeHealthRequest* request,
+                                           ::csi::v1::NodeGetVolumeHealthResponse* response) {
+  return Run(context, "NodeGetVolumeHealth", request->volume_id(), [&] {
+    *response->mutable_volume_health() = health_;
+    response->mutable_volume_health()->set_volume_id(request->volume_id());
+    return published_.contains(request->volume_publish_path())
+               ? grpc::Status::OK
+               : grpc::Status(grpc::StatusCode::NOT_FOUND, "not there");
+  });
 }
 
 grpc::Status FakeNode::NodeGetVolumeStats(grpc::ServerContext* context,

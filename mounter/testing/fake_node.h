@@ -51,6 +51,8 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void LeaveTargets(bool leave);
   // What is published is taken down and mounted once more when it is published again.
   void MountAnew(bool anew);
+  // What NodeGetVolumeHealth answers from now on: nothing is wrong, or this.
+  void SayHealth(std::optional<::csi::v1::VolumeHealthErrorType> type, const std::string& reason = "");
   // Its stats tell a condition from now on.
   void SayCondition(bool abnormal, const std::string& message);
   // Lets those that hang answer.
@@ -83,6 +85,9 @@ class FakeNode final : public ::csi::v1::Node::Service {
   grpc::Status NodeUnpublishVolume(grpc::ServerContext* context,
                                    const ::csi::v1::NodeUnpublishVolumeRequest* request,
                                    ::csi::v1::NodeUnpublishVolumeResponse* response) override;
+  grpc::Status NodeGetVolumeHealth(grpc::ServerContext* context,
+                                   const ::csi::v1::NodeGetVolumeHealthRequest* request,
+                                   ::csi::v1::NodeGetVolumeHealthResponse* response) override;
   grpc::Status NodeGetVolumeStats(grpc::ServerContext* context,
                                   const ::csi::v1::NodeGetVolumeStatsRequest* request,
                                   ::csi::v1::NodeGetVolumeStatsResponse* response) override;
@@ -130,6 +135,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   bool leave_targets_ = false;
   bool mount_anew_ = false;
   std::optional<::csi::v1::VolumeCondition> condition_;
+  ::csi::v1::VolumeHealth health_;
   int released_ = 0;
   bool stopping_ = false;
 };

@@ -93,6 +93,12 @@ TEST_P(MountableVolumeTest, LivesFromCreationToDeletionWithEveryStepRepeated) {
   EXPECT_GT(stats.usage(0).total(), 0);
   EXPECT_FALSE(stats.volume_condition().abnormal()) << stats.volume_condition().message();
   if (GetParam().kind == "image") EXPECT_LE(stats.usage(0).total(), GetParam().bytes);
+  ::csi::v1::VolumeHealth health;
+  EXPECT_CALL_OK(Health(id, one, &health));
+  EXPECT_EQ(health.volume_id(), id);
+  EXPECT_EQ(health.health_statuses_size(), 0);
+  EXPECT_CODE(Health(id, workplace_.Target("none"), &health), NOT_FOUND);
+  EXPECT_CODE(Health(id, "", &health), INVALID_ARGUMENT);
 
   EXPECT_CODE(Delete(id), FAILED_PRECONDITION);
   EXPECT_CODE(Unstage(id, staging), FAILED_PRECONDITION);
@@ -258,6 +264,11 @@ TEST_P(MountableVolumeTest, IsMountedAgainAfterItsMountsWereLost) {
   ::csi::v1::NodeGetVolumeStatsResponse stats;
   EXPECT_CALL_OK(Stats(id, target, &stats));
   EXPECT_TRUE(stats.volume_condition().abnormal());
+  ::csi::v1::VolumeHealth health;
+  EXPECT_CALL_OK(Health(id, target, &health));
+  ASSERT_EQ(health.health_statuses_size(), 1);
+  EXPECT_EQ(health.health_statuses(0).status(), ::csi::v1::INACCESSIBLE);
+  EXPECT_EQ(health.health_statuses(0).reason(), "NotMounted");
   EXPECT_CODE(Publish(id, staging, target, Capability()), FAILED_PRECONDITION);
   EXPECT_CALL_OK(Stage(id, staging, Capability()));
   EXPECT_CALL_OK(Publish(id, staging, target, Capability()));

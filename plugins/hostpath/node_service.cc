@@ -501,6 +501,13 @@ grpc::Status NodeService::NodeGetCapabilities(grpc::ServerContext*,
           NodeServiceCapability::RPC::VOLUME_MOUNT_GROUP}) {
       response->add_capabilities()->mutable_rpc()->set_type(type);
     }
+    // Callers built for CSI 1.12 take a capability that they do not know for an error.
+    if (context_.options.health) {
+      for (const auto type :
+           {NodeServiceCapability::RPC::GET_VOLUME_HEALTH, NodeServiceCapability::RPC::GET_STORAGE_HEALTH}) {
+        response->add_capabilities()->mutable_rpc()->set_type(type);
+      }
+    }
     return absl::OkStatus();
   });
 }

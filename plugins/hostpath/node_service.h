@@ -48,6 +48,12 @@ class NodeService final : public ::csi::v1::Node::Service {
                                    ::csi::v1::NodeGetCapabilitiesResponse* response) override;
   grpc::Status NodeGetInfo(grpc::ServerContext* server, const ::csi::v1::NodeGetInfoRequest* request,
                            ::csi::v1::NodeGetInfoResponse* response) override;
+  grpc::Status NodeGetVolumeHealth(grpc::ServerContext* server,
+                                   const ::csi::v1::NodeGetVolumeHealthRequest* request,
+                                   ::csi::v1::NodeGetVolumeHealthResponse* response) override;
+  grpc::Status NodeGetStorageHealth(grpc::ServerContext* server,
+                                    const ::csi::v1::NodeGetStorageHealthRequest* request,
+                                    ::csi::v1::NodeGetStorageHealthResponse* response) override;
 
  private:
   absl::Status Stage(const ::csi::v1::NodeStageVolumeRequest& request);
@@ -109,6 +115,14 @@ class NodeService final : public ::csi::v1::Node::Service {
     bool read_only = false;
   };
   absl::StatusOr<Place> FindPlace(const VolumeRecord& volume, std::string_view path);
+  // What is wrong with the volume, which is at `path` as `place` says. At most one thing.
+  struct Trouble {
+    ::csi::v1::VolumeHealthErrorType type{};
+    std::string reason;  // one word; empty: nothing is wrong
+    std::string message;
+  };
+  absl::StatusOr<Trouble> Examine(const VolumeRecord& volume, const Place& place, const std::string& path);
+  absl::Status Health(const ::csi::v1::NodeGetVolumeHealthRequest& request, ::csi::v1::VolumeHealth* health);
 
   Context& context_;
 };

@@ -16,6 +16,14 @@ namespace berth::hostpath {
 using ::csi::v1::VolumeUsage;
 using Space = OperationLocks::Space;
 
+namespace {
+
+constexpr const char* kReadOnly = "ReadOnly";
+// Less than one part in so many: it is almost full.
+constexpr int64_t kFullShare = 50;
+
+}  // namespace
+
 absl::StatusOr<NodeService::Place> NodeService::FindPlace(const VolumeRecord& volume, std::string_view path) {
   const std::string_view wanted = TrimSlashes(path);
   std::optional<Staging> staging;
@@ -32,6 +40,84 @@ absl::StatusOr<NodeService::Place> NodeService::FindPlace(const VolumeRecord& vo
       fmt::format("volume {} is neither staged nor published at {}", volume.id, Printable(path, 256)));
 }
 
+absl::StatusOr<NodeService::Trouble> NodeService::Examine(const VolumeRecord& volume, const Place& place,
+                                                          const std::string& path) {
+  using Type = ::csi::v1::VolumeHealthErrorType;
+  const absl::Status content =
+      context_.storage.CheckContent(Area::kVolumes, volume.id, volume.kind, volume.capacity);
+  if (!content.ok()) return Trouble{Type::DATA_LOSS, "ContentMissing", std::string(content.message())};
+  if (place.block) {
+    std::vector<LoopDevice> loops;
+    BERTH_ASSIGN_OR_RETURN(loops,
+                           FindLoops(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind)));
+    if (loops.empty()) return Trouble{Type::INACCESSIBLE, "DeviceGone", "its loop device is gone"};
+  } else {
+    bool mounted = false;
+    BERTH_ASSIGN_OR_RETURN(mounted, IsMountedAt(context_.storage, volume, path));
+    if (!mounted) {
+      return Trouble{Type::INACCESSIBLE, "NotMounted", fmt::format("it is no longer mounted at {}", path)};
+    }
+    struct statvfs info{};
+    if (statvfs(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("statfs {}", path));
+    if ((info.f_flag & ST_RDONLY) != 0 && !place.read_only) {
+      return Trouble{
+          Type::INACCESSIBLE, "ReadOnly",
+          "its file system has become read-only, as the kernel does on errors; see the kernel's log"};
+    }
+  }
+  return Trouble();
+}
+
+grpc::Status NodeService::NodeGetVolumeHealth(grpc::ServerContext*,
+                                              const ::csi::v1::NodeGetVolumeHealthRequest* request,
+                                              ::csi::v1::NodeGetVolumeHealthResponse* response) {
+  return Answer(context_, CallKind::kReads, "NodeGetVolumeHealth", request->volume_id(),
+                [&] { return Health(*request, response->mutable_volume_health()); });
+}
+
+absl::Status NodeService::Health(const ::csi::v1::NodeGetVolumeHealthRequest& request,
+                                 ::csi::v1::VolumeHealth* health) {
+  BERTH_RETURN_IF_ERROR(CheckRequest(request));
+  VolumeRecord volume;
+  BERTH_ASSIGN_OR_RETURN(volume, FindVolume(context_, request.volume_id()));
+  Place place;
+  BERTH_ASSIGN_OR_RETURN(place, FindPlace(volume, request.volume_publish_path()));
+  Trouble trouble;
+  BERTH_ASSIGN_OR_RETURN(trouble,
+                         Examine(volume, place, std::string(TrimSlashes(request.volume_publish_path()))));
+  health->set_volume_id(volume.id);
+  if (trouble.reason.empty()) return absl::OkStatus();
+  auto* entry = health->add_health_statuses();
+  entry->set_status(trouble.type);
+  entry->set_reason(trouble.reason);
+  entry->set_message(trouble.message);
+  return absl::OkStatus();
+}
+
+grpc::Status NodeService::NodeGetStorageHealth(grpc::ServerContext*,
+                                               const ::csi::v1::NodeGetStorageHealthRequest*,
+                                               ::csi::v1::NodeGetStorageHealthResponse* response) {
+  return Answer(context_, CallKind::kReads, "NodeGetStorageHealth", "", [&] {
+    const auto add = [&](::csi::v1::StorageHealthErrorType type, const char* reason, std::string message) {
+      auto* entry = response->add_backend_health();
+      entry->set_status(type);
+      entry->set_reason(reason);
+      entry->set_message(std::move(message));
+    };
+    if (const absl::Status usable = context_.storage.Check(); !usable.ok()) {
+      add(::csi::v1::STORAGE_UNREACHABLE, "NotUsable", std::string(usable.message()));
+      return absl::OkStatus();
+    }
+    const auto space = context_.storage.GetSpace();
+    if (!space.ok()) return space.status();
+    if (space->available < space->total / kFullShare) {
+      add(::csi::v1::STORAGE_DEGRADED, "AlmostFull",
+          fmt::format("{} of {} bytes are left for volumes", space->available, space->total));
+    }
+    return absl::OkStatus();
+  });
+}
+
 grpc::Status NodeService::NodeGetVolumeStats(grpc::ServerContext*,
                                              const ::csi::v1::NodeGetVolumeStatsRequest* request,
                                              ::csi::v1::NodeGetVolumeStatsResponse* response) {
@@ -46,40 +132,22 @@ absl::Status NodeService::Stats(const ::csi::v1::NodeGetVolumeStatsRequest& requ
   BERTH_ASSIGN_OR_RETURN(volume, FindVolume(context_, request.volume_id()));
   Place place;
   BERTH_ASSIGN_OR_RETURN(place, FindPlace(volume, request.volume_path()));
-  auto* condition = response->mutable_volume_condition();
-  condition->set_message("in use, nothing is wrong");
-  const auto abnormal = [&](const std::string& message) {
-    condition->set_abnormal(true);
-    condition->set_message(message);
-  };
-  if (const absl::Status content =
-          context_.storage.CheckContent(Area::kVolumes, volume.id, volume.kind, volume.capacity);
-      !content.ok()) {
-    abnormal(std::string(content.message()));
-  }
+  const std::string path(TrimSlashes(request.volume_path()));
+  Trouble trouble;
+  BERTH_ASSIGN_OR_RETURN(trouble, Examine(volume, place, path));
+  response->mutable_volume_condition()->set_abnormal(!trouble.reason.empty());
+  response->mutable_volume_condition()->set_message(trouble.reason.empty() ? "in use, nothing is wrong"
+                                                                           : trouble.message);
   if (place.block) {
-    std::vector<LoopDevice> loops;
-    BERTH_ASSIGN_OR_RETURN(loops,
-                           FindLoops(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind)));
-    if (loops.empty()) abnormal("its loop device is gone");
     auto* bytes = response->add_usage();
     bytes->set_unit(VolumeUsage::BYTES);
     bytes->set_total(volume.capacity);
     return absl::OkStatus();
   }
-
-  const std::string path(TrimSlashes(request.volume_path()));
-  bool mounted = false;
-  BERTH_ASSIGN_OR_RETURN(mounted, IsMountedAt(context_.storage, volume, path));
-  if (!mounted) {
-    abnormal(fmt::format("it is no longer mounted at {}", path));
-    return absl::OkStatus();
-  }
+  // What is mounted at the path then is not the volume, or not all of it.
+  if (!trouble.reason.empty() && trouble.reason != kReadOnly) return absl::OkStatus();
   struct statvfs info{};
   if (statvfs(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("statfs {}", path));
-  if ((info.f_flag & ST_RDONLY) != 0 && !place.read_only) {
-    abnormal("its file system has become read-only, as the kernel does on errors; see the kernel's log");
-  }
   const auto unit = static_cast<int64_t>(info.f_frsize);
   auto* bytes = response->add_usage();
   bytes->set_unit(VolumeUsage::BYTES);

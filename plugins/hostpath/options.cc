@@ -134,7 +134,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
   uint64_t capacity = 0;
 
   CLI::App app{
-      "berth-hostpath: a CSI 1.12 plugin for local disk. Volumes are directories, ext4 or xfs images on loop "
+      "berth-hostpath: a CSI plugin (1.12 and 1.13) for local disk. Volumes are directories, ext4 or xfs "
+      "images on loop "
       "devices, or raw block devices, kept under one state directory.",
       "berth-hostpath"};
   app.set_version_flag("--version", "berth-hostpath " BERTH_VERSION);
@@ -152,6 +153,8 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
       ->allow_extra_args(false);
   app.add_flag("--attach", options.attach,
                "Advertise PUBLISH_UNPUBLISH_VOLUME and demand ControllerPublishVolume before staging");
+  app.add_flag("--health", options.health,
+               "Advertise GET_VOLUME_HEALTH and GET_STORAGE_HEALTH of CSI 1.13, for callers that know them");
   app.add_option(
          "--capacity", capacity,
          "The pool's size, which the volumes and snapshots together may not exceed, in bytes or as 10GiB; "

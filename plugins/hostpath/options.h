@@ -24,6 +24,7 @@ struct Options {
   int64_t max_volumes = 0;                      // 0: no limit
   std::map<std::string, std::string> topology;  // never empty
   bool attach = false;                          // demand ControllerPublishVolume before staging
+  bool health = false;                          // advertise CSI 1.13's health capabilities
   int64_t capacity = 0;                         // bytes of the pool; 0: what the file system has
   std::optional<Kind> default_kind;             // unset: image where there are loop devices
   std::string log_level = "info";

@@ -62,16 +62,23 @@ TEST(TopologyTest, TheDefaultIsValidWhateverTheNodeIsCalled) {
 }
 
 TEST(CommandLineTest, ReadsEveryOption) {
-  const auto line =
-      ParseArguments({"--endpoint", "unix:///run/csi.sock", "--node-id", "n1", "--state-dir", "/var/lib//x/",
-                      "--driver-name", "d.example.com", "--max-volumes", "3", "--topology", "zone=z1",
-                      "--topology", "rack=r1", "--attach", "--capacity", "10GiB", "--kind", "directory"});
+  const auto line = ParseArguments({"--endpoint",    "unix:///run/csi.sock",
+                                    "--node-id",     "n1",
+                                    "--state-dir",   "/var/lib//x/",
+                                    "--driver-name", "d.example.com",
+                                    "--max-volumes", "3",
+                                    "--topology",    "zone=z1",
+                                    "--topology",    "rack=r1",
+                                    "--attach",      "--health",
+                                    "--capacity",    "10GiB",
+                                    "--kind",        "directory"});
   ASSERT_FALSE(line.exit_code.has_value());
   EXPECT_EQ(line.options.socket_path, "/run/csi.sock");
   EXPECT_EQ(line.options.state_dir, "/var/lib/x");
   EXPECT_EQ(line.options.max_volumes, 3);
   EXPECT_EQ(line.options.topology.at("rack"), "r1");
   EXPECT_TRUE(line.options.attach);
+  EXPECT_TRUE(line.options.health);
   EXPECT_EQ(line.options.capacity, 10 * kGiB);
   EXPECT_EQ(line.options.default_kind, Kind::kDirectory);
 }

@@ -286,6 +286,12 @@ absl::Status CheckRequest(const ::csi::v1::NodeGetVolumeStatsRequest& request) {
   return CheckLength("staging_target_path", request.staging_target_path(), PATH_MAX - 1);
 }
 
+absl::Status CheckRequest(const ::csi::v1::NodeGetVolumeHealthRequest& request) {
+  BERTH_RETURN_IF_ERROR(CheckRequired("volume_id", request.volume_id()));
+  BERTH_RETURN_IF_ERROR(CheckRequired("volume_publish_path", request.volume_publish_path(), PATH_MAX - 1));
+  return CheckLength("staging_target_path", request.staging_target_path(), PATH_MAX - 1);
+}
+
 absl::Status CheckRequest(const ::csi::v1::NodeExpandVolumeRequest& request) {
   BERTH_RETURN_IF_ERROR(CheckRequired("volume_id", request.volume_id()));
   BERTH_RETURN_IF_ERROR(CheckRequired("volume_path", request.volume_path(), PATH_MAX - 1));

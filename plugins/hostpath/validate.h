@@ -31,7 +31,8 @@ namespace berth::hostpath {
 // A missing staging path is FAILED_PRECONDITION here, as CSI has it for this one RPC.
 [[nodiscard]] absl::Status CheckRequest(const ::csi::v1::NodePublishVolumeRequest& request);
 [[nodiscard]] absl::Status CheckRequest(const ::csi::v1::NodeUnpublishVolumeRequest& request);
-// The paths of these two are only looked up: one that is not absolute is simply not the volume's.
+// The paths of these are only looked up: one that is not absolute is simply not the volume's.
+[[nodiscard]] absl::Status CheckRequest(const ::csi::v1::NodeGetVolumeHealthRequest& request);
 [[nodiscard]] absl::Status CheckRequest(const ::csi::v1::NodeGetVolumeStatsRequest& request);
 [[nodiscard]] absl::Status CheckRequest(const ::csi::v1::NodeExpandVolumeRequest& request);
 

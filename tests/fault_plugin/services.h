@@ -63,6 +63,8 @@ class NodeLayer final : public ::csi::v1::Node::Service {
   BERTH_FAULT_FORWARD(NodeExpandVolume)
   BERTH_FAULT_FORWARD(NodeGetCapabilities)
   BERTH_FAULT_FORWARD(NodeGetInfo)
+  BERTH_FAULT_FORWARD(NodeGetVolumeHealth)
+  BERTH_FAULT_FORWARD(NodeGetStorageHealth)
 
  private:
   Player& player_;

@@ -130,6 +130,16 @@ class PluginTest : public ::testing::Test {
     request.set_volume_path(path);
     return plugin_.Call(plugin_.node(), &::csi::v1::Node::Stub::NodeGetVolumeStats, request, response);
   }
+  grpc::Status Health(const std::string& id, const std::string& path, ::csi::v1::VolumeHealth* health) {
+    ::csi::v1::NodeGetVolumeHealthRequest request;
+    request.set_volume_id(id);
+    request.set_volume_publish_path(path);
+    ::csi::v1::NodeGetVolumeHealthResponse response;
+    grpc::Status status =
+        plugin_.Call(plugin_.node(), &::csi::v1::Node::Stub::NodeGetVolumeHealth, request, &response);
+    *health = response.volume_health();
+    return status;
+  }
   grpc::Status Expand(const std::string& id, int64_t bytes,
                       ::csi::v1::ControllerExpandVolumeResponse* response) {
     ::csi::v1::ControllerExpandVolumeRequest request;
