@@ -446,6 +446,15 @@ TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDrive
   EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "the kernel has it";
   control_.plugins_by_id["p"].facts.reset();
   EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "q may be of the same driver";
+  mounter_.volumes.clear();
+  control_.Add("p").facts->name = "driver.test";
+  declared_.Add("q", "v", "db").last_error = "it is attached, and plugin q is not ready";
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "a file asks for it";
+  mounter_.Add("q", "v", "db");
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "counted once";
+  mounter_.volumes.clear();
+  declared_.files.back().request.set_volume_id("another");
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
 #include "rpc/node_findings.h"
+#include "rpc/plugin_choice.h"
 #include "rpc/request_check.h"
 #include "rpc/shown.h"
 
@@ -76,8 +77,27 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   answer.set_aborted(result.aborted);
   answer.set_detached(result.detached);
   answer.set_without_plugin(result.without_plugin);
-  answer.set_uses_left(access_.UsesLeft(plugin_id, request.volume_id()));
+  answer.set_uses_left(access_.UsesLeft(plugin_id, request.volume_id()) +
+                       DeclaredUsesToCome(plugin_id, request.volume_id()));
   co_return answer;
+}
+
+uint32_t NodeApi::DeclaredUsesToCome(const std::string& plugin_id, const std::string& volume_id) const {
+  const std::vector<std::string> same_driver = SameDriver(control_.plugins(), plugin_id);
+  uint32_t uses = 0;
+  for (const auto& [volume, files] : Declared()) {
+    const bool its = volume.first == plugin_id || std::ranges::count(same_driver, volume.first) > 0;
+    if (!its || volume.second != volume_id) continue;
+    const auto here = mounter_.Find(volume.first, volume_id);
+    for (const DeclaredView& file : files) {
+      const bool counted =
+          here && std::ranges::any_of(here->publications, [&](const PublicationView& use) {
+            return use.consumer == file.request.consumer() && use.name == file.request.name();
+          });
+      if (!counted) ++uses;
+    }
+  }
+  return uses;
 }
 
 NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {

@@ -125,7 +125,10 @@ class Supervisor::Impl {
     auto write = [dir = config_dir_ + "/plugins.d", places, id, content = std::move(content)] {
       return WritePlacedFile(dir, places, id, content);
     };
-    co_return co_await ChangePlaced(std::move(id), std::move(write), deadline);
+    BERTH_CO_ASSIGN_OR_RETURN(const ReloadReport report,
+                              co_await ChangePlaced(id, std::move(write), deadline));
+    if (!report.broken.empty()) co_return absl::FailedPreconditionError(report.broken.front());
+    co_return absl::OkStatus();
   }
 
   Awaitable<absl::Status> RemovePlaced(std::string id, TimePoint deadline) {
@@ -136,7 +139,9 @@ class Supervisor::Impl {
                       known->config_file));
     }
     auto remove = [places = instances_.places, id] { return RemovePlacedFile(places, id).status(); };
-    co_return co_await ChangePlaced(std::move(id), std::move(remove), deadline);
+    // What the report has is about the plugin, which may run until its volumes have left. The file is
+    // removed.
+    co_return (co_await ChangePlaced(std::move(id), std::move(remove), deadline)).status();
   }
 
   // Carries out `change`, which may be empty and blocks, and then applies the files; all of them, or the one
@@ -214,8 +219,8 @@ class Supervisor::Impl {
     reload->done.NotifyAll();
   }
 
-  Awaitable<absl::Status> ChangePlaced(std::string id, std::function<absl::Status()> change,
-                                       TimePoint deadline) {
+  Awaitable<absl::StatusOr<ReloadReport>> ChangePlaced(std::string id, std::function<absl::Status()> change,
+                                                       TimePoint deadline) {
     while (const std::shared_ptr<ReloadRun> other = reload_) {
       auto done = [other] { return other->result.has_value(); };
       if (!co_await other->done.WaitUntil(std::move(done), deadline)) {
@@ -224,12 +229,11 @@ class Supervisor::Impl {
     }
     BERTH_CO_ASSIGN_OR_RETURN(const ReloadReport report,
                               co_await BeginReload(id, std::move(change), deadline));
-    if (!report.broken.empty()) co_return absl::FailedPreconditionError(report.broken.front());
     if (!report.pending.empty()) {
       co_return absl::DeadlineExceededError(
           fmt::format("plugin {}: the file is changed, and is still being applied", id));
     }
-    co_return absl::OkStatus();
+    co_return report;
   }
 
   Awaitable<absl::Status> DoReload(std::shared_ptr<ReloadRun> reload) {

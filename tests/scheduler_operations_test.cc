@@ -228,8 +228,24 @@ args = ["--endpoint", "${{CSI_ENDPOINT}}", "--node-id", "${{BERTH_NODE_ID}}",
   EXPECT_FALSE(Lives(first));
   EXPECT_THAT(CommandOf(changed.plugin().pid()), HasSubstr("--max-volumes 9"));
 
+  v1::CreateVolumeRequest volume;
+  volume.set_plugin_id("far");
+  volume.set_name("used");
+  (*volume.mutable_parameters())["kind"] = "directory";
+  v1::PublishVolumeRequest use;
+  use.set_plugin_id("far");
+  use.set_volume_id(node_.CreateVolume(volume));
+  use.set_consumer("a-person");
+  const std::string target = node_.Publish(use);
   remove.mutable_remove_plugin()->set_id("far");
   EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE);
+  EXPECT_TRUE(Lives(changed.plugin().pid())) << "a volume is in use through it";
+  v1::UnpublishVolumeRequest undo;
+  undo.set_plugin_id("far");
+  undo.set_volume_id(use.volume_id());
+  undo.set_consumer("a-person");
+  v1::UnpublishVolumeResponse undone;
+  ASSERT_TRUE(node_.stub().UnpublishVolume(Node::Context().get(), undo, &undone).ok());
   scheduler_->WaitNode(kNode, "the plugin's end",
                        [](const TestScheduler::Node& node) { return !node.plugins.contains("far"); });
   EXPECT_EQ(Run(remove).outcome(), v1::OUTCOME_DONE) << "there is none";
