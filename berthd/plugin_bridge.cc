@@ -96,6 +96,7 @@ absl::StatusOr<PluginDirectory::Entry> PluginBridge::Find(const std::string& plu
                .facts = *plugin->facts,
                .refuses_new = std::move(refuses_new),
                .volumes_path = connection->instance.volumes_path,
+               .pod_info = plugin->pod_info,
                .pid = plugin->pid};
 }
 

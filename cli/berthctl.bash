@@ -18,7 +18,7 @@ _berthctl() {
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
       --socket | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
-        --consumer | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
+        --consumer | --consumer-label | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
         --secrets-reference | --runtime | --format | --at | --reason | --use-fs | --use-mount-flag | --replace)
@@ -93,7 +93,7 @@ _berthctl() {
       reload/*) words="--no-wait $global" ;;
       doctor/*) words="--repair --yes $global" ;;
       volume/publish)
-        words="--file --plugin --volume --consumer --name --label --use-fs --use-mount-flag --readonly --ephemeral --mount-group --owner --group"
+        words="--file --plugin --volume --consumer --consumer-label --name --label --use-fs --use-mount-flag --readonly --ephemeral --mount-group --owner --group"
         words+=" --mode --recursive --selinux-label --pid --cgroup --unit --remount --secrets-reference"
         words+=" --context --publish-context --attached --runtime"
         words+=" $capability $global"

@@ -46,6 +46,9 @@ void DeclareWhat(CLI::App& command, PublishOptions& options) {
   command.add_option("--consumer", options.consumer, "Who uses it: a job, a unit, a container")
       ->option_text("NAME")
       ->group(kGroup);
+  AddRepeated(command, "--consumer-label", options.consumer_labels, "KEY=VALUE",
+              "What the consumer is, for plugins that read Kubernetes' pod.name, pod.uid and the like")
+      ->group(kGroup);
   command
       .add_option("--label", options.label,
                   "Your own name of the volume; commands take it in place of the id")
@@ -231,6 +234,8 @@ void SetLife(const PublishOptions& options, v1::PublishVolumeRequest& request) {
 absl::Status SetContexts(const PublishOptions& options, v1::PublishVolumeRequest& request) {
   BERTH_ASSIGN_OR_RETURN(const auto context, ParsePairs(options.context, "--context"));
   for (const auto& [key, value] : context) (*request.mutable_volume_context())[key] = value;
+  BERTH_ASSIGN_OR_RETURN(const auto labels, ParsePairs(options.consumer_labels, "--consumer-label"));
+  for (const auto& [key, value] : labels) (*request.mutable_consumer_labels())[key] = value;
   BERTH_ASSIGN_OR_RETURN(const auto attachment, ParsePairs(options.publish_context, "--publish-context"));
   if (options.attached) request.mutable_publish_context();
   for (const auto& [key, value] : attachment)

@@ -42,6 +42,7 @@ struct PublishOptions : VolumeOptions {
   std::string secrets_reference;
   std::vector<std::string> context;
   std::vector<std::string> publish_context;
+  std::vector<std::string> consumer_labels;
   bool attached = false;
   std::string runtime;
 };

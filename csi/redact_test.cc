@@ -64,7 +64,7 @@ TEST(StripSecretsTest, FindsEverySecretFieldOfTheProto) {
     StripSecrets(message.get());
     EXPECT_EQ(message->ByteSizeLong(), 0U) << type->name();
   }
-  EXPECT_EQ(found, 19);
+  EXPECT_EQ(found, 22);
 }
 
 TEST(StripSecretsTest, TakesWhatOurProtoDoesNotKnow) {

@@ -5,15 +5,21 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace berth {
+
+// Kubernetes' key of the JSON map that has all tokens: {"AUDIENCE": {"token": "…", "expirationTimestamp":
+// "…"}}.
+inline constexpr std::string_view kKubernetesTokens = "csi.storage.k8s.io/serviceAccount.tokens";
 
 struct WantedToken {
   enum class Place { kSecrets, kVolumeContext };
   std::string audience;  // for whom it is made out
   std::string name;      // the key under which it is passed
   Place place = Place::kSecrets;
-  bool republish = false;  // published again with a new one before the old one ends
+  bool kubernetes = false;  // as an entry of a JSON map, as drivers read it that are written for Kubernetes
+  bool republish = false;   // published again with a new one before the old one ends
 
   bool operator==(const WantedToken&) const = default;
 };

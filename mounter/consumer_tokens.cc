@@ -1,9 +1,12 @@
 #include "mounter/consumer_tokens.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/status.h"
@@ -27,6 +30,10 @@ absl::Status Check(const ConsumerToken& token) {
   return absl::OkStatus();
 }
 
+std::string Rfc3339(WallTime time) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(time));
+}
+
 }  // namespace
 
 bool WantsRenewal(const std::vector<WantedToken>& wanted) {
@@ -42,8 +49,9 @@ absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id) {
 }
 
 absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
-                                       std::vector<ConsumerToken> came, BootTime now) {
-  PluginTokens tokens{.secrets = {}, .volume_context = {}, .life = {}, .wanted = wanted};
+                                       std::vector<ConsumerToken> came, BootTime now, WallTime wall) {
+  PluginTokens tokens{.secrets = {}, .volume_context = {}, .in_maps = {}, .life = {}, .wanted = wanted};
+  std::map<std::pair<WantedToken::Place, std::string>, nlohmann::json> maps;
   for (const WantedToken& want : wanted) {
     const auto found = std::ranges::find(came, want.audience, &ConsumerToken::audience);
     if (found == came.end()) {
@@ -52,9 +60,15 @@ absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
     }
     BERTH_RETURN_IF_ERROR(Check(*found));
     auto& place = want.place == WantedToken::Place::kSecrets ? tokens.secrets : tokens.volume_context;
-    place[want.name] = found->token;
-    if (!want.republish) continue;
     const Duration lifetime = std::min(found->lifetime, kLongestLife);
+    place[want.name] = found->token;
+    if (want.kubernetes) {
+      nlohmann::json& map = maps[{want.place, want.name}];
+      map[want.audience] = {{"token", found->token}, {"expirationTimestamp", Rfc3339(wall + lifetime)}};
+      place[want.name] = map.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      tokens.in_maps.push_back(found->token);
+    }
+    if (!want.republish) continue;
     if (!tokens.life || lifetime < tokens.life->lifetime) {
       tokens.life = TokenLife{.since = now, .lifetime = lifetime};
     }

@@ -61,8 +61,9 @@ struct TokenLife {
 struct PluginTokens {
   std::map<std::string, std::string> secrets;
   std::map<std::string, std::string> volume_context;
-  std::optional<TokenLife> life;    // unset: none of them is renewed
-  std::vector<WantedToken> wanted;  // for what they were made out; empty: the plugin wanted none
+  std::vector<std::string> in_maps;  // the tokens that are entries of a map in one of the two
+  std::optional<TokenLife> life;     // unset: none of them is renewed
+  std::vector<WantedToken> wanted;   // for what they were made out; empty: the plugin wanted none
 };
 
 // Whether a plugin that wants these is to be given new ones before the old ones end.
@@ -72,10 +73,11 @@ struct PluginTokens {
 // consumers, so nobody makes tokens out for the others.
 [[nodiscard]] absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id);
 
-// What came at `now`, as the plugin wants it. INTERNAL: a token that is wanted did not come, or is empty, has
-// no lifetime, or is longer than 64 KiB.
+// What came at `now`, which is `wall` for people and plugins, as the plugin wants it. INTERNAL: a token that
+// is wanted did not come, or is empty, has no lifetime, or is longer than 64 KiB.
 [[nodiscard]] absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
-                                                     std::vector<ConsumerToken> came, BootTime now);
+                                                     std::vector<ConsumerToken> came, BootTime now,
+                                                     WallTime wall);
 
 // Puts them into the request, in place of what stood under their keys.
 void PassTo(const PluginTokens& tokens, ::csi::v1::NodePublishVolumeRequest* request);

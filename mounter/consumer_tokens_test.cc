@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "mounter/mounter.h"
+#include "mounter/volume_rpcs.h"
 
 namespace berth {
 namespace {
@@ -16,6 +17,7 @@ using ::testing::Not;
 using ::testing::Pair;
 
 const BootTime kCame{seconds(1000)};
+const WallTime kWall{seconds(1'700'000'000)};
 const WantedToken kVault{.audience = "vault", .name = "vault-token"};
 const WantedToken kS3{
     .audience = "s3", .name = "s3-token", .place = WantedToken::Place::kVolumeContext, .republish = true};
@@ -25,7 +27,8 @@ ConsumerToken TokenFor(const std::string& audience, Duration lifetime = seconds(
 }
 
 TEST(ConsumerTokensTest, EachGoesWhereThePluginWantsItInPlaceOfWhatStoodThere) {
-  const auto tokens = ForPlugin({kVault, kS3}, {TokenFor("s3"), TokenFor("vault"), TokenFor("more")}, kCame);
+  const auto tokens =
+      ForPlugin({kVault, kS3}, {TokenFor("s3"), TokenFor("vault"), TokenFor("more")}, kCame, kWall);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   ::csi::v1::NodePublishVolumeRequest request;
   (*request.mutable_volume_context())["s3-token"] = "old";
@@ -36,16 +39,32 @@ TEST(ConsumerTokensTest, EachGoesWhereThePluginWantsItInPlaceOfWhatStoodThere) {
               ::testing::UnorderedElementsAre(Pair("s3-token", "hunter2-s3"), Pair("other", "as it is")));
 }
 
+TEST(ConsumerTokensTest, DriversWrittenForKubernetesGetOneMapOfAllTokens) {
+  WantedToken sts{.audience = "sts.example.com", .name = std::string(kKubernetesTokens), .kubernetes = true};
+  WantedToken none = sts;
+  none.audience = "";
+  const auto tokens = ForPlugin({sts, none}, {TokenFor("sts.example.com"), TokenFor("")}, kCame, kWall);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_THAT(tokens->secrets,
+              ElementsAre(Pair("csi.storage.k8s.io/serviceAccount.tokens",
+                               R"({"":{"expirationTimestamp":"2023-11-14T22:15:00Z","token":"hunter2-"},)"
+                               R"("sts.example.com":{"expirationTimestamp":"2023-11-14T22:15:00Z",)"
+                               R"("token":"hunter2-sts.example.com"}})")));
+  EXPECT_THAT(TokensIn(*tokens), ::testing::IsSupersetOf({"hunter2-sts.example.com", "hunter2-"}))
+      << "each is kept out of logs, not only the map";
+}
+
 TEST(ConsumerTokensTest, TheShortestLifeOfThoseThatAreRenewedCounts) {
   const WantedToken other{.audience = "other", .name = "other", .republish = true};
-  const auto tokens = ForPlugin(
-      {kVault, kS3, other},
-      {TokenFor("vault", seconds(1)), TokenFor("s3", seconds(60)), TokenFor("other", seconds(50))}, kCame);
+  const auto tokens =
+      ForPlugin({kVault, kS3, other},
+                {TokenFor("vault", seconds(1)), TokenFor("s3", seconds(60)), TokenFor("other", seconds(50))},
+                kCame, kWall);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   ASSERT_TRUE(tokens->life.has_value());
   EXPECT_EQ(tokens->life->since, kCame);
   EXPECT_EQ(tokens->life->lifetime, seconds(50));
-  EXPECT_FALSE(ForPlugin({kVault}, {TokenFor("vault")}, kCame)->life.has_value());
+  EXPECT_FALSE(ForPlugin({kVault}, {TokenFor("vault")}, kCame, kWall)->life.has_value());
   EXPECT_TRUE(WantsRenewal({kVault, kS3}));
   EXPECT_FALSE(WantsRenewal({kVault}));
 }
@@ -56,7 +75,7 @@ TEST(ConsumerTokensTest, AnAnswerThatIsNotWhatWasAskedForIsRefusedWithoutShowing
   ConsumerToken huge = TokenFor("vault");
   huge.token = "hunter2" + std::string(65 << 10, 'x');
   for (const ConsumerToken& wrong : {TokenFor("s3"), empty, huge, TokenFor("vault", seconds(0))}) {
-    const auto tokens = ForPlugin({kVault}, {wrong}, kCame);
+    const auto tokens = ForPlugin({kVault}, {wrong}, kCame, kWall);
     ASSERT_EQ(tokens.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(MessageOf(tokens.status())), HasSubstr("vault"));
     EXPECT_THAT(std::string(MessageOf(tokens.status())), Not(HasSubstr("hunter2")));

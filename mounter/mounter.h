@@ -107,6 +107,8 @@ struct PublishRequest {
   ConsumerLife life = {};
   RootPermissions permissions = {};
   std::optional<RuntimeAbility> runtime = {};
+  // What the consumer is, in the caller's terms; for plugins with PluginDirectory::Entry::pod_info.
+  std::map<std::string, std::string> consumer_labels = {};
   std::string label = {};  // the caller's name of the volume; empty: the volume keeps the one that it has
   // Of kDeclared only. A repeated request changes it without publishing the volume anew.
   PublishedPath path = {};
@@ -345,6 +347,8 @@ class PluginDirectory {
     std::string refuses_new = {};
     // Where the plugin sees the tree of volumes; empty: where we do.
     std::string volumes_path = {};
+    // It reads Kubernetes' keys about the consumer, as its file says.
+    bool pod_info = false;
     // Who serves its socket; 0: unknown.
     int64_t pid = 0;
   };

@@ -485,6 +485,23 @@ TEST_F(MounterTest, WhatThePluginSaysOfAVolumesConditionIsShownUntilItSaysOtherw
   EXPECT_FALSE(View().condition->abnormal);
 }
 
+TEST_F(MounterTest, KubernetesKeysAboutTheConsumerArePassedWhereThePluginReadsThem) {
+  PublishRequest request = Request();
+  request.consumer = "jobs/web-0";
+  request.origin = Origin::kScheduler;
+  request.consumer_labels = {{"pod.uid", "7d1f"}, {"team", "db"}};
+  ASSERT_TRUE(Publish(request).ok());
+  EXPECT_THAT(plugin_.LastPublish().volume_context(), IsEmpty()) << "its file does not ask for them";
+  ASSERT_TRUE(Unpublish(request).ok());
+  plugins_.pod_info = true;
+  ASSERT_TRUE(Publish(request).ok());
+  EXPECT_THAT(plugin_.LastPublish().volume_context(),
+              testing::UnorderedElementsAre(testing::Pair("csi.storage.k8s.io/pod.name", "web-0"),
+                                            testing::Pair("csi.storage.k8s.io/pod.namespace", "jobs"),
+                                            testing::Pair("csi.storage.k8s.io/pod.uid", "7d1f"),
+                                            testing::Pair("csi.storage.k8s.io/ephemeral", "false")));
+}
+
 TEST_F(MounterTest, ExpandsOnTheNode) {
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 << 20);

@@ -84,6 +84,7 @@ PublicationRecord NewPublication(const PublishRequest& request) {
   publication.life = request.life;
   publication.permissions = request.permissions;
   publication.secrets_reference = request.secrets_reference;
+  publication.consumer_labels = request.consumer_labels;
   if (request.origin == Origin::kDeclared) publication.path = request.path;
   return publication;
 }

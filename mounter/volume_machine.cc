@@ -203,7 +203,8 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
   const bool news = known->remount != said.remount || !(known->life == said.life) ||
-                    known->secrets_reference != said.secrets_reference || TakesOver(said, *known) ||
+                    known->secrets_reference != said.secrets_reference ||
+                    known->consumer_labels != said.consumer_labels || TakesOver(said, *known) ||
                     GivesPath(said, *known);
   if (TakesOver(said, *known)) {
     known->origin = said.origin;
@@ -212,6 +213,7 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   known->remount = said.remount;
   known->life = said.life;
   known->secrets_reference = said.secrets_reference;
+  known->consumer_labels = said.consumer_labels;
   if (GivesPath(said, *known)) {
     known->path = said.path;
     known->path_mounted = false;
@@ -235,6 +237,7 @@ void VolumeMachine::Unadopt(const PublicationRecord& before) {
   known->remount = before.remount;
   known->life = before.life;
   known->secrets_reference = before.secrets_reference;
+  known->consumer_labels = before.consumer_labels;
   if (known->path != before.path) {
     known->path = before.path;
     known->path_made = before.path_made;

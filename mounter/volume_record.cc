@@ -86,6 +86,11 @@ PublishedPath DecodePath(const pb::PublishedPath& p) {
   return {.path = p.path(), .suid = p.suid(), .dev = p.dev()};
 }
 
+template <class Map>
+std::map<std::string, std::string> Copy(const Map& map) {
+  return {map.begin(), map.end()};
+}
+
 // What was asked for beyond the mount itself.
 void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_origin(static_cast<pb::Origin>(publication.origin));
@@ -104,6 +109,7 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   p->set_path_mount_id(publication.path_mount_id);
   p->set_path_unguarded(Printable(publication.path_unguarded));
   if (IsSet(publication.secrets_reference)) *p->mutable_secrets_reference() = publication.secrets_reference;
+  for (const auto& [key, value] : publication.consumer_labels) (*p->mutable_consumer_labels())[key] = value;
   if (publication.mount_flags) {
     const std::vector<std::string>& flags = *publication.mount_flags;
     *p->mutable_mount_flags()->mutable_values() = {flags.begin(), flags.end()};
@@ -128,6 +134,7 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->path_mount_id = p.path_mount_id();
   publication->path_unguarded = p.path_unguarded();
   publication->secrets_reference = p.secrets_reference();
+  publication->consumer_labels = Copy(p.consumer_labels());
   if (p.has_mount_flags()) {
     publication->mount_flags.emplace(p.mount_flags().values().begin(), p.mount_flags().values().end());
   }
@@ -149,11 +156,6 @@ void Complete(VolumeRecord* record) {
     publications.push_back(std::move(publication));
   }
   record->publications = std::move(publications);
-}
-
-template <class Map>
-std::map<std::string, std::string> Copy(const Map& map) {
-  return {map.begin(), map.end()};
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ struct PublicationRecord {
   RootPermissions permissions;
   bool permissions_set = false;  // they were applied: never again
   SecretsReference secrets_reference;
+  std::map<std::string, std::string> consumer_labels;
   // Its own mount flags, if they differ from the volume's. Only of a plugin that does not stage: a staging
   // has the volume's flags, once for all publications.
   std::optional<std::vector<std::string>> mount_flags;

@@ -62,6 +62,7 @@ VolumeRecord FullRecord() {
   publication.permissions_set = true;
   publication.secrets_reference.set_file("/etc/secret");
   publication.mount_flags = {{"noatime", "nodev"}};
+  publication.consumer_labels = {{"pod.uid", "7d1f"}};
   publication.blocked = "the node was restarted";
   publication.again = true;
   publication.mount_id = 1ULL << 40;
@@ -84,6 +85,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(read->node_id, record.node_id);
   EXPECT_EQ(read->boot_id, record.boot_id);
   EXPECT_EQ(read->label, "jobs/db");
+  EXPECT_EQ(read->publications.at(0).consumer_labels, record.publications.at(0).consumer_labels);
   EXPECT_EQ(read->use, record.use);
   EXPECT_EQ(read->sent_mode, record.sent_mode);
   EXPECT_EQ(read->volume_context, record.volume_context);

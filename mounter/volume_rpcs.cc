@@ -60,8 +60,29 @@ void Fill(const std::map<std::string, std::string>& from, ProtoMap* to) {
   return request;
 }
 
+void AddPodInfo(const PublicationRecord& publication, ::csi::v1::NodePublishVolumeRequest* request) {
+  constexpr std::string_view kPrefix = "csi.storage.k8s.io/";
+  auto& context = *request->mutable_volume_context();
+  const auto set = [&](std::string_view name, const std::string& value) {
+    context[std::string(kPrefix).append(name)] = value;
+  };
+  const std::string& consumer = publication.key.consumer;
+  const size_t slash = consumer.find('/');
+  if (publication.origin == Origin::kScheduler && slash != std::string::npos) {
+    set("pod.namespace", consumer.substr(0, slash));
+    set("pod.name", consumer.substr(slash + 1));
+  } else {
+    set("pod.name", consumer);
+  }
+  for (const char* name : {"pod.name", "pod.namespace", "pod.uid", "serviceAccount.name"}) {
+    const auto label = publication.consumer_labels.find(name);
+    if (label != publication.consumer_labels.end()) set(name, label->second);
+  }
+  set("ephemeral", publication.ephemeral ? "true" : "false");
+}
+
 std::vector<std::string> TokensIn(const PluginTokens& tokens) {
-  std::vector<std::string> values;
+  std::vector<std::string> values = tokens.in_maps;
   for (const auto* place : {&tokens.secrets, &tokens.volume_context}) {
     for (const auto& [name, token] : *place) values.push_back(token);
   }

@@ -27,6 +27,10 @@ inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral"
 [[nodiscard]] ::csi::v1::NodePublishVolumeRequest NodePublishRequest(
     const VolumeRecord& record, const PublicationRecord& publication, const VolumePaths& paths,
     const std::map<std::string, std::string>& secrets);
+// Puts Kubernetes' keys about the consumer into the volume_context of a NodePublishVolume, for drivers that
+// read them (podInfoOnMount): csi.storage.k8s.io/pod.name, pod.namespace, pod.uid, serviceAccount.name, from
+// the labels of these names; a scheduler's consumer has a name and a namespace without them. And `ephemeral`.
+void AddPodInfo(const PublicationRecord& publication, ::csi::v1::NodePublishVolumeRequest* request);
 // What of a NodePublishVolume with these is to be kept out of logs and errors, wherever in it they stand.
 [[nodiscard]] std::vector<std::string> TokensIn(const PluginTokens& tokens);
 [[nodiscard]] ::csi::v1::NodeUnpublishVolumeRequest NodeUnpublishRequest(const VolumeRecord& record,

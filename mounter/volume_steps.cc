@@ -138,6 +138,7 @@ Awaitable<absl::StatusOr<VolumeSteps::Admission>> VolumeSteps::Admit(CsiRpc rpc,
   if (context_.stopping) co_return absl::UnavailableError(fmt::format("{}: berthd is stopping", name));
   co_return Admission{.client = std::move(entry->client),
                       .volumes_path = std::move(entry->volumes_path),
+                      .pod_info = entry->pod_info,
                       .pass = *std::move(pass)};
 }
 
@@ -236,7 +237,7 @@ Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord reco
   const TimePoint until = std::min(deadline, Clock::now() + context_.options.tokens_within);
   auto came = co_await context_.options.tokens->Get(std::move(query), until);
   if (!came.ok()) co_return Annotate(came.status(), kAwaiting);
-  auto tokens = ForPlugin(wanted, *std::move(came), BootClock::now());
+  auto tokens = ForPlugin(wanted, *std::move(came), BootClock::now(), WallClock::now());
   if (!tokens.ok()) co_return Annotate(tokens.status(), kAwaiting);
   co_return tokens;
 }
@@ -281,6 +282,7 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
                          .error = absl::UnavailableError("the plugin wants other tokens by now")};
   }
   auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
+  if (admission->pod_info) AddPodInfo(publication, &request);
   PassTo(tokens, &request);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodePublishVolume(std::move(request), deadline, TokensIn(tokens));

@@ -119,6 +119,7 @@ class VolumeSteps {
   struct Admission {
     std::shared_ptr<CsiClient> client;
     std::string volumes_path;
+    bool pod_info = false;
     PluginGates::Pass pass;
   };
   [[nodiscard]] Awaitable<absl::StatusOr<Admission>> Admit(CsiRpc rpc, std::string plugin_id,

@@ -214,9 +214,11 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
       .secrets = ToStdMap(request.secrets()),
       .remount = request.remount(),
       .ephemeral = request.ephemeral(),
+      .consumer_labels = ToStdMap(request.consumer_labels()),
       .label = request.label(),
   };
   mistakes.Map("volume_context", request.volume_context());
+  mistakes.Map("consumer_labels", request.consumer_labels());
   mistakes.Map("publish_context.values", request.publish_context().values());
   if (request.has_publish_context()) {
     checked.publish_context = ToStdMap(request.publish_context().values());

@@ -40,6 +40,7 @@ constexpr std::initializer_list<std::string_view> kKeys = {"plugin",
                                                            "remount",
                                                            "ephemeral",
                                                            "context",
+                                                           "consumer_labels",
                                                            "publish_context",
                                                            "attach",
                                                            "path",
@@ -107,6 +108,7 @@ class SpecReader : public TomlReader {
     request.set_remount(spec_.remount.value_or(false));
     if (const auto ephemeral = Bool(file, "ephemeral")) request.set_ephemeral(*ephemeral);
     ReadMap(file, "context", *request.mutable_volume_context());
+    ReadMap(file, "consumer_labels", *request.mutable_consumer_labels());
     // Present, though perhaps empty, means: it is attached.
     if (Table(file, "publish_context") != nullptr) {
       ReadMap(file, "publish_context", *request.mutable_publish_context()->mutable_values());

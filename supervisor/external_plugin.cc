@@ -429,6 +429,7 @@ void ExternalPlugin::Publish() {
   snapshot_.config_file = config_.file;
   snapshot_.placed = IsPlacedFile(context_.places, config_.file);
   snapshot_.tokens = config_.tokens;
+  snapshot_.pod_info = config_.pod_info;
   snapshot_.socket_path = config_.socket;
   snapshot_.start_timeout = config_.start_timeout;
   snapshot_.state = lifecycle_.state();

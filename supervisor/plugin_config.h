@@ -92,6 +92,7 @@ struct PluginConfig {
   HealthConfig health;
   RestartLimits restart;
   std::vector<WantedToken> tokens;
+  bool pod_info = false;  // it reads Kubernetes' keys about the consumer
 
   [[nodiscard]] bool external() const { return !socket.empty(); }
 

@@ -42,7 +42,8 @@ constexpr std::initializer_list<std::string_view> kTopKeys = {"id",
                                                               "log",
                                                               "health",
                                                               "restart",
-                                                              "token"};
+                                                              "token",
+                                                              "pod_info"};
 // What only makes sense for a process of ours.
 constexpr std::initializer_list<std::string_view> kProcessKeys = {"command",
                                                                   "args",
@@ -85,6 +86,7 @@ class FileReader : private ValueReader {
     if (const toml::table* health = Table(file, "health")) {
       ReadHealth(*this, *health, socket != nullptr, &config_.health);
     }
+    ReadBool(file, "", "pod_info", &config_.pod_info);
     if (const toml::node* tokens = file.get("token")) {
       ReadTokens(*this, *tokens, kind_known ? config_.kind : PluginKind::kMonolith, &config_.tokens);
     }

@@ -177,9 +177,15 @@ std::string ReadTokenText(ValueReader& reader, const toml::table& table, std::st
 
 WantedToken ReadToken(ValueReader& reader, const toml::table& table) {
   WantedToken token;
-  reader.CheckKeys(table, "token.", {"audience", "name", "in", "republish"});
+  reader.CheckKeys(table, "token.", {"audience", "name", "form", "in", "republish"});
   token.audience = ReadTokenText(reader, table, "audience", "the audience of the token");
-  token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
+  reader.ReadChoice<bool>(table, "token.", "form", {{"plain", false}, {"kubernetes", true}},
+                          &token.kubernetes);
+  if (token.kubernetes && !table.contains("name")) {
+    token.name = kKubernetesTokens;
+  } else {
+    token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
+  }
   reader.ReadChoice<WantedToken::Place>(
       table, "token.", "in",
       {{"secrets", WantedToken::Place::kSecrets}, {"volume_context", WantedToken::Place::kVolumeContext}},
@@ -297,7 +303,8 @@ void ReadTokens(ValueReader& reader, const toml::node& tokens, PluginKind kind,
       if (!token.audience.empty() && other.audience == token.audience) {
         reader.Mistake(each, "token.audience", "is the same as in another token");
       }
-      if (!token.name.empty() && other.name == token.name && other.place == token.place) {
+      const bool one_map = token.kubernetes && other.kubernetes;
+      if (!token.name.empty() && other.name == token.name && other.place == token.place && !one_map) {
         reader.Mistake(each, "token.name", "is the same as in another token for the same map");
       }
     }

@@ -53,6 +53,20 @@ TEST_F(PluginFileSectionsTest, TokensSayForWhomAndWhere) {
                                                      .republish = true}));
 }
 
+TEST_F(PluginFileSectionsTest, TokensInKubernetesFormHaveOneNameAndMayBeSeveral) {
+  const std::string sts = "[[token]]\naudience = \"sts\"\nform = \"kubernetes\"\n";
+  const PluginConfig config =
+      Good("pod_info = true\n" + sts + "[[token]]\naudience = \"vault\"\nform = \"kubernetes\"\n");
+  EXPECT_TRUE(config.pod_info);
+  ASSERT_EQ(config.tokens.size(), 2U);
+  for (const WantedToken& token : config.tokens) {
+    EXPECT_TRUE(token.kubernetes);
+    EXPECT_EQ(token.name, "csi.storage.k8s.io/serviceAccount.tokens");
+  }
+  EXPECT_THAT(Error("[[token]]\naudience = \"a\"\nname = \"n\"\nform = \"json\"\n"),
+              HasSubstr("token.form: \"json\""));
+}
+
 TEST_F(PluginFileSectionsTest, EveryMistakeOfATokenIsNamed) {
   const std::string token = "[[token]]\naudience = \"vault\"\nname = \"a\"\n";
   EXPECT_THAT(Error(token + token),

@@ -337,11 +337,18 @@ void PluginRunner::KeepWish() {
 void PluginRunner::KeepTokens() {
   if (!config_.ok()) {
     if (instance_) snapshot_.tokens = instance_->record().tokens;
+    if (instance_) snapshot_.pod_info = instance_->record().pod_info;
     return;
   }
   snapshot_.tokens = config_->tokens;
-  if (!instance_ || instance_->record().tokens == config_->tokens) return;
-  instance_->Note([tokens = config_->tokens](RunRecord& record) { record.tokens = tokens; });
+  snapshot_.pod_info = config_->pod_info;
+  if (!instance_) return;
+  const RunRecord& known = instance_->record();
+  if (known.tokens == config_->tokens && known.pod_info == config_->pod_info) return;
+  instance_->Note([tokens = config_->tokens, pod_info = config_->pod_info](RunRecord& record) {
+    record.tokens = tokens;
+    record.pod_info = pod_info;
+  });
 }
 
 // --- What probing has found -----------------------------------------------------------------------------

@@ -71,6 +71,7 @@ struct PluginSnapshot {
   // What its file wants it to be given when it publishes; of the last file that could be read, also by an
   // earlier berthd that ran it.
   std::vector<WantedToken> tokens;
+  bool pod_info = false;  // as `tokens`: it is to be given Kubernetes' keys about the consumer
 
   // No new call may begin now, and that passes soon (it is being restarted, replaced or swapped): callers
   // queue rather than fail. Calls in flight go on.

@@ -54,6 +54,7 @@ toml::array TokensTable(const std::vector<WantedToken>& tokens) {
     table.insert("name", token.name);
     table.insert("in", token.place == WantedToken::Place::kSecrets ? kInSecrets : kInVolumeContext);
     table.insert("republish", token.republish);
+    if (token.kubernetes) table.insert("kubernetes", true);
     tables.push_back(std::move(table));
   }
   return tables;
@@ -72,6 +73,7 @@ absl::StatusOr<std::vector<WantedToken>> ReadTokensTable(const toml::table& reco
     token.name = fields.Take<std::string>("name");
     const auto place = fields.Take<std::string>("in");
     token.republish = fields.Take<bool>("republish");
+    token.kubernetes = (*each.as_table())["kubernetes"].value_or(false);
     if (!fields.missing().empty()) {
       return absl::InvalidArgumentError(fmt::format("token.{} is missing", fields.missing()));
     }
@@ -113,6 +115,7 @@ absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunReco
   table.insert("command", record.command);
   table.insert("volumes_path", record.volumes_path);
   table.insert("token", TokensTable(record.tokens));
+  table.insert("pod_info", record.pod_info);
   std::ostringstream text;
   text << table << '\n';
   return WriteFileAtomic(RunRecordPath(plugin_runtime_dir), text.str(), 0600);
@@ -158,6 +161,7 @@ absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir) {
   absl::StatusOr<std::vector<WantedToken>> tokens = ReadTokensTable(table);
   if (!tokens.ok()) return Annotate(tokens.status(), fmt::format("read {}", path));
   record.tokens = *std::move(tokens);
+  record.pod_info = table["pod_info"].value_or(false);
   if (!fields.missing().empty()) {
     return absl::InvalidArgumentError(fmt::format("read {}: {} is missing", path, fields.missing()));
   }

@@ -46,6 +46,7 @@ struct RunRecord {
   bool serves_mounts = false;
   // What it is to be given when it publishes, by the last file that could be read.
   std::vector<WantedToken> tokens;
+  bool pod_info = false;
   std::string command;  // for people
   std::string volumes_path;
 

@@ -34,7 +34,11 @@ class TestDirectory final : public PluginDirectory {
     if (plugin_id != "hp" || removed)
       return absl::NotFoundError("plugin " + plugin_id + ": there is none; there is hp");
     if (!usable_) return absl::UnavailableError("plugin hp: backing off");
-    return Entry{.client = client_, .facts = facts, .refuses_new = refuses_new, .volumes_path = volumes_path};
+    return Entry{.client = client_,
+                 .facts = facts,
+                 .refuses_new = refuses_new,
+                 .volumes_path = volumes_path,
+                 .pod_info = pod_info};
   }
   Awaitable<void> WaitUsable(std::string /*plugin_id*/, TimePoint deadline) override {
     co_await changed_.WaitUntil([this] { return usable_; }, deadline);
@@ -56,6 +60,7 @@ class TestDirectory final : public PluginDirectory {
   std::function<absl::Status()> on_restart;
   // Called by each Find, which a step does last before its call leaves.
   std::function<void()> on_find;
+  bool pod_info = false;
   PluginFacts facts;
   std::vector<WantedToken> tokens;
   std::string refuses_new;
