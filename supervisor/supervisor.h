@@ -160,8 +160,8 @@ class Supervisor {
   // or is being started. INVALID_ARGUMENT, ALREADY_EXISTS, FAILED_PRECONDITION (it cannot be launched):
   // nothing is changed. DEADLINE_EXCEEDED: it goes on.
   [[nodiscard]] Awaitable<absl::Status> PlacePlugin(std::string id, std::string content, TimePoint deadline);
-  // Removes such a file, durably, and stops its plugin; if volumes are in use, it runs until they have left. OK
-  // if there is no such plugin. FAILED_PRECONDITION: a person wrote its file.
+  // Removes such a file, durably, and stops its plugin; if volumes are in use, it runs until they have left.
+  // OK if there is no such plugin. FAILED_PRECONDITION: a person wrote its file.
   [[nodiscard]] Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline);
 
   // What probing has found. Of an instance that is no longer the present one: ignored.
