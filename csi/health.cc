@@ -11,9 +11,10 @@
 namespace berth {
 namespace {
 
-constexpr int kMost = 16;
+constexpr int kMost = 8;
 constexpr size_t kReasonBytes = 128;
-constexpr size_t kMessageBytes = 1024;
+constexpr size_t kMessageBytes = 512;
+constexpr size_t kAllBytes = 4096;  // of all of them in words
 
 template <class Entry>
 HealthStatus StatusOf(const Entry& entry, std::string (*name)(int)) {
@@ -41,7 +42,7 @@ ConditionView ReadHealth(const ::csi::v1::VolumeHealth& health) {
     view.statuses.push_back(StatusOf(health.health_statuses(i), VolumeHealthName));
   }
   view.abnormal = !view.statuses.empty();
-  view.message = Describe(view.statuses);
+  view.message = Printable(Describe(view.statuses), kAllBytes);
   return view;
 }
 

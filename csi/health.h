@@ -2,7 +2,7 @@
 // NodeGetStorageHealth, and the VolumeCondition of earlier versions. It is for people: berthd does nothing
 // because of it.
 //
-// Plain values; any thread. Texts are the plugin's, made printable and cut; the first 16 statuses count.
+// Plain values; any thread. Texts are the plugin's, made printable and cut; the first 8 statuses count.
 #pragma once
 
 #include <string>

@@ -29,8 +29,8 @@ TEST(HealthTest, WhatAPluginSaysHasALimit) {
   ::csi::v1::VolumeHealth health;
   for (int i = 0; i < 1000; ++i) health.add_health_statuses()->set_message(std::string(5000, 'x'));
   const ConditionView view = ReadHealth(health);
-  EXPECT_EQ(view.statuses.size(), 16U);
-  EXPECT_LT(view.message.size(), 20'000U);
+  EXPECT_EQ(view.statuses.size(), 8U);
+  EXPECT_LT(view.message.size(), 4200U);
 }
 
 TEST(HealthTest, StorageSaysWhichVolumesItConcerns) {

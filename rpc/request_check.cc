@@ -97,9 +97,9 @@ absl::Status CheckConsumer(const std::string& consumer) {
 absl::Status CheckAnswerSize(size_t bytes, std::string_view what, const std::string& consumer) {
   constexpr size_t kMost = size_t{3} << 20;
   if (bytes <= kMost) return absl::OkStatus();
+  const std::string whose = consumer.empty() ? "this node" : "consumer " + Printable(consumer, 256);
   return absl::ResourceExhaustedError(
-      fmt::format("the {} of consumer {} are too many for one answer: ListVolumes has pages", what,
-                  Printable(consumer, 256)));
+      fmt::format("the {} of {} are too many for one answer: ListVolumes has pages", what, whose));
 }
 
 absl::Status CheckList(const v1::ListVolumesRequest& request) {

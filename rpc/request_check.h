@@ -34,9 +34,10 @@ struct RequestLimits {
   static constexpr size_t kMountGroup = 128;   // CSI's limit on a string
   static constexpr size_t kLabel = 4096;       // of SELinux
   static constexpr size_t kFileName = 255;
-  static constexpr int kDeclaredNames = 256;  // how many
-  static constexpr size_t kReplaced = 16;     // consumers of one claim
-  static constexpr size_t kReason = 1024;     // of a drain
+  static constexpr int kDeclaredNames = 256;   // how many
+  static constexpr size_t kLabelBytes = 4096;  // of a consumer's labels together
+  static constexpr size_t kReplaced = 16;      // consumers of one claim
+  static constexpr size_t kReason = 1024;      // of a drain
   static constexpr size_t kRuntimeName = 256;
   static constexpr size_t kFsTypes = 64;
   static constexpr size_t kMapEntries = 1024;

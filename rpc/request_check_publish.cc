@@ -169,6 +169,15 @@ void CheckReference(const SecretsReference& asked, Mistakes& mistakes) {
   }
 }
 
+// They are kept with each publication, so they have CSI's own limit for a map.
+void CheckLabels(const google::protobuf::Map<std::string, std::string>& labels, Mistakes& mistakes) {
+  size_t bytes = 0;
+  for (const auto& [key, value] : labels) bytes += key.size() + value.size();
+  if (bytes <= RequestLimits::kLabelBytes) return;
+  mistakes.Add("consumer_labels",
+               fmt::format("{} bytes long, at most {} are taken", bytes, RequestLimits::kLabelBytes));
+}
+
 // Which use of which volume a claim is about, into `ask`.
 template <class Request, class Ask>
 void CheckClaimed(const Request& request, Ask& ask, Mistakes& mistakes) {
@@ -218,7 +227,7 @@ PublishRequest CheckPublish(const v1::PublishVolumeRequest& request, Mistakes& m
       .label = request.label(),
   };
   mistakes.Map("volume_context", request.volume_context());
-  mistakes.Map("consumer_labels", request.consumer_labels());
+  CheckLabels(request.consumer_labels(), mistakes);
   mistakes.Map("publish_context.values", request.publish_context().values());
   if (request.has_publish_context()) {
     checked.publish_context = ToStdMap(request.publish_context().values());

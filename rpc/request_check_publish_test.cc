@@ -56,6 +56,18 @@ TEST(CheckPublishTest, TakesEverything) {
   EXPECT_THAT(checked->secrets, ElementsAre(Pair("key", "hush")));
 }
 
+TEST(CheckPublishTest, LabelsOfAConsumerHaveALimitTogether) {
+  v1::PublishVolumeRequest request;
+  request.set_plugin_id("p");
+  request.set_volume_id("v");
+  request.set_consumer("c");
+  (*request.mutable_consumer_labels())["pod.uid"] = std::string(RequestLimits::kLabelBytes - 7, 'u');
+  EXPECT_EQ(CheckPublish(request)->consumer_labels.size(), 1U);
+  (*request.mutable_consumer_labels())["x"] = "";
+  EXPECT_EQ(std::string(CheckPublish(request).status().message()),
+            "consumer_labels: 4097 bytes long, at most 4096 are taken");
+}
+
 TEST(CheckPublishTest, NamesEveryMistakeAtOnce) {
   v1::PublishVolumeRequest request;
   request.set_consumer("two\nlines");
