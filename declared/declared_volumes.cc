@@ -224,6 +224,7 @@ class DeclaredVolumes::Impl {
     constexpr std::string_view kWaiting = "waiting: ";
     view->state = entry.step.state;
     view->published = entry.published;
+    view->attached = entry.state.record.has_value() && entry.state.record->attach_sent();
     view->last_error = entry.last_error;
     if (!view->last_error.empty() || !view->state.starts_with(kWaiting)) return;
     view->last_error = view->state.substr(kWaiting.size());

@@ -29,6 +29,8 @@ struct DeclaredView {
   std::string path = {};           // where it is mounted too; empty: nowhere
   // It is published, and mounted at its path where it has one: also where its file was broken since.
   bool published = false;
+  // The volume is attached to this node for it, or may be.
+  bool attached = false;
   // Its file is gone, or declares another one by now: what is left of it is being released.
   bool withdrawn = false;
 };

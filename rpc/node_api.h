@@ -171,9 +171,8 @@ class NodeApi {
   // Of everything but the volumes that are here (node_findings.h).
   [[nodiscard]] std::vector<Finding> NodeFindings() const;
   [[nodiscard]] std::string ComputedClass() const;
-  // The uses of the volume that files of volumes.d declare and that are not published or being published yet:
-  // the volume can be attached for them already.
-  [[nodiscard]] uint32_t DeclaredUsesToCome(const std::string& plugin_id, const std::string& volume_id) const;
+  // For how many uses that files of volumes.d declare the volume is attached, that are not published here.
+  [[nodiscard]] uint32_t AttachedForFiles(const std::string& plugin_id, const std::string& volume_id) const;
   // What files declare, by the id of the plugin under which it is, or would be, held, and volume id.
   [[nodiscard]] DeclaredByVolume Declared() const;
   Answer<v1::GetVolumeStatsResponse> StatsOf(std::string plugin_id, std::string volume_id,

@@ -448,8 +448,10 @@ TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDrive
   EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "q may be of the same driver";
   mounter_.volumes.clear();
   control_.Add("p").facts->name = "driver.test";
-  declared_.Add("q", "v", "db").last_error = "it is attached, and plugin q is not ready";
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "a file asks for it";
+  declared_.Add("q", "v", "db").last_error = "plugin q is not ready";
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
+  declared_.files.back().attached = true;
+  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "it will be published";
   mounter_.Add("q", "v", "db");
   EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "counted once";
   mounter_.volumes.clear();

@@ -78,11 +78,11 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   answer.set_detached(result.detached);
   answer.set_without_plugin(result.without_plugin);
   answer.set_uses_left(access_.UsesLeft(plugin_id, request.volume_id()) +
-                       DeclaredUsesToCome(plugin_id, request.volume_id()));
+                       AttachedForFiles(plugin_id, request.volume_id()));
   co_return answer;
 }
 
-uint32_t NodeApi::DeclaredUsesToCome(const std::string& plugin_id, const std::string& volume_id) const {
+uint32_t NodeApi::AttachedForFiles(const std::string& plugin_id, const std::string& volume_id) const {
   const std::vector<std::string> same_driver = SameDriver(control_.plugins(), plugin_id);
   uint32_t uses = 0;
   for (const auto& [volume, files] : Declared()) {
@@ -94,7 +94,7 @@ uint32_t NodeApi::DeclaredUsesToCome(const std::string& plugin_id, const std::st
           here && std::ranges::any_of(here->publications, [&](const PublicationView& use) {
             return use.consumer == file.request.consumer() && use.name == file.request.name();
           });
-      if (!counted) ++uses;
+      if (!counted && file.attached) ++uses;
     }
   }
   return uses;
