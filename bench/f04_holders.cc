@@ -8,12 +8,14 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
@@ -96,6 +98,8 @@ class HolderSearch : public Figure {
       kill(-pid, SIGKILL);
       waitpid(pid, nullptr, 0);
     }
+    umount2(staged_.c_str(), MNT_DETACH);
+    rmdir(staged_.c_str());
     umount2(tree_.c_str(), MNT_DETACH);
   }
   HolderSearch(const HolderSearch&) = delete;
@@ -118,14 +122,18 @@ class HolderSearch : public Figure {
     helper_.emplace(helper, scope_);
     census_.emplace(loop_.get_executor(), scope_, *helper_,
                     [](const std::set<dev_t>& /*devices*/) { return std::vector<uint64_t>(); });
-    BERTH_ASSIGN_OR_RETURN(const auto objects, ObjectsAt(tree_, tree_));
-    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(tree_));
+    // In the shared tree, as a staging is: its unmount reaches the copies in other namespaces.
+    if (mkdir(staged_.c_str(), 0755) != 0 && errno != EEXIST) return ErrnoStatus(errno, "mkdir " + staged_);
+    if (mount("bench", staged_.c_str(), "tmpfs", 0, nullptr) != 0)
+      return ErrnoStatus(errno, "mount " + staged_);
+    BERTH_ASSIGN_OR_RETURN(const auto objects, ObjectsAt(staged_, tree_));
+    BERTH_ASSIGN_OR_RETURN(const PathFacts facts, LookAt(staged_));
     for (const KernelObject& object : objects) {
       question_.objects.push_back({.device = object.device,
                                    .root = object.root,
                                    .fs_type = object.fs_type,
                                    .ours = {facts.mount_id},
-                                   .directory = tree_,
+                                   .directory = staged_,
                                    .staged = true});
       all_.objects.push_back({.device = object.device, .root = object.root, .fs_type = object.fs_type});
     }
@@ -197,6 +205,7 @@ class HolderSearch : public Figure {
   }
 
   const std::string tree_;
+  const std::string staged_ = tree_ + "/staged";
   asio::io_context loop_;
   TaskScope scope_{loop_.get_executor(), "bench"};
   std::optional<MountHelper> helper_;
