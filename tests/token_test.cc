@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,14 +25,7 @@ class TokenTest : public FaultTest {
  protected:
   static constexpr const char* kNode = "node-1";
 
-  // A node that is linked to a scheduler, and whose plugin wants two tokens, and takes new ones.
-  void StartWanting() {
-    TestScheduler::Options options;
-    options.address = "unix:" + node_.dir() + "/scheduler.sock";
-    scheduler_ = std::make_unique<TestScheduler>(std::move(options));
-    node_.WriteBerthdToml("log_level = \"debug\"\n[scheduler]\naddresses = [\"" + scheduler_->address() +
-                          "\"]\n");
-    StartReady(R"([[token]]
+  static constexpr const char* kTwoTokens = R"([[token]]
 audience = "vault"
 name = "vault-token"
 
@@ -40,7 +34,16 @@ audience = "s3"
 name = "s3-token"
 in = "volume_context"
 republish = true
-)");
+)";
+
+  // A node that is linked to a scheduler, and whose plugin wants two tokens, and takes new ones.
+  void StartWanting(const std::string& sections = kTwoTokens) {
+    TestScheduler::Options options;
+    options.address = "unix:" + node_.dir() + "/scheduler.sock";
+    scheduler_ = std::make_unique<TestScheduler>(std::move(options));
+    node_.WriteBerthdToml("log_level = \"debug\"\n[scheduler]\naddresses = [\"" + scheduler_->address() +
+                          "\"]\n");
+    StartReady(sections);
     scheduler_->WaitNode(kNode, "the plugin, and a lease", [](const TestScheduler::Node& node) {
       return node.synced && node.state.lease() == v1::LEASE_VALID && node.plugins.contains("fault") &&
              node.plugins.at("fault").registered();
@@ -116,6 +119,33 @@ TEST_F(TokenTest, TheSchedulerMakesThemOutThePluginIsGivenThemAndTheyAreWrittenN
   EXPECT_EQ(MountsAt(target), 1);
   UnpublishFromAfar(volume);
   EXPECT_EQ(MountsAt(target), 0);
+}
+
+TEST_F(TokenTest, InKubernetesFormTheyAreRenewedTooAndWrittenNowhere) {
+  StartWanting(R"([[token]]
+audience = "vault"
+form = "kubernetes"
+in = "volume_context"
+
+[[token]]
+audience = "s3"
+form = "kubernetes"
+in = "volume_context"
+republish = true
+)");
+  // A key of the file's top comes before its tables; a reload takes it over.
+  const std::string file = ReadText(fault_.file());
+  std::ofstream(fault_.file()) << "pod_info = true\n" << file;
+  node_.Reload();
+  Answer(1);
+  const std::string volume = CreateVolume("tokens");
+  v1::Operation publish = Publishing(volume);
+  (*publish.mutable_publish()->mutable_request()->mutable_consumer_labels())["pod.uid"] = "uid-of-web-0";
+  const v1::OperationResult published = scheduler_->Run(kNode, publish);
+  ASSERT_EQ(published.outcome(), v1::OUTCOME_DONE) << published.message();
+  EXPECT_EQ(MountsAt(published.publish().target_path()), 1);
+  WaitPublishCalls(volume, 2);
+  UnpublishFromAfar(volume);
 }
 
 TEST_F(TokenTest, APublishWaitsForASchedulerThatDoesNotAnswerAndSaysSo) {
