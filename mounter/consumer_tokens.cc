@@ -1,6 +1,5 @@
 #include "mounter/consumer_tokens.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/utc_text.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -30,10 +30,6 @@ absl::Status Check(const ConsumerToken& token) {
   return absl::OkStatus();
 }
 
-std::string Rfc3339(WallTime time) {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(time));
-}
-
 }  // namespace
 
 bool WantsRenewal(const std::vector<WantedToken>& wanted) {
@@ -51,7 +47,7 @@ absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id) {
 absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
                                        std::vector<ConsumerToken> came, BootTime now, WallTime wall) {
   PluginTokens tokens{.secrets = {}, .volume_context = {}, .in_maps = {}, .life = {}, .wanted = wanted};
-  std::map<std::pair<WantedToken::Place, std::string>, nlohmann::json> maps;
+  std::map<WantedToken::Place, nlohmann::json> maps;
   for (const WantedToken& want : wanted) {
     const auto found = std::ranges::find(came, want.audience, &ConsumerToken::audience);
     if (found == came.end()) {
@@ -63,8 +59,8 @@ absl::StatusOr<PluginTokens> ForPlugin(const std::vector<WantedToken>& wanted,
     const Duration lifetime = std::min(found->lifetime, kLongestLife);
     place[want.name] = found->token;
     if (want.kubernetes) {
-      nlohmann::json& map = maps[{want.place, want.name}];
-      map[want.audience] = {{"token", found->token}, {"expirationTimestamp", Rfc3339(wall + lifetime)}};
+      nlohmann::json& map = maps[want.place];
+      map[want.audience] = {{"token", found->token}, {"expirationTimestamp", UtcText(wall + lifetime)}};
       place[want.name] = map.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       tokens.in_maps.push_back(found->token);
     }

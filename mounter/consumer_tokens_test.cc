@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <ctime>
+
 #include "base/status.h"
 #include "mounter/mounter.h"
 #include "mounter/volume_rpcs.h"
@@ -43,7 +46,12 @@ TEST(ConsumerTokensTest, DriversWrittenForKubernetesGetOneMapOfAllTokens) {
   WantedToken sts{.audience = "sts.example.com", .name = std::string(kKubernetesTokens), .kubernetes = true};
   WantedToken none = sts;
   none.audience = "";
+  // The time that plugins are told is UTC, wherever the node is.
+  setenv("TZ", "EST5", 1);
+  tzset();
   const auto tokens = ForPlugin({sts, none}, {TokenFor("sts.example.com"), TokenFor("")}, kCame, kWall);
+  unsetenv("TZ");
+  tzset();
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   EXPECT_THAT(tokens->secrets,
               ElementsAre(Pair("csi.storage.k8s.io/serviceAccount.tokens",

@@ -1,6 +1,5 @@
 #include "rpc/uplink/lease_keeper.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -12,6 +11,7 @@
 #include "base/backoff.h"
 #include "base/blocking.h"
 #include "base/status.h"
+#include "base/utc_text.h"
 
 namespace berth {
 namespace {
@@ -29,9 +29,7 @@ Duration DurationOf(const google::protobuf::Duration& duration) {
 
 // When `at` was, or will be, by the clock on the wall: for people.
 std::string OnTheWall(BootTime at) {
-  const WallTime when =
-      WallClock::now() - std::chrono::duration_cast<WallClock::duration>(BootClock::now() - at);
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", std::chrono::floor<std::chrono::seconds>(when));
+  return UtcText(WallClock::now() - std::chrono::duration_cast<WallClock::duration>(BootClock::now() - at));
 }
 
 }  // namespace
