@@ -57,7 +57,7 @@ _berthctl() {
     --group | --mount-group) words=$(compgen -g) ;;
     --secrets-reference) words='file:/ credential:' ;;
     --level) words='trace debug info warning error critical' ;;
-    --timeout | --endpoint | --request | --consumer | --name | --label | --mount-flag | --context | --publish-context | \
+    --timeout | --endpoint | --request | --consumer | --consumer-label | --name | --label | --mount-flag | --context | --publish-context | \
       --parameter | --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | \
       --mode | --selinux-label | --pid | --unit | --at | --reason)
       return

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "cli/values.h"
+#include "csi/health.h"
 
 namespace berth::cli {
 namespace {
@@ -67,15 +68,11 @@ void AddHealth(Table& table, const v1::Health& health, system_clock::time_point 
 
 // "STORAGE_DEGRADED (Slow): one path is left"; nothing where all is well.
 std::string StorageHealth(const v1::Plugin& plugin) {
-  std::vector<std::string> parts;
+  std::vector<HealthStatus> statuses;
   for (const v1::HealthStatus& status : plugin.storage_health()) {
-    std::string part = status.type();
-    if (!status.reason().empty()) part += fmt::format(" ({})", status.reason());
-    if (!status.capability().empty()) part += " for " + status.capability();
-    if (!status.message().empty()) part += ": " + status.message();
-    parts.push_back(std::move(part));
+    statuses.push_back({status.type(), status.reason(), status.message(), status.capability()});
   }
-  return fmt::format("{}", fmt::join(parts, "; "));
+  return Describe(statuses);
 }
 
 // Why a person should look at it: the first that there is.

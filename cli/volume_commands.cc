@@ -68,7 +68,8 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
       [](CLI::App& command, ListOptions& options) {
         command.add_option("--plugin", options.plugin, "Only of this plugin")->option_text("ID");
         command.add_option("--consumer", options.consumer, "Only of this consumer")->option_text("NAME");
-        command.add_option("--label", options.label, "Only those whose label begins so")->option_text("NAME");
+        command.add_option("--label", options.label, "Only volumes whose label starts with this")
+            ->option_text("NAME");
       },
       Volumes);
 

@@ -61,9 +61,9 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
   std::set<std::string> dropped;
   v1::GetVolumeStatsResponse answer = Readable(stats, &dropped);
   // A plugin of CSI 1.13 says it by itself (NodeGetVolumeHealth).
-  if (const auto volume = mounter_.Find(plugin_id, volume_id);
-      !answer.has_condition() && volume && volume->condition) {
-    *answer.mutable_condition() = ToProto(*volume->condition);
+  if (!answer.has_condition()) {
+    const auto volume = mounter_.Find(plugin_id, volume_id);
+    if (volume && volume->condition) *answer.mutable_condition() = ToProto(*volume->condition);
   }
   for (const std::string& what : dropped) {
     if (!told_dropped_.emplace(plugin_id, what).second) continue;

@@ -181,8 +181,11 @@ WantedToken ReadToken(ValueReader& reader, const toml::table& table) {
   token.audience = ReadTokenText(reader, table, "audience", "the audience of the token");
   reader.ReadChoice<bool>(table, "token.", "form", {{"plain", false}, {"kubernetes", true}},
                           &token.kubernetes);
-  if (token.kubernetes && !table.contains("name")) {
+  if (token.kubernetes) {
     token.name = kKubernetesTokens;
+    if (const toml::node* name = table.get("name")) {
+      reader.Mistake(*name, "token.name", "not with form = \"kubernetes\", which has a name of its own");
+    }
   } else {
     token.name = ReadTokenText(reader, table, "name", "the key under which the plugin gets it");
   }

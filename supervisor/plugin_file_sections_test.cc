@@ -65,6 +65,7 @@ TEST_F(PluginFileSectionsTest, TokensInKubernetesFormHaveOneNameAndMayBeSeveral)
   }
   EXPECT_THAT(Error("[[token]]\naudience = \"a\"\nname = \"n\"\nform = \"json\"\n"),
               HasSubstr("token.form: \"json\""));
+  EXPECT_THAT(Error(sts + "name = \"mine\"\n"), HasSubstr("token.name: not with form"));
 }
 
 TEST_F(PluginFileSectionsTest, EveryMistakeOfATokenIsNamed) {
