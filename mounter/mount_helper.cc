@@ -42,6 +42,8 @@ constexpr size_t kStuckSteps = kStuckHelpers - kStuckProbes - kStuckReads;
 // How many paths one helper probes. A round begins only where all of them may hang.
 constexpr size_t kProbesAtATime = 16;
 
+std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
+
 // The number that `text` begins with.
 std::optional<int> NumberAt(std::string_view text) {
   int value = 0;
@@ -629,11 +631,14 @@ Awaitable<absl::StatusOr<FileContent>> MountHelper::ReadFile(std::string path, s
   co_return content;
 }
 
-Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, TimePoint deadline) {
-  const std::string number = fmt::format("{}:{}", major(device), minor(device));
+Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, dev_t disk,
+                                                               TimePoint deadline) {
+  const std::string number = Number(device);
   const std::string what = "look for the file system with device number " + number;
-  const auto output = co_await Run(Kind::kRead, what, {"superblock", number}, deadline);
-  if (ErrnoOf(output.status()) == ENOSYS || ErrnoOf(output.status()) == EPERM) {
+  std::vector<std::string> arguments{"superblock", number};
+  if (disk != 0) arguments.push_back(Number(disk));
+  const auto output = co_await Run(Kind::kRead, what, std::move(arguments), deadline);
+  if (disk == 0 && (ErrnoOf(output.status()) == ENOSYS || ErrnoOf(output.status()) == EPERM)) {
     co_return absl::UnimplementedError(fmt::format("{}", MessageOf(output.status())));
   }
   if (!output.ok()) co_return output.status();
@@ -657,13 +662,11 @@ Awaitable<absl::StatusOr<CensusAnswer>> MountHelper::TakeCensus(CensusQuestion q
 }
 
 Awaitable<absl::StatusOr<bool>> MountHelper::DeviceIsClaimed(dev_t device, TimePoint deadline) {
-  const std::string number = fmt::format("{}:{}", major(device), minor(device));
+  const std::string number = Number(device);
   const auto output =
       co_await Run(Kind::kRead, "open block device " + number, {"exclusive", number}, deadline);
   if (output.ok()) co_return false;
-  const std::optional<int> error = ErrnoOf(output.status());
-  if (error == EBUSY) co_return true;
-  if (error == ENOENT || error == ENODEV || error == ENXIO) co_return false;
+  if (ErrnoOf(output.status()) == EBUSY) co_return true;
   co_return output.status();
 }
 

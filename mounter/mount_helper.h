@@ -120,10 +120,11 @@ class MountHelper {
   [[nodiscard]] Awaitable<absl::StatusOr<FileContent>> ReadFile(std::string path, size_t limit,
                                                                 TimePoint deadline);
 
-  // Whether the kernel has a file system with this device number, mounted anywhere or not any more.
-  // DEADLINE_EXCEEDED while it is being ended, or does not answer. UNIMPLEMENTED: this kernel cannot be
-  // asked.
-  [[nodiscard]] Awaitable<absl::StatusOr<bool>> SuperblockIsAlive(dev_t device, TimePoint deadline);
+  // Whether the kernel has a file system with this device number, mounted anywhere or not any more, or uses
+  // its `disk` still, to which the last data is written after that (0: it has none). DEADLINE_EXCEEDED while
+  // it is being ended, or does not answer. UNIMPLEMENTED: this kernel cannot be asked, and there is no disk.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> SuperblockIsAlive(dev_t device, dev_t disk,
+                                                                  TimePoint deadline);
 
   // Who has the objects of `question` (census_question.h). If it is not finished at the deadline, the answer
   // holds what was found by then, and says so.
@@ -131,7 +132,7 @@ class MountHelper {
                                                                    TimePoint deadline);
 
   // Whether the kernel itself uses a block device: as a mount, swap, or part of another device. False where
-  // there is no such device.
+  // there is no such device, or it does not answer.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> DeviceIsClaimed(dev_t device, TimePoint deadline);
 
   // Those left behind, the oldest first.

@@ -18,15 +18,17 @@
 //                                  [--recursive]
 //       the root of the mount at PATH, or a block device there; --recursive: owner and group of everything
 //       beneath, too, through no mount and no symlink. What is so already is not touched.
-//   berth-mount-helper superblock DEVICE
+//   berth-mount-helper superblock DEVICE [DISK]
 //       asks the kernel for a mounted file system with this device number, as "MAJOR:MINOR", wherever it is
-//       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system.
+//       mounted (ustat(2)): prints "alive 1" or "alive 0". Waits while the kernel ends the file system, and
+//       while that keeps the block device DISK to itself: its last data is written in between. Where the
+//       kernel has no ustat(2), DISK alone says it.
 //   berth-mount-helper census WORD...
 //       looks for who has file systems and block devices, everywhere on the node: WORDs and answer are those
 //       of census_question.h, the work is done in census_pass.cc
 //   berth-mount-helper exclusive DEVICE
 //       opens the block device, for reading, as its only exclusive user (O_EXCL): "errno 16" (EBUSY) where it
-//       is mounted, swap, or part of another device
+//       is mounted, swap, or part of another device; "ok" also where it is gone or does not answer
 //   berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]
 //       for the berthd whose pid PARENT is, and not after its death: mounts the mount at SOURCE at the
 //       directory PATH too, nosuid and nodev unless it says otherwise. PATH is made where it is missing, and
@@ -89,7 +91,7 @@ int Usage() {
       "       berth-mount-helper probe PATH...\n"
       "       berth-mount-helper permissions PATH [--owner UID] [--group GID] [--mode OCTAL]\n"
       "                                           [--label TEXT] [--recursive]\n"
-      "       berth-mount-helper superblock MAJOR:MINOR\n"
+      "       berth-mount-helper superblock MAJOR:MINOR [MAJOR:MINOR]\n"
       "       berth-mount-helper census WORD...\n"
       "       berth-mount-helper exclusive MAJOR:MINOR\n"
       "       berth-mount-helper mount-path PARENT SOURCE PATH LOCKS [--readonly] [--suid] [--dev]\n"
@@ -370,30 +372,89 @@ bool Device(const char* text, dev_t* device) {
   return true;
 }
 
-int Superblock(const char* text) {
+// How open(2) of a block device with this number ends.
+int OpenExclusively(dev_t device) {
+  char sysfs[64];
+  std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u/uevent", major(device), minor(device));
+  FILE* const uevent = std::fopen(sysfs, "re");
+  if (uevent == nullptr) return errno;
+  char line[256];
+  char path[300] = "";
+  while (std::fgets(line, sizeof line, uevent) != nullptr) {
+    if (std::strncmp(line, "DEVNAME=", 8) != 0) continue;
+    line[std::strcspn(line, "\n")] = '\0';
+    std::snprintf(path, sizeof path, "/dev/%s", line + 8);
+  }
+  std::fclose(uevent);
+  const int place = open(path, O_PATH | O_CLOEXEC);
+  if (place < 0) return errno;
+  // The name may be another device's by now, or somebody's file.
+  struct stat is{};
+  const bool found = fstat(place, &is) == 0 && S_ISBLK(is.st_mode) && is.st_rdev == device;
+  char self[64];
+  std::snprintf(self, sizeof self, "/proc/self/fd/%d", place);
+  const int fd = found ? open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) : -1;
+  const int error = found ? errno : ENODEV;
+  if (fd >= 0) close(fd);
+  close(place);
+  return fd >= 0 ? 0 : error;
+}
+
+// 0: the kernel does not use the block device itself. EBUSY: it does. Anything else: it is not known.
+int Claimed(dev_t device) {
+  switch (const int error = OpenExclusively(device)) {
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:  // it is gone
+    case EIO:
+    case ENOMEDIUM:  // a claim is looked for before the driver opens the device
+      return 0;
+    default:
+      return error;
+  }
+}
+
+int Exclusive(const char* text) {
   dev_t device = 0;
   if (!Device(text, &device)) return Usage();
+  return Answered(Claimed(device));
+}
+
+// 0: no file system has this number. EBUSY: one has. ENOSYS, EPERM: this kernel cannot be asked.
+int HasSuperblock(dev_t device) {
 #ifdef SYS_ustat
   // The kernel's own form of a number: 12 bits major, 20 bits minor. What it writes is of no interest.
   const unsigned number = (minor(device) & 0xFFU) | (major(device) << 8U) | ((minor(device) & ~0xFFU) << 12U);
   char ignored[256];
-  if (syscall(SYS_ustat, number, ignored) == 0) {
-    std::puts("alive 1");
-    return 0;
-  }
-  if (errno == EINVAL) {
-    std::puts("alive 0");
-    return 0;
-  }
+  if (syscall(SYS_ustat, number, ignored) == 0) return EBUSY;
+  if (errno == EINVAL) return 0;
   // A file system that is there, and whose own answer failed (a dead server), is there.
-  if (errno != ENOSYS && errno != EPERM) {
-    std::puts("alive 1");
-    return 0;
-  }
-  return Answered(errno);
+  return errno == ENOSYS || errno == EPERM ? errno : EBUSY;
 #else
-  return Answered(ENOSYS);
+  static_cast<void>(device);
+  return ENOSYS;
 #endif
+}
+
+int Superblock(int argc, char** argv) {
+  dev_t device = 0;
+  dev_t disk = 0;
+  if (argc < 3 || argc > 4 || !Device(argv[2], &device)) return Usage();
+  if (argc == 4 && !Device(argv[3], &disk)) return Usage();
+  int error = HasSuperblock(device);
+  if (error != EBUSY && disk != 0) {
+    // Milliseconds, as a rule.
+    constexpr int kTries = 1000;
+    constexpr useconds_t kPause = 1000;
+    error = Claimed(disk);
+    for (int i = 0; i < kTries && error == EBUSY; ++i) {
+      usleep(kPause);
+      error = Claimed(disk);
+    }
+  }
+  if (error != 0 && error != EBUSY) return Answered(error);
+  std::puts(error == EBUSY ? "alive 1" : "alive 0");
+  return 0;
 }
 
 int Census(int argc, char** argv) {
@@ -404,31 +465,6 @@ int Census(int argc, char** argv) {
     if (write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) _exit(1);
   });
   return 0;
-}
-
-int Exclusive(const char* text) {
-  dev_t device = 0;
-  if (!Device(text, &device)) return Usage();
-  char sysfs[64];
-  std::snprintf(sysfs, sizeof sysfs, "/sys/dev/block/%u:%u/uevent", major(device), minor(device));
-  FILE* const uevent = std::fopen(sysfs, "re");
-  if (uevent == nullptr) return Answered(errno);
-  char line[256];
-  char path[300] = "";
-  while (std::fgets(line, sizeof line, uevent) != nullptr) {
-    if (std::strncmp(line, "DEVNAME=", 8) != 0) continue;
-    line[std::strcspn(line, "\n")] = '\0';
-    std::snprintf(path, sizeof path, "/dev/%s", line + 8);
-  }
-  std::fclose(uevent);
-  const int fd = open(path, O_PATH | O_CLOEXEC);
-  if (fd < 0) return Answered(errno);
-  // The name may be another device's by now, or somebody's file.
-  struct stat is{};
-  if (fstat(fd, &is) != 0 || !S_ISBLK(is.st_mode) || is.st_rdev != device) return Answered(ENODEV);
-  char self[64];
-  std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-  return Answered(open(self, O_RDONLY | O_EXCL | O_NONBLOCK | O_CLOEXEC) < 0 ? errno : 0);
 }
 
 // --- mount-path, unmount-path, free-path ---
@@ -749,7 +785,7 @@ int main(int argc, char** argv) {
   if (std::strcmp(operation, "read") == 0) return argc == 4 ? Read(argv[2], argv[3]) : Usage();
   if (std::strcmp(operation, "probe") == 0) return Probe(argc, argv);
   if (std::strcmp(operation, "permissions") == 0) return SetPermissions(argc, argv);
-  if (std::strcmp(operation, "superblock") == 0) return argc == 3 ? Superblock(argv[2]) : Usage();
+  if (std::strcmp(operation, "superblock") == 0) return Superblock(argc, argv);
   if (std::strcmp(operation, "census") == 0) return Census(argc, argv);
   if (std::strcmp(operation, "exclusive") == 0) return argc == 3 ? Exclusive(argv[2]) : Usage();
   if (std::strcmp(operation, "mount-path") == 0) return MountPath(argc, argv);

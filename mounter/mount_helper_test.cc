@@ -7,11 +7,13 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 
@@ -149,6 +151,33 @@ TEST_F(MountHelperTest, ItsUsageIsChecked) {
 }
 
 // --- hanging ---
+
+// The kernel ends a superblock first, and writes the disk's last data then.
+TEST_F(MountHelperTest, Fault47AFileSystemHasNotEndedWhileItsDiskIsClaimed) {
+  const std::string area = NewTestDirectory();
+  const std::string attach =
+      fmt::format("truncate -s 1M {0}/image && losetup --find --show {0}/image > {0}/loop", area);
+  ASSERT_EQ(std::system(attach.c_str()), 0);
+  std::string device;
+  std::getline(std::ifstream(area + "/loop"), device);
+  const dev_t disk = StatOf(device).st_rdev;
+  const dev_t nobodys = makedev(0xFFF, 0xFFFFF);
+  const auto alive = [&](dev_t number, dev_t on) {
+    const auto answer = RunOn(loop_, helper_.SuperblockIsAlive(number, on, In(kSoon)));
+    return answer.ok() ? std::optional(*answer) : std::nullopt;
+  };
+  EXPECT_EQ(alive(nobodys, disk), false);
+  EXPECT_EQ(alive(StatOf(area).st_dev, 0), true);
+  {
+    const UniqueFd claim(open(device.c_str(), O_RDONLY | O_EXCL | O_CLOEXEC));
+    ASSERT_TRUE(claim.valid());
+    EXPECT_EQ(alive(nobodys, disk), true);
+    EXPECT_EQ(alive(nobodys, 0), false);
+  }
+  EXPECT_EQ(alive(nobodys, disk), false);
+  ASSERT_EQ(std::system(("losetup --detach " + device).c_str()), 0);
+  EXPECT_EQ(alive(nobodys, disk), false) << "an empty one is nobody's";
+}
 
 TEST_F(MountHelperTest, ReadsThatHangHaveAShareOfTheirOwn) {
   const std::string path = NewTestDirectory();

@@ -304,15 +304,9 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
                                                TimePoint deadline, ReleaseCheck* check) {
   if (!elsewhere) {
     const TimePoint until = std::min(deadline, Clock::now() + kEndOfFileSystem);
-    const auto alive = co_await helper_.SuperblockIsAlive(object.device, until);
+    const auto alive = co_await helper_.SuperblockIsAlive(object.device, object.disk, until);
     if (alive.ok() && !*alive) co_return;
-    if (absl::IsUnimplemented(alive.status())) {
-      // No mount of it is left. A disk's file system shows whether it lives; of others nothing more can be
-      // known.
-      if (object.disk == 0) co_return;
-      const auto claimed = co_await helper_.DeviceIsClaimed(object.disk, until);
-      if (claimed.ok() && !*claimed) co_return;
-    }
+    if (absl::IsUnimplemented(alive.status())) co_return;  // no mount of it is left: more cannot be known
   } else if (!object.IsWholeDisk()) {
     co_return;  // its users were looked for
   }
