@@ -68,7 +68,7 @@ Awaitable<void> Census::Run(Line* line) {
         line->waiting.begin() + static_cast<std::ptrdiff_t>(std::min(line->waiting.size(), kSharedBy));
     const std::vector<std::shared_ptr<Query>> queries(line->waiting.begin(), end);
     line->waiting.erase(line->waiting.begin(), end);
-    CensusQuestion all{.fallback = fallback_};
+    CensusQuestion all{.kernel = kernel_};
     for (const auto& query : queries) {
       const CensusQuestion& one = query->question;
       all.objects.insert(all.objects.end(), one.objects.begin(), one.objects.end());

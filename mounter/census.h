@@ -43,8 +43,8 @@ class Census {
   // How many helpers were begun, for tests.
   [[nodiscard]] uint64_t taken() const { return taken_; }
 
-  // For tests and the bench: as on kernels before 6.12.
-  void UseFallback() { fallback_ = true; }
+  // For tests and the bench.
+  void AsKernel(KernelAs kernel) { kernel_ = kernel; }
 
  private:
   struct Query;
@@ -61,7 +61,7 @@ class Census {
   Line users_;
   Condition answered_;
   uint64_t taken_ = 0;
-  bool fallback_ = false;
+  KernelAs kernel_ = KernelAs::kThis;
 };
 
 }  // namespace berth

@@ -75,8 +75,9 @@ std::string ReadStartAt(int directory, const std::string& path) {
   return size <= 0 ? std::string() : std::string(text.data(), static_cast<size_t>(size));
 }
 
-std::string CensusMounts::Read(bool fallback) {
-  const bool listed = !fallback && MayList();
+std::string CensusMounts::Read(KernelAs kernel) {
+  kernel_ = kernel;
+  const bool listed = kernel == KernelAs::kThis && MayList();
   std::string incomplete = listed ? ReadFromKernel() : ReadByEntering();
   if (mounts_.size() >= kCensusMounts) incomplete = "there are more mounts than are looked at";
   if (namespaces_.size() >= kCensusNamespaces)
@@ -241,7 +242,7 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
   std::array<uint64_t, kIdsAtATime> ids{};
   MountRequest list{.size = kRequestWithoutNamespace, .mount_id = kListmountRoot};
   StatmountAnswer<1> answer;
-  for (long count = 0; (count = Listmount(list, ids.data(), ids.size())) > 0;) {
+  for (long count = 0; kernel_ != KernelAs::kBefore6_8 && (count = Listmount(list, ids.data(), ids.size())) > 0;) {
     for (long i = 0; i < count; ++i) {
       const uint64_t id = ids.at(static_cast<size_t>(i));
       const MountRequest one{.size = kRequestWithoutNamespace, .mount_id = id, .parameter = kStatmountMount};

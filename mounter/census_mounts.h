@@ -27,6 +27,7 @@
 
 #include "base/number_text.h"
 #include "base/unique_fd.h"
+#include "mounter/census_question.h"
 #include "mounter/mountinfo_line.h"
 
 namespace berth {
@@ -68,7 +69,7 @@ class CensusMounts {
   CensusMounts(int proc, int own_namespace) : proc_(proc), own_(own_namespace) {}
 
   // Reads all. Empty, or why some may be missing. Once.
-  [[nodiscard]] std::string Read(bool fallback);
+  [[nodiscard]] std::string Read(KernelAs kernel);
 
   // What could not be asked since. Empty: nothing.
   [[nodiscard]] const std::string& unknown() const { return unknown_; }
@@ -111,6 +112,7 @@ class CensusMounts {
 
   int proc_;
   int own_;
+  KernelAs kernel_ = KernelAs::kThis;
   bool unique_ids_ = true;
   std::string unknown_;
   std::vector<ListedMount> mounts_;

@@ -51,7 +51,7 @@ class Pass {
 
   // Empty, or why something may have been missed.
   std::string Take() {
-    std::string incomplete = mounts_.Read(question_.fallback);
+    std::string incomplete = mounts_.Read(question_.kernel);
     if (!incomplete.empty()) return incomplete;
     for (size_t i = 0; i < mounts_.mounts().size(); ++i) by_device_[mounts_.mounts()[i].device].push_back(i);
     for (size_t i = 0; i < question_.objects.size(); ++i) {
@@ -127,6 +127,11 @@ class Pass {
     return false;
   }
 
+  static bool IsEarlier(const CensusObject& object, const ListedMount& mount, const MountText& text) {
+    const uint64_t fingerprint = MountFingerprint(mount.id, mount.device, text.root, text.target);
+    return std::ranges::find(object.earlier, fingerprint) != object.earlier.end();
+  }
+
   Judged Sort(size_t index) {
     const CensusObject& object = question_.objects[index];
     const std::set<uint64_t> ours(object.ours.begin(), object.ours.end());
@@ -147,17 +152,20 @@ class Pass {
       if (!object.place && !IsOf(index, text, roots)) continue;
       const bool in_place =
           mounts_.namespaces()[listed.mount_namespace].own && IsAtOrBeneath(text.target, object.directory);
-      // Ids that come again are believed in our own namespace alone.
-      const bool known = mounts_.unique_ids() || mounts_.namespaces()[listed.mount_namespace].own;
-      const bool own = known && ours.contains(listed.id);
-      const bool before =
-          mounts_.unique_ids()
-              ? listed.id < object.before
-              : !object.disk && mounts_.namespaces()[listed.mount_namespace].own &&
-                    !IsAtOrBeneath(text.target, object.directory.substr(0, object.directory.rfind('/')));
+      const bool unique = mounts_.unique_ids();
+      const bool here = mounts_.namespaces()[listed.mount_namespace].own;
+      // Ids that come again are believed in our own namespace alone, and others' in the tree alone: the mount
+      // that was recorded may have gone, and somebody's bind of this volume have its id by now.
+      const bool own = (unique || here) && ours.contains(listed.id);
+      const bool in_tree =
+          here && IsAtOrBeneath(text.target, object.directory.substr(0, object.directory.rfind('/')));
+      const bool recorded = (unique || in_tree) && recorded_.contains(listed.id);
+      const bool before = unique ? listed.id < object.before
+                                 : here && (IsEarlier(object, listed, text) ||
+                                            (object.staged && !object.disk && !in_tree));
       if (object.staged && (own || in_place)) {
         judged.ours.push_back(mount);
-      } else if (!own && ((known && recorded_.contains(listed.id)) || before)) {
+      } else if (!own && (recorded || before)) {
         judged.theirs.push_back(mount);
       } else {
         judged.rest.push_back(mount);

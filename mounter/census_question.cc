@@ -109,7 +109,8 @@ bool TakeObject(Words* words, CensusObject* object) {
 
 std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
   std::vector<std::string> words;
-  if (question.fallback) words.emplace_back("--fallback");
+  if (question.kernel != KernelAs::kThis)
+    words.insert(words.end(), {"--kernel", std::to_string(static_cast<int>(question.kernel))});
   for (const uint64_t id : question.recorded) {
     words.insert(words.end(), {"--recorded", std::to_string(id)});
   }
@@ -118,6 +119,8 @@ std::vector<std::string> EncodeQuestion(const CensusQuestion& question) {
                                Device(object.inode_device), object.root, object.fs_type, object.source,
                                object.directory, std::to_string(object.before)});
     for (const uint64_t id : object.ours) words.insert(words.end(), {"--ours", std::to_string(id)});
+    for (const uint64_t mount : object.earlier)
+      words.insert(words.end(), {"--earlier", std::to_string(mount)});
     for (const auto& [word, flag] : kFlags) {
       if (object.*flag) words.emplace_back(word);
     }
@@ -135,14 +138,16 @@ std::optional<CensusQuestion> DecodeQuestion(const std::vector<std::string>& arg
       CensusObject& object = question.objects.emplace_back();
       object.block_device = word == "--block";
       if (!TakeObject(&words, &object)) return std::nullopt;
-    } else if (word == "--fallback") {
-      question.fallback = true;
+    } else if (word == "--kernel" && words.TakeNumber(&id) && id <= 2) {
+      question.kernel = static_cast<KernelAs>(id);
     } else if (word == "--recorded" && words.TakeNumber(&id)) {
       question.recorded.push_back(id);
     } else if (question.objects.empty()) {
       return std::nullopt;
     } else if (word == "--ours" && words.TakeNumber(&id)) {
       question.objects.back().ours.push_back(id);
+    } else if (word == "--earlier" && words.TakeNumber(&id)) {
+      question.objects.back().earlier.push_back(id);
     } else {
       const auto known = std::ranges::find(kFlags, word, [](const auto& flag) { return flag.first; });
       if (known == kFlags.end()) return std::nullopt;

@@ -22,6 +22,13 @@ namespace berth {
 // How many holds of one object are reported; more change nothing.
 inline constexpr size_t kHoldsPerObject = 64;
 
+// As which kernel the census is taken, for tests; an older one can do less than this one.
+enum class KernelAs {
+  kThis,
+  kBefore6_12,  // no list of namespaces: the mount tables in /proc are read
+  kBefore6_8,   // and no unique ids of mounts
+};
+
 // A file system or a directory of one, or a block device: who has it?
 struct CensusObject {
   // A block device. Then `device` is its own number, and the fields of file systems are not used.
@@ -44,9 +51,10 @@ struct CensusObject {
   bool staged = false;
   // Mounts with a smaller id were there before the volume was: they are no holds. 0: not known.
   uint64_t before = 0;
-  // Kernels before 6.8 have no such ids. There, unless the file system is on a `disk`, a mount in our
-  // namespace outside of the volumes' tree counts as from before: drivers of network and FUSE file systems
-  // have mounts of their own.
+  // Kernels before 6.8 have no such ids. There, of the mounts in our namespace, those with these fingerprints
+  // (MountFingerprint) were there before, and while it is staged, unless it is on a `disk`, all outside of the
+  // volumes' tree: drivers of network and FUSE file systems make mounts of their own then.
+  std::vector<uint64_t> earlier;
   bool disk = false;
   // A mount of it was detached: what is open on that has no name any more.
   bool detached = false;
@@ -61,8 +69,7 @@ struct CensusQuestion {
   // Recorded mounts of all volumes: those that are not the object's own, and copies that receive their
   // unmounts, are no holds. Census adds them.
   std::vector<uint64_t> recorded;
-  // Reads the mount tables in /proc, as on kernels before 6.12, though this kernel can list namespaces.
-  bool fallback = false;
+  KernelAs kernel = KernelAs::kThis;
 
   bool operator==(const CensusQuestion&) const = default;
 };

@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 CensusQuestion Asked() {
-  CensusQuestion question{.recorded = {7, 8}, .fallback = true};
+  CensusQuestion question{.recorded = {7, 8}, .kernel = KernelAs::kBefore6_12};
   question.objects.push_back({.device = makedev(0, 77),
                               .inode_device = makedev(0, 78),
                               .root = "/a \n\\b",
@@ -24,6 +24,7 @@ CensusQuestion Asked() {
                               .directory = "/var/lib/berth/volumes/1",
                               .staged = true,
                               .before = 12,
+                              .earlier = {~uint64_t{0}, 5},
                               .disk = true,
                               .detached = true,
                               .users = true});

@@ -43,24 +43,25 @@ void ForEachLine(std::string_view text, const Each& each) {
 }
 
 // What the kernel has cached about the file behind a link in /proc.
-std::optional<struct statx> Cached(int proc, const std::string& link) {
+std::optional<struct statx> Cached(int proc, const std::string& link, bool unique_ids) {
   struct statx info{};
-  const unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID | kStatxMountIdUnique;
+  const unsigned mask = STATX_TYPE | STATX_INO | STATX_MNT_ID | (unique_ids ? kStatxMountIdUnique : 0);
   if (statx(proc, link.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, mask, &info) != 0) return std::nullopt;
   return info;
 }
 
 dev_t DeviceOf(const struct statx& info) { return makedev(info.stx_dev_major, info.stx_dev_minor); }
 
-// The unique id of the mount on which a link's file lies.
-std::optional<uint64_t> MountIdAt(int proc, const std::string& link) {
+// The id of the mount on which a link's file lies.
+std::optional<uint64_t> MountIdAt(int proc, const std::string& link, bool unique_ids) {
   file_handle handle{};
   uint64_t id = 0;
-  const long result = syscall(SYS_name_to_handle_at, proc, link.c_str(), &handle, &id,
-                              kHandleUniqueMountId | kHandleNotToOpen | AT_SYMLINK_FOLLOW);
-  if (result == 0 || errno == EOVERFLOW) return id;
-  if (errno == ENOENT || errno == ESRCH || errno == EACCES) return std::nullopt;
-  const auto info = Cached(proc, link);
+  const long result = !unique_ids ? -1
+                                  : syscall(SYS_name_to_handle_at, proc, link.c_str(), &handle, &id,
+                                            kHandleUniqueMountId | kHandleNotToOpen | AT_SYMLINK_FOLLOW);
+  if (result == 0 || (unique_ids && errno == EOVERFLOW)) return id;
+  if (unique_ids && (errno == ENOENT || errno == ESRCH || errno == EACCES)) return std::nullopt;
+  const auto info = Cached(proc, link, unique_ids);
   return info.has_value() ? std::optional(uint64_t{info->stx_mnt_id}) : std::nullopt;
 }
 
@@ -300,7 +301,7 @@ void CensusUsers::LookAtDirectories(pid_t pid, const std::string& thread) {
   if (file_systems_.empty()) return;
   for (const auto& [name, kind] :
        {std::pair("/cwd", HoldKind::kWorkingDirectory), std::pair("/root", HoldKind::kRootDirectory)}) {
-    const auto id = MountIdAt(host_.proc, thread + name);
+    const auto id = MountIdAt(host_.proc, thread + name, mounts_.unique_ids());
     if (!id.has_value()) continue;
     Report(pid, kind, thread + name, OnMount(mounts_.ById(*id), thread + name));
   }
@@ -340,7 +341,7 @@ CensusUsers::Found CensusUsers::OnMount(std::optional<size_t> mount, const std::
 // directory of its file system it shows cannot be asked.
 std::vector<size_t> CensusUsers::ObjectsOfDetached(const std::string& link) {
   std::vector<size_t> objects;
-  const auto info = Cached(host_.proc, link);
+  const auto info = Cached(host_.proc, link, mounts_.unique_ids());
   if (!info.has_value()) return objects;
   const dev_t device = DeviceOf(*info);
   for (const size_t i : file_systems_) {
@@ -356,7 +357,7 @@ std::vector<size_t> CensusUsers::ObjectsOfDetached(const std::string& link) {
 std::vector<size_t> CensusUsers::ObjectsOfDevice(const std::string& link) {
   std::vector<size_t> objects;
   if (devices_.empty()) return objects;
-  const auto info = Cached(host_.proc, link);
+  const auto info = Cached(host_.proc, link, mounts_.unique_ids());
   if (!info.has_value() || !S_ISBLK(info->stx_mode)) return objects;
   const dev_t device = makedev(info->stx_rdev_major, info->stx_rdev_minor);
   for (const size_t i : devices_) {
@@ -371,7 +372,7 @@ void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
   if (!maps.valid()) return;
   // Linux 6.11 gives what is mapped without its path, which costs the most.
   MappingQuery query{.flags = kNextFileMapping};
-  while (!question_.fallback && ioctl(maps.get(), kQueryMapping, &query) == 0) {
+  while (question_.kernel == KernelAs::kThis && ioctl(maps.get(), kQueryMapping, &query) == 0) {
     LookAtMapping(pid, thread,
                   {.device = makedev(query.device_major, query.device_minor),
                    .inode = query.inode,
@@ -380,7 +381,7 @@ void CensusUsers::LookAtMaps(pid_t pid, pid_t thread) {
     query.address = query.to;
   }
   // ENOENT: that was the last, or it has ended.
-  if (!question_.fallback && (errno == ENOENT || errno == ESRCH)) return;
+  if (question_.kernel == KernelAs::kThis && (errno == ENOENT || errno == ESRCH)) return;
   ForEachLine(ReadTextAt(host_.proc, path), [&](std::string_view line) {
     if (const auto mapping = ParseMapping(line)) LookAtMapping(pid, thread, *mapping);
   });
@@ -404,7 +405,7 @@ void CensusUsers::LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping)
     if (found.objects.empty()) no_devices_.emplace(mapping.device, mapping.inode);
   }
   if (of_file_system) {
-    const auto id = MountIdAt(host_.proc, link);
+    const auto id = MountIdAt(host_.proc, link, mounts_.unique_ids());
     const Found on = id.has_value() ? OnMount(mounts_.ById(*id), link) : ByPath(process, mapping);
     found.objects.insert(found.objects.end(), on.objects.begin(), on.objects.end());
     found.detached = on.detached;

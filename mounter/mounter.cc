@@ -11,7 +11,6 @@
 
 #include "base/boot_timer.h"
 #include "base/file.h"
-#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/immutable.h"
 #include "mounter/journal.h"
@@ -63,10 +62,10 @@ std::set<std::string> TidyUp(const std::string& tree, UniqueFd directory, const 
 absl::Status MounterImpl::Load(const std::set<std::string>& leftovers) {
   BERTH_ASSIGN_OR_RETURN(const auto rows, RestoreRows(*context_.journal, *context_.paths, BootId()));
   BERTH_ASSIGN_OR_RETURN(auto machines, ReadRows(rows, BootId()));
-  const uint64_t mounts = MountIdNow(context_.paths->tree());
+  const EarlierMounts mounts = MountsNow(context_.paths->tree());
   for (auto& [key, machine] : machines) {
     // Of another boot: the kernel has nothing of it.
-    if (machine.record().boot_id != BootId()) machine.SetMountsBefore(mounts);
+    if (machine.record().boot_id != BootId()) machine.SetEarlierMounts(mounts);
     AddActor(key, std::move(machine));
   }
   context_.pending_expansions.Load(context_.journal->TakeMeta());

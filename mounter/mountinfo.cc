@@ -2,11 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
 #include <optional>
+#include <set>
+#include <string_view>
 
+#include "base/statmount.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -47,6 +52,31 @@ absl::Status ReadMountinfo(const std::string& path,
     if (rest.size() > kLineLimit) return absl::OutOfRangeError(fmt::format("{}: a line is too long", path));
     buffer.erase(0, buffer.size() - rest.size());
   }
+}
+
+std::vector<uint64_t> FingerprintsOutside(const std::string& tree) {
+  // The kernel's own, and those that no two mounts share unless somebody binds them.
+  static const std::set<std::string_view> kNoVolumes = {
+      "autofs",   "binfmt_misc", "bpf",    "cgroup", "cgroup2", "configfs", "debugfs", "devpts",     "devtmpfs",
+      "efivarfs", "fusectl",     "mqueue", "nsfs",   "overlay", "proc",     "pstore",  "securityfs", "sysfs",
+      "tracefs"};
+  std::deque<uint64_t> found;
+  const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
+    const std::string target = DecodeMountinfo(line.target);
+    if (kNoVolumes.contains(line.fs_type) || IsAtOrBeneath(target, tree)) return true;
+    found.push_back(MountFingerprint(line.id, makedev(line.device_major, line.device_minor),
+                                     DecodeMountinfo(line.root), target));
+    if (found.size() > kFingerprintsKept) found.pop_front();
+    return true;
+  });
+  if (!read.ok()) return {};
+  return {found.begin(), found.end()};
+}
+
+EarlierMounts MountsNow(const std::string& tree) {
+  EarlierMounts mounts{.below = MountIdNow(tree), .fingerprints = {}};
+  if (mounts.below == 0) mounts.fingerprints = FingerprintsOutside(tree);
+  return mounts;
 }
 
 }  // namespace berth

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "mounter/mountinfo_line.h"
 
@@ -17,5 +18,22 @@ namespace berth {
 // Errors: those of reading; OUT_OF_RANGE beyond 256 MiB.
 [[nodiscard]] absl::Status ReadMountinfo(const std::string& path,
                                          const std::function<bool(const MountinfoLine& line)>& each);
+
+// Which mounts there were before a volume was.
+struct EarlierMounts {
+  // Those with a smaller unique id (PathFacts::mount_id). 0: not known, or the kernel has no such ids.
+  uint64_t below = 0;
+  // Where it has none (before 6.8): MountFingerprint of those outside of the tree in this mount namespace, as
+  // far as their file systems can be a volume's; the last kFingerprintsKept.
+  std::vector<uint64_t> fingerprints;
+
+  bool operator==(const EarlierMounts&) const = default;
+};
+inline constexpr size_t kFingerprintsKept = 256;
+
+// All that there are now. `tree`: the root of the volume tree.
+[[nodiscard]] EarlierMounts MountsNow(const std::string& tree);
+// The second way alone; for tests. None where the table cannot be read.
+[[nodiscard]] std::vector<uint64_t> FingerprintsOutside(const std::string& tree);
 
 }  // namespace berth

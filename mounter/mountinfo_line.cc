@@ -64,6 +64,19 @@ std::string DecodeMountinfo(std::string_view field) {
   return out;
 }
 
+uint64_t MountFingerprint(uint64_t id, dev_t device, std::string_view root, std::string_view target) {
+  // FNV-1a. Each text ends with a zero, which no path has.
+  constexpr uint64_t kOffset = 0xCBF29CE484222325;
+  constexpr uint64_t kPrime = 0x100000001B3;
+  uint64_t hash = kOffset;
+  for (const std::string& text :
+       {std::to_string(id), std::to_string(device), std::string(root), std::string(target)}) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+    hash *= kPrime;
+  }
+  return hash;
+}
+
 bool IsAtOrBeneath(std::string_view path, std::string_view directory) {
   if (!path.starts_with(directory)) return false;
   return path.size() == directory.size() || directory.ends_with('/') || path[directory.size()] == '/';

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/process.h"
-#include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/mount_table.h"
+#include "mounter/mountinfo.h"
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/storage_state.h"
@@ -508,7 +508,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
     if (before.present()) {
       machine_.Inherit(before.record());
     } else {
-      machine_.SetMountsBefore(MountIdNow(context_.paths->tree()));
+      machine_.SetEarlierMounts(MountsNow(context_.paths->tree()));
     }
     machine_.Owe(context_.pending_expansions.Of(request.plugin_id, request.volume_id));
     taken_over = context_.pending_expansions.End(request.plugin_id, request.volume_id);

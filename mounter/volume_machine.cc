@@ -53,7 +53,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     r.still_in_use = false;
     r.objects.clear();
     r.detached_mounts.clear();
-    r.mounts_before = 0;
+    r.earlier_mounts = {};
     r.mounts_unknown = false;
     r.past_consumers.clear();
   }
@@ -343,7 +343,7 @@ void VolumeMachine::Inherit(const VolumeRecord& last) {
   record_.label = last.label;
   record_.objects = last.objects;
   record_.detached_mounts = last.detached_mounts;
-  record_.mounts_before = last.mounts_before;
+  record_.earlier_mounts = last.earlier_mounts;
   record_.mounts_unknown = last.mounts_unknown;
   record_.past_consumers = last.past_consumers;
   record_.still_in_use = last.still_in_use;

@@ -181,8 +181,8 @@ class VolumeMachine {
   void SetPermissionsSet(const PublicationKey& key);
   // The kernel has what it had of the volume's last use, too.
   void Inherit(const VolumeRecord& last);
-  // The kernel has nothing of it yet; a mount made from now on has at least this id.
-  void SetMountsBefore(uint64_t id) { record_.mounts_before = id; }
+  // The kernel has nothing of it yet, and these mounts.
+  void SetEarlierMounts(EarlierMounts mounts) { record_.earlier_mounts = std::move(mounts); }
   // The kernel has these of it, from now on. Those that are known already are not added again.
   void AddObjects(const std::vector<KernelObject>& objects) { MergeObjects(objects, &record_.objects); }
   // A mount of it was detached while it was in use.

@@ -237,7 +237,8 @@ std::string EncodeRecord(const VolumeRecord& record) {
     o.set_inode_device_minor(minor(object.inode_device));
   }
   for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
-  out.set_mounts_before(record.mounts_before);
+  out.set_mounts_before(record.earlier_mounts.below);
+  for (const uint64_t mount : record.earlier_mounts.fingerprints) out.add_earlier_mounts(mount);
   out.set_mounts_unknown(record.mounts_unknown);
   for (const std::string& consumer : record.past_consumers) out.add_past_consumers(consumer);
   for (const PublicationRecord& publication : record.publications) {
@@ -327,7 +328,8 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
                               .source = o.source()});
   }
   record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
-  record.mounts_before = in.mounts_before();
+  record.earlier_mounts.below = in.mounts_before();
+  record.earlier_mounts.fingerprints.assign(in.earlier_mounts().begin(), in.earlier_mounts().end());
   record.mounts_unknown = in.mounts_unknown();
   record.past_consumers.assign(in.past_consumers().begin(), in.past_consumers().end());
   for (const pb::Publication& p : in.publications()) {

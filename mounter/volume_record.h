@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "mounter/kernel_object.h"
+#include "mounter/mountinfo.h"
 #include "mounter/mounter.h"
 
 namespace berth {
@@ -141,9 +142,9 @@ struct VolumeRecord {
   // were detached while in use (PathFacts::mount_id).
   std::vector<KernelObject> objects;
   std::vector<uint64_t> detached_mounts;
-  // Mounts with a smaller id (PathFacts::mount_id) were there before the kernel had anything of the volume,
-  // in the boot `boot_id`; 0: not known. It stays until the volume is released.
-  uint64_t mounts_before = 0;
+  // The mounts from before the kernel had anything of the volume, in the boot `boot_id`. It stays until the
+  // volume is released.
+  EarlierMounts earlier_mounts;
   // A step that mounts was begun, and berthd ended, in the boot `boot_id`, before it was noted what was
   // mounted.
   bool mounts_unknown = false;

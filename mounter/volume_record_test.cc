@@ -41,7 +41,7 @@ VolumeRecord FullRecord() {
                      .fs_type = "nfs4",
                      .source = "server:/export"}};
   record.detached_mounts = {1ULL << 41, 7};
-  record.mounts_before = 1ULL << 42;
+  record.earlier_mounts = {.below = 1ULL << 42, .fingerprints = {~0ULL, 3}};
   record.mounts_unknown = true;
   record.past_consumers = {"web", ""};
   PublicationRecord publication;
@@ -101,7 +101,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_TRUE(read->still_in_use);
   EXPECT_EQ(read->objects, record.objects);
   EXPECT_EQ(read->detached_mounts, record.detached_mounts);
-  EXPECT_EQ(read->mounts_before, record.mounts_before);
+  EXPECT_EQ(read->earlier_mounts, record.earlier_mounts);
   EXPECT_TRUE(read->mounts_unknown);
   EXPECT_EQ(read->past_consumers, record.past_consumers);
   ASSERT_EQ(read->publications.size(), 1U);

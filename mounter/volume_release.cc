@@ -175,12 +175,14 @@ absl::StatusOr<CensusQuestion> VolumeRelease::Ask(const VolumeRecord& record,
                                 .ours = ours,
                                 .directory = fmt::format("{}/{}", tree_, key),
                                 .staged = staged,
-                                .before = record.mounts_before,
+                                .before = record.earlier_mounts.below,
+                                .earlier = record.earlier_mounts.fingerprints,
                                 .disk = object.disk != 0,
                                 .detached = !record.detached_mounts.empty(),
                                 .users = !object.IsWholeDisk()});
     // What a plugin has mounted for itself while it staged is its own, as long as the volume is staged.
-    if (staged) question.objects.back().before = std::max(record.mounts_before, record.staging_mount_id);
+    if (staged)
+      question.objects.back().before = std::max(record.earlier_mounts.below, record.staging_mount_id);
   }
   if (!record.mounts_unknown && !record.objects.empty()) return question;
   BERTH_ASSIGN_OR_RETURN(const std::vector<KernelObject> tree, ObjectsAt(tree_, tree_));
