@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/blocking.h"
 #include "base/status.h"
+#include "mounter/census_pass.h"
 
 namespace berth {
 namespace {
 
 constexpr Duration kTakeWithin = std::chrono::seconds(30);
+// On our own thread; a helper takes its place then.
+constexpr Duration kListWithin = std::chrono::seconds(5);
 // How many share a helper: its arguments and its output have limits.
 constexpr size_t kSharedBy = 64;
 
@@ -58,6 +62,21 @@ Awaitable<absl::StatusOr<CensusAnswer>> Census::Take(CensusQuestion question, Ti
   co_return std::move(query->answer);
 }
 
+Awaitable<absl::StatusOr<CensusAnswer>> Census::Pass(CensusQuestion question, bool users) {
+  if (!users) {
+    const auto listed = co_await RunBlocking(
+        "look for mounts of volumes",
+        [question]() -> absl::StatusOr<CensusAnswer> {
+          auto answer = CensusOfMounts(question);
+          if (answer.has_value()) return *std::move(answer);
+          return absl::UnimplementedError("this kernel does not list mount namespaces");
+        },
+        Clock::now() + kListWithin);
+    if (listed.ok() && listed->incomplete.empty()) co_return listed;
+  }
+  co_return co_await helper_.TakeCensus(std::move(question), Clock::now() + kTakeWithin);
+}
+
 Awaitable<void> Census::Run(Line* line) {
   struct Stopped {
     bool* running;
@@ -77,7 +96,7 @@ Awaitable<void> Census::Run(Line* line) {
     for (const CensusObject& object : all.objects) devices.insert(object.device);
     all.recorded = recorded_(devices);
     ++taken_;
-    const auto answer = co_await helper_.TakeCensus(std::move(all), Clock::now() + kTakeWithin);
+    const auto answer = co_await Pass(std::move(all), line == &users_);
     size_t first = 0;
     for (const auto& query : queries) {
       const size_t count = query->question.objects.size();

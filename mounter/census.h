@@ -1,10 +1,12 @@
-// Who has which file systems and block devices, anywhere on the node: asked of the kernel by
-// berth-mount-helper (census_pass.h says how), for all volumes that ask at the same time.
+// Who has which file systems and block devices, anywhere on the node: asked of the kernel (census_pass.h says
+// how), for all volumes that ask at the same time.
 //
-//   Take ──► waiting ──┐ one helper at a time: all that wait when it begins share it
-//   Take ──► waiting ──┴──► berth-mount-helper census ──► each gets the part about its objects (64 at a time)
+//   Take ──► waiting ──┐ one pass at a time: all that wait when it begins share it
+//   Take ──► waiting ──┴──► census ──► each gets the part about its objects (64 at a time)
 //
-// Questions about mounts alone are not held up by those about processes, which take longer.
+// Mounts alone are listed on a thread of berthd, where the kernel lists namespaces. What looks at processes,
+// or enters namespaces, runs in berth-mount-helper. Questions about mounts alone are not held up by those
+// about processes, which take longer.
 //
 // Owned by the MounterContext; loop thread only.
 #pragma once
@@ -40,7 +42,7 @@ class Census {
   // helper could not be run.
   [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Take(CensusQuestion question, TimePoint deadline);
 
-  // How many helpers were begun, for tests.
+  // How many passes were begun, for tests.
   [[nodiscard]] uint64_t taken() const { return taken_; }
 
   // For tests and the bench.
@@ -53,6 +55,7 @@ class Census {
     bool running = false;
   };
   [[nodiscard]] Awaitable<void> Run(Line* line);
+  [[nodiscard]] Awaitable<absl::StatusOr<CensusAnswer>> Pass(CensusQuestion question, bool users);
 
   TaskScope& scope_;
   MountHelper& helper_;

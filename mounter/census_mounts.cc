@@ -77,7 +77,7 @@ std::string ReadStartAt(int directory, const std::string& path) {
 
 std::string CensusMounts::Read(KernelAs kernel) {
   kernel_ = kernel;
-  const bool listed = kernel == KernelAs::kThis && MayList();
+  const bool listed = kernel == KernelAs::kThis && MayListNamespaces(own_);
   std::string incomplete = listed ? ReadFromKernel() : ReadByEntering();
   if (mounts_.size() >= kCensusMounts) incomplete = "there are more mounts than are looked at";
   if (namespaces_.size() >= kCensusNamespaces)
@@ -98,10 +98,10 @@ void CensusMounts::Add(const ListedMount& mount) {
 // --- Linux 6.12 -----------------------------------------------------------------------------------------
 
 // Newer kernels (seen with 6.18) refuse the list in a user namespace and in a pid namespace: EPERM.
-bool CensusMounts::MayList() const {
+bool MayListNamespaces(int own) {
   NamespaceInfo info;
-  if (ioctl(own_, kNamespaceInfo, &info) != 0) return false;
-  const UniqueFd next(ioctl(own_, kNextNamespace, &info));
+  if (ioctl(own, kNamespaceInfo, &info) != 0) return false;
+  const UniqueFd next(ioctl(own, kNextNamespace, &info));
   return next.valid() || errno != EPERM;
 }
 
@@ -164,7 +164,7 @@ const MountText& CensusMounts::Text(size_t mount) {
   const uint64_t mount_namespace = namespaces_[mounts_[mount].mount_namespace].id;
   if (!fresh || mount_namespace == 0) return known->second;
   // Paths and options may be long.
-  static StatmountAnswer<size_t{64} * 1024> answer;
+  static thread_local StatmountAnswer<size_t{64} * 1024> answer;
   MountRequest request{.mount_id = mounts_[mount].id,
                        .parameter = kStatmountRoot | kStatmountMountPoint | kStatmountFsType |
                                     kStatmountFsSubtype | kStatmountSource | kStatmountOptions,

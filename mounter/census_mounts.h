@@ -5,8 +5,9 @@
 //   kernel does not let    and its /proc/self/mountinfo read. One that only an open file keeps is not seen;
 //   us list them           neither is one outside of berthd's pid namespace, if it has one of its own
 //
-// Runs in berth-mount-helper: the second way leaves the process in another mount namespace. Touches no file
-// system but /proc, and in the second way the paths of nsfs mounts. No library but the standard one.
+// The second way is berth-mount-helper's alone: it leaves the process in another mount namespace, and a
+// process with other threads may not go there. Touches no file system but /proc, and in the second way the
+// paths of nsfs mounts. No library but the standard one.
 #pragma once
 
 #include <dirent.h>
@@ -63,6 +64,9 @@ struct ListedNamespace {
   bool own = false;
 };
 
+// Whether the first way is possible. `own`: a descriptor of our mount namespace.
+[[nodiscard]] bool MayListNamespaces(int own);
+
 class CensusMounts {
  public:
   // Descriptors of /proc, and of our mount namespace: this process may be in another one by now.
@@ -99,7 +103,6 @@ class CensusMounts {
   [[nodiscard]] std::optional<Place> Resolve(size_t mount_namespace, const std::string& path);
 
  private:
-  [[nodiscard]] bool MayList() const;
   [[nodiscard]] std::string ReadFromKernel();
   [[nodiscard]] std::string ReadNamespace(const ListedNamespace& listed);
   [[nodiscard]] std::string ReadByEntering();

@@ -271,4 +271,13 @@ void TakeCensus(const CensusQuestion& question, const std::function<void(std::st
   write(EncodeEnd(incomplete));
 }
 
+std::optional<CensusAnswer> CensusOfMounts(const CensusQuestion& question) {
+  const UniqueFd own(open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC));
+  if (!own.valid() || question.kernel != KernelAs::kThis || !MayListNamespaces(own.get()))
+    return std::nullopt;
+  std::string text;
+  TakeCensus(question, [&text](std::string_view line) { text += line; });
+  return DecodeAnswer(text, question.objects.size());
+}
+
 }  // namespace berth

@@ -9,10 +9,11 @@
 // A descriptor may pass to another process during a pass, and the kernel uses numbers of processes again. So
 // "no users" is believed only after a second pass. A hold that was found in either counts.
 //
-// Runs in berth-mount-helper, in one thread. No library but the standard one.
+// Runs in berth-mount-helper; CensusOfMounts in any thread. No library but the standard one.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "mounter/census_question.h"
@@ -21,5 +22,9 @@ namespace berth {
 
 // Gives the answer's lines to `write` as they come.
 void TakeCensus(const CensusQuestion& question, const std::function<void(std::string_view line)>& write);
+
+// The answer to a question that asks for no users, without a process for it. Unset where the kernel does not
+// list the mount namespaces: then they have to be entered. Blocks, and asks no file system.
+[[nodiscard]] std::optional<CensusAnswer> CensusOfMounts(const CensusQuestion& question);
 
 }  // namespace berth
