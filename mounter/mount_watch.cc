@@ -5,6 +5,7 @@
 #include <libmount.h>
 #include <spdlog/spdlog.h>
 #include <sys/fanotify.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/blocking.h"
 #include "base/safe_path.h"
@@ -47,6 +49,17 @@ constexpr size_t kLookUpsAtATime = 4096;
 // How long the mount table may be read, on kernels that do not say what has changed.
 constexpr Duration kReadTableWithin = std::chrono::seconds(30);
 
+bool IsBeneath(std::string_view path, std::string_view directory) {
+  return path != directory && IsAtOrBeneath(path, directory);
+}
+
+// The volume directory in which a mount lies; empty: it lies in none.
+std::string_view KeyOf(std::string_view target, std::string_view tree) {
+  if (!IsBeneath(target, tree)) return {};
+  const std::string_view inside = target.substr(tree.size() + 1);
+  return inside.substr(0, inside.find('/'));
+}
+
 // Which keys may have changed, in the making.
 class Changes {
  public:
@@ -58,9 +71,8 @@ class Changes {
   void AddTarget(std::string_view target) {
     if (target == tree_ || IsBeneath(tree_, target)) {
       everything_ = true;
-    } else if (IsBeneath(target, tree_)) {
-      const std::string_view inside = target.substr(tree_.size() + 1);
-      keys_.emplace(inside.substr(0, inside.find('/')));
+    } else if (const std::string_view key = KeyOf(target, tree_); !key.empty()) {
+      keys_.emplace(key);
     }
   }
   // Whether AddTarget would do anything.
@@ -76,28 +88,50 @@ class Changes {
   }
 
  private:
-  static bool IsBeneath(std::string_view path, std::string_view directory) {
-    if (directory == "/") return path.size() > 1;
-    return path.size() > directory.size() + 1 && path.starts_with(directory) && path[directory.size()] == '/';
-  }
-
   std::string_view tree_;
   std::set<std::string> keys_;
   bool everything_ = false;
 };
 
-// What the mount table shows of the tree: by mountinfo's number, where.
-using Snapshot = std::map<uint64_t, std::string>;
+// By mounts that are as they should be: the volume directory of each.
+using Tracked = std::unordered_map<uint64_t, std::string>;
 
-absl::StatusOr<Snapshot> ReadSnapshot(const std::string& tree) {
-  Snapshot snapshot;
+// What the mount table shows of the tree: by mountinfo's number, which comes again, where, and what.
+struct Place {
+  std::string target;
+  uint64_t fingerprint = 0;
+  bool operator==(const Place&) const = default;
+};
+using Snapshot = std::map<uint64_t, Place>;
+
+struct Table {
+  Snapshot mounts;
+  std::vector<uint64_t> gone;  // of those that were tracked
+};
+
+absl::StatusOr<Table> ReadTableNow(const std::string& tree, const Tracked& tracked) {
+  Table table;
+  std::set<uint64_t> there;
   const Changes filter(tree);
   BERTH_RETURN_IF_ERROR(ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
     std::string target = DecodeMountinfo(line.target);
-    if (filter.Concerns(target)) snapshot.emplace(line.id, std::move(target));
+    const bool concerns = filter.Concerns(target);
+    const auto known = tracked.find(line.id);
+    // One that lies elsewhere has the number of one that has gone.
+    if (known != tracked.end() && (!concerns || KeyOf(target, tree) == known->second)) there.insert(line.id);
+    if (!concerns) return true;
+    const uint64_t fingerprint = MountFingerprint(line.id, makedev(line.device_major, line.device_minor),
+                                                  DecodeMountinfo(line.root), target);
+    table.mounts.emplace(line.id, Place{.target = std::move(target), .fingerprint = fingerprint});
     return true;
   }));
-  return snapshot;
+  for (const auto& [id, key] : tracked) {
+    // By unique number, which mountinfo does not have; by mountinfo's where there is no other.
+    const auto told = StatMount(id);
+    const bool gone = told.ok() && !told->has_value() ? !there.contains(id) : absl::IsNotFound(told.status());
+    if (gone) table.gone.push_back(id);
+  }
+  return table;
 }
 
 void Compare(const Snapshot& before, const Snapshot& after, Changes* changes) {
@@ -106,10 +140,10 @@ void Compare(const Snapshot& before, const Snapshot& after, Changes* changes) {
     return it == other.end() || it->second != entry.second;
   };
   for (const auto& entry : before) {
-    if (differs(after, entry)) changes->AddTarget(entry.second);
+    if (differs(after, entry)) changes->AddTarget(entry.second.target);
   }
   for (const auto& entry : after) {
-    if (differs(before, entry)) changes->AddTarget(entry.second);
+    if (differs(before, entry)) changes->AddTarget(entry.second.target);
   }
 }
 
@@ -164,9 +198,10 @@ struct MountWatch::State {
   std::string described;
   bool stopped = false;
 
+  Tracked tracked;
+
   // With fanotify.
   uint64_t tree_mount = 0;
-  std::unordered_map<uint64_t, std::string> tracked;
   size_t looked_up = 0;
 
   // Without.
@@ -227,7 +262,7 @@ Awaitable<void> MountWatch::State::ReadTable(Changes* changes) {
   while (!stopped && mnt_monitor_next_change(monitor.get(), nullptr, nullptr) == 0) {
   }
   const TimePoint began = Clock::now();
-  auto read = [directory = tree] { return ReadSnapshot(directory); };
+  auto read = [directory = tree, mounts = tracked] { return ReadTableNow(directory, mounts); };
   auto now = co_await RunBlocking("read the mount table", std::move(read), began + kReadTableWithin);
   next_reading = Clock::now() + 9 * (Clock::now() - began);
   if (!now.ok()) {
@@ -235,8 +270,12 @@ Awaitable<void> MountWatch::State::ReadTable(Changes* changes) {
     changes->AddEverything();
     co_return;
   }
-  Compare(snapshot, *now, changes);
-  snapshot = *std::move(now);
+  Compare(snapshot, now->mounts, changes);
+  snapshot = std::move(now->mounts);
+  // Also one that came and went since the last reading.
+  for (const uint64_t id : now->gone) {
+    if (const auto known = tracked.extract(id)) changes->AddKey(known.mapped());
+  }
 }
 
 Awaitable<void> MountWatch::State::Run(std::shared_ptr<State> state) {
@@ -289,14 +328,15 @@ absl::StatusOr<std::unique_ptr<MountWatch>> MountWatch::Start(asio::any_io_execu
         "so the mount table is read again after each change, which is slow with very many mounts",
         MessageOf(fanotify.status()));
     state->descriptor.assign(fd);
-    BERTH_ASSIGN_OR_RETURN(state->snapshot, ReadSnapshot(state->tree));
+    BERTH_ASSIGN_OR_RETURN(Table table, ReadTableNow(state->tree, {}));
+    state->snapshot = std::move(table.mounts);
   }
   scope.Spawn("watch mounts", State::Run(state));
   return std::unique_ptr<MountWatch>(new MountWatch(state));
 }
 
 void MountWatch::Track(uint64_t mount_id, const std::string& key) {
-  if (state_->monitor == nullptr) state_->tracked.insert_or_assign(mount_id, key);
+  state_->tracked.insert_or_assign(mount_id, key);
 }
 void MountWatch::Untrack(uint64_t mount_id) { state_->tracked.erase(mount_id); }
 const std::string& MountWatch::describe() const { return state_->described; }

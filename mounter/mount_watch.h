@@ -51,8 +51,8 @@ class MountWatch {
   MountWatch& operator=(const MountWatch&) = delete;
 
   // A mount that is as it should be (PathFacts::mount_id): that it came is not told, that it goes is, with
-  // `key`. A mount that is taken away knowingly is untracked first. On old kernels these do nothing, and our
-  // own changes are told too.
+  // `key`. A mount that is taken away knowingly is untracked first. On kernels without fanotify for mounts
+  // our own changes in the tree are told, too.
   void Track(uint64_t mount_id, const std::string& key);
   void Untrack(uint64_t mount_id);
 

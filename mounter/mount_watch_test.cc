@@ -101,6 +101,21 @@ TEST_P(MountWatchTest, Fault26AForeignUnmountIsTold) {
   EXPECT_EQ(WaitFor([](const Keys& keys) { return keys.has_value(); }).front(), Keys({{"one"}}));
 }
 
+TEST_P(MountWatchTest, Fault26AnUnmountRightAfterTheMountIsTold) {
+  MountAt(tree_ + "/one");
+  watch_->Track(MountId(tree_ + "/one"), "one");
+  UnmountAt(tree_ + "/one");
+  EXPECT_THAT(KeysUntilLast(), ElementsAre("one"));
+}
+
+TEST_P(MountWatchTest, Fault26AnUnmountOfWhatIsTrackedElsewhereIsTold) {
+  MountAt(outside_);
+  watch_->Track(MountId(outside_), "one");
+  EXPECT_THAT(KeysUntilLast(), IsEmpty());
+  UnmountAt(outside_);
+  EXPECT_EQ(WaitFor([](const Keys& keys) { return keys.has_value(); }).front(), Keys({{"one"}}));
+}
+
 TEST_P(MountWatchTest, Fault26AMountOnTopIsToldByTheVolumeItLiesIn) {
   const std::string deep = tree_ + "/two/inner";
   MakeDirectory(deep);

@@ -9,6 +9,7 @@
 
 #include "base/safe_path.h"
 #include "base/statmount.h"
+#include "mounter/kernel_object.h"
 #include "mounter/mounter_impl.h"
 
 namespace berth {
@@ -39,8 +40,12 @@ ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publi
     mount.device_minor = minor(facts.special);
     return mount;
   }
-  const auto shown = StatMount(facts.mount_id);
-  mount.fs_type = shown.ok() && shown->has_value() ? (*shown)->fs_type : record.use.fs_type;
+  mount.fs_type = record.use.fs_type;
+  if (const auto told = StatMount(facts.mount_id); told.ok() && told->has_value()) {
+    mount.fs_type = (*told)->fs_type;
+  } else if (const auto shown = ShownAt(mount.source_path, facts); shown.ok()) {
+    mount.fs_type = shown->fs_type;
+  }
   mount.mount_flags = publication.MountFlags(record.use);
   // What a runtime mounts inside stays with its consumer.
   mount.propagation = "rprivate";
