@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/blocking.h"
+#include "base/duration_text.h"
 #include "base/file.h"
 #include "base/lock_file.h"
 #include "base/process.h"
@@ -21,7 +22,6 @@
 #include "mounter/tree_view.h"
 #include "mounter/volume_paths.h"
 #include "rpc/convert.h"
-#include "supervisor/duration_text.h"
 
 namespace berth {
 namespace {

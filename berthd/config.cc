@@ -10,13 +10,13 @@
 #include <array>
 #include <cctype>
 
+#include "base/duration_text.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/toml_reader.h"
+#include "base/value_reader.h"
 #include "rpc/convert.h"
 #include "spec/permission_text.h"
-#include "supervisor/duration_text.h"
-#include "supervisor/value_reader.h"
 
 namespace berth {
 namespace {

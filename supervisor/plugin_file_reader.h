@@ -7,8 +7,8 @@
 
 #include <string>
 
+#include "base/value_reader.h"
 #include "supervisor/plugin_config.h"
-#include "supervisor/value_reader.h"
 
 namespace berth {
 

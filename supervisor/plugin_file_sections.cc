@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/duration_text.h"
 #include "base/number_text.h"
 #include "base/status.h"
-#include "supervisor/duration_text.h"
 #include "supervisor/kernel_names.h"
 
 namespace berth {

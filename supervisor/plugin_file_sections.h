@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/value_reader.h"
 #include "supervisor/plugin_config.h"
-#include "supervisor/value_reader.h"
 
 namespace berth {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "supervisor/duration_text.h"
+#include "base/duration_text.h"
 
 namespace berth {
 namespace {

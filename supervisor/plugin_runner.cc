@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/backoff.h"
+#include "base/duration_text.h"
 #include "base/status.h"
-#include "supervisor/duration_text.h"
 #include "supervisor/placed_files.h"
 
 namespace berth {

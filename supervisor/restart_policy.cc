@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/backoff.h"
-#include "supervisor/duration_text.h"
+#include "base/duration_text.h"
 
 namespace berth {
 RestartDecision RestartPolicy::OnEnd(EndCause cause, Duration uptime, TimePoint now, double random) {

@@ -1,10 +1,10 @@
-#include "supervisor/value_reader.h"
+#include "base/value_reader.h"
 
 #include <fmt/format.h>
 
+#include "base/duration_text.h"
 #include "base/size_text.h"
 #include "base/status.h"
-#include "supervisor/duration_text.h"
 
 namespace berth {
 

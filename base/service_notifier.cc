@@ -1,4 +1,4 @@
-#include "berthd/service_notifier.h"
+#include "base/service_notifier.h"
 
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-#include "supervisor/duration_text.h"
+#include "base/duration_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "berthd/service_notifier.h"
+#include "base/service_notifier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
