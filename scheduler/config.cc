@@ -69,10 +69,10 @@ void ReadLease(const toml::table& table, ValueReader& reader, LeaseSettings* lea
   check("heartbeat_interval", lease->heartbeat_interval, kShortestHeartbeat, kLongestHeartbeat);
   check("duration", lease->duration, kShortestLease, kLongestLease);
   if (lease->duration < kHeartbeatsPerLease * lease->heartbeat_interval) {
-    reader.Mistake(table, "lease.duration",
-                   fmt::format("{} must be at least {} times heartbeat_interval, {}",
-                               FormatDuration(lease->duration), kHeartbeatsPerLease,
-                               FormatDuration(lease->heartbeat_interval)));
+    reader.Mistake(
+        table, "lease.duration",
+        fmt::format("{} must be at least {} times heartbeat_interval, {}", FormatDuration(lease->duration),
+                    kHeartbeatsPerLease, FormatDuration(lease->heartbeat_interval)));
   }
 }
 
@@ -112,9 +112,10 @@ absl::StatusOr<Config> ParseConfig(const std::string& path, std::string_view con
   ReadListen(table, reader, &config.listen);
   if (const toml::table* lease = reader.Table(table, "lease")) ReadLease(*lease, reader, &config.lease);
   if (!table.contains("cluster_id")) {
-    reader.Mistake(table, "cluster_id",
-                   "is missing: name the cluster, and never change that: nodes stay with the one that they met "
-                   "first");
+    reader.Mistake(
+        table, "cluster_id",
+        "is missing: name the cluster, and never change that: nodes stay with the one that they met "
+        "first");
   } else if (config.cluster_id.empty() || config.cluster_id.size() > kClusterIdLimit ||
              !IsPlainText(config.cluster_id)) {
     reader.Mistake(*table.get("cluster_id"), "cluster_id",

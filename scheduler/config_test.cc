@@ -71,8 +71,9 @@ TEST(SchedulerConfigTest, NobodyFromOutsideIsServed) {
   for (const char* address : {"127.0.0.1:1", "127.9.9.9:65535", "[::1]:7400", "unix:/run/s"}) {
     EXPECT_EQ(MistakeInAddress(address), "") << address;
   }
-  for (const char* address : {"10.0.0.1:7400", "[::]:7400", "[::ffff:127.0.0.1]:7400", "localhost:7400",
-                              "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1", ":7400", "", "unix:", "unix:x"}) {
+  for (const char* address :
+       {"10.0.0.1:7400", "[::]:7400", "[::ffff:127.0.0.1]:7400", "localhost:7400", "127.0.0.1:0",
+        "127.0.0.1:65536", "127.0.0.1", ":7400", "", "unix:", "unix:x"}) {
     EXPECT_NE(MistakeInAddress(address), "") << address;
   }
   EXPECT_NE(MistakeInAddress("unix:/" + std::string(200, 'x')), "");

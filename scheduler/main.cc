@@ -74,9 +74,10 @@ int Main(int argc, char** argv) {
   app.add_option("--log-level", options.log_level,
                  "trace, debug, info, warning, error, critical or off [info]");
   bool check = false;
-  app.add_flag("--check", check,
-               "Read the settings, name every mistake, and end: nothing is started or written. Exit status 78: "
-               "there are mistakes");
+  app.add_flag(
+      "--check", check,
+      "Read the settings, name every mistake, and end: nothing is started or written. Exit status 78: "
+      "there are mistakes");
   app.set_version_flag("--version", fmt::format("berth-scheduler {}", kBerthVersion));
   try {
     app.parse(argc, argv);

@@ -19,8 +19,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Makes the state directory (0700), and locks it. FAILED_PRECONDITION: another scheduler has it; the message
-  // names the process.
+  // Makes the state directory (0700), and locks it. FAILED_PRECONDITION: another scheduler has it; the
+  // message names the process.
   [[nodiscard]] Awaitable<absl::Status> Start();
   // Also after a Start that failed.
   [[nodiscard]] Awaitable<void> Stop();
