@@ -17,17 +17,17 @@
 
 #include "base/event_log.h"
 #include "base/log.h"
+#include "base/server_call.h"
 #include "berth/v1/node.pb.h"
 #include "berth/v1/scheduler.pb.h"
 #include "mounter/mounter.h"
-#include "rpc/call_scope.h"
+#include "rpc/call_info.h"
 #include "rpc/controller_access.h"
 #include "rpc/controller_calls.h"
 #include "rpc/controller_directory.h"
 #include "rpc/declared_directory.h"
 #include "rpc/node_drainer.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/reactor.h"
 #include "rpc/scheduler_directory.h"
 
 namespace berth {

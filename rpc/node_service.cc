@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <optional>
 #include <utility>
@@ -113,6 +114,10 @@ class ChangeRecord {
 
 }  // namespace
 
+NodeService::Calls::Calls(asio::any_io_executor executor, const std::string& name, UserLimits limits,
+                          Duration longest)
+    : users(name, limits, getuid()), scope(std::move(executor), name, "berthd", longest) {}
+
 NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Right right, std::string directory,
                          PeerLookup peers, OnRefused refused, ServiceLimits limits)
     : api_(api),
@@ -125,21 +130,21 @@ NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Right rig
       watches_(std::move(executor), "watches", limits.watches, limits.longest_call) {}
 
 void NodeService::StopAdmitting() {
-  watches_.StopAdmitting();
-  claims_.StopAdmitting();
-  calls_.StopAdmitting();
+  watches_.scope.StopAdmitting();
+  claims_.scope.StopAdmitting();
+  calls_.scope.StopAdmitting();
 }
 
 Awaitable<void> NodeService::Stop(TimePoint grace) {
-  co_await watches_.Stop(Clock::now());
-  co_await claims_.Stop(Clock::now());
-  co_await calls_.Stop(grace);
+  co_await watches_.scope.Stop(Clock::now());
+  co_await claims_.scope.Stop(Clock::now());
+  co_await calls_.scope.Stop(grace);
 }
 
 Awaitable<bool> NodeService::WaitGone(TimePoint deadline) {
-  const bool calls_gone = co_await calls_.WaitReactorsGone(deadline);
-  const bool claims_gone = co_await claims_.WaitReactorsGone(deadline);
-  const bool watches_gone = co_await watches_.WaitReactorsGone(deadline);
+  const bool calls_gone = co_await calls_.scope.WaitReactorsGone(deadline);
+  const bool claims_gone = co_await claims_.scope.WaitReactorsGone(deadline);
+  const bool watches_gone = co_await watches_.scope.WaitReactorsGone(deadline);
   co_return calls_gone&& claims_gone&& watches_gone;
 }
 
@@ -150,13 +155,13 @@ absl::Status NodeService::CheckRight(Right right, std::string_view method) const
                   SocketName(right_), directory_, SocketName(right)));
 }
 
-absl::StatusOr<UserCounter::Use> NodeService::Admit(CallScope& scope, Right right,
-                                                    const std::string& connection, CallInfo& call) const {
+absl::StatusOr<UserCounter::Use> NodeService::Admit(Calls& calls, Right right, const std::string& connection,
+                                                    CallInfo& call) const {
   call.peer = peers_(connection);
   if (!call.peer) return absl::CancelledError("the caller has gone");
   absl::Status status = CheckRight(right, call.method);
   if (status.ok()) {
-    auto use = scope.Count(call.peer->uid);
+    auto use = calls.users.Take(call.peer->uid);
     if (use.ok()) return use;
     status = use.status();
   }
@@ -168,25 +173,25 @@ template <class Request, class Response>
 grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view method,
                                              Handler<Request, Response> handler, Context* context,
                                              const Request* request, Response* response) {
-  CallScope& scope = right == Right::kClaim ? claims_ : calls_;
+  Calls& calls = right == Right::kClaim ? claims_ : calls_;
   const CallInfo call{
       .method = method,
       .may_change = Gives(right_, Right::kChange),
-      .deadline = scope.DeadlineOf(context->raw_deadline()),
+      .deadline = calls.scope.DeadlineOf(context->raw_deadline()),
   };
   return UnaryReactor<Request, Response>::Start(
-      scope, call, request, response,
-      [this, &scope, right, handler, connection = context->peer()](Request copy, CallInfo info) {
-        return Handle(scope, right, handler, connection, std::move(copy), info);
+      calls.scope, method, request, response,
+      [this, &calls, right, handler, call, connection = context->peer()](Request copy) {
+        return Handle(calls, right, handler, connection, std::move(copy), call);
       });
 }
 
 template <class Request, class Response>
-Awaitable<absl::StatusOr<Response>> NodeService::Handle(CallScope& scope, Right right,
+Awaitable<absl::StatusOr<Response>> NodeService::Handle(Calls& calls, Right right,
                                                         Handler<Request, Response> handler,
                                                         std::string connection, Request request,
                                                         CallInfo call) {
-  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
+  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(calls, right, connection, call));
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call);
 
   ChangeRecord record(right, call, request);
@@ -199,26 +204,26 @@ template <class Request, class Response>
 grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string_view method,
                                                         StreamHandler<Request, Response> handler,
                                                         Context* context, const Request* request) {
-  CallScope& scope = right == Right::kClaim ? claims_ : watches_;
+  Calls& calls = right == Right::kClaim ? claims_ : watches_;
   const CallInfo call{
       .method = method,
       .may_change = Gives(right_, Right::kChange),
-      .deadline = scope.DeadlineOf(context->raw_deadline()),
+      .deadline = calls.scope.DeadlineOf(context->raw_deadline()),
   };
   return StreamReactor<Request, Response>::Start(
-      scope, call, context, request,
-      [this, &scope, right, handler, connection = context->peer()](Request copy, CallInfo info,
-                                                                   StreamWriter<Response>& out) {
-        return HandleStream(scope, right, handler, connection, std::move(copy), info, out);
+      calls.scope, method, context, request,
+      [this, &calls, right, handler, call, connection = context->peer()](Request copy,
+                                                                         StreamWriter<Response>& out) {
+        return HandleStream(calls, right, handler, connection, std::move(copy), call, out);
       });
 }
 
 template <class Request, class Response>
-Awaitable<absl::Status> NodeService::HandleStream(CallScope& scope, Right right,
+Awaitable<absl::Status> NodeService::HandleStream(Calls& calls, Right right,
                                                   StreamHandler<Request, Response> handler,
                                                   std::string connection, Request request, CallInfo call,
                                                   StreamWriter<Response>& out) {
-  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(scope, right, connection, call));
+  BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(calls, right, connection, call));
   if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call, out);
   ChangeRecord record(right, call, request);
   const absl::Status status = co_await (api_.*handler)(std::move(request), call, out);

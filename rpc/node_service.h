@@ -10,10 +10,11 @@
 #include <string>
 #include <string_view>
 
+#include "base/call_scope.h"
 #include "berth/v1/node.grpc.pb.h"
 #include "rpc/access.h"
-#include "rpc/call_scope.h"
 #include "rpc/node_api.h"
+#include "rpc/user_limits.h"
 
 namespace berth {
 
@@ -67,21 +68,27 @@ class NodeService final : public v1::Node::CallbackService {
   template <class Request, class Response>
   using StreamHandler = Awaitable<absl::Status> (NodeApi::*)(Request, CallInfo, StreamWriter<Response>&);
 
+  // The calls of one kind, and how many of them users have.
+  struct Calls {
+    Calls(asio::any_io_executor executor, const std::string& name, UserLimits limits, Duration longest);
+    UserCounter users;  // outlives what it has given to calls
+    CallScope scope;
+  };
+
   template <class Request, class Response>
   Reactor* Serve(Right right, std::string_view method, Handler<Request, Response> handler, Context* context,
                  const Request* request, Response* response);
   template <class Request, class Response>
-  Awaitable<absl::StatusOr<Response>> Handle(CallScope& scope, Right right,
-                                             Handler<Request, Response> handler, std::string connection,
-                                             Request request, CallInfo call);
-  // Whose call on `connection` it is goes into `call`. Counts it in `scope`. Errors: the right is missing; a
+  Awaitable<absl::StatusOr<Response>> Handle(Calls& calls, Right right, Handler<Request, Response> handler,
+                                             std::string connection, Request request, CallInfo call);
+  // Whose call on `connection` it is goes into `call`. Counts it in `calls`. Errors: the right is missing; a
   // limit.
-  [[nodiscard]] absl::StatusOr<UserCounter::Use> Admit(CallScope& scope, Right right,
+  [[nodiscard]] absl::StatusOr<UserCounter::Use> Admit(Calls& calls, Right right,
                                                        const std::string& connection, CallInfo& call) const;
   template <class Request, class Response>
-  Awaitable<absl::Status> HandleStream(CallScope& scope, Right right,
-                                       StreamHandler<Request, Response> handler, std::string connection,
-                                       Request request, CallInfo call, StreamWriter<Response>& out);
+  Awaitable<absl::Status> HandleStream(Calls& calls, Right right, StreamHandler<Request, Response> handler,
+                                       std::string connection, Request request, CallInfo call,
+                                       StreamWriter<Response>& out);
   template <class Request, class Response>
   Writer<Response>* Stream(Right right, std::string_view method, StreamHandler<Request, Response> handler,
                            Context* context, const Request* request);
@@ -94,9 +101,9 @@ class NodeService final : public v1::Node::CallbackService {
   std::string directory_;
   PeerLookup peers_;
   OnRefused refused_;
-  CallScope calls_;
-  CallScope claims_;
-  CallScope watches_;
+  Calls calls_;
+  Calls claims_;
+  Calls watches_;
 };
 
 }  // namespace berth

@@ -1,6 +1,4 @@
-#include "rpc/call_scope.h"
-
-#include <unistd.h>
+#include "base/call_scope.h"
 
 #include <algorithm>
 
@@ -11,10 +9,10 @@ constexpr Duration kToAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-CallScope::CallScope(asio::any_io_executor executor, std::string name, UserLimits limits, Duration longest)
+CallScope::CallScope(asio::any_io_executor executor, std::string name, std::string program, Duration longest)
     : executor_(executor),
       name_(std::move(name)),
-      counter_(name_, limits, getuid()),
+      program_(std::move(program)),
       longest_(longest),
       changed_(executor),
       tasks_(std::move(executor), name_) {}
@@ -30,9 +28,7 @@ TimePoint CallScope::DeadlineOf(gpr_timespec deadline) const {
   return Clock::now() + std::max(patience, Duration(0)) - std::max(to_answer, Duration(0));
 }
 
-absl::Status CallScope::Admit() const {
-  return stopping_ ? absl::UnavailableError("berthd is stopping") : absl::OkStatus();
-}
+absl::Status CallScope::Admit() const { return stopping_ ? Stopping() : absl::OkStatus(); }
 
 void CallScope::Spawn(std::string_view method, Awaitable<void> task) {
   tasks_.Spawn(std::string(method), std::move(task));

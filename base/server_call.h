@@ -1,5 +1,5 @@
-// Server calls of gRPC's callback API as coroutines on the loop: one template for unary methods, one for
-// methods that stream their answers.
+// Server calls of gRPC's callback API as coroutines on the loop: a template each for unary methods, for
+// methods that stream their answers, and for streams in both directions.
 //
 // A reactor is made on a gRPC thread and owns itself. What gRPC tells it (cancelled, written, done) it posts
 // to the loop, first in, first out; everything else happens there. Its task runs in the service's CallScope
@@ -22,8 +22,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/call_scope.h"
 #include "base/status.h"
-#include "rpc/call_scope.h"
 
 namespace berth {
 
@@ -47,7 +47,7 @@ absl::StatusCode CodeOf(const absl::StatusOr<T>& result) {
 
 // `handler`'s result, or what its exception means: cancelled, or a bug of ours, which ends this call alone.
 template <class Result>
-Awaitable<Result> Guarded(std::string_view method, Awaitable<Result> handler) {
+Awaitable<Result> Guarded(const CallScope& scope, std::string_view method, Awaitable<Result> handler) {
   try {
     co_return co_await std::move(handler);
   } catch (const boost::system::system_error& error) {
@@ -56,22 +56,22 @@ Awaitable<Result> Guarded(std::string_view method, Awaitable<Result> handler) {
   } catch (const std::exception& error) {
     SPDLOG_ERROR("{}: {}", method, error.what());
   }
-  co_return Result(absl::InternalError("berthd failed in a way it should not: see its log"));
+  co_return Result(absl::InternalError(scope.program() + " failed in a way it should not: see its log"));
 }
 
 // Runs `handler` until it ends, or `gone` (told by `bell`), or the task is cancelled; in each case the
 // handler has ended when this returns. Never throws; the caller's awaits do not throw on cancellation
 // afterwards.
 template <class Result>
-Awaitable<Result> RunHandler(std::string_view method, Awaitable<Result> handler, Condition& bell,
-                             const bool& gone) {
+Awaitable<Result> RunHandler(const CallScope& scope, std::string_view method, Awaitable<Result> handler,
+                             Condition& bell, const bool& gone) {
   using namespace asio::experimental::awaitable_operators;
   co_await asio::this_coro::throw_if_cancelled(false);
   const auto before = co_await asio::this_coro::cancellation_state;
   if (before.cancelled() != asio::cancellation_type::none) {
-    co_return Result(absl::UnavailableError("berthd is stopping"));
+    co_return Result(scope.Stopping());
   }
-  auto outcome = co_await (Guarded(method, std::move(handler)) ||
+  auto outcome = co_await (Guarded(scope, method, std::move(handler)) ||
                            bell.WaitUntil([&gone] { return gone; }, TimePoint::max()));
   if (gone || outcome.index() != 0) {
     co_return Result(absl::CancelledError("the caller has gone; what was begun goes on"));
@@ -80,7 +80,7 @@ Awaitable<Result> RunHandler(std::string_view method, Awaitable<Result> handler,
   // Only what the cancellation brought about: a handler that succeeded all the same keeps its answer.
   const auto after = co_await asio::this_coro::cancellation_state;
   if (CodeOf(result) == absl::StatusCode::kCancelled && after.cancelled() != asio::cancellation_type::none) {
-    co_return Result(absl::UnavailableError("berthd is stopping"));
+    co_return Result(scope.Stopping());
   }
   co_return result;
 }
@@ -90,13 +90,13 @@ Awaitable<Result> RunHandler(std::string_view method, Awaitable<Result> handler,
 template <class Request, class Response>
 class UnaryReactor final : public grpc::ServerUnaryReactor {
  public:
-  using Handler = std::function<Awaitable<absl::StatusOr<Response>>(Request, CallInfo)>;
+  using Handler = std::function<Awaitable<absl::StatusOr<Response>>(Request)>;
 
-  // On a gRPC thread. `request` and `response` are gRPC's and live until Finish.
-  static grpc::ServerUnaryReactor* Start(CallScope& scope, CallInfo call, const Request* request,
+  // On a gRPC thread. `method` lives for ever; `request` and `response` are gRPC's and live until Finish.
+  static grpc::ServerUnaryReactor* Start(CallScope& scope, std::string_view method, const Request* request,
                                          Response* response, Handler handler) {
     auto* reactor = new UnaryReactor(scope, request, response, std::move(handler));
-    asio::post(scope.executor(), [reactor, call] { reactor->Begin(call); });
+    asio::post(scope.executor(), [reactor, method] { reactor->Begin(method); });
     return reactor;
   }
 
@@ -125,18 +125,16 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
     });
   }
 
-  void Begin(CallInfo call) {
+  void Begin(std::string_view method) {
     if (const absl::Status status = scope_.Admit(); !status.ok()) {
       Finish(ToWire(status));
       return;
     }
-    const std::string_view method = call.method;
-    scope_.Spawn(method, Run(call));
+    scope_.Spawn(method, Run(method));
   }
 
-  Awaitable<void> Run(CallInfo call) {
-    const std::string_view method = call.method;
-    auto result = co_await reactor_internal::RunHandler(method, handler_(*request_, call), bell_, gone_);
+  Awaitable<void> Run(std::string_view method) {
+    auto result = co_await reactor_internal::RunHandler(scope_, method, handler_(*request_), bell_, gone_);
     const absl::Status status = result.status();
     if (status.ok()) *response_ = *std::move(result);
     Finish(ToWire(status));
@@ -163,13 +161,13 @@ template <class Request, class Response>
 class StreamReactor final : public grpc::ServerWriteReactor<Response>, private StreamWriter<Response> {
  public:
   // The writer is the handler's until it returns.
-  using Handler = std::function<Awaitable<absl::Status>(Request, CallInfo, StreamWriter<Response>&)>;
+  using Handler = std::function<Awaitable<absl::Status>(Request, StreamWriter<Response>&)>;
 
-  static grpc::ServerWriteReactor<Response>* Start(CallScope& scope, CallInfo call,
+  static grpc::ServerWriteReactor<Response>* Start(CallScope& scope, std::string_view method,
                                                    grpc::CallbackServerContext* context,
                                                    const Request* request, Handler handler) {
     auto* reactor = new StreamReactor(scope, context, request, std::move(handler));
-    asio::post(scope.executor(), [reactor, call] { reactor->Begin(call); });
+    asio::post(scope.executor(), [reactor, method] { reactor->Begin(method); });
     return reactor;
   }
 
@@ -206,13 +204,12 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
     });
   }
 
-  void Begin(CallInfo call) {
+  void Begin(std::string_view method) {
     if (const absl::Status status = scope_.Admit(); !status.ok()) {
       this->Finish(ToWire(status));
       return;
     }
-    const std::string_view method = call.method;
-    scope_.Spawn(method, Run(call));
+    scope_.Spawn(method, Run(method));
   }
 
   Awaitable<bool> Send(Response message) override {
@@ -223,10 +220,9 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
     co_return written_;
   }
 
-  Awaitable<void> Run(CallInfo call) {
-    const std::string_view method = call.method;
+  Awaitable<void> Run(std::string_view method) {
     const absl::Status status =
-        co_await reactor_internal::RunHandler(method, handler_(*request_, call, *this), bell_, gone_);
+        co_await reactor_internal::RunHandler(scope_, method, handler_(*request_, *this), bell_, gone_);
     // A handler that was cancelled may have left a write behind, which Finish must not overtake. A reader
     // that reads lets it end; for one that does not, cancelling the call does.
     if (writing_) {
