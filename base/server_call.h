@@ -19,6 +19,8 @@
 #include <boost/system/system_error.hpp>
 #include <exception>
 #include <functional>
+#include <optional>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -246,6 +248,138 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
   bool writing_ = false;
   bool written_ = false;
   bool gone_ = false;
+  Condition bell_;
+};
+
+// A stream in both directions, of the side that serves. What is waited for is a state, apart from whoever
+// waits: a deadline ends a wait, and loses no message. One coroutine may read while another one writes.
+template <class Request, class Response>
+class DuplexStream {
+ public:
+  virtual ~DuplexStream() = default;
+
+  // The peer's next message; nothing where none comes any more. DEADLINE_EXCEEDED: there was none by
+  // `deadline`; the next Read goes on waiting for it.
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::optional<Request>>> Read(TimePoint deadline) = 0;
+
+  // Returns once gRPC has taken the message, flow control included. UNAVAILABLE: the peer has gone.
+  // DEADLINE_EXCEEDED: the peer does not read; nothing more can be written.
+  [[nodiscard]] virtual Awaitable<absl::Status> Write(Response message, TimePoint deadline) = 0;
+};
+
+template <class Request, class Response>
+class DuplexReactor final : public grpc::ServerBidiReactor<Request, Response>,
+                            private DuplexStream<Request, Response> {
+ public:
+  // The stream is the handler's until it returns. It is not told where the peer has gone: it reads that.
+  using Handler = std::function<Awaitable<absl::Status>(DuplexStream<Request, Response>&)>;
+
+  static grpc::ServerBidiReactor<Request, Response>* Start(CallScope& scope, std::string_view method,
+                                                           grpc::CallbackServerContext* context,
+                                                           Handler handler) {
+    auto* reactor = new DuplexReactor(scope, context, std::move(handler));
+    asio::post(scope.executor(), [reactor, method] { reactor->Begin(method); });
+    return reactor;
+  }
+
+ private:
+  DuplexReactor(CallScope& scope, grpc::CallbackServerContext* context, Handler handler)
+      : scope_(scope), context_(context), handler_(std::move(handler)), bell_(scope.executor()) {
+    scope_.ReactorMade();
+  }
+  ~DuplexReactor() override = default;
+
+  void OnCancel() override {
+    Post([this] { gone_ = true; });
+  }
+  void OnReadDone(bool ok) override {
+    Post([this, ok] {
+      reading_ = false;
+      read_has_ = ok;
+      read_ended_ = !ok;
+    });
+  }
+  void OnWriteDone(bool ok) override {
+    Post([this, ok] {
+      writing_ = false;
+      write_failed_ = write_failed_ || !ok;
+    });
+  }
+  void OnDone() override {
+    asio::post(scope_.executor(), [this] {
+      CallScope& scope = scope_;
+      delete this;
+      scope.ReactorGone();
+    });
+  }
+  template <class Happened>
+  void Post(Happened happened) {
+    asio::post(scope_.executor(), [this, happened] {
+      happened();
+      bell_.NotifyAll();
+    });
+  }
+
+  void Begin(std::string_view method) {
+    if (const absl::Status status = scope_.Admit(); !status.ok()) {
+      this->Finish(ToWire(status));
+      return;
+    }
+    scope_.Spawn(method, Run(method));
+  }
+
+  Awaitable<absl::StatusOr<std::optional<Request>>> Read(TimePoint deadline) override {
+    if (!reading_ && !read_has_ && !read_ended_ && !gone_) {
+      reading_ = true;
+      incoming_.Clear();
+      this->StartRead(&incoming_);
+    }
+    if (!co_await bell_.WaitUntil([this] { return !reading_ || gone_; }, deadline))
+      co_return absl::DeadlineExceededError("no message came in time");
+    if (reading_ || !std::exchange(read_has_, false)) co_return std::optional<Request>();
+    co_return std::optional<Request>(std::move(incoming_));
+  }
+
+  Awaitable<absl::Status> Write(Response message, TimePoint deadline) override {
+    const auto ended = [this] { return gone_ || write_failed_; };
+    if (writing_) co_return absl::DeadlineExceededError("an earlier message was not taken in time");
+    if (ended()) co_return absl::UnavailableError("the stream has ended");
+    outgoing_ = std::move(message);
+    writing_ = true;
+    this->StartWrite(&outgoing_);
+    if (!co_await bell_.WaitUntil([&] { return !writing_ || gone_; }, deadline))
+      co_return absl::DeadlineExceededError("the message was not taken in time");
+    co_return ended() ? absl::UnavailableError("the stream has ended") : absl::OkStatus();
+  }
+
+  Awaitable<void> Run(std::string_view method) {
+    const bool never = false;
+    const absl::Status status =
+        co_await reactor_internal::RunHandler(scope_, method, handler_(*this), bell_, never);
+    // Finish must not overtake a write. A peer that reads lets it end; for one that does not, cancelling the
+    // call does. A read that is under way ends with the call.
+    co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+    const auto written = [this] { return !writing_; };
+    if (!co_await bell_.WaitUntil(written, Clock::now() + kFlushTime)) {
+      context_->TryCancel();
+      co_await bell_.WaitUntil(written, TimePoint::max());
+    }
+    this->Finish(ToWire(status));
+  }
+
+  static constexpr auto kFlushTime = std::chrono::milliseconds(500);
+
+  CallScope& scope_;
+  grpc::CallbackServerContext* context_;
+  Handler handler_;
+  Request incoming_;
+  Response outgoing_;
+  bool reading_ = false;   // gRPC has incoming_
+  bool read_has_ = false;  // incoming_ has been read, and not taken
+  bool read_ended_ = false;
+  bool writing_ = false;  // gRPC has outgoing_
+  bool write_failed_ = false;
+  bool gone_ = false;  // the peer, or the call was cancelled
   Condition bell_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "mounter/mount_watch.h"
-#include "mounter/race.h"
+#include "base/race.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "mounter/holder_names.h"
-#include "mounter/race.h"
+#include "base/race.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {

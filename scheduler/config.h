@@ -11,18 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "scheduler/links/lease_clock.h"
 
 namespace berth::scheduler {
-
-// What a scheduler grants its nodes. The protocol's limits: a heartbeat every 100 ms to 60 s, a lease of 1 s
-// to 24 h (scheduler.proto).
-struct LeaseSettings {
-  Duration heartbeat_interval = std::chrono::seconds(5);
-  Duration duration = std::chrono::seconds(30);
-
-  bool operator==(const LeaseSettings&) const = default;
-};
 
 struct Config {
   // A node stays with the cluster of its first Welcome: never change it.

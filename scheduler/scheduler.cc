@@ -30,9 +30,22 @@ Awaitable<absl::Status> Scheduler::Start() {
       Clock::now() + kLockWithin);
   if (!lock.ok()) co_return lock.status();
   lock_ = *std::move(lock);
+
+  // Above that of every scheduler before, also of one whose record is lost: it has begun later.
+  const auto since_1970 =
+      std::chrono::duration_cast<std::chrono::milliseconds>(WallClock::now().time_since_epoch());
+  LinkSettings settings{.cluster_id = config_.cluster_id,
+                        .epoch = static_cast<uint64_t>(since_1970.count()),
+                        .lease = config_.lease};
+  links_ = std::make_unique<NodeLinks>(executor_, std::move(settings),
+                                       LeaseClock(BootClock::now(), config_.lease.duration));
+  link_service_ = std::make_unique<LinkService>(executor_, *links_);
+  BERTH_CO_ASSIGN_OR_RETURN(server_, Server::Start(config_.listen, {link_service_.get()}));
   co_return absl::OkStatus();
 }
 
-Awaitable<void> Scheduler::Stop() { co_return; }
+Awaitable<void> Scheduler::Stop() {
+  if (server_ != nullptr) co_await server_->Stop({&link_service_->calls()});
+}
 
 }  // namespace berth::scheduler

@@ -5,9 +5,13 @@
 
 #include <absl/status/status.h>
 
+#include <memory>
+
 #include "base/task_scope.h"
 #include "base/unique_fd.h"
 #include "scheduler/config.h"
+#include "scheduler/links/node_links.h"
+#include "scheduler/links/server.h"
 
 namespace berth::scheduler {
 
@@ -19,8 +23,8 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // Makes the state directory (0700), and locks it. FAILED_PRECONDITION: another scheduler has it; the
-  // message names the process.
+  // Makes the state directory (0700), locks it, and begins to serve. FAILED_PRECONDITION: another scheduler
+  // has the directory or an address; the message names it.
   [[nodiscard]] Awaitable<absl::Status> Start();
   // Also after a Start that failed.
   [[nodiscard]] Awaitable<void> Stop();
@@ -29,6 +33,9 @@ class Scheduler {
   asio::any_io_executor executor_;
   Config config_;
   UniqueFd lock_;
+  std::unique_ptr<NodeLinks> links_;
+  std::unique_ptr<LinkService> link_service_;
+  std::unique_ptr<Server> server_;  // ends before what it serves
 };
 
 }  // namespace berth::scheduler

@@ -1,0 +1,254 @@
+#include "scheduler/links/node_links.h"
+
+#include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "base/race.h"
+#include "base/status.h"
+
+namespace berth::scheduler {
+namespace {
+
+constexpr Duration kHelloWithin = std::chrono::seconds(10);
+constexpr Duration kLeastSilence = std::chrono::seconds(2);
+constexpr int kHeartbeatsMissed = 4;
+
+google::protobuf::Duration ToProto(Duration duration) {
+  return google::protobuf::util::TimeUtil::NanosecondsToDuration(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
+}
+
+}  // namespace
+
+// One stream. It may be ended by another one while its own coroutines run.
+struct NodeLinks::Link {
+  explicit Link(const asio::any_io_executor& executor) : changed(executor) {}
+
+  v1::Hello hello;
+  bool stranger = false;
+  WallTime since = WallClock::now();
+  TimePoint last_heartbeat = Clock::now();
+  std::deque<v1::SchedulerMessage> waiting;
+  std::optional<absl::Status> ended;
+  Condition changed;
+
+  [[nodiscard]] std::string Name() const { return Printable(hello.node_id(), 192); }
+};
+
+struct NodeLinks::Node {
+  std::optional<NodeRecord> record;
+  std::shared_ptr<Link> link;                              // the recorded machine's
+  std::map<std::string, std::shared_ptr<Link>> strangers;  // by instance
+  std::optional<WallTime> gone_at;
+};
+
+NodeLinks::NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases)
+    : executor_(std::move(executor)), settings_(std::move(settings)), leases_(std::move(leases)) {}
+
+NodeLinks::~NodeLinks() = default;
+
+Duration NodeLinks::Silence() const {
+  return std::max(kLeastSilence, kHeartbeatsMissed * settings_.lease.heartbeat_interval);
+}
+
+v1::SchedulerMessage NodeLinks::Welcome() const {
+  v1::SchedulerMessage message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.mutable_protocol()->set_major(1);
+  welcome.set_cluster_id(settings_.cluster_id);
+  *welcome.mutable_heartbeat_interval() = ToProto(settings_.lease.heartbeat_interval);
+  welcome.set_lease_epoch(settings_.epoch);
+  return message;
+}
+
+Awaitable<absl::Status> NodeLinks::Serve(Stream& stream) {
+  if (links_ >= kMostLinks)
+    co_return absl::ResourceExhaustedError(fmt::format("{} nodes are connected already", kMostLinks));
+  struct Counted {
+    size_t* links;
+    explicit Counted(size_t* counted) : links(counted) { ++*links; }
+    ~Counted() { --*links; }
+  } counted(&links_);
+
+  const auto link = std::make_shared<Link>(executor_);
+  if (const absl::Status admitted = co_await Admit(stream, link); !admitted.ok()) {
+    SPDLOG_DEBUG("a node was not admitted: {}", MessageOf(admitted));
+    co_return admitted;
+  }
+  struct Registered {
+    NodeLinks* links;
+    std::shared_ptr<Link> link;
+    ~Registered() { links->Gone(link); }
+  } registered{this, link};
+  SPDLOG_INFO("node {} is connected: berthd {}", link->Name(), Printable(link->hello.version(), 64));
+  co_return co_await Run(stream, link);
+}
+
+Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> link) {
+  auto first = co_await stream.Read(Clock::now() + kHelloWithin);
+  if (!first.ok()) co_return absl::DeadlineExceededError("no Hello came within 10 s");
+  if (!first->has_value()) co_return absl::CancelledError("the node has hung up");
+  if (!(*first)->has_hello()) co_return absl::InvalidArgumentError("the first message must be Hello");
+  link->hello = std::move(*(*first)->mutable_hello());
+  const v1::Hello& hello = link->hello;
+  BERTH_CO_RETURN_IF_ERROR(CheckHello(hello));
+
+  if (nodes_.size() >= kMostNodes && !nodes_.contains(hello.node_id()))
+    co_return absl::ResourceExhaustedError(fmt::format("{} nodes are known already", nodes_.size()));
+  Node& node = nodes_[hello.node_id()];
+  const HelloDecision decision = DecideHello(node.record, node.link != nullptr, hello);
+  if (!decision.note.empty()) SPDLOG_WARN("{}", decision.note);
+  if (decision.record.has_value()) node.record = decision.record;
+  if (decision.kind == HelloDecision::Kind::kRefuse) {
+    if (node.record->two_machines && node.link != nullptr) End(*node.link, decision.why);
+    co_return decision.why;
+  }
+  link->stranger = decision.kind == HelloDecision::Kind::kStranger;
+  std::shared_ptr<Link>& place = link->stranger ? node.strangers[hello.instance_id()] : node.link;
+  if (place != nullptr) {
+    const v1::Hello& other = place->hello;
+    // Of two streams of one instance the higher number is the present one.
+    if (other.instance_id() == hello.instance_id() && other.connection_number() > hello.connection_number())
+      co_return absl::UnavailableError("this node has connected anew meanwhile");
+    End(*place, absl::UnavailableError("this node has connected anew"));
+  }
+  place = link;
+  Say(*link, Welcome());
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> NodeLinks::Run(Stream& stream, std::shared_ptr<Link> link) {
+  const auto ended = [link] { return link->ended.has_value(); };
+  const auto read = co_await Race(Race(ReadAll(stream, link), WriteAll(stream, link)),
+                                  link->changed.WaitUntil(ended, TimePoint::max()));
+  if (link->ended.has_value()) co_return *link->ended;
+  co_return read.has_value() && read->has_value() ? **read : absl::OkStatus();
+}
+
+// Until there is nothing more to be read.
+Awaitable<absl::Status> NodeLinks::ReadAll(Stream& stream, std::shared_ptr<Link> link) {
+  while (true) {
+    auto message = co_await stream.Read(link->last_heartbeat + Silence());
+    if (!message.ok()) co_return absl::DeadlineExceededError("no heartbeat came in time");
+    if (!message->has_value()) co_return absl::OkStatus();
+    Take(*link, **message);
+    if (link->ended.has_value()) co_return *link->ended;
+    // A peer that sends all the time, and no heartbeat.
+    if (Clock::now() > link->last_heartbeat + Silence())
+      co_return absl::DeadlineExceededError("no heartbeat came in time");
+  }
+}
+
+// Until something cannot be written: then the link has ended.
+Awaitable<bool> NodeLinks::WriteAll(Stream& stream, std::shared_ptr<Link> link) {
+  while (true) {
+    const auto something = [link] { return !link->waiting.empty(); };
+    [[maybe_unused]] const bool there = co_await link->changed.WaitUntil(something, TimePoint::max());
+    v1::SchedulerMessage message = std::move(link->waiting.front());
+    link->waiting.pop_front();
+    absl::Status written = co_await stream.Write(std::move(message), Clock::now() + Silence());
+    if (written.ok()) continue;
+    End(*link, std::move(written));
+    co_return true;
+  }
+}
+
+void NodeLinks::Say(Link& link, v1::SchedulerMessage message) {
+  if (link.waiting.size() >= kMostWaiting)
+    return End(link, absl::ResourceExhaustedError("the node does not read what is sent to it"));
+  link.waiting.push_back(std::move(message));
+  link.changed.NotifyAll();
+}
+
+void NodeLinks::End(Link& link, absl::Status why) {
+  if (!link.ended.has_value()) link.ended = std::move(why);
+  link.changed.NotifyAll();
+}
+
+void NodeLinks::Gone(const std::shared_ptr<Link>& link) {
+  SPDLOG_INFO("node {} is not connected any more", link->Name());
+  Node& node = nodes_[link->hello.node_id()];
+  if (node.link == link) {
+    node.link = nullptr;
+    node.gone_at = WallClock::now();
+  }
+  const auto stranger = node.strangers.find(link->hello.instance_id());
+  if (stranger != node.strangers.end() && stranger->second == link) node.strangers.erase(stranger);
+}
+
+void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
+  v1::SchedulerMessage answer;
+  switch (message.message_case()) {
+    case v1::NodeMessage::kHeartbeat: {
+      link.last_heartbeat = Clock::now();
+      v1::HeartbeatAnswer& heartbeat = *answer.mutable_heartbeat_answer();
+      heartbeat.set_number(message.heartbeat().number());
+      if (!link.stranger) {
+        leases_.Granted(link.hello.node_id(), BootClock::now(), settings_.lease.duration);
+        heartbeat.mutable_lease()->set_epoch(settings_.epoch);
+        *heartbeat.mutable_lease()->mutable_duration() = ToProto(settings_.lease.duration);
+      }
+      return Say(link, std::move(answer));
+    }
+    case v1::NodeMessage::kResult:
+      // Of an operation that is not known here: an earlier scheduler's.
+      if (message.result().refusal() == v1::REFUSAL_NONE) {
+        answer.mutable_acknowledge()->add_operation_ids(message.result().id());
+        Say(link, std::move(answer));
+      }
+      return;
+    case v1::NodeMessage::kAsk:
+      answer.mutable_answer()->set_number(message.ask().number());
+      answer.mutable_answer()->set_code(static_cast<int>(absl::StatusCode::kUnimplemented));
+      answer.mutable_answer()->set_message(
+          "this scheduler takes no claims from nodes: claim the volume there");
+      return Say(link, std::move(answer));
+    case v1::NodeMessage::kGoodbye:
+      SPDLOG_INFO("node {} {}", link.Name(),
+                  message.goodbye().reason() == v1::Goodbye::SHUTTING_DOWN ? "is being shut down"
+                                                                           : "stops its berthd");
+      return;
+    case v1::NodeMessage::kHello:
+      return End(link, absl::InvalidArgumentError("Hello came twice"));
+    case v1::NodeMessage::kState:
+    case v1::NodeMessage::kEvents:
+    case v1::NodeMessage::kLogLines:
+    case v1::NodeMessage::kAskWithdrawn:
+    case v1::NodeMessage::MESSAGE_NOT_SET:
+      return;
+  }
+}
+
+std::vector<NodeView> NodeLinks::List() const {
+  std::vector<NodeView> views;
+  const auto view = [](const Link& link) {
+    return NodeView{.name = link.hello.node_id(),
+                    .instance_id = link.hello.instance_id(),
+                    .boot_id = link.hello.boot_id(),
+                    .version = link.hello.version(),
+                    .connected = true,
+                    .stranger = link.stranger,
+                    .since = link.since};
+  };
+  for (const auto& [name, node] : nodes_) {
+    if (node.link != nullptr) {
+      views.push_back(view(*node.link));
+    } else if (node.record.has_value()) {
+      views.push_back({.name = name,
+                       .instance_id = node.record->instance_id,
+                       .boot_id = node.record->boot_id,
+                       .version = "",
+                       .two_machines = node.record->two_machines,
+                       .since = node.gone_at});
+    }
+    for (const auto& [instance, link] : node.strangers) views.push_back(view(*link));
+  }
+  return views;
+}
+
+}  // namespace berth::scheduler

@@ -1,0 +1,93 @@
+// The streams of all nodes: who is connected, what is said to whom, and which leases are granted.
+//
+//   gRPC stream ──► Serve: Hello ─► DecideHello ─► Welcome ─► one coroutine reads, one writes ─► the end
+//                                                              heartbeat ─► lease
+//
+// A stream says nothing about volumes when it ends. It ends when the node hangs up, says nothing for four
+// heartbeats, does not read, or connects anew.
+//
+// Owned by Scheduler; loop thread only. It outlives its streams: the server stops first.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/server_call.h"
+#include "berth/v1/scheduler.pb.h"
+#include "scheduler/links/lease_clock.h"
+#include "scheduler/links/node_table.h"
+
+namespace berth::scheduler {
+
+inline constexpr size_t kMostLinks = 4096;
+inline constexpr size_t kMostNodes = 16'384;  // that were ever connected
+// Messages that wait for a node; one that does not read them is hung up on.
+inline constexpr size_t kMostWaiting = 4096;
+
+struct LinkSettings {
+  std::string cluster_id;
+  uint64_t epoch = 0;
+  LeaseSettings lease;
+};
+
+// A machine, as far as it is known now.
+struct NodeView {
+  std::string name;
+  std::string instance_id;
+  std::string boot_id;
+  std::string version;
+  bool connected = false;
+  // Another machine than the one that is recorded under this name.
+  bool stranger = false;
+  bool two_machines = false;
+  // Since when it is connected, or away; unset: it was not here since the scheduler started.
+  std::optional<WallTime> since;
+};
+
+class NodeLinks {
+ public:
+  using Stream = DuplexStream<v1::NodeMessage, v1::SchedulerMessage>;
+
+  NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases);
+  ~NodeLinks();
+  NodeLinks(const NodeLinks&) = delete;
+  NodeLinks& operator=(const NodeLinks&) = delete;
+
+  // One node's stream, from Hello to its end; the status is what the node hears.
+  [[nodiscard]] Awaitable<absl::Status> Serve(Stream& stream);
+
+  // By name; strangers after the machine whose name they have.
+  [[nodiscard]] std::vector<NodeView> List() const;
+
+  [[nodiscard]] const LeaseClock& leases() const { return leases_; }
+
+ private:
+  struct Link;
+  struct Node;
+
+  [[nodiscard]] Awaitable<absl::Status> Admit(Stream& stream, std::shared_ptr<Link> link);
+  [[nodiscard]] Awaitable<absl::Status> Run(Stream& stream, std::shared_ptr<Link> link);
+  [[nodiscard]] Awaitable<absl::Status> ReadAll(Stream& stream, std::shared_ptr<Link> link);
+  [[nodiscard]] Awaitable<bool> WriteAll(Stream& stream, std::shared_ptr<Link> link);
+  void Take(Link& link, const v1::NodeMessage& message);
+  void Say(Link& link, v1::SchedulerMessage message);
+  void End(Link& link, absl::Status why);
+  void Gone(const std::shared_ptr<Link>& link);
+  [[nodiscard]] v1::SchedulerMessage Welcome() const;
+  [[nodiscard]] Duration Silence() const;
+
+  asio::any_io_executor executor_;
+  LinkSettings settings_;
+  LeaseClock leases_;
+  std::map<std::string, Node> nodes_;
+  size_t links_ = 0;
+};
+
+}  // namespace berth::scheduler

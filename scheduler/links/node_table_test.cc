@@ -1,0 +1,92 @@
+#include "scheduler/links/node_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace berth::scheduler {
+namespace {
+
+using Kind = HelloDecision::Kind;
+using ::testing::HasSubstr;
+
+v1::Hello Hello(const std::string& instance, const std::string& boot) {
+  v1::Hello hello;
+  hello.mutable_protocol()->set_major(1);
+  hello.set_node_id("n1");
+  hello.set_instance_id(instance);
+  hello.set_boot_id(boot);
+  hello.set_run_id("r");
+  return hello;
+}
+NodeRecord Record(const std::string& instance, const std::string& boot, const std::string& previous = "") {
+  return {.name = "n1", .instance_id = instance, .boot_id = boot, .previous_boot_id = previous};
+}
+
+TEST(NodeTableTest, AFirstHelloIsRecorded) {
+  const HelloDecision decision = DecideHello(std::nullopt, false, Hello("i", "b"));
+  EXPECT_EQ(decision.kind, Kind::kWelcome);
+  EXPECT_EQ(decision.record, Record("i", "b"));
+}
+
+TEST(NodeTableTest, TheSameMachineIsWelcomeAgain) {
+  for (const bool connected : {false, true}) {
+    const HelloDecision decision = DecideHello(Record("i", "b"), connected, Hello("i", "b"));
+    EXPECT_EQ(decision.kind, Kind::kWelcome);
+    EXPECT_FALSE(decision.record.has_value()) << "nothing is new";
+  }
+}
+
+TEST(NodeTableTest, ARestartedMachineIsTheSame) {
+  for (const bool connected : {false, true}) {
+    const HelloDecision decision = DecideHello(Record("i", "b1", "b0"), connected, Hello("i", "b2"));
+    EXPECT_EQ(decision.kind, Kind::kWelcome);
+    EXPECT_EQ(decision.record, Record("i", "b2", "b1"));
+  }
+}
+
+TEST(NodeTableTest, ABootThatComesBackIsASecondMachine) {
+  for (const bool connected : {false, true}) {
+    HelloDecision decision = DecideHello(Record("i", "b2", "b1"), connected, Hello("i", "b1"));
+    EXPECT_EQ(decision.kind, Kind::kRefuse);
+    EXPECT_TRUE(absl::IsAlreadyExists(decision.why));
+    ASSERT_TRUE(decision.record.has_value() && decision.record->two_machines);
+    // Neither of them gets in, whichever boot it says.
+    for (const char* boot : {"b1", "b2", "b3"}) {
+      EXPECT_EQ(DecideHello(decision.record, connected, Hello("i", boot)).kind, Kind::kRefuse) << boot;
+    }
+    EXPECT_NE(DecideHello(decision.record, connected, Hello("other", "b2")).kind, Kind::kWelcome);
+  }
+}
+
+TEST(NodeTableTest, AStateDirectoryThatWasLostIsTheSameMachinesByItsBoot) {
+  for (const bool connected : {false, true}) {
+    const HelloDecision decision = DecideHello(Record("i", "b", "a"), connected, Hello("i2", "b"));
+    EXPECT_EQ(decision.kind, Kind::kWelcome);
+    EXPECT_EQ(decision.record, Record("i2", "b", "a"));
+  }
+}
+
+TEST(NodeTableTest, AnotherMachineIsAStrangerOrRefused) {
+  const HelloDecision away = DecideHello(Record("i", "b"), false, Hello("i2", "b2"));
+  EXPECT_EQ(away.kind, Kind::kStranger);
+  EXPECT_FALSE(away.record.has_value()) << "the name stays the recorded machine's";
+  const HelloDecision there = DecideHello(Record("i", "b"), true, Hello("i2", "b2"));
+  EXPECT_EQ(there.kind, Kind::kRefuse);
+  EXPECT_TRUE(absl::IsAlreadyExists(there.why));
+}
+
+TEST(NodeTableTest, AHelloThatSaysTooLittleIsRefusedByField) {
+  EXPECT_TRUE(CheckHello(Hello("i", "b")).ok());
+  v1::Hello other = Hello("i", "b");
+  other.mutable_protocol()->set_major(2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(CheckHello(other)));
+  EXPECT_THAT(std::string(CheckHello(Hello("", "b")).message()), HasSubstr("hello.instance_id"));
+  EXPECT_THAT(std::string(CheckHello(Hello("i", std::string(200, 'x'))).message()),
+              HasSubstr("hello.boot_id"));
+  other = Hello("i", "b");
+  other.clear_node_id();
+  EXPECT_THAT(std::string(CheckHello(other).message()), HasSubstr("hello.node_id"));
+}
+
+}  // namespace
+}  // namespace berth::scheduler
