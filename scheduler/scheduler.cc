@@ -40,12 +40,14 @@ Awaitable<absl::Status> Scheduler::Start() {
   links_ = std::make_unique<NodeLinks>(executor_, std::move(settings),
                                        LeaseClock(BootClock::now(), config_.lease.duration));
   link_service_ = std::make_unique<LinkService>(executor_, *links_);
-  BERTH_CO_ASSIGN_OR_RETURN(server_, Server::Start(config_.listen, {link_service_.get()}));
+  cluster_service_ = std::make_unique<ClusterService>(executor_, *links_);
+  BERTH_CO_ASSIGN_OR_RETURN(server_,
+                            Server::Start(config_.listen, {link_service_.get(), cluster_service_.get()}));
   co_return absl::OkStatus();
 }
 
 Awaitable<void> Scheduler::Stop() {
-  if (server_ != nullptr) co_await server_->Stop({&link_service_->calls()});
+  if (server_ != nullptr) co_await server_->Stop({&link_service_->calls(), &cluster_service_->calls()});
 }
 
 }  // namespace berth::scheduler

@@ -9,6 +9,7 @@
 
 #include "base/task_scope.h"
 #include "base/unique_fd.h"
+#include "scheduler/api/cluster_service.h"
 #include "scheduler/config.h"
 #include "scheduler/links/node_links.h"
 #include "scheduler/links/server.h"
@@ -35,6 +36,7 @@ class Scheduler {
   UniqueFd lock_;
   std::unique_ptr<NodeLinks> links_;
   std::unique_ptr<LinkService> link_service_;
+  std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<Server> server_;  // ends before what it serves
 };
 

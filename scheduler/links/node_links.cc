@@ -31,6 +31,7 @@ struct NodeLinks::Link {
 
   v1::Hello hello;
   bool stranger = false;
+  NodeFacts facts;
   WallTime since = WallClock::now();
   TimePoint last_heartbeat = Clock::now();
   std::deque<v1::SchedulerMessage> waiting;
@@ -216,6 +217,8 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
     case v1::NodeMessage::kHello:
       return End(link, absl::InvalidArgumentError("Hello came twice"));
     case v1::NodeMessage::kState:
+      if (absl::Status taken = link.facts.Apply(message.state()); !taken.ok()) End(link, std::move(taken));
+      return;
     case v1::NodeMessage::kEvents:
     case v1::NodeMessage::kLogLines:
     case v1::NodeMessage::kAskWithdrawn:
@@ -233,7 +236,8 @@ std::vector<NodeView> NodeLinks::List() const {
                     .version = link.hello.version(),
                     .connected = true,
                     .stranger = link.stranger,
-                    .since = link.since};
+                    .since = link.since,
+                    .facts = &link.facts};
   };
   for (const auto& [name, node] : nodes_) {
     if (node.link != nullptr) {

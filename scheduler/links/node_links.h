@@ -22,6 +22,7 @@
 #include "base/server_call.h"
 #include "berth/v1/scheduler.pb.h"
 #include "scheduler/links/lease_clock.h"
+#include "scheduler/links/node_facts.h"
 #include "scheduler/links/node_table.h"
 
 namespace berth::scheduler {
@@ -49,6 +50,8 @@ struct NodeView {
   bool two_machines = false;
   // Since when it is connected, or away; unset: it was not here since the scheduler started.
   std::optional<WallTime> since;
+  // What it says of itself. Null: it is not connected. Valid until the loop goes on.
+  const NodeFacts* facts = nullptr;
 };
 
 class NodeLinks {
@@ -67,6 +70,7 @@ class NodeLinks {
   [[nodiscard]] std::vector<NodeView> List() const;
 
   [[nodiscard]] const LeaseClock& leases() const { return leases_; }
+  [[nodiscard]] const std::string& cluster_id() const { return settings_.cluster_id; }
 
  private:
   struct Link;
