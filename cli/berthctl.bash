@@ -17,7 +17,7 @@ _berthctl() {
   # The commands so far, without options and their values.
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
-      --socket | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
+      --socket | --cluster | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
         --consumer | --consumer-label | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
@@ -64,18 +64,19 @@ _berthctl() {
       ;;
   esac
   if [[ -z $words ]]; then
-    local global='--socket --output --timeout --help'
+    local global='--socket --cluster --output --timeout --help'
     local capability='--access --fs --block --mount-flag --secrets-file'
     case $command/$sub in
-      /) words="status health plugins plugin reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
+      /) words="status health plugins plugin node reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
       volumes/*) words="--plugin --consumer --label $global" ;;
       monitor/*) words="--level $global" ;;
-      plugin/) words='show logs start stop restart drain swap' ;;
+      plugin/) words='list show logs start stop restart drain swap' ;;
       plugin/logs) words="--follow --since --lines --after $(_berthctl_ids plugins 1) $global" ;;
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
+      node/) words='list show' ;;
       volume/) words='show explain list create delete expand stats publish unpublish claim release mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)

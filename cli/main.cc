@@ -34,6 +34,7 @@ Errors go to standard error, with -o json as {"error":{"code":"NOT_FOUND","messa
 
 struct Globals {
   std::string socket;
+  std::string cluster;
   std::string directory = "/run/berth";
   std::string format = "table";
   std::string timeout = "2m";
@@ -59,6 +60,12 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
                  "that the user may use: "
                  "berthd.sock, berthd-ro.sock to read, claim.sock to claim")
       ->option_text("PATH");
+  app.add_option(
+         "--cluster", globals.cluster,
+         "Ask a cluster's scheduler, not this node: unix:/path or HOST:PORT; default: $BERTH_CLUSTER. "
+         "For node list|show and plugin list|show")
+      ->option_text("ADDRESS")
+      ->excludes("--socket");
   app.add_option("-o,--output", globals.format, "table for people (the default), json for programs")
       ->check(CLI::IsMember({"table", "json"}))
       ->option_text("FORMAT");
@@ -67,6 +74,7 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
       ->each([&globals](const std::string&) { globals.timeout_given = true; });
   AddNodeCommands(app, chosen);
   AddClusterCommands(app, chosen);
+  AddClusterLists(app, chosen);
   AddMonitor(app, chosen);
   AddPluginCommands(app, chosen);
   AddVolumeCommands(app, chosen);
@@ -161,6 +169,11 @@ int Main(int argc, char** argv) {
     return app.got_subcommand("health") ? kHealthUnknown : code;
   }
   session.socket = globals.socket;
+  session.cluster = globals.cluster;
+  session.cluster_given = app.count("--cluster") > 0;
+  // Whoever names a node's socket means the node.
+  const char* const cluster = std::getenv("BERTH_CLUSTER");
+  if (!session.cluster_given && app.count("--socket") == 0 && cluster != nullptr) session.cluster = cluster;
   session.directory = globals.directory;
   session.timeout = *timeout;
   session.timeout_given = globals.timeout_given;

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "base/status.h"
 #include "cli/failure.h"

@@ -33,12 +33,17 @@ absl::Status Plugins(Session& session, const NoOptions& /*options*/) {
   return absl::OkStatus();
 }
 
+absl::Status List(Session& session, const NoOptions& options) {
+  return session.cluster.empty() ? Plugins(session, options) : ListClusterPlugins(session);
+}
+
 struct PluginOptions {
   std::string id;
   bool force = false;
 };
 
 absl::Status Show(Session& session, const PluginOptions& options) {
+  if (!session.cluster.empty()) return ShowClusterPlugin(session, options.id);
   v1::GetPluginRequest request;
   request.set_id(options.id);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
@@ -270,8 +275,12 @@ void DeclareId(CLI::App& command, PluginOptions& options) {
 
 void AddPluginCommands(CLI::App& app, Command& chosen) {
   AddCommand<NoOptions>(app, "plugins", "Every plugin and its state", chosen, DeclareNothing, Plugins);
-  CLI::App* group = AddGroup(app, "plugin", "One plugin: show, logs, start, stop, restart, drain, swap");
-  AddCommand<PluginOptions>(*group, "show", "What a plugin is and how it is", chosen, DeclareId, Show);
+  CLI::App* group = AddGroup(app, "plugin", "Plugins: list, show, logs, start, stop, restart, drain, swap");
+  AddCommand<NoOptions>(*group, "list", "As plugins; of a cluster (--cluster): every driver", chosen,
+                        DeclareNothing, List);
+  AddCommand<PluginOptions>(*group, "show",
+                            "What a plugin is and how it is; of a cluster: a driver, by its name", chosen,
+                            DeclareId, Show);
   AddCommand<PluginOptions>(*group, "start", "Start a plugin that was stopped or has failed", chosen,
                             DeclareId, Start);
   AddCommand<PluginOptions>(

@@ -1,4 +1,4 @@
-// What every command is given: the global options, where to print, and the way to the node.
+// What every command is given: the global options, where to print, and the way to the node or the cluster.
 //
 // One per run, made by main; its thread only.
 #pragma once
@@ -10,6 +10,8 @@
 #include <functional>
 #include <string>
 
+#include "cli/cluster_client.h"
+#include "cli/failure.h"
 #include "cli/node_client.h"
 #include "cli/output.h"
 #include "cli/secrets.h"
@@ -21,12 +23,28 @@ class Session {
   Output output;
   std::string socket;  // empty: the one in `directory` that suffices
   std::string directory = "/run/berth";
+  std::string cluster;         // the scheduler's address; empty: the node is meant
+  bool cluster_given = false;  // on the command line
   Need need = Need::kRead;
   std::chrono::milliseconds timeout{};
   bool timeout_given = false;  // on the command line
 
+  // UsageError: a cluster was named on the command line, and this command is a node's.
   [[nodiscard]] absl::StatusOr<NodeClient> Connect() const {
+    if (cluster_given) {
+      return UsageError("this command asks one node, and --cluster names a scheduler",
+                        "A cluster's commands: node list, node show, plugin list, plugin show");
+    }
     return NodeClient::Connect(socket, directory, need, timeout);
+  }
+
+  // UsageError: no cluster was named.
+  [[nodiscard]] absl::StatusOr<ClusterClient> ConnectCluster() const {
+    if (cluster.empty()) {
+      return UsageError("this command asks a cluster's scheduler, and none was named",
+                        "Name it: --cluster unix:/run/berth-scheduler/scheduler.sock, or set BERTH_CLUSTER");
+    }
+    return ClusterClient::Connect(cluster, timeout);
   }
 
   // Reads the secrets that go with this run's request; none where `path` is empty. Whatever fails later is
@@ -51,6 +69,7 @@ using Command = std::function<absl::Status(Session&)>;
 // Each adds a group of commands to `app`; the chosen one stores itself in `chosen`.
 void AddNodeCommands(CLI::App& app, Command& chosen);      // status, events, version
 void AddClusterCommands(CLI::App& app, Command& chosen);   // drain, undrain, scheduler
+void AddClusterLists(CLI::App& app, Command& chosen);      // node …
 void AddPluginCommands(CLI::App& app, Command& chosen);    // plugins, plugin …, reload
 void AddPluginLogs(CLI::App& plugin, Command& chosen);     // plugin logs
 void AddMonitor(CLI::App& app, Command& chosen);           // monitor
@@ -59,6 +78,10 @@ void AddConsumerCommands(CLI::App& app, Command& chosen);  // consumer …
 void AddDoctor(CLI::App& app, Command& chosen);            // doctor
 void AddHealth(CLI::App& app, Command& chosen);            // health
 void AddCsiCommand(CLI::App& app, Command& chosen);        // csi
+
+// plugin list and plugin show of a cluster.
+[[nodiscard]] absl::Status ListClusterPlugins(Session& session);
+[[nodiscard]] absl::Status ShowClusterPlugin(Session& session, const std::string& driver);
 
 // Of a command that has none.
 struct NoOptions {};

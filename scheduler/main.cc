@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/as_tuple.hpp>
@@ -87,6 +88,8 @@ int Main(int argc, char** argv) {
   }
   // Requests hold secrets.
   LeaveNoCore();
+  // Whoever may connect may do everything: the sockets are this user's alone.
+  umask(0077);
 
   absl::StatusOr<Config> config = LoadConfig(options);
   absl::Status status = config.status();

@@ -1,0 +1,172 @@
+// berth-scheduler as it is, with real nodes and berthctl: who is there, and what they run.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/harness/node.h"
+#include "tests/harness/scheduler_program.h"
+
+namespace berth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+struct Ended {
+  int exit_code = -1;
+  std::string said;  // on both
+};
+
+Ended RunShell(const std::string& command) {
+  FILE* const pipe = popen(fmt::format("timeout 60 {} 2>&1", command).c_str(), "re");
+  Ended ended;
+  std::array<char, 4096> buffer{};
+  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe))
+    ended.said.append(buffer.data(), count);
+  const int status = pclose(pipe);
+  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ended;
+}
+
+class ClusterTest : public ::testing::Test {
+ protected:
+  // A node of the cluster, with one plugin.
+  Node& AddNode(const std::string& name) {
+    auto node = std::make_unique<Node>(name);
+    node->WriteBerthdToml(fmt::format("[scheduler]\naddresses = [\"{}\"]\n", scheduler_.address()));
+    node->WriteHostpath();
+    nodes_.push_back(std::move(node));
+    return *nodes_.back();
+  }
+  Ended Ctl(const std::string& arguments) const {
+    return RunShell(fmt::format("{} --cluster {} {}", BERTHCTL, scheduler_.address(), arguments));
+  }
+  std::string Says(const std::string& arguments) const {
+    const Ended ended = Ctl(arguments);
+    EXPECT_EQ(ended.exit_code, 0) << arguments << ": " << ended.said;
+    return ended.said;
+  }
+  void WaitDriverReadyOn(int nodes) {
+    WaitFor(fmt::format("the driver is ready on {} nodes", nodes), [&] {
+      const auto context = Node::Context();
+      v1::ListClusterPluginsResponse answer;
+      EXPECT_TRUE(scheduler_.stub().ListPlugins(context.get(), {}, &answer).ok());
+      return answer.plugins_size() == 1 && answer.plugins(0).nodes_ready() == nodes;
+    });
+  }
+
+  SchedulerProgram scheduler_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+TEST_F(ClusterTest, NodesAndDriversAreShownAsTheyAreNow) {
+  scheduler_.Start();
+  EXPECT_THAT(Says("node list"), AllOf(HasSubstr("cluster test:"), HasSubstr("no node was ever connected")));
+  EXPECT_THAT(Says("plugin list"), HasSubstr("no plugins"));
+  for (const char* name : {"node-1", "node-2"}) AddNode(name).Start();
+  WaitDriverReadyOn(2);
+  EXPECT_THAT(Says("node list"), AllOf(StartsWith("cluster test:\nNODE "), ContainsRegex("node-1 +connected"),
+                                       ContainsRegex("node-2 +connected")));
+  EXPECT_THAT(Says("plugin list"), ContainsRegex("hostpath.berth.* 2 of 2 +2 of 2"));
+  EXPECT_THAT(Says("plugin show hostpath.berth.dev"),
+              AllOf(ContainsRegex("node-1 +hostpath +READY"), ContainsRegex("node-2 +hostpath +READY")));
+  EXPECT_THAT(Says("node show node-1"),
+              AllOf(ContainsRegex("lease +ends within [1-5]s"), HasSubstr("hostpath")));
+
+  // What goes is not there any more, and what is away says nothing.
+  nodes_[1]->Kill();
+  scheduler_.WaitAway("node-2");
+  WaitDriverReadyOn(1);
+  EXPECT_THAT(Says("node list"), ContainsRegex("node-2 +away"));
+  EXPECT_THAT(Says("node show node-2"),
+              AllOf(HasSubstr("says nothing about its volumes"), Not(HasSubstr("READY"))));
+  nodes_[1]->Start();
+  WaitDriverReadyOn(2);
+}
+
+TEST_F(ClusterTest, AKilledSchedulerKnowsItsNodesAgainAsSoonAsTheyConnect) {
+  scheduler_.Start();
+  AddNode("node-1").Start();
+  scheduler_.WaitConnected("node-1");
+  scheduler_.Kill();
+  scheduler_.Start();
+  scheduler_.WaitConnected("node-1");
+  // Its epoch is above that of the one before, so the node obeys it.
+  const auto context = Node::Context();
+  v1::GetStatusResponse status;
+  ASSERT_TRUE(nodes_[0]->stub().GetStatus(context.get(), {}, &status).ok());
+  EXPECT_EQ(status.scheduler().state(), v1::LinkStatus::SYNCED);
+  scheduler_.Stop();
+  EXPECT_THAT(scheduler_.log(), HasSubstr("without access control"));
+}
+
+TEST_F(ClusterTest, JsonHasEveryField) {
+  scheduler_.Start();
+  AddNode("node-1").Start();
+  scheduler_.WaitConnected("node-1");
+  EXPECT_THAT(Says("-o json node list"),
+              AllOf(HasSubstr("\"cluster_id\":\"test\""), HasSubstr("\"connection\":\"CONNECTED\""),
+                    HasSubstr("\"next_page_token\":\"\"")));
+  EXPECT_THAT(Says("-o json node show node-1"), HasSubstr("\"state\":{"));
+  EXPECT_THAT(Says("-o json plugin list"), HasSubstr("\"plugins\":["));
+}
+
+TEST_F(ClusterTest, WhatIsNotThereIsSaidWithWhatThereIs) {
+  Ended ended = Ctl("--timeout 2s node list");
+  EXPECT_EQ(ended.exit_code, 3);
+  EXPECT_THAT(ended.said, HasSubstr("cannot reach the scheduler at " + scheduler_.address()));
+  scheduler_.Start();
+  ended = Ctl("node show nobody");
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.said,
+              AllOf(HasSubstr("no node nobody was ever connected"), HasSubstr("berthctl node list")));
+  EXPECT_THAT(Ctl("plugin show nothing").said,
+              HasSubstr("no node that is connected runs the driver nothing"));
+  ended = Ctl("volumes");
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.said, HasSubstr("this command asks one node"));
+  ended = RunShell(fmt::format("{} node list", BERTHCTL));
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.said, HasSubstr("BERTH_CLUSTER"));
+  // By the environment, as in a shell of somebody who works with one cluster.
+  EXPECT_THAT(
+      RunShell(fmt::format("env BERTH_CLUSTER={} {} plugin list", scheduler_.address(), BERTHCTL)).said,
+      HasSubstr("cluster test:"));
+}
+
+TEST_F(ClusterTest, TheProgramSaysWhatIsWrongWithItsSettings) {
+  const std::string program = fmt::format("{} --config {}", BERTH_SCHEDULER, scheduler_.settings_file());
+  Ended ended = RunShell(program + " --check");
+  EXPECT_EQ(ended.exit_code, 0) << ended.said;
+  EXPECT_THAT(ended.said, HasSubstr("no mistakes in"));
+  ended = RunShell(program + " --state-dir relative --check");
+  EXPECT_EQ(ended.exit_code, 78);
+  EXPECT_THAT(ended.said, HasSubstr("state_dir: \"relative\" is not an absolute path"));
+  EXPECT_EQ(RunShell(fmt::format("{} --config /nowhere", BERTH_SCHEDULER)).exit_code, 78);
+  EXPECT_EQ(RunShell(fmt::format("{} --nonsense", BERTH_SCHEDULER)).exit_code, 2);
+  scheduler_.Start();
+  ended = RunShell(program);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.said, ContainsRegex("lock .*/state/lock: process [0-9]+ has it"));
+}
+
+// Whoever is not root of the machine has no way in.
+TEST_F(ClusterTest, TheSocketAndTheRecordAreRootsAlone) {
+  scheduler_.Start();
+  EXPECT_EQ(RunShell(fmt::format("stat -c %a {}", scheduler_.address().substr(5))).said, "700\n");
+  EXPECT_EQ(RunShell(fmt::format("stat -c %a {}", scheduler_.state_dir())).said, "700\n");
+}
+
+}  // namespace
+}  // namespace berth
