@@ -1,11 +1,17 @@
 #include "scheduler/scheduler.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <utility>
+#include <vector>
 
 #include "base/blocking.h"
 #include "base/file.h"
 #include "base/lock_file.h"
 #include "base/status.h"
+#include "scheduler/records/term.h"
+#include "scheduler/store/memory_store.h"
 
 namespace berth::scheduler {
 namespace {
@@ -31,14 +37,18 @@ Awaitable<absl::Status> Scheduler::Start() {
   if (!lock.ok()) co_return lock.status();
   lock_ = *std::move(lock);
 
-  // Above that of every scheduler before, also of one whose record is lost: it has begun later.
-  const auto since_1970 =
-      std::chrono::duration_cast<std::chrono::milliseconds>(WallClock::now().time_since_epoch());
-  LinkSettings settings{.cluster_id = config_.cluster_id,
-                        .epoch = static_cast<uint64_t>(since_1970.count()),
-                        .lease = config_.lease};
-  links_ = std::make_unique<NodeLinks>(executor_, std::move(settings),
-                                       LeaseClock(BootClock::now(), config_.lease.duration));
+  store_ = std::make_unique<MemoryStore>(executor_);
+  TermRequest request{.cluster_id = config_.cluster_id,
+                      .lease = config_.lease.duration,
+                      .now = WallClock::now(),
+                      .holder = fmt::format("process {}", getpid())};
+  BERTH_CO_ASSIGN_OR_RETURN(const Term term, co_await BeginTerm(*store_, std::move(request)));
+  node_records_ = std::make_unique<NodeRecords>(*store_, term);
+  BERTH_CO_ASSIGN_OR_RETURN(const std::vector<NodeRecord> known, co_await node_records_->Load());
+  LinkSettings settings{.cluster_id = config_.cluster_id, .epoch = term.epoch, .lease = config_.lease};
+  links_ =
+      std::make_unique<NodeLinks>(executor_, std::move(settings),
+                                  LeaseClock(BootClock::now(), term.longest_before), *node_records_, known);
   link_service_ = std::make_unique<LinkService>(executor_, *links_);
   cluster_service_ = std::make_unique<ClusterService>(executor_, *links_);
   BERTH_CO_ASSIGN_OR_RETURN(server_,

@@ -25,7 +25,7 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   // Makes the state directory (0700), locks it, and begins to serve. FAILED_PRECONDITION: another scheduler
-  // has the directory or an address; the message names it.
+  // has the directory or an address, or the record is another cluster's; the message names it.
   [[nodiscard]] Awaitable<absl::Status> Start();
   // Also after a Start that failed.
   [[nodiscard]] Awaitable<void> Stop();
@@ -34,6 +34,8 @@ class Scheduler {
   asio::any_io_executor executor_;
   Config config_;
   UniqueFd lock_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<NodeRecords> node_records_;
   std::unique_ptr<NodeLinks> links_;
   std::unique_ptr<LinkService> link_service_;
   std::unique_ptr<ClusterService> cluster_service_;

@@ -15,6 +15,8 @@ namespace berth::scheduler {
 namespace {
 
 constexpr Duration kHelloWithin = std::chrono::seconds(10);
+// A node waits 10 s for Welcome.
+constexpr Duration kDecideWithin = std::chrono::seconds(5);
 constexpr Duration kLeastSilence = std::chrono::seconds(2);
 constexpr int kHeartbeatsMissed = 4;
 
@@ -46,10 +48,18 @@ struct NodeLinks::Node {
   std::shared_ptr<Link> link;                              // the recorded machine's
   std::map<std::string, std::shared_ptr<Link>> strangers;  // by instance
   std::optional<WallTime> gone_at;
+  bool deciding = false;  // what a Hello means is being written
 };
 
-NodeLinks::NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases)
-    : executor_(std::move(executor)), settings_(std::move(settings)), leases_(std::move(leases)) {}
+NodeLinks::NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases,
+                     NodeRecords& records, const std::vector<NodeRecord>& known)
+    : executor_(std::move(executor)),
+      settings_(std::move(settings)),
+      leases_(std::move(leases)),
+      records_(records),
+      decided_(executor_) {
+  for (const NodeRecord& record : known) nodes_[record.name].record = record;
+}
 
 NodeLinks::~NodeLinks() = default;
 
@@ -102,9 +112,27 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
   if (nodes_.size() >= kMostNodes && !nodes_.contains(hello.node_id()))
     co_return absl::ResourceExhaustedError(fmt::format("{} nodes are known already", nodes_.size()));
   Node& node = nodes_[hello.node_id()];
+  // One after another: each decides by what the one before has written.
+  if (!co_await decided_.WaitUntil([&node] { return !node.deciding; }, Clock::now() + kDecideWithin))
+    co_return absl::UnavailableError("another Hello of this node is being recorded");
+  struct Turn {
+    Node& node;
+    Condition& decided;
+    Turn(Node& its, Condition& told) : node(its), decided(told) { node.deciding = true; }
+    ~Turn() {
+      node.deciding = false;
+      decided.NotifyAll();
+    }
+  } turn(node, decided_);
   const HelloDecision decision = DecideHello(node.record, node.link != nullptr, hello);
   if (!decision.note.empty()) SPDLOG_WARN("{}", decision.note);
-  if (decision.record.has_value()) node.record = decision.record;
+  if (decision.record.has_value()) {
+    if (const absl::Status written = co_await records_.Write(*decision.record); !written.ok()) {
+      SPDLOG_ERROR("{}", MessageOf(written));
+      co_return absl::UnavailableError("the scheduler cannot record this node now");
+    }
+    node.record = decision.record;
+  }
   if (decision.kind == HelloDecision::Kind::kRefuse) {
     if (node.record->two_machines && node.link != nullptr) End(*node.link, decision.why);
     co_return decision.why;

@@ -1,6 +1,7 @@
 // The streams of all nodes: who is connected, what is said to whom, and which leases are granted.
 //
-//   gRPC stream ──► Serve: Hello ─► DecideHello ─► Welcome ─► one coroutine reads, one writes ─► the end
+//   gRPC stream ──► Serve: Hello ─► DecideHello ─► record ─► Welcome ─► one coroutine reads, one writes ─►
+//   the end
 //                                                              heartbeat ─► lease
 //
 // A stream says nothing about volumes when it ends. It ends when the node hangs up, says nothing for four
@@ -58,7 +59,9 @@ class NodeLinks {
  public:
   using Stream = DuplexStream<v1::NodeMessage, v1::SchedulerMessage>;
 
-  NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases);
+  // `known`: the nodes that are recorded; `records` outlives it.
+  NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases, NodeRecords& records,
+            const std::vector<NodeRecord>& known);
   ~NodeLinks();
   NodeLinks(const NodeLinks&) = delete;
   NodeLinks& operator=(const NodeLinks&) = delete;
@@ -90,6 +93,8 @@ class NodeLinks {
   asio::any_io_executor executor_;
   LinkSettings settings_;
   LeaseClock leases_;
+  NodeRecords& records_;
+  Condition decided_;
   std::map<std::string, Node> nodes_;
   size_t links_ = 0;
 };

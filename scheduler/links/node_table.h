@@ -20,19 +20,9 @@
 #include <string>
 
 #include "berth/v1/scheduler.pb.h"
+#include "scheduler/records/node_records.h"
 
 namespace berth::scheduler {
-
-struct NodeRecord {
-  std::string name;
-  std::string instance_id;
-  std::string boot_id;
-  std::string previous_boot_id;
-  // Two machines have this name and instance: neither is served until an operator has decided.
-  bool two_machines = false;
-
-  bool operator==(const NodeRecord&) const = default;
-};
 
 // OK, or why the Hello is refused whoever sends it: INVALID_ARGUMENT for a field, FAILED_PRECONDITION for
 // another major version of the protocol.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "base/testing/run_on.h"
 #include "base/testing/temp_dir.h"
+#include "scheduler/store/memory_store.h"
 
 namespace berth::scheduler {
 namespace {
@@ -45,6 +46,25 @@ v1::NodeMessage Heartbeat(uint64_t number) {
   return message;
 }
 
+// A node that sends heartbeats, and reads nothing.
+class DeafNode : public NodeLinks::Stream {
+ public:
+  explicit DeafNode(const asio::any_io_executor& executor) : never_(executor) {}
+  [[nodiscard]] size_t sent() const { return sent_; }
+  Awaitable<absl::StatusOr<std::optional<v1::NodeMessage>>> Read(TimePoint /*deadline*/) override {
+    ++sent_;
+    co_return std::optional(sent_ == 1 ? HelloOf("i") : Heartbeat(sent_));
+  }
+  Awaitable<absl::Status> Write(v1::SchedulerMessage /*message*/, TimePoint deadline) override {
+    co_await never_.WaitUntil([] { return false; }, deadline);
+    co_return absl::DeadlineExceededError("the message was not taken in time");
+  }
+
+ private:
+  size_t sent_ = 0;
+  Condition never_;
+};
+
 // A real server, and nodes that use the protos alone.
 class LinkServerTest : public ::testing::Test {
  protected:
@@ -54,11 +74,22 @@ class LinkServerTest : public ::testing::Test {
   void Serve(const LeaseSettings& lease) {
     links_ = std::make_unique<NodeLinks>(loop_.get_executor(),
                                          LinkSettings{.cluster_id = "c", .epoch = 7, .lease = lease},
-                                         LeaseClock(BootClock::now(), seconds(0)));
+                                         LeaseClock(BootClock::now(), seconds(0)), records_, Known());
     service_ = std::make_unique<LinkService>(loop_.get_executor(), *links_);
     auto server = Server::Start({address_}, {service_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
+  }
+  Term Begin() {
+    const auto term =
+        RunOn(loop_, BeginTerm(store_, {.cluster_id = "c", .now = WallClock::now(), .holder = "test"}));
+    EXPECT_TRUE(term.ok()) << term.status();
+    return term.value_or(Term());
+  }
+  std::vector<NodeRecord> Known() {
+    const auto known = RunOn(loop_, records_.Load());
+    EXPECT_TRUE(known.ok()) << known.status();
+    return known.value_or(std::vector<NodeRecord>());
   }
   void Stop() {
     if (server_ != nullptr) RunOn(loop_, server_->Stop({&service_->calls()}));
@@ -98,6 +129,8 @@ class LinkServerTest : public ::testing::Test {
   TempDir directory_;
   std::string address_ = "unix:" + directory_.path() + "/s.sock";
   asio::io_context loop_;
+  MemoryStore store_{loop_.get_executor()};
+  NodeRecords records_{store_, Begin()};
   std::unique_ptr<NodeLinks> links_;
   std::unique_ptr<LinkService> service_;
   std::unique_ptr<Server> server_;
@@ -183,24 +216,25 @@ TEST_F(LinkServerTest, ANodeWithoutHeartbeatsIsHungUpOn) {
   EXPECT_FALSE(links_->List().at(0).connected);
 }
 
-// A node that sends heartbeats, and reads nothing.
-class DeafNode : public NodeLinks::Stream {
- public:
-  explicit DeafNode(const asio::any_io_executor& executor) : never_(executor) {}
-  [[nodiscard]] size_t sent() const { return sent_; }
-  Awaitable<absl::StatusOr<std::optional<v1::NodeMessage>>> Read(TimePoint /*deadline*/) override {
-    ++sent_;
-    co_return std::optional(sent_ == 1 ? HelloOf("i") : Heartbeat(sent_));
+TEST_F(LinkServerTest, WhatIsRecordedOfANodeOutlivesTheScheduler) {
+  {
+    const auto node = Connect(HelloOf("i", "b"));
   }
-  Awaitable<absl::Status> Write(v1::SchedulerMessage /*message*/, TimePoint deadline) override {
-    co_await never_.WaitUntil([] { return false; }, deadline);
-    co_return absl::DeadlineExceededError("the message was not taken in time");
-  }
+  Stop();
+  SetUp();
+  ASSERT_THAT(links_->List(), SizeIs(1));
+  EXPECT_FALSE(links_->List()[0].connected);
+  const auto stranger = Connect(HelloOf("other", "b2"));
+  EXPECT_THAT(links_->List(), SizeIs(2)) << "the name is the recorded machine's still";
+}
 
- private:
-  size_t sent_ = 0;
-  Condition never_;
-};
+// A scheduler that another one has taken over from.
+TEST_F(LinkServerTest, WhatCannotBeRecordedIsNotWelcomed) {
+  Begin();
+  DeafNode node(loop_.get_executor());
+  EXPECT_TRUE(absl::IsUnavailable(RunOn(loop_, links_->Serve(node))));
+  EXPECT_THAT(links_->List(), IsEmpty());
+}
 
 TEST_F(LinkServerTest, ANodeThatDoesNotReadIsHungUpOn) {
   DeafNode node(loop_.get_executor());

@@ -1,0 +1,69 @@
+#include "scheduler/records/node_records.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/status.h"
+#include "scheduler/records/codec.h"
+#include "scheduler/records/keys.h"
+
+namespace berth::scheduler {
+
+Awaitable<absl::StatusOr<std::vector<NodeRecord>>> NodeRecords::Load() {
+  std::vector<KeyRange> ranges{KeyRange::Prefix(std::string(kNodesPrefix))};
+  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(ranges)));
+  stored_.clear();
+  std::vector<NodeRecord> records;
+  for (const StoredRecord& stored : snapshot.records) {
+    BERTH_CO_ASSIGN_OR_RETURN(const pb::NodeRecord record, Decode<pb::NodeRecord>(stored.key, stored.value));
+    if (!stored_.try_emplace(record.name(), Stored{.key = stored.key, .revision = stored.modified}).second) {
+      co_return absl::DataLossError(fmt::format("two records of node {}", Printable(record.name(), 192)));
+    }
+    records.push_back({.name = record.name(),
+                       .instance_id = record.instance_id(),
+                       .boot_id = record.boot_id(),
+                       .previous_boot_id = record.previous_boot_id(),
+                       .two_machines = record.two_machines()});
+  }
+  co_return records;
+}
+
+Awaitable<absl::Status> NodeRecords::Write(NodeRecord record) {
+  pb::NodeRecord value;
+  value.set_name(record.name);
+  value.set_instance_id(record.instance_id);
+  value.set_boot_id(record.boot_id);
+  value.set_previous_boot_id(record.previous_boot_id);
+  value.set_two_machines(record.two_machines);
+  // Until it is known how this one ends, what is stored is not known, either.
+  auto known = stored_.extract(record.name);
+  Stored before;
+  if (!known.empty()) {
+    before = known.mapped();
+  } else {
+    std::vector<KeyRange> range{KeyRange::Prefix(NodePrefix(record.name))};
+    BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(range)));
+    if (!snapshot.records.empty()) {
+      before = {.key = snapshot.records[0].key, .revision = snapshot.records[0].modified};
+    }
+  }
+  const std::string key = NodeKey(record.name, record.instance_id);
+  Transaction transaction{.compares = {term_.Holds()}, .puts = {{key, Encode(value)}}, .deletes = {}};
+  if (before.key == key || before.key.empty()) {
+    transaction.compares.push_back({.key = key, .modified = before.revision});
+  } else {
+    // Another instance has the name now.
+    transaction.compares.push_back({.key = key});
+    transaction.compares.push_back({.key = before.key, .modified = before.revision});
+    transaction.deletes.push_back(before.key);
+  }
+  const auto revision = co_await store_.Commit(std::move(transaction));
+  if (!revision.ok()) {
+    co_return Annotate(revision.status(), fmt::format("record node {}", Printable(record.name, 192)));
+  }
+  stored_[record.name] = {.key = key, .revision = *revision};
+  co_return absl::OkStatus();
+}
+
+}  // namespace berth::scheduler
