@@ -242,7 +242,8 @@ std::string CensusMounts::Enter(int fd, bool own, std::set<uint64_t>* entered) {
   std::array<uint64_t, kIdsAtATime> ids{};
   MountRequest list{.size = kRequestWithoutNamespace, .mount_id = kListmountRoot};
   StatmountAnswer<1> answer;
-  for (long count = 0; kernel_ != KernelAs::kBefore6_8 && (count = Listmount(list, ids.data(), ids.size())) > 0;) {
+  for (long count = 0;
+       kernel_ != KernelAs::kBefore6_8 && (count = Listmount(list, ids.data(), ids.size())) > 0;) {
     for (long i = 0; i < count; ++i) {
       const uint64_t id = ids.at(static_cast<size_t>(i));
       const MountRequest one{.size = kRequestWithoutNamespace, .mount_id = id, .parameter = kStatmountMount};

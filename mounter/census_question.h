@@ -52,8 +52,8 @@ struct CensusObject {
   // Mounts with a smaller id were there before the volume was: they are no holds. 0: not known.
   uint64_t before = 0;
   // Kernels before 6.8 have no such ids. There, of the mounts in our namespace, those with these fingerprints
-  // (MountFingerprint) were there before, and while it is staged, unless it is on a `disk`, all outside of the
-  // volumes' tree: drivers of network and FUSE file systems make mounts of their own then.
+  // (MountFingerprint) were there before, and while it is staged, unless it is on a `disk`, all outside of
+  // the volumes' tree: drivers of network and FUSE file systems make mounts of their own then.
   std::vector<uint64_t> earlier;
   bool disk = false;
   // A mount of it was detached: what is open on that has no name any more.

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <list>

@@ -631,8 +631,7 @@ Awaitable<absl::StatusOr<FileContent>> MountHelper::ReadFile(std::string path, s
   co_return content;
 }
 
-Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, dev_t disk,
-                                                               TimePoint deadline) {
+Awaitable<absl::StatusOr<bool>> MountHelper::SuperblockIsAlive(dev_t device, dev_t disk, TimePoint deadline) {
   const std::string number = Number(device);
   const std::string what = "look for the file system with device number " + number;
   std::vector<std::string> arguments{"superblock", number};

@@ -54,6 +54,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/openat2.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -443,12 +444,11 @@ int Superblock(int argc, char** argv) {
   if (argc == 4 && !Device(argv[3], &disk)) return Usage();
   int error = HasSuperblock(device);
   if (error != EBUSY && disk != 0) {
-    // Milliseconds, as a rule.
+    // Milliseconds, as a rule. The kernel does not tell when a claim ends.
     constexpr int kTries = 1000;
-    constexpr useconds_t kPause = 1000;
     error = Claimed(disk);
     for (int i = 0; i < kTries && error == EBUSY; ++i) {
-      usleep(kPause);
+      poll(nullptr, 0, 1);
       error = Claimed(disk);
     }
   }

@@ -57,9 +57,9 @@ absl::Status ReadMountinfo(const std::string& path,
 std::vector<uint64_t> FingerprintsOutside(const std::string& tree) {
   // The kernel's own, and those that no two mounts share unless somebody binds them.
   static const std::set<std::string_view> kNoVolumes = {
-      "autofs",   "binfmt_misc", "bpf",    "cgroup", "cgroup2", "configfs", "debugfs", "devpts",     "devtmpfs",
-      "efivarfs", "fusectl",     "mqueue", "nsfs",   "overlay", "proc",     "pstore",  "securityfs", "sysfs",
-      "tracefs"};
+      "autofs", "binfmt_misc", "bpf",        "cgroup",  "cgroup2", "configfs", "debugfs",
+      "devpts", "devtmpfs",    "efivarfs",   "fusectl", "mqueue",  "nsfs",     "overlay",
+      "proc",   "pstore",      "securityfs", "sysfs",   "tracefs"};
   std::deque<uint64_t> found;
   const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
     const std::string target = DecodeMountinfo(line.target);

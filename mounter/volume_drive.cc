@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/race.h"
 #include "base/status.h"
 #include "mounter/mount_watch.h"
-#include "base/race.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
 

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "mounter/holder_names.h"
 #include "base/race.h"
+#include "mounter/holder_names.h"
 #include "mounter/volume_steps.h"
 
 namespace berth {
