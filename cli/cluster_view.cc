@@ -24,7 +24,7 @@ Cell Of(int ready, int all) {
 
 Cell ConnectionCell(const v1::ClusterNode& node) {
   const v1::ClusterNode::Connection connection = node.connection();
-  if (connection == v1::ClusterNode::STRANGER) return {"another machine", Tone::kBad};
+  if (connection == v1::ClusterNode::OTHER_MACHINE) return {"another machine", Tone::kBad};
   if (connection == v1::ClusterNode::TWO_MACHINES) return {"two machines", Tone::kBad};
   if (connection != v1::ClusterNode::CONNECTED) return {"away", Tone::kCareful};
   return node.synced() ? Cell("connected", Tone::kGood) : Cell("connecting", Tone::kCareful);

@@ -42,7 +42,7 @@ void ReadListen(const toml::table& table, ValueReader& reader, std::vector<std::
   const auto texts = reader.Strings(table, "", "listen");
   if (!texts.has_value()) return;
   const toml::array& array = *table.get_as<toml::array>("listen");
-  if (texts->empty()) reader.Mistake(array, "listen", "is empty: nobody could connect");
+  if (texts->empty()) reader.Mistake(array, "listen", "is empty: name at least one address");
   if (texts->size() > kMostAddresses)
     reader.Mistake(array, "listen", fmt::format("has more than {} addresses", kMostAddresses));
   std::set<std::string> seen;
@@ -95,7 +95,7 @@ std::string MistakeInAddress(std::string_view address) {
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   if (IsLoopback(host)) return {};
   return "must be an address of this machine alone (127.0.0.1 or [::1]) or a Unix socket: there is no access "
-         "control yet, so whoever can connect can take and delete volumes";
+         "control yet, and every client may take and delete volumes";
 }
 
 absl::StatusOr<Config> ParseConfig(const std::string& path, std::string_view content) {

@@ -40,10 +40,10 @@ struct Options {
 // `options`. INVALID_ARGUMENT: all mistakes, a line each. Other codes: the file could not be read.
 [[nodiscard]] absl::StatusOr<Config> LoadConfig(const Options& options);
 
-// Empty, or why nobody can be served at `address`.
+// Why the scheduler cannot listen on `address`. Empty: it can.
 [[nodiscard]] std::string MistakeInAddress(std::string_view address);
 
-// As sysexits.h and systemd have them: a mistake in the settings is not mended by another start.
+// As sysexits.h and systemd have them: another start does not correct a mistake in the settings.
 enum class Exit {
   kDone = 0,
   kFailed = 1,  // the disk is full, another scheduler has the lock: another start may succeed

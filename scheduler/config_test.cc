@@ -60,7 +60,7 @@ heartbeat_interval = "2m"
                     HasSubstr("s.toml:3: listen: \"0.0.0.0:7400\": must be an address of this machine alone"),
                     HasSubstr("s.toml:3: listen: \"unix:relative\": the path after"),
                     HasSubstr("s.toml:5: lease.heartbeat_interval: must be 100ms to 1m")));
-  EXPECT_THAT(MistakesIn("cluster_id = \"c\"\nlisten = []\n"), HasSubstr("nobody could connect"));
+  EXPECT_THAT(MistakesIn("cluster_id = \"c\"\nlisten = []\n"), HasSubstr("name at least one address"));
   EXPECT_THAT(MistakesIn("cluster_id = \"c\"\nlisten = [\"unix:/a\", \"unix:/a\"]\n"),
               HasSubstr("is there twice"));
   EXPECT_THAT(MistakesIn("cluster_id = \"c\"\n[lease]\nduration = \"9s\"\n"),
@@ -103,7 +103,8 @@ TEST(SchedulerConfigTest, AStartThatCannotSucceedIsToldFromOneThatMay) {
 TEST(SchedulerConfigTest, TheInstalledFileNamesEverySettingAndItsDefault) {
   const auto content = ReadFile(SCHEDULER_TOML, 65536);
   ASSERT_TRUE(content.ok()) << content.status();
-  EXPECT_THAT(MistakesIn(*content), HasSubstr("cluster_id: is missing")) << "nobody names it by accident";
+  EXPECT_THAT(MistakesIn(*content), HasSubstr("cluster_id: is missing"))
+      << "the installed file names no cluster";
   std::string all = *content;
   for (size_t at = all.find("\n#"); at != std::string::npos; at = all.find("\n#", at + 1)) {
     if (all[at + 2] != ' ' && all[at + 2] != '\n') all.erase(at + 1, 1);

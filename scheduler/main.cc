@@ -1,5 +1,5 @@
 // berth-scheduler: decides which node may use which volume, and keeps the record of it. This file reads the
-// command line, runs the loop, and tells systemd; scheduler.h makes the parts.
+// command line, runs the loop, and notifies systemd. scheduler.h creates the components.
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -88,7 +88,7 @@ int Main(int argc, char** argv) {
   }
   // Requests hold secrets.
   LeaveNoCore();
-  // Whoever may connect may do everything: the sockets are this user's alone.
+  // Every client may do everything, so only this user may open the sockets.
   umask(0077);
 
   absl::StatusOr<Config> config = LoadConfig(options);

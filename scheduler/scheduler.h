@@ -1,4 +1,4 @@
-// The parts of berth-scheduler, made and ended in the right order.
+// Creates and ends the components of berth-scheduler, in the right order.
 //
 // Owned by main; loop thread only.
 #pragma once

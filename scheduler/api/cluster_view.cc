@@ -19,7 +19,7 @@ constexpr int kMostNodesInAPage = 1000;
 
 v1::ClusterNode::Connection ConnectionOf(const NodeView& node) {
   if (node.two_machines) return v1::ClusterNode::TWO_MACHINES;
-  if (node.stranger) return v1::ClusterNode::STRANGER;
+  if (node.other_machine) return v1::ClusterNode::OTHER_MACHINE;
   return node.connected ? v1::ClusterNode::CONNECTED : v1::ClusterNode::AWAY;
 }
 
@@ -80,7 +80,7 @@ v1::ClusterNode ToProto(const NodeView& node, const LeaseClock& leases, BootTime
     const auto since = std::chrono::duration_cast<std::chrono::nanoseconds>(node.since->time_since_epoch());
     *proto.mutable_since() = TimeUtil::NanosecondsToTimestamp(since.count());
   }
-  if (const BootTime end = leases.EndOf(node.name); end > now && !node.stranger) {
+  if (const BootTime end = leases.EndOf(node.name); end > now && !node.other_machine) {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(end - now);
     *proto.mutable_lease() = TimeUtil::NanosecondsToDuration(left.count());
   }
@@ -140,7 +140,7 @@ v1::ListClusterPluginsResponse ListPlugins(const v1::ListClusterPluginsRequest& 
                                            const std::vector<NodeView>& nodes) {
   std::map<std::string, v1::ClusterPlugin> drivers;
   for (const NodeView& node : nodes) {
-    if (node.facts == nullptr || node.stranger) continue;
+    if (node.facts == nullptr || node.other_machine) continue;
     for (const auto& [id, plugin] : node.facts->plugins()) {
       const std::string& driver = plugin.fingerprint().driver_name();
       if (!request.driver().empty() && driver != request.driver()) continue;

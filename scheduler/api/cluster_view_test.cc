@@ -73,10 +73,10 @@ TEST_F(ClusterViewTest, ANodeIsShownAsItsLinkKnowsIt) {
   EXPECT_EQ(away.connection(), v1::ClusterNode::AWAY);
   EXPECT_FALSE(away.has_lease());
   EXPECT_FALSE(away.has_since());
-  NodeView stranger = Node("a");
-  stranger.stranger = true;
-  EXPECT_EQ(ToProto(stranger, leases_, now_).connection(), v1::ClusterNode::STRANGER);
-  EXPECT_FALSE(ToProto(stranger, leases_, now_).has_lease()) << "that is the other machine's";
+  NodeView other = Node("a");
+  other.other_machine = true;
+  EXPECT_EQ(ToProto(other, leases_, now_).connection(), v1::ClusterNode::OTHER_MACHINE);
+  EXPECT_FALSE(ToProto(other, leases_, now_).has_lease()) << "that is the other machine's";
 }
 
 TEST_F(ClusterViewTest, PagesGoOnAfterTheLastNameAndKeepOneNameTogether) {
@@ -105,12 +105,12 @@ TEST_F(ClusterViewTest, OneNodeIsShownWithItsPluginsAndVolumes) {
 
 // Counted when it is asked for, so it is what the nodes say now.
 TEST_F(ClusterViewTest, ADriverIsWhatTheNodesRunOfItNow) {
-  NodeView stranger = Node("c", {Plugin("p", "d")});
-  stranger.stranger = true;
+  NodeView other = Node("c", {Plugin("p", "d")});
+  other.other_machine = true;
   const std::vector<NodeView> nodes = {
       Node("a", {Plugin("p", "d"), Plugin("ctl", "d", "controller"), Plugin("n", "e", "node")}),
       Node("b", {Plugin("p", "d", "monolith", false)}),
-      stranger,
+      other,
       {.name = "gone", .instance_id = "i", .boot_id = "b", .version = ""}};
   v1::ListClusterPluginsResponse answer = ListPlugins({}, nodes);
   ASSERT_EQ(answer.plugins_size(), 2);

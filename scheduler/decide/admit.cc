@@ -91,8 +91,7 @@ absl::Status Admit(const AdmitRequest& request, const v1::Capability* fixed,
     return absl::InvalidArgumentError(
         fmt::format("capability.access_mode: {} is not known here", NameOf(mode)));
   if (limits->writers == 0 && !request.readonly) {
-    return absl::InvalidArgumentError(
-        fmt::format("readonly must be set: with {} nobody writes", NameOf(mode)));
+    return absl::InvalidArgumentError(fmt::format("readonly must be set: {} allows no writer", NameOf(mode)));
   }
   std::vector<const ClaimFacts*> counted;
   for (const ClaimFacts& claim : claims) {

@@ -169,7 +169,7 @@ TEST(AdmitTest, EveryHolderIsNamedWithWhatItWaitsFor) {
           HasSubstr("volume ns/v1 is for one node at a time (SINGLE_NODE_WRITER)"),
           HasSubstr("db (data) on n2, which writes, and is being released: still used by pid 812 (postgres)"),
           HasSubstr("web on n2, which reads"), Not(HasSubstr("n3"))));
-  // Many of them do not make a message that nobody takes.
+  // The message has a limit.
   const v1::Capability readers = Capability(v1::SINGLE_NODE_READER_ONLY);
   const std::vector<ClaimFacts> many(1000, Claim("n2", false));
   const absl::Status crowded = Admit(Request(readers, true), &readers, many);

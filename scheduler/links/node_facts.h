@@ -1,7 +1,7 @@
 // What a node says of itself on its present stream: State, object by object, as it is now.
 //
-// Memory only: with the stream it is forgotten, and said anew on the next one. It proves nothing about
-// volumes that are gone from it. Pure; loop thread.
+// In memory only: it ends with the stream, and the node sends it again on the next one. A volume that is
+// missing here is not therefore released. Pure; loop thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -28,7 +28,7 @@ class NodeFacts {
   // RESOURCE_EXHAUSTED: one of the limits.
   [[nodiscard]] absl::Status Apply(const v1::State& state);
 
-  // All has been told: what is in no list below does not exist.
+  // The node has sent everything: an object that is in no list below does not exist.
   [[nodiscard]] bool synced() const { return synced_; }
   [[nodiscard]] const v1::NodeState& node() const { return node_; }
   [[nodiscard]] const std::map<std::string, v1::Plugin>& plugins() const { return plugins_; }
@@ -43,13 +43,13 @@ class NodeFacts {
   void Take(const v1::Object& object);
 
   bool synced_ = false;
-  bool full_ = false;  // a complete list is being told
+  bool full_ = false;  // a complete list is coming
   v1::NodeState node_;
   std::map<std::string, v1::Plugin> plugins_;
   std::map<VolumeKey, v1::Volume> volumes_;
   std::map<uint64_t, v1::EndedConsumer> ended_;
   std::map<uint64_t, v1::ForcedRelease> forced_;
-  // Of the list before: what has not been told again.
+  // What the node sent before, and has not sent again in this list.
   std::set<std::string> stale_plugins_;
   std::set<VolumeKey> stale_volumes_;
 };

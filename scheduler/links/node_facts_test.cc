@@ -89,7 +89,7 @@ TEST_F(NodeFactsTest, WhatIsRemovedIsGone) {
   EXPECT_TRUE(facts_.synced());
 }
 
-// The stream goes on, and the node tells everything anew, as after an overflow.
+// The node sends everything again on the same stream, as after an overflow.
 TEST_F(NodeFactsTest, WhatACompleteListLeavesOutIsGoneOnceItIsComplete) {
   Hear(Says().Full().Plugin("p").Plugin("q").Volume("a").Volume("b").Synced());
   Hear(Says().Full().Plugin("p").Volume("b"));

@@ -32,7 +32,7 @@ struct NodeLinks::Link {
   explicit Link(const asio::any_io_executor& executor) : changed(executor) {}
 
   v1::Hello hello;
-  bool stranger = false;
+  bool other_machine = false;
   NodeFacts facts;
   WallTime since = WallClock::now();
   TimePoint last_heartbeat = Clock::now();
@@ -45,8 +45,8 @@ struct NodeLinks::Link {
 
 struct NodeLinks::Node {
   std::optional<NodeRecord> record;
-  std::shared_ptr<Link> link;                              // the recorded machine's
-  std::map<std::string, std::shared_ptr<Link>> strangers;  // by instance
+  std::shared_ptr<Link> link;                                   // the recorded machine's
+  std::map<std::string, std::shared_ptr<Link>> other_machines;  // by instance
   std::optional<WallTime> gone_at;
   bool deciding = false;  // what a Hello means is being written
 };
@@ -124,7 +124,8 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
       decided.NotifyAll();
     }
   } turn(node, decided_);
-  const HelloDecision decision = DecideHello(node.record, node.link != nullptr, hello);
+  const v1::Hello* const current = node.link == nullptr ? nullptr : &node.link->hello;
+  const HelloDecision decision = DecideHello(node.record, current, hello);
   if (!decision.note.empty()) SPDLOG_WARN("{}", decision.note);
   if (decision.record.has_value()) {
     if (const absl::Status written = co_await records_.Write(*decision.record); !written.ok()) {
@@ -137,15 +138,10 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
     if (node.record->two_machines && node.link != nullptr) End(*node.link, decision.why);
     co_return decision.why;
   }
-  link->stranger = decision.kind == HelloDecision::Kind::kStranger;
-  std::shared_ptr<Link>& place = link->stranger ? node.strangers[hello.instance_id()] : node.link;
-  if (place != nullptr) {
-    const v1::Hello& other = place->hello;
-    // Of two streams of one instance the higher number is the present one.
-    if (other.instance_id() == hello.instance_id() && other.connection_number() > hello.connection_number())
-      co_return absl::UnavailableError("this node has connected anew meanwhile");
-    End(*place, absl::UnavailableError("this node has connected anew"));
-  }
+  link->other_machine = decision.kind == HelloDecision::Kind::kOtherMachine;
+  std::shared_ptr<Link>& place = link->other_machine ? node.other_machines[hello.instance_id()] : node.link;
+  if (place != nullptr) End(*place, absl::UnavailableError("this node has opened another stream"));
+  link->last_heartbeat = Clock::now();
   place = link;
   Say(*link, Welcome());
   co_return absl::OkStatus();
@@ -206,8 +202,8 @@ void NodeLinks::Gone(const std::shared_ptr<Link>& link) {
     node.link = nullptr;
     node.gone_at = WallClock::now();
   }
-  const auto stranger = node.strangers.find(link->hello.instance_id());
-  if (stranger != node.strangers.end() && stranger->second == link) node.strangers.erase(stranger);
+  const auto other = node.other_machines.find(link->hello.instance_id());
+  if (other != node.other_machines.end() && other->second == link) node.other_machines.erase(other);
 }
 
 void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
@@ -217,7 +213,7 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
       link.last_heartbeat = Clock::now();
       v1::HeartbeatAnswer& heartbeat = *answer.mutable_heartbeat_answer();
       heartbeat.set_number(message.heartbeat().number());
-      if (!link.stranger) {
+      if (!link.other_machine) {
         leases_.Granted(link.hello.node_id(), BootClock::now(), settings_.lease.duration);
         heartbeat.mutable_lease()->set_epoch(settings_.epoch);
         *heartbeat.mutable_lease()->mutable_duration() = ToProto(settings_.lease.duration);
@@ -263,7 +259,7 @@ std::vector<NodeView> NodeLinks::List() const {
                     .boot_id = link.hello.boot_id(),
                     .version = link.hello.version(),
                     .connected = true,
-                    .stranger = link.stranger,
+                    .other_machine = link.other_machine,
                     .since = link.since,
                     .facts = &link.facts};
   };
@@ -278,7 +274,7 @@ std::vector<NodeView> NodeLinks::List() const {
                        .two_machines = node.record->two_machines,
                        .since = node.gone_at});
     }
-    for (const auto& [instance, link] : node.strangers) views.push_back(view(*link));
+    for (const auto& [instance, link] : node.other_machines) views.push_back(view(*link));
   }
   return views;
 }

@@ -1,11 +1,11 @@
-// The streams of all nodes: who is connected, what is said to whom, and which leases are granted.
+// The streams of all nodes: which nodes are connected, the messages to them, and their leases.
 //
 //   gRPC stream ──► Serve: Hello ─► DecideHello ─► record ─► Welcome ─► one coroutine reads, one writes ─►
 //   the end
 //                                                              heartbeat ─► lease
 //
 // A stream says nothing about volumes when it ends. It ends when the node hangs up, says nothing for four
-// heartbeats, does not read, or connects anew.
+// heartbeats, does not read, or opens another stream.
 //
 // Owned by Scheduler; loop thread only. It outlives its streams: the server stops first.
 #pragma once
@@ -47,7 +47,7 @@ struct NodeView {
   std::string version;
   bool connected = false;
   // Another machine than the one that is recorded under this name.
-  bool stranger = false;
+  bool other_machine = false;
   bool two_machines = false;
   // Since when it is connected, or away; unset: it was not here since the scheduler started.
   std::optional<WallTime> since;
@@ -69,7 +69,7 @@ class NodeLinks {
   // One node's stream, from Hello to its end; the status is what the node hears.
   [[nodiscard]] Awaitable<absl::Status> Serve(Stream& stream);
 
-  // By name; strangers after the machine whose name they have.
+  // By name. Another machine comes after the machine with the same name.
   [[nodiscard]] std::vector<NodeView> List() const;
 
   [[nodiscard]] const LeaseClock& leases() const { return leases_; }

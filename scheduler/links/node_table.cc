@@ -48,7 +48,14 @@ absl::Status CheckHello(const v1::Hello& hello) {
   return check("run_id", hello.run_id(), kIdLimit);
 }
 
-HelloDecision DecideHello(const std::optional<NodeRecord>& known, bool connected, const v1::Hello& hello) {
+HelloDecision DecideHello(const std::optional<NodeRecord>& known, const v1::Hello* current,
+                          const v1::Hello& hello) {
+  // It may be from an earlier boot of the same machine, so it does not show that there are two.
+  if (current != nullptr && current->instance_id() == hello.instance_id() &&
+      current->connection_number() > hello.connection_number()) {
+    return {.kind = Kind::kRefuse,
+            .why = absl::UnavailableError("this node has opened another stream since")};
+  }
   if (!known.has_value()) return {.kind = Kind::kWelcome, .record = RecordOf(hello)};
   const std::string name = Printable(known->name, kNameLimit);
   if (hello.instance_id() != known->instance_id) {
@@ -60,12 +67,12 @@ HelloDecision DecideHello(const std::optional<NodeRecord>& known, bool connected
               .note = fmt::format("node {} has a new state directory: it is the same machine, by its boot",
                                   name)};
     }
-    if (connected) {
+    if (current != nullptr) {
       return {.kind = Kind::kRefuse,
               .why = absl::AlreadyExistsError(fmt::format(
                   "another machine is connected as node {}: give this one another node_id", name))};
     }
-    return {.kind = Kind::kStranger,
+    return {.kind = Kind::kOtherMachine,
             .note = fmt::format("a machine that is not known has connected as node {}", name)};
   }
   if (known->two_machines) return TwoMachines(*known);

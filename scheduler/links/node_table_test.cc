@@ -9,13 +9,14 @@ namespace {
 using Kind = HelloDecision::Kind;
 using ::testing::HasSubstr;
 
-v1::Hello Hello(const std::string& instance, const std::string& boot) {
+v1::Hello Hello(const std::string& instance, const std::string& boot, uint64_t connection = 5) {
   v1::Hello hello;
   hello.mutable_protocol()->set_major(1);
   hello.set_node_id("n1");
   hello.set_instance_id(instance);
   hello.set_boot_id(boot);
   hello.set_run_id("r");
+  hello.set_connection_number(connection);
   return hello;
 }
 NodeRecord Record(const std::string& instance, const std::string& boot, const std::string& previous = "") {
@@ -23,54 +24,70 @@ NodeRecord Record(const std::string& instance, const std::string& boot, const st
 }
 
 TEST(NodeTableTest, AFirstHelloIsRecorded) {
-  const HelloDecision decision = DecideHello(std::nullopt, false, Hello("i", "b"));
+  const HelloDecision decision = DecideHello(std::nullopt, nullptr, Hello("i", "b"));
   EXPECT_EQ(decision.kind, Kind::kWelcome);
   EXPECT_EQ(decision.record, Record("i", "b"));
 }
 
 TEST(NodeTableTest, TheSameMachineIsWelcomeAgain) {
-  for (const bool connected : {false, true}) {
-    const HelloDecision decision = DecideHello(Record("i", "b"), connected, Hello("i", "b"));
+  const v1::Hello there = Hello("i", "b", 4);
+  for (const v1::Hello* const current : {static_cast<const v1::Hello*>(nullptr), &there}) {
+    const HelloDecision decision = DecideHello(Record("i", "b"), current, Hello("i", "b"));
     EXPECT_EQ(decision.kind, Kind::kWelcome);
     EXPECT_FALSE(decision.record.has_value()) << "nothing is new";
   }
 }
 
 TEST(NodeTableTest, ARestartedMachineIsTheSame) {
-  for (const bool connected : {false, true}) {
-    const HelloDecision decision = DecideHello(Record("i", "b1", "b0"), connected, Hello("i", "b2"));
+  const v1::Hello there = Hello("i", "b1", 4);
+  for (const v1::Hello* const current : {static_cast<const v1::Hello*>(nullptr), &there}) {
+    const HelloDecision decision = DecideHello(Record("i", "b1", "b0"), current, Hello("i", "b2"));
     EXPECT_EQ(decision.kind, Kind::kWelcome);
     EXPECT_EQ(decision.record, Record("i", "b2", "b1"));
   }
 }
 
 TEST(NodeTableTest, ABootThatComesBackIsASecondMachine) {
-  for (const bool connected : {false, true}) {
-    HelloDecision decision = DecideHello(Record("i", "b2", "b1"), connected, Hello("i", "b1"));
+  const v1::Hello there = Hello("i", "b2", 4);
+  for (const v1::Hello* const current : {static_cast<const v1::Hello*>(nullptr), &there}) {
+    HelloDecision decision = DecideHello(Record("i", "b2", "b1"), current, Hello("i", "b1"));
     EXPECT_EQ(decision.kind, Kind::kRefuse);
     EXPECT_TRUE(absl::IsAlreadyExists(decision.why));
     ASSERT_TRUE(decision.record.has_value() && decision.record->two_machines);
     // Neither of them gets in, whichever boot it says.
     for (const char* boot : {"b1", "b2", "b3"}) {
-      EXPECT_EQ(DecideHello(decision.record, connected, Hello("i", boot)).kind, Kind::kRefuse) << boot;
+      EXPECT_EQ(DecideHello(decision.record, current, Hello("i", boot)).kind, Kind::kRefuse) << boot;
     }
-    EXPECT_NE(DecideHello(decision.record, connected, Hello("other", "b2")).kind, Kind::kWelcome);
+    EXPECT_NE(DecideHello(decision.record, current, Hello("other", "b2")).kind, Kind::kWelcome);
+  }
+}
+
+// Both lay in our queue while we stood still: the machine was restarted meanwhile.
+TEST(NodeTableTest, AHelloThatWasOvertakenByALaterOneIsNoSecondMachine) {
+  const v1::Hello current = Hello("i", "b2", 7);
+  for (const char* boot : {"b1", "b2"}) {
+    const HelloDecision decision = DecideHello(Record("i", "b2", "b1"), &current, Hello("i", boot, 6));
+    EXPECT_EQ(decision.kind, Kind::kRefuse);
+    EXPECT_TRUE(absl::IsUnavailable(decision.why)) << decision.why;
+    EXPECT_FALSE(decision.record.has_value());
   }
 }
 
 TEST(NodeTableTest, AStateDirectoryThatWasLostIsTheSameMachinesByItsBoot) {
-  for (const bool connected : {false, true}) {
-    const HelloDecision decision = DecideHello(Record("i", "b", "a"), connected, Hello("i2", "b"));
+  const v1::Hello there = Hello("i", "b", 4);
+  for (const v1::Hello* const current : {static_cast<const v1::Hello*>(nullptr), &there}) {
+    const HelloDecision decision = DecideHello(Record("i", "b", "a"), current, Hello("i2", "b"));
     EXPECT_EQ(decision.kind, Kind::kWelcome);
     EXPECT_EQ(decision.record, Record("i2", "b", "a"));
   }
 }
 
 TEST(NodeTableTest, AnotherMachineIsAStrangerOrRefused) {
-  const HelloDecision away = DecideHello(Record("i", "b"), false, Hello("i2", "b2"));
-  EXPECT_EQ(away.kind, Kind::kStranger);
+  const HelloDecision away = DecideHello(Record("i", "b"), nullptr, Hello("i2", "b2"));
+  EXPECT_EQ(away.kind, Kind::kOtherMachine);
   EXPECT_FALSE(away.record.has_value()) << "the name stays the recorded machine's";
-  const HelloDecision there = DecideHello(Record("i", "b"), true, Hello("i2", "b2"));
+  const v1::Hello current = Hello("i", "b", 9);
+  const HelloDecision there = DecideHello(Record("i", "b"), &current, Hello("i2", "b2"));
   EXPECT_EQ(there.kind, Kind::kRefuse);
   EXPECT_TRUE(absl::IsAlreadyExists(there.why));
 }

@@ -25,7 +25,7 @@ constexpr int kPingTimeoutMs = 20'000;
 constexpr Duration kLongestCall = std::chrono::hours(24);
 constexpr Duration kEndTime = std::chrono::seconds(5);
 
-// A socket file that nobody listens on any more is left for gRPC to replace.
+// gRPC replaces a socket file without a listener.
 absl::Status CheckFree(const std::string& path) {
   struct stat there{};
   if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();

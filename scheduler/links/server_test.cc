@@ -186,13 +186,13 @@ TEST_F(LinkServerTest, AnotherMachineIsRefusedWhileTheFirstIsThereAndGetsNoLease
   EXPECT_EQ(EndOf(*Dial(HelloOf("other", "b2"))).code(), absl::StatusCode::kAlreadyExists);
   first->Cancel();
   EXPECT_FALSE(EndOf(*first).ok());
-  const auto stranger = Connect(HelloOf("other", "b2"));
-  Say(*stranger, Heartbeat(1));
-  EXPECT_FALSE(Hear(*stranger).heartbeat_answer().has_lease());
+  const auto other = Connect(HelloOf("other", "b2"));
+  Say(*other, Heartbeat(1));
+  EXPECT_FALSE(Hear(*other).heartbeat_answer().has_lease());
   const auto nodes = links_->List();
   ASSERT_THAT(nodes, SizeIs(2));
   EXPECT_FALSE(nodes[0].connected);
-  EXPECT_TRUE(nodes[1].stranger);
+  EXPECT_TRUE(nodes[1].other_machine);
   // The machine of the record comes back.
   first = Connect(HelloOf("i", "b"));
   Say(*first, Heartbeat(1));
@@ -224,7 +224,7 @@ TEST_F(LinkServerTest, WhatIsRecordedOfANodeOutlivesTheScheduler) {
   SetUp();
   ASSERT_THAT(links_->List(), SizeIs(1));
   EXPECT_FALSE(links_->List()[0].connected);
-  const auto stranger = Connect(HelloOf("other", "b2"));
+  const auto other = Connect(HelloOf("other", "b2"));
   EXPECT_THAT(links_->List(), SizeIs(2)) << "the name is the recorded machine's still";
 }
 

@@ -24,7 +24,7 @@ template <class Record>
   return record.SerializeAsString();
 }
 
-// Brings a record of an older version to the present one. There is none before version 1.
+// Brings a record of an older version to the present one. Version 1 is the first.
 template <class Record>
 void Repair(Record* record) {
   record->set_version(kRecordVersion);

@@ -29,10 +29,10 @@ struct TermRequest {
   std::string holder;  // for people
 };
 
-// Makes the cluster's record if there is none. The epoch is above that of every term before, and not below
-// the milliseconds since 1970: so that of a record that was restored from a backup is above those that nodes
-// have seen, too. FAILED_PRECONDITION: the record is another cluster's, or a newer program's. DATA_LOSS: it
-// cannot be read.
+// Creates the cluster's record if it is missing. The new epoch is higher than every earlier one, and at least
+// the milliseconds since 1970. So after a backup was restored it is still higher than the epochs that nodes
+// have seen. FAILED_PRECONDITION: the record is of another cluster, or a newer program wrote it. DATA_LOSS:
+// it cannot be read.
 [[nodiscard]] Awaitable<absl::StatusOr<Term>> BeginTerm(Store& store, TermRequest request);
 
 }  // namespace berth::scheduler

@@ -32,7 +32,7 @@ Awaitable<absl::StatusOr<std::vector<Change>>> ChangeRing::After(uint64_t revisi
   }
   std::vector<Change> after;
   auto next = std::ranges::upper_bound(changes_, revision, {}, &Change::revision);
-  // Whoever goes on from the last one's revision has seen all of it.
+  // A revision is never cut in two, so that the next call can continue after the last one.
   while (next != changes_.end() && (after.size() < kAtATime || next->revision == after.back().revision))
     after.push_back(*next++);
   co_return after;

@@ -25,7 +25,7 @@ class ChangeRing {
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Change>>> After(uint64_t revision, TimePoint deadline);
 
  private:
-  uint64_t forgotten_;          // the last revision of which nothing is remembered
+  uint64_t forgotten_;          // the newest revision that was dropped
   std::deque<Change> changes_;  // of a revision all or none
   Condition changed_;
 };

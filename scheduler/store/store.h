@@ -89,12 +89,12 @@ class Store {
 
   // All of it or nothing, and durable when this returns. The revision: one more than before, or the present
   // one if nothing changed. ABORTED: a compare does not hold; the message names its key. INVALID_ARGUMENT:
-  // CheckTransaction. Any other error: it is not known whether it was carried out, so whoever decides by what
-  // he has read begins anew.
+  // CheckTransaction. Any other error: it may have been carried out, so the caller reads again before it
+  // decides.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<uint64_t>> Commit(Transaction transaction) = 0;
 
   // The changes after `revision`, oldest first, up to 1,000; waits for the first. Empty: none by `deadline`.
-  // OUT_OF_RANGE: they are not remembered any more: read anew.
+  // OUT_OF_RANGE: some of them were dropped: read everything again.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::vector<Change>>> Changes(uint64_t revision,
                                                                                TimePoint deadline) = 0;
 };

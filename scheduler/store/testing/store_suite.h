@@ -126,7 +126,7 @@ TEST_P(StoreSuite, ACompareOfAKeyHoldsForTheRevisionThatWroteItAlone) {
       {.compares = {{.key = "a", .modified = second}, {.key = "b"}}, .puts = {{"b", "1"}}, .deletes = {"a"}});
   ASSERT_TRUE(third.ok()) << third.status();
   EXPECT_THAT(All(), ::testing::ElementsAre("b=1"));
-  // One that was made anew is another one.
+  // The same key, written again after it was deleted.
   const uint64_t fourth = Put("a", "2");
   ExpectAborted({.compares = {{.key = "a", .modified = second}}, .puts = {}, .deletes = {"a"}}, "a");
   EXPECT_TRUE(Commit({.compares = {{.key = "a", .modified = fourth}}, .puts = {}, .deletes = {"a"}}).ok());
