@@ -9,18 +9,17 @@ constexpr Duration kToAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-CallScope::CallScope(asio::any_io_executor executor, std::string name, std::string program, Duration longest)
+CallScope::CallScope(asio::any_io_executor executor, std::string name, std::string program)
     : executor_(executor),
       name_(std::move(name)),
       program_(std::move(program)),
-      longest_(longest),
       changed_(executor),
       tasks_(std::move(executor), name_) {}
 
-TimePoint CallScope::DeadlineOf(gpr_timespec deadline) const {
-  const auto longest = std::chrono::duration_cast<std::chrono::nanoseconds>(longest_);
+TimePoint DeadlineOf(gpr_timespec deadline, Duration longest) {
+  const auto most = std::chrono::duration_cast<std::chrono::nanoseconds>(longest);
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
-  const gpr_timespec bound = gpr_time_from_nanos(longest.count(), GPR_TIMESPAN);
+  const gpr_timespec bound = gpr_time_from_nanos(most.count(), GPR_TIMESPAN);
   const gpr_timespec wait = gpr_time_min(left, bound);
   const Duration patience = std::chrono::seconds(wait.tv_sec) + std::chrono::nanoseconds(wait.tv_nsec);
   // On the wire gRPC rounds a deadline up, by 1% at most.

@@ -18,26 +18,25 @@
 
 namespace berth {
 
+// Any thread. The deadline of a call as gRPC has it, on our clock: at most `longest` from now, less the time
+// that the answer needs, a fortieth and at most 3 seconds.
+[[nodiscard]] TimePoint DeadlineOf(gpr_timespec deadline, Duration longest);
+
 class CallScope {
  public:
-  // `program`: which one stops, for those who are refused then. `longest`: how long a call may take at most,
-  // whatever its caller's deadline says.
-  CallScope(asio::any_io_executor executor, std::string name, std::string program, Duration longest);
+  // `program`: its name, for the message to callers while it stops.
+  CallScope(asio::any_io_executor executor, std::string name, std::string program);
 
   [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
   [[nodiscard]] const std::string& program() const { return program_; }
   // UNAVAILABLE: "PROGRAM is stopping".
   [[nodiscard]] absl::Status Stopping() const { return absl::UnavailableError(program_ + " is stopping"); }
 
-  // Any thread. The deadline of a call as gRPC has it, on our clock, within `longest`, less what it takes to
-  // answer: a fortieth, 3 seconds at most.
-  [[nodiscard]] TimePoint DeadlineOf(gpr_timespec deadline) const;
-
   // Loop thread. OK, or UNAVAILABLE: it stops.
   [[nodiscard]] absl::Status Admit() const;
   void Spawn(std::string_view method, Awaitable<void> task);
 
-  // Admits nothing any more: whoever calls from now on hears that the program is stopping.
+  // Refuses new calls from now on, with Stopping().
   void StopAdmitting() { stopping_ = true; }
   // The same, and waits for those that run: they may end until `grace`; then they are cancelled and answered
   // with UNAVAILABLE. Returns once none runs.
@@ -54,7 +53,6 @@ class CallScope {
   asio::any_io_executor executor_;
   std::string name_;
   std::string program_;
-  Duration longest_;
   bool stopping_ = false;
   std::atomic<size_t> reactors_{0};
   Condition changed_;

@@ -87,6 +87,19 @@ Awaitable<Result> RunHandler(const CallScope& scope, std::string_view method, Aw
   co_return result;
 }
 
+// Waits for the write that a handler may have left behind: Finish must not overtake it. If the peer does not
+// read, the call is cancelled, which ends the write.
+inline Awaitable<void> AwaitWritten(const bool& writing, Condition& bell,
+                                    grpc::CallbackServerContext* context) {
+  constexpr auto kFlushTime = std::chrono::milliseconds(500);
+  if (!writing) co_return;
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  const auto written = [&writing] { return !writing; };
+  if (co_await bell.WaitUntil(written, Clock::now() + kFlushTime)) co_return;
+  context->TryCancel();
+  co_await bell.WaitUntil(written, TimePoint::max());
+}
+
 }  // namespace reactor_internal
 
 template <class Request, class Response>
@@ -225,20 +238,9 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
   Awaitable<void> Run(std::string_view method) {
     const absl::Status status =
         co_await reactor_internal::RunHandler(scope_, method, handler_(*request_, *this), bell_, gone_);
-    // A handler that was cancelled may have left a write behind, which Finish must not overtake. A reader
-    // that reads lets it end; for one that does not, cancelling the call does.
-    if (writing_) {
-      co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-      const auto written = [this] { return !writing_; };
-      if (!co_await bell_.WaitUntil(written, Clock::now() + kFlushTime)) {
-        context_->TryCancel();
-        co_await bell_.WaitUntil(written, TimePoint::max());
-      }
-    }
+    co_await reactor_internal::AwaitWritten(writing_, bell_, context_);
     this->Finish(ToWire(status));
   }
-
-  static constexpr auto kFlushTime = std::chrono::milliseconds(500);
 
   CallScope& scope_;
   grpc::CallbackServerContext* context_;
@@ -251,14 +253,14 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, private S
   Condition bell_;
 };
 
-// A stream in both directions, of the side that serves. What is waited for is a state, apart from whoever
-// waits: a deadline ends a wait, and loses no message. One coroutine may read while another one writes.
+// The server's side of a stream in both directions. A deadline ends the wait for a message, and the message
+// is not lost. One coroutine may read while another one writes.
 template <class Request, class Response>
 class DuplexStream {
  public:
   virtual ~DuplexStream() = default;
 
-  // The peer's next message; nothing where none comes any more. DEADLINE_EXCEEDED: there was none by
+  // The peer's next message. Unset: the stream has ended. DEADLINE_EXCEEDED: there was none by
   // `deadline`; the next Read goes on waiting for it.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::optional<Request>>> Read(TimePoint deadline) = 0;
 
@@ -271,7 +273,8 @@ template <class Request, class Response>
 class DuplexReactor final : public grpc::ServerBidiReactor<Request, Response>,
                             private DuplexStream<Request, Response> {
  public:
-  // The stream is the handler's until it returns. It is not told where the peer has gone: it reads that.
+  // The handler uses the stream until it returns. When the peer has gone, Read says so; the handler is not
+  // cancelled.
   using Handler = std::function<Awaitable<absl::Status>(DuplexStream<Request, Response>&)>;
 
   static grpc::ServerBidiReactor<Request, Response>* Start(CallScope& scope, std::string_view method,
@@ -356,18 +359,10 @@ class DuplexReactor final : public grpc::ServerBidiReactor<Request, Response>,
     const bool never = false;
     const absl::Status status =
         co_await reactor_internal::RunHandler(scope_, method, handler_(*this), bell_, never);
-    // Finish must not overtake a write. A peer that reads lets it end; for one that does not, cancelling the
-    // call does. A read that is under way ends with the call.
-    co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-    const auto written = [this] { return !writing_; };
-    if (!co_await bell_.WaitUntil(written, Clock::now() + kFlushTime)) {
-      context_->TryCancel();
-      co_await bell_.WaitUntil(written, TimePoint::max());
-    }
+    // A read that is under way ends with the call.
+    co_await reactor_internal::AwaitWritten(writing_, bell_, context_);
     this->Finish(ToWire(status));
   }
-
-  static constexpr auto kFlushTime = std::chrono::milliseconds(500);
 
   CallScope& scope_;
   grpc::CallbackServerContext* context_;

@@ -1,5 +1,5 @@
 // F4h: the census that comes before the last unstage of a volume with a disk of its own: the mounts of every
-// mount namespace of the node, with 1,000 processes in 50 namespaces, through berth-mount-helper; against a
+// mount namespace of the node, with 1,000 processes in 50 namespaces, on a thread of berthd; against a
 // bare pass of the same system calls. In addition: with 10 processes, and how many helpers 64 releases at
 // once take.
 

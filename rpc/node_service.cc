@@ -116,7 +116,7 @@ class ChangeRecord {
 
 NodeService::Calls::Calls(asio::any_io_executor executor, const std::string& name, UserLimits limits,
                           Duration longest)
-    : users(name, limits, getuid()), scope(std::move(executor), name, "berthd", longest) {}
+    : users(name, limits, getuid()), scope(std::move(executor), name, "berthd"), longest(longest) {}
 
 NodeService::NodeService(asio::any_io_executor executor, NodeApi& api, Right right, std::string directory,
                          PeerLookup peers, OnRefused refused, ServiceLimits limits)
@@ -177,7 +177,7 @@ grpc::ServerUnaryReactor* NodeService::Serve(Right right, std::string_view metho
   const CallInfo call{
       .method = method,
       .may_change = Gives(right_, Right::kChange),
-      .deadline = calls.scope.DeadlineOf(context->raw_deadline()),
+      .deadline = DeadlineOf(context->raw_deadline(), calls.longest),
   };
   return UnaryReactor<Request, Response>::Start(
       calls.scope, method, request, response,
@@ -208,7 +208,7 @@ grpc::ServerWriteReactor<Response>* NodeService::Stream(Right right, std::string
   const CallInfo call{
       .method = method,
       .may_change = Gives(right_, Right::kChange),
-      .deadline = calls.scope.DeadlineOf(context->raw_deadline()),
+      .deadline = DeadlineOf(context->raw_deadline(), calls.longest),
   };
   return StreamReactor<Request, Response>::Start(
       calls.scope, method, context, request,

@@ -73,6 +73,7 @@ class NodeService final : public v1::Node::CallbackService {
     Calls(asio::any_io_executor executor, const std::string& name, UserLimits limits, Duration longest);
     UserCounter users;  // outlives what it has given to calls
     CallScope scope;
+    Duration longest;  // of one call, whatever deadline its caller has set
   };
 
   template <class Request, class Response>

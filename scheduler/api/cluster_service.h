@@ -5,6 +5,8 @@
 
 #include <absl/status/statusor.h>
 
+#include <string_view>
+
 #include "base/server_call.h"
 #include "berth/v1/cluster.grpc.pb.h"
 #include "scheduler/links/node_links.h"
@@ -26,6 +28,10 @@ class ClusterService final : public v1::Cluster::CallbackService {
   [[nodiscard]] CallScope& calls() { return calls_; }
 
  private:
+  // What `make` returns for the request, with the cluster's name.
+  template <class Request, class Response, class Make>
+  Reactor* Answer(std::string_view method, const Request* request, Response* answer, Make make);
+
   const NodeLinks& links_;
   CallScope calls_;
 };

@@ -9,9 +9,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "base/blocking.h"
+#include "base/file.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
 
@@ -22,32 +25,33 @@ constexpr int kMessageLimit = 4 << 20;
 constexpr size_t kMemory = size_t{1} << 30;  // gRPC's buffers, all connections together
 constexpr int kPingAfterMs = 30'000;
 constexpr int kPingTimeoutMs = 20'000;
-constexpr Duration kLongestCall = std::chrono::hours(24);
 constexpr Duration kEndTime = std::chrono::seconds(5);
 
-// gRPC replaces a socket file without a listener.
-absl::Status CheckFree(const std::string& path) {
+// Makes the socket's directory. gRPC replaces a socket file without a listener, so this looks for one.
+absl::Status Prepare(const std::string& path) {
+  BERTH_RETURN_IF_ERROR(MakeDirectories(path.substr(0, std::max<size_t>(path.rfind('/'), 1)), 0755));
   struct stat there{};
   if (lstat(path.c_str(), &there) != 0) return absl::OkStatus();
   if (!S_ISSOCK(there.st_mode)) {
     return absl::FailedPreconditionError(
-        fmt::format("{}: something that is no socket is there: remove it", Printable(path)));
+        fmt::format("listen on {}: there is a file that is no socket: remove it", Printable(path)));
   }
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   std::memcpy(address.sun_path, path.data(), std::min(path.size(), sizeof address.sun_path - 1));
   const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-reinterpret-cast)
-  if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
-      errno == ECONNREFUSED) {
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(fmt::format("{}: another process serves there", Printable(path)));
+  const int error =
+      connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+  if (error == ECONNREFUSED) return absl::OkStatus();
+  // EAGAIN: its queue of connections is full.
+  if (error != 0 && error != EAGAIN) return ErrnoStatus(error, fmt::format("listen on {}", Printable(path)));
+  return absl::FailedPreconditionError(
+      fmt::format("listen on {}: another process serves there", Printable(path)));
 }
 
 }  // namespace
 
 LinkService::LinkService(asio::any_io_executor executor, NodeLinks& links)
-    : links_(links), calls_(std::move(executor), "links", "berth-scheduler", kLongestCall) {}
+    : links_(links), calls_(std::move(executor), "links", "berth-scheduler") {}
 
 grpc::ServerBidiReactor<v1::NodeMessage, v1::SchedulerMessage>* LinkService::Connect(
     grpc::CallbackServerContext* context) {
@@ -61,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::vector<std::str
   grpc::ServerBuilder builder;
   std::vector<int> ports(addresses.size());
   for (size_t i = 0; i < addresses.size(); ++i) {
-    if (addresses[i].starts_with(kUnix)) BERTH_RETURN_IF_ERROR(CheckFree(addresses[i].substr(kUnix.size())));
+    if (addresses[i].starts_with(kUnix)) BERTH_RETURN_IF_ERROR(Prepare(addresses[i].substr(kUnix.size())));
     builder.AddListeningPort(addresses[i], grpc::InsecureServerCredentials(), &ports[i]);
   }
   for (grpc::Service* const service : services) builder.RegisterService(service);

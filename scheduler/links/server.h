@@ -34,8 +34,8 @@ class LinkService final : public v1::SchedulerLink::CallbackService {
 
 class Server {
  public:
-  // Begins to serve. FAILED_PRECONDITION: another process serves one of the addresses. UNAVAILABLE: gRPC
-  // cannot listen on them.
+  // Begins to serve; creates the directories of Unix sockets. FAILED_PRECONDITION: another process serves one
+  // of the addresses. UNAVAILABLE: gRPC cannot listen on them.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Server>> Start(
       const std::vector<std::string>& addresses, const std::vector<grpc::Service*>& services);
   ~Server();

@@ -265,7 +265,14 @@ TEST_F(LinkServerTest, AnAddressThatIsTakenIsNamed) {
   EXPECT_THAT(MessageOf(second.status()), HasSubstr("s.sock: another process serves there"));
   const std::string file = directory_.path() + "/file";
   std::ofstream(file) << "precious";
-  EXPECT_THAT(MessageOf(Server::Start({"unix:" + file}, {}).status()), HasSubstr("no socket"));
+  EXPECT_THAT(MessageOf(Server::Start({"unix:" + file}, {}).status()), HasSubstr("a file that is no socket"));
+}
+
+TEST_F(LinkServerTest, TheDirectoryOfASocketIsMade) {
+  Stop();
+  address_ = "unix:" + directory_.path() + "/run/berth-scheduler/s.sock";
+  SetUp();
+  EXPECT_NE(Connect(HelloOf("i")), nullptr);
 }
 
 TEST_F(LinkServerTest, ASocketThatAnEarlierSchedulerLeftIsReplaced) {

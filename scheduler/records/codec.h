@@ -1,8 +1,8 @@
 // Records as the values of a store, each with the version of the one who wrote it.
 //
-// A newer program repairs older records as it reads them (Repair), so that the rest of it knows one form. A
-// record of a newer program is refused: what it says beyond our knowledge must not be lost by writing it
-// back. Pure.
+// A record of a newer program is refused: fields that we do not know must not be lost when we write it back.
+// Version 1 is the first, so no older record exists yet. Decode is where later versions repair older ones.
+// Pure.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -24,12 +24,6 @@ template <class Record>
   return record.SerializeAsString();
 }
 
-// Brings a record of an older version to the present one. Version 1 is the first.
-template <class Record>
-void Repair(Record* record) {
-  record->set_version(kRecordVersion);
-}
-
 // DATA_LOSS: it is no such record. FAILED_PRECONDITION: a newer program wrote it. The message names `key`.
 template <class Record>
 [[nodiscard]] absl::StatusOr<Record> Decode(std::string_view key, std::string_view value) {
@@ -43,7 +37,6 @@ template <class Record>
         "the record {} was written by a newer berth-scheduler (version {} of records; this one knows {})",
         Printable(key, 256), record.version(), kRecordVersion));
   }
-  if (record.version() < kRecordVersion) Repair(&record);
   return record;
 }
 

@@ -16,7 +16,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,7 +38,6 @@ struct KeyRange {
 
   [[nodiscard]] static KeyRange Key(std::string key);
   [[nodiscard]] static KeyRange Prefix(std::string prefix);
-  [[nodiscard]] bool Contains(std::string_view key) const { return key >= first && key < end; }
 };
 
 struct StoredRecord {
