@@ -2,16 +2,14 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/harness/node.h"
+#include "tests/harness/run_command.h"
 #include "tests/harness/scheduler_program.h"
 
 namespace berth {
@@ -22,22 +20,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-struct Ended {
-  int exit_code = -1;
-  std::string said;  // on both
-};
-
-Ended RunShell(const std::string& command) {
-  FILE* const pipe = popen(fmt::format("timeout 60 {} 2>&1", command).c_str(), "re");
-  Ended ended;
-  std::array<char, 4096> buffer{};
-  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe))
-    ended.said.append(buffer.data(), count);
-  const int status = pclose(pipe);
-  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ended;
-}
 
 class ClusterTest : public ::testing::Test {
  protected:
@@ -50,7 +32,7 @@ class ClusterTest : public ::testing::Test {
     return *nodes_.back();
   }
   Ended Ctl(const std::string& arguments) const {
-    return RunShell(fmt::format("{} --cluster {} {}", BERTHCTL, scheduler_.address(), arguments));
+    return RunCommand(fmt::format("{} --cluster {} {}", BERTHCTL, scheduler_.address(), arguments));
   }
   std::string Says(const std::string& arguments) const {
     const Ended ended = Ctl(arguments);
@@ -136,27 +118,27 @@ TEST_F(ClusterTest, WhatIsNotThereIsSaidWithWhatThereIs) {
   ended = Ctl("volumes");
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_THAT(ended.said, HasSubstr("this command asks one node"));
-  ended = RunShell(fmt::format("{} node list", BERTHCTL));
+  ended = RunCommand(fmt::format("{} node list", BERTHCTL));
   EXPECT_EQ(ended.exit_code, 2);
   EXPECT_THAT(ended.said, HasSubstr("BERTH_CLUSTER"));
   // By the environment, as in a shell of somebody who works with one cluster.
   EXPECT_THAT(
-      RunShell(fmt::format("env BERTH_CLUSTER={} {} plugin list", scheduler_.address(), BERTHCTL)).said,
+      RunCommand(fmt::format("env BERTH_CLUSTER={} {} plugin list", scheduler_.address(), BERTHCTL)).said,
       HasSubstr("cluster test:"));
 }
 
 TEST_F(ClusterTest, TheProgramSaysWhatIsWrongWithItsSettings) {
   const std::string program = fmt::format("{} --config {}", BERTH_SCHEDULER, scheduler_.settings_file());
-  Ended ended = RunShell(program + " --check");
+  Ended ended = RunCommand(program + " --check");
   EXPECT_EQ(ended.exit_code, 0) << ended.said;
   EXPECT_THAT(ended.said, HasSubstr("no mistakes in"));
-  ended = RunShell(program + " --state-dir relative --check");
+  ended = RunCommand(program + " --state-dir relative --check");
   EXPECT_EQ(ended.exit_code, 78);
   EXPECT_THAT(ended.said, HasSubstr("state_dir: \"relative\" is not an absolute path"));
-  EXPECT_EQ(RunShell(fmt::format("{} --config /nowhere", BERTH_SCHEDULER)).exit_code, 78);
-  EXPECT_EQ(RunShell(fmt::format("{} --nonsense", BERTH_SCHEDULER)).exit_code, 2);
+  EXPECT_EQ(RunCommand(fmt::format("{} --config /nowhere", BERTH_SCHEDULER)).exit_code, 78);
+  EXPECT_EQ(RunCommand(fmt::format("{} --nonsense", BERTH_SCHEDULER)).exit_code, 2);
   scheduler_.Start();
-  ended = RunShell(program);
+  ended = RunCommand(program);
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.said, ContainsRegex("lock .*/state/lock: process [0-9]+ has it"));
 }
@@ -164,8 +146,8 @@ TEST_F(ClusterTest, TheProgramSaysWhatIsWrongWithItsSettings) {
 // Whoever is not root of the machine has no way in.
 TEST_F(ClusterTest, TheSocketAndTheRecordAreRootsAlone) {
   scheduler_.Start();
-  EXPECT_EQ(RunShell(fmt::format("stat -c %a {}", scheduler_.address().substr(5))).said, "700\n");
-  EXPECT_EQ(RunShell(fmt::format("stat -c %a {}", scheduler_.state_dir())).said, "700\n");
+  EXPECT_EQ(RunCommand(fmt::format("stat -c %a {}", scheduler_.address().substr(5))).said, "700\n");
+  EXPECT_EQ(RunCommand(fmt::format("stat -c %a {}", scheduler_.state_dir())).said, "700\n");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "tests/harness/fault_plugin.h"
 #include "tests/harness/node.h"
+#include "tests/harness/run_command.h"
 
 namespace berth {
 namespace {
@@ -23,23 +24,6 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-
-struct Ended {
-  int exit_code = -1;
-  std::string said;  // on both
-};
-
-Ended RunCommand(const std::string& command) {
-  FILE* const pipe = popen(fmt::format("timeout 60 {} 2>&1", command).c_str(), "r");
-  Ended ended;
-  std::array<char, 4096> buffer{};
-  while (const size_t count = fread(buffer.data(), 1, buffer.size(), pipe)) {
-    ended.said.append(buffer.data(), count);
-  }
-  const int status = pclose(pipe);
-  ended.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return ended;
-}
 
 class HealthTest : public testing::Test {
  protected:

@@ -30,17 +30,8 @@ readonly DEMO=$BERTH_DEMO_CLUSTER
 STEP='make a place'
 declare -A PID # of the scheduler and of each node's berthd
 
-now_ms() {
-  local now=$EPOCHREALTIME
-  printf '%s' "$((${now//[!0-9]/} / 1000))"
-}
-BEGAN_MS=$(now_ms)
-readonly BEGAN_MS
-
-tell() {
-  local ms=$(($(now_ms) - BEGAN_MS))
-  printf '%4d.%02d s  %s\n' "$((ms / 1000))" "$((ms % 1000 / 10))" "$*"
-}
+# shellcheck source=tests/demo/story.sh
+. "${SELF%/*}/story.sh"
 
 show() { sed 's/^/            | /' | cut -c 1-120; }
 
@@ -59,17 +50,6 @@ on_exit() {
     done
   fi
   exit "$status"
-}
-
-# wait_for SECONDS WHAT COMMAND…: until the command succeeds.
-wait_for() {
-  local limit=$1 what=$2 end
-  end=$(($(now_ms) + limit * 1000))
-  shift 2
-  until "$@"; do
-    (($(now_ms) < end)) || fail "waited $limit s for $what"
-    sleep 0.05
-  done
 }
 
 cluster() { "$BIN/berthctl" --cluster "unix:$DEMO/scheduler.sock" --timeout 5s "$@" 2>/dev/null; }
