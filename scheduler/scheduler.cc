@@ -44,11 +44,12 @@ Awaitable<absl::Status> Scheduler::Start() {
                       .holder = fmt::format("process {}", getpid())};
   BERTH_CO_ASSIGN_OR_RETURN(const Term term, co_await BeginTerm(*store_, std::move(request)));
   node_records_ = std::make_unique<NodeRecords>(*store_, term);
+  operation_ids_ = std::make_unique<OperationIds>(*store_, term);
   BERTH_CO_ASSIGN_OR_RETURN(const std::vector<NodeRecord> known, co_await node_records_->Load());
   LinkSettings settings{.cluster_id = config_.cluster_id, .epoch = term.epoch, .lease = config_.lease};
   links_ =
       std::make_unique<NodeLinks>(executor_, std::move(settings),
-                                  LeaseClock(BootClock::now(), term.longest_before), *node_records_, known);
+                                  LeaseClock(BootClock::now(), term.longest_before), *node_records_, *operation_ids_, known);
   link_service_ = std::make_unique<LinkService>(executor_, *links_);
   cluster_service_ = std::make_unique<ClusterService>(executor_, *links_);
   BERTH_CO_ASSIGN_OR_RETURN(server_,

@@ -36,6 +36,7 @@ class Scheduler {
   UniqueFd lock_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<NodeRecords> node_records_;
+  std::unique_ptr<OperationIds> operation_ids_;
   std::unique_ptr<NodeLinks> links_;
   std::unique_ptr<LinkService> link_service_;
   std::unique_ptr<ClusterService> cluster_service_;

@@ -44,7 +44,10 @@ struct NodeLinks::Link {
 };
 
 struct NodeLinks::Node {
+  explicit Node(uint64_t epoch) : operations(epoch) {}
+
   std::optional<NodeRecord> record;
+  NodeOperations operations;                                    // the recorded machine's
   std::shared_ptr<Link> link;                                   // the recorded machine's
   std::map<std::string, std::shared_ptr<Link>> other_machines;  // by instance
   std::optional<WallTime> gone_at;
@@ -52,16 +55,38 @@ struct NodeLinks::Node {
 };
 
 NodeLinks::NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases,
-                     NodeRecords& records, const std::vector<NodeRecord>& known)
+                     NodeRecords& records, OperationIds& ids, const std::vector<NodeRecord>& known)
     : executor_(std::move(executor)),
       settings_(std::move(settings)),
       leases_(std::move(leases)),
       records_(records),
+      ids_(ids),
       decided_(executor_) {
-  for (const NodeRecord& record : known) nodes_[record.name].record = record;
+  for (const NodeRecord& record : known) Of(record.name).record = record;
 }
 
 NodeLinks::~NodeLinks() = default;
+
+NodeLinks::Node& NodeLinks::Of(const std::string& name) {
+  return nodes_.try_emplace(name, settings_.epoch).first->second;
+}
+
+Awaitable<absl::StatusOr<uint64_t>> NodeLinks::OpenOperation(std::string node) {
+  while (ids_.Empty()) BERTH_CO_RETURN_IF_ERROR(co_await ids_.Reserve());
+  const uint64_t id = ids_.Take();
+  Of(node).operations.Open(id);
+  co_return id;
+}
+
+void NodeLinks::Add(const std::string& node, NodeOperations::Pending pending) {
+  Node& its = Of(node);
+  Say(its, its.operations.Add(std::move(pending)));
+}
+
+void NodeLinks::Close(const std::string& node, uint64_t id) {
+  Node& its = Of(node);
+  Say(its, its.operations.Close(id));
+}
 
 Duration NodeLinks::Silence() const {
   return std::max(kLeastSilence, kHeartbeatsMissed * settings_.lease.heartbeat_interval);
@@ -108,10 +133,17 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
   link->hello = std::move(*(*first)->mutable_hello());
   const v1::Hello& hello = link->hello;
   BERTH_CO_RETURN_IF_ERROR(CheckHello(hello));
+  if (hello.lease_epoch() > settings_.epoch) {
+    co_return absl::UnavailableError(fmt::format("this node has seen the scheduler of a later term ({} > {})",
+                                                 hello.lease_epoch(), settings_.epoch));
+  }
+  if (const absl::Status above = ids_.Above(hello.highest_operation_id()); !above.ok()) {
+    co_return absl::FailedPreconditionError(fmt::format("hello.highest_operation_id: {}", MessageOf(above)));
+  }
 
   if (nodes_.size() >= kMostNodes && !nodes_.contains(hello.node_id()))
     co_return absl::ResourceExhaustedError(fmt::format("{} nodes are known already", nodes_.size()));
-  Node& node = nodes_[hello.node_id()];
+  Node& node = Of(hello.node_id());
   // One after another: each decides by what the one before has written.
   if (!co_await decided_.WaitUntil([&node] { return !node.deciding; }, Clock::now() + kDecideWithin))
     co_return absl::UnavailableError("another Hello of this node is being recorded");
@@ -143,6 +175,7 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
   if (place != nullptr) End(*place, absl::UnavailableError("this node has opened another stream"));
   link->last_heartbeat = Clock::now();
   place = link;
+  if (!link->other_machine) node.operations.StreamBegins(hello.run_id());
   Say(*link, Welcome());
   co_return absl::OkStatus();
 }
@@ -161,7 +194,8 @@ Awaitable<absl::Status> NodeLinks::ReadAll(Stream& stream, std::shared_ptr<Link>
     auto message = co_await stream.Read(link->last_heartbeat + Silence());
     if (!message.ok()) co_return absl::DeadlineExceededError("no heartbeat came in time");
     if (!message->has_value()) co_return absl::OkStatus();
-    Take(*link, **message);
+    // A newer stream may have ended it while this one was read.
+    if (!link->ended.has_value()) Take(*link, **message);
     if (link->ended.has_value()) co_return *link->ended;
     // A peer that sends all the time, and no heartbeat.
     if (Clock::now() > link->last_heartbeat + Silence())
@@ -190,6 +224,11 @@ void NodeLinks::Say(Link& link, v1::SchedulerMessage message) {
   link.changed.NotifyAll();
 }
 
+void NodeLinks::Say(Node& node, NodeOperations::Messages messages) {
+  if (node.link == nullptr) return;
+  for (v1::SchedulerMessage& message : messages) Say(*node.link, std::move(message));
+}
+
 void NodeLinks::End(Link& link, absl::Status why) {
   if (!link.ended.has_value()) link.ended = std::move(why);
   link.changed.NotifyAll();
@@ -197,9 +236,10 @@ void NodeLinks::End(Link& link, absl::Status why) {
 
 void NodeLinks::Gone(const std::shared_ptr<Link>& link) {
   SPDLOG_INFO("node {} is not connected any more", link->Name());
-  Node& node = nodes_[link->hello.node_id()];
+  Node& node = Of(link->hello.node_id());
   if (node.link == link) {
     node.link = nullptr;
+    node.operations.StreamEnds();
     node.gone_at = WallClock::now();
   }
   const auto other = node.other_machines.find(link->hello.instance_id());
@@ -207,6 +247,7 @@ void NodeLinks::Gone(const std::shared_ptr<Link>& link) {
 }
 
 void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
+  Node& node = Of(link.hello.node_id());
   v1::SchedulerMessage answer;
   switch (message.message_case()) {
     case v1::NodeMessage::kHeartbeat: {
@@ -218,14 +259,12 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
         heartbeat.mutable_lease()->set_epoch(settings_.epoch);
         *heartbeat.mutable_lease()->mutable_duration() = ToProto(settings_.lease.duration);
       }
-      return Say(link, std::move(answer));
+      Say(link, std::move(answer));
+      if (!link.other_machine) Say(node, node.operations.HeartbeatAnswered(link.facts.synced()));
+      return;
     }
     case v1::NodeMessage::kResult:
-      // Of an operation that is not known here: an earlier scheduler's.
-      if (message.result().refusal() == v1::REFUSAL_NONE) {
-        answer.mutable_acknowledge()->add_operation_ids(message.result().id());
-        Say(link, std::move(answer));
-      }
+      if (!link.other_machine) Say(node, node.operations.Take(message.result()));
       return;
     case v1::NodeMessage::kAsk:
       answer.mutable_answer()->set_number(message.ask().number());

@@ -3,6 +3,7 @@
 //   gRPC stream ──► Serve: Hello ─► DecideHello ─► record ─► Welcome ─► one coroutine reads, one writes ─►
 //   the end
 //                                                              heartbeat ─► lease
+//                                                              result ─► the owner of the operation
 //
 // A stream says nothing about volumes when it ends. It ends when the node hangs up, says nothing for four
 // heartbeats, does not read, or opens another stream.
@@ -24,7 +25,9 @@
 #include "berth/v1/scheduler.pb.h"
 #include "scheduler/links/lease_clock.h"
 #include "scheduler/links/node_facts.h"
+#include "scheduler/links/node_operations.h"
 #include "scheduler/links/node_table.h"
+#include "scheduler/records/operation_ids.h"
 
 namespace berth::scheduler {
 
@@ -59,9 +62,9 @@ class NodeLinks {
  public:
   using Stream = DuplexStream<v1::NodeMessage, v1::SchedulerMessage>;
 
-  // `known`: the nodes that are recorded; `records` outlives it.
+  // `known`: the nodes that are recorded; `records` and `ids` outlive it.
   NodeLinks(asio::any_io_executor executor, LinkSettings settings, LeaseClock leases, NodeRecords& records,
-            const std::vector<NodeRecord>& known);
+            OperationIds& ids, const std::vector<NodeRecord>& known);
   ~NodeLinks();
   NodeLinks(const NodeLinks&) = delete;
   NodeLinks& operator=(const NodeLinks&) = delete;
@@ -71,6 +74,13 @@ class NodeLinks {
 
   // By name. Another machine comes after the machine with the same name.
   [[nodiscard]] std::vector<NodeView> List() const;
+
+  // The operations of the recorded machine of `node` (node_operations.h): a new id, which is to be written;
+  // then what it is; then, once what follows is written, its end. Each id is closed, whether it was added or
+  // not. Errors: OperationIds::Reserve.
+  [[nodiscard]] Awaitable<absl::StatusOr<uint64_t>> OpenOperation(std::string node);
+  void Add(const std::string& node, NodeOperations::Pending pending);
+  void Close(const std::string& node, uint64_t id);
 
   [[nodiscard]] const LeaseClock& leases() const { return leases_; }
   [[nodiscard]] const std::string& cluster_id() const { return settings_.cluster_id; }
@@ -84,7 +94,9 @@ class NodeLinks {
   [[nodiscard]] Awaitable<absl::Status> ReadAll(Stream& stream, std::shared_ptr<Link> link);
   [[nodiscard]] Awaitable<bool> WriteAll(Stream& stream, std::shared_ptr<Link> link);
   void Take(Link& link, const v1::NodeMessage& message);
+  [[nodiscard]] Node& Of(const std::string& name);
   void Say(Link& link, v1::SchedulerMessage message);
+  void Say(Node& node, NodeOperations::Messages messages);
   void End(Link& link, absl::Status why);
   void Gone(const std::shared_ptr<Link>& link);
   [[nodiscard]] v1::SchedulerMessage Welcome() const;
@@ -94,6 +106,7 @@ class NodeLinks {
   LinkSettings settings_;
   LeaseClock leases_;
   NodeRecords& records_;
+  OperationIds& ids_;
   Condition decided_;
   std::map<std::string, Node> nodes_;
   size_t links_ = 0;

@@ -74,7 +74,7 @@ class LinkServerTest : public ::testing::Test {
   void Serve(const LeaseSettings& lease) {
     links_ = std::make_unique<NodeLinks>(loop_.get_executor(),
                                          LinkSettings{.cluster_id = "c", .epoch = 7, .lease = lease},
-                                         LeaseClock(BootClock::now(), seconds(0)), records_, Known());
+                                         LeaseClock(BootClock::now(), seconds(0)), records_, ids_, Known());
     service_ = std::make_unique<LinkService>(loop_.get_executor(), *links_);
     auto server = Server::Start({address_}, {service_.get()});
     ASSERT_TRUE(server.ok()) << server.status();
@@ -130,7 +130,9 @@ class LinkServerTest : public ::testing::Test {
   std::string address_ = "unix:" + directory_.path() + "/s.sock";
   asio::io_context loop_;
   MemoryStore store_{loop_.get_executor()};
-  NodeRecords records_{store_, Begin()};
+  Term term_ = Begin();
+  NodeRecords records_{store_, term_};
+  OperationIds ids_{store_, term_};
   std::unique_ptr<NodeLinks> links_;
   std::unique_ptr<LinkService> service_;
   std::unique_ptr<Server> server_;
@@ -249,6 +251,67 @@ TEST_F(LinkServerTest, WhatAnEarlierSchedulerAskedForIsAcknowledged) {
   result.mutable_result()->set_id(41);
   Say(*node, result);
   EXPECT_THAT(Hear(*node).acknowledge().operation_ids(), ElementsAre(41));
+}
+
+TEST_F(LinkServerTest, AnOperationIsSentUntilItHasAResult) {
+  uint64_t id = 0;
+  std::vector<v1::OperationResult> answers;
+  {
+    const auto opened = RunOn(loop_, links_->OpenOperation("n1"));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    id = *opened;
+    v1::Operation operation;
+    operation.set_id(id);
+    operation.mutable_publish()->set_namespace_("ns");
+    links_->Add("n1", {.operation = operation, .answered = [&answers](const v1::OperationResult& result) {
+                         answers.push_back(result);
+                       }});
+  }
+  const auto begin = [this](const v1::NodeMessage& hello) {
+    auto node = Connect(hello);
+    v1::NodeMessage synced;
+    synced.mutable_state()->set_full(true);
+    synced.mutable_state()->set_synced(true);
+    Say(*node, synced);
+    Say(*node, Heartbeat(1));
+    EXPECT_TRUE(Hear(*node).has_heartbeat_answer());
+    return node;
+  };
+  auto node = begin(HelloOf("i"));
+  EXPECT_EQ(Hear(*node).operation().id(), id);
+  // Another machine with the name is asked for nothing.
+  node->Cancel();
+  EXPECT_FALSE(EndOf(*node).ok());
+  const auto other = begin(HelloOf("other", "b2"));
+  Say(*other, Heartbeat(2));
+  EXPECT_TRUE(Hear(*other).has_heartbeat_answer());
+
+  node = begin(HelloOf("i", "b", 2));
+  const v1::Operation again = Hear(*node).operation();
+  EXPECT_EQ(again.id(), id);
+  EXPECT_EQ(again.lease_epoch(), 7U);
+  v1::NodeMessage result;
+  result.mutable_result()->set_id(id);
+  Say(*node, result);
+  Say(*node, Heartbeat(2));
+  EXPECT_TRUE(Hear(*node).has_heartbeat_answer());
+  ASSERT_THAT(answers, SizeIs(1));
+  links_->Close("n1", id);
+  const v1::Acknowledge acknowledge = Hear(*node).acknowledge();
+  EXPECT_THAT(acknowledge.operation_ids(), ElementsAre(id));
+  EXPECT_EQ(acknowledge.settled_below(), id + 1);
+}
+
+TEST_F(LinkServerTest, ANodeThatHasSeenALaterTermIsNotServed) {
+  v1::NodeMessage hello = HelloOf("i");
+  hello.mutable_hello()->set_lease_epoch(8);
+  EXPECT_EQ(EndOf(*Dial(hello)).code(), absl::StatusCode::kUnavailable);
+  hello.mutable_hello()->set_lease_epoch(7);
+  hello.mutable_hello()->set_highest_operation_id(UINT64_MAX);
+  EXPECT_EQ(EndOf(*Dial(hello)).code(), absl::StatusCode::kFailedPrecondition);
+  hello.mutable_hello()->set_highest_operation_id(uint64_t{1} << 60);
+  EXPECT_NE(Connect(hello), nullptr);
+  EXPECT_EQ(RunOn(loop_, links_->OpenOperation("n1")).value(), (uint64_t{1} << 60) + 1);
 }
 
 TEST_F(LinkServerTest, AStopIsToldToTheNodes) {

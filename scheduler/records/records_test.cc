@@ -8,12 +8,14 @@
 #include "scheduler/records/codec.h"
 #include "scheduler/records/keys.h"
 #include "scheduler/records/node_records.h"
+#include "scheduler/records/operation_ids.h"
 #include "scheduler/records/term.h"
 #include "scheduler/store/memory_store.h"
 
 namespace berth::scheduler {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -129,6 +131,41 @@ TEST_F(RecordsTest, ARecordThatCannotBeReadIsNamed) {
   const auto loaded = RunOn(loop_, records.Load());
   EXPECT_TRUE(absl::IsDataLoss(loaded.status()));
   EXPECT_THAT(MessageOf(loaded.status()), HasSubstr("n/a/i"));
+}
+
+TEST_F(RecordsTest, NoIdIsGivenOutTwiceAndABlockCostsOneWrite) {
+  const auto term = Begin(WallTime(milliseconds(5)));
+  ASSERT_TRUE(term.ok());
+  const auto revision = [this] { return RunOn(loop_, store_.Read({}))->revision; };
+  const uint64_t before = revision();
+  uint64_t expected = 5000;
+  OperationIds ids(store_, *term);
+  for (uint64_t i = 0; i < kIdsInABlock + 1; ++i, ++expected) {
+    ASSERT_TRUE(RunOn(loop_, ids.Reserve()).ok());
+    ASSERT_EQ(ids.Take(), expected);
+  }
+  EXPECT_EQ(revision(), before + 2);
+  // A successor begins above what this one may have used.
+  OperationIds next(store_, *Begin(WallTime(milliseconds(5))));
+  ASSERT_TRUE(RunOn(loop_, next.Reserve()).ok());
+  EXPECT_EQ(next.Take(), 5000 + (2 * kIdsInABlock));
+  // And the one before takes no more of them.
+  while (!ids.Empty()) std::ignore = ids.Take();
+  EXPECT_TRUE(absl::IsAborted(RunOn(loop_, ids.Reserve())));
+  EXPECT_TRUE(ids.Empty());
+}
+
+TEST_F(RecordsTest, IdsAreAboveThoseThatANodeHasSeen) {
+  OperationIds ids(store_, *Begin(WallTime(milliseconds(5))));
+  ASSERT_TRUE(RunOn(loop_, ids.Reserve()).ok());
+  EXPECT_TRUE(ids.Above(4000).ok());
+  EXPECT_EQ(ids.Take(), 5000U);
+  EXPECT_TRUE(ids.Above(7'000'000).ok());
+  EXPECT_TRUE(ids.Empty());
+  ASSERT_TRUE(RunOn(loop_, ids.Reserve()).ok());
+  EXPECT_EQ(ids.Take(), 7'000'001U);
+  EXPECT_TRUE(absl::IsOutOfRange(ids.Above(kHighestId + 1)));
+  EXPECT_FALSE(ids.Empty());
 }
 
 }  // namespace
