@@ -17,7 +17,7 @@ _berthctl() {
   # The commands so far, without options and their values.
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
-      --socket | --cluster | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
+      --socket | --cluster | --driver | --external-id | --namespace | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
         --consumer | --consumer-label | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
@@ -77,12 +77,12 @@ _berthctl() {
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
       node/) words='list show' ;;
-      volume/) words='show explain list create delete expand stats publish unpublish claim release mounts wait' ;;
+      volume/) words='show explain list create delete expand stats publish unpublish claim release register deregister mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)
         words="--plugin --name --size --limit --parameter --from-snapshot --from-volume $capability $global"
         ;;
-      volume/list) words="--plugin $global" ;;
+      volume/list) words="--plugin --namespace $global" ;;
       volume/delete) words="--plugin --volume --secrets-file $global" ;;
       volume/expand) words="--plugin --volume --size --limit --secrets-file $global" ;;
       explain/*) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
@@ -104,6 +104,7 @@ _berthctl() {
         words+=" --mount-flag --runtime --replace $global"
         ;;
       volume/release) words="--consumer --name --wait $global" ;;
+      volume/register) words="--driver --external-id --file --access --fs --block --mount-flag --context $global" ;;
       volume/unpublish)
         words="--plugin --volume --consumer --name --all --wait --force --lazy --yes $global"
         ;;

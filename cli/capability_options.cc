@@ -21,6 +21,10 @@ void DeclareCapability(CLI::App& command, CapabilityOptions& options) {
                   "Access mode, one of CSI's: single-node-multi-writer (the default: any number of consumers "
                   "on this node), single-node-writer, single-node-reader-only, multi-node-reader-only, …")
       ->option_text("MODE");
+  DeclareFileSystem(command, options);
+}
+
+void DeclareFileSystem(CLI::App& command, CapabilityOptions& options) {
   CLI::Option* fs =
       command.add_option("--fs", options.fs, "A mounted file system of this type (ext4, xfs, …)")
           ->option_text("TYPE");

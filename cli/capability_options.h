@@ -23,6 +23,8 @@ CLI::Option* AddRepeated(CLI::App& command, const std::string& name, std::vector
                          const std::string& value_name, const std::string& description);
 
 void DeclareCapability(CLI::App& command, CapabilityOptions& options);
+// All but --access.
+void DeclareFileSystem(CLI::App& command, CapabilityOptions& options);
 
 // UsageError for an unknown mode, and for what goes with a file system only. Pure.
 [[nodiscard]] absl::StatusOr<::berth::v1::Capability> MakeCapability(const CapabilityOptions& options);

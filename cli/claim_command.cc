@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "cli/capability_options.h"
+#include "cli/cluster_view.h"
 #include "cli/failure.h"
 #include "cli/follow.h"
 #include "cli/mount_formats.h"
@@ -57,14 +58,9 @@ constexpr absl::string_view kSchedulersWord = "the scheduler: ";
 template <class Request>
 absl::StatusOr<Request> MakeRequest(const ReleaseOptions& options) {
   Request request;
-  const size_t slash = options.volume.find('/');
-  if (slash == std::string::npos || slash == 0 || slash + 1 == options.volume.size()) {
-    return UsageError(fmt::format("'{}' is no volume of the scheduler's: it must be NAMESPACE/VOLUME",
-                                  Printable(options.volume, 200)),
-                      "A volume that the storage's own id names: berthctl volume publish");
-  }
-  request.set_namespace_(options.volume.substr(0, slash));
-  request.set_volume(options.volume.substr(slash + 1));
+  BERTH_ASSIGN_OR_RETURN(const ClusterVolumeName name, ParseClusterVolume(options.volume));
+  request.set_namespace_(name.name_space);
+  request.set_volume(name.id);
   request.set_consumer(options.consumer);
   request.set_name(options.name);
   request.set_wait(options.wait);

@@ -36,6 +36,28 @@ class ClusterClient {
     return response;
   }
 
+  // All pages as one answer, in order.
+  template <class Request, class Response>
+  [[nodiscard]] absl::StatusOr<Response> CallForAllPages(grpc::Status (Stub::*method)(grpc::ClientContext*,
+                                                                                      const Request&,
+                                                                                      Response*),
+                                                         Request request, std::string_view doing) {
+    Response all;
+    do {
+      absl::StatusOr<Response> page = Call(method, request, doing);
+      if (!page.ok()) return page.status();
+      const std::string next = page->next_page_token();
+      if (!next.empty() && next <= request.page_token())
+        return absl::InternalError(std::string(doing) + ": the scheduler gave the same page twice");
+      request.set_page_token(next);
+      // Each page names the cluster.
+      all.clear_cluster_id();
+      all.MergeFrom(*page);
+    } while (!request.page_token().empty());
+    all.clear_next_page_token();
+    return all;
+  }
+
  private:
   ClusterClient(std::string address, std::chrono::milliseconds timeout);
   [[nodiscard]] absl::Status Failure(const grpc::Status& status, std::string_view doing) const;

@@ -16,18 +16,9 @@ namespace {
 
 absl::Status ListNodes(Session& session, const NoOptions& /*options*/) {
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  v1::ListNodesRequest request;
-  v1::ListNodesResponse all;
-  do {
-    BERTH_ASSIGN_OR_RETURN(v1::ListNodesResponse page,
-                           cluster.Call(&ClusterClient::Stub::ListNodes, request, "list the nodes"));
-    if (page.next_page_token() <= request.page_token() && !page.next_page_token().empty())
-      return absl::InternalError("list the nodes: the scheduler gave the same page twice");
-    request.set_page_token(page.next_page_token());
-    // Both pages name the cluster.
-    all.mutable_nodes()->MergeFrom(page.nodes());
-    all.set_cluster_id(page.cluster_id());
-  } while (!request.page_token().empty());
+  BERTH_ASSIGN_OR_RETURN(
+      const v1::ListNodesResponse all,
+      cluster.CallForAllPages(&ClusterClient::Stub::ListNodes, v1::ListNodesRequest(), "list the nodes"));
   if (session.output.json()) {
     session.output.Json(all);
     return absl::OkStatus();

@@ -5,8 +5,10 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <chrono>
+#include <vector>
 
 #include "base/status.h"
+#include "cli/failure.h"
 #include "cli/plugin_view.h"
 #include "cli/time_text.h"
 #include "cli/values.h"
@@ -44,6 +46,19 @@ std::string Lease(const v1::ClusterNode& node) {
   return FormatDuration(std::chrono::seconds((milliseconds + 999) / 1000));
 }
 
+// "SINGLE_NODE_WRITER, MULTI_NODE_READER_ONLY ext4".
+std::string AccessOf(const v1::VolumeSpec& spec) {
+  std::vector<std::string> modes;
+  for (const int mode : spec.access_modes()) {
+    modes.push_back(v1::AccessMode_IsValid(mode) ? v1::AccessMode_Name(static_cast<v1::AccessMode>(mode))
+                                                 : fmt::to_string(mode));
+  }
+  const std::string type = spec.access_type() == v1::BLOCK ? "block"
+                           : spec.fs_type().empty()        ? "mount"
+                                                           : spec.fs_type();
+  return fmt::format("{} {}", fmt::join(modes, ", "), type);
+}
+
 std::string Since(const v1::ClusterNode& node) {
   return node.has_since() ? FormatRelative(node.since(), system_clock::now()) : "";
 }
@@ -52,6 +67,40 @@ std::string Since(const v1::ClusterNode& node) {
 
 std::string ClusterLine(const std::string& cluster_id) {
   return fmt::format("cluster {}:\n", Printable(cluster_id, 128));
+}
+
+absl::StatusOr<ClusterVolumeName> ParseClusterVolume(const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos || slash == 0 || slash + 1 == text.size()) {
+    return UsageError(fmt::format("'{}' is no volume of the scheduler's: it must be NAMESPACE/VOLUME",
+                                  Printable(text, 200)),
+                      "A volume that the storage's own id names: berthctl volume publish");
+  }
+  return ClusterVolumeName{.name_space = text.substr(0, slash), .id = text.substr(slash + 1)};
+}
+
+Table ClusterVolumeTable(const v1::ListClusterVolumesResponse& volumes) {
+  Table table({"VOLUME", "DRIVER", "EXTERNAL ID", "ACCESS", "ATTACHES"});
+  for (const v1::ClusterVolume& volume : volumes.volumes()) {
+    const v1::VolumeSpec& spec = volume.spec();
+    table.Add({fmt::format("{}/{}", spec.namespace_(), spec.id()), spec.driver(), spec.external_id(),
+               AccessOf(spec), volume.needs_attach() ? "yes" : "no"});
+  }
+  return table;
+}
+
+Table ClusterVolumeDetails(const v1::ClusterVolume& volume) {
+  const v1::VolumeSpec& spec = volume.spec();
+  Table table;
+  table.Add({"volume", fmt::format("{}/{}", spec.namespace_(), spec.id())});
+  table.Add({"driver", spec.driver()});
+  table.Add({"external id", spec.external_id()});
+  table.Add({"access", AccessOf(spec)});
+  if (!spec.mount_flags().empty())
+    table.Add({"mount flags", fmt::format("{}", fmt::join(spec.mount_flags(), ","))});
+  if (!spec.volume_mount_group().empty()) table.Add({"mount group", spec.volume_mount_group()});
+  table.Add({"attaches", volume.needs_attach() ? "yes" : "no"});
+  return table;
 }
 
 Table NodeTable(const v1::ListNodesResponse& nodes) {

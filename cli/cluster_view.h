@@ -1,5 +1,8 @@
-// How a cluster's nodes and drivers are shown to people. Pure but for the clock, to which times are relative.
+// How a cluster's nodes, drivers and volumes are named and shown. Pure but for the clock, to which times are
+// relative.
 #pragma once
+
+#include <absl/status/statusor.h>
 
 #include <string>
 
@@ -10,6 +13,18 @@ namespace berth::cli {
 
 // "cluster prod:", which leads every answer of a cluster.
 [[nodiscard]] std::string ClusterLine(const std::string& cluster_id);
+
+// The name of a volume in a cluster.
+struct ClusterVolumeName {
+  std::string name_space;
+  std::string id;
+};
+// UsageError: it is not NAMESPACE/ID.
+[[nodiscard]] absl::StatusOr<ClusterVolumeName> ParseClusterVolume(const std::string& text);
+
+// A row for each volume; and one in all detail.
+[[nodiscard]] Table ClusterVolumeTable(const v1::ListClusterVolumesResponse& volumes);
+[[nodiscard]] Table ClusterVolumeDetails(const v1::ClusterVolume& volume);
 
 // A row for each machine.
 [[nodiscard]] Table NodeTable(const v1::ListNodesResponse& nodes);

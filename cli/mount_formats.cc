@@ -18,7 +18,7 @@
 namespace berth::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kShown = 200;
 
@@ -70,24 +70,24 @@ absl::Status CheckJson(const std::vector<PlacedMount>& mounts) {
 
 absl::StatusOr<std::string> JsonOf(const std::vector<PlacedMount>& mounts) {
   BERTH_RETURN_IF_ERROR(CheckJson(mounts));
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const PlacedMount& mount : mounts) {
-    list.push_back(Json::parse(ToJson(mount.mount, false)));
+    list.push_back(OrderedJson::parse(ToJson(mount.mount, false)));
     list.back()["destination"] = mount.destination;
   }
-  return Json({{"mounts", std::move(list)}}).dump() + "\n";
+  return OrderedJson({{"mounts", std::move(list)}}).dump() + "\n";
 }
 
 // ---- OCI ----
 
 absl::StatusOr<std::string> Oci(const std::vector<PlacedMount>& mounts) {
   BERTH_RETURN_IF_ERROR(CheckJson(mounts));
-  Json document = {{"mounts", Json::array()}};
+  OrderedJson document = {{"mounts", OrderedJson::array()}};
   for (const PlacedMount& mount : mounts) {
     BERTH_RETURN_IF_ERROR(CheckDevice(mount));
     const bool readonly = mount.mount.readonly();
     if (!IsBlock(mount)) {
-      Json options = {"rbind", readonly ? "ro" : "rw"};
+      OrderedJson options = {"rbind", readonly ? "ro" : "rw"};
       if (!mount.mount.propagation().empty()) options.push_back(mount.mount.propagation());
       document["mounts"].push_back({{"destination", mount.destination},
                                     {"type", "bind"},
@@ -95,13 +95,13 @@ absl::StatusOr<std::string> Oci(const std::vector<PlacedMount>& mounts) {
                                     {"options", std::move(options)}});
       continue;
     }
-    const Json device = {
+    const OrderedJson device = {
         {"type", "b"}, {"major", mount.mount.device_major()}, {"minor", mount.mount.device_minor()}};
-    Json& node = document["linux"]["devices"].emplace_back(device);
+    OrderedJson& node = document["linux"]["devices"].emplace_back(device);
     node["path"] = mount.destination;
     node["fileMode"] = readonly ? 0440 : 0660;
     node["uid"] = node["gid"] = 0;
-    Json& access = document["linux"]["resources"]["devices"].emplace_back(device);
+    OrderedJson& access = document["linux"]["resources"]["devices"].emplace_back(device);
     access["allow"] = true;
     access["access"] = readonly ? "r" : "rw";
   }

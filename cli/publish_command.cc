@@ -1,11 +1,7 @@
 // volume publish.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "base/status.h"
 #include "cli/failure.h"
@@ -15,39 +11,9 @@
 #include "cli/session.h"
 #include "cli/volume_commands.h"
 #include "cli/volume_view.h"
-#include "spec/volume_spec.h"
 
 namespace berth::cli {
 namespace {
-
-// A person reads a list of mistakes line by line; the error that follows counts them.
-absl::Status BrokenFile(const Session& session, const std::string& file, const absl::Status& status) {
-  constexpr std::string_view kHint = "Every key with its meaning: man berth-volume.toml";
-  std::vector<std::string> lines;
-  for (std::string_view rest = MessageOf(status); !rest.empty();) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    lines.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  if (lines.size() == 1) return UsageError(lines.front(), kHint);
-  if (session.output.json()) return UsageError(fmt::format("{}", fmt::join(lines, "; ")), kHint);
-  for (const std::string& line : lines) session.output.Note(line);
-  return UsageError(fmt::format("{}: {} mistakes; nothing was asked", Printable(file, 200), lines.size()),
-                    kHint);
-}
-
-absl::StatusOr<v1::PublishVolumeRequest> ReadFileOption(const Session& session, const std::string& file) {
-  if (file.empty()) return v1::PublishVolumeRequest();
-  absl::StatusOr<v1::PublishVolumeRequest> request = v1::PublishVolumeRequest();
-  if (file == "-") {
-    BERTH_ASSIGN_OR_RETURN(const std::string text, ReadInput(file, "--file"));
-    request = ParseVolumeSpec("standard input", text);
-  } else {
-    request = ReadVolumeSpec(file);
-  }
-  if (!request.ok()) return BrokenFile(session, file, request.status());
-  return request;
-}
 
 absl::Status Publish(Session& session, const PublishOptions& options) {
   if (options.file == "-" && options.secrets_file == "-") {

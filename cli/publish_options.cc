@@ -1,7 +1,9 @@
 #include "cli/publish_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "cli/runtimes.h"
 #include "cli/values.h"
 #include "spec/permission_text.h"
+#include "spec/volume_spec.h"
 
 namespace berth::cli {
 namespace {
@@ -20,6 +23,22 @@ A switch that the file sets is taken back so: --readonly=false.
   target=$(berthctl volume publish --plugin hostpath --volume v1 --consumer job-7 --fs ext4)
   berthctl volume publish --file volume.toml --consumer job-7 --unit job-7.service
 How a container mounts it then: berthctl volume mounts job-7 --format podman)";
+
+// A person reads a list of mistakes line by line; the error that follows counts them.
+absl::Status BrokenFile(const Session& session, const std::string& file, const absl::Status& status) {
+  constexpr std::string_view kHint = "Every key with its meaning: man berth-volume.toml";
+  std::vector<std::string> lines;
+  for (std::string_view rest = MessageOf(status); !rest.empty();) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    lines.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (lines.size() == 1) return UsageError(lines.front(), kHint);
+  if (session.output.json()) return UsageError(fmt::format("{}", fmt::join(lines, "; ")), kHint);
+  for (const std::string& line : lines) session.output.Note(line);
+  return UsageError(fmt::format("{}: {} mistakes; nothing was asked", Printable(file, 200), lines.size()),
+                    kHint);
+}
 
 // A switch that may be left to the file. CLI11 would take an optional for a counter, and set it to 0.
 CLI::Option* AddSwitch(CLI::App& command, const std::string& name, std::optional<bool>& value,
@@ -258,6 +277,19 @@ absl::Status CheckComplete(const v1::PublishVolumeRequest& request) {
 }
 
 }  // namespace
+
+absl::StatusOr<v1::PublishVolumeRequest> ReadFileOption(const Session& session, const std::string& file) {
+  if (file.empty()) return v1::PublishVolumeRequest();
+  absl::StatusOr<v1::PublishVolumeRequest> request = v1::PublishVolumeRequest();
+  if (file == "-") {
+    BERTH_ASSIGN_OR_RETURN(const std::string text, ReadInput(file, "--file"));
+    request = ParseVolumeSpec("standard input", text);
+  } else {
+    request = ReadVolumeSpec(file);
+  }
+  if (!request.ok()) return BrokenFile(session, file, request.status());
+  return request;
+}
 
 void DeclarePublish(CLI::App& command, PublishOptions& options) {
   DeclareWhat(command, options);

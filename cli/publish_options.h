@@ -13,6 +13,7 @@
 
 #include "berth/v1/node.pb.h"
 #include "cli/capability_options.h"
+#include "cli/session.h"
 #include "cli/volume_options.h"
 
 namespace berth::cli {
@@ -49,6 +50,11 @@ struct PublishOptions : VolumeOptions {
 
 // In groups, as --help shows them.
 void DeclarePublish(CLI::App& command, PublishOptions& options);
+
+// What the volume file says; nothing where `file` is empty. "-": standard input. UsageError where it is
+// wrong, after each of its mistakes was shown.
+[[nodiscard]] absl::StatusOr<v1::PublishVolumeRequest> ReadFileOption(const Session& session,
+                                                                      const std::string& file);
 
 // `request`, which a file gave, with what `options` say in its place: an option as a whole, contexts key by
 // key. The secrets of --secrets-file are the caller's to add. UsageError where something is wrong, and where

@@ -32,8 +32,9 @@ class Session {
   // UsageError: a cluster was named on the command line, and this command is a node's.
   [[nodiscard]] absl::StatusOr<NodeClient> Connect() const {
     if (cluster_given) {
-      return UsageError("this command asks one node, and --cluster names a scheduler",
-                        "A cluster's commands: node list, node show, plugin list, plugin show");
+      return UsageError(
+          "this command asks one node, and --cluster names a scheduler",
+          "A cluster's commands: node list|show, plugin list|show, volume register|list|show|deregister");
     }
     return NodeClient::Connect(socket, directory, need, timeout);
   }
@@ -82,6 +83,10 @@ void AddCsiCommand(CLI::App& app, Command& chosen);        // csi
 // plugin list and plugin show of a cluster.
 [[nodiscard]] absl::Status ListClusterPlugins(Session& session);
 [[nodiscard]] absl::Status ShowClusterPlugin(Session& session, const std::string& driver);
+// volume list and volume show of a cluster.
+[[nodiscard]] absl::Status ListClusterVolumes(Session& session, const std::string& name_space,
+                                              const std::string& driver);
+[[nodiscard]] absl::Status ShowClusterVolume(Session& session, const std::string& volume);
 
 // Of a command that has none.
 struct NoOptions {};

@@ -41,6 +41,7 @@ absl::Status Volumes(Session& session, const ListOptions& options) {
 }
 
 absl::Status Show(Session& session, const VolumeOptions& options) {
+  if (!session.cluster.empty()) return ShowClusterVolume(session, options.volume);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   v1::GetVolumeRequest request;
   request.set_volume_id(options.volume);
@@ -75,8 +76,9 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
 
   CLI::App* group = AddGroup(app, "volume",
                              "One volume: show, explain, list, create, delete, expand, stats, publish, "
-                             "unpublish, claim, release, mounts, wait");
-  AddCommand<VolumeOptions>(*group, "show", "A volume of this node, and who uses it", chosen,
+                             "unpublish, claim, release, register, deregister, mounts, wait");
+  AddCommand<VolumeOptions>(*group, "show",
+                            "A volume of this node, or of the cluster (--cluster), and who uses it", chosen,
                             DeclareHeldVolume, Show);
   AddExplain(*group, chosen);
   AddControllerCommands(*group, chosen);
@@ -84,6 +86,7 @@ void AddVolumeCommands(CLI::App& app, Command& chosen) {
   AddPublish(*group, chosen);
   AddUnpublish(*group, chosen);
   AddClaim(*group, chosen);
+  AddClusterVolumes(*group, chosen);
   AddMounts(*group, chosen);
   AddWait(*group, chosen);
   AddExplain(app, chosen);

@@ -12,6 +12,7 @@ void AddVolumeStats(CLI::App& volume, Command& chosen);         // stats
 void AddPublish(CLI::App& volume, Command& chosen);             // publish
 void AddUnpublish(CLI::App& volume, Command& chosen);           // unpublish
 void AddClaim(CLI::App& volume, Command& chosen);               // claim
+void AddClusterVolumes(CLI::App& volume, Command& chosen);      // register, deregister
 void AddMounts(CLI::App& volume, Command& chosen);              // mounts
 void AddWait(CLI::App& volume, Command& chosen);                // wait
 void AddExplain(CLI::App& parent, Command& chosen);             // explain

@@ -22,9 +22,13 @@ using Stub = NodeClient::Stub;
 
 struct StorageListOptions {
   std::string plugin;
+  std::string name_space;
 };
 
 absl::Status ListStorage(Session& session, const StorageListOptions& options) {
+  if (!session.cluster.empty()) return ListClusterVolumes(session, options.name_space, options.plugin);
+  if (options.plugin.empty()) return UsageError("--plugin is required");
+  if (!options.name_space.empty()) return UsageError("--namespace is of a cluster: --cluster ADDRESS");
   v1::ListStorageVolumesRequest request;
   request.set_plugin_id(options.plugin);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
@@ -215,9 +219,13 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
 
 void AddControllerCommands(CLI::App& volume, Command& chosen) {
   AddCommand<StorageListOptions>(
-      volume, "list", "All volumes of the plugin's storage, used or not", chosen,
+      volume, "list", "All volumes of a plugin's storage, used or not; those of the cluster (--cluster)",
+      chosen,
       [](CLI::App& command, StorageListOptions& options) {
-        command.add_option("--plugin", options.plugin, "The plugin's id")->required()->option_text("ID");
+        command.add_option("--plugin", options.plugin, "The plugin's id; of a cluster: only of this driver")
+            ->option_text("ID");
+        command.add_option("--namespace", options.name_space, "Of a cluster: only of this namespace")
+            ->option_text("NAME");
         command.footer(
             "For the volumes that this node uses: berthctl volumes. -o json also shows each volume_context.");
       },

@@ -47,11 +47,13 @@ Awaitable<absl::Status> Scheduler::Start() {
   operation_ids_ = std::make_unique<OperationIds>(*store_, term);
   BERTH_CO_ASSIGN_OR_RETURN(const std::vector<NodeRecord> known, co_await node_records_->Load());
   LinkSettings settings{.cluster_id = config_.cluster_id, .epoch = term.epoch, .lease = config_.lease};
-  links_ =
-      std::make_unique<NodeLinks>(executor_, std::move(settings),
-                                  LeaseClock(BootClock::now(), term.longest_before), *node_records_, *operation_ids_, known);
+  links_ = std::make_unique<NodeLinks>(executor_, std::move(settings),
+                                       LeaseClock(BootClock::now(), term.longest_before), *node_records_,
+                                       *operation_ids_, known);
   link_service_ = std::make_unique<LinkService>(executor_, *links_);
-  cluster_service_ = std::make_unique<ClusterService>(executor_, *links_);
+  volumes_ = std::make_unique<Volumes>(*store_, term, *links_);
+  BERTH_CO_RETURN_IF_ERROR(co_await volumes_->Load());
+  cluster_service_ = std::make_unique<ClusterService>(executor_, *links_, *volumes_);
   BERTH_CO_ASSIGN_OR_RETURN(server_,
                             Server::Start(config_.listen, {link_service_.get(), cluster_service_.get()}));
   co_return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "base/unique_fd.h"
 #include "scheduler/api/cluster_service.h"
 #include "scheduler/config.h"
+#include "scheduler/drive/volumes.h"
 #include "scheduler/links/node_links.h"
 #include "scheduler/links/server.h"
 
@@ -38,6 +39,7 @@ class Scheduler {
   std::unique_ptr<NodeRecords> node_records_;
   std::unique_ptr<OperationIds> operation_ids_;
   std::unique_ptr<NodeLinks> links_;
+  std::unique_ptr<Volumes> volumes_;
   std::unique_ptr<LinkService> link_service_;
   std::unique_ptr<ClusterService> cluster_service_;
   std::unique_ptr<Server> server_;  // ends before what it serves

@@ -31,6 +31,12 @@ class ClusterTest : public ::testing::Test {
     nodes_.push_back(std::move(node));
     return *nodes_.back();
   }
+  static std::string CreateVolume(Node& node, const std::string& name) {
+    v1::CreateVolumeRequest request;
+    request.set_plugin_id("hostpath");
+    request.set_name(name);
+    return node.CreateVolume(request);
+  }
   Ended Ctl(const std::string& arguments) const {
     return RunCommand(fmt::format("{} --cluster {} {}", BERTHCTL, scheduler_.address(), arguments));
   }
@@ -125,6 +131,61 @@ TEST_F(ClusterTest, WhatIsNotThereIsSaidWithWhatThereIs) {
   EXPECT_THAT(
       RunCommand(fmt::format("env BERTH_CLUSTER={} {} plugin list", scheduler_.address(), BERTHCTL)).said,
       HasSubstr("cluster test:"));
+}
+
+TEST_F(ClusterTest, AVolumeIsRegisteredOnceAPluginHasConfirmedIt) {
+  scheduler_.Start();
+  EXPECT_THAT(Ctl("volume register prod/db --driver hostpath.berth.dev").said,
+              HasSubstr("no node that is connected runs the driver hostpath.berth.dev"));
+  Node& node = AddNode("node-1");
+  node.Start();
+  WaitDriverReadyOn(1);
+  const std::string id = CreateVolume(node, "db");
+  EXPECT_THAT(Ctl("volume register prod/none --driver hostpath.berth.dev").said,
+              HasSubstr("volume none of the driver hostpath.berth.dev"));
+  const std::string command = fmt::format(
+      "volume register prod/db --driver hostpath.berth.dev --external-id {} --access "
+      "single-node-writer --access multi-node-reader-only",
+      id);
+  EXPECT_THAT(Says(command),
+              AllOf(StartsWith("cluster test:\n"), ContainsRegex("external id +" + id),
+                    ContainsRegex("access +SINGLE_NODE_WRITER, MULTI_NODE_READER_ONLY mount")));
+  EXPECT_EQ(Says(command), Says(command)) << "the same again";
+  EXPECT_THAT(Ctl(command + " --fs ext4").said, HasSubstr("prod/db is registered with another fs_type"));
+  EXPECT_THAT(
+      Ctl(fmt::format("volume register dev/copy --driver hostpath.berth.dev --external-id {}", id)).said,
+      HasSubstr("is registered as prod/db"));
+  EXPECT_THAT(
+      Ctl("volume register " + std::string(129, 'x') + "/db --driver '" + std::string(300, 'x') + "'").said,
+      AllOf(HasSubstr("volume.namespace: has 129 bytes"), HasSubstr("volume.driver: has 300 bytes")));
+  EXPECT_EQ(Ctl("volume register db --driver x").exit_code, 2);
+
+  EXPECT_THAT(Says("volume list"), ContainsRegex("prod/db +hostpath.berth.dev +" + id));
+  EXPECT_THAT(Says("volume list --namespace dev"), HasSubstr("no volumes"));
+  EXPECT_THAT(Says("volume show prod/db"), ContainsRegex("driver +hostpath.berth.dev"));
+  EXPECT_THAT(Says("-o json volume show prod/db"), HasSubstr("\"external_id\":\"" + id));
+  EXPECT_THAT(Ctl("volume show prod/nothing").said, HasSubstr("no volume prod/nothing is registered"));
+  EXPECT_THAT(Says("volume deregister prod/db"), Not(HasSubstr("not registered")));
+  EXPECT_THAT(Says("volume deregister prod/db"), HasSubstr("it was not registered"));
+  EXPECT_THAT(Says("volume list"), HasSubstr("no volumes"));
+  EXPECT_THAT(RunCommand(fmt::format("{} volume list", BERTHCTL)).said, HasSubstr("--plugin is required"));
+}
+
+TEST_F(ClusterTest, AVolumeFileSaysWhatIsRegistered) {
+  scheduler_.Start();
+  Node& node = AddNode("node-1");
+  node.Start();
+  WaitDriverReadyOn(1);
+  const std::string id = CreateVolume(node, "db");
+  const auto from = [&](const std::string& toml) {
+    return RunCommand(fmt::format("printf '{}' | {} --cluster {} volume register prod/db --file -", toml,
+                                  BERTHCTL, scheduler_.address()));
+  };
+  const std::string volume = fmt::format(
+      R"(plugin = "hostpath.berth.dev"\nvolume = "{}"\naccess_mode = "single-node-writer"\n)", id);
+  EXPECT_THAT(from(volume + R"(consumer = "web"\n)").said, HasSubstr("the file says something of one use"));
+  EXPECT_THAT(from(volume + R"(acess_type = "block"\n)").said, HasSubstr("access_type"));
+  EXPECT_THAT(from(volume).said, ContainsRegex("access +SINGLE_NODE_WRITER mount"));
 }
 
 TEST_F(ClusterTest, TheProgramSaysWhatIsWrongWithItsSettings) {

@@ -6,19 +6,33 @@
 #include "scheduler/api/cluster_view.h"
 
 namespace berth::scheduler {
+namespace {
 
-ClusterService::ClusterService(asio::any_io_executor executor, const NodeLinks& links)
-    : links_(links), calls_(std::move(executor), "cluster", "berth-scheduler") {}
+constexpr Duration kLongestCall = std::chrono::hours(24);
+
+}  // namespace
+
+ClusterService::ClusterService(asio::any_io_executor executor, const NodeLinks& links, Volumes& volumes)
+    : links_(links), volumes_(volumes), calls_(std::move(executor), "cluster", "berth-scheduler") {}
+
+template <class Request, class Response, class Make>
+ClusterService::Reactor* ClusterService::AnswerLater(std::string_view method, const Request* request,
+                                                     Response* answer, Make make) {
+  return UnaryReactor<Request, Response>::Start(
+      calls_, method, request, answer, [this, make](Request asked) -> Awaitable<absl::StatusOr<Response>> {
+        absl::StatusOr<Response> made = co_await make(std::move(asked));
+        if (made.ok()) made->set_cluster_id(links_.cluster_id());
+        co_return made;
+      });
+}
 
 template <class Request, class Response, class Make>
 ClusterService::Reactor* ClusterService::Answer(std::string_view method, const Request* request,
                                                 Response* answer, Make make) {
-  return UnaryReactor<Request, Response>::Start(
-      calls_, method, request, answer, [this, make](Request asked) -> Awaitable<absl::StatusOr<Response>> {
-        absl::StatusOr<Response> made = make(asked);
-        if (made.ok()) made->set_cluster_id(links_.cluster_id());
-        co_return made;
-      });
+  const auto at_once = [make](Request asked) -> Awaitable<absl::StatusOr<Response>> {
+    co_return make(asked);
+  };
+  return AnswerLater(method, request, answer, at_once);
 }
 
 ClusterService::Reactor* ClusterService::ListNodes(Context* /*context*/, const v1::ListNodesRequest* request,
@@ -41,6 +55,37 @@ ClusterService::Reactor* ClusterService::ListPlugins(Context* /*context*/,
   return Answer("ListPlugins", request, answer, [this](const v1::ListClusterPluginsRequest& asked) {
     return scheduler::ListPlugins(asked, links_.List());
   });
+}
+
+ClusterService::Reactor* ClusterService::RegisterVolume(Context* context,
+                                                        const v1::RegisterVolumeRequest* request,
+                                                        v1::RegisterVolumeResponse* answer) {
+  const TimePoint deadline = DeadlineOf(context->raw_deadline(), kLongestCall);
+  return AnswerLater("RegisterVolume", request, answer, [this, deadline](v1::RegisterVolumeRequest asked) {
+    return volumes_.Register(std::move(*asked.mutable_volume()), deadline);
+  });
+}
+
+ClusterService::Reactor* ClusterService::DeregisterVolume(Context* /*context*/,
+                                                          const v1::DeregisterVolumeRequest* request,
+                                                          v1::DeregisterVolumeResponse* answer) {
+  return AnswerLater("DeregisterVolume", request, answer, [this](v1::DeregisterVolumeRequest asked) {
+    return volumes_.Deregister(asked.namespace_(), asked.id());
+  });
+}
+
+ClusterService::Reactor* ClusterService::ListVolumes(Context* /*context*/,
+                                                     const v1::ListClusterVolumesRequest* request,
+                                                     v1::ListClusterVolumesResponse* answer) {
+  return Answer("ListVolumes", request, answer,
+                [this](const v1::ListClusterVolumesRequest& asked) { return volumes_.List(asked); });
+}
+
+ClusterService::Reactor* ClusterService::GetVolume(Context* /*context*/,
+                                                   const v1::GetClusterVolumeRequest* request,
+                                                   v1::GetClusterVolumeResponse* answer) {
+  return Answer("GetVolume", request, answer,
+                [this](const v1::GetClusterVolumeRequest& asked) { return volumes_.Get(asked); });
 }
 
 }  // namespace berth::scheduler

@@ -9,13 +9,15 @@
 
 #include "base/server_call.h"
 #include "berth/v1/cluster.grpc.pb.h"
+#include "scheduler/drive/volumes.h"
 #include "scheduler/links/node_links.h"
 
 namespace berth::scheduler {
 
 class ClusterService final : public v1::Cluster::CallbackService {
  public:
-  ClusterService(asio::any_io_executor executor, const NodeLinks& links);
+  // `links` and `volumes` outlive it.
+  ClusterService(asio::any_io_executor executor, const NodeLinks& links, Volumes& volumes);
 
   using Context = grpc::CallbackServerContext;
   using Reactor = grpc::ServerUnaryReactor;
@@ -24,6 +26,14 @@ class ClusterService final : public v1::Cluster::CallbackService {
   Reactor* GetNode(Context* context, const v1::GetNodeRequest* request, v1::GetNodeResponse* answer) override;
   Reactor* ListPlugins(Context* context, const v1::ListClusterPluginsRequest* request,
                        v1::ListClusterPluginsResponse* answer) override;
+  Reactor* RegisterVolume(Context* context, const v1::RegisterVolumeRequest* request,
+                          v1::RegisterVolumeResponse* answer) override;
+  Reactor* DeregisterVolume(Context* context, const v1::DeregisterVolumeRequest* request,
+                            v1::DeregisterVolumeResponse* answer) override;
+  Reactor* ListVolumes(Context* context, const v1::ListClusterVolumesRequest* request,
+                       v1::ListClusterVolumesResponse* answer) override;
+  Reactor* GetVolume(Context* context, const v1::GetClusterVolumeRequest* request,
+                     v1::GetClusterVolumeResponse* answer) override;
 
   [[nodiscard]] CallScope& calls() { return calls_; }
 
@@ -31,8 +41,12 @@ class ClusterService final : public v1::Cluster::CallbackService {
   // What `make` returns for the request, with the cluster's name.
   template <class Request, class Response, class Make>
   Reactor* Answer(std::string_view method, const Request* request, Response* answer, Make make);
+  // The same, of a `make` that waits.
+  template <class Request, class Response, class Make>
+  Reactor* AnswerLater(std::string_view method, const Request* request, Response* answer, Make make);
 
   const NodeLinks& links_;
+  Volumes& volumes_;
   CallScope calls_;
 };
 

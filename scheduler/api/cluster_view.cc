@@ -23,17 +23,6 @@ v1::ClusterNode::Connection ConnectionOf(const NodeView& node) {
   return node.connected ? v1::ClusterNode::CONNECTED : v1::ClusterNode::AWAY;
 }
 
-// Registered: its capabilities were read, and it takes what is new.
-bool TakesWork(const v1::Plugin& plugin) {
-  return plugin.state() == v1::READY && plugin.registered() && !plugin.paused() && !plugin.draining();
-}
-
-bool HasController(const v1::Plugin& plugin) {
-  const auto& capabilities = plugin.fingerprint().plugin_capabilities();
-  return plugin.kind() != "node" &&
-         std::ranges::find(capabilities, "CONTROLLER_SERVICE") != capabilities.end();
-}
-
 v1::ClusterPluginInstance InstanceOf(const std::string& node, const v1::Plugin& plugin) {
   v1::ClusterPluginInstance instance;
   instance.set_node(node);
@@ -43,7 +32,7 @@ v1::ClusterPluginInstance InstanceOf(const std::string& node, const v1::Plugin& 
   instance.set_ready(TakesWork(plugin));
   instance.set_reason(plugin.reason());
   instance.set_controller(HasController(plugin));
-  instance.set_provides_node(plugin.kind() != "controller");
+  instance.set_provides_node(ProvidesNode(plugin));
   instance.set_storage_node_id(plugin.fingerprint().node_id());
   instance.set_volumes_in_use(plugin.volumes_in_use());
   return instance;

@@ -221,7 +221,7 @@ class Walk {
     for (int i = 0; i < 4000 && !Failed(); ++i) {
       for (auto& [name, link] : links_) {
         link.node.declared = link.node.held = false;
-        // A new stream shows whether an end is that of an earlier use.
+        // A new stream shows which use an EndedConsumer is about.
         if (i == 2000) Disconnect(link);
       }
       Happen();

@@ -71,4 +71,16 @@ size_t NodeFacts::OwnPublications() const {
   return count;
 }
 
+bool TakesWork(const v1::Plugin& plugin) {
+  return plugin.state() == v1::READY && plugin.registered() && !plugin.paused() && !plugin.draining();
+}
+
+bool HasController(const v1::Plugin& plugin) {
+  const auto& capabilities = plugin.fingerprint().plugin_capabilities();
+  return plugin.kind() != "node" &&
+         std::ranges::find(capabilities, "CONTROLLER_SERVICE") != capabilities.end();
+}
+
+bool ProvidesNode(const v1::Plugin& plugin) { return plugin.kind() != "controller"; }
+
 }  // namespace berth::scheduler

@@ -54,4 +54,9 @@ class NodeFacts {
   std::set<VolumeKey> stale_volumes_;
 };
 
+// It is registered (its capabilities were read), and takes what is new.
+[[nodiscard]] bool TakesWork(const v1::Plugin& plugin);
+[[nodiscard]] bool HasController(const v1::Plugin& plugin);
+[[nodiscard]] bool ProvidesNode(const v1::Plugin& plugin);
+
 }  // namespace berth::scheduler
