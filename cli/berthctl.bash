@@ -17,7 +17,7 @@ _berthctl() {
   # The commands so far, without options and their values.
   for ((i = 1; i < COMP_CWORD; i++)); do
     case ${COMP_WORDS[i]} in
-      --socket | --cluster | --driver | --external-id | --namespace | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
+      --socket | --cluster | --node | --driver | --external-id | --namespace | -o | --output | --timeout | --endpoint | --request | --secrets-file | --plugin | --volume | \
         --consumer | --consumer-label | --name | --label | --access | --fs | --mount-flag | --context | --publish-context | --parameter | \
         --size | --limit | --from-snapshot | --from-volume | --since | -n | --lines | --after | --level | --command | \
         --file | --mount-group | --owner | --group | --mode | --selinux-label | --pid | --cgroup | --unit | \
@@ -67,7 +67,7 @@ _berthctl() {
     local global='--socket --cluster --output --timeout --help'
     local capability='--access --fs --block --mount-flag --secrets-file'
     case $command/$sub in
-      /) words="status health plugins plugin node reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
+      /) words="status health plugins plugin node claim reload volumes volume explain consumer drain undrain scheduler doctor events monitor csi version --version $global" ;;
       events/*) words="--follow --since --plugin --volume $global" ;;
       volumes/*) words="--plugin --consumer --label $global" ;;
       monitor/*) words="--level $global" ;;
@@ -99,8 +99,11 @@ _berthctl() {
         words+=" --context --publish-context --attached --runtime"
         words+=" $capability $global"
         ;;
+      claim/) words='list show' ;;
+      claim/list) words="--namespace --volume --consumer --node $global" ;;
+      claim/show) words="--consumer --name $global" ;;
       volume/claim)
-        words="--consumer --name --readonly --wait --pid --cgroup --unit --format --at --access --fs --block"
+        words="--consumer --name --node --readonly --wait --pid --cgroup --unit --format --at --access --fs --block"
         words+=" --mount-flag --runtime --replace $global"
         ;;
       volume/release) words="--consumer --name --wait $global" ;;

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "cli/capability_options.h"
+#include "cli/cluster_claim_commands.h"
 #include "cli/cluster_view.h"
 #include "cli/failure.h"
 #include "cli/follow.h"
@@ -25,14 +26,12 @@ namespace {
 
 using std::chrono::steady_clock;
 
-struct ReleaseOptions {
-  std::string volume;
-  std::string consumer;
-  std::string name;
+struct ReleaseOptions : ClaimName {
   bool wait = false;
 };
 
 struct ClaimOptions : ReleaseOptions {
+  std::string node;
   bool readonly = false;
   CapabilityOptions capability;
   std::string runtime;
@@ -142,12 +141,63 @@ absl::StatusOr<Response> Ask(Session& session, bool wait, const Call& call) {
   return answer;
 }
 
+absl::StatusOr<v1::ClaimClusterVolumeRequest> MakeClusterClaim(const ClaimOptions& options) {
+  if (options.node.empty())
+    return UsageError("--node is missing: where the consumer runs; berthctl node list");
+  if (!options.replaces.empty())
+    return UsageError("--replace is for a claim through a node, without --cluster");
+  // What both kinds of claims have has one meaning.
+  BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest claim, MakeClaim(options));
+  v1::ClaimClusterVolumeRequest request;
+  request.set_namespace_(claim.namespace_());
+  request.set_volume(claim.volume());
+  request.set_consumer(claim.consumer());
+  request.set_name(claim.name());
+  request.set_node(options.node);
+  request.set_access_mode(claim.capability().access_mode());
+  request.set_readonly(claim.readonly());
+  if (options.capability.block)
+    return UsageError("whether it is a block device was said when it was registered");
+  if (!claim.capability().fs_type().empty())
+    request.mutable_mount_options()->set_fs_type(claim.capability().fs_type());
+  if (!claim.capability().mount_flags().empty())
+    *request.mutable_mount_options()->mutable_mount_flags()->mutable_values() =
+        claim.capability().mount_flags();
+  if (claim.has_life()) *request.mutable_life() = claim.life();
+  if (!claim.runtime().empty()) request.mutable_runtime()->set_name(claim.runtime());
+  return request;
+}
+
+// The path, or how the runtime mounts it.
+absl::Status ShowMount(const Session& session, const ClaimOptions& options,
+                       const std::optional<MountFormat>& format, const v1::ConsumerMount& mount,
+                       const google::protobuf::Message& answer) {
+  if (!format && session.output.json()) {
+    session.output.Json(answer);
+    return absl::OkStatus();
+  }
+  if (!format) {
+    session.output.Value(mount.source_path());
+    return absl::OkStatus();
+  }
+  v1::ListConsumerMountsResponse mounts;
+  *mounts.add_mounts() = mount;
+  BERTH_ASSIGN_OR_RETURN(const std::vector<PlacedMount> placed, PlaceMounts(mounts, options.at));
+  return ShowMounts(session.output, *format, placed);
+}
+
 absl::Status Claim(Session& session, const ClaimOptions& options) {
   std::optional<MountFormat> format;
   if (!options.format.empty()) {
     BERTH_ASSIGN_OR_RETURN(format, ParseMountFormat(options.format));
   }
   if (!format && !options.at.empty()) return UsageError("--at goes with --format, which is not given");
+  if (!session.cluster.empty()) {
+    BERTH_ASSIGN_OR_RETURN(const v1::ClaimClusterVolumeRequest request, MakeClusterClaim(options));
+    BERTH_ASSIGN_OR_RETURN(const v1::ClaimClusterVolumeResponse answer, ClaimInCluster(session, request));
+    return ShowMount(session, options, format, answer.claim().mount(), answer);
+  }
+  if (!options.node.empty()) return UsageError("--node is for a claim in a cluster: --cluster ADDRESS");
   BERTH_ASSIGN_OR_RETURN(const v1::ClaimVolumeRequest request, MakeClaim(options));
   session.need = Need::kClaim;
   const std::string doing = Doing("claim", request);
@@ -164,21 +214,11 @@ absl::Status Claim(Session& session, const ClaimOptions& options) {
     return last;
   };
   BERTH_ASSIGN_OR_RETURN(const auto answer, Ask<v1::ClaimVolumeResponse>(session, request.wait(), call));
-  if (!format && session.output.json()) {
-    session.output.Json(answer);
-    return absl::OkStatus();
-  }
-  if (!format) {
-    session.output.Value(answer.mount().source_path());
-    return absl::OkStatus();
-  }
-  v1::ListConsumerMountsResponse mounts;
-  *mounts.add_mounts() = answer.mount();
-  BERTH_ASSIGN_OR_RETURN(const std::vector<PlacedMount> placed, PlaceMounts(mounts, options.at));
-  return ShowMounts(session.output, *format, placed);
+  return ShowMount(session, options, format, answer.mount(), answer);
 }
 
 absl::Status Release(Session& session, const ReleaseOptions& options) {
+  if (!session.cluster.empty()) return ReleaseInCluster(session, options);
   BERTH_ASSIGN_OR_RETURN(const auto request, MakeRequest<v1::ReleaseClaimRequest>(options));
   session.need = Need::kClaim;
   const std::string doing = Doing("release", request);
@@ -192,19 +232,14 @@ absl::Status Release(Session& session, const ReleaseOptions& options) {
 }
 
 void DeclareRelease(CLI::App& command, ReleaseOptions& options) {
-  command.add_option("volume", options.volume, "The scheduler's name of the volume, in its namespace")
-      ->required()
-      ->option_text("NAMESPACE/VOLUME");
-  command.add_option("--consumer", options.consumer, "Who uses it, within the namespace")
-      ->required()
-      ->option_text("NAME");
-  command.add_option("--name", options.name, "Distinguishes several uses by one consumer")
-      ->option_text("NAME");
+  DeclareClaimName(command, options);
   command.add_flag("--wait", options.wait, "Wait also while the scheduler, or berthd, is away");
 }
 
 void DeclareClaim(CLI::App& command, ClaimOptions& options) {
   DeclareRelease(command, options);
+  command.add_option("--node", options.node, "Where the consumer runs; with --cluster, and required there")
+      ->option_text("NODE");
   command.add_flag("--readonly,--read-only", options.readonly, "Read only for this consumer");
   DeclareCapability(command, options.capability);
   command.add_option("--runtime", options.runtime, "The consumer's runtime: a [[runtime]] of berthd.toml")
@@ -232,7 +267,8 @@ void DeclareClaim(CLI::App& command, ClaimOptions& options) {
 }  // namespace
 
 void AddClaim(CLI::App& volume, Command& chosen) {
-  AddCommand<ClaimOptions>(volume, "claim", "Ask the central scheduler for a volume, for a consumer here",
+  AddCommand<ClaimOptions>(volume, "claim",
+                           "Ask the central scheduler for a volume, for a consumer here, or on --node",
                            chosen, DeclareClaim, Claim);
   AddCommand<ReleaseOptions>(volume, "release", "Give a claimed volume back to the central scheduler", chosen,
                              DeclareRelease, Release);

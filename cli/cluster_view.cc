@@ -46,17 +46,29 @@ std::string Lease(const v1::ClusterNode& node) {
   return FormatDuration(std::chrono::seconds((milliseconds + 999) / 1000));
 }
 
+std::string AccessModeName(v1::AccessMode mode) {
+  return v1::AccessMode_IsValid(mode) ? v1::AccessMode_Name(mode) : fmt::to_string(+mode);
+}
+
 // "SINGLE_NODE_WRITER, MULTI_NODE_READER_ONLY ext4".
 std::string AccessOf(const v1::VolumeSpec& spec) {
   std::vector<std::string> modes;
   for (const int mode : spec.access_modes()) {
-    modes.push_back(v1::AccessMode_IsValid(mode) ? v1::AccessMode_Name(static_cast<v1::AccessMode>(mode))
-                                                 : fmt::to_string(mode));
+    modes.push_back(AccessModeName(static_cast<v1::AccessMode>(mode)));
   }
   const std::string type = spec.access_type() == v1::BLOCK ? "block"
                            : spec.fs_type().empty()        ? "mount"
                                                            : spec.fs_type();
   return fmt::format("{} {}", fmt::join(modes, ", "), type);
+}
+
+std::string UseOf(const v1::ClusterClaim& claim) {
+  return claim.name().empty() ? claim.consumer() : fmt::format("{} ({})", claim.consumer(), claim.name());
+}
+
+Cell StateCell(const v1::ClusterClaim& claim) {
+  if (claim.phase() == v1::ClusterClaim::LEAVING) return {"leaving", Tone::kCareful};
+  return claim.has_mount() ? Cell("mounted", Tone::kGood) : Cell("held", Tone::kCareful);
 }
 
 std::string Since(const v1::ClusterNode& node) {
@@ -80,11 +92,11 @@ absl::StatusOr<ClusterVolumeName> ParseClusterVolume(const std::string& text) {
 }
 
 Table ClusterVolumeTable(const v1::ListClusterVolumesResponse& volumes) {
-  Table table({"VOLUME", "DRIVER", "EXTERNAL ID", "ACCESS", "ATTACHES"});
+  Table table({"VOLUME", "DRIVER", "EXTERNAL ID", "ACCESS", "ATTACHES", "CLAIMS"});
   for (const v1::ClusterVolume& volume : volumes.volumes()) {
     const v1::VolumeSpec& spec = volume.spec();
     table.Add({fmt::format("{}/{}", spec.namespace_(), spec.id()), spec.driver(), spec.external_id(),
-               AccessOf(spec), volume.needs_attach() ? "yes" : "no"});
+               AccessOf(spec), volume.needs_attach() ? "yes" : "no", fmt::to_string(volume.claims())});
   }
   return table;
 }
@@ -100,6 +112,38 @@ Table ClusterVolumeDetails(const v1::ClusterVolume& volume) {
     table.Add({"mount flags", fmt::format("{}", fmt::join(spec.mount_flags(), ","))});
   if (!spec.volume_mount_group().empty()) table.Add({"mount group", spec.volume_mount_group()});
   table.Add({"attaches", volume.needs_attach() ? "yes" : "no"});
+  return table;
+}
+
+Table ClaimTable(const google::protobuf::RepeatedPtrField<v1::ClusterClaim>& claims) {
+  Table table({"VOLUME", "CONSUMER", "NODE", "STATE", "ACCESS", "WAITS FOR"});
+  for (const v1::ClusterClaim& claim : claims) {
+    table.Add({fmt::format("{}/{}", claim.namespace_(), claim.volume()), UseOf(claim), claim.node(),
+               StateCell(claim),
+               fmt::format("{}{}", AccessModeName(claim.access_mode()), claim.writes() ? "" : ", reads"),
+               claim.waits_for()});
+  }
+  return table;
+}
+
+Table ClaimDetails(const v1::ClusterClaim& claim) {
+  Table table;
+  table.Add({"volume", fmt::format("{}/{}", claim.namespace_(), claim.volume())});
+  table.Add({"consumer", UseOf(claim)});
+  table.Add({"node", claim.node()});
+  table.Add({"state", StateCell(claim)});
+  if (!claim.cause().empty()) table.Add({"leaves because", claim.cause()});
+  table.Add({"access", fmt::format("{}, {}", AccessModeName(claim.access_mode()),
+                                   claim.writes() ? "writes" : "reads")});
+  table.Add({"driver", claim.driver()});
+  table.Add({"external id", claim.external_id()});
+  if (claim.has_mount()) table.Add({"path on the node", claim.mount().source_path()});
+  if (!claim.step().empty())
+    table.Add({"step", fmt::format("{}, operation {}", claim.step(), claim.operation_id())});
+  if (!claim.waits_for().empty()) table.Add({"waits for", claim.waits_for()});
+  if (claim.tries() > 0) table.Add({"failed tries", fmt::to_string(claim.tries())});
+  if (!claim.last_error().empty()) table.Add({"last error", claim.last_error()});
+  if (claim.has_next_try()) table.Add({"next try", "in " + FormatDuration(claim.next_try())});
   return table;
 }
 

@@ -26,6 +26,10 @@ struct ClusterVolumeName {
 [[nodiscard]] Table ClusterVolumeTable(const v1::ListClusterVolumesResponse& volumes);
 [[nodiscard]] Table ClusterVolumeDetails(const v1::ClusterVolume& volume);
 
+// A row for each claim; and one in all detail.
+[[nodiscard]] Table ClaimTable(const google::protobuf::RepeatedPtrField<v1::ClusterClaim>& claims);
+[[nodiscard]] Table ClaimDetails(const v1::ClusterClaim& claim);
+
 // A row for each machine.
 [[nodiscard]] Table NodeTable(const v1::ListNodesResponse& nodes);
 // One in all detail, without its plugins and volumes.

@@ -160,6 +160,9 @@ absl::Status ShowClusterVolume(Session& session, const std::string& volume) {
   }
   session.output.Text(ClusterLine(answer.cluster_id()));
   session.output.Show(ClusterVolumeDetails(answer.volume()));
+  if (answer.claims().empty()) return absl::OkStatus();
+  session.output.Text("\n");
+  session.output.Show(ClaimTable(answer.claims()));
   return absl::OkStatus();
 }
 

@@ -75,6 +75,7 @@ void Declare(CLI::App& app, Globals& globals, Command& chosen) {
   AddNodeCommands(app, chosen);
   AddClusterCommands(app, chosen);
   AddClusterLists(app, chosen);
+  AddClusterClaims(app, chosen);
   AddMonitor(app, chosen);
   AddPluginCommands(app, chosen);
   AddVolumeCommands(app, chosen);

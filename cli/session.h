@@ -32,9 +32,9 @@ class Session {
   // UsageError: a cluster was named on the command line, and this command is a node's.
   [[nodiscard]] absl::StatusOr<NodeClient> Connect() const {
     if (cluster_given) {
-      return UsageError(
-          "this command asks one node, and --cluster names a scheduler",
-          "A cluster's commands: node list|show, plugin list|show, volume register|list|show|deregister");
+      return UsageError("this command asks one node, and --cluster names a scheduler",
+                        "A cluster's commands: node list|show, plugin list|show, volume "
+                        "register|list|show|claim|release|deregister, claim list|show");
     }
     return NodeClient::Connect(socket, directory, need, timeout);
   }
@@ -76,6 +76,7 @@ void AddPluginLogs(CLI::App& plugin, Command& chosen);     // plugin logs
 void AddMonitor(CLI::App& app, Command& chosen);           // monitor
 void AddVolumeCommands(CLI::App& app, Command& chosen);    // volumes, volume …, explain
 void AddConsumerCommands(CLI::App& app, Command& chosen);  // consumer …
+void AddClusterClaims(CLI::App& app, Command& chosen);     // claim …
 void AddDoctor(CLI::App& app, Command& chosen);            // doctor
 void AddHealth(CLI::App& app, Command& chosen);            // health
 void AddCsiCommand(CLI::App& app, Command& chosen);        // csi

@@ -51,7 +51,7 @@ Awaitable<absl::Status> Scheduler::Start() {
                                        LeaseClock(BootClock::now(), term.longest_before), *node_records_,
                                        *operation_ids_, known);
   link_service_ = std::make_unique<LinkService>(executor_, *links_);
-  volumes_ = std::make_unique<Volumes>(*store_, term, *links_);
+  volumes_ = std::make_unique<Volumes>(*store_, term, *node_records_, *links_);
   BERTH_CO_RETURN_IF_ERROR(co_await volumes_->Load());
   cluster_service_ = std::make_unique<ClusterService>(executor_, *links_, *volumes_);
   BERTH_CO_ASSIGN_OR_RETURN(server_,
@@ -61,6 +61,7 @@ Awaitable<absl::Status> Scheduler::Start() {
 
 Awaitable<void> Scheduler::Stop() {
   if (server_ != nullptr) co_await server_->Stop({&link_service_->calls(), &cluster_service_->calls()});
+  if (volumes_ != nullptr) co_await volumes_->Stop();
 }
 
 }  // namespace berth::scheduler

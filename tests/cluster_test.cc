@@ -1,16 +1,11 @@
 // berth-scheduler as it is, with real nodes and berthctl: who is there, and what they run.
+#include "tests/harness/cluster.h"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
-
-#include "tests/harness/node.h"
-#include "tests/harness/run_command.h"
-#include "tests/harness/scheduler_program.h"
 
 namespace berth {
 namespace {
@@ -21,15 +16,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-class ClusterTest : public ::testing::Test {
+class ClusterTest : public Cluster {
  protected:
-  // A node of the cluster, with one plugin.
+  // With one plugin.
   Node& AddNode(const std::string& name) {
-    auto node = std::make_unique<Node>(name);
-    node->WriteBerthdToml(fmt::format("[scheduler]\naddresses = [\"{}\"]\n", scheduler_.address()));
-    node->WriteHostpath();
-    nodes_.push_back(std::move(node));
-    return *nodes_.back();
+    Node& node = Cluster::AddNode(name);
+    node.WriteHostpath();
+    return node;
   }
   static std::string CreateVolume(Node& node, const std::string& name) {
     v1::CreateVolumeRequest request;
@@ -37,25 +30,6 @@ class ClusterTest : public ::testing::Test {
     request.set_name(name);
     return node.CreateVolume(request);
   }
-  Ended Ctl(const std::string& arguments) const {
-    return RunCommand(fmt::format("{} --cluster {} {}", BERTHCTL, scheduler_.address(), arguments));
-  }
-  std::string Says(const std::string& arguments) const {
-    const Ended ended = Ctl(arguments);
-    EXPECT_EQ(ended.exit_code, 0) << arguments << ": " << ended.said;
-    return ended.said;
-  }
-  void WaitDriverReadyOn(int nodes) {
-    WaitFor(fmt::format("the driver is ready on {} nodes", nodes), [&] {
-      const auto context = Node::Context();
-      v1::ListClusterPluginsResponse answer;
-      EXPECT_TRUE(scheduler_.stub().ListPlugins(context.get(), {}, &answer).ok());
-      return answer.plugins_size() == 1 && answer.plugins(0).nodes_ready() == nodes;
-    });
-  }
-
-  SchedulerProgram scheduler_;
-  std::vector<std::unique_ptr<Node>> nodes_;
 };
 
 TEST_F(ClusterTest, NodesAndDriversAreShownAsTheyAreNow) {

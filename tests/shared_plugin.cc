@@ -1,6 +1,6 @@
-// A CSI plugin for python_scheduler_test.cc: storage that several nodes reach, one at a time.
+// A CSI plugin for tests of schedulers: storage that several nodes reach, one at a time.
 //
-//   shared_plugin STORE NODE_ID    CSI_ENDPOINT from the environment
+//   shared_plugin STORE NODE_ID [without-attach]    CSI_ENDPOINT from the environment
 //
 //   STORE/volumes/ID    a volume: a directory, which is there before the plugin is asked for it
 //   STORE/attached/ID   the node id that it is attached to; none: it is free
@@ -8,6 +8,7 @@
 //
 // Each node runs one of its own over the same store. A volume that is attached to one node is attached to no
 // other, and published nowhere else; as with real storage, nothing keeps a detach from coming too early.
+// Without attach every node may publish every volume, also at the same time: only a scheduler prevents it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
@@ -19,6 +20,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "csi/csi.grpc.pb.h"
 #include "tests/harness/bind_mount.h"
@@ -32,9 +34,11 @@ using grpc::StatusCode;
 
 class Store {
  public:
-  Store(std::string directory, std::string node_id)
-      : directory_(std::move(directory)), node_id_(std::move(node_id)) {}
+  Store(std::string directory, std::string node_id, bool attaches)
+      : directory_(std::move(directory)), node_id_(std::move(node_id)), attaches_(attaches) {}
 
+  [[nodiscard]] bool attaches() const { return attaches_; }
+  [[nodiscard]] bool Has(const std::string& id) const { return access(Volume(id).c_str(), F_OK) == 0; }
   [[nodiscard]] const std::string& node_id() const { return node_id_; }
   [[nodiscard]] std::string Volume(const std::string& id) const { return directory_ + "/volumes/" + id; }
   // Empty: it is attached to none.
@@ -47,7 +51,7 @@ class Store {
 
   // Whoever makes the link has the volume: of two that try at once, one does.
   Status Attach(const std::string& id, const std::string& node_id) {
-    if (access(Volume(id).c_str(), F_OK) != 0) return {StatusCode::NOT_FOUND, "there is no volume " + id};
+    if (!Has(id)) return {StatusCode::NOT_FOUND, "there is no volume " + id};
     const std::string made = fmt::format("{}.{}", Attachment(id), node_id);
     std::ofstream(made) << node_id << std::flush;
     const bool first = link(made.c_str(), Attachment(id).c_str()) == 0;
@@ -76,6 +80,7 @@ class Store {
 
   const std::string directory_;
   const std::string node_id_;
+  const bool attaches_;
 };
 
 class Identity final : public csi::v1::Identity::Service {
@@ -104,8 +109,23 @@ class Controller final : public csi::v1::Controller::Service {
  private:
   Status ControllerGetCapabilities(ServerContext*, const csi::v1::ControllerGetCapabilitiesRequest*,
                                    csi::v1::ControllerGetCapabilitiesResponse* response) override {
-    response->add_capabilities()->mutable_rpc()->set_type(
-        csi::v1::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME);
+    if (store_.attaches()) {
+      response->add_capabilities()->mutable_rpc()->set_type(
+          csi::v1::ControllerServiceCapability::RPC::PUBLISH_UNPUBLISH_VOLUME);
+    }
+    return Status::OK;
+  }
+  Status ValidateVolumeCapabilities(ServerContext*, const csi::v1::ValidateVolumeCapabilitiesRequest* request,
+                                    csi::v1::ValidateVolumeCapabilitiesResponse* response) override {
+    if (!store_.Has(request->volume_id()))
+      return {StatusCode::NOT_FOUND, "there is no volume " + request->volume_id()};
+    for (const csi::v1::VolumeCapability& capability : request->volume_capabilities()) {
+      if (!capability.has_mount()) {
+        response->set_message("there are no block devices here");
+        return Status::OK;
+      }
+    }
+    *response->mutable_confirmed()->mutable_volume_capabilities() = request->volume_capabilities();
     return Status::OK;
   }
   Status ControllerPublishVolume(ServerContext*, const csi::v1::ControllerPublishVolumeRequest* request,
@@ -139,12 +159,13 @@ class NodeService final : public csi::v1::Node::Service {
   Status NodePublishVolume(ServerContext*, const csi::v1::NodePublishVolumeRequest* request,
                            csi::v1::NodePublishVolumeResponse*) override {
     const auto context = request->publish_context().find("attached_to");
-    if (context == request->publish_context().end() || context->second != store_.node_id() ||
-        store_.AttachedTo(request->volume_id()) != store_.node_id()) {
+    if (store_.attaches() &&
+        (context == request->publish_context().end() || context->second != store_.node_id() ||
+         store_.AttachedTo(request->volume_id()) != store_.node_id())) {
       return {StatusCode::FAILED_PRECONDITION, "the volume is not attached to " + store_.node_id()};
     }
     if (IsMount(request->target_path())) return Status::OK;
-    Status status = Bind(store_.Volume(request->volume_id()), request->target_path());
+    Status status = Bind(store_.Volume(request->volume_id()), request->target_path(), request->readonly());
     if (status.ok()) store_.Note("publish", request->volume_id(), store_.node_id());
     return status;
   }
@@ -187,9 +208,11 @@ int Serve(const std::string& endpoint, Store store) {
 
 int main(int argc, char** argv) {
   const char* endpoint = getenv("CSI_ENDPOINT");
-  if (endpoint == nullptr || argc != 3) return 2;
+  const bool attaches = argc == 3;
+  if (endpoint == nullptr || (!attaches && (argc != 4 || std::string_view(argv[3]) != "without-attach")))
+    return 2;
   // gRPC's spelling has no slashes before an absolute path's own.
   std::string path = endpoint;
   if (path.starts_with("unix://")) path = "unix:" + path.substr(7);
-  return berth::Serve(path, berth::Store(argv[1], argv[2]));
+  return berth::Serve(path, berth::Store(argv[1], argv[2], attaches));
 }

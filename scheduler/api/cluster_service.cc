@@ -88,4 +88,29 @@ ClusterService::Reactor* ClusterService::GetVolume(Context* /*context*/,
                 [this](const v1::GetClusterVolumeRequest& asked) { return volumes_.Get(asked); });
 }
 
+ClusterService::Reactor* ClusterService::ClaimVolume(Context* context,
+                                                     const v1::ClaimClusterVolumeRequest* request,
+                                                     v1::ClaimClusterVolumeResponse* answer) {
+  const TimePoint deadline = DeadlineOf(context->raw_deadline(), kLongestCall);
+  return AnswerLater("ClaimVolume", request, answer, [this, deadline](v1::ClaimClusterVolumeRequest asked) {
+    return volumes_.Claim(std::move(asked), deadline);
+  });
+}
+
+ClusterService::Reactor* ClusterService::ReleaseClaim(Context* context,
+                                                      const v1::ReleaseClusterClaimRequest* request,
+                                                      v1::ReleaseClusterClaimResponse* answer) {
+  const TimePoint deadline = DeadlineOf(context->raw_deadline(), kLongestCall);
+  return AnswerLater("ReleaseClaim", request, answer, [this, deadline](v1::ReleaseClusterClaimRequest asked) {
+    return volumes_.Release(std::move(asked), deadline);
+  });
+}
+
+ClusterService::Reactor* ClusterService::ListClaims(Context* /*context*/,
+                                                    const v1::ListClusterClaimsRequest* request,
+                                                    v1::ListClusterClaimsResponse* answer) {
+  return Answer("ListClaims", request, answer,
+                [this](const v1::ListClusterClaimsRequest& asked) { return volumes_.ListClaims(asked); });
+}
+
 }  // namespace berth::scheduler

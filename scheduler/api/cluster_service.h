@@ -34,6 +34,12 @@ class ClusterService final : public v1::Cluster::CallbackService {
                        v1::ListClusterVolumesResponse* answer) override;
   Reactor* GetVolume(Context* context, const v1::GetClusterVolumeRequest* request,
                      v1::GetClusterVolumeResponse* answer) override;
+  Reactor* ClaimVolume(Context* context, const v1::ClaimClusterVolumeRequest* request,
+                       v1::ClaimClusterVolumeResponse* answer) override;
+  Reactor* ReleaseClaim(Context* context, const v1::ReleaseClusterClaimRequest* request,
+                        v1::ReleaseClusterClaimResponse* answer) override;
+  Reactor* ListClaims(Context* context, const v1::ListClusterClaimsRequest* request,
+                      v1::ListClusterClaimsResponse* answer) override;
 
   [[nodiscard]] CallScope& calls() { return calls_; }
 

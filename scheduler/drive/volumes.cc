@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <set>
 #include <string_view>
 #include <vector>
 
+#include "base/run_to_end.h"
 #include "base/status.h"
 #include "scheduler/decide/check_volume.h"
+#include "scheduler/decide/claim_request.h"
 #include "scheduler/drive/drivers.h"
 #include "scheduler/drive/node_call.h"
 #include "scheduler/records/codec.h"
@@ -17,10 +21,7 @@ namespace berth::scheduler {
 namespace {
 
 constexpr int kMostInAPage = 1000;
-
-std::string Shown(const std::string& name_space, const std::string& id) {
-  return Printable(fmt::format("{}/{}", name_space, id), 256);
-}
+constexpr Duration kNoticesEvery = std::chrono::seconds(10);
 
 csi::v1::ValidateVolumeCapabilitiesRequest ValidationOf(const v1::VolumeSpec& spec, bool single_node_modes) {
   csi::v1::ValidateVolumeCapabilitiesRequest request;
@@ -45,67 +46,141 @@ csi::v1::ValidateVolumeCapabilitiesRequest ValidationOf(const v1::VolumeSpec& sp
 
 }  // namespace
 
+Volumes::Volumes(Store& store, Term term, NodeRecords& nodes, NodeLinks& links)
+    : links_(links),
+      tasks_(links.executor(), "volumes"),
+      parts_{.tasks = tasks_, .store = store, .term = term, .nodes = nodes, .links = links} {}
+
+Volumes::~Volumes() { links_.Observe(nullptr); }
+
 Awaitable<absl::Status> Volumes::Load() {
   std::vector<KeyRange> ranges{KeyRange::Prefix(std::string(kVolumesPrefix)),
-                               KeyRange::Prefix(std::string(kHeadsPrefix))};
-  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(ranges)));
-  co_return Take(snapshot);
+                               KeyRange::Prefix(std::string(kHeadsPrefix)),
+                               KeyRange::Prefix(std::string(kClaimsPrefix))};
+  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await parts_.store.Read(std::move(ranges)));
+  // Volume, head and claims have the same two parts after their first letter.
+  std::map<std::string_view, std::vector<const StoredRecord*>> volumes;
+  for (const StoredRecord& stored : snapshot.records) {
+    const std::string_view key = stored.key;
+    const size_t end = key.find('/', key.find('/', 2) + 1);
+    volumes[key.substr(2, end == std::string_view::npos ? end : end - 2)].push_back(&stored);
+  }
+  for (const auto& [name, records] : volumes) BERTH_CO_RETURN_IF_ERROR(Add(records));
+  links_.Observe(this);
+  tasks_.Spawn("notices", TakeNoticesAgain());
+  co_return absl::OkStatus();
 }
 
-absl::Status Volumes::Take(const Snapshot& snapshot) {
-  // A head stands under its volume's key, but for the first letter.
-  std::map<std::string_view, const StoredRecord*> heads;
-  for (const StoredRecord& stored : snapshot.records) {
-    const std::string_view key = stored.key;
-    if (key.starts_with(kHeadsPrefix)) heads[key.substr(kHeadsPrefix.size())] = &stored;
-  }
-  for (const StoredRecord& stored : snapshot.records) {
-    const std::string_view key = stored.key;
-    if (!key.starts_with(kVolumesPrefix)) continue;
-    Volume volume{.record_modified = stored.modified};
-    BERTH_ASSIGN_OR_RETURN(volume.record, Decode<pb::VolumeRecord>(key, stored.value));
-    const auto head = heads.find(key.substr(kVolumesPrefix.size()));
-    if (head == heads.end())
-      return absl::DataLossError(fmt::format("the volume {} has no head", Printable(key, 256)));
-    BERTH_ASSIGN_OR_RETURN(volume.head, Decode<pb::HeadRecord>(head->second->key, head->second->value));
-    volume.head_modified = head->second->modified;
-    const v1::VolumeSpec& spec = volume.record.spec();
-    const Name name(spec.namespace_(), spec.id());
-    externals_[{spec.driver(), spec.external_id()}] = name;
-    volumes_[name] = std::move(volume);
-  }
+absl::Status Volumes::Add(const std::vector<const StoredRecord*>& records) {
+  const auto actor = std::make_shared<VolumeActor>(parts_, [this](VolumeActor& its) { ClaimsChanged(its); });
+  BERTH_RETURN_IF_ERROR(actor->Take(records));
+  const v1::VolumeSpec& spec = actor->volume().spec();
+  const Name name(spec.namespace_(), spec.id());
+  externals_[{spec.driver(), spec.external_id()}] = name;
+  volumes_[name] = {.actor = actor, .places = {}};
+  ClaimsChanged(*actor);
+  actor->Wake();
   return absl::OkStatus();
 }
 
-Awaitable<absl::Status> Volumes::Reload(Name name) {
-  std::vector<KeyRange> ranges{KeyRange::Key(VolumeKey(name.first, name.second)),
-                               KeyRange::Key(HeadKey(name.first, name.second))};
-  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(ranges)));
-  Forget(name);
-  co_return Take(snapshot);
+Awaitable<void> Volumes::Stop() {
+  links_.Observe(nullptr);
+  co_await tasks_.Join();
 }
 
-void Volumes::Forget(const Name& name) {
-  const auto found = volumes_.extract(name);
-  if (found.empty()) return;
-  const v1::VolumeSpec& spec = found.mapped().record.spec();
-  externals_.erase({spec.driver(), spec.external_id()});
+void Volumes::ClaimsChanged(VolumeActor& actor) {
+  const v1::VolumeSpec& spec = actor.volume().spec();
+  const auto found = volumes_.find({spec.namespace_(), spec.id()});
+  if (found == volumes_.end() || found->second.actor.get() != &actor) return;
+  std::set<std::string> nodes;
+  for (const VolumeActor::Place& place : std::exchange(found->second.places, actor.Places())) {
+    nodes.insert(place.node);
+    auto& there = places_[place.node];
+    const auto [first, last] = there.equal_range(place.key);
+    const auto its =
+        std::find_if(first, last, [&actor](const auto& entry) { return entry.second == &actor; });
+    if (its != last) there.erase(its);
+    if (there.empty()) places_.erase(place.node);
+  }
+  for (const VolumeActor::Place& place : found->second.places) places_[place.node].emplace(place.key, &actor);
+  if (actor.gone()) {
+    externals_.erase({spec.driver(), spec.external_id()});
+    volumes_.erase(found);
+  }
+  // A notice may have waited for a claim that is gone.
+  for (const std::string& node : nodes) TakeNotices(node, /*at_synced=*/false);
+}
+
+void Volumes::MachineChanged(const std::string& node, bool synced) {
+  if (synced) TakeNotices(node, /*at_synced=*/true);
+  const auto there = places_.find(node);
+  if (there == places_.end()) return;
+  for (const auto& [key, actor] : there->second) actor->Wake();
+}
+
+void Volumes::StateChanged(const std::string& node, const v1::State& state) {
+  const auto there = places_.find(node);
+  for (const v1::Object& object : state.objects()) {
+    NodeFacts::VolumeKey key;
+    if (object.has_volume()) key = {object.volume().plugin_id(), object.volume().volume_id()};
+    if (object.removed().has_volume())
+      key = {object.removed().volume().plugin_id(), object.removed().volume().volume_id()};
+    if (there == places_.end() || key.first.empty()) continue;
+    const auto [first, last] = there->second.equal_range(key);
+    for (auto its = first; its != last; ++its) its->second->Said();
+  }
+  TakeNotices(node, /*at_synced=*/false);
+}
+
+void Volumes::TakeNotices(const std::string& node, bool at_synced) {
+  const MachineNow now = links_.Now(node);
+  if (!now.synced) return;
+  const auto there = places_.find(node);
+  std::vector<uint64_t> ended;
+  std::vector<uint64_t> released;
+  for (const auto& [number, consumer] : now.facts->ended_consumers()) {
+    bool concerns = false;
+    if (there != places_.end()) {
+      for (const auto& [key, actor] : there->second) concerns |= actor->TakeEnd(node, &consumer, at_synced);
+    }
+    if (!concerns) ended.push_back(number);
+  }
+  for (const auto& [number, release] : now.facts->forced_releases()) {
+    if (release.progress() != v1::ForcedRelease::RELEASED) continue;
+    bool concerns = false;
+    if (there != places_.end()) {
+      const auto [first, last] = there->second.equal_range({release.plugin_id(), release.volume_id()});
+      for (auto its = first; its != last; ++its) concerns |= its->second->TakeEnd(node, nullptr, at_synced);
+    }
+    if (!concerns) released.push_back(number);
+  }
+  links_.AcknowledgeNotices(node, ended, released);
+}
+
+// What State did not show then, it may show now, or not any more.
+Awaitable<void> Volumes::TakeNoticesAgain() {
+  while (true) {
+    co_await SleepUntil(Clock::now() + kNoticesEvery);
+    std::vector<std::string> nodes;
+    for (const auto& [node, there] : places_) nodes.push_back(node);
+    for (const std::string& node : nodes) TakeNotices(node, /*at_synced=*/false);
+  }
 }
 
 absl::Status Volumes::CheckNew(const v1::VolumeSpec& spec, bool* same) const {
   const auto known = volumes_.find({spec.namespace_(), spec.id()});
   if (known != volumes_.end()) {
-    const std::string fields = DifferingFields(spec, known->second.record.spec());
+    const std::string fields = DifferingFields(spec, known->second.actor->volume().spec());
     *same = fields.empty();
     if (*same) return absl::OkStatus();
-    return absl::AlreadyExistsError(
-        fmt::format("volume {} is registered with another {}", Shown(spec.namespace_(), spec.id()), fields));
+    return absl::AlreadyExistsError(fmt::format("volume {} is registered with another {}",
+                                                ShownVolume(spec.namespace_(), spec.id()), fields));
   }
   const auto external = externals_.find({spec.driver(), spec.external_id()});
   if (external != externals_.end()) {
-    return absl::AlreadyExistsError(
-        fmt::format("volume {} of the driver {} is registered as {}", Printable(spec.external_id(), 256),
-                    Printable(spec.driver(), 128), Shown(external->second.first, external->second.second)));
+    return absl::AlreadyExistsError(fmt::format(
+        "volume {} of the driver {} is registered as {}", Printable(spec.external_id(), 256),
+        Printable(spec.driver(), 128), ShownVolume(external->second.first, external->second.second)));
   }
   if (volumes_.size() >= kMostRegistered)
     return absl::ResourceExhaustedError(fmt::format("{} volumes are registered already", volumes_.size()));
@@ -138,48 +213,67 @@ Awaitable<absl::StatusOr<bool>> Volumes::Validate(v1::VolumeSpec spec, TimePoint
   co_return driver.needs_attach;
 }
 
+Awaitable<absl::Status> Volumes::WriteNew(v1::VolumeSpec spec, bool needs_attach) {
+  const Name name(spec.namespace_(), spec.id());
+  // Another call may have registered it meanwhile.
+  bool same = false;
+  BERTH_CO_RETURN_IF_ERROR(CheckNew(spec, &same));
+  if (same) co_return absl::OkStatus();
+  pb::VolumeRecord record;
+  *record.mutable_spec() = spec;
+  record.set_needs_attach(needs_attach);
+  pb::HeadRecord head;
+  head.set_number(1);
+  pb::ExternalRecord external;
+  external.set_namespace_(name.first);
+  external.set_id(name.second);
+  StoredRecord stored{.key = VolumeKey(name.first, name.second), .value = Encode(record)};
+  StoredRecord stored_head{.key = HeadKey(name.first, name.second), .value = Encode(head)};
+  const std::string external_key = ExternalKey(spec.driver(), spec.external_id());
+  const auto committed = co_await parts_.store.Commit({.compares = {parts_.term.Holds(),
+                                                                    {.key = stored.key},
+                                                                    {.key = stored_head.key},
+                                                                    {.key = external_key}},
+                                                       .puts = {{stored.key, stored.value},
+                                                                {stored_head.key, stored_head.value},
+                                                                {external_key, Encode(external)}},
+                                                       .deletes = {}});
+  std::vector<StoredRecord> records;
+  if (committed.ok()) {
+    stored.modified = stored_head.modified = *committed;
+    records = {std::move(stored), std::move(stored_head)};
+  } else {
+    // It may have been carried out.
+    BERTH_CO_ASSIGN_OR_RETURN(
+        Snapshot snapshot,
+        co_await parts_.store.Read({KeyRange::Key(stored.key), KeyRange::Key(stored_head.key)}));
+    records = std::move(snapshot.records);
+    if (records.empty()) {
+      co_return absl::UnavailableError(
+          fmt::format("the scheduler's store has failed: {}", MessageOf(committed.status())));
+    }
+  }
+  std::vector<const StoredRecord*> pointers;
+  for (const StoredRecord& each : records) pointers.push_back(&each);
+  BERTH_CO_RETURN_IF_ERROR(Add(pointers));
+  SPDLOG_INFO("volume {} is registered: {} of the driver {}", ShownVolume(name.first, name.second),
+              Printable(spec.external_id(), 256), Printable(spec.driver(), 128));
+  co_return CheckNew(spec, &same);
+}
+
 Awaitable<absl::StatusOr<v1::RegisterVolumeResponse>> Volumes::Register(v1::VolumeSpec spec,
                                                                         TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeSpec(spec));
   spec = Completed(std::move(spec));
-  const Name name(spec.namespace_(), spec.id());
-  v1::RegisterVolumeResponse response;
   bool same = false;
   BERTH_CO_RETURN_IF_ERROR(CheckNew(spec, &same));
   if (!same) {
     BERTH_CO_ASSIGN_OR_RETURN(const bool needs_attach, co_await Validate(spec, deadline));
-    // Another call may have registered it meanwhile.
-    BERTH_CO_RETURN_IF_ERROR(CheckNew(spec, &same));
-    if (!same) {
-      Volume volume;
-      *volume.record.mutable_spec() = spec;
-      volume.record.set_needs_attach(needs_attach);
-      volume.head.set_number(1);
-      pb::ExternalRecord external;
-      external.set_namespace_(name.first);
-      external.set_id(name.second);
-      const std::string key = VolumeKey(name.first, name.second);
-      const std::string head_key = HeadKey(name.first, name.second);
-      const std::string external_key = ExternalKey(spec.driver(), spec.external_id());
-      Transaction transaction{
-          .compares = {term_.Holds(), {.key = key}, {.key = head_key}, {.key = external_key}},
-          .puts = {{key, Encode(volume.record)},
-                   {head_key, Encode(volume.head)},
-                   {external_key, Encode(external)}},
-          .deletes = {}};
-      const auto committed = co_await store_.Commit(std::move(transaction));
-      if (!committed.ok()) {
-        BERTH_CO_RETURN_IF_ERROR(co_await Reload(name));
-        co_return Annotate(committed.status(), "register the volume");
-      }
-      volume.record_modified = volume.head_modified = *committed;
-      externals_[{spec.driver(), spec.external_id()}] = name;
-      volumes_[name] = std::move(volume);
-      SPDLOG_INFO("volume {} is registered: {} of the driver {}", Shown(name.first, name.second),
-                  Printable(spec.external_id(), 256), Printable(spec.driver(), 128));
-    }
+    BERTH_CO_RETURN_IF_ERROR(co_await RunToEnd(tasks_, "register", WriteNew(spec, needs_attach)));
   }
-  *response.mutable_volume() = ToProto(volumes_.at(name));
+  BERTH_CO_ASSIGN_OR_RETURN(const auto actor, Find(spec.namespace_(), spec.id()));
+  v1::RegisterVolumeResponse response;
+  *response.mutable_volume() = ToProto(*actor);
   co_return response;
 }
 
@@ -189,67 +283,123 @@ Awaitable<absl::StatusOr<v1::DeregisterVolumeResponse>> Volumes::Deregister(std:
   v1::DeregisterVolumeResponse response;
   const auto found = volumes_.find(name);
   if (found == volumes_.end()) co_return response;
-  const Volume& volume = found->second;
-  const v1::VolumeSpec& spec = volume.record.spec();
-  const std::string key = VolumeKey(name.first, name.second);
-  const std::string head_key = HeadKey(name.first, name.second);
-  Transaction transaction{.compares = {term_.Holds(),
-                                       {.key = key, .modified = volume.record_modified},
-                                       {.key = head_key, .modified = volume.head_modified}},
-                          .puts = {},
-                          .deletes = {key, head_key, ExternalKey(spec.driver(), spec.external_id())}};
-  const auto committed = co_await store_.Commit(std::move(transaction));
-  if (!committed.ok()) {
-    BERTH_CO_RETURN_IF_ERROR(co_await Reload(name));
-    co_return Annotate(committed.status(), "deregister the volume");
-  }
-  Forget(name);
-  SPDLOG_INFO("volume {} is registered no more", Shown(name.first, name.second));
+  const std::shared_ptr<VolumeActor> actor = found->second.actor;
+  BERTH_CO_RETURN_IF_ERROR(co_await actor->Deregister());
   response.set_was_registered(true);
   co_return response;
 }
 
-v1::ClusterVolume Volumes::ToProto(const Volume& volume) {
+absl::StatusOr<std::shared_ptr<VolumeActor>> Volumes::Find(const std::string& name_space,
+                                                           const std::string& id) const {
+  const auto found = volumes_.find({name_space, id});
+  if (found != volumes_.end()) return found->second.actor;
+  return absl::NotFoundError(fmt::format("no volume {} is registered", ShownVolume(name_space, id)));
+}
+
+Awaitable<absl::StatusOr<v1::ClaimClusterVolumeResponse>> Volumes::Claim(
+    v1::ClaimClusterVolumeRequest request, TimePoint deadline) {
+  BERTH_CO_RETURN_IF_ERROR(CheckClaim(request));
+  BERTH_CO_ASSIGN_OR_RETURN(const auto actor, Find(request.namespace_(), request.volume()));
+  v1::ClaimClusterVolumeResponse response;
+  BERTH_CO_ASSIGN_OR_RETURN(*response.mutable_claim(), co_await actor->Claim(std::move(request), deadline));
+  co_return response;
+}
+
+Awaitable<absl::StatusOr<v1::ReleaseClusterClaimResponse>> Volumes::Release(
+    v1::ReleaseClusterClaimRequest request, TimePoint deadline) {
+  v1::ReleaseClusterClaimResponse response;
+  const auto found = volumes_.find({request.namespace_(), request.volume()});
+  if (found == volumes_.end()) co_return response;
+  const std::shared_ptr<VolumeActor> actor = found->second.actor;
+  BERTH_CO_ASSIGN_OR_RETURN(const bool was_claimed,
+                            co_await actor->Release(request.consumer(), request.name(), deadline));
+  response.set_was_claimed(was_claimed);
+  co_return response;
+}
+
+v1::ClusterVolume Volumes::ToProto(const VolumeActor& actor) {
   v1::ClusterVolume proto;
-  *proto.mutable_spec() = volume.record.spec();
-  proto.set_needs_attach(volume.record.needs_attach());
+  *proto.mutable_spec() = actor.volume().spec();
+  proto.set_needs_attach(actor.volume().needs_attach());
+  proto.set_claims(static_cast<int32_t>(actor.claims()));
   return proto;
 }
 
-absl::StatusOr<v1::ListClusterVolumesResponse> Volumes::List(
-    const v1::ListClusterVolumesRequest& request) const {
+namespace {
+
+// Where a page begins and how much it has.
+struct Page {
+  size_t limit = 0;
+  std::pair<std::string, std::string> after;  // namespace, id
+};
+
+template <class Request>
+absl::StatusOr<Page> PageOf(const Request& request) {
   if (request.page_size() < 0 || request.page_size() > kMostInAPage)
     return absl::InvalidArgumentError(
         fmt::format("page_size: {} must be 0 to {}", request.page_size(), kMostInAPage));
-  const int limit = request.page_size() == 0 ? kMostInAPage : request.page_size();
   const std::string& token = request.page_token();
   const size_t slash = token.find('/');
   if (!token.empty() && slash == std::string::npos)
     return absl::InvalidArgumentError("page_token: was not given by this scheduler");
+  Page page{.limit = static_cast<size_t>(request.page_size() == 0 ? kMostInAPage : request.page_size())};
+  if (!token.empty()) page.after = {token.substr(0, slash), token.substr(slash + 1)};
+  return page;
+}
+
+std::string TokenOf(const v1::VolumeSpec& spec) { return spec.namespace_() + "/" + spec.id(); }
+
+}  // namespace
+
+absl::StatusOr<v1::ListClusterVolumesResponse> Volumes::List(
+    const v1::ListClusterVolumesRequest& request) const {
+  BERTH_ASSIGN_OR_RETURN(const Page page, PageOf(request));
   v1::ListClusterVolumesResponse response;
-  auto volume = token.empty() ? volumes_.begin()
-                              : volumes_.upper_bound({token.substr(0, slash), token.substr(slash + 1)});
-  for (; volume != volumes_.end(); ++volume) {
-    const v1::VolumeSpec& spec = volume->second.record.spec();
+  for (auto volume = volumes_.upper_bound(page.after); volume != volumes_.end(); ++volume) {
+    const VolumeActor& actor = *volume->second.actor;
+    const v1::VolumeSpec& spec = actor.volume().spec();
     if (!request.namespace_().empty() && spec.namespace_() != request.namespace_()) continue;
     if (!request.driver().empty() && spec.driver() != request.driver()) continue;
-    if (response.volumes_size() >= limit) {
-      const v1::VolumeSpec& last = response.volumes(response.volumes_size() - 1).spec();
-      response.set_next_page_token(last.namespace_() + "/" + last.id());
+    if (static_cast<size_t>(response.volumes_size()) >= page.limit) {
+      response.set_next_page_token(TokenOf(response.volumes(response.volumes_size() - 1).spec()));
       break;
     }
-    *response.add_volumes() = ToProto(volume->second);
+    *response.add_volumes() = ToProto(actor);
   }
   return response;
 }
 
 absl::StatusOr<v1::GetClusterVolumeResponse> Volumes::Get(const v1::GetClusterVolumeRequest& request) const {
-  const auto volume = volumes_.find({request.namespace_(), request.id()});
-  if (volume == volumes_.end())
-    return absl::NotFoundError(
-        fmt::format("no volume {} is registered", Shown(request.namespace_(), request.id())));
+  BERTH_ASSIGN_OR_RETURN(const auto actor, Find(request.namespace_(), request.id()));
   v1::GetClusterVolumeResponse response;
-  *response.mutable_volume() = ToProto(volume->second);
+  *response.mutable_volume() = ToProto(*actor);
+  for (v1::ClusterClaim& claim : actor->ListClaims()) *response.add_claims() = std::move(claim);
+  return response;
+}
+
+absl::StatusOr<v1::ListClusterClaimsResponse> Volumes::ListClaims(
+    const v1::ListClusterClaimsRequest& request) const {
+  BERTH_ASSIGN_OR_RETURN(const Page page, PageOf(request));
+  const auto is_asked_for = [&request](const v1::ClusterClaim& claim) {
+    return (request.consumer().empty() || claim.consumer() == request.consumer()) &&
+           (request.node().empty() || claim.node() == request.node());
+  };
+  v1::ListClusterClaimsResponse response;
+  std::string last;
+  for (auto volume = volumes_.upper_bound(page.after); volume != volumes_.end(); ++volume) {
+    const VolumeActor& actor = *volume->second.actor;
+    const v1::VolumeSpec& spec = actor.volume().spec();
+    if (!request.namespace_().empty() && spec.namespace_() != request.namespace_()) continue;
+    if (!request.volume().empty() && spec.id() != request.volume()) continue;
+    if (static_cast<size_t>(response.claims_size()) >= page.limit) {
+      response.set_next_page_token(last);
+      break;
+    }
+    for (v1::ClusterClaim& claim : actor.ListClaims()) {
+      if (is_asked_for(claim)) *response.add_claims() = std::move(claim);
+    }
+    last = TokenOf(spec);
+  }
   return response;
 }
 

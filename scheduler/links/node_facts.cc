@@ -62,6 +62,11 @@ void NodeFacts::Take(const v1::Object& object) {
   }
 }
 
+void NodeFacts::Acknowledged(const v1::Acknowledge& acknowledge) {
+  for (const uint64_t number : acknowledge.ended_consumers()) ended_.erase(number);
+  for (const uint64_t number : acknowledge.forced_releases()) forced_.erase(number);
+}
+
 size_t NodeFacts::OwnPublications() const {
   size_t count = 0;
   for (const auto& [key, volume] : volumes_) {

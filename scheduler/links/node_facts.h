@@ -28,6 +28,9 @@ class NodeFacts {
   // RESOURCE_EXHAUSTED: one of the limits.
   [[nodiscard]] absl::Status Apply(const v1::State& state);
 
+  // These notices end here: nothing follows from the node.
+  void Acknowledged(const v1::Acknowledge& acknowledge);
+
   // The node has sent everything: an object that is in no list below does not exist.
   [[nodiscard]] bool synced() const { return synced_; }
   [[nodiscard]] const v1::NodeState& node() const { return node_; }

@@ -33,6 +33,8 @@ struct NodeLinks::Link {
 
   v1::Hello hello;
   bool other_machine = false;
+  uint64_t stream = 0;
+  bool has_lease = false;
   NodeFacts facts;
   WallTime since = WallClock::now();
   TimePoint last_heartbeat = Clock::now();
@@ -69,6 +71,32 @@ NodeLinks::~NodeLinks() = default;
 
 NodeLinks::Node& NodeLinks::Of(const std::string& name) {
   return nodes_.try_emplace(name, settings_.epoch).first->second;
+}
+
+MachineNow NodeLinks::Now(const std::string& name) const {
+  const auto node = nodes_.find(name);
+  if (node == nodes_.end()) return {};
+  MachineNow now{.record = node->second.record, .run_id = ""};
+  if (const std::shared_ptr<Link>& link = node->second.link; link != nullptr && !link->ended.has_value()) {
+    now.run_id = link->hello.run_id();
+    now.synced = link->facts.synced();
+    now.ready = now.synced && link->has_lease;
+    now.stream = link->stream;
+    now.facts = &link->facts;
+  }
+  return now;
+}
+
+void NodeLinks::AcknowledgeNotices(const std::string& node, const std::vector<uint64_t>& ended_consumers,
+                                   const std::vector<uint64_t>& forced_releases) {
+  const std::shared_ptr<Link>& link = Of(node).link;
+  if (link == nullptr || (ended_consumers.empty() && forced_releases.empty())) return;
+  v1::SchedulerMessage message;
+  v1::Acknowledge& acknowledge = *message.mutable_acknowledge();
+  *acknowledge.mutable_ended_consumers() = {ended_consumers.begin(), ended_consumers.end()};
+  *acknowledge.mutable_forced_releases() = {forced_releases.begin(), forced_releases.end()};
+  link->facts.Acknowledged(acknowledge);
+  Say(*link, std::move(message));
 }
 
 Awaitable<absl::StatusOr<uint64_t>> NodeLinks::OpenOperation(std::string node) {
@@ -174,6 +202,7 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
   std::shared_ptr<Link>& place = link->other_machine ? node.other_machines[hello.instance_id()] : node.link;
   if (place != nullptr) End(*place, absl::UnavailableError("this node has opened another stream"));
   link->last_heartbeat = Clock::now();
+  link->stream = ++streams_;
   place = link;
   if (!link->other_machine) node.operations.StreamBegins(hello.run_id());
   Say(*link, Welcome());
@@ -259,8 +288,11 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
         heartbeat.mutable_lease()->set_epoch(settings_.epoch);
         *heartbeat.mutable_lease()->mutable_duration() = ToProto(settings_.lease.duration);
       }
+      const bool first = !std::exchange(link.has_lease, true);
       Say(link, std::move(answer));
-      if (!link.other_machine) Say(node, node.operations.HeartbeatAnswered(link.facts.synced()));
+      if (link.other_machine) return;
+      Say(node, node.operations.HeartbeatAnswered(link.facts.synced()));
+      if (first && observer_ != nullptr) observer_->MachineChanged(link.hello.node_id(), false);
       return;
     }
     case v1::NodeMessage::kResult:
@@ -279,9 +311,14 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
       return;
     case v1::NodeMessage::kHello:
       return End(link, absl::InvalidArgumentError("Hello came twice"));
-    case v1::NodeMessage::kState:
-      if (absl::Status taken = link.facts.Apply(message.state()); !taken.ok()) End(link, std::move(taken));
-      return;
+    case v1::NodeMessage::kState: {
+      const bool was_synced = link.facts.synced();
+      if (absl::Status taken = link.facts.Apply(message.state()); !taken.ok())
+        return End(link, std::move(taken));
+      if (link.other_machine || observer_ == nullptr || !link.facts.synced()) return;
+      if (was_synced) return observer_->StateChanged(link.hello.node_id(), message.state());
+      return observer_->MachineChanged(link.hello.node_id(), true);
+    }
     case v1::NodeMessage::kEvents:
     case v1::NodeMessage::kLogLines:
     case v1::NodeMessage::kAskWithdrawn:

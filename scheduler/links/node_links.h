@@ -58,6 +58,29 @@ struct NodeView {
   const NodeFacts* facts = nullptr;
 };
 
+// The machine that is recorded under a name, as it is now.
+struct MachineNow {
+  std::optional<NodeRecord> record;  // unset: no machine has this name
+  std::string run_id;                // of its berthd, while it is connected
+  // It is connected, and has said everything; and it has a lease.
+  bool synced = false;
+  bool ready = false;
+  // Another number for each stream; 0: it is not connected.
+  uint64_t stream = 0;
+  // What it says of itself; null: it is not connected. Valid until the loop goes on.
+  const NodeFacts* facts = nullptr;
+};
+
+// Is told what has changed of recorded machines, and may call NodeLinks from there.
+class NodeObserver {
+ public:
+  virtual ~NodeObserver() = default;
+  // It has said everything (`synced`), or has got its first lease.
+  virtual void MachineChanged(const std::string& node, bool synced) = 0;
+  // It has said this, and everything before.
+  virtual void StateChanged(const std::string& node, const v1::State& state) = 0;
+};
+
 class NodeLinks {
  public:
   using Stream = DuplexStream<v1::NodeMessage, v1::SchedulerMessage>;
@@ -75,6 +98,14 @@ class NodeLinks {
   // By name. Another machine comes after the machine with the same name.
   [[nodiscard]] std::vector<NodeView> List() const;
 
+  [[nodiscard]] MachineNow Now(const std::string& name) const;
+  // It outlives the streams. One at most.
+  void Observe(NodeObserver* observer) { observer_ = observer; }
+
+  // What followed from these notices of the recorded machine is written: it says them no more.
+  void AcknowledgeNotices(const std::string& node, const std::vector<uint64_t>& ended_consumers,
+                          const std::vector<uint64_t>& forced_releases);
+
   // The operations of the recorded machine of `node` (node_operations.h): a new id, which is to be written;
   // then what it is; then, once what follows is written, its end. Each id is closed, whether it was added or
   // not. Errors: OperationIds::Reserve.
@@ -82,6 +113,7 @@ class NodeLinks {
   void Add(const std::string& node, NodeOperations::Pending pending);
   void Close(const std::string& node, uint64_t id);
 
+  [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
   [[nodiscard]] const LeaseClock& leases() const { return leases_; }
   [[nodiscard]] const std::string& cluster_id() const { return settings_.cluster_id; }
 
@@ -110,6 +142,8 @@ class NodeLinks {
   Condition decided_;
   std::map<std::string, Node> nodes_;
   size_t links_ = 0;
+  uint64_t streams_ = 0;  // that there were
+  NodeObserver* observer_ = nullptr;
 };
 
 }  // namespace berth::scheduler

@@ -9,6 +9,7 @@ namespace {
 
 constexpr size_t kNameLimit = 192;
 constexpr size_t kIdLimit = 128;
+constexpr size_t kEarlierInstances = 32;
 
 using Kind = HelloDecision::Kind;
 
@@ -62,6 +63,10 @@ HelloDecision DecideHello(const std::optional<NodeRecord>& known, const v1::Hell
     if (known->boot_id == hello.boot_id() && !known->two_machines) {
       NodeRecord record = RecordOf(hello);
       record.previous_boot_id = known->previous_boot_id;
+      record.earlier_instance_ids = known->earlier_instance_ids;
+      std::vector<std::string>& earlier = record.earlier_instance_ids;
+      earlier.push_back(known->instance_id);
+      if (earlier.size() > kEarlierInstances) earlier.erase(earlier.begin());
       return {.kind = Kind::kWelcome,
               .record = std::move(record),
               .note = fmt::format("node {} has a new state directory: it is the same machine, by its boot",
@@ -80,6 +85,7 @@ HelloDecision DecideHello(const std::optional<NodeRecord>& known, const v1::Hell
   if (hello.boot_id() == known->previous_boot_id) return TwoMachines(*known);
   NodeRecord record = RecordOf(hello);
   record.previous_boot_id = known->boot_id;
+  record.earlier_instance_ids = known->earlier_instance_ids;
   return {.kind = Kind::kWelcome,
           .record = std::move(record),
           .note = fmt::format("node {} was restarted", name)};

@@ -78,7 +78,14 @@ TEST(NodeTableTest, AStateDirectoryThatWasLostIsTheSameMachinesByItsBoot) {
   for (const v1::Hello* const current : {static_cast<const v1::Hello*>(nullptr), &there}) {
     const HelloDecision decision = DecideHello(Record("i", "b", "a"), current, Hello("i2", "b"));
     EXPECT_EQ(decision.kind, Kind::kWelcome);
-    EXPECT_EQ(decision.record, Record("i2", "b", "a"));
+    NodeRecord adopted = Record("i2", "b", "a");
+    adopted.earlier_instance_ids = {"i"};
+    EXPECT_EQ(decision.record, adopted);
+    EXPECT_TRUE(adopted.IsInstance("i") && adopted.IsInstance("i2"));
+    const auto restarted = DecideHello(adopted, nullptr, Hello("i2", "b2")).record;
+    ASSERT_TRUE(restarted.has_value());
+    EXPECT_TRUE(restarted->IsInstance("i")) << "its claims stay its claims";
+    EXPECT_FALSE(restarted->IsInstance("i3"));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
@@ -24,9 +25,22 @@ Awaitable<absl::StatusOr<std::vector<NodeRecord>>> NodeRecords::Load() {
                        .instance_id = record.instance_id(),
                        .boot_id = record.boot_id(),
                        .previous_boot_id = record.previous_boot_id(),
-                       .two_machines = record.two_machines()});
+                       .two_machines = record.two_machines(),
+                       .earlier_instance_ids = {record.earlier_instance_ids().begin(),
+                                                record.earlier_instance_ids().end()}});
   }
   co_return records;
+}
+
+bool NodeRecord::IsInstance(const std::string& instance) const {
+  return instance == instance_id ||
+         std::ranges::find(earlier_instance_ids, instance) != earlier_instance_ids.end();
+}
+
+std::optional<Compare> NodeRecords::Holds(const std::string& name) const {
+  const auto stored = stored_.find(name);
+  if (stored == stored_.end()) return std::nullopt;
+  return Compare{.key = stored->second.key, .modified = stored->second.revision};
 }
 
 Awaitable<absl::Status> NodeRecords::Write(NodeRecord record) {
@@ -36,6 +50,8 @@ Awaitable<absl::Status> NodeRecords::Write(NodeRecord record) {
   value.set_boot_id(record.boot_id);
   value.set_previous_boot_id(record.previous_boot_id);
   value.set_two_machines(record.two_machines);
+  *value.mutable_earlier_instance_ids() = {record.earlier_instance_ids.begin(),
+                                           record.earlier_instance_ids.end()};
   // Until it is known how this one ends, what is stored is not known, either.
   auto known = stored_.extract(record.name);
   Stored before;

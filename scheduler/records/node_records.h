@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,11 @@ struct NodeRecord {
   std::string previous_boot_id;
   // Two machines have this name and instance: neither is served until an operator has decided.
   bool two_machines = false;
+  // The latest of those that this machine had before, with other state directories.
+  std::vector<std::string> earlier_instance_ids = {};
 
+  // Whether something of that instance is this machine's.
+  [[nodiscard]] bool IsInstance(const std::string& instance) const;
   bool operator==(const NodeRecord&) const = default;
 };
 
@@ -37,6 +42,9 @@ class NodeRecords {
   // another scheduler has begun a term. After any error it is not known whether it was written; another Write
   // may follow.
   [[nodiscard]] Awaitable<absl::Status> Write(NodeRecord record);
+
+  // That the record of `name` is as it was read or written last. Unset: it is being written.
+  [[nodiscard]] std::optional<Compare> Holds(const std::string& name) const;
 
  private:
   struct Stored {

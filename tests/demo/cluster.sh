@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # A cluster, played for real: ./dev demo --cluster.
 #
-# One berth-scheduler and three nodes, each a berthd of its own with a real plugin. They find each other and are
-# listed; then one of each kind is killed: the scheduler, a node's berthd, a plugin. Each line is printed after what
-# it says was verified. A step that did not truly happen ends the demo with exit status 1 and the logs.
+# One berth-scheduler and three nodes, each a berthd of its own with real plugins. They find each other and are
+# listed. A volume that all three reach is claimed on one after another, and never on two. One of each kind is
+# killed: the scheduler, a node's berthd, a plugin. Each line is printed after what it says was verified. A step that
+# did not truly happen ends the demo with exit status 1 and the logs.
 #
 # All of it lives in namespaces of mounts and processes of its own, and on a tmpfs there: with the demo's end
 # whatever is left of it is gone. Without root it plays in a user namespace.
@@ -12,6 +13,7 @@ set -euo pipefail
 SELF=$(realpath "${BASH_SOURCE[0]}")
 readonly SELF
 readonly BIN=${BERTH_BIN:-${SELF%/tests/demo/cluster.sh}/build/dev/bin}
+readonly SHARED_PLUGIN=${BIN%/bin}/tests/shared_plugin
 readonly NODES=(node-1 node-2 node-3)
 
 if [[ -z ${BERTH_DEMO_CLUSTER:-} ]]; then
@@ -62,7 +64,7 @@ are_connected() {
   answers "[.nodes[] | select(.connection == \"CONNECTED\" and .synced and .lease != null)] | length == $1" node list
 }
 are_ready() {
-  answers ".plugins[0].nodes_ready == $1 and .plugins[0].nodes == $2" plugin list
+  answers "(.plugins | length == 2) and ([.plugins[] | .nodes_ready == $1 and .nodes == $2] | all)" plugin list
 }
 epoch() { node node-1 status -o json | jq -r '.scheduler.lease_epoch'; }
 plugin_pid() { node "$1" plugin show hostpath -o json | jq -r 'select(.state == "READY" and .registered).pid'; }
@@ -84,6 +86,12 @@ id = "hostpath"
 kind = "monolith"
 command = "$BIN/berth-hostpath"
 args = ["--endpoint", "\${CSI_ENDPOINT}", "--node-id", "\${BERTH_NODE_ID}", "--state-dir", "\${BERTH_PLUGIN_DIR}"]
+TOML
+  cat >"$home/etc/plugins.d/shared.toml" <<TOML
+id = "shared"
+kind = "monolith"
+command = "$SHARED_PLUGIN"
+args = ["$DEMO/store", "\${BERTH_NODE_ID}", "without-attach"]
 TOML
 }
 
@@ -143,20 +151,68 @@ kill_scheduler() {
   tell "it is back (pid ${PID[scheduler]}); all three are connected again after $(($(now_ms) - began)) ms, under a new epoch"
 }
 
+# claim CONSUMER NODE: prints where the volume is, on that node.
+claim() { cluster volume claim shop/orders --consumer "$1" --node "$2" --access single-node-writer; }
+
+# The only consumer that may have the volume has it: all others are told so.
+is_refused() {
+  local answer
+  answer=$("$BIN/berthctl" --cluster "unix:$DEMO/scheduler.sock" volume claim shop/orders --consumer "$1" --node "$2" 2>&1) &&
+    fail "$1 got the volume on $2, too: $answer"
+  [[ $answer == *"claimed by $3"* ]] || fail "the refusal does not name $3: $answer"
+  printf '%s\n' "${answer%%$'\n'*}" | fold -s -w 100 | show
+}
+
+claim_volume() {
+  STEP='claim a volume'
+  local path there number name
+  mkdir "$DEMO/store/volumes/orders"
+  cluster volume register shop/orders --driver shared.berth.test --access single-node-writer >/dev/null ||
+    fail 'the volume cannot be registered'
+  path=$(claim web node-1) || fail 'node-1 does not get the volume'
+  echo 'order 1' >"$path/orders"
+  tell 'web has claimed shop/orders on node-1, and writes there; batch asks for it on node-2:'
+  is_refused batch node-2 web
+  cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
+  number=1
+  for name in node-2 node-3; do
+    there=$(claim "batch-$name" "$name") || fail "$name does not get the volume"
+    number=$((number + 1))
+    echo "order $number" >>"$there/orders"
+    [[ $(wc -l <"$there/orders") == "$number" ]] || fail "an order is missing on $name: $(<"$there/orders")"
+    cluster volume release shop/orders --consumer "batch-$name" >/dev/null || fail 'the volume is not released'
+  done
+  tell "released, claimed on node-2, then on node-3: $number orders are there, and the storage has seen, in order:"
+  show <"$DEMO/store/history"
+  [[ $(<"$DEMO/store/history") == "publish orders node-1
+unpublish orders node-1
+publish orders node-2
+unpublish orders node-2
+publish orders node-3
+unpublish orders node-3" ]] || fail 'that is another order'
+}
+
 kill_node() {
   STEP="kill a node's berthd"
   local old=${PID[node-2]} plugin
+  claim web node-2 >/dev/null || fail 'node-2 does not get the volume'
   plugin=$(plugin_pid node-2)
   kill_hard node-2
   wait_for 30 'node-2 to be away' answers '.nodes[] | select(.name == "node-2").connection == "AWAY"' node list
   wait_for 30 'two of two nodes' are_ready 2 2
   tell "kill -9 $old (berthd of node-2): the cluster sees it at once, and says nothing about its volumes:"
   cluster node show node-2 | show
+  tell 'web has claimed shop/orders there; nobody else gets it:'
+  is_refused batch node-3 web
   launch_node node-2
   wait_for 30 'three nodes to be connected' are_connected 3
   wait_for 30 'the plugin to be ready on three nodes' are_ready 3 3
   [[ $(plugin_pid node-2) == "$plugin" ]] || fail "the plugin was restarted: $plugin became $(plugin_pid node-2)"
-  tell "it is back (pid ${PID[node-2]}), and its plugin is the same process as before, pid $plugin"
+  tell "it is back (pid ${PID[node-2]}), and its plugin is the same process as before, pid $plugin; web still has:"
+  cluster claim list | show
+  cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
+  cluster volume deregister shop/orders >/dev/null || fail 'the volume stays registered'
+  tell 'web has released it, and the volume is registered no more'
 }
 
 plugin_is_another() { [[ $(plugin_pid node-3) != "$1" ]] && [[ -n $(plugin_pid node-3) ]]; }
@@ -173,10 +229,12 @@ kill_plugin() {
 }
 
 stop() {
-  local name status
+  local name plugin status
   STEP='stop everything'
   for name in "${NODES[@]}"; do
-    node "$name" plugin stop hostpath >/dev/null || fail "the plugin of $name does not stop"
+    for plugin in hostpath shared; do
+      node "$name" plugin stop "$plugin" >/dev/null || fail "the plugin $plugin of $name does not stop"
+    done
     kill -TERM "${PID[$name]}"
   done
   kill -TERM "${PID[scheduler]}"
@@ -188,14 +246,16 @@ stop() {
   tell 'all were told to end, and have ended with exit status 0'
 }
 
-for program in berth-scheduler berthd berthctl berth-hostpath; do
-  [[ -x $BIN/$program ]] || fail "$BIN/$program is not there: ./dev build"
+for program in "$BIN"/{berth-scheduler,berthd,berthctl,berth-hostpath} "$SHARED_PLUGIN"; do
+  [[ -x $program ]] || fail "$program is not there: ./dev build"
 done
 trap on_exit EXIT
 cd /
 mount -t tmpfs -o mode=0755 berth-demo "$DEMO"
+mkdir -p "$DEMO"/store/{volumes,attached}
 start
 kill_scheduler
+claim_volume
 kill_node
 kill_plugin
 stop

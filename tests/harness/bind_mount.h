@@ -24,11 +24,14 @@ namespace berth {
          (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-[[nodiscard]] inline grpc::Status Bind(const std::string& source, const std::string& target) {
+[[nodiscard]] inline grpc::Status Bind(const std::string& source, const std::string& target,
+                                       bool readonly = false) {
   if (IsMount(target)) return grpc::Status::OK;
   if (mkdir(target.c_str(), 0755) != 0 && errno != EEXIST) return FailedTo("make " + target);
   if (mount(source.c_str(), target.c_str(), nullptr, MS_BIND, nullptr) != 0)
     return FailedTo("mount " + target);
+  if (readonly && mount(nullptr, target.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0)
+    return FailedTo("mount read-only " + target);
   return grpc::Status::OK;
 }
 
