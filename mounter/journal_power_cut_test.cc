@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <random>
 
+#include "base/testing/power_cut_vfs.h"
 #include "mounter/journal.h"
 #include "mounter/testing/loop_runner.h"
-#include "mounter/testing/power_cut_vfs.h"
 #include "mounter/testing/test_area.h"
 
 namespace berth {

@@ -1,4 +1,4 @@
-#include "mounter/testing/power_cut_vfs.h"
+#include "base/testing/power_cut_vfs.h"
 
 #include <sqlite3.h>
 #include <sys/stat.h>
