@@ -11,12 +11,13 @@
 #include "base/lock_file.h"
 #include "base/status.h"
 #include "scheduler/records/term.h"
-#include "scheduler/store/memory_store.h"
+#include "scheduler/store/sqlite_store.h"
 
 namespace berth::scheduler {
 namespace {
 
 constexpr Duration kLockWithin = std::chrono::seconds(10);
+constexpr Duration kOpenWithin = std::chrono::minutes(5);
 
 absl::StatusOr<UniqueFd> LockDirectory(const std::string& directory) {
   BERTH_RETURN_IF_ERROR(MakeDirectories(directory, 0700));
@@ -37,7 +38,12 @@ Awaitable<absl::Status> Scheduler::Start() {
   if (!lock.ok()) co_return lock.status();
   lock_ = *std::move(lock);
 
-  store_ = std::make_unique<MemoryStore>(executor_);
+  auto records = co_await RunBlocking(
+      "open the records in " + config_.state_dir,
+      [directory = config_.state_dir] { return RecordFile::Open({.directory = directory, .vfs = ""}); },
+      Clock::now() + kOpenWithin);
+  if (!records.ok()) co_return Annotate(records.status(), "the records");
+  store_ = std::make_unique<SqliteStore>(executor_, *std::move(records));
   TermRequest request{.cluster_id = config_.cluster_id,
                       .lease = config_.lease.duration,
                       .now = WallClock::now(),

@@ -135,8 +135,7 @@ TimePoint VolumeActor::NextTime() const {
   TimePoint next = TimePoint::max();
   const TimePoint now = Clock::now();
   for (const auto& [use, entry] : claims_) {
-    if (!entry.state.record.has_operation() && entry.state.not_before > now)
-      next = std::min(next, entry.state.not_before);
+    if (entry.state.not_before > now) next = std::min(next, entry.state.not_before);
   }
   return next;
 }
@@ -159,7 +158,15 @@ Awaitable<bool> VolumeActor::Advance(Use use) {
     entry.state = std::move(step.after);
     co_return false;
   }
-  co_return (co_await Write(use, std::move(step))).ok();
+  const absl::Status written = co_await Write(use, std::move(step));
+  if (written.ok()) co_return true;
+  if (const auto still = claims_.find(use); still != claims_.end())
+    still->second.state.not_before = Clock::now() + kPauseOfStore;
+  if (std::exchange(store_error_, MessageOf(written)) != MessageOf(written)) {
+    SPDLOG_ERROR("volume {}: {}", ShownVolume(volume_.spec().namespace_(), volume_.spec().id()),
+                 MessageOf(written));
+  }
+  co_return false;
 }
 
 Awaitable<absl::Status> VolumeActor::Write(Use use, ClaimStep step) {
@@ -173,16 +180,10 @@ Awaitable<absl::Status> VolumeActor::Write(Use use, ClaimStep step) {
   if (sends) {
     // A publish is for the machine as it is recorded.
     const std::optional<Compare> holds = parts_.nodes.Holds(node);
-    if (!holds.has_value()) {
-      claims_.at(use).state.not_before = Clock::now() + kPauseOfStore;
-      co_return absl::AbortedError("its node is being recorded");
-    }
+    if (!holds.has_value()) co_return absl::AbortedError("its node is being recorded");
     if (step.kind == ClaimStep::Kind::kPublish) transaction.compares.push_back(*holds);
     const auto opened = co_await parts_.links.OpenOperation(node);
-    if (!opened.ok()) {
-      claims_.at(use).state.not_before = Clock::now() + kPauseOfStore;
-      co_return opened.status();
-    }
+    if (!opened.ok()) co_return opened.status();
     id = *opened;
     step.after.record.mutable_operation()->set_id(id);
   }
@@ -236,9 +237,11 @@ Awaitable<absl::Status> VolumeActor::Commit(Transaction transaction, pb::HeadRec
   if (committed.ok()) {
     head_ = std::move(head);
     head_modified_ = *revision = *committed;
+    store_error_.clear();
     co_return absl::OkStatus();
   }
-  SPDLOG_ERROR("volume {}: {}", ShownVolume(spec.namespace_(), spec.id()), MessageOf(committed.status()));
+  // Nothing happened.
+  if (absl::IsResourceExhausted(committed.status())) co_return committed.status();
   known_ = false;
   not_before_ = Clock::now();
   // Work reads it again.
@@ -386,9 +389,11 @@ Awaitable<absl::Status> VolumeActor::TakeClaim(pb::ClaimRecord claim) {
   pb::HeadRecord head = head_;
   *head.mutable_capability() = claim.request().capability();
   const Compare volume{.key = VolumeKey(spec.namespace_(), spec.id()), .modified = volume_modified_};
-  BERTH_CO_RETURN_IF_ERROR(co_await Commit(
-      {.compares = {{.key = entry.key}, *holds, volume}, .puts = {{entry.key, Encode(claim)}}, .deletes = {}},
-      std::move(head), &entry.modified));
+  BERTH_CO_RETURN_IF_ERROR(co_await Commit({.compares = {{.key = entry.key}, *holds, volume},
+                                            .puts = {{entry.key, Encode(claim)}},
+                                            .deletes = {},
+                                            .is_new_work = true},
+                                           std::move(head), &entry.modified));
   SPDLOG_INFO("volume {} is claimed for {} on {}", ShownVolume(spec.namespace_(), spec.id()),
               ShownConsumer(claim), ShownNode(claim.node()));
   claims_[use] = std::move(entry);

@@ -237,7 +237,9 @@ Awaitable<absl::Status> Volumes::WriteNew(v1::VolumeSpec spec, bool needs_attach
                                                        .puts = {{stored.key, stored.value},
                                                                 {stored_head.key, stored_head.value},
                                                                 {external_key, Encode(external)}},
-                                                       .deletes = {}});
+                                                       .deletes = {},
+                                                       .is_new_work = true});
+  if (absl::IsResourceExhausted(committed.status())) co_return committed.status();
   std::vector<StoredRecord> records;
   if (committed.ok()) {
     stored.modified = stored_head.modified = *committed;

@@ -1,11 +1,10 @@
 // A store that ends with its process: for tests, and to try the scheduler out. Loop thread.
 #pragma once
 
-#include <map>
-#include <string>
 #include <vector>
 
 #include "scheduler/store/change_ring.h"
+#include "scheduler/store/record_map.h"
 #include "scheduler/store/store.h"
 
 namespace berth::scheduler {
@@ -20,13 +19,7 @@ class MemoryStore final : public Store {
                                                                        TimePoint deadline) override;
 
  private:
-  struct Value {
-    std::string value;
-    uint64_t modified = 0;
-  };
-  [[nodiscard]] bool Holds(const Compare& compare) const;
-
-  std::map<std::string, Value, std::less<>> records_;
+  RecordMap records_;
   uint64_t revision_ = 0;
   ChangeRing ring_;
 };

@@ -64,6 +64,9 @@ struct Transaction {
   std::vector<Compare> compares;
   std::vector<std::pair<std::string, std::string>> puts;
   std::vector<std::string> deletes;
+  // Something new, which a store refuses with RESOURCE_EXHAUSTED when little space is left: what lets go of
+  // something is still taken then.
+  bool is_new_work = false;
 };
 
 // INVALID_ARGUMENT: it breaks one of the limits, and the message says which. Each store asks first.
@@ -87,8 +90,8 @@ class Store {
 
   // All of it or nothing, and durable when this returns. The revision: one more than before, or the present
   // one if nothing changed. ABORTED: a compare does not hold; the message names its key. INVALID_ARGUMENT:
-  // CheckTransaction. Any other error: it may have been carried out, so the caller reads again before it
-  // decides.
+  // CheckTransaction. RESOURCE_EXHAUSTED: there is no space; nothing happened. Any other error: it may have
+  // been carried out, so the caller reads again before it decides.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<uint64_t>> Commit(Transaction transaction) = 0;
 
   // The changes after `revision`, oldest first, up to 1,000; waits for the first. Empty: none by `deadline`.
