@@ -1,6 +1,8 @@
 // Work that goes on when its caller has gone: what was begun in a store must be known to have ended.
 #pragma once
 
+#include <absl/status/status.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,11 +12,12 @@
 
 namespace berth {
 
-// Runs `work` as a task of `scope`, and returns its result. A caller that is cancelled stops waiting; the
-// task runs on. Loop thread. If `scope` is cancelled before the task has ended, the caller waits until it is
-// cancelled, too: so a scope of callers ends first.
+// Runs `work`, whose result is a Status or a StatusOr, as a task of `scope`. A caller that is cancelled stops
+// waiting; so does one whose `deadline` has passed, with DEADLINE_EXCEEDED; the task runs on. Loop thread. If
+// `scope` is cancelled first, the caller waits for its deadline.
 template <class T>
-[[nodiscard]] Awaitable<T> RunToEnd(TaskScope& scope, std::string name, Awaitable<T> work) {
+[[nodiscard]] Awaitable<T> RunToEnd(TaskScope& scope, std::string name, Awaitable<T> work,
+                                    TimePoint deadline) {
   struct Outcome {
     explicit Outcome(const asio::any_io_executor& executor) : ended(executor) {}
     std::optional<T> result;
@@ -25,7 +28,8 @@ template <class T>
     its->result = co_await std::move(task);
     its->ended.NotifyAll();
   }(outcome, std::move(work)));
-  co_await outcome->ended.WaitUntil([outcome] { return outcome->result.has_value(); }, TimePoint::max());
+  if (!co_await outcome->ended.WaitUntil([outcome] { return outcome->result.has_value(); }, deadline))
+    co_return absl::DeadlineExceededError("it was not done in time, and goes on");
   co_return *std::move(outcome->result);
 }
 

@@ -76,7 +76,7 @@ _berthctl() {
       plugin/swap) words="--command --accept-changes $(_berthctl_ids plugins 1) $global" ;;
       plugin/stop | plugin/restart) words="--force $(_berthctl_ids plugins 1) $global" ;;
       plugin/*) words="$(_berthctl_ids plugins 1) $global" ;;
-      node/) words='list show' ;;
+      node/) words='list show forget' ;;
       volume/) words='show explain list create delete expand stats publish unpublish claim release register deregister mounts wait' ;;
       volume/show | volume/explain) words="--plugin $(_berthctl_ids volumes 2) $global" ;;
       volume/create)

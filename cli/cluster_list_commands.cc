@@ -67,6 +67,28 @@ absl::Status ShowNode(Session& session, const NameOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ForgetNode(Session& session, const NameOptions& options) {
+  BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
+  v1::ForgetNodeRequest request;
+  request.set_name(options.name);
+  BERTH_ASSIGN_OR_RETURN(const v1::ForgetNodeResponse answer,
+                         cluster.Call(&ClusterClient::Stub::ForgetNode, request,
+                                      fmt::format("forget node {}", Printable(options.name, 100))));
+  if (session.output.json()) {
+    session.output.Json(answer);
+    return absl::OkStatus();
+  }
+  session.output.Text(ClusterLine(answer.cluster_id()));
+  if (!answer.was_known()) session.output.Note("no machine was recorded under that name");
+  return absl::OkStatus();
+}
+
+void DeclareNodeName(CLI::App& command, NameOptions& options) {
+  command.add_option("name", options.name, "The node's name: node_id of its berthd.toml")
+      ->required()
+      ->option_text("NODE");
+}
+
 absl::StatusOr<v1::ListClusterPluginsResponse> AskForPlugins(Session& session, const std::string& driver) {
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
   v1::ListClusterPluginsRequest request;
@@ -110,17 +132,13 @@ absl::Status ShowClusterPlugin(Session& session, const std::string& driver) {
 }
 
 void AddClusterLists(CLI::App& app, Command& chosen) {
-  CLI::App* group = AddGroup(app, "node", "Nodes of a cluster (--cluster): list, show");
+  CLI::App* group = AddGroup(app, "node", "Nodes of a cluster (--cluster): list, show, forget");
   AddCommand<NoOptions>(*group, "list", "Every machine that is, or was, connected to the scheduler", chosen,
                         DeclareNothing, ListNodes);
-  AddCommand<NameOptions>(
-      *group, "show", "One node, its plugins and volumes, as it says itself", chosen,
-      [](CLI::App& command, NameOptions& options) {
-        command.add_option("name", options.name, "The node's name: node_id of its berthd.toml")
-            ->required()
-            ->option_text("NODE");
-      },
-      ShowNode);
+  AddCommand<NameOptions>(*group, "show", "One node, its plugins and volumes, as it says itself", chosen,
+                          DeclareNodeName, ShowNode);
+  AddCommand<NameOptions>(*group, "forget", "Whichever machine connects under this name next is the node",
+                          chosen, DeclareNodeName, ForgetNode);
 }
 
 }  // namespace berth::cli

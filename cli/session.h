@@ -33,7 +33,7 @@ class Session {
   [[nodiscard]] absl::StatusOr<NodeClient> Connect() const {
     if (cluster_given) {
       return UsageError("this command asks one node, and --cluster names a scheduler",
-                        "A cluster's commands: node list|show, plugin list|show, volume "
+                        "A cluster's commands: node list|show|forget, plugin list|show, volume "
                         "register|list|show|claim|release|deregister, claim list|show");
     }
     return NodeClient::Connect(socket, directory, need, timeout);

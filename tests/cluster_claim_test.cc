@@ -125,6 +125,54 @@ TEST_F(ClusterClaimTest, ANodeThatIsAwayKeepsItsClaimAndAReleaseWaitsForIt) {
   EXPECT_EQ(History(), "publish db storage-1\nunpublish db storage-1\npublish db storage-2\n");
 }
 
+// Killed at any moment: with a claim that is mounted, that is asked for, that is being released.
+TEST_F(ClusterClaimTest, ClaimsOutliveAKilledScheduler) {
+  Start(2);
+  const std::string path = Path(Says(Claim("web", 1)));
+  const auto restart = [this] {
+    scheduler_.Kill();
+    scheduler_.Start();
+    for (const char* const node : {"node-1", "node-2"}) scheduler_.WaitConnected(node);
+  };
+  restart();
+  EXPECT_THAT(Claims(), ContainsRegex("prod/db +web +node-1 +mounted"));
+  EXPECT_EQ(Path(Says(Claim("web", 1))), path);
+  EXPECT_THAT(Ctl(Claim("batch", 2)).said, HasSubstr("claimed by web on node-1"));
+  // Nodes dial again after growing pauses.
+  constexpr int kKills = 2;
+  for (int i = 0; i < kKills; ++i) {
+    // Later and later after the call has begun.
+    Ctl(fmt::format("--timeout {}ms {}", 1 + (i * 15), Release("web")));
+    restart();
+    Says(Release("web"));
+    Says(Claim("batch", 2));
+    Says(Release("batch"));
+    Says(Claim("web", 1));
+  }
+  std::string expected = "publish db storage-1\n";
+  for (int i = 0; i < kKills; ++i)
+    expected +=
+        "unpublish db storage-1\npublish db storage-2\nunpublish db storage-2\npublish db storage-1\n";
+  EXPECT_EQ(History(), expected);
+}
+
+TEST_F(ClusterClaimTest, WithoutItsPluginAReleaseSaysWhatIsMissingAndGoesOnWhenItIsThere) {
+  Start(2);
+  Says(Claim("web", 1));
+  const auto on_node = [this](const std::string& command) {
+    return RunCommand(fmt::format("{} --socket {} plugin {} shared", BERTHCTL, nodes_[0]->socket(), command));
+  };
+  ASSERT_EQ(on_node("stop --force").exit_code, 0);
+  EXPECT_THAT(Ctl("--timeout 2s " + Release("web")).said, HasSubstr("not free yet"));
+  EXPECT_THAT(Says("claim show prod/db --consumer web"), HasSubstr("its plugin shared is STOPPED there"));
+  EXPECT_THAT(Ctl("node forget node-1").said, HasSubstr("node node-1 has 1 claim, of volume prod/db"));
+  EXPECT_THAT(Ctl("volume deregister prod/db").said, HasSubstr("web on node-1, and is being released"));
+  EXPECT_THAT(Ctl(Claim("batch", 2)).said, HasSubstr("web on node-1"));
+  ASSERT_EQ(on_node("start").exit_code, 0);
+  Says(Release("web"));
+  Says("volume deregister prod/db");
+}
+
 TEST_F(ClusterClaimTest, AClaimWhoseConsumerHasEndedLeavesByItself) {
   Start(2);
   const pid_t consumer = fork();

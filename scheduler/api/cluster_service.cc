@@ -57,6 +57,14 @@ ClusterService::Reactor* ClusterService::ListPlugins(Context* /*context*/,
   });
 }
 
+ClusterService::Reactor* ClusterService::ForgetNode(Context* context, const v1::ForgetNodeRequest* request,
+                                                    v1::ForgetNodeResponse* answer) {
+  const TimePoint deadline = DeadlineOf(context->raw_deadline(), kLongestCall);
+  return AnswerLater("ForgetNode", request, answer, [this, deadline](v1::ForgetNodeRequest asked) {
+    return volumes_.ForgetNode(asked.name(), deadline);
+  });
+}
+
 ClusterService::Reactor* ClusterService::RegisterVolume(Context* context,
                                                         const v1::RegisterVolumeRequest* request,
                                                         v1::RegisterVolumeResponse* answer) {
@@ -66,12 +74,14 @@ ClusterService::Reactor* ClusterService::RegisterVolume(Context* context,
   });
 }
 
-ClusterService::Reactor* ClusterService::DeregisterVolume(Context* /*context*/,
+ClusterService::Reactor* ClusterService::DeregisterVolume(Context* context,
                                                           const v1::DeregisterVolumeRequest* request,
                                                           v1::DeregisterVolumeResponse* answer) {
-  return AnswerLater("DeregisterVolume", request, answer, [this](v1::DeregisterVolumeRequest asked) {
-    return volumes_.Deregister(asked.namespace_(), asked.id());
-  });
+  const TimePoint deadline = DeadlineOf(context->raw_deadline(), kLongestCall);
+  return AnswerLater("DeregisterVolume", request, answer,
+                     [this, deadline](v1::DeregisterVolumeRequest asked) {
+                       return volumes_.Deregister(std::move(asked), deadline);
+                     });
 }
 
 ClusterService::Reactor* ClusterService::ListVolumes(Context* /*context*/,

@@ -24,6 +24,8 @@ class ClusterService final : public v1::Cluster::CallbackService {
   Reactor* ListNodes(Context* context, const v1::ListNodesRequest* request,
                      v1::ListNodesResponse* answer) override;
   Reactor* GetNode(Context* context, const v1::GetNodeRequest* request, v1::GetNodeResponse* answer) override;
+  Reactor* ForgetNode(Context* context, const v1::ForgetNodeRequest* request,
+                      v1::ForgetNodeResponse* answer) override;
   Reactor* ListPlugins(Context* context, const v1::ListClusterPluginsRequest* request,
                        v1::ListClusterPluginsResponse* answer) override;
   Reactor* RegisterVolume(Context* context, const v1::RegisterVolumeRequest* request,

@@ -413,7 +413,7 @@ Awaitable<absl::StatusOr<v1::ClusterClaim>> VolumeActor::Claim(v1::ClaimClusterV
                     what, Printable(volume_.spec().driver(), 128)));
   }
   BERTH_CO_ASSIGN_OR_RETURN(pb::ClaimRecord claim, ClaimOf(request, volume_.spec()));
-  BERTH_CO_RETURN_IF_ERROR(co_await RunToEnd(parts_.tasks, "claim", TakeClaim(std::move(claim))));
+  BERTH_CO_RETURN_IF_ERROR(co_await RunToEnd(parts_.tasks, "claim", TakeClaim(std::move(claim)), deadline));
   const Use use(request.consumer(), request.name());
   const auto find = [this, &use]() -> const Entry* {
     const auto found = claims_.find(use);
@@ -463,7 +463,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::Release(std::string consumer, std::
   const auto self = shared_from_this();
   const Use use(std::move(consumer), std::move(name));
   BERTH_CO_ASSIGN_OR_RETURN(const bool was_there,
-                            co_await RunToEnd(parts_.tasks, "release", BeginRelease(use)));
+                            co_await RunToEnd(parts_.tasks, "release", BeginRelease(use), deadline));
   const auto is_gone = [this, &use] {
     const auto found = claims_.find(use);
     // One that is held was made after it.
@@ -512,9 +512,9 @@ Awaitable<absl::Status> VolumeActor::Delete() {
       fmt::format("the scheduler's store has failed: {}", MessageOf(committed.status())));
 }
 
-Awaitable<absl::Status> VolumeActor::Deregister() {
+Awaitable<absl::Status> VolumeActor::Deregister(TimePoint deadline) {
   const auto self = shared_from_this();
-  co_return co_await RunToEnd(parts_.tasks, "deregister", Delete());
+  co_return co_await RunToEnd(parts_.tasks, "deregister", Delete(), deadline);
 }
 
 // --- What is shown -----------------------------------------------------------------------------------------
@@ -527,6 +527,18 @@ std::string VolumeActor::ErrorOf(const pb::ClaimRecord& record) const {
   return record.error();
 }
 
+// ", and its plugin …", if its plugin cannot do a step now.
+std::string VolumeActor::PluginTrouble(const pb::ClaimRecord& record) const {
+  const MachineNow now = parts_.links.Now(record.node());
+  if (now.facts == nullptr) return "";
+  const std::string id = Printable(record.request().plugin_id(), 128);
+  const auto plugin = now.facts->plugins().find(record.request().plugin_id());
+  if (plugin == now.facts->plugins().end()) return fmt::format(", and there is no plugin {} any more", id);
+  if (plugin->second.state() == v1::READY) return "";
+  return fmt::format(", and its plugin {} is {} there{}", id, v1::PluginState_Name(plugin->second.state()),
+                     plugin->second.reason().empty() ? "" : ": " + Printable(plugin->second.reason(), 256));
+}
+
 std::string VolumeActor::WaitsFor(const Entry& entry) const {
   const pb::ClaimRecord& record = entry.state.record;
   const ClaimNode node = NodeOf(record);
@@ -537,9 +549,11 @@ std::string VolumeActor::WaitsFor(const Entry& entry) const {
   if (node.boot_id.empty())
     return with_error(fmt::format("the machine of the claim: another one is node {} now", name));
   if (!node.synced) return with_error(fmt::format("node {} to connect", name));
-  if (record.has_operation())
-    return with_error(
-        fmt::format("node {} to {} it", name, record.operation().unpublish() ? "unpublish" : "publish"));
+  if (record.has_operation()) {
+    return with_error(fmt::format("node {} to {} it{}", name,
+                                  record.operation().unpublish() ? "unpublish" : "publish",
+                                  PluginTrouble(record)));
+  }
   if (record.phase() == pb::ClaimRecord::HELD && record.has_mount()) return "";
   if (record.phase() == pb::ClaimRecord::HELD && !node.ready)
     return with_error(fmt::format("node {} to get a lease", name));

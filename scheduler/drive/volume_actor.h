@@ -56,7 +56,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> Release(std::string consumer, std::string name,
                                                         TimePoint deadline);
   // FAILED_PRECONDITION: it is claimed. After OK it is gone from the store, and is not used any more.
-  [[nodiscard]] Awaitable<absl::Status> Deregister();
+  [[nodiscard]] Awaitable<absl::Status> Deregister(TimePoint deadline);
 
   // Something may have changed for it.
   void Wake();
@@ -103,6 +103,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] ClaimNode NodeOf(const pb::ClaimRecord& claim) const;
   [[nodiscard]] bool OthersThere(const Use& use) const;
   [[nodiscard]] std::string ErrorOf(const pb::ClaimRecord& record) const;
+  [[nodiscard]] std::string PluginTrouble(const pb::ClaimRecord& record) const;
   [[nodiscard]] std::string WaitsFor(const Entry& entry) const;
   [[nodiscard]] v1::ClusterClaim ToProto(const Entry& entry) const;
   [[nodiscard]] TimePoint NextTime() const;

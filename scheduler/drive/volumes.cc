@@ -271,7 +271,7 @@ Awaitable<absl::StatusOr<v1::RegisterVolumeResponse>> Volumes::Register(v1::Volu
   BERTH_CO_RETURN_IF_ERROR(CheckNew(spec, &same));
   if (!same) {
     BERTH_CO_ASSIGN_OR_RETURN(const bool needs_attach, co_await Validate(spec, deadline));
-    BERTH_CO_RETURN_IF_ERROR(co_await RunToEnd(tasks_, "register", WriteNew(spec, needs_attach)));
+    BERTH_CO_RETURN_IF_ERROR(co_await RunToEnd(tasks_, "register", WriteNew(spec, needs_attach), deadline));
   }
   BERTH_CO_ASSIGN_OR_RETURN(const auto actor, Find(spec.namespace_(), spec.id()));
   v1::RegisterVolumeResponse response;
@@ -279,14 +279,13 @@ Awaitable<absl::StatusOr<v1::RegisterVolumeResponse>> Volumes::Register(v1::Volu
   co_return response;
 }
 
-Awaitable<absl::StatusOr<v1::DeregisterVolumeResponse>> Volumes::Deregister(std::string name_space,
-                                                                            std::string id) {
-  const Name name(std::move(name_space), std::move(id));
+Awaitable<absl::StatusOr<v1::DeregisterVolumeResponse>> Volumes::Deregister(
+    v1::DeregisterVolumeRequest request, TimePoint deadline) {
   v1::DeregisterVolumeResponse response;
-  const auto found = volumes_.find(name);
+  const auto found = volumes_.find({request.namespace_(), request.id()});
   if (found == volumes_.end()) co_return response;
   const std::shared_ptr<VolumeActor> actor = found->second.actor;
-  BERTH_CO_RETURN_IF_ERROR(co_await actor->Deregister());
+  BERTH_CO_RETURN_IF_ERROR(co_await actor->Deregister(deadline));
   response.set_was_registered(true);
   co_return response;
 }
@@ -316,6 +315,22 @@ Awaitable<absl::StatusOr<v1::ReleaseClusterClaimResponse>> Volumes::Release(
   BERTH_CO_ASSIGN_OR_RETURN(const bool was_claimed,
                             co_await actor->Release(request.consumer(), request.name(), deadline));
   response.set_was_claimed(was_claimed);
+  co_return response;
+}
+
+Awaitable<absl::StatusOr<v1::ForgetNodeResponse>> Volumes::ForgetNode(std::string name, TimePoint deadline) {
+  // A claim needs a node that is connected, and that is not forgotten: so none is made meanwhile.
+  if (const auto there = places_.find(name); there != places_.end()) {
+    const v1::VolumeSpec& spec = there->second.begin()->second->volume().spec();
+    co_return absl::FailedPreconditionError(
+        fmt::format("node {} has {} claim{}, of volume {} for example: release them first",
+                    Printable(name, 192), there->second.size(), there->second.size() == 1 ? "" : "s",
+                    ShownVolume(spec.namespace_(), spec.id())));
+  }
+  v1::ForgetNodeResponse response;
+  BERTH_CO_ASSIGN_OR_RETURN(const bool was_known,
+                            co_await RunToEnd(tasks_, "forget", links_.Forget(name), deadline));
+  response.set_was_known(was_known);
   co_return response;
 }
 

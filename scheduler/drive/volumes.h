@@ -41,8 +41,8 @@ class Volumes final : public NodeObserver {
   // What cluster.proto says, without cluster_id.
   [[nodiscard]] Awaitable<absl::StatusOr<v1::RegisterVolumeResponse>> Register(v1::VolumeSpec spec,
                                                                                TimePoint deadline);
-  [[nodiscard]] Awaitable<absl::StatusOr<v1::DeregisterVolumeResponse>> Deregister(std::string name_space,
-                                                                                   std::string id);
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::DeregisterVolumeResponse>> Deregister(
+      v1::DeregisterVolumeRequest request, TimePoint deadline);
   [[nodiscard]] absl::StatusOr<v1::ListClusterVolumesResponse> List(
       const v1::ListClusterVolumesRequest& request) const;
   [[nodiscard]] absl::StatusOr<v1::GetClusterVolumeResponse> Get(
@@ -53,6 +53,10 @@ class Volumes final : public NodeObserver {
       v1::ReleaseClusterClaimRequest request, TimePoint deadline);
   [[nodiscard]] absl::StatusOr<v1::ListClusterClaimsResponse> ListClaims(
       const v1::ListClusterClaimsRequest& request) const;
+
+  // ForgetNode.
+  [[nodiscard]] Awaitable<absl::StatusOr<v1::ForgetNodeResponse>> ForgetNode(std::string name,
+                                                                             TimePoint deadline);
 
   void MachineChanged(const std::string& node, bool synced) override;
   void StateChanged(const std::string& node, const v1::State& state) override;

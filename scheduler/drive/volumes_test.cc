@@ -27,15 +27,17 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A store of which one commit fails, before or after it was carried out.
+// Fails at one commit, before or after carrying it out.
 class FailingStore final : public Store {
  public:
-  explicit FailingStore(Store& real) : real_(real) {}
-  enum class Fault { kNone, kBefore, kAfter };
+  FailingStore(const asio::any_io_executor& executor, Store& real) : real_(real), never_(executor) {}
+  // kDiesBefore, kDiesAfter: the scheduler is killed at that moment.
+  enum class Fault { kNone, kBefore, kAfter, kDiesBefore, kDiesAfter };
   Fault next_commit = Fault::kNone;
   int failing_reads = 0;
   int commits = 0;
   int fail_at = -1;  // this commit, with `next_commit`
+  bool is_dead = false;
 
   Awaitable<absl::StatusOr<Snapshot>> Read(std::vector<KeyRange> ranges) override {
     if (failing_reads > 0 && failing_reads-- > 0) co_return absl::InternalError("the disk is gone");
@@ -44,7 +46,9 @@ class FailingStore final : public Store {
   Awaitable<absl::StatusOr<uint64_t>> Commit(Transaction transaction) override {
     const bool fails = ++commits == fail_at;
     if (fails && next_commit == Fault::kBefore) co_return absl::InternalError("the disk is full");
+    if (fails && next_commit == Fault::kDiesBefore) co_await Die();
     auto committed = co_await real_.Commit(std::move(transaction));
+    if (fails && next_commit == Fault::kDiesAfter) co_await Die();
     if (fails && next_commit == Fault::kAfter && committed.ok())
       co_return absl::InternalError("it may have been written");
     co_return committed;
@@ -54,18 +58,26 @@ class FailingStore final : public Store {
   }
 
  private:
+  Awaitable<void> Die() {
+    is_dead = true;
+    co_await never_.WaitUntil([] { return false; }, TimePoint::max());
+  }
+
   Store& real_;
+  Condition never_;
 };
 
 // A node that speaks the protos alone: it publishes whatever it is asked for.
 class StandInNode final : public NodeLinks::Stream {
  public:
-  StandInNode(const asio::any_io_executor& executor, std::string name) : changed_(executor) {
+  StandInNode(const asio::any_io_executor& executor, const std::string& name, const std::string& instance,
+              const std::string& boot)
+      : boot_(boot), changed_(executor) {
     v1::Hello& hello = *Say().mutable_hello();
     hello.mutable_protocol()->set_major(1);
     hello.set_node_id(name);
-    hello.set_instance_id("i");
-    hello.set_boot_id("b");
+    hello.set_instance_id(instance);
+    hello.set_boot_id(boot);
     hello.set_run_id("r");
     hello.set_connection_number(1);
     v1::State& state = *Say().mutable_state();
@@ -87,6 +99,12 @@ class StandInNode final : public NodeLinks::Stream {
   std::map<uint64_t, v1::OperationResult> results;
   bool answers = true;
 
+  void Inherit(const StandInNode& before) {
+    mounted = before.mounted;
+    results = before.results;
+    for (const auto& [id, result] : results) *Say().mutable_result() = result;
+  }
+  [[nodiscard]] bool all_is_heard() const { return to_scheduler_.empty(); }
   v1::NodeMessage& Say() {
     changed_.NotifyAll();
     return to_scheduler_.emplace_back();
@@ -113,7 +131,7 @@ class StandInNode final : public NodeLinks::Stream {
       v1::OperationResult& result = results[operation.id()];
       result.set_id(operation.id());
       result.set_outcome(v1::OUTCOME_DONE);
-      result.set_boot_id("b");
+      result.set_boot_id(boot_);
       if (operation.has_publish()) {
         const std::string& consumer = operation.publish().request().consumer();
         deeds.push_back("publish " + consumer);
@@ -130,6 +148,7 @@ class StandInNode final : public NodeLinks::Stream {
     *Say().mutable_result() = results[operation.id()];
   }
 
+  std::string boot_;
   std::deque<v1::NodeMessage> to_scheduler_;
   Condition changed_;
 };
@@ -164,12 +183,16 @@ class VolumesTest : public ::testing::Test {
     links_ = nullptr;
     streams_ = std::make_unique<TaskScope>(loop_.get_executor(), "streams");
   }
-  StandInNode& Connect(const std::string& name) {
-    auto& node = stand_ins_.emplace_back(std::make_unique<StandInNode>(loop_.get_executor(), name));
+  // `before`: the same machine, with what it has.
+  StandInNode& Connect(const std::string& name, const std::string& instance = "i",
+                       const std::string& boot = "b", const StandInNode* before = nullptr) {
+    auto& node =
+        stand_ins_.emplace_back(std::make_unique<StandInNode>(loop_.get_executor(), name, instance, boot));
+    if (before != nullptr) node->Inherit(*before);
     streams_->Spawn("node", [](NodeLinks& links, StandInNode& its) -> Awaitable<void> {
       std::ignore = co_await links.Serve(its);
     }(*links_, *node));
-    Until("the node is ready", [&] { return links_->Now(name).ready; });
+    Until("the node has said everything", [&] { return node->all_is_heard(); });
     return *node;
   }
   void Until(const std::string& what, const std::function<bool()>& holds) {
@@ -206,6 +229,9 @@ class VolumesTest : public ::testing::Test {
     request.set_consumer(consumer);
     return RunOn(loop_, volumes_->Release(request, Clock::now() + within)).status();
   }
+  absl::Status Forget(const std::string& node) {
+    return RunOn(loop_, volumes_->ForgetNode(node, Clock::now() + seconds(5))).status();
+  }
   size_t Claims() {
     const auto claims = volumes_->ListClaims({});
     EXPECT_TRUE(claims.ok());
@@ -214,7 +240,7 @@ class VolumesTest : public ::testing::Test {
 
   asio::io_context loop_;
   MemoryStore real_{loop_.get_executor()};
-  FailingStore store_{real_};
+  FailingStore store_{loop_.get_executor(), real_};
   std::unique_ptr<NodeRecords> nodes_;
   std::unique_ptr<OperationIds> ids_;
   std::unique_ptr<NodeLinks> links_;
@@ -290,6 +316,71 @@ TEST_F(VolumesTest, WhatACallerBeganGoesOnWithoutItAndOutlivesTheScheduler) {
   EXPECT_TRUE(Release("web").ok());
   EXPECT_THAT(back.deeds, ElementsAre("unpublish web"));
   Until("all is acknowledged", [&] { return back.results.empty(); });
+}
+
+// The scheduler dies at every commit of a claim's life in turn, before it is carried out or after.
+TEST_F(VolumesTest, ASchedulerThatDiesAtAnyCommitGoesOnWhereItWas) {
+  Connect("a");
+  Register();
+  for (const auto fault : {FailingStore::Fault::kDiesBefore, FailingStore::Fault::kDiesAfter}) {
+    int commits = 1;
+    for (int at = 1; at <= commits; ++at) {
+      SCOPED_TRACE(fmt::format("fault {} at commit {}", static_cast<int>(fault), at));
+      End();
+      Begin();
+      StandInNode* node = &Connect("a");
+      store_.next_commit = fault;
+      store_.commits = 0;
+      store_.fail_at = at;
+      store_.is_dead = false;
+      const auto with_a_successor = [&](const auto& call) {
+        while (!call(std::chrono::milliseconds(100)).ok() && !HasFailure()) {
+          if (!std::exchange(store_.is_dead, false)) continue;
+          store_.fail_at = -1;
+          End();
+          Begin();
+          node = &Connect("a", "i", "b", node);
+        }
+      };
+      with_a_successor([this](Duration within) { return Claim("web", "a", within).status(); });
+      EXPECT_THAT(node->mounted, ElementsAre("web"));
+      with_a_successor([this](Duration within) { return Release("web", within); });
+      EXPECT_EQ(Claims(), 0U);
+      EXPECT_THAT(node->mounted, IsEmpty());
+      Until("all is acknowledged", [&] { return node->results.empty(); });
+      commits = std::max(commits, store_.commits);
+      store_.fail_at = -1;
+    }
+    EXPECT_GE(commits, 5);
+  }
+}
+
+TEST_F(VolumesTest, AnotherMachineWithTheNameHasNothingToDoWithTheClaimsOfTheFirst) {
+  Connect("a");
+  Register();
+  ASSERT_TRUE(Claim("web", "a").ok());
+  EXPECT_THAT(MessageOf(Forget("a")), HasSubstr("node a has 1 claim, of volume prod/db"));
+  RunOn(loop_, streams_->Join());
+  streams_ = std::make_unique<TaskScope>(loop_.get_executor(), "streams");
+  // It is another machine: another boot, another state directory.
+  StandInNode& stranger = Connect("a", "other", "b2");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Release("web", std::chrono::milliseconds(50))));
+  EXPECT_THAT(stranger.deeds, IsEmpty());
+  EXPECT_EQ(Claims(), 1U);
+  RunOn(loop_, streams_->Join());
+  streams_ = std::make_unique<TaskScope>(loop_.get_executor(), "streams");
+  // The first one again, with a new state directory: its boot shows that.
+  StandInNode& same = Connect("a", "new", "b");
+  same.mounted.insert("web");
+  EXPECT_TRUE(Release("web").ok());
+  EXPECT_THAT(same.deeds, ElementsAre("unpublish web"));
+  EXPECT_THAT(MessageOf(Forget("a")), HasSubstr("node a is connected"));
+  RunOn(loop_, streams_->Join());
+  streams_ = std::make_unique<TaskScope>(loop_.get_executor(), "streams");
+  EXPECT_TRUE(Forget("a").ok());
+  EXPECT_TRUE(Forget("a").ok()) << "again";
+  Connect("a", "other", "b2");
+  EXPECT_TRUE(Claim("web", "a").ok()) << "the other machine is node a now";
 }
 
 TEST_F(VolumesTest, AnEndedConsumerIsAcknowledgedOnceItsClaimIsGone) {

@@ -153,6 +153,46 @@ Awaitable<absl::Status> NodeLinks::Serve(Stream& stream) {
   co_return co_await Run(stream, link);
 }
 
+// One after another: each decides by what the one before has written.
+class NodeLinks::Turn {
+ public:
+  Turn(Node& node, Condition& decided) : node_(node), decided_(decided) { node_.deciding = true; }
+  ~Turn() {
+    node_.deciding = false;
+    decided_.NotifyAll();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  Node& node_;
+  Condition& decided_;
+};
+
+Awaitable<bool> NodeLinks::MayDecide(const Node& node) {
+  return decided_.WaitUntil([&node] { return !node.deciding; }, Clock::now() + kDecideWithin);
+}
+
+Awaitable<absl::StatusOr<bool>> NodeLinks::Forget(std::string name) {
+  const auto found = nodes_.find(name);
+  if (found == nodes_.end()) co_return false;
+  Node& node = found->second;
+  if (!co_await MayDecide(node)) co_return absl::UnavailableError("a Hello of this node is being recorded");
+  const Turn turn(node, decided_);
+  if (node.link != nullptr) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("node {} is connected: stop its berthd first", Printable(name, 192)));
+  }
+  if (!node.record.has_value()) co_return false;
+  BERTH_CO_RETURN_IF_ERROR(co_await records_.Delete(name));
+  // The entry stays: others may hold it.
+  node.record.reset();
+  node.gone_at.reset();
+  SPDLOG_WARN("node {} is forgotten: whichever machine connects under this name next is recorded",
+              Printable(name, 192));
+  co_return true;
+}
+
 Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> link) {
   auto first = co_await stream.Read(Clock::now() + kHelloWithin);
   if (!first.ok()) co_return absl::DeadlineExceededError("no Hello came within 10 s");
@@ -172,27 +212,20 @@ Awaitable<absl::Status> NodeLinks::Admit(Stream& stream, std::shared_ptr<Link> l
   if (nodes_.size() >= kMostNodes && !nodes_.contains(hello.node_id()))
     co_return absl::ResourceExhaustedError(fmt::format("{} nodes are known already", nodes_.size()));
   Node& node = Of(hello.node_id());
-  // One after another: each decides by what the one before has written.
-  if (!co_await decided_.WaitUntil([&node] { return !node.deciding; }, Clock::now() + kDecideWithin))
+  if (!co_await MayDecide(node))
     co_return absl::UnavailableError("another Hello of this node is being recorded");
-  struct Turn {
-    Node& node;
-    Condition& decided;
-    Turn(Node& its, Condition& told) : node(its), decided(told) { node.deciding = true; }
-    ~Turn() {
-      node.deciding = false;
-      decided.NotifyAll();
-    }
-  } turn(node, decided_);
+  const Turn turn(node, decided_);
   const v1::Hello* const current = node.link == nullptr ? nullptr : &node.link->hello;
   const HelloDecision decision = DecideHello(node.record, current, hello);
   if (!decision.note.empty()) SPDLOG_WARN("{}", decision.note);
-  if (decision.record.has_value()) {
-    if (const absl::Status written = co_await records_.Write(*decision.record); !written.ok()) {
+  // Also if it is not known how an earlier write ended.
+  if (decision.record.has_value() || !records_.Holds(hello.node_id()).has_value()) {
+    const NodeRecord record = decision.record.has_value() ? *decision.record : *node.record;
+    if (const absl::Status written = co_await records_.Write(record); !written.ok()) {
       SPDLOG_ERROR("{}", MessageOf(written));
       co_return absl::UnavailableError("the scheduler cannot record this node now");
     }
-    node.record = decision.record;
+    node.record = record;
   }
   if (decision.kind == HelloDecision::Kind::kRefuse) {
     if (node.record->two_machines && node.link != nullptr) End(*node.link, decision.why);

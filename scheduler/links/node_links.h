@@ -71,7 +71,7 @@ struct MachineNow {
   const NodeFacts* facts = nullptr;
 };
 
-// Is told what has changed of recorded machines, and may call NodeLinks from there.
+// Hears of changes of recorded machines. It may call NodeLinks then.
 class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
@@ -99,6 +99,11 @@ class NodeLinks {
   [[nodiscard]] std::vector<NodeView> List() const;
 
   [[nodiscard]] MachineNow Now(const std::string& name) const;
+  // The machine of that name is recorded no more; false: there was none. FAILED_PRECONDITION: it is
+  // connected. Otherwise as NodeRecords::Write. The caller knows that nothing of it is needed, and is not
+  // cancelled.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> Forget(std::string name);
+
   // It outlives the streams. One at most.
   void Observe(NodeObserver* observer) { observer_ = observer; }
 
@@ -120,7 +125,9 @@ class NodeLinks {
  private:
   struct Link;
   struct Node;
+  class Turn;
 
+  [[nodiscard]] Awaitable<bool> MayDecide(const Node& node);
   [[nodiscard]] Awaitable<absl::Status> Admit(Stream& stream, std::shared_ptr<Link> link);
   [[nodiscard]] Awaitable<absl::Status> Run(Stream& stream, std::shared_ptr<Link> link);
   [[nodiscard]] Awaitable<absl::Status> ReadAll(Stream& stream, std::shared_ptr<Link> link);

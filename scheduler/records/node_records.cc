@@ -43,6 +43,25 @@ std::optional<Compare> NodeRecords::Holds(const std::string& name) const {
   return Compare{.key = stored->second.key, .modified = stored->second.revision};
 }
 
+Awaitable<absl::StatusOr<NodeRecords::Stored>> NodeRecords::TakeStored(std::string name) {
+  if (const auto known = stored_.extract(name); !known.empty()) co_return known.mapped();
+  std::vector<KeyRange> range{KeyRange::Prefix(NodePrefix(name))};
+  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(range)));
+  if (snapshot.records.empty()) co_return Stored{};
+  co_return Stored{.key = snapshot.records[0].key, .revision = snapshot.records[0].modified};
+}
+
+Awaitable<absl::Status> NodeRecords::Delete(std::string name) {
+  BERTH_CO_ASSIGN_OR_RETURN(const Stored before, co_await TakeStored(name));
+  if (before.key.empty()) co_return absl::OkStatus();
+  const auto revision =
+      co_await store_.Commit({.compares = {term_.Holds(), {.key = before.key, .modified = before.revision}},
+                              .puts = {},
+                              .deletes = {before.key}});
+  if (revision.ok()) co_return absl::OkStatus();
+  co_return Annotate(revision.status(), fmt::format("forget node {}", Printable(name, 192)));
+}
+
 Awaitable<absl::Status> NodeRecords::Write(NodeRecord record) {
   pb::NodeRecord value;
   value.set_name(record.name);
@@ -52,18 +71,7 @@ Awaitable<absl::Status> NodeRecords::Write(NodeRecord record) {
   value.set_two_machines(record.two_machines);
   *value.mutable_earlier_instance_ids() = {record.earlier_instance_ids.begin(),
                                            record.earlier_instance_ids.end()};
-  // Until it is known how this one ends, what is stored is not known, either.
-  auto known = stored_.extract(record.name);
-  Stored before;
-  if (!known.empty()) {
-    before = known.mapped();
-  } else {
-    std::vector<KeyRange> range{KeyRange::Prefix(NodePrefix(record.name))};
-    BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await store_.Read(std::move(range)));
-    if (!snapshot.records.empty()) {
-      before = {.key = snapshot.records[0].key, .revision = snapshot.records[0].modified};
-    }
-  }
+  BERTH_CO_ASSIGN_OR_RETURN(const Stored before, co_await TakeStored(record.name));
   const std::string key = NodeKey(record.name, record.instance_id);
   Transaction transaction{.compares = {term_.Holds()}, .puts = {{key, Encode(value)}}, .deletes = {}};
   if (before.key == key || before.key.empty()) {

@@ -43,6 +43,9 @@ class NodeRecords {
   // may follow.
   [[nodiscard]] Awaitable<absl::Status> Write(NodeRecord record);
 
+  // OK also if there is no record of `name`. Other errors as in Write.
+  [[nodiscard]] Awaitable<absl::Status> Delete(std::string name);
+
   // That the record of `name` is as it was read or written last. Unset: it is being written.
   [[nodiscard]] std::optional<Compare> Holds(const std::string& name) const;
 
@@ -51,6 +54,9 @@ class NodeRecords {
     std::string key;
     uint64_t revision = 0;
   };
+
+  // What is stored under `name`, which is not known until the next commit has ended; without a key: nothing.
+  [[nodiscard]] Awaitable<absl::StatusOr<Stored>> TakeStored(std::string name);
 
   Store& store_;
   Term term_;

@@ -42,8 +42,8 @@ class RecordFile {
   };
 
   // Opens the file with the highest number, or makes the first one, and reads it. FAILED_PRECONDITION:
-  // another process has it, it is of a newer program, or somebody else's database. DATA_LOSS: it is damaged.
-  // Nothing is changed then.
+  // another process has it, a newer program wrote it, or it is another program's database. DATA_LOSS: it is
+  // damaged. Nothing is changed then.
   [[nodiscard]] static absl::StatusOr<Opened> Open(Options options);
   ~RecordFile();
   RecordFile(const RecordFile&) = delete;
@@ -55,7 +55,7 @@ class RecordFile {
   // Everything that counts. After an error nothing has changed; try again.
   [[nodiscard]] absl::Status Rewrite(const RecordMap& records, uint64_t revision);
 
-  // What is free next to it, in bytes; the largest number if that cannot be told.
+  // Free space on its disk, in bytes; the largest number if the kernel does not say.
   [[nodiscard]] uint64_t FreeBytes() const;
 
  private:

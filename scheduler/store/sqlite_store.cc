@@ -13,7 +13,7 @@
 
 namespace berth::scheduler {
 
-// While it is with the writer nobody else looks at it.
+// Of one thread at a time: the loop's, then the writer's, then the loop's again.
 struct SqliteStore::Job {
   std::optional<Transaction> transaction;  // unset: a read
   std::vector<KeyRange> ranges;
@@ -151,7 +151,6 @@ absl::Status SqliteStore::MakeDurable(const std::vector<RecordChange>& changes, 
   const absl::Status rewritten = file_->Rewrite(records_, revision);
   sound_ = rewritten.ok();
   if (!sound_) SPDLOG_ERROR("{}: nothing is acknowledged until that succeeds", MessageOf(rewritten));
-  // Nothing happened, as far as anybody was told.
   return sound_ ? absl::OkStatus() : absl::UnavailableError(rewritten.message());
 }
 

@@ -64,8 +64,8 @@ struct Transaction {
   std::vector<Compare> compares;
   std::vector<std::pair<std::string, std::string>> puts;
   std::vector<std::string> deletes;
-  // Something new, which a store refuses with RESOURCE_EXHAUSTED when little space is left: what lets go of
-  // something is still taken then.
+  // A new volume or claim: refused with RESOURCE_EXHAUSTED when little space is left. Releases are still
+  // carried out then.
   bool is_new_work = false;
 };
 

@@ -138,6 +138,7 @@ TOML
 kill_scheduler() {
   STEP='kill the scheduler'
   local old=${PID[scheduler]} before began name
+  claim web node-1 >/dev/null || fail 'node-1 does not get the volume'
   before=$(epoch)
   kill_hard scheduler
   for name in "${NODES[@]}"; do
@@ -149,6 +150,11 @@ kill_scheduler() {
   wait_for 70 'three nodes to be connected again' are_connected 3
   (($(epoch) > before)) || fail "the new scheduler's epoch $(epoch) is not above $before"
   tell "it is back (pid ${PID[scheduler]}); all three are connected again after $(($(now_ms) - began)) ms, under a new epoch"
+  answers '.claims | length == 1 and .[0].consumer == "web" and .[0].mount != null' claim list ||
+    fail 'the claim of web is not what it was'
+  tell 'web has claimed shop/orders on node-1, as before; nobody else gets it:'
+  is_refused batch node-2 web
+  cluster volume release shop/orders --consumer web >/dev/null || fail 'the volume is not released'
 }
 
 # claim CONSUMER NODE: prints where the volume is, on that node.
@@ -254,8 +260,8 @@ cd /
 mount -t tmpfs -o mode=0755 berth-demo "$DEMO"
 mkdir -p "$DEMO"/store/{volumes,attached}
 start
-kill_scheduler
 claim_volume
+kill_scheduler
 kill_node
 kill_plugin
 stop
