@@ -1,7 +1,6 @@
 #include "scheduler/drive/volume_actor.h"
 
 #include <fmt/format.h>
-#include <google/protobuf/util/time_util.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/status.h"
 #include "scheduler/decide/admit.h"
 #include "scheduler/decide/claim_request.h"
+#include "scheduler/drive/claim_view.h"
 #include "scheduler/records/codec.h"
 #include "scheduler/records/keys.h"
 
@@ -145,7 +145,7 @@ Awaitable<bool> VolumeActor::Advance(Use use) {
   const auto found = claims_.find(use);
   if (found == claims_.end()) co_return false;
   Entry& entry = found->second;
-  const ClaimNode node = NodeOf(entry.state.record);
+  const ClaimNode node = NodeOf(entry.state.record, parts_.links);
   ClaimStep step;
   if (entry.result.has_value()) {
     step = Apply(entry.state, *entry.result, node, OthersThere(use), Clock::now(), RandomShare());
@@ -284,23 +284,6 @@ void VolumeActor::Send(const Use& use) {
                     }});
 }
 
-ClaimNode VolumeActor::NodeOf(const pb::ClaimRecord& claim) const {
-  const MachineNow now = parts_.links.Now(claim.node());
-  // Another machine under that name knows nothing of this claim.
-  if (!now.record.has_value() || !now.record->IsInstance(claim.instance_id())) return {};
-  ClaimNode node{.synced = now.synced,
-                 .ready = now.ready,
-                 .boot_id = now.record->boot_id,
-                 .run_id = now.run_id,
-                 .stream = now.stream};
-  if (now.facts != nullptr) {
-    const auto& volumes = now.facts->volumes();
-    const auto volume = volumes.find({claim.request().plugin_id(), claim.request().volume_id()});
-    if (volume != volumes.end()) node.volume = &volume->second;
-  }
-  return node;
-}
-
 bool VolumeActor::OthersThere(const Use& use) const {
   const std::string& node = claims_.at(use).state.record.node();
   return std::ranges::any_of(claims_, [&](const auto& other) {
@@ -317,7 +300,7 @@ bool VolumeActor::TakeEnd(const std::string& node, const v1::EndedConsumer* cons
     if (consumer != nullptr &&
         (consumer->namespace_() != record.namespace_() || consumer->consumer() != use.first))
       continue;
-    const EndOf end = IsEndOf(entry.state, NodeOf(record), at_synced, Clock::now());
+    const EndOf end = IsEndOf(entry.state, NodeOf(record, parts_.links), at_synced, Clock::now());
     if (end == EndOf::kAnother) continue;
     concerns = true;
     if (end != EndOf::kThis || record.phase() != pb::ClaimRecord::HELD || !entry.ended.empty()) continue;
@@ -377,7 +360,7 @@ Awaitable<absl::Status> VolumeActor::TakeClaim(pb::ClaimRecord claim) {
   std::vector<ClaimFacts> facts;
   for (const auto& [other, entry] : claims_) {
     facts.push_back(FactsOf(entry.state.record));
-    facts.back().error = ErrorOf(entry.state.record);
+    facts.back().error = ErrorOf(entry.state.record, parts_.links);
   }
   const v1::Capability fixed = head_.capability();
   BERTH_CO_RETURN_IF_ERROR(Admit(asked, head_.has_capability() ? &fixed : nullptr, facts));
@@ -439,10 +422,10 @@ Awaitable<absl::StatusOr<v1::ClusterClaim>> VolumeActor::Claim(v1::ClaimClusterV
         fmt::format("{} could not be published on {}: {}", what, ShownNode(record.node()), record.error()));
   }
   if (!in_time) {
-    co_return absl::DeadlineExceededError(
-        fmt::format("{}: the claim is kept, and is not mounted yet: {}", what, WaitsFor(*entry)));
+    co_return absl::DeadlineExceededError(fmt::format("{}: the claim is kept, and is not mounted yet: {}",
+                                                      what, WaitsFor(entry->state.record, parts_.links)));
   }
-  co_return ToProto(*entry);
+  co_return ToProto(entry->state, parts_.links);
 }
 
 Awaitable<absl::StatusOr<bool>> VolumeActor::BeginRelease(Use use) {
@@ -472,7 +455,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::Release(std::string consumer, std::
   if (co_await changed_.WaitUntil(is_gone, deadline)) co_return was_there;
   co_return absl::DeadlineExceededError(
       fmt::format("volume {}: it is being released, and not free yet: {}",
-                  ShownVolume(volume_.spec().namespace_(), volume_.spec().id()), WaitsFor(claims_.at(use))));
+                  ShownVolume(volume_.spec().namespace_(), volume_.spec().id()),
+                  WaitsFor(claims_.at(use).state.record, parts_.links)));
 }
 
 Awaitable<absl::Status> VolumeActor::Delete() {
@@ -488,7 +472,9 @@ Awaitable<absl::Status> VolumeActor::Delete() {
     co_return absl::FailedPreconditionError(fmt::format(
         "volume {} is claimed by {} on {}{}{}: release it first", ShownVolume(spec.namespace_(), spec.id()),
         ShownConsumer(record), ShownNode(record.node()),
-        record.phase() == pb::ClaimRecord::LEAVING ? ", and is being released: " + WaitsFor(first) : "",
+        record.phase() == pb::ClaimRecord::LEAVING
+            ? ", and is being released: " + WaitsFor(first.state.record, parts_.links)
+            : "",
         claims_.size() == 1 ? "" : fmt::format(", and by {} more", claims_.size() - 1)));
   }
   const std::string key = VolumeKey(spec.namespace_(), spec.id());
@@ -517,86 +503,9 @@ Awaitable<absl::Status> VolumeActor::Deregister(TimePoint deadline) {
   co_return co_await RunToEnd(parts_.tasks, "deregister", Delete(), deadline);
 }
 
-// --- What is shown -----------------------------------------------------------------------------------------
-
-// The last error of a claim: what its node says of the volume while it is asked, or what it has answered.
-std::string VolumeActor::ErrorOf(const pb::ClaimRecord& record) const {
-  const ClaimNode node = NodeOf(record);
-  if (record.has_operation() && node.volume != nullptr && !node.volume->last_error().empty())
-    return Printable(node.volume->last_error(), 1024);
-  return record.error();
-}
-
-// ", and its plugin …", if its plugin cannot do a step now.
-std::string VolumeActor::PluginTrouble(const pb::ClaimRecord& record) const {
-  const MachineNow now = parts_.links.Now(record.node());
-  if (now.facts == nullptr) return "";
-  const std::string id = Printable(record.request().plugin_id(), 128);
-  const auto plugin = now.facts->plugins().find(record.request().plugin_id());
-  if (plugin == now.facts->plugins().end()) return fmt::format(", and there is no plugin {} any more", id);
-  if (plugin->second.state() == v1::READY) return "";
-  return fmt::format(", and its plugin {} is {} there{}", id, v1::PluginState_Name(plugin->second.state()),
-                     plugin->second.reason().empty() ? "" : ": " + Printable(plugin->second.reason(), 256));
-}
-
-std::string VolumeActor::WaitsFor(const Entry& entry) const {
-  const pb::ClaimRecord& record = entry.state.record;
-  const ClaimNode node = NodeOf(record);
-  const std::string name = ShownNode(record.node());
-  const auto with_error = [error = ErrorOf(record)](std::string_view what) {
-    return error.empty() ? std::string(what) : fmt::format("{}; last error: {}", what, error);
-  };
-  if (node.boot_id.empty())
-    return with_error(fmt::format("the machine of the claim: another one is node {} now", name));
-  if (!node.synced) return with_error(fmt::format("node {} to connect", name));
-  if (record.has_operation()) {
-    return with_error(fmt::format("node {} to {} it{}", name,
-                                  record.operation().unpublish() ? "unpublish" : "publish",
-                                  PluginTrouble(record)));
-  }
-  if (record.phase() == pb::ClaimRecord::HELD && record.has_mount()) return "";
-  if (record.phase() == pb::ClaimRecord::HELD && !node.ready)
-    return with_error(fmt::format("node {} to get a lease", name));
-  return with_error(record.error().empty() ? "its next step" : "its next try");
-}
-
-v1::ClusterClaim VolumeActor::ToProto(const Entry& entry) const {
-  const pb::ClaimRecord& record = entry.state.record;
-  const v1::PublishVolumeRequest& request = record.request();
-  v1::ClusterClaim proto;
-  proto.set_namespace_(record.namespace_());
-  proto.set_volume(record.volume());
-  proto.set_consumer(request.consumer());
-  proto.set_name(request.name());
-  proto.set_node(record.node());
-  proto.set_instance_id(record.instance_id());
-  proto.set_driver(record.driver());
-  proto.set_external_id(request.volume_id());
-  proto.set_plugin_id(request.plugin_id());
-  proto.set_access_mode(request.capability().access_mode());
-  proto.set_writes(record.writes());
-  proto.set_phase(record.phase() == pb::ClaimRecord::HELD ? v1::ClusterClaim::HELD
-                                                          : v1::ClusterClaim::LEAVING);
-  proto.set_cause(record.cause());
-  if (record.has_mount()) *proto.mutable_mount() = record.mount().mount();
-  if (record.has_operation()) {
-    proto.set_step(record.operation().unpublish() ? "unpublish" : "publish");
-    proto.set_operation_id(record.operation().id());
-  }
-  proto.set_waits_for(WaitsFor(entry));
-  proto.set_last_error(ErrorOf(record));
-  proto.set_tries(static_cast<int32_t>(record.tries()));
-  if (const Duration left = entry.state.not_before - Clock::now();
-      left > Duration::zero() && !record.has_operation()) {
-    *proto.mutable_next_try() = google::protobuf::util::TimeUtil::MillisecondsToDuration(
-        std::chrono::duration_cast<std::chrono::milliseconds>(left).count());
-  }
-  return proto;
-}
-
 std::vector<v1::ClusterClaim> VolumeActor::ListClaims() const {
   std::vector<v1::ClusterClaim> claims;
-  for (const auto& [use, entry] : claims_) claims.push_back(ToProto(entry));
+  for (const auto& [use, entry] : claims_) claims.push_back(ToProto(entry.state, parts_.links));
   return claims;
 }
 

@@ -100,12 +100,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> Reload();
   [[nodiscard]] absl::Status PlaceOnNode(pb::ClaimRecord& claim) const;
   void Send(const Use& use);
-  [[nodiscard]] ClaimNode NodeOf(const pb::ClaimRecord& claim) const;
   [[nodiscard]] bool OthersThere(const Use& use) const;
-  [[nodiscard]] std::string ErrorOf(const pb::ClaimRecord& record) const;
-  [[nodiscard]] std::string PluginTrouble(const pb::ClaimRecord& record) const;
-  [[nodiscard]] std::string WaitsFor(const Entry& entry) const;
-  [[nodiscard]] v1::ClusterClaim ToProto(const Entry& entry) const;
   [[nodiscard]] TimePoint NextTime() const;
 
   DriveParts parts_;
