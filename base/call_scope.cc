@@ -9,10 +9,11 @@ constexpr Duration kToAnswer = std::chrono::seconds(3);
 
 }  // namespace
 
-CallScope::CallScope(asio::any_io_executor executor, std::string name, std::string program)
+CallScope::CallScope(asio::any_io_executor executor, std::string name, std::string program, size_t most)
     : executor_(executor),
       name_(std::move(name)),
       program_(std::move(program)),
+      most_(most),
       changed_(executor),
       tasks_(std::move(executor), name_) {}
 
@@ -27,7 +28,11 @@ TimePoint DeadlineOf(gpr_timespec deadline, Duration longest) {
   return Clock::now() + std::max(patience, Duration(0)) - std::max(to_answer, Duration(0));
 }
 
-absl::Status CallScope::Admit() const { return stopping_ ? Stopping() : absl::OkStatus(); }
+absl::Status CallScope::Admit() const {
+  if (stopping_) return Stopping();
+  if (tasks_.size() < most_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(program_ + " has too many calls now: try again later");
+}
 
 void CallScope::Spawn(std::string_view method, Awaitable<void> task) {
   tasks_.Spawn(std::string(method), std::move(task));

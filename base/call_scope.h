@@ -9,6 +9,8 @@
 #include <grpc/support/time.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,15 +26,15 @@ namespace berth {
 
 class CallScope {
  public:
-  // `program`: its name, for the message to callers while it stops.
-  CallScope(asio::any_io_executor executor, std::string name, std::string program);
+  // `program`: its name, for the message to callers while it stops. `most`: how many calls may run at once.
+  CallScope(asio::any_io_executor executor, std::string name, std::string program, size_t most = SIZE_MAX);
 
   [[nodiscard]] const asio::any_io_executor& executor() const { return executor_; }
   [[nodiscard]] const std::string& program() const { return program_; }
   // UNAVAILABLE: "PROGRAM is stopping".
   [[nodiscard]] absl::Status Stopping() const { return absl::UnavailableError(program_ + " is stopping"); }
 
-  // Loop thread. OK, or UNAVAILABLE: it stops.
+  // Loop thread. OK, or UNAVAILABLE: it stops. RESOURCE_EXHAUSTED: too many run.
   [[nodiscard]] absl::Status Admit() const;
   void Spawn(std::string_view method, Awaitable<void> task);
 
@@ -53,6 +55,7 @@ class CallScope {
   asio::any_io_executor executor_;
   std::string name_;
   std::string program_;
+  size_t most_;
   bool stopping_ = false;
   std::atomic<size_t> reactors_{0};
   Condition changed_;

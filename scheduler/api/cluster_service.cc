@@ -9,11 +9,14 @@ namespace berth::scheduler {
 namespace {
 
 constexpr Duration kLongestCall = std::chrono::hours(24);
+constexpr size_t kMostCalls = 4096;
 
 }  // namespace
 
 ClusterService::ClusterService(asio::any_io_executor executor, const NodeLinks& links, Volumes& volumes)
-    : links_(links), volumes_(volumes), calls_(std::move(executor), "cluster", "berth-scheduler") {}
+    : links_(links),
+      volumes_(volumes),
+      calls_(std::move(executor), "cluster", "berth-scheduler", kMostCalls) {}
 
 template <class Request, class Response, class Make>
 ClusterService::Reactor* ClusterService::AnswerLater(std::string_view method, const Request* request,

@@ -25,6 +25,8 @@ constexpr int kOperationSeconds = 120;
 // State follows a result within a second or so.
 constexpr Duration kShownWithin = seconds(10);
 constexpr size_t kErrorLimit = 1024;
+// What is recorded has to fit into a transaction.
+constexpr size_t kMountLimit = size_t{64} << 10;
 
 const v1::Publication* Find(const pb::ClaimRecord& claim, const ClaimNode& node) {
   if (node.volume == nullptr) return nullptr;
@@ -102,6 +104,12 @@ ClaimStep ApplyPublish(ClaimState claim, const v1::OperationResult& result, cons
       return TryAgain(std::move(claim), static_cast<int>(absl::StatusCode::kInternal),
                       "the node says that it is published, and not where", pause, now);
     }
+    v1::PublishVolumeResponse mount = result.publish();
+    mount.clear_volume();
+    if (mount.ByteSizeLong() > kMountLimit) {
+      return TryAgain(std::move(claim), static_cast<int>(absl::StatusCode::kInternal),
+                      fmt::format("the node says of the mount more than {} bytes", kMountLimit), pause, now);
+    }
     // Of a boot that is over: a reboot ends every mount.
     if (result.boot_id() != node.boot_id) return {.kind = Kind::kWrite, .after = std::move(claim)};
     if (const std::string blocked = Blocked(record, node); !blocked.empty()) {
@@ -110,8 +118,7 @@ ClaimStep ApplyPublish(ClaimState claim, const v1::OperationResult& result, cons
     }
     Succeeded(record);
     record.set_was_mounted(true);
-    *record.mutable_mount() = result.publish();
-    record.mutable_mount()->clear_volume();
+    *record.mutable_mount() = std::move(mount);
     record.set_mount_boot_id(result.boot_id());
     claim.stream = node.stream;
     claim.shown_by = now + kShownWithin;

@@ -177,6 +177,20 @@ TEST_F(ClaimMachineTest, AMountThatStateDoesNotShowIsMadeAgainOnTheNextStreamAlo
   EXPECT_EQ(Ask(42), Kind::kPublish);
 }
 
+TEST_F(ClaimMachineTest, AMountThatIsNoMountIsNotRecorded) {
+  v1::OperationResult nothing = Published();
+  nothing.mutable_publish()->clear_target_path();
+  v1::OperationResult too_much = Published();
+  too_much.mutable_publish()->mutable_mount()->add_mount_flags(std::string(70'000, 'x'));
+  for (const v1::OperationResult& result : {nothing, too_much, Result(v1::OUTCOME_DONE)}) {
+    Ask(41);
+    EXPECT_EQ(Answer(result), Kind::kWrite);
+    EXPECT_FALSE(claim_.record.has_mount());
+    EXPECT_THAT(claim_.record.error(), HasSubstr("the node says"));
+    claim_.not_before = {};
+  }
+}
+
 TEST_F(ClaimMachineTest, AReleaseRetiresAPublishThatIsOpen) {
   Ask(41);
   Release();

@@ -15,6 +15,8 @@ namespace berth::scheduler {
 namespace {
 
 constexpr size_t kNodeLimit = 192;
+// What is recorded has to fit into a transaction.
+constexpr size_t kRequestLimit = size_t{256} << 10;
 
 std::string Shown(std::string_view text) { return Printable(text, kNameLimit); }
 
@@ -46,6 +48,9 @@ absl::Status CheckClaim(const v1::ClaimClusterVolumeRequest& request) {
   if (!request.name().empty()) check("name", request.name());
   if (request.node().empty() || request.node().size() > kNodeLimit)
     mistakes.push_back(fmt::format("node: must have 1 to {} bytes", kNodeLimit));
+  if (request.ByteSizeLong() > kRequestLimit)
+    mistakes.push_back(
+        fmt::format("the request has {} bytes, at most {} are taken", request.ByteSizeLong(), kRequestLimit));
   if (mistakes.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("{}", fmt::join(mistakes, "; ")));
 }

@@ -42,9 +42,11 @@ TEST(ClaimRequestTest, EveryMistakeIsInOneAnswer) {
   v1::ClaimClusterVolumeRequest request;
   request.set_volume("a/b");
   request.set_name("a\nb");
+  (*request.mutable_consumer_labels())["k"] = std::string(300'000, 'x');
   EXPECT_THAT(MessageOf(CheckClaim(request)),
               AllOf(HasSubstr("namespace: must not be empty"), HasSubstr("volume: a/b must have no slash"),
-                    HasSubstr("consumer: must not be empty"), HasSubstr("name: "), HasSubstr("node: ")));
+                    HasSubstr("consumer: must not be empty"), HasSubstr("name: "), HasSubstr("node: "),
+                    HasSubstr("at most 262144 are taken")));
 }
 
 TEST(ClaimRequestTest, EverythingButTheUseComesFromTheVolume) {

@@ -241,7 +241,8 @@ Awaitable<absl::Status> VolumeActor::Commit(Transaction transaction, pb::HeadRec
     co_return absl::OkStatus();
   }
   // Nothing happened.
-  if (absl::IsResourceExhausted(committed.status())) co_return committed.status();
+  if (absl::IsResourceExhausted(committed.status()) || absl::IsInvalidArgument(committed.status()))
+    co_return committed.status();
   known_ = false;
   not_before_ = Clock::now();
   // Work reads it again.
@@ -310,6 +311,71 @@ bool VolumeActor::TakeEnd(const std::string& node, const v1::EndedConsumer* cons
     Wake();
   }
   return concerns;
+}
+
+bool VolumeActor::TakeShown(const std::string& node, const v1::Volume& shown) {
+  const v1::VolumeSpec& spec = volume_.spec();
+  std::map<Use, TimePoint> before = std::exchange(found_[node], {});
+  const TimePoint now = Clock::now();
+  for (const v1::Publication& publication : shown.publications()) {
+    const std::string_view consumer = publication.consumer();
+    const std::string prefix = spec.namespace_() + "/";
+    if (publication.origin() != v1::SCHEDULER || !consumer.starts_with(prefix)) continue;
+    const Use use(consumer.substr(prefix.size()), publication.name());
+    // One with this name elsewhere has to end first.
+    if (claims_.contains(use)) continue;
+    const TimePoint since = before.contains(use) ? before[use] : now;
+    if (now - since < parts_.found_after) {
+      found_[node][use] = since;
+      continue;
+    }
+    pb::ClaimRecord claim;
+    claim.set_namespace_(spec.namespace_());
+    claim.set_volume(spec.id());
+    claim.set_node(node);
+    claim.set_driver(spec.driver());
+    claim.set_writes(!publication.readonly());
+    claim.set_phase(pb::ClaimRecord::LEAVING);
+    claim.set_cause("it was found on its node, without a claim");
+    claim.set_sent(true);
+    v1::PublishVolumeRequest& request = *claim.mutable_request();
+    request.set_plugin_id(shown.plugin_id());
+    request.set_volume_id(shown.volume_id());
+    request.set_consumer(use.first);
+    request.set_name(use.second);
+    request.set_readonly(publication.readonly());
+    *request.mutable_capability() = shown.capability();
+    parts_.tasks.Spawn("found", WriteFound(std::move(claim)));
+  }
+  if (!found_[node].empty()) return true;
+  found_.erase(node);
+  return false;
+}
+
+Awaitable<void> VolumeActor::WriteFound(pb::ClaimRecord claim) {
+  const auto self = shared_from_this();
+  co_await asio::post(parts_.links.executor(), asio::use_awaitable);
+  co_await changed_.WaitUntil([this] { return !busy_; }, TimePoint::max());
+  const Turn turn(busy_, changed_);
+  const Use use(claim.request().consumer(), claim.request().name());
+  const MachineNow now = parts_.links.Now(claim.node());
+  if (!known_ || gone_ || claims_.contains(use) || !now.record.has_value()) co_return;
+  claim.set_instance_id(now.record->instance_id);
+  const v1::VolumeSpec& spec = volume_.spec();
+  Entry entry{.state = {.record = claim},
+              .key = ClaimKey(spec.namespace_(), spec.id(), use.first, use.second)};
+  pb::HeadRecord head = head_;
+  if (!head.has_capability()) *head.mutable_capability() = claim.request().capability();
+  const absl::Status written =
+      co_await Commit({.compares = {{.key = entry.key}}, .puts = {{entry.key, Encode(claim)}}, .deletes = {}},
+                      std::move(head), &entry.modified);
+  // It is looked at again.
+  if (!written.ok()) co_return;
+  SPDLOG_WARN("volume {} for {} was found on {} without a claim: it is being released",
+              ShownVolume(spec.namespace_(), spec.id()), ShownConsumer(claim), ShownNode(claim.node()));
+  claims_[use] = std::move(entry);
+  changed_claims_(*this);
+  Wake();
 }
 
 // --- What callers ask --------------------------------------------------------------------------------------

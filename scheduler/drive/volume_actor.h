@@ -40,6 +40,9 @@ struct DriveParts {
   Term term;
   NodeRecords& nodes;
   NodeLinks& links;
+  // A use that only a node knows counts once State has shown it for so long: a claim that has just ended may
+  // still be in it.
+  Duration found_after = std::chrono::seconds(10);
 };
 
 class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
@@ -65,6 +68,10 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // The node says that a consumer has ended, or, without one, that it has released the volume. True: that is
   // about a claim that is still there.
   bool TakeEnd(const std::string& node, const v1::EndedConsumer* consumer, bool at_synced);
+
+  // What a node that has said everything says of the volume. A use of ours without a claim, of lost records
+  // for example, becomes a claim that is leaving. True: one has not been shown for long enough yet.
+  bool TakeShown(const std::string& node, const v1::Volume& shown);
 
   [[nodiscard]] const pb::VolumeRecord& volume() const { return volume_; }
   // It is registered no more.
@@ -94,6 +101,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> TakeClaim(pb::ClaimRecord claim);
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> BeginRelease(Use use);
   [[nodiscard]] Awaitable<absl::Status> Delete();
+  [[nodiscard]] Awaitable<void> WriteFound(pb::ClaimRecord claim);
   [[nodiscard]] Awaitable<absl::Status> Write(Use use, ClaimStep step);
   [[nodiscard]] Awaitable<absl::Status> Commit(Transaction transaction, pb::HeadRecord head,
                                                uint64_t* revision);
@@ -118,6 +126,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   uint64_t volume_modified_ = 0;
   uint64_t head_modified_ = 0;
   std::map<Use, Entry> claims_;
+  // Uses without a claim: by node, since when State shows them.
+  std::map<std::string, std::map<Use, TimePoint>> found_;
 };
 
 }  // namespace berth::scheduler

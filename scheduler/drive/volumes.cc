@@ -21,7 +21,6 @@ namespace berth::scheduler {
 namespace {
 
 constexpr int kMostInAPage = 1000;
-constexpr Duration kNoticesEvery = std::chrono::seconds(10);
 
 csi::v1::ValidateVolumeCapabilitiesRequest ValidationOf(const v1::VolumeSpec& spec, bool single_node_modes) {
   csi::v1::ValidateVolumeCapabilitiesRequest request;
@@ -46,10 +45,15 @@ csi::v1::ValidateVolumeCapabilitiesRequest ValidationOf(const v1::VolumeSpec& sp
 
 }  // namespace
 
-Volumes::Volumes(Store& store, Term term, NodeRecords& nodes, NodeLinks& links)
+Volumes::Volumes(Store& store, Term term, NodeRecords& nodes, NodeLinks& links, Duration found_after)
     : links_(links),
       tasks_(links.executor(), "volumes"),
-      parts_{.tasks = tasks_, .store = store, .term = term, .nodes = nodes, .links = links} {}
+      parts_{.tasks = tasks_,
+             .store = store,
+             .term = term,
+             .nodes = nodes,
+             .links = links,
+             .found_after = found_after} {}
 
 Volumes::~Volumes() { links_.Observe(nullptr); }
 
@@ -67,7 +71,7 @@ Awaitable<absl::Status> Volumes::Load() {
   }
   for (const auto& [name, records] : volumes) BERTH_CO_RETURN_IF_ERROR(Add(records));
   links_.Observe(this);
-  tasks_.Spawn("notices", TakeNoticesAgain());
+  tasks_.Spawn("look again", LookAgain());
   co_return absl::OkStatus();
 }
 
@@ -112,7 +116,11 @@ void Volumes::ClaimsChanged(VolumeActor& actor) {
 }
 
 void Volumes::MachineChanged(const std::string& node, bool synced) {
-  if (synced) TakeNotices(node, /*at_synced=*/true);
+  if (synced) {
+    TakeNotices(node, /*at_synced=*/true);
+    const MachineNow now = links_.Now(node);
+    for (const auto& [key, shown] : now.facts->volumes()) TakeShown(node, key);
+  }
   const auto there = places_.find(node);
   if (there == places_.end()) return;
   for (const auto& [key, actor] : there->second) actor->Wake();
@@ -125,6 +133,7 @@ void Volumes::StateChanged(const std::string& node, const v1::State& state) {
     if (object.has_volume()) key = {object.volume().plugin_id(), object.volume().volume_id()};
     if (object.removed().has_volume())
       key = {object.removed().volume().plugin_id(), object.removed().volume().volume_id()};
+    if (object.has_volume()) TakeShown(node, key);
     if (there == places_.end() || key.first.empty()) continue;
     const auto [first, last] = there->second.equal_range(key);
     for (auto its = first; its != last; ++its) its->second->Said();
@@ -157,13 +166,27 @@ void Volumes::TakeNotices(const std::string& node, bool at_synced) {
   links_.AcknowledgeNotices(node, ended, released);
 }
 
-// What State did not show then, it may show now, or not any more.
-Awaitable<void> Volumes::TakeNoticesAgain() {
+void Volumes::TakeShown(const std::string& node, const NodeFacts::VolumeKey& key) {
+  const VolumeActor::Place place{.node = node, .key = key};
+  to_look_at_.erase(place);
+  const MachineNow now = links_.Now(node);
+  if (!now.synced) return;
+  const auto shown = now.facts->volumes().find(key);
+  if (shown == now.facts->volumes().end()) return;
+  const auto external = externals_.find({shown->second.driver_name(), shown->second.volume_id()});
+  if (external == externals_.end()) return;
+  if (volumes_.at(external->second).actor->TakeShown(node, shown->second)) to_look_at_.insert(place);
+}
+
+// What State did not show before, it may show now, or not any more.
+Awaitable<void> Volumes::LookAgain() {
   while (true) {
-    co_await SleepUntil(Clock::now() + kNoticesEvery);
+    co_await SleepUntil(Clock::now() + parts_.found_after);
     std::vector<std::string> nodes;
     for (const auto& [node, there] : places_) nodes.push_back(node);
     for (const std::string& node : nodes) TakeNotices(node, /*at_synced=*/false);
+    const std::set<VolumeActor::Place> places = to_look_at_;
+    for (const VolumeActor::Place& place : places) TakeShown(place.node, place.key);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,8 @@ inline constexpr size_t kMostRegistered = 262'144;
 class Volumes final : public NodeObserver {
  public:
   // All outlive it, and no stream is served before Load.
-  Volumes(Store& store, Term term, NodeRecords& nodes, NodeLinks& links);
+  Volumes(Store& store, Term term, NodeRecords& nodes, NodeLinks& links,
+          Duration found_after = std::chrono::seconds(10));
   ~Volumes() override;
 
   // Everything that is stored; from then on claims are driven. DATA_LOSS, FAILED_PRECONDITION: a record
@@ -81,7 +83,9 @@ class Volumes final : public NodeObserver {
   void ClaimsChanged(VolumeActor& actor);
   // Ended consumers and forced releases: acknowledges those that are about no claim any more.
   void TakeNotices(const std::string& node, bool at_synced);
-  [[nodiscard]] Awaitable<void> TakeNoticesAgain();
+  // Uses that may have no claim.
+  void TakeShown(const std::string& node, const NodeFacts::VolumeKey& key);
+  [[nodiscard]] Awaitable<void> LookAgain();
 
   NodeLinks& links_;
   TaskScope tasks_;
@@ -90,6 +94,8 @@ class Volumes final : public NodeObserver {
   std::map<External, Name> externals_;
   // Of each node: the volumes with claims there, as its State names them.
   std::map<std::string, std::multimap<NodeFacts::VolumeKey, VolumeActor*>> places_;
+  // Where uses without a claim are, which State has not shown for long enough.
+  std::set<VolumeActor::Place> to_look_at_;
 };
 
 }  // namespace berth::scheduler

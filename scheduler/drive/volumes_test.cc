@@ -173,7 +173,7 @@ class VolumesTest : public ::testing::Test {
                      .epoch = term->epoch,
                      .lease = {.heartbeat_interval = seconds(60), .duration = seconds(240)}},
         LeaseClock(BootClock::now(), seconds(0)), *nodes_, *ids_, *known);
-    volumes_ = std::make_unique<Volumes>(store_, *term, *nodes_, *links_);
+    volumes_ = std::make_unique<Volumes>(store_, *term, *nodes_, *links_, std::chrono::milliseconds(50));
     ASSERT_TRUE(RunOn(loop_, volumes_->Load()).ok());
   }
   void End() {
@@ -413,6 +413,37 @@ TEST_F(VolumesTest, AnEndedConsumerIsAcknowledgedOnceItsClaimIsGone) {
   *a.Say().mutable_state() = shown;
   Until("the claim is gone", [&] { return Claims() == 0; });
   Until("it is acknowledged", [&] { return a.ended_acknowledged.contains(2); });
+}
+
+// The records are of an earlier day: a node has a use that they do not know.
+TEST_F(VolumesTest, AUseThatOnlyANodeKnowsKeepsOthersAwayAndIsReleased) {
+  StandInNode& a = Connect("a");
+  Connect("b");
+  Register();
+  a.mounted.insert("old");
+  a.answers = false;
+  v1::State shown;
+  v1::Volume& volume = *shown.add_objects()->mutable_volume();
+  volume.set_plugin_id("nfs");
+  volume.set_volume_id("db");
+  volume.set_driver_name("nfs.example");
+  volume.mutable_capability()->set_access_mode(v1::SINGLE_NODE_WRITER);
+  v1::Publication& publication = *volume.add_publications();
+  publication.set_consumer("prod/old");
+  publication.set_origin(v1::SCHEDULER);
+  publication.set_state(v1::PUBLISHED);
+  *volume.add_publications() = publication;
+  volume.mutable_publications(1)->set_consumer("declared/other");
+  volume.mutable_publications(1)->set_origin(v1::DECLARED);
+  *a.Say().mutable_state() = shown;
+  Until("it is a claim", [&] { return Claims() == 1; });
+  const absl::Status refused = Claim("web", "b").status();
+  EXPECT_THAT(MessageOf(refused), HasSubstr("old on a, which writes, and is being released"));
+  RunOn(loop_, streams_->Join());
+  streams_ = std::make_unique<TaskScope>(loop_.get_executor(), "streams");
+  StandInNode& back = Connect("a", "i", "b", &a);
+  Until("it is released", [&] { return Claims() == 0; });
+  EXPECT_THAT(back.deeds, ElementsAre("unpublish old"));
 }
 
 // Another scheduler has begun a term: nothing is decided any more.

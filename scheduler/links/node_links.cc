@@ -348,7 +348,9 @@ void NodeLinks::Take(Link& link, const v1::NodeMessage& message) {
       const bool was_synced = link.facts.synced();
       if (absl::Status taken = link.facts.Apply(message.state()); !taken.ok())
         return End(link, std::move(taken));
-      if (link.other_machine || observer_ == nullptr || !link.facts.synced()) return;
+      if (link.other_machine || !link.facts.synced()) return;
+      if (!was_synced && link.has_lease) Say(node, node.operations.HeartbeatAnswered(true));
+      if (observer_ == nullptr) return;
       if (was_synced) return observer_->StateChanged(link.hello.node_id(), message.state());
       return observer_->MachineChanged(link.hello.node_id(), true);
     }
