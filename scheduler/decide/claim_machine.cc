@@ -111,7 +111,10 @@ ClaimStep ApplyPublish(ClaimState claim, const v1::OperationResult& result, cons
                       fmt::format("the node says of the mount more than {} bytes", kMountLimit), pause, now);
     }
     // Of a boot that is over: a reboot ends every mount.
-    if (result.boot_id() != node.boot_id) return {.kind = Kind::kWrite, .after = std::move(claim)};
+    if (result.boot_id() != node.boot_id) {
+      return TryAgain(std::move(claim), static_cast<int>(absl::StatusCode::kAborted),
+                      "it was published in another boot of its node", pause, now);
+    }
     if (const std::string blocked = Blocked(record, node); !blocked.empty()) {
       return TryAgain(std::move(claim), static_cast<int>(absl::StatusCode::kFailedPrecondition),
                       fmt::format("blocked on its node: {}", blocked), pause, now);

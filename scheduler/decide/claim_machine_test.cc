@@ -148,6 +148,8 @@ TEST_F(ClaimMachineTest, AMountOfAnotherBootOrOneThatIsBlockedIsMadeAgain) {
   node_.boot_id = "b2";
   EXPECT_EQ(Answer(Published()), Kind::kWrite);
   EXPECT_FALSE(claim_.record.has_mount()) << "made in another boot";
+  EXPECT_EQ(Ask(42), Kind::kNone) << "not at once: the node may say so for ever";
+  claim_.not_before = {};
   node_.boot_id = "b1";
   Mount();
   node_.boot_id = "b2";

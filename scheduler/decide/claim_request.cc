@@ -94,6 +94,34 @@ absl::StatusOr<pb::ClaimRecord> ClaimOf(const v1::ClaimClusterVolumeRequest& req
   return claim;
 }
 
+std::optional<std::string> OurConsumer(const v1::VolumeSpec& volume, const v1::Publication& publication) {
+  const std::string prefix = volume.namespace_() + "/";
+  if (publication.origin() != v1::SCHEDULER || !publication.consumer().starts_with(prefix))
+    return std::nullopt;
+  return publication.consumer().substr(prefix.size());
+}
+
+pb::ClaimRecord FoundClaim(const v1::VolumeSpec& volume, const std::string& node, const v1::Volume& shown,
+                           const v1::Publication& publication) {
+  pb::ClaimRecord claim;
+  claim.set_namespace_(volume.namespace_());
+  claim.set_volume(volume.id());
+  claim.set_node(node);
+  claim.set_driver(volume.driver());
+  claim.set_writes(!publication.readonly());
+  claim.set_phase(pb::ClaimRecord::LEAVING);
+  claim.set_cause("it was found on its node, without a claim");
+  claim.set_sent(true);
+  v1::PublishVolumeRequest& request = *claim.mutable_request();
+  request.set_plugin_id(shown.plugin_id());
+  request.set_volume_id(shown.volume_id());
+  request.set_consumer(OurConsumer(volume, publication).value_or(""));
+  request.set_name(publication.name());
+  request.set_readonly(publication.readonly());
+  *request.mutable_capability() = shown.capability();
+  return claim;
+}
+
 absl::Status Joins(const pb::ClaimRecord& claim, const pb::ClaimRecord& there) {
   const std::string what = fmt::format("the claim of volume {} for {}",
                                        ShownVolume(there.namespace_(), there.volume()), ShownConsumer(there));

@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <optional>
 #include <string>
 
 #include "berth/v1/cluster.pb.h"
@@ -18,6 +19,14 @@ namespace berth::scheduler {
 // mode.
 [[nodiscard]] absl::StatusOr<pb::ClaimRecord> ClaimOf(const v1::ClaimClusterVolumeRequest& request,
                                                       const v1::VolumeSpec& volume);
+
+// The consumer of a use of the volume that was asked for by a scheduler, in the volume's namespace; otherwise
+// unset.
+[[nodiscard]] std::optional<std::string> OurConsumer(const v1::VolumeSpec& volume,
+                                                     const v1::Publication& publication);
+// The claim of a use that its node alone knows, without machine: it is leaving.
+[[nodiscard]] pb::ClaimRecord FoundClaim(const v1::VolumeSpec& volume, const std::string& node,
+                                         const v1::Volume& shown, const v1::Publication& publication);
 
 // OK: `claim` is the same as the one that is there. ALREADY_EXISTS: it differs; the message names in what.
 // ABORTED: the one that is there is leaving.

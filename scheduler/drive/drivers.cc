@@ -51,4 +51,27 @@ absl::StatusOr<DriverFacts> FindDriver(const std::string& driver, const std::vec
   return facts;
 }
 
+absl::Status PlaceOnNode(pb::ClaimRecord& claim, const MachineNow& now) {
+  const std::string name = Printable(claim.node(), 192);
+  if (!now.record.has_value())
+    return absl::NotFoundError(fmt::format("node: no node {} was ever connected", name));
+  if (now.record->two_machines)
+    return absl::FailedPreconditionError(fmt::format("two machines run as node {}", name));
+  if (!now.synced) return absl::FailedPreconditionError(fmt::format("node {} is not connected", name));
+  if (now.facts->node().status().has_drain())
+    return absl::FailedPreconditionError(fmt::format("node {} is being drained", name));
+  bool is_there = false;
+  for (const auto& [id, plugin] : now.facts->plugins()) {
+    if (plugin.fingerprint().driver_name() != claim.driver() || !ProvidesNode(plugin)) continue;
+    is_there = true;
+    if (!TakesWork(plugin)) continue;
+    claim.set_instance_id(now.record->instance_id);
+    claim.mutable_request()->set_plugin_id(id);
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(fmt::format(
+      "node {} {} the driver {}", name, is_there ? "has no plugin that takes work now of" : "does not run",
+      Printable(claim.driver(), 128)));
+}
+
 }  // namespace berth::scheduler

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scheduler/links/node_links.h"
+#include "scheduler/records/records.pb.h"
 
 namespace berth::scheduler {
 
@@ -33,5 +34,9 @@ struct DriverFacts {
 // takes work.
 [[nodiscard]] absl::StatusOr<DriverFacts> FindDriver(const std::string& driver,
                                                      const std::vector<NodeView>& nodes);
+
+// Puts the machine of `claim`'s node, and the plugin there, into it. NOT_FOUND: no machine has that name.
+// FAILED_PRECONDITION: the node, or its plugin, takes no claim now.
+[[nodiscard]] absl::Status PlaceOnNode(pb::ClaimRecord& claim, const MachineNow& now);
 
 }  // namespace berth::scheduler

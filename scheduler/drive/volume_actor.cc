@@ -44,6 +44,11 @@ std::string ShownNode(const std::string& node) { return Printable(node, 192); }
 
 }  // namespace
 
+absl::Status StoreFailed(const absl::Status& status) {
+  return absl::AbortedError(
+      fmt::format("the scheduler's records cannot be written: try again: {}", MessageOf(status)));
+}
+
 VolumeActor::VolumeActor(DriveParts parts, std::function<void(VolumeActor&)> changed)
     : parts_(parts), changed_claims_(std::move(changed)), changed_(parts.links.executor()) {}
 
@@ -247,8 +252,7 @@ Awaitable<absl::Status> VolumeActor::Commit(Transaction transaction, pb::HeadRec
   not_before_ = Clock::now();
   // Work reads it again.
   Wake();
-  co_return absl::UnavailableError(
-      fmt::format("the scheduler's store has failed: {}", MessageOf(committed.status())));
+  co_return StoreFailed(committed.status());
 }
 
 Awaitable<absl::Status> VolumeActor::Reload() {
@@ -318,10 +322,9 @@ bool VolumeActor::TakeShown(const std::string& node, const v1::Volume& shown) {
   std::map<Use, TimePoint> before = std::exchange(found_[node], {});
   const TimePoint now = Clock::now();
   for (const v1::Publication& publication : shown.publications()) {
-    const std::string_view consumer = publication.consumer();
-    const std::string prefix = spec.namespace_() + "/";
-    if (publication.origin() != v1::SCHEDULER || !consumer.starts_with(prefix)) continue;
-    const Use use(consumer.substr(prefix.size()), publication.name());
+    const std::optional<std::string> consumer = OurConsumer(spec, publication);
+    if (!consumer.has_value()) continue;
+    const Use use(*consumer, publication.name());
     // One with this name elsewhere has to end first.
     if (claims_.contains(use)) continue;
     const TimePoint since = before.contains(use) ? before[use] : now;
@@ -329,22 +332,7 @@ bool VolumeActor::TakeShown(const std::string& node, const v1::Volume& shown) {
       found_[node][use] = since;
       continue;
     }
-    pb::ClaimRecord claim;
-    claim.set_namespace_(spec.namespace_());
-    claim.set_volume(spec.id());
-    claim.set_node(node);
-    claim.set_driver(spec.driver());
-    claim.set_writes(!publication.readonly());
-    claim.set_phase(pb::ClaimRecord::LEAVING);
-    claim.set_cause("it was found on its node, without a claim");
-    claim.set_sent(true);
-    v1::PublishVolumeRequest& request = *claim.mutable_request();
-    request.set_plugin_id(shown.plugin_id());
-    request.set_volume_id(shown.volume_id());
-    request.set_consumer(use.first);
-    request.set_name(use.second);
-    request.set_readonly(publication.readonly());
-    *request.mutable_capability() = shown.capability();
+    pb::ClaimRecord claim = FoundClaim(spec, node, shown, publication);
     parts_.tasks.Spawn("found", WriteFound(std::move(claim)));
   }
   if (!found_[node].empty()) return true;
@@ -380,35 +368,11 @@ Awaitable<void> VolumeActor::WriteFound(pb::ClaimRecord claim) {
 
 // --- What callers ask --------------------------------------------------------------------------------------
 
-absl::Status VolumeActor::PlaceOnNode(pb::ClaimRecord& claim) const {
-  const std::string name = ShownNode(claim.node());
-  const MachineNow now = parts_.links.Now(claim.node());
-  if (!now.record.has_value())
-    return absl::NotFoundError(fmt::format("node: no node {} was ever connected", name));
-  if (now.record->two_machines)
-    return absl::FailedPreconditionError(fmt::format("two machines run as node {}", name));
-  if (!now.synced) return absl::FailedPreconditionError(fmt::format("node {} is not connected", name));
-  if (now.facts->node().status().has_drain())
-    return absl::FailedPreconditionError(fmt::format("node {} is being drained", name));
-  bool is_there = false;
-  for (const auto& [id, plugin] : now.facts->plugins()) {
-    if (plugin.fingerprint().driver_name() != claim.driver() || !ProvidesNode(plugin)) continue;
-    is_there = true;
-    if (!TakesWork(plugin)) continue;
-    claim.set_instance_id(now.record->instance_id);
-    claim.mutable_request()->set_plugin_id(id);
-    return absl::OkStatus();
-  }
-  return absl::FailedPreconditionError(fmt::format(
-      "node {} {} the driver {}", name, is_there ? "has no plugin that takes work now of" : "does not run",
-      Printable(claim.driver(), 128)));
-}
-
 Awaitable<absl::Status> VolumeActor::TakeClaim(pb::ClaimRecord claim) {
   const auto self = shared_from_this();
   co_await changed_.WaitUntil([this] { return !busy_; }, TimePoint::max());
   const Turn turn(busy_, changed_);
-  if (!known_) co_return absl::UnavailableError("the scheduler's store has failed: try again");
+  if (!known_) co_return StoreFailed(absl::AbortedError("its records are read again"));
   const v1::VolumeSpec& spec = volume_.spec();
   if (gone_)
     co_return absl::NotFoundError(
@@ -418,7 +382,7 @@ Awaitable<absl::Status> VolumeActor::TakeClaim(pb::ClaimRecord claim) {
     co_return Joins(claim, there->second.state.record);
   if (claims_.size() >= kMostClaims)
     co_return absl::ResourceExhaustedError(fmt::format("the volume has {} claims already", claims_.size()));
-  BERTH_CO_RETURN_IF_ERROR(PlaceOnNode(claim));
+  BERTH_CO_RETURN_IF_ERROR(PlaceOnNode(claim, parts_.links.Now(claim.node())));
   const AdmitRequest asked{.volume = spec.namespace_() + "/" + spec.id(),
                            .node = claim.node(),
                            .capability = claim.request().capability(),
@@ -498,7 +462,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::BeginRelease(Use use) {
   const auto self = shared_from_this();
   co_await changed_.WaitUntil([this] { return !busy_; }, TimePoint::max());
   const Turn turn(busy_, changed_);
-  if (!known_) co_return absl::UnavailableError("the scheduler's store has failed: try again");
+  if (!known_) co_return StoreFailed(absl::AbortedError("its records are read again"));
   const auto found = claims_.find(use);
   if (found == claims_.end()) co_return false;
   if (found->second.state.record.phase() == pb::ClaimRecord::HELD)
@@ -529,7 +493,7 @@ Awaitable<absl::Status> VolumeActor::Delete() {
   const auto self = shared_from_this();
   co_await changed_.WaitUntil([this] { return !busy_; }, TimePoint::max());
   const Turn turn(busy_, changed_);
-  if (!known_) co_return absl::UnavailableError("the scheduler's store has failed: try again");
+  if (!known_) co_return StoreFailed(absl::AbortedError("its records are read again"));
   if (gone_) co_return absl::OkStatus();
   const v1::VolumeSpec& spec = volume_.spec();
   if (!claims_.empty()) {
@@ -560,8 +524,7 @@ Awaitable<absl::Status> VolumeActor::Delete() {
   known_ = false;
   not_before_ = Clock::now();
   Wake();
-  co_return absl::UnavailableError(
-      fmt::format("the scheduler's store has failed: {}", MessageOf(committed.status())));
+  co_return StoreFailed(committed.status());
 }
 
 Awaitable<absl::Status> VolumeActor::Deregister(TimePoint deadline) {

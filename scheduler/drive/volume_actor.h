@@ -31,6 +31,10 @@
 
 namespace berth::scheduler {
 
+// What a caller is told when `status` is a store's: ABORTED, since UNAVAILABLE is said of the scheduler
+// alone.
+[[nodiscard]] absl::Status StoreFailed(const absl::Status& status);
+
 inline constexpr size_t kMostClaims = 4096;  // of one volume
 
 // What all actors share. It outlives them.
@@ -106,7 +110,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] Awaitable<absl::Status> Commit(Transaction transaction, pb::HeadRecord head,
                                                uint64_t* revision);
   [[nodiscard]] Awaitable<absl::Status> Reload();
-  [[nodiscard]] absl::Status PlaceOnNode(pb::ClaimRecord& claim) const;
   void Send(const Use& use);
   [[nodiscard]] bool OthersThere(const Use& use) const;
   [[nodiscard]] TimePoint NextTime() const;

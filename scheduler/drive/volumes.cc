@@ -78,6 +78,10 @@ Awaitable<absl::Status> Volumes::Load() {
 absl::Status Volumes::Add(const std::vector<const StoredRecord*>& records) {
   const auto actor = std::make_shared<VolumeActor>(parts_, [this](VolumeActor& its) { ClaimsChanged(its); });
   BERTH_RETURN_IF_ERROR(actor->Take(records));
+  if (actor->gone()) {
+    return absl::DataLossError(
+        fmt::format("the record {} is of no volume", Printable(records.front()->key, 256)));
+  }
   const v1::VolumeSpec& spec = actor->volume().spec();
   const Name name(spec.namespace_(), spec.id());
   externals_[{spec.driver(), spec.external_id()}] = name;
@@ -273,10 +277,7 @@ Awaitable<absl::Status> Volumes::WriteNew(v1::VolumeSpec spec, bool needs_attach
         Snapshot snapshot,
         co_await parts_.store.Read({KeyRange::Key(stored.key), KeyRange::Key(stored_head.key)}));
     records = std::move(snapshot.records);
-    if (records.empty()) {
-      co_return absl::UnavailableError(
-          fmt::format("the scheduler's store has failed: {}", MessageOf(committed.status())));
-    }
+    if (records.empty()) co_return StoreFailed(committed.status());
   }
   std::vector<const StoredRecord*> pointers;
   for (const StoredRecord& each : records) pointers.push_back(&each);
