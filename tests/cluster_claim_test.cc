@@ -71,6 +71,11 @@ TEST_F(ClusterClaimTest, AVolumeGoesFromNodeToNodeAndIsNeverOnTwo) {
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.said, AllOf(HasSubstr("is for one node at a time (SINGLE_NODE_WRITER)"),
                                   HasSubstr("it is claimed by web on node-1, which writes")));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(Ctl(Claim("batch", 2)).said, refused.said);
+  const std::string log = scheduler_.log();
+  const size_t told = log.find("refused to batch on node-2: volume prod/db");
+  EXPECT_NE(told, std::string::npos) << log;
+  EXPECT_EQ(log.find("refused to batch", told + 1), std::string::npos) << "it is told once";
   EXPECT_THAT(Claims(), AllOf(StartsWith("cluster test:\n"), ContainsRegex("prod/db +web +node-1 +mounted")));
   EXPECT_THAT(Says("claim show prod/db --consumer web"), ContainsRegex("path on the node +" + path));
   EXPECT_THAT(Says("volume show prod/db"), ContainsRegex("web +node-1 +mounted"));
@@ -202,6 +207,25 @@ TEST_F(ClusterClaimTest, WhatTheNodeRefusesIsTheCallersAnswerAndLeavesNothing) {
   EXPECT_THAT(Ctl("volume claim prod/db --consumer a").said, HasSubstr("--node is missing"));
   EXPECT_THAT(Ctl(Claim("web", 1, "--access multi-node-multi-writer")).said,
               HasSubstr("prod/db is registered for SINGLE_NODE_WRITER"));
+}
+
+TEST_F(ClusterClaimTest, EachCommandAnswersInJson) {
+  Start(1);
+  const auto json = [this](const std::string& command) { return Says("-o json " + command); };
+  EXPECT_THAT(json("volume register prod/db --driver shared.berth.test --access single-node-writer"),
+              AllOf(HasSubstr("\"cluster_id\":\"test\""), HasSubstr("\"needs_attach\":false")));
+  EXPECT_THAT(json(Claim("web", 1)),
+              AllOf(HasSubstr("\"phase\":\"HELD\""), HasSubstr("\"source_path\":\"/")));
+  EXPECT_THAT(json("claim list"), AllOf(HasSubstr("\"cluster_id\":\"test\""), HasSubstr("\"claims\":[{")));
+  EXPECT_THAT(json("claim show prod/db --consumer web"),
+              AllOf(HasSubstr("\"step\":\"\""), HasSubstr("\"tries\":0"), HasSubstr("\"last_error\":\"\"")));
+  EXPECT_THAT(json("volume show prod/db"),
+              AllOf(HasSubstr("\"claims\":1"), HasSubstr("\"consumer\":\"web\"")));
+  EXPECT_THAT(json("volume list"), HasSubstr("\"external_id\":\"db\""));
+  EXPECT_THAT(json(Release("web")), HasSubstr("\"was_claimed\":true"));
+  EXPECT_THAT(json(Release("web")), HasSubstr("\"was_claimed\":false"));
+  EXPECT_THAT(json("volume deregister prod/db"), HasSubstr("\"was_registered\":true"));
+  EXPECT_THAT(json("node forget nobody"), HasSubstr("\"was_known\":false"));
 }
 
 TEST_F(ClusterClaimTest, ReadersOfSeveralNodesShareAVolume) {

@@ -1,5 +1,6 @@
 #include "base/testing/power_cut_vfs.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 
@@ -12,6 +13,8 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,7 +32,18 @@ struct FileState {
   std::vector<Change> pending;
 };
 
-using FileId = std::pair<dev_t, ino_t>;
+// Device, inode, and when it was made: the number of an inode is soon another file's.
+using FileId = std::tuple<uint64_t, uint64_t, int64_t>;
+
+// Unset: it is no regular file.
+std::optional<FileId> IdOf(const char* path) {
+  struct statx info{};
+  if (statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &info) != 0)
+    return std::nullopt;
+  if (!S_ISREG(info.stx_mode)) return std::nullopt;
+  const uint64_t device = (static_cast<uint64_t>(info.stx_dev_major) << 32U) | info.stx_dev_minor;
+  return FileId(device, info.stx_ino, (info.stx_btime.tv_sec * 1'000'000'000) + info.stx_btime.tv_nsec);
+}
 
 void Perform(const Change& change, size_t length, std::string* content) {
   if (change.truncate) {
@@ -177,9 +191,7 @@ int Open(sqlite3_vfs* vfs, const char* name, sqlite3_file* file, int flags, int*
   std::memset(static_cast<void*>(cut), 0, sizeof(CutFile));
   const int code = RealOf(vfs)->xOpen(RealOf(vfs), name, cut->real(), flags, out_flags);
   if (code != SQLITE_OK) return code;
-  struct stat info{};
-  if (name != nullptr) stat(name, &info);
-  cut->id = new FileId(info.st_dev, info.st_ino);
+  cut->id = new FileId(name != nullptr ? IdOf(name).value_or(FileId()) : FileId());
   cut->base.pMethods = &Methods();
   return SQLITE_OK;
 }
@@ -250,9 +262,9 @@ void PowerCutVfs::Cut(const std::string& directory, const std::string& copy, std
   const std::lock_guard<std::mutex> lock(state.mutex);
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     const std::string path = entry.path().string();
-    struct stat info{};
-    if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    const auto known = state.files.find({info.st_dev, info.st_ino});
+    const std::optional<FileId> id = IdOf(path.c_str());
+    if (!id.has_value()) continue;
+    const auto known = state.files.find(*id);
     std::string content = known == state.files.end() ? ReadAll(path) : known->second.synced;
     if (known != state.files.end() && random != nullptr) {
       for (const Change& change : known->second.pending) {

@@ -3,6 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
 namespace berth::scheduler {
 namespace {
 
@@ -128,6 +134,74 @@ TEST_F(ClusterViewTest, ADriverIsWhatTheNodesRunOfItNow) {
   EXPECT_EQ(ListPlugins(one, nodes).plugins_size(), 1);
   one.set_driver("never");
   EXPECT_EQ(ListPlugins(one, nodes).plugins_size(), 0);
+}
+
+// Joins, restarts, plugins that come, go, fail and drain, at random: what is listed is what the nodes say
+// now.
+TEST_F(ClusterViewTest, DriversAreCountedByWhatTheNodesSayNowWhateverHappened) {
+  std::mt19937 random(7);
+  const auto any = [&random](uint32_t below) { return static_cast<uint32_t>(random() % below); };
+  struct Machine {
+    std::unique_ptr<NodeFacts> facts;  // null: away
+    std::map<std::string, v1::Plugin> plugins;
+  };
+  std::map<std::string, Machine> machines;
+  for (int step = 0; step < 2000; ++step) {
+    const std::string name = "n" + std::to_string(any(4));
+    Machine& machine = machines[name];
+    const std::string id = "p" + std::to_string(any(3));
+    v1::State changed;
+    switch (any(4)) {
+      case 0:  // its stream ends, or begins with everything it has
+        if (machine.facts != nullptr) {
+          machine.facts = nullptr;
+          break;
+        }
+        machine.facts = std::make_unique<NodeFacts>();
+        changed.set_full(true);
+        changed.set_synced(true);
+        for (const auto& [known, plugin] : machine.plugins) *changed.add_objects()->mutable_plugin() = plugin;
+        break;
+      case 1:
+        machine.plugins.erase(id);
+        changed.add_objects()->mutable_removed()->set_plugin_id(id);
+        break;
+      default: {
+        constexpr const char* kKinds[] = {"node", "controller", "monolith"};
+        v1::Plugin& plugin = machine.plugins[id];
+        plugin = Plugin(id, "driver" + std::to_string(any(2)), kKinds[any(3)], any(3) != 0);
+        plugin.set_draining(any(5) == 0);
+        *changed.add_objects()->mutable_plugin() = plugin;
+      }
+    }
+    if (machine.facts != nullptr) ASSERT_TRUE(machine.facts->Apply(changed).ok());
+
+    std::vector<NodeView> views;
+    std::map<std::string, std::array<std::set<std::string>, 4>> expected;
+    for (const auto& [each, its] : machines) {
+      views.push_back({.name = each, .connected = its.facts != nullptr, .facts = its.facts.get()});
+      if (its.facts == nullptr) continue;
+      for (const auto& [plugin_id, plugin] : its.plugins) {
+        auto& counts = expected[plugin.fingerprint().driver_name()];
+        const bool ready = plugin.state() == v1::READY && !plugin.draining();
+        const bool controls = plugin.kind() != "node";
+        const bool serves = plugin.kind() != "controller";
+        if (controls) counts[0].insert(each + plugin_id);
+        if (controls && ready) counts[1].insert(each + plugin_id);
+        if (serves) counts[2].insert(each);
+        if (serves && ready) counts[3].insert(each);
+      }
+    }
+    const v1::ListClusterPluginsResponse listed = ListPlugins({}, views);
+    ASSERT_EQ(static_cast<size_t>(listed.plugins_size()), expected.size());
+    for (const v1::ClusterPlugin& driver : listed.plugins()) {
+      const auto& counts = expected[driver.driver()];
+      ASSERT_EQ(static_cast<size_t>(driver.controllers()), counts[0].size());
+      ASSERT_EQ(static_cast<size_t>(driver.controllers_ready()), counts[1].size());
+      ASSERT_EQ(static_cast<size_t>(driver.nodes()), counts[2].size());
+      ASSERT_EQ(static_cast<size_t>(driver.nodes_ready()), counts[3].size());
+    }
+  }
 }
 
 }  // namespace

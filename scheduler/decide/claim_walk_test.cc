@@ -209,7 +209,7 @@ class SimulatedNode {
 
 class Walk {
  public:
-  explicit Walk(uint32_t seed) : random_(seed), mode_(kWalkedModes[seed % std::size(kModes)]) {}
+  explicit Walk(uint32_t seed) : random_(seed), mode_(kWalkedModes[seed % std::size(kWalkedModes)]) {}
 
   void Run(int steps) {
     for (int i = 0; i < steps && !Failed(); ++i) {

@@ -393,7 +393,13 @@ Awaitable<absl::Status> VolumeActor::TakeClaim(pb::ClaimRecord claim) {
     facts.back().error = ErrorOf(entry.state.record, parts_.links);
   }
   const v1::Capability fixed = head_.capability();
-  BERTH_CO_RETURN_IF_ERROR(Admit(asked, head_.has_capability() ? &fixed : nullptr, facts));
+  if (absl::Status refused = Admit(asked, head_.has_capability() ? &fixed : nullptr, facts); !refused.ok()) {
+    // Once, however often it is asked.
+    if (std::exchange(refusal_, MessageOf(refused)) != MessageOf(refused))
+      SPDLOG_INFO("refused to {} on {}: {}", ShownConsumer(claim), ShownNode(claim.node()),
+                  MessageOf(refused));
+    co_return refused;
+  }
   const std::optional<Compare> holds = parts_.nodes.Holds(claim.node());
   if (!holds.has_value()) co_return absl::AbortedError("its node is being recorded: try again");
 

@@ -117,13 +117,15 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   DriveParts parts_;
   std::function<void(VolumeActor&)> changed_claims_;
   Condition changed_;
-  bool busy_ = false;        // a Turn is taken
-  bool awake_ = false;       // something may have changed since Work looked
-  bool working_ = false;     // Work runs
-  bool gone_ = false;        // it is registered no more
-  bool known_ = true;        // memory is what the store has
-  std::string store_error_;  // that was logged last
-  TimePoint not_before_{};   // after a store that failed
+  bool busy_ = false;     // a Turn is taken
+  bool awake_ = false;    // something may have changed since Work looked
+  bool working_ = false;  // Work runs
+  bool gone_ = false;     // it is registered no more
+  bool known_ = true;     // memory is what the store has
+  // What was logged last.
+  std::string store_error_;
+  std::string refusal_;
+  TimePoint not_before_{};  // after a store that failed
   pb::VolumeRecord volume_;
   pb::HeadRecord head_;
   uint64_t volume_modified_ = 0;
