@@ -131,7 +131,7 @@ TEST_F(ClusterClaimTest, ANodeThatIsAwayKeepsItsClaimAndAReleaseWaitsForIt) {
 }
 
 // Killed at any moment: with a claim that is mounted, that is asked for, that is being released.
-TEST_F(ClusterClaimTest, ClaimsOutliveAKilledScheduler) {
+TEST_F(ClusterClaimTest, Fault32ClaimsOutliveAKilledScheduler) {
   Start(2);
   const std::string path = Path(Says(Claim("web", 1)));
   const auto restart = [this] {

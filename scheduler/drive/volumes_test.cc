@@ -326,7 +326,7 @@ TEST_F(VolumesTest, WhatACallerBeganGoesOnWithoutItAndOutlivesTheScheduler) {
 }
 
 // The scheduler dies at every commit of a claim's life in turn, before it is carried out or after.
-TEST_F(VolumesTest, ASchedulerThatDiesAtAnyCommitGoesOnWhereItWas) {
+TEST_F(VolumesTest, Fault32ASchedulerThatDiesAtAnyCommitGoesOnWhereItWas) {
   Connect("a");
   Register();
   for (const auto fault : {FailingStore::Fault::kDiesBefore, FailingStore::Fault::kDiesAfter}) {
