@@ -44,8 +44,7 @@ class CallScope {
   // with UNAVAILABLE. Returns once none runs.
   [[nodiscard]] Awaitable<void> Stop(TimePoint grace);
 
-  // A reactor lives from its making on a gRPC thread until gRPC has let go of it (OnDone), which is a little
-  // longer than its task runs.
+  // A reactor exists until gRPC calls its OnDone: a little longer than its task runs.
   void ReactorMade() { ++reactors_; }  // any thread
   void ReactorGone();                  // loop thread
   // Waits until no reactor is left, or `deadline`; says whether none is. Only after gRPC's own Shutdown.

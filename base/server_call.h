@@ -1,11 +1,11 @@
 // Server calls of gRPC's callback API as coroutines on the loop: a template each for unary methods, for
 // methods that stream their answers, and for streams in both directions.
 //
-// A reactor is made on a gRPC thread and owns itself. What gRPC tells it (cancelled, written, done) it posts
-// to the loop, first in, first out; everything else happens there. Its task runs in the service's CallScope
-// and always ends in exactly one Finish; gRPC's OnDone, which comes after that, deletes it. A call that is
-// cancelled (by its caller, or at the caller's deadline) cancels the handler and ends as CANCELLED; a scope
-// that stops ends it as UNAVAILABLE. No exception leaves a reactor.
+// gRPC's thread creates a reactor, which owns itself. The reactor posts gRPC's calls (cancelled, written,
+// done) to the loop in their order; everything else happens on the loop. Its task runs in the service's
+// CallScope and always ends in exactly one Finish; gRPC's OnDone, which comes after that, deletes it. A call
+// that is cancelled (by its caller, or at the caller's deadline) cancels the handler and ends as CANCELLED; a
+// scope that stops ends it as UNAVAILABLE. No exception leaves a reactor.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -61,9 +61,9 @@ Awaitable<Result> Guarded(const CallScope& scope, std::string_view method, Await
   co_return Result(absl::InternalError(scope.program() + " failed in a way it should not: see its log"));
 }
 
-// Runs `handler` until it ends, or `gone` (told by `bell`), or the task is cancelled; in each case the
-// handler has ended when this returns. Never throws; the caller's awaits do not throw on cancellation
-// afterwards.
+// Runs `handler` until it ends, until `gone` is set (`bell` rings then), or until the task is cancelled. The
+// handler has ended when this returns. Never throws. Afterwards a cancellation throws in none of the caller's
+// awaits.
 template <class Result>
 Awaitable<Result> RunHandler(const CallScope& scope, std::string_view method, Awaitable<Result> handler,
                              Condition& bell, const bool& gone) {
@@ -79,7 +79,7 @@ Awaitable<Result> RunHandler(const CallScope& scope, std::string_view method, Aw
     co_return Result(absl::CancelledError("the caller has gone; what was begun goes on"));
   }
   Result result = std::get<0>(std::move(outcome));
-  // Only what the cancellation brought about: a handler that succeeded all the same keeps its answer.
+  // A handler that succeeded although it was cancelled keeps its answer.
   const auto after = co_await asio::this_coro::cancellation_state;
   if (CodeOf(result) == absl::StatusCode::kCancelled && after.cancelled() != asio::cancellation_type::none) {
     co_return Result(scope.Stopping());

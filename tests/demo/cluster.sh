@@ -19,7 +19,7 @@ readonly NODES=(node-1 node-2 node-3)
 if [[ -z ${BERTH_DEMO_CLUSTER:-} ]]; then
   rights=()
   ((EUID == 0)) || rights=(--user --map-root-user)
-  place=$(mktemp -d /tmp/berth-cluster.XXXXXX)
+  place=$(mktemp -d -p /tmp)
   status=0
   BERTH_DEMO_CLUSTER=$place unshare "${rights[@]}" --mount --propagation private --pid --fork --kill-child \
     --mount-proc "$SELF" "$@" || status=$?
