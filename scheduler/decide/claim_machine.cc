@@ -2,6 +2,7 @@
 
 #include <absl/status/status.h>
 #include <fmt/format.h>
+#include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,6 +12,8 @@
 
 namespace berth::scheduler {
 namespace {
+
+using google::protobuf::operator>=;
 
 using Kind = ClaimStep::Kind;
 using std::chrono::minutes;
@@ -63,7 +66,6 @@ bool MountLost(const ClaimState& claim, const ClaimNode& node) {
 ClaimStep Ask(ClaimState claim, const ClaimNode& node, Kind kind) {
   pb::ClaimOperation& operation = *claim.record.mutable_operation();
   operation.set_unpublish(kind == Kind::kUnpublish);
-  operation.set_boot_id(node.boot_id);
   operation.set_run_id(node.run_id);
   if (kind == Kind::kPublish) {
     claim.record.clear_mount();
@@ -200,7 +202,8 @@ ClaimStep Leave(const ClaimState& claim, std::string cause) {
   return {.kind = Kind::kWrite, .after = std::move(after)};
 }
 
-EndOf IsEndOf(const ClaimState& claim, const ClaimNode& node, bool at_synced, TimePoint now) {
+EndOf IsEndOf(const ClaimState& claim, const ClaimNode& node, const v1::EndedConsumer* consumer,
+              bool at_synced, TimePoint now) {
   const pb::ClaimRecord& record = claim.record;
   if (!record.sent()) return EndOf::kAnother;
   if (record.phase() == pb::ClaimRecord::LEAVING) return EndOf::kThis;
@@ -208,7 +211,11 @@ EndOf IsEndOf(const ClaimState& claim, const ClaimNode& node, bool at_synced, Ti
   if (const v1::Publication* const publication = Find(record, node); publication != nullptr) {
     if (publication->state() == v1::UNPUBLISHING || publication->state() == v1::UNSTAGING)
       return EndOf::kThis;
-    return at_synced ? EndOf::kAnother : EndOf::kUnknown;
+    if (!at_synced) return EndOf::kUnknown;
+    // By the node's own clock. It may not have come to undo it yet.
+    const bool after = consumer != nullptr && consumer->has_ended_at() && publication->has_published_at() &&
+                       consumer->ended_at() >= publication->published_at();
+    return after ? EndOf::kThis : EndOf::kAnother;
   }
   // What is not in State now may have been there, or may come.
   const bool was_there = record.has_mount() && (now >= claim.shown_by || claim.stream != node.stream);

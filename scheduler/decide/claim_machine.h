@@ -80,8 +80,10 @@ enum class EndOf {
   kAnother,  // an earlier one of the same name
   kUnknown,  // State may not show it yet: ask again when the node says more, and at `shown_by`
 };
-// `at_synced`: this is asked because the node has just said everything.
-[[nodiscard]] EndOf IsEndOf(const ClaimState& claim, const ClaimNode& node, bool at_synced, TimePoint now);
+// `consumer`: which one has ended; null: the volume was released. `at_synced`: this is asked because the node
+// has just said everything.
+[[nodiscard]] EndOf IsEndOf(const ClaimState& claim, const ClaimNode& node, const v1::EndedConsumer* consumer,
+                            bool at_synced, TimePoint now);
 
 // The present operation of a claim, for its node.
 [[nodiscard]] v1::Operation OperationOf(const pb::ClaimRecord& claim);

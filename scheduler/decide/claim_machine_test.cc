@@ -84,7 +84,6 @@ TEST_F(ClaimMachineTest, AClaimIsPublishedOnceItsNodeTakesIt) {
   node_.ready = true;
   EXPECT_EQ(Ask(41), Kind::kPublish);
   EXPECT_TRUE(claim_.record.sent());
-  EXPECT_EQ(claim_.record.operation().boot_id(), "b1");
   EXPECT_EQ(claim_.record.operation().run_id(), "r1");
   const v1::Operation operation = OperationOf(claim_.record);
   EXPECT_EQ(operation.id(), 41U);
@@ -271,8 +270,9 @@ TEST_F(ClaimMachineTest, NothingButAResultEndsAClaimThatWasSent) {
 }
 
 TEST_F(ClaimMachineTest, TheEndOfAConsumerIsAboutTheUseThatStateDoesNotShowAnyMore) {
-  const auto is_end_of = [this](bool at_synced = false, Duration later = {}) {
-    return IsEndOf(claim_, node_, at_synced, kNow + later);
+  v1::EndedConsumer ended;
+  const auto is_end_of = [&](bool at_synced = false, Duration later = {}) {
+    return IsEndOf(claim_, node_, &ended, at_synced, kNow + later);
   };
   EXPECT_EQ(is_end_of(), EndOf::kAnother) << "this one was never sent";
   Ask(41);
@@ -284,6 +284,13 @@ TEST_F(ClaimMachineTest, TheEndOfAConsumerIsAboutTheUseThatStateDoesNotShowAnyMo
   Shown();
   EXPECT_EQ(is_end_of(), EndOf::kUnknown);
   EXPECT_EQ(is_end_of(/*at_synced=*/true), EndOf::kAnother);
+  // By its node's clock: it ended after this one was published, and is not undone yet.
+  Shown().mutable_published_at()->set_seconds(100);
+  ended.mutable_ended_at()->set_seconds(99);
+  EXPECT_EQ(is_end_of(/*at_synced=*/true), EndOf::kAnother);
+  ended.mutable_ended_at()->set_seconds(100);
+  EXPECT_EQ(is_end_of(/*at_synced=*/true), EndOf::kThis);
+  EXPECT_EQ(is_end_of(), EndOf::kUnknown) << "State may be of the one before";
   Ask(42);
   node_.volume = nullptr;
   EXPECT_EQ(is_end_of(), EndOf::kThis) << "it was shown, and is not any more";

@@ -357,7 +357,8 @@ class Walk {
     for (const auto& [number, key] : ended) {
       const auto found = claims_.find(key);
       const bool here = found != claims_.end() && &links_[found->second.record.node()] == &link;
-      const EndOf end = here ? IsEndOf(found->second, NodeOf(link), at_synced, now_) : EndOf::kAnother;
+      const EndOf end =
+          here ? IsEndOf(found->second, NodeOf(link), nullptr, at_synced, now_) : EndOf::kAnother;
       if (end == EndOf::kAnother) {
         link.ended.erase(number);
         link.node.ended.erase(number);

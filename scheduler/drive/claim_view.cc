@@ -27,7 +27,7 @@ std::string PluginTrouble(const pb::ClaimRecord& record, const NodeLinks& links)
 ClaimNode NodeOf(const pb::ClaimRecord& claim, const NodeLinks& links) {
   const MachineNow now = links.Now(claim.node());
   // Another machine under that name knows nothing of this claim.
-  if (!now.record.has_value() || !now.record->IsInstance(claim.instance_id())) return {};
+  if (now.record == nullptr || !now.record->IsInstance(claim.instance_id())) return {};
   ClaimNode node{.synced = now.synced,
                  .ready = now.ready,
                  .boot_id = now.record->boot_id,

@@ -53,7 +53,7 @@ absl::StatusOr<DriverFacts> FindDriver(const std::string& driver, const std::vec
 
 absl::Status PlaceOnNode(pb::ClaimRecord& claim, const MachineNow& now) {
   const std::string name = Printable(claim.node(), 192);
-  if (!now.record.has_value())
+  if (now.record == nullptr)
     return absl::NotFoundError(fmt::format("node: no node {} was ever connected", name));
   if (now.record->two_machines)
     return absl::FailedPreconditionError(fmt::format("two machines run as node {}", name));

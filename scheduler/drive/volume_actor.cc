@@ -52,21 +52,21 @@ absl::Status StoreFailed(const absl::Status& status) {
 VolumeActor::VolumeActor(DriveParts parts, std::function<void(VolumeActor&)> changed)
     : parts_(parts), changed_claims_(std::move(changed)), changed_(parts.links.executor()) {}
 
-absl::Status VolumeActor::Take(const std::vector<const StoredRecord*>& records) {
+absl::Status VolumeActor::Take(const std::vector<StoredRecord>& records) {
   std::map<Use, Entry> before;
   before.swap(claims_);
   volume_modified_ = head_modified_ = 0;
-  for (const StoredRecord* const stored : records) {
-    const std::string_view key = stored->key;
+  for (const StoredRecord& stored : records) {
+    const std::string_view key = stored.key;
     if (key.starts_with(kVolumesPrefix)) {
-      BERTH_ASSIGN_OR_RETURN(volume_, Decode<pb::VolumeRecord>(key, stored->value));
-      volume_modified_ = stored->modified;
+      BERTH_ASSIGN_OR_RETURN(volume_, Decode<pb::VolumeRecord>(key, stored.value));
+      volume_modified_ = stored.modified;
     } else if (key.starts_with(kHeadsPrefix)) {
-      BERTH_ASSIGN_OR_RETURN(head_, Decode<pb::HeadRecord>(key, stored->value));
-      head_modified_ = stored->modified;
+      BERTH_ASSIGN_OR_RETURN(head_, Decode<pb::HeadRecord>(key, stored.value));
+      head_modified_ = stored.modified;
     } else {
-      Entry entry{.key = stored->key, .modified = stored->modified};
-      BERTH_ASSIGN_OR_RETURN(entry.state.record, Decode<pb::ClaimRecord>(key, stored->value));
+      Entry entry{.key = stored.key, .modified = stored.modified};
+      BERTH_ASSIGN_OR_RETURN(entry.state.record, Decode<pb::ClaimRecord>(key, stored.value));
       const v1::PublishVolumeRequest& request = entry.state.record.request();
       const Use use(request.consumer(), request.name());
       if (const auto known = before.find(use); known != before.end()) entry.ended = known->second.ended;
@@ -262,9 +262,7 @@ Awaitable<absl::Status> VolumeActor::Reload() {
                                KeyRange::Key(HeadKey(spec.namespace_(), spec.id())),
                                KeyRange::Prefix(ClaimPrefix(spec.namespace_(), spec.id()))};
   BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await parts_.store.Read(std::move(ranges)));
-  std::vector<const StoredRecord*> records;
-  for (const StoredRecord& stored : snapshot.records) records.push_back(&stored);
-  BERTH_CO_RETURN_IF_ERROR(Take(records));
+  BERTH_CO_RETURN_IF_ERROR(Take(snapshot.records));
   changed_claims_(*this);
   changed_.NotifyAll();
   co_return absl::OkStatus();
@@ -305,7 +303,7 @@ bool VolumeActor::TakeEnd(const std::string& node, const v1::EndedConsumer* cons
     if (consumer != nullptr &&
         (consumer->namespace_() != record.namespace_() || consumer->consumer() != use.first))
       continue;
-    const EndOf end = IsEndOf(entry.state, NodeOf(record, parts_.links), at_synced, Clock::now());
+    const EndOf end = IsEndOf(entry.state, NodeOf(record, parts_.links), consumer, at_synced, Clock::now());
     if (end == EndOf::kAnother) continue;
     concerns = true;
     if (end != EndOf::kThis || record.phase() != pb::ClaimRecord::HELD || !entry.ended.empty()) continue;
@@ -347,7 +345,7 @@ Awaitable<void> VolumeActor::WriteFound(pb::ClaimRecord claim) {
   const Turn turn(busy_, changed_);
   const Use use(claim.request().consumer(), claim.request().name());
   const MachineNow now = parts_.links.Now(claim.node());
-  if (!known_ || gone_ || claims_.contains(use) || !now.record.has_value()) co_return;
+  if (!known_ || gone_ || claims_.contains(use) || now.record == nullptr) co_return;
   claim.set_instance_id(now.record->instance_id);
   const v1::VolumeSpec& spec = volume_.spec();
   Entry entry{.state = {.record = claim},

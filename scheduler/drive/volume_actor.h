@@ -55,7 +55,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   VolumeActor(DriveParts parts, std::function<void(VolumeActor&)> changed);
 
   // The records of the volume, all of them. DATA_LOSS, FAILED_PRECONDITION: one cannot be read (codec.h).
-  [[nodiscard]] absl::Status Take(const std::vector<const StoredRecord*>& records);
+  [[nodiscard]] absl::Status Take(const std::vector<StoredRecord>& records);
 
   // What cluster.proto says. They go on when the caller has gone.
   [[nodiscard]] Awaitable<absl::StatusOr<v1::ClusterClaim>> Claim(v1::ClaimClusterVolumeRequest request,

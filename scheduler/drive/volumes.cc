@@ -61,13 +61,13 @@ Awaitable<absl::Status> Volumes::Load() {
   std::vector<KeyRange> ranges{KeyRange::Prefix(std::string(kVolumesPrefix)),
                                KeyRange::Prefix(std::string(kHeadsPrefix)),
                                KeyRange::Prefix(std::string(kClaimsPrefix))};
-  BERTH_CO_ASSIGN_OR_RETURN(const Snapshot snapshot, co_await parts_.store.Read(std::move(ranges)));
+  BERTH_CO_ASSIGN_OR_RETURN(Snapshot snapshot, co_await parts_.store.Read(std::move(ranges)));
   // Volume, head and claims have the same two parts after their first letter.
-  std::map<std::string_view, std::vector<const StoredRecord*>> volumes;
-  for (const StoredRecord& stored : snapshot.records) {
-    const std::string_view key = stored.key;
+  std::map<std::string, std::vector<StoredRecord>> volumes;
+  for (StoredRecord& stored : snapshot.records) {
+    const std::string& key = stored.key;
     const size_t end = key.find('/', key.find('/', 2) + 1);
-    volumes[key.substr(2, end == std::string_view::npos ? end : end - 2)].push_back(&stored);
+    volumes[key.substr(2, end == std::string::npos ? end : end - 2)].push_back(std::move(stored));
   }
   for (const auto& [name, records] : volumes) BERTH_CO_RETURN_IF_ERROR(Add(records));
   links_.Observe(this);
@@ -75,12 +75,12 @@ Awaitable<absl::Status> Volumes::Load() {
   co_return absl::OkStatus();
 }
 
-absl::Status Volumes::Add(const std::vector<const StoredRecord*>& records) {
+absl::Status Volumes::Add(const std::vector<StoredRecord>& records) {
   const auto actor = std::make_shared<VolumeActor>(parts_, [this](VolumeActor& its) { ClaimsChanged(its); });
   BERTH_RETURN_IF_ERROR(actor->Take(records));
   if (actor->gone()) {
     return absl::DataLossError(
-        fmt::format("the record {} is of no volume", Printable(records.front()->key, 256)));
+        fmt::format("the record {} is of no volume", Printable(records.front().key, 256)));
   }
   const v1::VolumeSpec& spec = actor->volume().spec();
   const Name name(spec.namespace_(), spec.id());
@@ -279,9 +279,7 @@ Awaitable<absl::Status> Volumes::WriteNew(v1::VolumeSpec spec, bool needs_attach
     records = std::move(snapshot.records);
     if (records.empty()) co_return StoreFailed(committed.status());
   }
-  std::vector<const StoredRecord*> pointers;
-  for (const StoredRecord& each : records) pointers.push_back(&each);
-  BERTH_CO_RETURN_IF_ERROR(Add(pointers));
+  BERTH_CO_RETURN_IF_ERROR(Add(records));
   SPDLOG_INFO("volume {} is registered: {} of the driver {}", ShownVolume(name.first, name.second),
               Printable(spec.external_id(), 256), Printable(spec.driver(), 128));
   co_return CheckNew(spec, &same);

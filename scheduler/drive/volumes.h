@@ -76,7 +76,7 @@ class Volumes final : public NodeObserver {
   // OK, with whether it needs an attachment: a plugin confirms that the volume is there and can be used so.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> Validate(v1::VolumeSpec spec, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::Status> WriteNew(v1::VolumeSpec spec, bool needs_attach);
-  [[nodiscard]] absl::Status Add(const std::vector<const StoredRecord*>& records);
+  [[nodiscard]] absl::Status Add(const std::vector<StoredRecord>& records);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<VolumeActor>> Find(const std::string& name_space,
                                                                   const std::string& id) const;
   [[nodiscard]] static v1::ClusterVolume ToProto(const VolumeActor& actor);

@@ -390,6 +390,21 @@ TEST_F(VolumesTest, AnotherMachineWithTheNameHasNothingToDoWithTheClaimsOfTheFir
   EXPECT_TRUE(Claim("web", "a").ok()) << "the other machine is node a now";
 }
 
+// The record of the machine was lost, and another one has its name now: it is not asked about the claims.
+TEST_F(VolumesTest, AMachineThatIsRecordedInThePlaceOfAnotherIsNotAskedAboutItsClaims) {
+  Connect("a");
+  Register();
+  ASSERT_TRUE(Claim("web", "a").ok());
+  ASSERT_TRUE(RunOn(loop_, nodes_->Delete("a")).ok());
+  End();
+  Begin();
+  StandInNode& another = Connect("a", "other", "b2");
+  const absl::Status released = Release("web", std::chrono::milliseconds(50));
+  EXPECT_THAT(MessageOf(released), HasSubstr("another one is node a now"));
+  EXPECT_THAT(another.deeds, IsEmpty());
+  EXPECT_EQ(Claims(), 1U);
+}
+
 TEST_F(VolumesTest, AnEndedConsumerIsAcknowledgedOnceItsClaimIsGone) {
   StandInNode& a = Connect("a");
   Register();

@@ -76,7 +76,8 @@ NodeLinks::Node& NodeLinks::Of(const std::string& name) {
 MachineNow NodeLinks::Now(const std::string& name) const {
   const auto node = nodes_.find(name);
   if (node == nodes_.end()) return {};
-  MachineNow now{.record = node->second.record, .run_id = ""};
+  MachineNow now;
+  if (node->second.record.has_value()) now.record = &*node->second.record;
   if (const std::shared_ptr<Link>& link = node->second.link; link != nullptr && !link->ended.has_value()) {
     now.run_id = link->hello.run_id();
     now.synced = link->facts.synced();

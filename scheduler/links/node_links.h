@@ -58,16 +58,16 @@ struct NodeView {
   const NodeFacts* facts = nullptr;
 };
 
-// The machine that is recorded under a name, as it is now.
+// The machine that is recorded under a name, as it is now. What it points to is valid until the loop goes on.
 struct MachineNow {
-  std::optional<NodeRecord> record;  // unset: no machine has this name
-  std::string run_id;                // of its berthd, while it is connected
+  const NodeRecord* record = nullptr;  // null: no machine has this name
+  std::string run_id;                  // of its berthd, while it is connected
   // It is connected, and has said everything; and it has a lease.
   bool synced = false;
   bool ready = false;
   // Another number for each stream; 0: it is not connected.
   uint64_t stream = 0;
-  // What it says of itself; null: it is not connected. Valid until the loop goes on.
+  // What it says of itself; null: it is not connected.
   const NodeFacts* facts = nullptr;
 };
 

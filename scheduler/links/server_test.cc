@@ -230,6 +230,18 @@ TEST_F(LinkServerTest, WhatIsRecordedOfANodeOutlivesTheScheduler) {
   EXPECT_THAT(links_->List(), SizeIs(2)) << "the name is the recorded machine's still";
 }
 
+// A claim compares the record, so it has to be there.
+TEST_F(LinkServerTest, ARecordWhoseLastWriteIsNotKnownIsWrittenAgainAtTheNextHello) {
+  {
+    const auto node = Connect(HelloOf("i", "b", 1));
+  }
+  EXPECT_TRUE(RunOn(loop_, records_.Delete("n1")).ok());
+  EXPECT_FALSE(records_.Holds("n1").has_value());
+  const auto node = Connect(HelloOf("i", "b", 2));
+  EXPECT_TRUE(records_.Holds("n1").has_value());
+  EXPECT_THAT(Known(), SizeIs(1));
+}
+
 // A scheduler that another one has taken over from.
 TEST_F(LinkServerTest, WhatCannotBeRecordedIsNotWelcomed) {
   Begin();

@@ -272,7 +272,6 @@ absl::Status RecordFile::WriteAll(const std::vector<RecordChange>& changes, uint
 }
 
 absl::Status RecordFile::Write(const std::vector<RecordChange>& changes, uint64_t revision) {
-  if (db_ == nullptr) return absl::UnavailableError("the file of the records is not open");
   absl::Status status = WriteAll(changes, revision);
   if (status.ok()) {
     // It is durable in the log, whatever becomes of moving it. On a full disk the log just grows.
