@@ -13,6 +13,7 @@
 
 #include "base/directory_stream.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/holder_names.h"
@@ -29,16 +30,6 @@ constexpr size_t kShownPath = 512;
 constexpr size_t kCommandLimit = 4096;
 
 std::string Number(dev_t device) { return fmt::format("{}:{}", major(device), minor(device)); }
-
-// The real user of a process, from "Uid:\tREAL\tEFFECTIVE..." in its status.
-std::optional<uint32_t> UserOf(pid_t pid) {
-  const auto status = ReadFile(fmt::format("/proc/{}/status", pid), kCommandLimit);
-  const size_t line = status.ok() ? status->find("\nUid:\t") : std::string::npos;
-  unsigned uid = 0;
-  if (line == std::string::npos || std::sscanf(status->c_str() + line, "\nUid:\t%u", &uid) != 1)
-    return std::nullopt;
-  return uid;
-}
 
 // What the kernel itself does with a block device, from sysfs: "block device dm-0".
 std::vector<std::string> KernelUsersOf(dev_t device) {
@@ -141,7 +132,7 @@ MountHolder HolderOf(const Hold& hold) {
     std::string command = name.ok() ? *name : std::string();
     if (command.ends_with('\n')) command.pop_back();
     holder.command = Printable(command, 64);
-    holder.uid = UserOf(hold.pid);
+    if (const auto user = UserOf(hold.pid); user.ok()) holder.uid = *user;
   }
   const std::string where = Printable(hold.where, kShownPath);
   const std::string_view lies = hold.keeper == "detached" ? " on a mount that was detached" : "";
