@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "mounter/testing/loop_runner.h"
+#include "base/testing/loop_runner.h"
 
 namespace berth {
 namespace {

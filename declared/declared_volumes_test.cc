@@ -11,9 +11,9 @@
 #include <memory>
 
 #include "base/status.h"
+#include "base/testing/loop_runner.h"
 #include "base/testing/temp_dir.h"
 #include "csi/testing/fake_plugin.h"
-#include "mounter/testing/loop_runner.h"
 #include "rpc/testing/fakes.h"
 
 namespace berth {

@@ -28,14 +28,14 @@
 
 #include "base/safe_path.h"
 #include "base/statmount.h"
+#include "base/testing/holder.h"
 #include "base/testing/run_on.h"
+#include "base/testing/test_area.h"
 #include "base/unique_fd.h"
 #include "mounter/kernel_object.h"
 #include "mounter/mount_tree.h"
 #include "mounter/mountinfo.h"
 #include "mounter/testing/fuse_server.h"
-#include "mounter/testing/holder.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/testing/fake_systemd.h"
-#include "mounter/testing/loop_runner.h"
+#include "base/testing/loop_runner.h"
 
 namespace berth {
 namespace {

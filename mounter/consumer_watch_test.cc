@@ -18,8 +18,8 @@
 #include "base/process.h"
 #include "base/status.h"
 #include "base/testing/fake_systemd.h"
+#include "base/testing/loop_runner.h"
 #include "base/testing/sleeper.h"
-#include "mounter/testing/loop_runner.h"
 
 namespace berth {
 namespace {

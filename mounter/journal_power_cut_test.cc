@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <random>
 
+#include "base/testing/loop_runner.h"
 #include "base/testing/power_cut_vfs.h"
+#include "base/testing/test_area.h"
 #include "mounter/journal.h"
-#include "mounter/testing/loop_runner.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

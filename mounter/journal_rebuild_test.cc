@@ -9,8 +9,8 @@
 
 #include <fstream>
 
-#include "mounter/testing/loop_runner.h"
-#include "mounter/testing/test_area.h"
+#include "base/testing/loop_runner.h"
+#include "base/testing/test_area.h"
 
 namespace berth {
 namespace {

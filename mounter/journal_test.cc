@@ -16,8 +16,8 @@
 #include <future>
 #include <iterator>
 
-#include "mounter/testing/loop_runner.h"
-#include "mounter/testing/test_area.h"
+#include "base/testing/loop_runner.h"
+#include "base/testing/test_area.h"
 
 namespace berth {
 namespace {

@@ -13,8 +13,8 @@
 
 #include "base/safe_path.h"
 #include "base/testing/run_on.h"
+#include "base/testing/test_area.h"
 #include "mounter/testing/fuse_server.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

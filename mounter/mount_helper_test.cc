@@ -22,12 +22,12 @@
 #include "base/sanitizer.h"
 #include "base/status.h"
 #include "base/testing/from_text.h"
+#include "base/testing/killed_daemon.h"
 #include "base/testing/run_on.h"
 #include "base/testing/run_process.h"
+#include "base/testing/test_area.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
-#include "mounter/testing/killed_daemon.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

@@ -18,10 +18,10 @@
 
 #include "base/file.h"
 #include "base/safe_path.h"
+#include "base/testing/test_area.h"
 #include "base/unique_fd.h"
 #include "mounter/immutable.h"
 #include "mounter/mount_table.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

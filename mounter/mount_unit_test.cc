@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/file.h"
-#include "mounter/testing/test_area.h"
+#include "base/testing/test_area.h"
 
 namespace berth {
 namespace {

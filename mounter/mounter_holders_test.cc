@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/testing/holder.h"
 #include "base/unique_fd.h"
-#include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
 

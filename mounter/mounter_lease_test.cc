@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/testing/holder.h"
 #include "base/testing/sleeper.h"
 #include "mounter/mounter.h"
-#include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
 
 namespace berth {

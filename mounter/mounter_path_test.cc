@@ -13,10 +13,10 @@
 #include <fstream>
 
 #include "base/statmount.h"
+#include "base/testing/holder.h"
 #include "base/unique_fd.h"
 #include "mounter/journal.h"
 #include "mounter/mount_table.h"
-#include "mounter/testing/holder.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_record.h"
 

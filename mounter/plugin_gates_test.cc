@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "mounter/testing/loop_runner.h"
+#include "base/testing/loop_runner.h"
 
 namespace berth {
 namespace {

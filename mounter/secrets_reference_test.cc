@@ -9,12 +9,12 @@
 #include <fstream>
 
 #include "base/status.h"
+#include "base/testing/killed_daemon.h"
+#include "base/testing/loop_runner.h"
 #include "base/testing/temp_dir.h"
+#include "base/testing/test_area.h"
 #include "base/unique_fd.h"
 #include "mounter/testing/fuse_server.h"
-#include "mounter/testing/killed_daemon.h"
-#include "mounter/testing/loop_runner.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

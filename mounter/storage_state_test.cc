@@ -13,8 +13,8 @@
 
 #include <cstdlib>
 
+#include "base/testing/test_area.h"
 #include "base/unique_fd.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

@@ -9,8 +9,8 @@
 
 #include <functional>
 
+#include "base/testing/test_area.h"
 #include "mounter/mount_tree.h"
-#include "mounter/testing/test_area.h"
 
 namespace berth {
 namespace {

@@ -16,8 +16,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/testing/holder.h"
 #include "base/unique_fd.h"
-#include "mounter/testing/holder.h"
 #include "tests/harness/node.h"
 
 namespace berth {

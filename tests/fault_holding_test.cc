@@ -33,8 +33,8 @@
 #include <vector>
 
 #include "base/sanitizer.h"
+#include "base/testing/holder.h"
 #include "base/testing/run_on.h"
-#include "mounter/testing/holder.h"
 #include "tests/harness/node.h"
 #include "tests/harness/scheduler_fixture.h"
 

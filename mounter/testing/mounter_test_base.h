@@ -11,10 +11,10 @@
 #include "base/event_log.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "base/testing/loop_runner.h"
+#include "base/testing/test_area.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/fake_node.h"
-#include "mounter/testing/loop_runner.h"
-#include "mounter/testing/test_area.h"
 #include "mounter/testing/test_directory.h"
 
 namespace berth {

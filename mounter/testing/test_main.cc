@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/testing/test_area.h"
 #include "mounter/testing/crash_child.h"
-#include "mounter/testing/test_area.h"
 
 int main(int argc, char** argv) {
   spdlog::set_level(std::getenv("BERTH_TEST_LOG") != nullptr ? spdlog::level::debug

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "mounter/testing/test_area.h"
+#include "base/testing/test_area.h"
 
 int main(int argc, char** argv) {
   spdlog::set_level(std::getenv("BERTH_TEST_LOG") != nullptr ? spdlog::level::debug

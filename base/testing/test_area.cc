@@ -1,4 +1,4 @@
-#include "mounter/testing/test_area.h"
+#include "base/testing/test_area.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "mounter/testing/killed_daemon.h"
+#include "base/testing/killed_daemon.h"
 
 #include <fcntl.h>
 #include <poll.h>
