@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/event_log.h"
-#include "mounter/journal.h"
+#include "journal/journal.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
 

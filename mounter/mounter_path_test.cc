@@ -15,7 +15,7 @@
 #include "base/statmount.h"
 #include "base/testing/holder.h"
 #include "base/unique_fd.h"
-#include "mounter/journal.h"
+#include "journal/journal.h"
 #include "mounter/mount_table.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_record.h"

@@ -15,7 +15,7 @@
 #include "base/testing/holder.h"
 #include "base/testing/sleeper.h"
 #include "base/unique_fd.h"
-#include "mounter/journal.h"
+#include "journal/journal.h"
 #include "mounter/mount_table.h"
 #include "mounter/mounter.h"
 #include "mounter/testing/fuse_server.h"

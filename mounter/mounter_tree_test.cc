@@ -11,8 +11,8 @@
 
 #include "base/file.h"
 #include "base/unique_fd.h"
+#include "journal/journal.h"
 #include "mounter/immutable.h"
-#include "mounter/journal.h"
 #include "mounter/mount_table.h"
 #include "mounter/mount_tree.h"
 #include "mounter/testing/mounter_test_base.h"

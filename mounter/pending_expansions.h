@@ -14,7 +14,7 @@
 #include <map>
 #include <string>
 
-#include "mounter/journal_database.h"
+#include "journal/journal_database.h"
 
 namespace berth {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/status.h"
-#include "mounter/journal.pb.h"
 #include "mounter/volume_paths.h"
+#include "mounter/volume_record.pb.h"
 
 namespace berth {
 namespace {

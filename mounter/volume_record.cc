@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "mounter/journal.pb.h"
 #include "mounter/root_permissions.h"
+#include "mounter/volume_record.pb.h"
 
 namespace berth {
 namespace {

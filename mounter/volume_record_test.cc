@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/testing/from_text.h"
-#include "mounter/journal.pb.h"
+#include "mounter/volume_record.pb.h"
 
 namespace berth {
 namespace {

@@ -1,5 +1,5 @@
 // What berthd keeps, come to harm (FAULTS rows 18, 19, 21 and 22), on a whole node: a journal of a newer
-// version, a reboot, a damaged journal, a full disk. The journal's own cases: mounter/journal_test.cc.
+// version, a reboot, a damaged journal, a full disk. The journal's own cases: journal/journal_test.cc.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>

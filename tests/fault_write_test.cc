@@ -1,6 +1,6 @@
 // berthd's own writes (FAULTS rows 16, 18 and 23) on a whole node: killed at every one of them, syncs that
-// fail, and what an older or a newer berthd has written. The journal's own cases: mounter/journal_test.cc,
-// mounter/journal_power_cut_test.cc.
+// fail, and what an older or a newer berthd has written. The journal's own cases: journal/journal_test.cc,
+// journal/journal_power_cut_test.cc.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <google/protobuf/unknown_field_set.h>

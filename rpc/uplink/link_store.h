@@ -1,4 +1,4 @@
-// The rows of the link on disk: <state_dir>/link.db, which is a journal of its own (mounter/journal.h, with
+// The rows of the link on disk: <state_dir>/link.db, which is a journal of its own (journal/journal.h, with
 // its writer thread, and what it does about a full disk, a failed fsync and a damaged file).
 //
 //   result/ID          StoredResult: what an operation came to, until it is acknowledged
@@ -23,7 +23,7 @@
 #include <memory>
 #include <string>
 
-#include "mounter/journal.h"
+#include "journal/journal.h"
 #include "rpc/uplink/link_rows.h"
 
 namespace berth {

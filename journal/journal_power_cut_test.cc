@@ -9,7 +9,7 @@
 #include "base/testing/loop_runner.h"
 #include "base/testing/power_cut_vfs.h"
 #include "base/testing/test_area.h"
-#include "mounter/journal.h"
+#include "journal/journal.h"
 
 namespace berth {
 namespace {

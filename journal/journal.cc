@@ -1,4 +1,4 @@
-#include "mounter/journal.h"
+#include "journal/journal.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "mounter/journal_writer.h"
+#include "journal/journal_writer.h"
 
 namespace berth {
 namespace {

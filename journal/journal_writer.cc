@@ -1,4 +1,4 @@
-#include "mounter/journal_writer.h"
+#include "journal/journal_writer.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/status.h"
-#include "mounter/journal_files.h"
+#include "journal/journal_files.h"
 
 namespace berth {
 

@@ -1,4 +1,4 @@
-#include "mounter/journal_database.h"
+#include "journal/journal_database.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "mounter/journal_files.h"
+#include "journal/journal_files.h"
 
 namespace berth {
 namespace {

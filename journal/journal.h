@@ -1,7 +1,7 @@
-// The mounter's memory: what was decided about each volume, durable before it is acted upon. (The link to a
-// scheduler keeps its rows in another one: rpc/uplink/link_store.h.)
+// Rows that are durable before they are acted upon. The mounter keeps one for each volume, and the link to a
+// scheduler has a journal of its own (rpc/uplink/link_store.h).
 //
-// Owned by the Mounter; loop thread only. A writer thread of its own talks to SQLite (journal_writer.h):
+// Loop thread only. A writer thread of its own talks to SQLite (journal_writer.h):
 // an fsync may take seconds, and the loop does not wait for it. Whatever has queued up while one
 // transaction is being committed becomes the next one, so that many volumes at work share their fsyncs.
 //
@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "base/task_scope.h"
-#include "mounter/journal_database.h"
+#include "journal/journal_database.h"
 
 namespace berth {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "mounter/journal_database.h"
+#include "journal/journal_database.h"
 
 namespace berth {
 

@@ -1,4 +1,4 @@
-#include "mounter/journal_files.h"
+#include "journal/journal_files.h"
 
 #include <fcntl.h>
 #include <fmt/chrono.h>

@@ -1,4 +1,4 @@
-#include "mounter/journal.h"
+#include "journal/journal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
