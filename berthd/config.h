@@ -17,7 +17,7 @@
 
 #include "base/acl.h"
 #include "base/clock.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 #include "rpc/access.h"
 #include "rpc/uplink/uplink_config.h"
 

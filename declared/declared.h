@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "declared/declared_record.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

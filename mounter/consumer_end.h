@@ -15,10 +15,20 @@
 #include "base/clock.h"
 #include "base/systemd_bus.h"
 #include "base/task_scope.h"
+#include "berth/v1/values.h"
 #include "mounter/consumer_watch.h"
-#include "mounter/mounter.h"
 
 namespace berth {
+
+// How consumers are ended.
+struct ConsumerEndOptions {
+  // Between being asked to end (SIGTERM) and being killed.
+  Duration grace = std::chrono::seconds(10);
+  // What no consumer may be, besides berthd itself: the slice, and the name of the directory, of the plugins'
+  // control groups.
+  std::string plugins_slice = "berth-plugins.slice";
+  std::string plugins_directory = "berth-plugins";
+};
 
 class ConsumerEnd {
  public:

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "base/utc_text.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

@@ -7,8 +7,8 @@
 #include <ctime>
 
 #include "base/status.h"
-#include "mounter/mounter.h"
 #include "mounter/volume_rpcs.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/systemd_bus.h"
 #include "base/task_scope.h"
-#include "mounter/mounter.h"
+#include "berth/v1/values.h"
 
 namespace berth {
 

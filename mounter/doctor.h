@@ -12,9 +12,9 @@
 
 #include "mounter/leftovers.h"
 #include "mounter/mount_table.h"
-#include "mounter/mounter.h"
 #include "mounter/recovery.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "mounter/mounter.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -22,8 +22,9 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "berth/v1/values.h"
 #include "mounter/census_question.h"
-#include "mounter/mounter.h"
+#include "mounter/mount_types.h"
 
 namespace berth {
 

@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "base/safe_path.h"
-#include "mounter/mounter.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "base/safe_path.h"
 #include "base/unique_fd.h"
-#include "mounter/mounter.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

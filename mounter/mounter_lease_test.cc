@@ -8,8 +8,8 @@
 
 #include "base/testing/holder.h"
 #include "base/testing/sleeper.h"
-#include "mounter/mounter.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

@@ -17,11 +17,11 @@
 #include "base/unique_fd.h"
 #include "journal/journal.h"
 #include "mounter/mount_table.h"
-#include "mounter/mounter.h"
 #include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 namespace {

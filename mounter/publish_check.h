@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "csi/plugin_facts.h"
-#include "mounter/mounter.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

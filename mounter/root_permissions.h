@@ -7,7 +7,7 @@
 #include <absl/status/status.h>
 
 #include "csi/errors.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

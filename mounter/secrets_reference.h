@@ -13,7 +13,7 @@
 
 #include "base/task_scope.h"
 #include "mounter/mount_helper.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -17,7 +17,7 @@
 
 #include <string>
 
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

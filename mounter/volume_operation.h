@@ -13,8 +13,8 @@
 #include <variant>
 
 #include "base/task_scope.h"
-#include "mounter/mounter.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

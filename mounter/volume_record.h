@@ -15,8 +15,8 @@
 
 #include "base/clock.h"
 #include "mounter/kernel_object.h"
-#include "mounter/mounter.h"
 #include "mounter/mountinfo.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -33,8 +33,8 @@
 #include "base/task_scope.h"
 #include "mounter/census.h"
 #include "mounter/mount_helper.h"
-#include "mounter/mounter.h"
 #include "mounter/volume_record.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 #include "rpc/access.h"
 
 namespace berth {

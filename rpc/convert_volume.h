@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "berth/v1/node.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 #include "rpc/declared_directory.h"
 
 namespace berth {

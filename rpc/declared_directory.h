@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "berth/v1/node.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "berth/v1/node.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 #include "rpc/declared_directory.h"
 #include "rpc/plugin_choice.h"
 #include "supervisor/registry.h"

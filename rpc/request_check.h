@@ -15,7 +15,7 @@
 #include "berth/v1/node.pb.h"
 #include "berth/v1/scheduler.pb.h"
 #include "csi/csi.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "berth/v1/node.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "mounter/mounter.h"
+#include "mounter/plugin_directory.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 

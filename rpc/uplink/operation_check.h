@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "berth/v1/scheduler.pb.h"
-#include "mounter/mounter.h"
+#include "mounter/volume_types.h"
 
 namespace berth {
 
