@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "bench/figures.h"
 #include "bench/many_mounts.h"
-#include "mounter/mount_table.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

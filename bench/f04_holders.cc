@@ -28,10 +28,10 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "bench/figures.h"
-#include "mounter/census.h"
-#include "mounter/kernel_object.h"
-#include "mounter/mount_helper.h"
-#include "mounter/mount_tree.h"
+#include "mounts/census.h"
+#include "mounts/kernel_object.h"
+#include "mounts/mount_helper.h"
+#include "mounts/mount_tree.h"
 
 namespace berth {
 namespace {

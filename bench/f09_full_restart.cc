@@ -13,7 +13,7 @@
 #include "bench/durable_rows.h"
 #include "bench/figures.h"
 #include "bench/volume_calls.h"
-#include "mounter/mount_table.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

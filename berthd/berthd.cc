@@ -17,10 +17,10 @@
 #include "base/systemd_bus.h"
 #include "berthd/mount_order.h"
 #include "berthd/version.h"
-#include "mounter/host_view.h"
-#include "mounter/mount_helper.h"
-#include "mounter/tree_view.h"
 #include "mounter/volume_paths.h"
+#include "mounts/host_view.h"
+#include "mounts/mount_helper.h"
+#include "mounts/tree_view.h"
 #include "rpc/convert.h"
 
 namespace berth {

@@ -21,7 +21,7 @@
 #include "csi/recent_secrets.h"
 #include "declared/declared_volumes.h"
 #include "mounter/mounter.h"
-#include "mounter/tree_access.h"
+#include "mounts/tree_access.h"
 #include "rpc/controller_access.h"
 #include "rpc/node_api.h"
 #include "rpc/node_servers.h"

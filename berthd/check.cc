@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "declared/declared_files.h"
-#include "mounter/immutable.h"
+#include "mounts/immutable.h"
 #include "rpc/convert.h"
 #include "rpc/uplink/tls_identity.h"
 #include "supervisor/plugin_launch.h"

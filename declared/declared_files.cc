@@ -10,7 +10,7 @@
 
 #include "base/directory_stream.h"
 #include "base/status.h"
-#include "mounter/mount_table.h"
+#include "mounts/mount_table.h"
 #include "rpc/request_check.h"
 #include "spec/volume_spec.h"
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "mounter/leftovers.h"
-#include "mounter/mount_table.h"
 #include "mounter/recovery.h"
 #include "mounter/volume_record.h"
 #include "mounter/volume_types.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 

@@ -13,10 +13,10 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "journal/journal.h"
-#include "mounter/immutable.h"
 #include "mounter/leftovers.h"
-#include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
+#include "mounts/immutable.h"
+#include "mounts/mount_tree.h"
 
 namespace berth {
 namespace {

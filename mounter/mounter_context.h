@@ -17,13 +17,13 @@
 #include "journal/journal.h"
 #include "mounter/consumer_end.h"
 #include "mounter/consumer_watch.h"
-#include "mounter/mount_helper.h"
-#include "mounter/mount_watch.h"
 #include "mounter/mounter.h"
 #include "mounter/pending_expansions.h"
 #include "mounter/plugin_gates.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_release.h"
+#include "mounts/mount_helper.h"
+#include "mounts/mount_watch.h"
 
 namespace berth {
 

@@ -16,9 +16,9 @@
 #include <fstream>
 
 #include "base/safe_path.h"
-#include "mounter/mount_table.h"
 #include "mounter/testing/crash_child.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

@@ -9,11 +9,11 @@
 #include "base/status.h"
 #include "mounter/doctor.h"
 #include "mounter/holder_names.h"
-#include "mounter/immutable.h"
 #include "mounter/leftovers.h"
-#include "mounter/mount_table.h"
-#include "mounter/mount_tree.h"
 #include "mounter/mounter_impl.h"
+#include "mounts/immutable.h"
+#include "mounts/mount_table.h"
+#include "mounts/mount_tree.h"
 
 namespace berth {
 namespace {

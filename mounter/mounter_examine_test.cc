@@ -14,10 +14,10 @@
 #include "base/file.h"
 #include "base/safe_path.h"
 #include "base/unique_fd.h"
-#include "mounter/immutable.h"
-#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
+#include "mounts/immutable.h"
+#include "mounts/testing/fuse_server.h"
 
 namespace berth {
 

@@ -20,12 +20,12 @@
 #include "base/status.h"
 #include "mounter/doctor.h"
 #include "mounter/journal_rebuild.h"
-#include "mounter/mount_health.h"
 #include "mounter/mounter.h"
 #include "mounter/mounter_context.h"
 #include "mounter/recovery.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
+#include "mounts/mount_health.h"
 
 namespace berth {
 

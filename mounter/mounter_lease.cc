@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/status.h"
-#include "mounter/mount_table.h"
 #include "mounter/mounter_impl.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

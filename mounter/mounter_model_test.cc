@@ -26,8 +26,8 @@
 #include <sstream>
 
 #include "base/safe_path.h"
-#include "mounter/mount_table.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

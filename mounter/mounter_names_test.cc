@@ -16,9 +16,9 @@
 
 #include "base/file.h"
 #include "base/safe_path.h"
-#include "mounter/mount_table.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

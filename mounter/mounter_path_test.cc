@@ -16,9 +16,9 @@
 #include "base/testing/holder.h"
 #include "base/unique_fd.h"
 #include "journal/journal.h"
-#include "mounter/mount_table.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_record.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

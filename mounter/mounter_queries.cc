@@ -9,8 +9,8 @@
 
 #include "base/safe_path.h"
 #include "base/statmount.h"
-#include "mounter/kernel_object.h"
 #include "mounter/mounter_impl.h"
+#include "mounts/kernel_object.h"
 
 namespace berth {
 namespace {

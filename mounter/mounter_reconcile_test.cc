@@ -16,12 +16,12 @@
 #include "base/testing/sleeper.h"
 #include "base/unique_fd.h"
 #include "journal/journal.h"
-#include "mounter/mount_table.h"
-#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_record.h"
 #include "mounter/volume_types.h"
+#include "mounts/mount_table.h"
+#include "mounts/testing/fuse_server.h"
 
 namespace berth {
 namespace {

@@ -11,10 +11,10 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "base/testing/from_text.h"
-#include "mounter/mount_helper.h"
-#include "mounter/mount_table.h"
 #include "mounter/root_permissions.h"
 #include "mounter/testing/mounter_test_base.h"
+#include "mounts/mount_helper.h"
+#include "mounts/mount_table.h"
 
 namespace berth {
 namespace {

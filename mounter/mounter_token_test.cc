@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/file.h"
-#include "mounter/testing/fuse_server.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_types.h"
+#include "mounts/testing/fuse_server.h"
 
 namespace berth {
 namespace {

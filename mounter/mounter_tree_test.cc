@@ -12,11 +12,11 @@
 #include "base/file.h"
 #include "base/unique_fd.h"
 #include "journal/journal.h"
-#include "mounter/immutable.h"
-#include "mounter/mount_table.h"
-#include "mounter/mount_tree.h"
 #include "mounter/testing/mounter_test_base.h"
 #include "mounter/volume_paths.h"
+#include "mounts/immutable.h"
+#include "mounts/mount_table.h"
+#include "mounts/mount_tree.h"
 
 namespace berth {
 namespace {

@@ -7,8 +7,8 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/consumer_watch.h"
-#include "mounter/mount_table.h"
-#include "mounter/mountinfo.h"
+#include "mounts/mount_table.h"
+#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

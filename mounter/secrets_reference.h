@@ -12,8 +12,8 @@
 #include <string>
 
 #include "base/task_scope.h"
-#include "mounter/mount_helper.h"
 #include "mounter/volume_types.h"
+#include "mounts/mount_helper.h"
 
 namespace berth {
 

@@ -14,7 +14,7 @@
 #include "base/testing/temp_dir.h"
 #include "base/testing/test_area.h"
 #include "base/unique_fd.h"
-#include "mounter/testing/fuse_server.h"
+#include "mounts/testing/fuse_server.h"
 
 namespace berth {
 namespace {

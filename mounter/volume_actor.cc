@@ -8,11 +8,11 @@
 
 #include "base/process.h"
 #include "base/status.h"
-#include "mounter/mount_table.h"
-#include "mounter/mountinfo.h"
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
-#include "mounter/storage_state.h"
+#include "mounts/mount_table.h"
+#include "mounts/mountinfo.h"
+#include "mounts/storage_state.h"
 
 namespace berth {
 namespace {

@@ -34,13 +34,13 @@
 #include <vector>
 
 #include "mounter/failure_log.h"
-#include "mounter/mount_health.h"
 #include "mounter/mounter_context.h"
 #include "mounter/recovery.h"
 #include "mounter/token_renewal.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_operation.h"
 #include "mounter/volume_steps.h"
+#include "mounts/mount_health.h"
 
 namespace berth {
 

@@ -7,9 +7,9 @@
 
 #include "base/race.h"
 #include "base/status.h"
-#include "mounter/mount_watch.h"
 #include "mounter/secrets_reference.h"
 #include "mounter/volume_actor.h"
+#include "mounts/mount_watch.h"
 
 namespace berth {
 namespace {

@@ -8,8 +8,8 @@
 #include "base/blocking.h"
 #include "base/statmount.h"
 #include "base/status.h"
-#include "mounter/mount_unit.h"
 #include "mounter/volume_steps.h"
+#include "mounts/mount_unit.h"
 
 namespace berth {
 namespace {

@@ -9,9 +9,9 @@
 #include "base/statmount.h"
 #include "base/status.h"
 #include "mounter/consumer_watch.h"
-#include "mounter/mount_watch.h"
-#include "mounter/storage_state.h"
 #include "mounter/volume_actor.h"
+#include "mounts/mount_watch.h"
+#include "mounts/storage_state.h"
 
 namespace berth {
 namespace {

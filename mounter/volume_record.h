@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "mounter/kernel_object.h"
-#include "mounter/mountinfo.h"
 #include "mounter/volume_types.h"
+#include "mounts/kernel_object.h"
+#include "mounts/mountinfo.h"
 
 namespace berth {
 

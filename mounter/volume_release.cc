@@ -17,8 +17,8 @@
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "mounter/holder_names.h"
-#include "mounter/mountinfo.h"
 #include "mounter/volume_paths.h"
+#include "mounts/mountinfo.h"
 
 namespace berth {
 namespace {

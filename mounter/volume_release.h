@@ -31,10 +31,10 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
-#include "mounter/census.h"
-#include "mounter/mount_helper.h"
 #include "mounter/volume_record.h"
 #include "mounter/volume_types.h"
+#include "mounts/census.h"
+#include "mounts/mount_helper.h"
 
 namespace berth {
 

@@ -8,11 +8,11 @@
 #include <filesystem>
 
 #include "base/backoff.h"
-#include "mounter/files_in_the_way.h"
-#include "mounter/mount_table.h"
 #include "mounter/recovery.h"
 #include "mounter/root_permissions.h"
-#include "mounter/storage_state.h"
+#include "mounts/files_in_the_way.h"
+#include "mounts/mount_table.h"
+#include "mounts/storage_state.h"
 
 namespace berth {
 namespace {

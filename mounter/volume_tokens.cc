@@ -13,8 +13,8 @@
 
 #include "base/backoff.h"
 #include "base/status.h"
-#include "mounter/mount_watch.h"
 #include "mounter/volume_actor.h"
+#include "mounts/mount_watch.h"
 
 namespace berth {
 namespace {

@@ -15,7 +15,7 @@
 #include "berth/v1/values.h"
 #include "csi/csi.pb.h"
 #include "csi/health.h"
-#include "mounter/mount_types.h"
+#include "mounts/mount_types.h"
 
 namespace berth {
 

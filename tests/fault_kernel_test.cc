@@ -18,7 +18,7 @@
 #include <optional>
 
 #include "base/unique_fd.h"
-#include "mounter/testing/fuse_server.h"
+#include "mounts/testing/fuse_server.h"
 #include "tests/harness/fault_test.h"
 
 namespace berth {

@@ -1,0 +1,162 @@
+// All mounts of all mount namespaces of the node, at one moment.
+//
+//   Linux 6.12 and later   the kernel lists the namespaces, also those without a process, and their mounts
+//   before, or where the   the namespace of each thread, and each that an nsfs mount shows, is entered,
+//   kernel does not let    and its /proc/self/mountinfo read. One that only an open file keeps is not seen;
+//   us list them           neither is one outside of berthd's pid namespace, if it has one of its own
+//
+// The second way is berth-mount-helper's alone: it leaves the process in another mount namespace, and a
+// process with other threads may not go there. Touches no file system but /proc, and in the second way the
+// paths of nsfs mounts. No library but the standard one.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/number_text.h"
+#include "base/unique_fd.h"
+#include "mounts/census_question.h"
+#include "mounts/mountinfo_line.h"
+
+namespace berth {
+
+// More is reported as incomplete.
+inline constexpr size_t kCensusNamespaces = 16'384;
+inline constexpr size_t kCensusMounts = 1'000'000;
+inline constexpr size_t kCensusThreads = 1'000'000;
+
+struct ListedMount {
+  uint64_t id = 0;  // unique, where the kernel has such ids; else `old_id`
+  uint64_t parent = 0;
+  uint64_t old_id = 0;  // as fdinfo has it
+  size_t mount_namespace = 0;
+  dev_t device = 0;
+  uint64_t peer_group = 0;
+  uint64_t follows = 0;
+  bool overlay = false;
+  bool nsfs = false;  // a file that keeps a namespace
+};
+
+struct MountText {
+  std::string root;
+  std::string target;  // as its namespace's root shows it; empty if it cannot be reached from there
+  std::string fs_type;
+  std::string source;  // empty if the kernel does not give it (6.12)
+  std::string options;
+};
+
+struct ListedNamespace {
+  uint64_t id = 0;  // 0: not known
+  uint64_t inode = 0;
+  bool own = false;
+};
+
+// Whether the first way is possible. `own`: a descriptor of our mount namespace.
+[[nodiscard]] bool MayListNamespaces(int own);
+
+class CensusMounts {
+ public:
+  // Descriptors of /proc, and of our mount namespace: this process may be in another one by now.
+  CensusMounts(int proc, int own_namespace) : proc_(proc), own_(own_namespace) {}
+
+  // Reads all. Empty, or why some may be missing. Once.
+  [[nodiscard]] std::string Read(KernelAs kernel);
+
+  // What could not be asked since. Empty: nothing.
+  [[nodiscard]] const std::string& unknown() const { return unknown_; }
+  [[nodiscard]] const std::vector<ListedMount>& mounts() const { return mounts_; }
+  [[nodiscard]] const std::vector<ListedNamespace>& namespaces() const { return namespaces_; }
+  [[nodiscard]] bool unique_ids() const { return unique_ids_; }
+  // Empty texts if the mount has gone meanwhile.
+  [[nodiscard]] const MountText& Text(size_t mount);
+  [[nodiscard]] std::optional<size_t> ById(uint64_t id) const;
+  [[nodiscard]] std::optional<size_t> ByOldId(uint64_t id) const;
+
+  // On which directory a mount lies, as a path in the file system beneath it. Empty: not known.
+  [[nodiscard]] std::string DirectoryOf(size_t mount);
+
+  // An unmount reaches other namespaces by propagation: what lies on a member or a follower of this peer
+  // group, at this directory of its file system, goes with it. Unset: it reaches none.
+  using Propagation = std::pair<uint64_t, std::string>;
+  [[nodiscard]] std::optional<Propagation> UnmountOf(size_t mount);
+  // Whether one of these unmounts takes `mount` away, too.
+  [[nodiscard]] bool GoesWith(size_t mount, const std::set<Propagation>& unmounts);
+
+  // Where `path`, as the root of that namespace shows it, lies: the mount, and the path in its file system.
+  struct Place {
+    size_t mount = 0;
+    std::string path;
+  };
+  [[nodiscard]] std::optional<Place> Resolve(size_t mount_namespace, const std::string& path);
+
+ private:
+  [[nodiscard]] std::string ReadFromKernel();
+  [[nodiscard]] std::string ReadNamespace(const ListedNamespace& listed);
+  [[nodiscard]] std::string ReadByEntering();
+  [[nodiscard]] std::string Enter(int fd, bool own, std::set<uint64_t>* entered);
+  // `unique`: what mountinfo's ids are called otherwise. None: only mounts that are not known yet are added.
+  [[nodiscard]] std::string ReadMountinfo(const std::string& path, size_t mount_namespace,
+                                          const std::unordered_map<uint64_t, uint64_t>* unique,
+                                          std::vector<size_t>* nsfs);
+  void Add(const ListedMount& mount);
+
+  int proc_;
+  int own_;
+  KernelAs kernel_ = KernelAs::kThis;
+  bool unique_ids_ = true;
+  std::string unknown_;
+  std::vector<ListedMount> mounts_;
+  std::vector<ListedNamespace> namespaces_;
+  std::unordered_map<size_t, MountText> texts_;
+  std::unordered_map<uint64_t, size_t> by_id_;
+  std::unordered_map<uint64_t, size_t> by_old_id_;
+  std::unordered_map<uint64_t, uint64_t> masters_;  // of peer groups that follow another one
+  std::unordered_map<size_t, std::vector<size_t>> in_namespace_;
+};
+
+// The number in a link such as "mnt:[4026531841]"; 0 for other texts.
+[[nodiscard]] uint64_t NamespaceInode(const std::string& link);
+// Empty with errno set where the link cannot be read.
+[[nodiscard]] std::string ReadLinkAt(int directory, const std::string& path);
+
+// What is in a file of /proc or /sys, up to 256 MiB; what was read before an error.
+[[nodiscard]] std::string ReadTextAt(int directory, const std::string& path);
+
+// The first 4 KiB at most.
+[[nodiscard]] std::string ReadStartAt(int directory, const std::string& path);
+
+// Calls `each` for each number that is a name in the directory, until it returns false. False: it could not
+// be read.
+template <class Each>
+bool ForEachNumber(int directory, const std::string& path, const Each& each) {
+  const UniqueFd fd(openat(directory, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return false;
+  // One or two names at a time, as the kernel has them at that moment: a process that only forks and ends
+  // would be gone by the time that a longer list gets to it, and its child's number be passed already.
+  alignas(dirent64) std::array<char, 64> names{};
+  while (true) {
+    const long size = syscall(SYS_getdents64, fd.get(), names.data(), names.size());
+    if (size <= 0) return size == 0;
+    for (long at = 0; at < size;) {
+      const auto* const entry = reinterpret_cast<const dirent64*>(names.data() + at);
+      pid_t number = 0;
+      if (ParseNumber(std::string_view(entry->d_name), &number) && !each(number)) return true;
+      at += entry->d_reclen;
+    }
+  }
+}
+
+}  // namespace berth

@@ -1,0 +1,94 @@
+// What keeps a file system or a block device besides mounts: what the threads of all processes have open,
+// mapped, or for their working or root directory, layers of overlays, swap files, and loop devices.
+//
+// A thread may have a table of descriptors of its own, and outlive its process's first thread: each is looked
+// at, unless it shares with the first. Not to be seen: a descriptor in flight on a socket, a file registered
+// with io_uring, and processes that the kernel does not let us read.
+//
+// Runs in berth-mount-helper. Asks no file system: a descriptor's mount is in fdinfo, a directory's comes
+// with its handle. Only on kernels before 6.12, of detached mounts, and of what may be a block device it asks
+// statx(2) for what the kernel has cached. Reading what a process has mapped waits for a process that changes
+// its mappings: those that wait in the kernel come last.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "mounts/census_mounts.h"
+#include "mounts/census_question.h"
+
+namespace berth {
+
+class CensusUsers {
+ public:
+  using Reporter = std::function<void(const Hold& hold)>;
+
+  // A part of a file that a process has mapped.
+  struct Mapping {
+    dev_t device = 0;  // as stat(2) shows it
+    uint64_t inode = 0;
+    uint64_t from = 0;
+    uint64_t to = 0;
+    std::string path = {};  // empty: not asked for
+  };
+
+  // `kept`: the mounts on which what processes have counts, and the objects for which it does. `proc`, `sys`,
+  // `dev`: descriptors of /proc, /sys and /dev.
+  struct Host {
+    int proc;
+    int sys;
+    int dev;
+  };
+  CensusUsers(const Host& host, const CensusQuestion& question, CensusMounts& mounts,
+              std::unordered_map<size_t, std::vector<size_t>> kept, Reporter report);
+
+  // Reports what it finds. Empty, or why something may be missing.
+  [[nodiscard]] std::string Look();
+
+ private:
+  [[nodiscard]] std::string LookAtProcesses();
+  // `thread`: its directory in /proc.
+  void LookAtDescriptors(pid_t pid, const std::string& thread);
+  void LookAtDirectories(pid_t pid, const std::string& thread);
+  void LookAtMaps(pid_t pid, pid_t thread);
+  void LookAtMapping(pid_t pid, pid_t thread, const Mapping& mapping);
+  // The objects that something of a process holds, and whether it lies on a mount that is in no namespace.
+  struct Found {
+    std::vector<size_t> objects;
+    bool detached = false;
+  };
+  // `link`: its name in /proc.
+  void Report(pid_t pid, HoldKind kind, const std::string& link, const Found& found);
+  // `mount`: unset if it is in no namespace.
+  [[nodiscard]] Found OnMount(std::optional<size_t> mount, const std::string& link);
+  [[nodiscard]] Found ByPath(const std::string& process, const Mapping& mapping);
+  [[nodiscard]] std::string PathOf(const std::string& process, const std::string& link,
+                                   const Mapping& mapping);
+  [[nodiscard]] std::vector<size_t> ObjectsOfDetached(const std::string& link);
+  [[nodiscard]] std::vector<size_t> ObjectsOfDevice(const std::string& link);
+  void LookAtOverlays();
+  void LookAtSwap();
+  void LookAtLoops();
+  // The objects in whose volume `path` of that namespace lies.
+  [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
+
+  Host host_;
+  const CensusQuestion& question_;
+  CensusMounts& mounts_;
+  std::unordered_map<size_t, std::vector<size_t>> kept_;
+  Reporter report_;
+  std::set<uint64_t> recorded_;
+  std::vector<size_t> file_systems_;  // the objects to look for, by kind
+  std::vector<size_t> devices_;
+  // Files that are no block devices, by device and inode.
+  std::set<std::pair<uint64_t, uint64_t>> no_devices_;
+};
+
+}  // namespace berth

@@ -1,0 +1,177 @@
+#include "mounts/mount_health.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "base/blocking.h"
+#include "mounts/storage_state.h"
+
+namespace berth {
+namespace {
+
+// How long the kernel's own books may take to read.
+constexpr Duration kSortedWithin = std::chrono::seconds(30);
+
+struct Asked {
+  WatchedMount mount;
+  uint64_t id = 0;
+  dev_t device = 0;
+  absl::Status told;  // what the kernel says by itself
+};
+
+struct Sorted {
+  std::vector<Asked> known;   // nothing more can be learned
+  std::vector<Asked> to_ask;  // those whose file systems have to be asked
+};
+
+// Those of `mounts` that are there. Never asks their file systems.
+Sorted Sort(const std::vector<WatchedMount>& mounts) {
+  StorageLook look;
+  Sorted sorted;
+  for (const WatchedMount& mount : mounts) {
+    const StorageState state = look.At(mount.path, mount.objects);
+    if (!state.there) continue;
+    Asked asked{.mount = mount, .id = state.mount_id, .device = state.device, .told = absl::OkStatus()};
+    if (!state.dead.empty()) {
+      asked.told = absl::UnavailableError(state.dead);
+    } else if (!state.read_only.empty() && mount.writes) {
+      asked.told = absl::FailedPreconditionError(state.read_only);
+    }
+    const bool ask = CanDie(state.fs_type) && !absl::IsUnavailable(asked.told);
+    (ask ? sorted.to_ask : sorted.known).push_back(std::move(asked));
+  }
+  return sorted;
+}
+
+// False: it could not be asked, and is as it was.
+bool IsVerdict(const absl::Status& status) {
+  return status.ok() || status.code() == absl::StatusCode::kUnavailable ||
+         status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+}  // namespace
+
+bool CanDie(std::string_view fs_type) {
+  constexpr std::array<std::string_view, 18> kTypes = {
+      "9p",   "afs",       "beegfs", "ceph",  "cifs", "davfs", "fuse",  "fuseblk",  "gfs2",
+      "gpfs", "glusterfs", "lustre", "ncpfs", "nfs",  "nfs4",  "ocfs2", "orangefs", "virtiofs"};
+  const std::string_view base = fs_type.substr(0, fs_type.find('.'));
+  return base.starts_with("smb") || std::ranges::find(kTypes, base) != kTypes.end();
+}
+
+MountHealth::MountHealth(const asio::any_io_executor& /*executor*/, MountHelper& helper, Duration interval,
+                         Which which, Told told, Duration patience)
+    : helper_(helper),
+      interval_(interval),
+      which_(std::move(which)),
+      told_(std::move(told)),
+      patience_(patience) {}
+
+Awaitable<void> MountHealth::Run() {
+  while (true) {
+    // What hung and has come to its end is asked at once.
+    co_await helper_.WaitUnstuck(Clock::now() + interval_);
+    co_await Round();
+  }
+}
+
+Awaitable<void> MountHealth::Round() {
+  auto mounts = which_();
+  auto sort = [mounts = std::move(mounts)] { return Sort(mounts); };
+  auto sorted =
+      co_await RunBlocking("sort the mounts by what they are", std::move(sort), Clock::now() + kSortedWithin);
+  if (!sorted.ok()) co_return;
+
+  // What is not there any more has no verdict.
+  std::set<std::string> present;
+  for (const Asked& asked : sorted->known) present.insert(asked.mount.path);
+  for (const Asked& asked : sorted->to_ask) present.insert(asked.mount.path);
+  std::erase_if(bad_, [&present](const auto& entry) { return !present.contains(entry.first); });
+
+  for (const Asked& asked : sorted->known) Conclude(asked.mount, asked.id, asked.told);
+
+  // One mount of each file system first: of one that hangs, the others hang too, and are not asked.
+  std::map<dev_t, absl::Status> by_device;
+  std::vector<Asked> first;
+  std::vector<Asked> rest;
+  // Also in later rounds, while the probe of the first hangs: each would leave a helper behind.
+  for (const Asked& asked : sorted->to_ask) {
+    const auto known = bad_.find(asked.mount.path);
+    const bool hangs = known != bad_.end() && known->second.code == absl::StatusCode::kDeadlineExceeded;
+    if (hangs && !helper_.MayProbe(asked.mount.path)) {
+      by_device.insert_or_assign(
+          asked.device, absl::DeadlineExceededError("another mount of the same file system does not answer"));
+    }
+  }
+  for (Asked& asked : sorted->to_ask) {
+    if (!helper_.MayProbe(asked.mount.path)) continue;
+    const bool is_first = by_device.try_emplace(asked.device, absl::UnknownError("not asked")).second;
+    (is_first ? first : rest).push_back(std::move(asked));
+  }
+  // Of one that answers, what the kernel says of it.
+  const auto conclude = [this](const Asked& asked, const absl::Status& verdict) {
+    if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.told : verdict);
+  };
+  const auto paths = [](const std::vector<Asked>& all) {
+    std::vector<std::string> each;
+    for (const Asked& asked : all) each.push_back(asked.mount.path);
+    return each;
+  };
+  std::vector<std::string> first_paths = paths(first);
+  const auto first_verdicts = co_await helper_.Probe(std::move(first_paths), Clock::now() + patience_);
+  for (size_t i = 0; i < first.size(); ++i) {
+    by_device.insert_or_assign(first[i].device, first_verdicts[i]);
+    conclude(first[i], first_verdicts[i]);
+  }
+  std::vector<Asked> second;
+  for (Asked& asked : rest) {
+    const absl::Status& other = by_device.at(asked.device);
+    if (other.code() == absl::StatusCode::kDeadlineExceeded) {
+      conclude(asked, other);
+    } else if (IsVerdict(other)) {
+      second.push_back(std::move(asked));
+    }
+  }
+  std::vector<std::string> second_paths = paths(second);
+  const auto second_verdicts = co_await helper_.Probe(std::move(second_paths), Clock::now() + patience_);
+
+  // A file system may have died after one of its mounts answered. That mount is asked again, and its verdict
+  // comes first: a volume must not be mounted again from a staging that is dead, too.
+  std::set<dev_t> died;
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].code() == absl::StatusCode::kUnavailable) died.insert(second[i].device);
+  }
+  std::vector<Asked> again;
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (first_verdicts[i].ok() && died.contains(first[i].device)) again.push_back(first[i]);
+  }
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].ok() && died.contains(second[i].device)) again.push_back(second[i]);
+  }
+  std::vector<std::string> again_paths = paths(again);
+  const auto again_verdicts = co_await helper_.Probe(std::move(again_paths), Clock::now() + patience_);
+  for (size_t i = 0; i < again.size(); ++i) conclude(again[i], again_verdicts[i]);
+  for (size_t i = 0; i < second.size(); ++i) {
+    if (second_verdicts[i].ok() && died.contains(second[i].device)) continue;
+    conclude(second[i], second_verdicts[i]);
+  }
+}
+
+void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict) {
+  const auto known = bad_.find(mount.path);
+  if (verdict.ok()) {
+    if (known == bad_.end()) return;
+    bad_.erase(known);
+  } else {
+    const bool told_before =
+        known != bad_.end() && known->second.code == verdict.code() && known->second.mount_id == mount_id;
+    if (told_before) return;
+    bad_.insert_or_assign(mount.path, Bad{.code = verdict.code(), .mount_id = mount_id});
+  }
+  told_(mount, verdict);
+}
+
+}  // namespace berth

@@ -1,0 +1,74 @@
+// Finds mounts whose file system does not answer (hung: its server may come back), those whose file system
+// has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away, a disk that was
+// detached, a file system that was shut down; and those that refuse writes although they were asked for
+// (read-only).
+//
+// Owned by the Mounter; loop thread only. In rounds. The kernel says what it knows of each (storage_state.h).
+// File systems in another process or on another machine are asked by helper processes (mount_helper.h), too;
+// a mount whose probe hangs is not asked again while that hangs, and at once when it has ended; one that is
+// being unmounted is left alone.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/task_scope.h"
+#include "mounts/kernel_object.h"
+#include "mounts/mount_helper.h"
+
+namespace berth {
+
+struct WatchedMount {
+  std::string key;        // the volume's directory
+  std::string component;  // the publication's; empty: the staging path
+  std::string path;
+  bool writes = false;                // it was asked for to write
+  std::vector<KernelObject> objects;  // VolumeRecord::objects
+
+  bool operator==(const WatchedMount&) const = default;
+};
+
+// Whether a file system of this type lives in a process or on another machine. As mountinfo names it:
+// "fuse.sshfs", "nfs4".
+[[nodiscard]] bool CanDie(std::string_view fs_type);
+
+class MountHealth {
+ public:
+  using Which = std::function<std::vector<WatchedMount>()>;
+  // OK: it is well (again). UNAVAILABLE: dead. DEADLINE_EXCEEDED: hung. FAILED_PRECONDITION: read-only. The
+  // message is for people.
+  using Told = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
+
+  // `which` is asked before each round; `told` is called for each verdict that is not the last one of that
+  // mount's (of a mount not asked before: not OK). `patience`: how long a file system may take to answer.
+  MountHealth(const asio::any_io_executor& executor, MountHelper& helper, Duration interval, Which which,
+              Told told, Duration patience = std::chrono::seconds(10));
+
+  // Runs rounds until it is cancelled. This and the helper outlive it.
+  [[nodiscard]] Awaitable<void> Run();
+
+ private:
+  [[nodiscard]] Awaitable<void> Round();
+  void Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict);
+
+  MountHelper& helper_;
+  Duration interval_;
+  Which which_;
+  Told told_;
+  Duration patience_;
+
+  // By path: what is not well, and of which mount that was told.
+  struct Bad {
+    absl::StatusCode code = absl::StatusCode::kOk;
+    uint64_t mount_id = 0;
+  };
+  std::map<std::string, Bad> bad_;
+};
+
+}  // namespace berth
