@@ -41,7 +41,7 @@
 #include "base/clock.h"
 #include "base/event_log.h"
 #include "base/task_scope.h"
-#include "mounter/consumer_end.h"
+#include "consumers/consumer_end.h"
 #include "mounter/consumer_tokens.h"
 #include "mounter/plugin_directory.h"
 #include "mounter/volume_types.h"

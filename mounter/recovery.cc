@@ -6,7 +6,7 @@
 
 #include "base/safe_path.h"
 #include "base/status.h"
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 #include "mounts/mount_table.h"
 #include "mounts/mountinfo.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 
 namespace berth {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/process.h"
 #include "base/statmount.h"
 #include "base/status.h"
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 #include "mounter/volume_actor.h"
 #include "mounts/mount_watch.h"
 #include "mounts/storage_state.h"

@@ -1,5 +1,5 @@
 // Real processes and real cgroups; systemd's units by a peer that speaks D-Bus as it does.
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -27,7 +27,7 @@
 #include "base/status.h"
 #include "base/systemd_units.h"
 #include "base/unique_fd.h"
-#include "mounter/consumer_handles.h"
+#include "consumers/consumer_handles.h"
 
 namespace berth {
 namespace consumer_internal {

@@ -16,7 +16,7 @@
 #include "base/systemd_bus.h"
 #include "base/task_scope.h"
 #include "berth/v1/values.h"
-#include "mounter/consumer_watch.h"
+#include "consumers/consumer_watch.h"
 
 namespace berth {
 
