@@ -19,8 +19,8 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "csi/wanted_token.h"
+#include "supervisor/cgroups/plugin_place.h"
 #include "supervisor/logs/plugin_log.h"
-#include "supervisor/places/plugin_place.h"
 #include "supervisor/registry.h"
 #include "supervisor/restart_policy.h"
 

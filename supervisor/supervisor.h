@@ -29,8 +29,8 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "csi/recent_secrets.h"
+#include "supervisor/cgroups/plugin_place.h"
 #include "supervisor/logs/plugin_log.h"
-#include "supervisor/places/plugin_place.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/registry.h"
 

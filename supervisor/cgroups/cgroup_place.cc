@@ -11,7 +11,7 @@
 
 #include "base/size_text.h"
 #include "base/status.h"
-#include "supervisor/places/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_place_kinds.h"
 
 namespace berth::place_internal {
 namespace {

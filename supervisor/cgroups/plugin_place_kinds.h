@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/systemd_bus.h"
-#include "supervisor/places/cgroup_dir.h"
-#include "supervisor/places/plugin_place.h"
+#include "supervisor/cgroups/cgroup_dir.h"
+#include "supervisor/cgroups/plugin_place.h"
 
 namespace berth::place_internal {
 

@@ -1,5 +1,5 @@
 // What this node offers, and the placers: who makes and finds places.
-#include "supervisor/places/plugin_place.h"
+#include "supervisor/cgroups/plugin_place.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -16,7 +16,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "supervisor/places/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_place_kinds.h"
 
 namespace berth {
 namespace {

@@ -1,4 +1,4 @@
-#include "supervisor/places/cgroup_dir.h"
+#include "supervisor/cgroups/cgroup_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>

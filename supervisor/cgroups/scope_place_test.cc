@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "base/testing/run_on.h"
-#include "supervisor/places/cgroup_dir.h"
-#include "supervisor/places/plugin_place.h"
-#include "supervisor/places/testing/gated_child.h"
+#include "supervisor/cgroups/cgroup_dir.h"
+#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/testing/gated_child.h"
 
 namespace berth {
 namespace {

@@ -1,7 +1,7 @@
 // Places of real processes, in a directory of the cgroup v2 hierarchy of this machine that is the test's own.
 // What needs systemd, or controllers that this machine may lack, is tested in a machine of its own
 // (tests/machine).
-#include "supervisor/places/plugin_place.h"
+#include "supervisor/cgroups/plugin_place.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@
 #include "base/status.h"
 #include "base/testing/as_user.h"
 #include "base/testing/run_on.h"
-#include "supervisor/places/plugin_place_kinds.h"
-#include "supervisor/places/testing/gated_child.h"
+#include "supervisor/cgroups/plugin_place_kinds.h"
+#include "supervisor/cgroups/testing/gated_child.h"
 
 namespace berth {
 namespace {
