@@ -11,7 +11,7 @@
 #include "base/testing/temp_dir.h"
 #include "cli/publish_options.h"
 #include "declared/declared_files.h"
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 #include "rpc/uplink/operation_check.h"
 
 namespace berth {

@@ -27,10 +27,10 @@ Awaitable<absl::StatusOr<std::vector<ConsumerToken>>> SchedulerTokens::Get(Token
                                                                            TimePoint deadline) {
   const ConsumerName name = SplitConsumer(query.consumer);
   v1::TokenAsk ask;
-  ask.set_namespace_(IdText(name.name_space));
-  ask.set_consumer(IdText(name.consumer));
-  ask.set_plugin_id(IdText(query.plugin_id));
-  ask.set_volume_id(IdText(query.volume_id));
+  ask.set_namespace_(ToUtf8(name.name_space));
+  ask.set_consumer(ToUtf8(name.consumer));
+  ask.set_plugin_id(ToUtf8(query.plugin_id));
+  ask.set_volume_id(ToUtf8(query.volume_id));
   for (const std::string& audience : query.audiences) ask.add_audiences(audience);
   BERTH_CO_ASSIGN_OR_RETURN(const v1::TokenAnswer answer, co_await ask_(std::move(ask), deadline));
   std::vector<ConsumerToken> tokens;

@@ -111,8 +111,8 @@ absl::Status WithClaimHint(absl::Status failure) {
 // "claim prod/db for job-7".
 template <class Request>
 std::string Doing(std::string_view verb, const Request& request) {
-  return fmt::format("{} {}/{} for {}", verb, Shown(request.namespace_()), Shown(request.volume()),
-                     Use(request.consumer(), request.name()));
+  return fmt::format("{} {}/{} for {}", verb, PrintableName(request.namespace_()),
+                     PrintableName(request.volume()), Use(request.consumer(), request.name()));
 }
 
 // `call(node, timeout)` asks the scheduler through berthd. With `wait` it is called again after a restart of

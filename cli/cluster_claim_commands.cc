@@ -70,9 +70,10 @@ absl::Status Show(Session& session, const ClaimName& options) {
     }
     return absl::OkStatus();
   }
-  return WithHint(absl::NotFoundError(fmt::format("volume {} is not claimed for {}", Shown(options.volume),
-                                                  Use(options.consumer, options.name))),
-                  "What there is: berthctl claim list");
+  return WithHint(
+      absl::NotFoundError(fmt::format("volume {} is not claimed for {}", PrintableName(options.volume),
+                                      Use(options.consumer, options.name))),
+      "What there is: berthctl claim list");
 }
 
 }  // namespace
@@ -91,8 +92,9 @@ void DeclareClaimName(CLI::App& command, ClaimName& options) {
 absl::StatusOr<v1::ClaimClusterVolumeResponse> ClaimInCluster(Session& session,
                                                               const v1::ClaimClusterVolumeRequest& request) {
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  const std::string doing = fmt::format("claim {}/{} for {}", Shown(request.namespace_()),
-                                        Shown(request.volume()), Use(request.consumer(), request.name()));
+  const std::string doing =
+      fmt::format("claim {}/{} for {}", PrintableName(request.namespace_()), PrintableName(request.volume()),
+                  Use(request.consumer(), request.name()));
   const Progress progress(session.output, doing);
   auto answer = cluster.Call(&Stub::ClaimVolume, request, doing);
   if (!answer.ok()) return WithWaitHint(answer.status());
@@ -108,7 +110,7 @@ absl::Status ReleaseInCluster(Session& session, const ClaimName& options) {
   request.set_name(options.name);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
   const std::string doing =
-      fmt::format("release {} for {}", Shown(options.volume), Use(options.consumer, options.name));
+      fmt::format("release {} for {}", PrintableName(options.volume), Use(options.consumer, options.name));
   const absl::StatusOr<v1::ReleaseClusterClaimResponse> answer = [&] {
     const Progress progress(session.output, doing);
     return cluster.Call(&Stub::ReleaseClaim, request, doing);

@@ -34,7 +34,8 @@ void AddNames(const v1::ListVolumesResponse& volumes, std::vector<std::string>& 
   for (const v1::Volume& volume : volumes.volumes()) {
     for (const v1::Publication& use : volume.publications()) {
       if (use.origin() == v1::DECLARED) continue;
-      names.push_back(fmt::format("{} for {}", Shown(volume.volume_id()), Use(use.consumer(), use.name())));
+      names.push_back(
+          fmt::format("{} for {}", PrintableName(volume.volume_id()), Use(use.consumer(), use.name())));
     }
   }
 }

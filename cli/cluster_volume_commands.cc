@@ -86,7 +86,7 @@ absl::Status Register(Session& session, const RegisterOptions& options) {
   v1::RegisterVolumeRequest request;
   BERTH_ASSIGN_OR_RETURN(*request.mutable_volume(), MakeSpec(session, options));
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  const std::string doing = fmt::format("register {}", Shown(options.volume));
+  const std::string doing = fmt::format("register {}", PrintableName(options.volume));
   const absl::StatusOr<v1::RegisterVolumeResponse> answer = [&] {
     const Progress progress(session.output, doing);
     return cluster.Call(&Stub::RegisterVolume, request, doing);
@@ -111,9 +111,9 @@ absl::Status Deregister(Session& session, const NamedOptions& options) {
   request.set_namespace_(name.name_space);
   request.set_id(name.id);
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
-  BERTH_ASSIGN_OR_RETURN(
-      const v1::DeregisterVolumeResponse answer,
-      cluster.Call(&Stub::DeregisterVolume, request, fmt::format("deregister {}", Shown(options.volume))));
+  BERTH_ASSIGN_OR_RETURN(const v1::DeregisterVolumeResponse answer,
+                         cluster.Call(&Stub::DeregisterVolume, request,
+                                      fmt::format("deregister {}", PrintableName(options.volume))));
   if (session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();
@@ -153,7 +153,7 @@ absl::Status ShowClusterVolume(Session& session, const std::string& volume) {
   BERTH_ASSIGN_OR_RETURN(ClusterClient cluster, session.ConnectCluster());
   BERTH_ASSIGN_OR_RETURN(
       const v1::GetClusterVolumeResponse answer,
-      cluster.Call(&Stub::GetVolume, request, fmt::format("show volume {}", Shown(volume))));
+      cluster.Call(&Stub::GetVolume, request, fmt::format("show volume {}", PrintableName(volume))));
   if (session.output.json()) {
     session.output.Json(answer);
     return absl::OkStatus();

@@ -18,7 +18,7 @@ absl::Status Explain(Session& session, const VolumeOptions& options) {
   BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
   BERTH_ASSIGN_OR_RETURN(const v1::ExplainVolumeResponse answer,
                          node.Call(&NodeClient::Stub::ExplainVolume, request,
-                                   fmt::format("explain volume {}", Shown(options.volume))));
+                                   fmt::format("explain volume {}", PrintableName(options.volume))));
   if (session.output.json()) {
     session.output.Json(answer);
   } else {

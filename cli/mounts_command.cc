@@ -38,7 +38,7 @@ absl::Status Mounts(Session& session, const MountsOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   BERTH_ASSIGN_OR_RETURN(const v1::ListConsumerMountsResponse answer,
                          node.Call(&NodeClient::Stub::ListConsumerMounts, request,
-                                   fmt::format("list the mounts of {}", Shown(options.consumer))));
+                                   fmt::format("list the mounts of {}", PrintableName(options.consumer))));
   BERTH_ASSIGN_OR_RETURN(const std::vector<PlacedMount> mounts, PlaceMounts(answer, options.at));
   return ShowMounts(session.output, format, mounts);
 }

@@ -29,9 +29,9 @@ absl::Status Publish(Session& session, const PublishOptions& options) {
   const absl::StatusOr<v1::PublishVolumeResponse> published = [&] {
     const Progress progress(session.output, "PublishVolume",
                             [&] { return node.RunningStep(named.plugin, named.volume); });
-    return node.Call(
-        &NodeClient::Stub::PublishVolume, request,
-        fmt::format("publish {} for {}", Shown(named.volume), Use(request.consumer(), request.name())));
+    return node.Call(&NodeClient::Stub::PublishVolume, request,
+                     fmt::format("publish {} for {}", PrintableName(named.volume),
+                                 Use(request.consumer(), request.name())));
   }();
   const v1::RuntimeAbility& runtime = request.runtime();
   const bool only_named = !runtime.name().empty() && !runtime.mount() && !runtime.block();

@@ -78,7 +78,7 @@ absl::Status ConfirmLevers(const UnpublishOptions& options) {
         "it. "
         "If its plugin is gone or refuses, it is released without the plugin, and must not be attached to "
         "another node before this one is fenced",
-        Shown(options.volume));
+        PrintableName(options.volume));
   }
   if (options.lazy) {
     if (!warning.empty()) warning += "; ";
@@ -86,7 +86,7 @@ absl::Status ConfirmLevers(const UnpublishOptions& options) {
         "--lazy detaches {} although it is used: it can still be written to, so the "
         "volume "
         "must not be used elsewhere until those who use it have ended",
-        Shown(options.volume));
+        PrintableName(options.volume));
   }
   return warning.empty() ? absl::OkStatus() : Confirm(warning, options.yes);
 }
@@ -109,7 +109,7 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
     const Progress progress(session.output,
                             options.wait ? "waiting for the consumer's end" : "UnpublishVolume",
                             [&] { return node.RunningStep(options.plugin, options.volume); });
-    const std::string doing = fmt::format("unpublish {} of {}", Shown(options.volume), use);
+    const std::string doing = fmt::format("unpublish {} of {}", PrintableName(options.volume), use);
     if (options.wait) return CallJoined(session, node, &Stub::UnpublishVolume, request, doing);
     return node.Call(&Stub::UnpublishVolume, request, doing);
   }();
@@ -121,25 +121,25 @@ absl::Status Unpublish(Session& session, const UnpublishOptions& options) {
     session.output.Note(
         fmt::format("{} was released without its plugin, which is asked to undo its part once it can: until "
                     "then, do not detach it without fencing this node",
-                    Shown(options.volume)));
+                    PrintableName(options.volume)));
   }
   if (answer->still_in_use()) {
     session.output.Note(fmt::format(
         "{} is not free: {}. It is released by itself once that has ended (berthctl volume explain)",
-        Shown(options.volume),
+        PrintableName(options.volume),
         answer->used_by().empty() ? "it may still be used and written to" : answer->used_by()));
   }
   if (answer->uses_left() > 0 && !answer->still_in_use()) {
     session.output.Note(fmt::format("{} use{} of {} {} left on this node: do not detach it",
                                     answer->uses_left(), answer->uses_left() == 1 ? "" : "s",
-                                    Shown(options.volume), answer->uses_left() == 1 ? "is" : "are"));
+                                    PrintableName(options.volume), answer->uses_left() == 1 ? "is" : "are"));
   }
   if (session.output.json()) {
     session.output.Json(*answer);
   } else if (answer->was_published()) {
-    session.output.Text(fmt::format("unpublished {} of {}\n", Shown(options.volume), use));
+    session.output.Text(fmt::format("unpublished {} of {}\n", PrintableName(options.volume), use));
   } else {
-    session.output.Text(fmt::format("{} was not published for {}\n", Shown(options.volume), use));
+    session.output.Text(fmt::format("{} was not published for {}\n", PrintableName(options.volume), use));
   }
   return absl::OkStatus();
 }
@@ -152,7 +152,7 @@ absl::Status Ended(Session& session, const ConsumerOptions& options) {
   v1::EndConsumerRequest request;
   request.set_consumer(options.consumer);
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
-  const std::string doing = fmt::format("release the volumes of {}", Shown(options.consumer));
+  const std::string doing = fmt::format("release the volumes of {}", PrintableName(options.consumer));
   const absl::StatusOr<v1::EndConsumerResponse> answer = [&] {
     const Progress progress(session.output, doing);
     return CallJoined(session, node, &Stub::EndConsumer, request, doing);
@@ -169,9 +169,10 @@ absl::Status Ended(Session& session, const ConsumerOptions& options) {
     return absl::OkStatus();
   }
   session.output.Text(answer->released() == 0
-                          ? fmt::format("{} used nothing\n", Shown(options.consumer))
+                          ? fmt::format("{} used nothing\n", PrintableName(options.consumer))
                           : fmt::format("ended {} {} by {}\n", answer->released(),
-                                        answer->released() == 1 ? "use" : "uses", Shown(options.consumer)));
+                                        answer->released() == 1 ? "use" : "uses",
+                                        PrintableName(options.consumer)));
   return absl::OkStatus();
 }
 

@@ -46,9 +46,9 @@ absl::Status Show(Session& session, const VolumeOptions& options) {
   v1::GetVolumeRequest request;
   request.set_volume_id(options.volume);
   BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
-  BERTH_ASSIGN_OR_RETURN(
-      const v1::Volume volume,
-      node.Call(&NodeClient::Stub::GetVolume, request, fmt::format("show volume {}", Shown(options.volume))));
+  BERTH_ASSIGN_OR_RETURN(const v1::Volume volume,
+                         node.Call(&NodeClient::Stub::GetVolume, request,
+                                   fmt::format("show volume {}", PrintableName(options.volume))));
   if (session.output.json()) {
     session.output.Json(volume);
     return absl::OkStatus();

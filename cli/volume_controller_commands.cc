@@ -35,7 +35,7 @@ absl::Status ListStorage(Session& session, const StorageListOptions& options) {
   const absl::StatusOr<v1::ListStorageVolumesResponse> listed = [&] {
     const Progress progress(session.output, "ListVolumes");
     return node.CallForAllPages(&Stub::ListStorageVolumes, request,
-                                fmt::format("list the volumes of plugin {}", Shown(options.plugin)));
+                                fmt::format("list the volumes of plugin {}", PrintableName(options.plugin)));
   }();
   if (!listed.ok()) return listed.status();
   if (session.output.json()) {
@@ -51,7 +51,7 @@ absl::Status ListStorage(Session& session, const StorageListOptions& options) {
                fmt::format("{}", fmt::join(volume.published_node_ids(), ", ")), condition});
   }
   if (table.empty()) {
-    session.output.Note(fmt::format("plugin {} has no volumes", Shown(options.plugin)));
+    session.output.Note(fmt::format("plugin {} has no volumes", PrintableName(options.plugin)));
   } else {
     session.output.Show(table);
   }
@@ -141,7 +141,8 @@ absl::Status Create(Session& session, const CreateOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   const absl::StatusOr<v1::CreateVolumeResponse> created = [&] {
     const Progress progress(session.output, "CreateVolume");
-    return node.Call(&Stub::CreateVolume, request, fmt::format("create volume {}", Shown(options.name)));
+    return node.Call(&Stub::CreateVolume, request,
+                     fmt::format("create volume {}", PrintableName(options.name)));
   }();
   if (!created.ok()) return created.status();
   if (session.output.json()) {
@@ -172,13 +173,14 @@ absl::Status Delete(Session& session, const ChangeOptions& options) {
   BERTH_ASSIGN_OR_RETURN(NodeClient node, session.Connect());
   const absl::StatusOr<v1::DeleteVolumeResponse> deleted = [&] {
     const Progress progress(session.output, "DeleteVolume");
-    return node.Call(&Stub::DeleteVolume, request, fmt::format("delete volume {}", Shown(options.volume)));
+    return node.Call(&Stub::DeleteVolume, request,
+                     fmt::format("delete volume {}", PrintableName(options.volume)));
   }();
   if (!deleted.ok()) return Advised(node, options, deleted.status());
   if (session.output.json()) {
     session.output.Json(*deleted);
   } else {
-    session.output.Text(fmt::format("deleted {}\n", Shown(options.volume)));
+    session.output.Text(fmt::format("deleted {}\n", PrintableName(options.volume)));
   }
   return absl::OkStatus();
 }
@@ -196,14 +198,16 @@ absl::Status Expand(Session& session, const ChangeOptions& options) {
   const absl::StatusOr<v1::ExpandVolumeResponse> expanded = [&] {
     const Progress progress(session.output, "ExpandVolume",
                             [&] { return node.RunningStep(options.plugin, options.volume); });
-    return node.Call(&Stub::ExpandVolume, request, fmt::format("expand volume {}", Shown(options.volume)));
+    return node.Call(&Stub::ExpandVolume, request,
+                     fmt::format("expand volume {}", PrintableName(options.volume)));
   }();
   if (!expanded.ok()) return Advised(node, options, expanded.status());
   if (session.output.json()) {
     session.output.Json(*expanded);
     return absl::OkStatus();
   }
-  std::string line = fmt::format("{}: {}", Shown(options.volume), FormatSize(expanded->capacity_bytes()));
+  std::string line =
+      fmt::format("{}: {}", PrintableName(options.volume), FormatSize(expanded->capacity_bytes()));
   if (expanded->node_expanded()) line += ", on the node too";
   if (expanded->node_expansion_noted()) {
     line +=

@@ -64,12 +64,12 @@ absl::StatusOr<std::string> HolderOf(NodeClient& node, const std::string& volume
   if (holders.empty()) holders.assign(labelled.begin(), labelled.end());
   if (holders.size() == 1) return holders.front();
   if (holders.empty()) {
-    return WithHint(absl::NotFoundError(fmt::format("this node has no volume {}{}", Shown(volume_id),
+    return WithHint(absl::NotFoundError(fmt::format("this node has no volume {}{}", PrintableName(volume_id),
                                                     DidYouMean(volume_id, others))),
                     "What it has: berthctl volumes");
   }
   return UsageError(
-      fmt::format("plugins {} have a volume {} each", fmt::join(holders, " and "), Shown(volume_id)),
+      fmt::format("plugins {} have a volume {} each", fmt::join(holders, " and "), PrintableName(volume_id)),
       "Say which is meant: --plugin ID");
 }
 

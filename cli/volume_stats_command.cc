@@ -25,8 +25,8 @@ absl::Status OfVolume(Session& session, const StatsOptions& options) {
   v1::GetVolumeStatsRequest request;
   request.set_volume_id(options.volume);
   BERTH_RETURN_IF_ERROR(NameVolume(node, options, request.mutable_plugin_id()));
-  const absl::StatusOr<v1::GetVolumeStatsResponse> stats =
-      node.Call(&Stub::GetVolumeStats, request, fmt::format("measure volume {}", Shown(options.volume)));
+  const absl::StatusOr<v1::GetVolumeStatsResponse> stats = node.Call(
+      &Stub::GetVolumeStats, request, fmt::format("measure volume {}", PrintableName(options.volume)));
   if (!stats.ok()) return stats.status();
   if (session.output.json()) {
     session.output.Json(*stats);
@@ -51,7 +51,7 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
       const v1::GetConsumerStatsResponse stats,
       node.Call(&Stub::GetConsumerStats, request,
                 options.all ? std::string("measure all volumes")
-                            : fmt::format("measure the volumes of {}", Shown(options.consumer))));
+                            : fmt::format("measure the volumes of {}", PrintableName(options.consumer))));
   if (session.output.json()) {
     session.output.Json(stats);
     return absl::OkStatus();
@@ -68,10 +68,10 @@ absl::Status OfConsumer(Session& session, const StatsOptions& options) {
   for (const v1::VolumeStats& volume : stats.volumes()) {
     if (!volume.has_condition() || !volume.condition().abnormal()) continue;
     const Cell condition = DescribeCondition(volume.condition());
-    session.output.Text(
-        Toned(fmt::format("condition of {}: {}", Shown(volume.volume_id()), Printable(condition.text)),
-              condition.tone, session.output.colour()) +
-        "\n");
+    session.output.Text(Toned(fmt::format("condition of {}: {}", PrintableName(volume.volume_id()),
+                                          Printable(condition.text)),
+                              condition.tone, session.output.colour()) +
+                        "\n");
   }
   return absl::OkStatus();
 }

@@ -93,10 +93,11 @@ std::string Targets(const v1::Publication& use) {
 
 }  // namespace
 
-std::string Shown(std::string_view text) { return text.empty() ? "''" : Printable(text, 200); }
+std::string PrintableName(std::string_view text) { return text.empty() ? "''" : Printable(text, 200); }
 
 std::string Use(const std::string& consumer, const std::string& name) {
-  return name.empty() ? Shown(consumer) : fmt::format("{}/{}", Shown(consumer), Shown(name));
+  return name.empty() ? PrintableName(consumer)
+                      : fmt::format("{}/{}", PrintableName(consumer), PrintableName(name));
 }
 
 Cell StateCell(v1::VolumeState state, bool uncertain) {

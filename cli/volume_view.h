@@ -13,7 +13,7 @@
 namespace berth::cli {
 
 // A name from outside in a sentence: printable, and '' where it is empty.
-[[nodiscard]] std::string Shown(std::string_view text);
+[[nodiscard]] std::string PrintableName(std::string_view text);
 // The consumer, and its name for this use where it has one: "job/data".
 [[nodiscard]] std::string Use(const std::string& consumer, const std::string& name);
 

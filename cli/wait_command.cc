@@ -56,7 +56,7 @@ std::string WithDashes(std::string name) {
 }
 
 std::string Describe(const v1::DeclaredVolume& volume) {
-  std::string text = fmt::format("{}: {}", Shown(volume.name()), volume.status());
+  std::string text = fmt::format("{}: {}", PrintableName(volume.name()), volume.status());
   if (!volume.last_error().empty()) text += ": " + volume.last_error();
   return text;
 }
@@ -78,7 +78,7 @@ std::optional<absl::Status> Verdict(const std::vector<std::string>& names,
       return std::ranges::find(unknown, each) != unknown.end();
     };
     if (!is_unknown(name) || !is_unknown(WithDashes(name))) continue;
-    return NotDeclaredError(fmt::format("no file in volumes.d declares {}", Shown(name)),
+    return NotDeclaredError(fmt::format("no file in volumes.d declares {}", PrintableName(name)),
                             "What is declared: berthctl volumes; after a new file: berthctl reload");
   }
   bool pending = false;

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "csi/errors.h"
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 
 namespace berth {
 namespace {

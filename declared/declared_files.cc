@@ -11,7 +11,7 @@
 #include "base/directory_stream.h"
 #include "base/status.h"
 #include "mounts/mount_table.h"
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 #include "spec/volume_spec.h"
 
 namespace berth {

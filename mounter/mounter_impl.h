@@ -141,8 +141,8 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] size_t VolumesThrough(const std::string& plugin_id) const;
   [[nodiscard]] std::vector<uint64_t> RecordedMounts(const std::set<dev_t>& devices) const;
   // Nothing where it is not there, as the kernel sees it.
-  [[nodiscard]] std::optional<ConsumerMount> Shown(const VolumeRecord& record,
-                                                   const PublicationRecord& publication) const;
+  [[nodiscard]] std::optional<ConsumerMount> PrintableName(const VolumeRecord& record,
+                                                           const PublicationRecord& publication) const;
   // Somebody may have changed the mounts of these volumes; unset: of any.
   // Sees to it that the tree of volumes is where it was, before anything goes forward: mounts it anew where
   // somebody has unmounted it. FAILED_PRECONDITION: something else was mounted over it.

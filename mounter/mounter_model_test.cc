@@ -193,7 +193,7 @@ class MounterModelTest : public MounterTestBase {
   // Lets everything come to its end without faults, and compares it with the model.
   void Settle();
   [[nodiscard]] bool AtRest();
-  [[nodiscard]] std::optional<PublicationView> Shown(const Use& use) const;
+  [[nodiscard]] std::optional<PublicationView> PrintableName(const Use& use) const;
   [[nodiscard]] int MountsAt(const std::string& path);
   void CountMounts();
 
@@ -403,7 +403,7 @@ void MounterModelTest::Step() {
 
 // --- what must hold --------------------------------------------------------------------------------------
 
-std::optional<PublicationView> MounterModelTest::Shown(const Use& use) const {
+std::optional<PublicationView> MounterModelTest::PrintableName(const Use& use) const {
   const auto view = mounter_->Find("hp", use.volume);
   if (!view) return std::nullopt;
   for (const PublicationView& publication : view->publications) {
@@ -497,7 +497,7 @@ void MounterModelTest::Settle() {
   const std::map<Use, UseModel> uses = model_.uses();
   for (const auto& [use, model] : uses) {
     SCOPED_TRACE(fmt::format("{} for {}", use.volume, use.consumer));
-    const std::optional<PublicationView> shown = Shown(use);
+    const std::optional<PublicationView> shown = PrintableName(use);
     if (model.meddled || (shown && (shown->uncertain || shown->awaiting_secrets))) {
       // By the same words as ever it can be had again, or taken away.
       // An ephemeral one that is mounted over is refused until that is gone.

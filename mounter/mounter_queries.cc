@@ -119,8 +119,8 @@ std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) 
   return held;
 }
 
-std::optional<ConsumerMount> MounterImpl::Shown(const VolumeRecord& record,
-                                                const PublicationRecord& publication) const {
+std::optional<ConsumerMount> MounterImpl::PrintableName(const VolumeRecord& record,
+                                                        const PublicationRecord& publication) const {
   if (publication.state != PublicationState::kPublished || publication.uncertain) return std::nullopt;
   const auto facts = context_.paths->LookAtTarget(record, publication);
   if (!facts.ok() || !IsThere(record, *facts)) return std::nullopt;
@@ -134,7 +134,7 @@ std::optional<ConsumerMount> MounterImpl::MountOf(const std::string& plugin_id, 
   if (actor == nullptr || !actor->present()) return std::nullopt;
   const VolumeRecord& record = actor->machine().record();
   const PublicationRecord* publication = record.Find({.consumer = consumer, .name = name});
-  return publication == nullptr ? std::nullopt : Shown(record, *publication);
+  return publication == nullptr ? std::nullopt : PrintableName(record, *publication);
 }
 
 std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) const {
@@ -144,7 +144,7 @@ std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) co
     const VolumeRecord& record = actor->machine().record();
     for (const PublicationRecord& p : record.publications) {
       if (p.key.consumer != consumer) continue;
-      if (auto mount = Shown(record, p)) mounts.push_back(*std::move(mount));
+      if (auto mount = PrintableName(record, p)) mounts.push_back(*std::move(mount));
     }
   }
   std::ranges::sort(mounts, [](const ConsumerMount& a, const ConsumerMount& b) {

@@ -1,7 +1,7 @@
 // What is checked of a request before anything is done: what its consumer's runtime can use, what the plugin
 // can do, and what the volume is in use for already. And afterwards, what could not be known before: the file
 // system that the plugin chose. The request by itself was checked by whoever received it
-// (rpc/request_check.h).
+// (request/request_check.h).
 //
 // Pure, but for the question whether SELinux is on; any thread. Messages are for the person who made the
 // request and say what would be right; none shows a context's value, a secret or a mount flag.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "rpc/shown.h"
+#include "base/printable.h"
 
 namespace berth {
 
@@ -21,7 +21,7 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
     const auto line = lines_.find(key);
     if (line != lines_.end() && line->second.size() > kWaiting) {
       co_return absl::ResourceExhaustedError(
-          fmt::format("{} calls about {} wait already", kWaiting, Shown(key.id)));
+          fmt::format("{} calls about {} wait already", kWaiting, PrintableName(key.id)));
     }
   }
   // From here on it stands in line; however this ends, its end takes it out.
@@ -33,7 +33,7 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
     deadline = until();
     if (deadline > Clock::now()) continue;
     co_return absl::DeadlineExceededError(
-        fmt::format("an earlier call about {} goes on still", Shown(ticket->keys.front().id)));
+        fmt::format("an earlier call about {} goes on still", PrintableName(ticket->keys.front().id)));
   }
   co_return turn;
 }

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/printable.h"
 #include "base/status.h"
 #include "rpc/convert.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -36,7 +36,7 @@ Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(s
     if (Clock::now() >= deadline) {
       co_return absl::DeadlineExceededError(
           fmt::format("plugin {} is being replaced and takes no calls yet{}{}", id,
-                      plugin.reason.empty() ? "" : ": ", Shown(plugin.reason)));
+                      plugin.reason.empty() ? "" : ": ", PrintableName(plugin.reason)));
     }
     co_await controllers_.WaitChange(deadline);
   }
@@ -123,24 +123,24 @@ bool ControllerAccess::Among(const Holds& holds, const std::string& name,
 absl::Status ControllerAccess::Unused(const std::string& name, const std::string& volume_id) const {
   if (const auto held = FindHeld(name, volume_id)) {
     std::set<std::string> consumers;
-    for (const PublicationView& view : held->publications) consumers.insert(Shown(view.consumer));
+    for (const PublicationView& view : held->publications) consumers.insert(PrintableName(view.consumer));
     if (consumers.empty() && held->still_in_use) {
       return absl::FailedPreconditionError(
-          fmt::format("volume {} is not released on this node (plugin {}): {}", Shown(volume_id),
+          fmt::format("volume {} is not released on this node (plugin {}): {}", PrintableName(volume_id),
                       held->plugin_id, held->last_error));
     }
     if (held->without_plugin) {
       return absl::FailedPreconditionError(fmt::format(
           "volume {} was released on this node without its plugin {}, which has still to undo its part",
-          Shown(volume_id), held->plugin_id));
+          PrintableName(volume_id), held->plugin_id));
     }
     return absl::FailedPreconditionError(fmt::format(
-        "volume {} is in use on this node through plugin {}{}: unpublish it first", Shown(volume_id),
+        "volume {} is in use on this node through plugin {}{}: unpublish it first", PrintableName(volume_id),
         held->plugin_id, consumers.empty() ? "" : fmt::format(" by {}", fmt::join(consumers, ", "))));
   }
   if (Among(publishing_, name, volume_id)) {
     return absl::FailedPreconditionError(
-        fmt::format("volume {} is being published on this node", Shown(volume_id)));
+        fmt::format("volume {} is being published on this node", PrintableName(volume_id)));
   }
   return absl::OkStatus();
 }
@@ -151,7 +151,7 @@ absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
     if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
       return absl::UnavailableError(fmt::format(
           "a volume {} is in use on this node through plugin {}, which has not reported its driver yet",
-          Shown(volume_id), id));
+          PrintableName(volume_id), id));
     }
   }
   return absl::OkStatus();
@@ -172,7 +172,7 @@ absl::Status ControllerAccess::MayPublish(const std::string& name, const std::st
       {deleting_, "deleted"}, {detaching_, "detached from this node"}, {expanding_, "expanded offline"}};
   for (const auto& [holds, what] : works) {
     if (!Among(holds, name, volume_id)) continue;
-    return absl::AbortedError(fmt::format("volume {} is being {}", Shown(volume_id), what));
+    return absl::AbortedError(fmt::format("volume {} is being {}", PrintableName(volume_id), what));
   }
   return absl::OkStatus();
 }
@@ -233,7 +233,7 @@ Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std:
   if (all_known && !IsThisNode(name, node_id)) co_return absl::OkStatus();
   for (const std::string& id : ids) {
     const absl::Status released = co_await mounter_.CheckUnrecorded(id, volume_id, deadline);
-    if (!released.ok()) co_return Annotate(released, fmt::format("volume {}", Shown(volume_id)));
+    if (!released.ok()) co_return Annotate(released, fmt::format("volume {}", PrintableName(volume_id)));
   }
   co_return absl::OkStatus();
 }

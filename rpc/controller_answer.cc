@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/status.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
+#include "request/request_check.h"
 
 namespace berth {
 namespace {
@@ -55,7 +55,7 @@ std::string WrongVolume(const ::csi::v1::Volume& volume) {
   if (std::string why = WrongId("volume", volume.volume_id()); !why.empty()) return why;
   std::string why = WrongCapacity(volume.capacity_bytes(), {});
   if (why.empty()) why = WrongContext("volume context", volume.volume_context());
-  return why.empty() ? why : fmt::format("volume {}: {}", Shown(volume.volume_id()), why);
+  return why.empty() ? why : fmt::format("volume {}: {}", PrintableName(volume.volume_id()), why);
 }
 
 std::string WrongTime(bool given, const google::protobuf::Timestamp& time) {
@@ -68,7 +68,7 @@ std::string WrongTime(bool given, const google::protobuf::Timestamp& time) {
 std::string WrongSnapshot(const ::csi::v1::Snapshot& snapshot) {
   if (std::string why = WrongId("snapshot", snapshot.snapshot_id()); !why.empty()) return why;
   const auto wrong = [&snapshot](std::string_view why) {
-    return fmt::format("snapshot {}: {}", Shown(snapshot.snapshot_id()), why);
+    return fmt::format("snapshot {}: {}", PrintableName(snapshot.snapshot_id()), why);
   };
   if (std::string why = WrongId("source volume", snapshot.source_volume_id()); !why.empty()) {
     return wrong(why);
@@ -83,13 +83,13 @@ std::string WrongSnapshot(const ::csi::v1::Snapshot& snapshot) {
 std::string WrongGroup(const ::csi::v1::VolumeGroupSnapshot& group) {
   if (std::string why = WrongId("group", group.group_snapshot_id()); !why.empty()) return why;
   const auto wrong = [&group](std::string_view why) {
-    return fmt::format("group {}: {}", Shown(group.group_snapshot_id()), why);
+    return fmt::format("group {}: {}", PrintableName(group.group_snapshot_id()), why);
   };
   if (group.snapshots_size() == 0) return wrong("no snapshots");
   for (const auto& snapshot : group.snapshots()) {
     if (std::string why = WrongSnapshot(snapshot); !why.empty()) return wrong(why);
     if (!snapshot.group_snapshot_id().empty() && snapshot.group_snapshot_id() != group.group_snapshot_id()) {
-      return wrong(fmt::format("snapshot {} is of another group", Shown(snapshot.snapshot_id())));
+      return wrong(fmt::format("snapshot {} is of another group", PrintableName(snapshot.snapshot_id())));
     }
   }
   const std::string why = WrongTime(group.has_creation_time(), group.creation_time());
@@ -128,7 +128,7 @@ bool IsAnother(const ContextMap& given, const ContextMap& asked) {
 }
 
 std::string Not(std::string_view what, const std::string& given, const std::string& wanted) {
-  return fmt::format("it is about {} {}, not {}", what, Shown(given), Shown(wanted));
+  return fmt::format("it is about {} {}, not {}", what, PrintableName(given), PrintableName(wanted));
 }
 
 }  // namespace
@@ -198,7 +198,8 @@ std::string WrongIn(const ::csi::v1::CreateVolumeRequest& request,
     why = "it does not say that the volume was filled from the source";
   }
   // The volume has a name, and an operator must learn it: it exists and is of no use.
-  return why.empty() ? why : fmt::format("{} (the volume {} exists now)", why, Shown(volume.volume_id()));
+  return why.empty() ? why
+                     : fmt::format("{} (the volume {} exists now)", why, PrintableName(volume.volume_id()));
 }
 
 std::string WrongIn(const ::csi::v1::ListVolumesRequest& request,

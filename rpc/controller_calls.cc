@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/backoff.h"
+#include "base/printable.h"
 #include "base/safe_path.h"
 #include "base/status.h"
 #include "csi/redact.h"
@@ -22,7 +23,6 @@
 #include "rpc/controller_check.h"
 #include "rpc/controller_outcome.h"
 #include "rpc/convert.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -154,10 +154,10 @@ void CleanTexts(const CsiClient& client, Response* response) {
 template <class Response>
 std::string MadeBy(const Response& response) {
   if constexpr (std::is_same_v<Response, csi::CreateVolumeResponse>) {
-    return fmt::format("; the volume {} exists now", Shown(response.volume().volume_id()));
+    return fmt::format("; the volume {} exists now", PrintableName(response.volume().volume_id()));
   } else if constexpr (std::is_same_v<Response, csi::CreateVolumeGroupSnapshotResponse>) {
     return fmt::format("; the group snapshot {} exists now",
-                       Shown(response.group_snapshot().group_snapshot_id()));
+                       PrintableName(response.group_snapshot().group_snapshot_id()));
   } else {
     return {};
   }

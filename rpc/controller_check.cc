@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
+#include "request/request_check.h"
+#include "request/request_parts.h"
 #include "rpc/controller_access.h"
 #include "rpc/controller_call_kinds.h"
-#include "rpc/request_check.h"
-#include "rpc/request_parts.h"
 
 namespace berth {
 namespace {

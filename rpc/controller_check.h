@@ -10,7 +10,7 @@
 
 #include "berth/v1/scheduler.pb.h"
 #include "csi/plugin_facts.h"
-#include "rpc/request_parts.h"
+#include "request/request_parts.h"
 
 namespace berth {
 

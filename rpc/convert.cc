@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 #include "csi/names.h"
+#include "request/request_check.h"
 #include "rpc/controller_answer.h"
-#include "rpc/request_check.h"
 
 namespace berth {
 namespace {
@@ -51,13 +51,13 @@ std::string ExpansionName(int number) { return "VOLUME_EXPANSION_" + VolumeExpan
 
 template <class Map>
 void FillMap(const std::map<std::string, std::string>& from, Map* to) {
-  for (const auto& [key, value] : from) (*to)[IdText(key)] = IdText(value);
+  for (const auto& [key, value] : from) (*to)[ToUtf8(key)] = ToUtf8(value);
 }
 
 void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
   const PluginFacts& facts = *plugin.facts;
-  to->set_driver_name(IdText(facts.name));
-  to->set_vendor_version(IdText(facts.vendor_version));
+  to->set_driver_name(ToUtf8(facts.name));
+  to->set_vendor_version(ToUtf8(facts.vendor_version));
   FillMap(facts.manifest, to->mutable_manifest());
   AddNames(facts.plugin_services, PluginServiceName, to->mutable_plugin_capabilities());
   AddNames(facts.volume_expansion, ExpansionName, to->mutable_plugin_capabilities());
@@ -65,7 +65,7 @@ void Fill(const PluginSnapshot& plugin, v1::Fingerprint* to) {
   AddNames(facts.group_capabilities, GroupControllerCapabilityName,
            to->mutable_group_controller_capabilities());
   AddNames(facts.node_capabilities, NodeCapabilityName, to->mutable_node_capabilities());
-  to->set_node_id(IdText(facts.node_id));
+  to->set_node_id(ToUtf8(facts.node_id));
   to->set_max_volumes(facts.max_volumes_per_node.value_or(0));
   FillMap(facts.topology, to->mutable_topology());
   to->set_computed_class(plugin.computed_class);
@@ -99,7 +99,7 @@ v1::VolumeCondition ToProto(const ConditionView& condition) {
   return to;
 }
 
-std::string IdText(const std::string& value) {
+std::string ToUtf8(const std::string& value) {
   return IsUtf8(value) ? value : Printable(value, RequestLimits::kVolumeId);
 }
 
@@ -122,17 +122,17 @@ google::protobuf::Duration ToProto(Duration duration) {
 
 v1::Plugin ToProto(const PluginSnapshot& plugin, int volumes) {
   v1::Plugin to;
-  to.set_id(IdText(plugin.id));
+  to.set_id(ToUtf8(plugin.id));
   to.set_kind(std::string(PluginKindName(plugin.kind)));
   to.set_state(StateOf(plugin));
   to.set_alive(plugin.alive);
   to.set_ready(plugin.ready);
   to.set_registered(plugin.registered);
   to.set_reason(Printable(plugin.reason));
-  to.set_config_file(IdText(plugin.config_file));
+  to.set_config_file(ToUtf8(plugin.config_file));
   to.set_placed(plugin.placed);
   to.set_pid(plugin.pid);
-  to.set_socket_path(IdText(plugin.socket_path));
+  to.set_socket_path(ToUtf8(plugin.socket_path));
   if (plugin.started_at) *to.mutable_started_at() = ToProto(*plugin.started_at);
   to.set_restarts(plugin.restarts);
   to.set_last_exit(Printable(plugin.last_exit));
@@ -203,7 +203,7 @@ v1::ReadPluginLogResponse ToProto(const LogBatch& batch) {
     next.set_position(line.position);
     next.set_number(line.number);
     *next.mutable_time() = ToProto(line.time);
-    next.set_text(IdText(line.text));
+    next.set_text(ToUtf8(line.text));
     next.set_notice(line.notice);
   }
   to.set_missed_lines(batch.missed_lines);
@@ -226,10 +226,10 @@ v1::Event ToProto(const Event& event) {
   v1::Event to;
   to.set_sequence(event.sequence);
   *to.mutable_time() = ToProto(event.time);
-  to.set_type(IdText(event.type));
-  to.set_plugin_id(IdText(event.plugin_id));
-  to.set_volume_id(IdText(event.volume_id));
-  to.set_consumer(IdText(event.consumer));
+  to.set_type(ToUtf8(event.type));
+  to.set_plugin_id(ToUtf8(event.plugin_id));
+  to.set_volume_id(ToUtf8(event.volume_id));
+  to.set_consumer(ToUtf8(event.consumer));
   to.set_message(Printable(event.message));
   return to;
 }

@@ -26,7 +26,7 @@
 namespace berth {
 
 // An id: unchanged, unless it cannot be sent as a proto3 string.
-[[nodiscard]] std::string IdText(const std::string& value);
+[[nodiscard]] std::string ToUtf8(const std::string& value);
 
 // What mistakes are told as: a line each.
 [[nodiscard]] std::vector<std::string> LinesOf(std::string_view text);

@@ -91,14 +91,14 @@ void FillFlags(const std::vector<std::string>& flags, bool show, Repeated* to) {
     if (!flags.empty()) to->Add(kHidden);
     return;
   }
-  for (const std::string& flag : flags) to->Add(IdText(flag));
+  for (const std::string& flag : flags) to->Add(ToUtf8(flag));
 }
 
 v1::Publication PublicationOf(const PublicationView& view) {
   v1::Publication to;
-  to.set_consumer(IdText(view.consumer));
-  to.set_name(IdText(view.name));
-  to.set_target_path(IdText(view.target_path));
+  to.set_consumer(ToUtf8(view.consumer));
+  to.set_name(ToUtf8(view.name));
+  to.set_target_path(ToUtf8(view.target_path));
   to.set_readonly(view.readonly);
   to.set_state(StateOf(view.state));
   to.set_uncertain(view.uncertain);
@@ -121,10 +121,10 @@ v1::Publication PublicationOf(const PublicationView& view) {
 
 v1::KernelMount MountOf(const KernelMount& mount, bool show_options) {
   v1::KernelMount to;
-  to.set_target(IdText(mount.target));
-  to.set_source(IdText(mount.source));
-  to.set_fs_type(IdText(mount.fs_type));
-  if (!mount.options.empty()) to.set_options(show_options ? IdText(mount.options) : kHidden);
+  to.set_target(ToUtf8(mount.target));
+  to.set_source(ToUtf8(mount.source));
+  to.set_fs_type(ToUtf8(mount.fs_type));
+  if (!mount.options.empty()) to.set_options(show_options ? ToUtf8(mount.options) : kHidden);
   to.set_id(mount.id);
   return to;
 }
@@ -133,7 +133,7 @@ v1::MountHolder HolderOf(const MountHolder& holder) {
   v1::MountHolder to;
   to.set_pid(holder.pid);
   to.set_command(Printable(holder.command));
-  to.set_consumer(IdText(holder.consumer));
+  to.set_consumer(ToUtf8(holder.consumer));
   to.set_how(Printable(holder.how));
   if (holder.uid.has_value()) to.set_uid(*holder.uid);
   return to;
@@ -141,7 +141,7 @@ v1::MountHolder HolderOf(const MountHolder& holder) {
 
 v1::RpcTrace TraceOf(const RpcTrace& trace) {
   v1::RpcTrace to;
-  to.set_rpc(IdText(trace.rpc));
+  to.set_rpc(ToUtf8(trace.rpc));
   *to.mutable_started_at() = ToProto(trace.started_at);
   *to.mutable_took() = ToProto(trace.took);
   to.set_code(std::string(CodeName(trace.code)));
@@ -152,11 +152,11 @@ v1::RpcTrace TraceOf(const RpcTrace& trace) {
 v1::Finding FindingOf(const Finding& finding) {
   v1::Finding to;
   to.set_severity(SeverityOf(finding.severity));
-  to.set_code(IdText(finding.code));
-  to.set_plugin_id(IdText(finding.plugin_id));
-  to.set_volume_id(IdText(finding.volume_id));
-  to.set_consumer(IdText(finding.consumer));
-  to.set_path(IdText(finding.path));
+  to.set_code(ToUtf8(finding.code));
+  to.set_plugin_id(ToUtf8(finding.plugin_id));
+  to.set_volume_id(ToUtf8(finding.volume_id));
+  to.set_consumer(ToUtf8(finding.consumer));
+  to.set_path(ToUtf8(finding.path));
   to.set_text(Printable(finding.text));
   to.set_repair(Printable(finding.repair));
   to.set_repaired(finding.repaired);
@@ -174,22 +174,22 @@ std::string ErrorOf(const DeclaredView& file) {
 
 v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   v1::Volume to;
-  to.set_plugin_id(IdText(volume.plugin_id));
-  to.set_volume_id(IdText(volume.volume_id));
+  to.set_plugin_id(ToUtf8(volume.plugin_id));
+  to.set_volume_id(ToUtf8(volume.volume_id));
   to.set_state(FurthestState(volume));
   to.set_uncertain(volume.uncertain);
   to.set_awaiting_secrets(volume.awaiting_secrets);
   v1::Capability& capability = *to.mutable_capability();
   capability.set_access_mode(static_cast<v1::AccessMode>(volume.use.access_mode));
   capability.set_access_type(TypeOf(volume.use.access_type));
-  capability.set_fs_type(IdText(volume.use.fs_type));
+  capability.set_fs_type(ToUtf8(volume.use.fs_type));
   FillFlags(volume.use.mount_flags, show_options, capability.mutable_mount_flags());
-  capability.set_volume_mount_group(IdText(volume.use.volume_mount_group));
-  to.set_staging_path(IdText(volume.staging_path));
+  capability.set_volume_mount_group(ToUtf8(volume.use.volume_mount_group));
+  to.set_staging_path(ToUtf8(volume.staging_path));
   for (const PublicationView& view : volume.publications) *to.add_publications() = PublicationOf(view);
   to.set_last_error(Printable(volume.last_error));
   if (volume.next_retry_at) *to.mutable_next_retry_at() = ToProto(*volume.next_retry_at);
-  to.set_running(IdText(volume.running));
+  to.set_running(ToUtf8(volume.running));
   if (volume.running_since) *to.mutable_running_since() = ToProto(*volume.running_since);
   if (volume.stuck) {
     to.mutable_stuck()->set_on(Printable(volume.stuck->on));
@@ -206,7 +206,7 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
   }
   to.set_failures(volume.failures);
   to.set_rebuilt(volume.rebuilt);
-  to.set_driver_name(IdText(volume.driver_name));
+  to.set_driver_name(ToUtf8(volume.driver_name));
   to.set_driver_version(Printable(volume.driver_version));
   to.set_label(volume.label);
   if (volume.condition) *to.mutable_condition() = ToProto(*volume.condition);
@@ -218,16 +218,16 @@ v1::Volume ToProto(const VolumeView& volume, bool show_options) {
 
 v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options) {
   v1::ConsumerMount to;
-  to.set_plugin_id(IdText(mount.plugin_id));
-  to.set_volume_id(IdText(mount.volume_id));
-  to.set_consumer(IdText(mount.consumer));
-  to.set_name(IdText(mount.name));
-  to.set_source_path(IdText(mount.source_path));
+  to.set_plugin_id(ToUtf8(mount.plugin_id));
+  to.set_volume_id(ToUtf8(mount.volume_id));
+  to.set_consumer(ToUtf8(mount.consumer));
+  to.set_name(ToUtf8(mount.name));
+  to.set_source_path(ToUtf8(mount.source_path));
   to.set_access_type(TypeOf(mount.access_type));
   to.set_readonly(mount.readonly);
-  to.set_fs_type(IdText(mount.fs_type));
+  to.set_fs_type(ToUtf8(mount.fs_type));
   FillFlags(mount.mount_flags, show_options, to.mutable_mount_flags());
-  to.set_propagation(IdText(mount.propagation));
+  to.set_propagation(ToUtf8(mount.propagation));
   to.set_device_major(mount.device_major);
   to.set_device_minor(mount.device_minor);
   return to;
@@ -236,10 +236,10 @@ v1::ConsumerMount ToProto(const ConsumerMount& mount, bool show_options) {
 v1::ExplainVolumeResponse ToProto(const VolumeExplanation& explanation, bool show_options) {
   v1::ExplainVolumeResponse to;
   *to.mutable_volume() = ToProto(explanation.view, show_options);
-  to.set_journal_key(IdText(explanation.journal_key));
+  to.set_journal_key(ToUtf8(explanation.journal_key));
   to.set_in_journal(explanation.in_journal);
   to.set_identity(Printable(explanation.identity));
-  to.set_directory(IdText(explanation.directory));
+  to.set_directory(ToUtf8(explanation.directory));
   size_t left_out = 0;
   const auto room = [&left_out](int size) {
     const bool fits = size < kListLimit;
@@ -291,8 +291,8 @@ v1::ExamineResponse ToProto(const std::vector<Finding>& findings) {
 v1::Volume DeclaredVolume(const std::string& plugin_id, const std::string& volume_id,
                           const std::vector<DeclaredView>& files, bool show_options) {
   v1::Volume to;
-  to.set_plugin_id(IdText(plugin_id));
-  to.set_volume_id(IdText(volume_id));
+  to.set_plugin_id(ToUtf8(plugin_id));
+  to.set_volume_id(ToUtf8(volume_id));
   // Nothing of it is mounted any more, and it is being detached.
   const bool leaves = std::ranges::all_of(files, &DeclaredView::withdrawn);
   to.set_state(leaves ? v1::UNSTAGING : v1::ABSENT);
@@ -340,13 +340,13 @@ std::string DeclaredName(const DeclaredView& file) {
 
 v1::DeclaredVolume ToProto(const DeclaredView& file) {
   v1::DeclaredVolume to;
-  to.set_name(IdText(DeclaredName(file)));
-  to.set_file(IdText(file.file));
+  to.set_name(ToUtf8(DeclaredName(file)));
+  to.set_file(ToUtf8(file.file));
   to.set_plugin(file.request.plugin_id());
   to.set_volume_id(file.request.volume_id());
   to.set_consumer(file.request.consumer());
   to.set_use_name(file.request.name());
-  to.set_path(IdText(file.path));
+  to.set_path(ToUtf8(file.path));
   const bool broken = !file.error_in_file.empty();
   to.set_state(file.published ? v1::DECLARED_PUBLISHED : broken ? v1::DECLARED_BROKEN : v1::DECLARED_PENDING);
   to.set_status(Printable(file.state));

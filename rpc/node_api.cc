@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/process.h"
 #include "base/safe_path.h"
 #include "base/status.h"
@@ -13,7 +14,6 @@
 #include "rpc/convert_volume.h"
 #include "rpc/node_findings.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -129,8 +129,8 @@ absl::StatusOr<std::string> NodeApi::PluginOf(const std::string& name, const std
   if (ids.empty()) return NodePlugin(name);
   if (ids.size() == 1) return ids.front();
   return absl::InvalidArgumentError(
-      fmt::format("plugin_id: volume {} is here through {}, all of the driver {}: name one", Shown(volume_id),
-                  fmt::join(ids, ", "), Shown(name)));
+      fmt::format("plugin_id: volume {} is here through {}, all of the driver {}: name one",
+                  PrintableName(volume_id), fmt::join(ids, ", "), PrintableName(name)));
 }
 
 absl::StatusOr<VolumeRef> NodeApi::VolumeOf(const std::string& plugin, const std::string& name) const {
@@ -142,7 +142,7 @@ absl::StatusOr<VolumeRef> NodeApi::VolumeOf(const std::string& plugin, const std
   if (labelled.size() == 1) return labelled.front();
   return absl::InvalidArgumentError(
       fmt::format("volume_id: {} volumes here have the label {}: give the id of one of them, {} for example",
-                  labelled.size(), Shown(name), Shown(labelled.front().volume_id)));
+                  labelled.size(), PrintableName(name), PrintableName(labelled.front().volume_id)));
 }
 
 absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {

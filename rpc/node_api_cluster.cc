@@ -2,12 +2,12 @@
 // local program asks the central scheduler for.
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "base/process.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -98,7 +98,7 @@ Awaitable<absl::Status> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, Cal
   if (!mount) {
     co_return absl::AbortedError(
         fmt::format("volume {} was granted to {}, and is not published here: ask again",
-                    Shown(claim.volume()), Shown(consumer)));
+                    PrintableName(claim.volume()), PrintableName(consumer)));
   }
   v1::ClaimVolumeResponse last;
   *last.mutable_mount() = ToProto(*mount, call.may_change);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/status.h"
 #include "csi/errors.h"
+#include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -139,7 +139,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     if (!held) {
       co_return absl::FailedPreconditionError(
           fmt::format("plugin {} expands volumes only where they are published, and {} is not in use here",
-                      plugin_id, Shown(request.volume_id())));
+                      plugin_id, PrintableName(request.volume_id())));
     }
     co_return co_await ExpandOnNode(*held, std::move(expand), std::move(answer), call.deadline);
   }

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <set>
 
+#include "base/printable.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
 #include "rpc/page_token.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -62,8 +62,8 @@ bool IsSettled(const v1::ListDeclaredVolumesResponse& answer) {
 }
 
 absl::Status NotHeld(const std::string& plugin_id, const std::string& volume_id) {
-  return absl::NotFoundError(
-      fmt::format("this node has no volume {} of plugin {}", Shown(volume_id), Shown(plugin_id)));
+  return absl::NotFoundError(fmt::format("this node has no volume {} of plugin {}", PrintableName(volume_id),
+                                         PrintableName(plugin_id)));
 }
 
 }  // namespace
@@ -188,7 +188,7 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
   BERTH_CO_RETURN_IF_ERROR(CheckAnswerSize(answer.ByteSizeLong(), "mounts", request.consumer()));
   if (answer.mounts_size() == 0) {
     co_return absl::NotFoundError(
-        fmt::format("consumer {} has nothing published on this node", Shown(request.consumer())));
+        fmt::format("consumer {} has nothing published on this node", PrintableName(request.consumer())));
   }
   co_return answer;
 }

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
 #include "rpc/node_findings.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -113,24 +113,24 @@ Awaitable<void> NodeApi::WaitPlugins(const ReloadReport& report, TimePoint began
     while (true) {
       const auto found = control_.plugins().find(id);
       if (found == control_.plugins().end()) {
-        answer->add_failed(fmt::format("{}: it is not there any more", Shown(id)));
+        answer->add_failed(fmt::format("{}: it is not there any more", PrintableName(id)));
         break;
       }
       const PluginSnapshot& plugin = found->second;
       if (plugin.state == PluginState::kReady && plugin.registered && !plugin.paused) {
-        answer->add_ready(Shown(id));
+        answer->add_ready(PrintableName(id));
         break;
       }
       const bool ended = plugin.state == PluginState::kFailed || plugin.state == PluginState::kStopped;
       const TimePoint budget = began + plugin.start_timeout;
       const TimePoint now = Clock::now();
       if (ended || (now >= budget && !plugin.paused)) {
-        answer->add_failed(fmt::format("{}: it is {}{}", Shown(id), PluginStateName(plugin.state),
+        answer->add_failed(fmt::format("{}: it is {}{}", PrintableName(id), PluginStateName(plugin.state),
                                        plugin.reason.empty() ? "" : ": " + Printable(plugin.reason, 1024)));
         break;
       }
       if (now >= until) {
-        answer->add_pending(Shown(id));
+        answer->add_pending(PrintableName(id));
         break;
       }
       co_await control_.WaitChange(now < budget ? std::min(budget, until) : until);
@@ -152,18 +152,18 @@ Awaitable<void> NodeApi::WaitDeclared(const DeclaredReload& report, TimePoint un
           files, [&](const DeclaredView& file) { return file.file.ends_with("/" + name); });
       if (view == files.end()) break;  // gone again
       if (view->published) {
-        answer->add_ready(Shown(name));
+        answer->add_ready(PrintableName(name));
         break;
       }
       const TimePoint now = Clock::now();
       const bool starting = WaitsForStart(control_.plugins(), view->request.plugin_id(), now);
       const std::string& why = view->error_in_file.empty() ? view->last_error : view->error_in_file;
       if (!why.empty() && now >= stays && !starting) {
-        answer->add_failed(fmt::format("{}: {}", Shown(name), Printable(why, 1024)));
+        answer->add_failed(fmt::format("{}: {}", PrintableName(name), Printable(why, 1024)));
         break;
       }
       if (now >= until) {
-        answer->add_pending(Shown(name));
+        answer->add_pending(PrintableName(name));
         break;
       }
       // A plugin's time to start may be over without a change of the volume's.

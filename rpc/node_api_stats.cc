@@ -6,11 +6,11 @@
 #include <boost/system/system_error.hpp>
 #include <limits>
 
+#include "base/printable.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -53,8 +53,9 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
   const auto plugin = control_.plugins().find(plugin_id);
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::GET_VOLUME_STATS)) {
-    co_return absl::FailedPreconditionError(fmt::format(
-        "plugin {} does not report the usage of its volumes (no GET_VOLUME_STATS)", Shown(plugin_id)));
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} does not report the usage of its volumes (no GET_VOLUME_STATS)",
+                    PrintableName(plugin_id)));
   }
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::NodeGetVolumeStatsResponse stats,
                             co_await mounter_.Stats(plugin_id, volume_id, deadline));
@@ -125,17 +126,17 @@ NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetC
   work->deadline = std::max(Clock::now(), call.deadline - kToAnswer);
   if (work->volumes.empty() && !all) {
     co_return absl::NotFoundError(
-        fmt::format("consumer {} uses no volume on this node", Shown(request.consumer())));
+        fmt::format("consumer {} uses no volume on this node", PrintableName(request.consumer())));
   }
   for (const VolumeView& volume : work->volumes) {
     v1::VolumeStats& answer = work->answers.emplace_back();
-    answer.set_plugin_id(IdText(volume.plugin_id));
-    answer.set_volume_id(IdText(volume.volume_id));
+    answer.set_plugin_id(ToUtf8(volume.plugin_id));
+    answer.set_volume_id(ToUtf8(volume.volume_id));
   }
 
   TaskScope askers(executor, "stats of a consumer");
   work->askers = std::min(kSideBySide, work->volumes.size());
-  for (size_t i = work->askers; i > 0; --i) askers.Spawn(Shown(request.consumer()), ReadStats(work));
+  for (size_t i = work->askers; i > 0; --i) askers.Spawn(PrintableName(request.consumer()), ReadStats(work));
   bool cancelled = false;
   // The join below must begin also when this call was cancelled; the wait still throws then.
   co_await asio::this_coro::throw_if_cancelled(false);

@@ -4,12 +4,12 @@
 #include <boost/asio/this_coro.hpp>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -90,7 +90,7 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
   if (plugin == plugins.end()) co_return NoSuchPlugin(plugins, request.id());
   if (plugin->second.external) {
     co_return absl::FailedPreconditionError(
-        fmt::format("plugin {} is external: its log is not here", Shown(request.id())));
+        fmt::format("plugin {} is external: its log is not here", PrintableName(request.id())));
   }
   LogQuery query = FirstQuery(request);
   const WallTime began = WallClock::now();
@@ -115,7 +115,8 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
     query = {.after = batch.next, .follow = request.follow()};
     if (request.follow()) {
       if (anything || exists) continue;
-      co_return absl::NotFoundError(fmt::format("plugin {} is gone from this node", Shown(request.id())));
+      co_return absl::NotFoundError(
+          fmt::format("plugin {} is gone from this node", PrintableName(request.id())));
     }
     // A plugin may write faster than one reads: what came after the call is not waited for.
     if (batch.at_end || batch.lines.empty() || batch.lines.back().time > began) co_return absl::OkStatus();

@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/status.h"
+#include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
 #include "rpc/node_findings.h"
 #include "rpc/plugin_choice.h"
-#include "rpc/request_check.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -124,8 +124,8 @@ NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation reques
   const auto plugin = control_.plugins().find(plugin_id);
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
-    co_return absl::FailedPreconditionError(
-        fmt::format("plugin {} cannot expand volumes on a node (no EXPAND_VOLUME)", Shown(plugin_id)));
+    co_return absl::FailedPreconditionError(fmt::format(
+        "plugin {} cannot expand volumes on a node (no EXPAND_VOLUME)", PrintableName(plugin_id)));
   }
   // Noted first: from here on it is done sooner or later, whatever becomes of this call.
   BERTH_CO_RETURN_IF_ERROR(

@@ -9,9 +9,9 @@
 
 #include "base/blocking.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "base/status.h"
 #include "rpc/convert.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -57,7 +57,7 @@ Awaitable<void> NodeDrainer::Restore() {
       Clock::now() + kFileReadWithin);
   if (read.ok()) {
     drain_ = *std::move(read);
-    SPDLOG_INFO("this node is being drained{}", Because(drain_->reason()));
+    SPDLOG_INFO("this node is being drained{}", ReasonSuffix(drain_->reason()));
   } else if (!absl::IsNotFound(read.status())) {
     drain_.emplace();
     drain_->set_reason(
@@ -112,8 +112,9 @@ Awaitable<void> NodeDrainer::Write(std::shared_ptr<Change> change) {
 void NodeDrainer::TakeOver(const Change& change) {
   drain_ = change.wanted;
   if (drain_) {
-    events_.Append({.type = "node.draining",
-                    .message = fmt::format("nothing new is published here{}", Because(drain_->reason()))});
+    events_.Append(
+        {.type = "node.draining",
+         .message = fmt::format("nothing new is published here{}", ReasonSuffix(drain_->reason()))});
   } else {
     left_ = -1;
     events_.Append({.type = "node.in_use", .message = "this node is in use again"});
@@ -132,7 +133,7 @@ absl::StatusOr<NodeDrainer::Admission> NodeDrainer::Admit(const PublishRequest& 
   UseKey use(request.plugin_id, request.volume_id, request.consumer, request.name);
   if (!drain_ || under_way_.contains(use) || IsHere(use)) return Admission(*this, std::move(use));
   return absl::FailedPreconditionError(
-      fmt::format("this node is being drained, and takes nothing new{}", Because(drain_->reason())));
+      fmt::format("this node is being drained, and takes nothing new{}", ReasonSuffix(drain_->reason())));
 }
 
 bool NodeDrainer::IsHere(const UseKey& use) const {

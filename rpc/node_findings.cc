@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/shell_quoted.h"
 #include "base/status.h"
 #include "mounter/volume_advice.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -41,8 +41,8 @@ Finding OfVolume(const VolumeView& volume, Severity severity, std::string code, 
   finding.code = std::move(code);
   finding.plugin_id = volume.plugin_id;
   finding.volume_id = volume.volume_id;
-  finding.text =
-      fmt::format("volume {} of plugin {}{}", Shown(volume.volume_id), Shown(volume.plugin_id), text);
+  finding.text = fmt::format("volume {} of plugin {}{}", PrintableName(volume.volume_id),
+                             PrintableName(volume.plugin_id), text);
   finding.advice = AdviceFor(volume);
   if (finding.advice.empty()) finding.advice = Explain(volume.plugin_id, volume.volume_id);
   return finding;
@@ -69,8 +69,8 @@ std::string ReadItsLog(const PluginSnapshot& plugin) {
 }
 
 std::string Text(const PluginSnapshot& plugin) {
-  return fmt::format("plugin {} is {}{}", Shown(plugin.id), PluginStateName(plugin.state),
-                     Because(plugin.reason));
+  return fmt::format("plugin {} is {}{}", PrintableName(plugin.id), PluginStateName(plugin.state),
+                     ReasonSuffix(plugin.reason));
 }
 
 }  // namespace
@@ -97,9 +97,10 @@ std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoin
     findings.push_back(OfPlugin(plugin, severity, code, Text(plugin), std::move(advice)));
   };
   if (!plugin.file_error.empty()) {
-    findings.push_back(OfPlugin(plugin, Severity::kWarning, "plugin.file",
-                                fmt::format("plugin {}: {}", Shown(plugin.id), Printable(plugin.file_error)),
-                                CorrectFile(plugin)));
+    findings.push_back(
+        OfPlugin(plugin, Severity::kWarning, "plugin.file",
+                 fmt::format("plugin {}: {}", PrintableName(plugin.id), Printable(plugin.file_error)),
+                 CorrectFile(plugin)));
   }
   if (IsOnItsWay(plugin, now)) {
     add(Severity::kInfo, "plugin.starting", "");
@@ -128,7 +129,7 @@ std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoin
         findings.push_back(
             OfPlugin(plugin, Severity::kWarning, "plugin.stopped",
                      fmt::format("plugin {} is stopped, and {} volume{} in use through it cannot be released",
-                                 Shown(plugin.id), held, held == 1 ? "" : "s"),
+                                 PrintableName(plugin.id), held, held == 1 ? "" : "s"),
                      fmt::format("berthctl plugin start {}", Word(plugin.id))));
       }
       break;
@@ -137,10 +138,10 @@ std::vector<Finding> FindingsOf(const PluginSnapshot& plugin, int held, TimePoin
       break;
     case PluginState::kReady:
       if (plugin.registered) break;
-      findings.push_back(OfPlugin(
-          plugin, Severity::kError, "plugin.refused",
-          fmt::format("plugin {} answers but takes no work{}", Shown(plugin.id), Because(plugin.reason)),
-          fmt::format("berthctl plugin show {}", Word(plugin.id))));
+      findings.push_back(OfPlugin(plugin, Severity::kError, "plugin.refused",
+                                  fmt::format("plugin {} answers but takes no work{}",
+                                              PrintableName(plugin.id), ReasonSuffix(plugin.reason)),
+                                  fmt::format("berthctl plugin show {}", Word(plugin.id))));
       break;
   }
   return findings;
@@ -154,39 +155,41 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
   if (volume.stuck) {
     const auto helper =
         volume.stuck->pid > 0 ? fmt::format(" (process {})", volume.stuck->pid) : std::string();
-    add(Severity::kError, "volume.stuck", fmt::format(" is stuck in {}{}", Shown(volume.stuck->on), helper));
+    add(Severity::kError, "volume.stuck",
+        fmt::format(" is stuck in {}{}", PrintableName(volume.stuck->on), helper));
   } else if (volume.awaiting_secrets) {
     add(Severity::kWarning, "volume.awaiting_secrets",
         ": a step has to be repeated, and its secrets were never written down");
   } else if (volume.uncertain) {
     // Until something fails, the step is merely repeated.
     add(volume.last_error.empty() ? Severity::kInfo : Severity::kWarning, "volume.uncertain",
-        ": whether the last step happened is not known" + Because(volume.last_error));
+        ": whether the last step happened is not known" + ReasonSuffix(volume.last_error));
   } else if (Failing(volume) && !volume.without_plugin) {
     add(volume.plugin_refuses ? Severity::kError : Severity::kWarning,
-        volume.still_in_use ? "volume.in_use" : "volume.failing", Because(volume.last_error));
+        volume.still_in_use ? "volume.in_use" : "volume.failing", ReasonSuffix(volume.last_error));
   }
   for (const PublicationView& use : volume.publications) {
     if (!use.dead.empty()) {
       add(Severity::kError, "mount.dead",
-          fmt::format(": its mount for consumer {} is dead{}", Shown(use.consumer), Because(use.dead)))
+          fmt::format(": its mount for consumer {} is dead{}", PrintableName(use.consumer),
+                      ReasonSuffix(use.dead)))
           .consumer = use.consumer;
     }
     if (!use.hung.empty()) {
       add(Severity::kError, "mount.hung",
-          fmt::format(": the file system of its mount for consumer {} does not answer{}", Shown(use.consumer),
-                      Because(use.hung)))
+          fmt::format(": the file system of its mount for consumer {} does not answer{}",
+                      PrintableName(use.consumer), ReasonSuffix(use.hung)))
           .consumer = use.consumer;
     }
     if (!use.writes_refused.empty()) {
       add(Severity::kError, "mount.read_only",
-          fmt::format(": its mount for consumer {} refuses writes{}", Shown(use.consumer),
-                      Because(use.writes_refused)))
+          fmt::format(": its mount for consumer {} refuses writes{}", PrintableName(use.consumer),
+                      ReasonSuffix(use.writes_refused)))
           .consumer = use.consumer;
     }
     if (!use.blocked.empty()) {
       add(Severity::kWarning, "publication.blocked",
-          fmt::format(", for consumer {}{}", Shown(use.consumer), Because(use.blocked)))
+          fmt::format(", for consumer {}{}", PrintableName(use.consumer), ReasonSuffix(use.blocked)))
           .consumer = use.consumer;
     }
   }
@@ -199,7 +202,7 @@ std::optional<Finding> WithoutItsPlugin(const VolumeView& volume) {
         volume, Severity::kWarning, "volume.without_plugin",
         fmt::format(" was released without its plugin, at the request of {}: the plugin has still "
                     "to undo its part, and the node must be fenced before it is detached",
-                    Shown(volume.without_plugin->requested_by)));
+                    PrintableName(volume.without_plugin->requested_by)));
   }
   if (!volume.plugin_missing) return std::nullopt;
   return OfVolume(volume, Severity::kError, "plugin.missing",
@@ -225,11 +228,11 @@ std::vector<Finding> FindingsOf(const DeclaredView& file, const std::string& plu
   if (!findings.empty() || IsWell(file)) return findings;
   if (file.last_error.empty()) {
     add(Severity::kInfo, "declared.pending",
-        fmt::format("{}: {}", Shown(file.file), file.state.empty() ? "waiting" : file.state));
+        fmt::format("{}: {}", PrintableName(file.file), file.state.empty() ? "waiting" : file.state));
     return findings;
   }
   add(starting ? Severity::kInfo : Severity::kWarning, "declared.pending",
-      Shown(file.file) + Because(file.last_error))
+      PrintableName(file.file) + ReasonSuffix(file.last_error))
       .advice = Explain(plugin_id, file.request.volume_id());
   return findings;
 }
@@ -248,7 +251,7 @@ std::vector<Finding> FindingsOf(const v1::LinkStatus& link, WallTime now) {
   if (!up && away > kAwayForLong) {
     const int64_t minutes = away / 60;
     add("scheduler.away", fmt::format("the scheduler has not been reached for {} minute{}{}", minutes,
-                                      minutes == 1 ? "" : "s", Because(link.last_error())));
+                                      minutes == 1 ? "" : "s", ReasonSuffix(link.last_error())));
   }
   if (link.lease() == v1::LEASE_EXPIRED) {
     add("scheduler.lease", "the scheduler's lease has run out: nothing new of the scheduler's is begun");
@@ -263,7 +266,7 @@ Finding FindingOf(const v1::NodeDrain& drain) {
   Finding finding;
   finding.severity = Severity::kInfo;
   finding.code = "node.drain";
-  finding.text = fmt::format("this node is being drained, {}{}", far, Because(drain.reason()));
+  finding.text = fmt::format("this node is being drained, {}{}", far, ReasonSuffix(drain.reason()));
   finding.advice = "berthctl undrain puts it back into use";
   return finding;
 }

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
 #include "base/status.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 // What a change is about, for the log: names only, never what may be secret.
 template <class Request>
 std::string PluginSubject(const Request& request) {
-  return fmt::format("plugin={}", Shown(request.id()));
+  return fmt::format("plugin={}", PrintableName(request.id()));
 }
 std::string Subject(const v1::StartPluginRequest& request) { return PluginSubject(request); }
 std::string Subject(const v1::StopPluginRequest& request) {
@@ -29,37 +29,38 @@ std::string Subject(const v1::DrainPluginRequest& request) { return PluginSubjec
 // Arguments may hold what is not for the log.
 std::string Subject(const v1::SwapPluginRequest& request) {
   return fmt::format("{}{}{}{}", PluginSubject(request),
-                     request.command().empty() ? "" : " command=", Shown(request.command()),
+                     request.command().empty() ? "" : " command=", PrintableName(request.command()),
                      request.accept_changes() ? " accept_changes" : "");
 }
 std::string Subject(const v1::ReloadRequest& /*request*/) { return "plugins.d"; }
 std::string Subject(const v1::CreateVolumeRequest& request) {
-  return fmt::format("plugin={} name={}", Shown(request.plugin_id()), Shown(request.name()));
+  return fmt::format("plugin={} name={}", PrintableName(request.plugin_id()), PrintableName(request.name()));
 }
 template <class Request>
 std::string VolumeSubject(const Request& request) {
-  return fmt::format("plugin={} volume={}", Shown(request.plugin_id()), Shown(request.volume_id()));
+  return fmt::format("plugin={} volume={}", PrintableName(request.plugin_id()),
+                     PrintableName(request.volume_id()));
 }
 std::string Subject(const v1::DeleteVolumeRequest& request) { return VolumeSubject(request); }
 std::string Subject(const v1::ExpandVolumeRequest& request) { return VolumeSubject(request); }
 std::string Subject(const v1::PublishVolumeRequest& request) {
-  return fmt::format("{} consumer={}", VolumeSubject(request), Shown(request.consumer()));
+  return fmt::format("{} consumer={}", VolumeSubject(request), PrintableName(request.consumer()));
 }
 std::string Subject(const v1::UnpublishVolumeRequest& request) {
-  return fmt::format("{} consumer={}{}{}", VolumeSubject(request), Shown(request.consumer()),
+  return fmt::format("{} consumer={}{}{}", VolumeSubject(request), PrintableName(request.consumer()),
                      request.force() ? " force" : "", request.lazy() ? " lazy" : "");
 }
 std::string Subject(const v1::EndConsumerRequest& request) {
-  return fmt::format("consumer={}", Shown(request.consumer()));
+  return fmt::format("consumer={}", PrintableName(request.consumer()));
 }
 std::string Subject(const v1::ExamineRequest& /*request*/) { return "repair"; }
 std::string Subject(const v1::DrainNodeRequest& request) {
-  return request.end() ? "end" : fmt::format("reason={}", Shown(request.reason()));
+  return request.end() ? "end" : fmt::format("reason={}", PrintableName(request.reason()));
 }
 template <class Request>
 std::string ClaimSubject(const Request& request) {
-  return fmt::format("namespace={} volume={} consumer={}", Shown(request.namespace_()),
-                     Shown(request.volume()), Shown(request.consumer()));
+  return fmt::format("namespace={} volume={} consumer={}", PrintableName(request.namespace_()),
+                     PrintableName(request.volume()), PrintableName(request.consumer()));
 }
 std::string Subject(const v1::ClaimVolumeRequest& request) { return ClaimSubject(request); }
 std::string Subject(const v1::ReleaseClaimRequest& request) { return ClaimSubject(request); }

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 
 namespace berth {
 namespace {

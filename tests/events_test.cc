@@ -69,7 +69,7 @@ class EventsTest : public testing::Test {
           static_cast<char*>(nullptr));
     _exit(127);
   }
-  static std::vector<v1::Event> Shown(const std::string& path) {
+  static std::vector<v1::Event> PrintableName(const std::string& path) {
     std::vector<v1::Event> events;
     std::istringstream lines(ReadText(path));
     for (std::string line; std::getline(lines, line) && !lines.eof();) {
@@ -108,13 +108,13 @@ TEST_F(EventsTest, GoOnAfterARestartAndAnOrderlyReboot) {
 TEST_F(EventsTest, AFollowerSeesEachOnceThoughBerthdIsKilled) {
   const std::string path = node_.dir() + "/followed";
   const pid_t follower = Follow(path);
-  WaitFor("the first events", [&] { return Shown(path).size() >= All().size(); });
+  WaitFor("the first events", [&] { return PrintableName(path).size() >= All().size(); });
   Kill();
   node_.Start();
   node_.WaitReady("hostpath");
   const std::vector<v1::Event> all = All();
-  WaitFor("all events", [&] { return Shown(path).size() >= all.size(); });
-  const std::vector<v1::Event> shown = Shown(path);
+  WaitFor("all events", [&] { return PrintableName(path).size() >= all.size(); });
+  const std::vector<v1::Event> shown = PrintableName(path);
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(shown[i].sequence(), all[i].sequence());
   kill(follower, SIGKILL);
   waitpid(follower, nullptr, 0);

@@ -66,7 +66,7 @@ class FaultHolderTest : public testing::Test {
     request.set_lazy(lazy);
     return node_.stub().UnpublishVolume(Node::Context(seconds(40)).get(), request, response);
   }
-  std::optional<v1::Volume> Shown() {
+  std::optional<v1::Volume> PrintableName() {
     const auto listed = node_.Volumes();
     for (const v1::Volume& volume : listed.volumes()) {
       if (volume.volume_id() == volume_) return volume;
@@ -83,7 +83,7 @@ class FaultHolderTest : public testing::Test {
   // Neither free nor to be deleted, also for the next berthd.
   void ExpectNotFree(const std::string& why) {
     for (const char* time : {"at once", "after a kill"}) {
-      EXPECT_TRUE(Shown().has_value()) << why << ", " << time;
+      EXPECT_TRUE(PrintableName().has_value()) << why << ", " << time;
       EXPECT_EQ(Delete().error_code(), grpc::StatusCode::FAILED_PRECONDITION) << why << ", " << time;
       node_.Kill();
       node_.Start();
@@ -91,7 +91,7 @@ class FaultHolderTest : public testing::Test {
     }
   }
   void ExpectReleasedByItself() {
-    WaitFor("the volume is released", [this] { return !Shown().has_value(); });
+    WaitFor("the volume is released", [this] { return !PrintableName().has_value(); });
     EXPECT_TRUE(Delete().ok());
     volume_.clear();
   }
@@ -147,7 +147,7 @@ TEST_F(FaultHolderTest, Fault37ADiskThatWasDetachedLazilyIsNotFreeBeforeItsWrite
   container.reset();
   ASSERT_TRUE(Undo(&response).ok());
   EXPECT_TRUE(response.still_in_use());
-  EXPECT_TRUE(Shown().has_value() && Shown()->still_in_use());
+  EXPECT_TRUE(PrintableName().has_value() && PrintableName()->still_in_use());
   writer.Reset();
   ExpectReleasedByItself();
 }

@@ -284,7 +284,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     if (kind == Kind::kBlock) use.mutable_capability()->set_access_type(v1::BLOCK);
     return use;
   }
-  std::optional<v1::Volume> Shown(const std::string& id) {
+  std::optional<v1::Volume> PrintableName(const std::string& id) {
     const auto listed = node_.Volumes();
     for (const v1::Volume& volume : listed.volumes()) {
       if (volume.volume_id() == id) return volume;
@@ -310,7 +310,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     said_ = node_.stub().UnpublishVolume(Node::Context(within).get(), request, &response);
   }
   void ExpectHeld(const std::string& volume, Kind kind) {
-    EXPECT_TRUE(Shown(volume).has_value());
+    EXPECT_TRUE(PrintableName(volume).has_value());
     const grpc::Status deleted = Delete(volume);
     EXPECT_TRUE(deleted.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
                 deleted.error_code() == grpc::StatusCode::UNAVAILABLE)
@@ -326,7 +326,7 @@ class FaultHoldingTest : public testing::TestWithParam<bool> {
     node_.WaitReady("hostpath");
   }
   void ExpectReleased(const std::string& volume) {
-    WaitFor("the volume to be released", [&] { return !Shown(volume).has_value(); });
+    WaitFor("the volume to be released", [&] { return !PrintableName(volume).has_value(); });
     const grpc::Status deleted = Delete(volume);
     EXPECT_TRUE(deleted.ok()) << deleted.error_message();
   }
@@ -398,7 +398,7 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
     node_.Reload();
     std::string target;
     WaitFor("it is published", [&] {
-      const auto shown = Shown(volume);
+      const auto shown = PrintableName(volume);
       const bool published = shown.has_value() && shown->publications_size() == 1 &&
                              shown->publications(0).state() == v1::PUBLISHED;
       if (published) target = shown->publications(0).target_path();
@@ -409,7 +409,7 @@ TEST_P(FaultHoldingTest, Fault47WhateverHasADeclaredVolumeItIsDetachedOnlyAfterw
     node_.Reload();
     if (grip != nullptr) {
       WaitFor("its holder is told", [&] {
-        const auto shown = Shown(volume);
+        const auto shown = PrintableName(volume);
         return !shown.has_value() || !shown->last_error().empty();
       });
       ExpectHeld(volume, kind);

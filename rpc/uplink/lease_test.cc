@@ -272,7 +272,7 @@ struct Happening {
 };
 
 // n: none; v: valid; x: expired; then the epoch that is obeyed. At(5 s).
-std::string Shown(const Lease& lease) {
+std::string PrintableName(const Lease& lease) {
   const BootTime now = At(seconds(5));
   const v1::LeaseState standing = lease.State(now);
   std::string text = standing == v1::LEASE_VALID ? "v" : standing == v1::LEASE_NONE ? "n" : "x";
@@ -351,7 +351,7 @@ TEST(LeaseTest, EveryEventInEveryState) {
       SCOPED_TRACE(std::string(situations[s].name) + ", then " + happenings[h].name);
       Lease lease = situations[s].make();
       happenings[h].happen(lease);
-      EXPECT_EQ(Shown(lease), expected[s][h]);
+      EXPECT_EQ(PrintableName(lease), expected[s][h]);
     }
   }
 }

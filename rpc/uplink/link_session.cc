@@ -40,11 +40,11 @@ std::optional<v1::Object> RemovalOf(const ObjectKey& key) {
   v1::Object object;
   switch (key.kind) {
     case ObjectKey::Kind::kPlugin:
-      object.mutable_removed()->set_plugin_id(IdText(key.plugin_id));
+      object.mutable_removed()->set_plugin_id(ToUtf8(key.plugin_id));
       return object;
     case ObjectKey::Kind::kVolume:
-      object.mutable_removed()->mutable_volume()->set_plugin_id(IdText(key.plugin_id));
-      object.mutable_removed()->mutable_volume()->set_volume_id(IdText(key.volume_id));
+      object.mutable_removed()->mutable_volume()->set_plugin_id(ToUtf8(key.plugin_id));
+      object.mutable_removed()->mutable_volume()->set_volume_id(ToUtf8(key.volume_id));
       return object;
     case ObjectKey::Kind::kNode:
     case ObjectKey::Kind::kEndedConsumer:

@@ -7,14 +7,14 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/printable.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "request/request_check.h"
+#include "request/request_parts.h"
 #include "rpc/controller_call_kinds.h"
 #include "rpc/controller_check.h"
 #include "rpc/convert_volume.h"
-#include "rpc/request_check.h"
-#include "rpc/request_parts.h"
-#include "rpc/shown.h"
 
 namespace berth {
 namespace {
@@ -33,19 +33,19 @@ const FieldDescriptor* SetField(const Message& message, const char* name) {
 }
 
 std::string Volume(const std::string& plugin_id, const std::string& volume_id) {
-  return fmt::format("{}/{}", Shown(plugin_id), Shown(volume_id));
+  return fmt::format("{}/{}", PrintableName(plugin_id), PrintableName(volume_id));
 }
 
 std::string For(const std::string& name_space, const std::string& consumer, const std::string& name) {
-  return fmt::format(" for {}{}{}", Shown(QualifiedConsumer(name_space, consumer)),
-                     name.empty() ? "" : " as ", Shown(name));
+  return fmt::format(" for {}{}{}", PrintableName(QualifiedConsumer(name_space, consumer)),
+                     name.empty() ? "" : " as ", PrintableName(name));
 }
 
 // "create ceph pvc-1": the kind, the plugin, and whatever names the object.
 std::string ControllerSubject(const v1::ControllerCall& call) {
   const FieldDescriptor* kind = SetField(call, "request");
   if (kind == nullptr) return "";
-  std::string subject = fmt::format("{} {}", kind->name(), Shown(call.plugin_id()));
+  std::string subject = fmt::format("{} {}", kind->name(), PrintableName(call.plugin_id()));
   const Message& request = call.GetReflection()->GetMessage(call, kind);
   for (const char* name : {"volume_id", "name", "snapshot_id", "group_snapshot_id", "source_volume_id",
                            "node_id", "starting_token"}) {
@@ -53,7 +53,7 @@ std::string ControllerSubject(const v1::ControllerCall& call) {
     if (field == nullptr || field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_STRING)
       continue;
     const std::string value = request.GetReflection()->GetString(request, field);
-    if (!value.empty()) subject += fmt::format(" {} {}", name, Shown(value));
+    if (!value.empty()) subject += fmt::format(" {} {}", name, PrintableName(value));
   }
   return subject;
 }
@@ -96,7 +96,7 @@ void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOper
     if (request.has_runtime()) mistakes.Add("publish.runtime", "not with request.runtime");
     if (named == runtimes.end()) {
       mistakes.Add("publish.runtime",
-                   fmt::format("no runtime of this node is called {}", Shown(publish->runtime())));
+                   fmt::format("no runtime of this node is called {}", PrintableName(publish->runtime())));
     } else {
       *request.mutable_runtime() = *named;
     }
@@ -227,22 +227,22 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.changes = true;
       return facts;
     case v1::Operation::kRestartPlugin:
-      facts.subject = "restart plugin " + Shown(operation.restart_plugin().id());
+      facts.subject = "restart plugin " + PrintableName(operation.restart_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kDrainPlugin:
-      facts.subject = "drain plugin " + Shown(operation.drain_plugin().id());
+      facts.subject = "drain plugin " + PrintableName(operation.drain_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kSwapPlugin:
-      facts.subject = "swap plugin " + Shown(operation.swap_plugin().id());
+      facts.subject = "swap plugin " + PrintableName(operation.swap_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kStartPlugin:
-      facts.subject = "start plugin " + Shown(operation.start_plugin().id());
+      facts.subject = "start plugin " + PrintableName(operation.start_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
@@ -252,18 +252,18 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.changes = true;
       return facts;
     case v1::Operation::kStopPlugin:
-      facts.subject = "stop plugin " + Shown(operation.stop_plugin().id());
+      facts.subject = "stop plugin " + PrintableName(operation.stop_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kPlacePlugin:
-      facts.subject = fmt::format("place plugin {} ({})", Shown(operation.place_plugin().id()),
+      facts.subject = fmt::format("place plugin {} ({})", PrintableName(operation.place_plugin().id()),
                                   HashComponent({operation.place_plugin().file()}));
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
     case v1::Operation::kRemovePlugin:
-      facts.subject = "remove plugin " + Shown(operation.remove_plugin().id());
+      facts.subject = "remove plugin " + PrintableName(operation.remove_plugin().id());
       facts.right = v1::NodeState::PLUGINS;
       facts.changes = true;
       return facts;
@@ -278,7 +278,7 @@ OperationFacts FactsOf(const v1::Operation& operation) {
       facts.changes = operation.examine().repair();
       return facts;
     case v1::Operation::kUsage:
-      facts.subject = "usage " + Shown(operation.usage().consumer());
+      facts.subject = "usage " + PrintableName(operation.usage().consumer());
       facts.right = v1::NodeState::NODE;
       return facts;
     case v1::Operation::kConfirm:

@@ -10,7 +10,7 @@
 
 #include "base/safe_path.h"
 #include "base/testing/from_text.h"
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 #include "rpc/testing/controller_requests.h"
 
 namespace berth {

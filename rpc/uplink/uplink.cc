@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "base/backoff.h"
+#include "base/printable.h"
 #include "base/process.h"
 #include "base/status.h"
 #include "rpc/convert.h"
-#include "rpc/shown.h"
 #include "rpc/uplink/link.pb.h"
 #include "rpc/uplink/link_rows.h"
 
@@ -254,7 +254,7 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
         fmt::format("this node belongs to cluster \"{}\", and the scheduler is of cluster \"{}\"; to give "
                     "the node to it, stop "
                     "berthd and remove link.db from its state directory",
-                    Shown(*cluster_id_), Shown(welcome.cluster_id())));
+                    PrintableName(*cluster_id_), PrintableName(welcome.cluster_id())));
   }
   BERTH_RETURN_IF_ERROR(parts_.lease.OnWelcome(welcome.lease_epoch()));
   if (!cluster_id_) {
@@ -269,7 +269,7 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
   parts_.events.Append(
       {.type = "scheduler.connected",
        .message = fmt::format("{}{}{}", status_.address(), status_.peer().empty() ? "" : ", as ",
-                              Shown(status_.peer()))});
+                              PrintableName(status_.peer()))});
   return absl::OkStatus();
 }
 
@@ -289,7 +289,7 @@ std::optional<v1::LinkStatus> Uplink::Status() const {
   status.set_lease(parts_.lease.state());
   status.set_lease_epoch(parts_.lease.epoch());
   if (const auto left = parts_.lease.left()) *status.mutable_lease_left() = ToProto(*left);
-  status.set_cluster_id(IdText(cluster_id_.value_or("")));
+  status.set_cluster_id(ToUtf8(cluster_id_.value_or("")));
   status.set_operations_running(static_cast<int>(state_.operations.running()));
   status.set_results_kept(static_cast<int>(state_.operations.kept()));
   return status;

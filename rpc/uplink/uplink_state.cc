@@ -67,8 +67,8 @@ void Uplink::OnConsumerEnded(const std::string& consumer, const std::string& cau
   const ConsumerName name = SplitConsumer(consumer);
   v1::EndedConsumer ended;
   ended.set_number(next_ended_++);
-  ended.set_namespace_(IdText(name.name_space));
-  ended.set_consumer(IdText(name.consumer));
+  ended.set_namespace_(ToUtf8(name.name_space));
+  ended.set_consumer(ToUtf8(name.consumer));
   ended.set_cause(Printable(cause));
   *ended.mutable_ended_at() = ToProto(WallClock::now());
   operations_.Spawn("ended consumer", ReportEnded(std::move(ended)));

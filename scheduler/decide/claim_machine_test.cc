@@ -62,7 +62,7 @@ class ClaimMachineTest : public ::testing::Test {
     result.mutable_unpublish()->set_uses_left(uses_left);
     return result;
   }
-  v1::Publication& Shown(v1::VolumeState state = v1::PUBLISHED) {
+  v1::Publication& PrintableName(v1::VolumeState state = v1::PUBLISHED) {
     volume_.Clear();
     node_.volume = &volume_;
     v1::Publication& publication = *volume_.add_publications();
@@ -154,15 +154,15 @@ TEST_F(ClaimMachineTest, AMountOfAnotherBootOrOneThatIsBlockedIsMadeAgain) {
   node_.boot_id = "b2";
   EXPECT_EQ(Ask(42), Kind::kPublish);
   node_.boot_id = "b1";
-  Shown().set_blocked("its lease has expired");
+  PrintableName().set_blocked("its lease has expired");
   EXPECT_EQ(Answer(Published()), Kind::kWrite);
   EXPECT_FALSE(claim_.record.has_mount());
   EXPECT_THAT(claim_.record.error(), HasSubstr("its lease has expired"));
   EXPECT_EQ(Ask(43), Kind::kNone) << "not at once: State may be late";
-  Shown();
+  PrintableName();
   claim_.not_before = {};
   Mount();
-  Shown().set_awaiting_secrets(true);
+  PrintableName().set_awaiting_secrets(true);
   EXPECT_EQ(Ask(44), Kind::kPublish);
 }
 
@@ -263,7 +263,7 @@ TEST_F(ClaimMachineTest, NothingButAResultEndsAClaimThatWasSent) {
     node_.boot_id = (bits & 4) != 0 ? "b1" : "b2";
     for (const bool shown : {false, true}) {
       node_.volume = nullptr;
-      if (shown) Shown();
+      if (shown) PrintableName();
       EXPECT_NE(Next(claim_, node_, kNow + std::chrono::hours(10'000)).kind, Kind::kEnd);
     }
   }
@@ -281,11 +281,11 @@ TEST_F(ClaimMachineTest, TheEndOfAConsumerIsAboutTheUseThatStateDoesNotShowAnyMo
   Answer(Published());
   EXPECT_EQ(is_end_of(), EndOf::kUnknown) << "State may be late";
   EXPECT_EQ(is_end_of(false, seconds(11)), EndOf::kThis);
-  Shown();
+  PrintableName();
   EXPECT_EQ(is_end_of(), EndOf::kUnknown);
   EXPECT_EQ(is_end_of(/*at_synced=*/true), EndOf::kAnother);
   // By its node's clock: it ended after this one was published, and is not undone yet.
-  Shown().mutable_published_at()->set_seconds(100);
+  PrintableName().mutable_published_at()->set_seconds(100);
   ended.mutable_ended_at()->set_seconds(99);
   EXPECT_EQ(is_end_of(/*at_synced=*/true), EndOf::kAnother);
   ended.mutable_ended_at()->set_seconds(100);
@@ -294,7 +294,7 @@ TEST_F(ClaimMachineTest, TheEndOfAConsumerIsAboutTheUseThatStateDoesNotShowAnyMo
   Ask(42);
   node_.volume = nullptr;
   EXPECT_EQ(is_end_of(), EndOf::kThis) << "it was shown, and is not any more";
-  Shown(v1::UNPUBLISHING);
+  PrintableName(v1::UNPUBLISHING);
   EXPECT_EQ(is_end_of(), EndOf::kThis);
   node_.stream = 2;
   node_.volume = nullptr;

@@ -18,7 +18,7 @@ constexpr size_t kNodeLimit = 192;
 // What is recorded has to fit into a transaction.
 constexpr size_t kRequestLimit = size_t{256} << 10;
 
-std::string Shown(std::string_view text) { return Printable(text, kNameLimit); }
+std::string PrintableName(std::string_view text) { return Printable(text, kNameLimit); }
 
 bool IsReaderOnly(v1::AccessMode mode) {
   return mode == v1::SINGLE_NODE_READER_ONLY || mode == v1::MULTI_NODE_READER_ONLY;
@@ -27,13 +27,13 @@ bool IsReaderOnly(v1::AccessMode mode) {
 }  // namespace
 
 std::string ShownVolume(const std::string& name_space, const std::string& id) {
-  return fmt::format("{}/{}", Shown(name_space), Shown(id));
+  return fmt::format("{}/{}", PrintableName(name_space), PrintableName(id));
 }
 
 std::string ShownConsumer(const pb::ClaimRecord& claim) {
   const v1::PublishVolumeRequest& request = claim.request();
-  if (request.name().empty()) return Shown(request.consumer());
-  return fmt::format("{} ({})", Shown(request.consumer()), Shown(request.name()));
+  if (request.name().empty()) return PrintableName(request.consumer());
+  return fmt::format("{} ({})", PrintableName(request.consumer()), PrintableName(request.name()));
 }
 
 absl::Status CheckClaim(const v1::ClaimClusterVolumeRequest& request) {

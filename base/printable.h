@@ -9,13 +9,13 @@
 
 namespace berth {
 
-[[nodiscard]] inline std::string Shown(std::string_view name) {
+[[nodiscard]] inline std::string PrintableName(std::string_view name) {
   constexpr size_t kNameLimit = 256;
   return Printable(name, kNameLimit);
 }
 
 // A reason after what it explains: ": no space left on device"; empty where there is none.
-[[nodiscard]] inline std::string Because(std::string_view reason) {
+[[nodiscard]] inline std::string ReasonSuffix(std::string_view reason) {
   constexpr size_t kReasonLimit = 512;
   return reason.empty() ? std::string() : ": " + Printable(reason, kReasonLimit);
 }

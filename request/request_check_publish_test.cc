@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/testing/from_text.h"
-#include "rpc/request_check.h"
-#include "rpc/testing/refused.h"
+#include "request/request_check.h"
+#include "request/testing/refused.h"
 
 namespace berth {
 namespace {

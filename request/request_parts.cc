@@ -1,10 +1,10 @@
-#include "rpc/request_parts.h"
+#include "request/request_parts.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 
 namespace berth {
 namespace {

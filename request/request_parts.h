@@ -1,6 +1,6 @@
 // What the checks of several requests share: the list of what is wrong with a request, and capabilities.
 //
-// Within this folder and rpc/uplink only. Pure; any thread.
+// Pure; any thread.
 #pragma once
 
 #include <absl/status/statusor.h>

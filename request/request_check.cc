@@ -1,11 +1,11 @@
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/status.h"
-#include "rpc/request_parts.h"
+#include "request/request_parts.h"
 
 namespace berth {
 

@@ -6,8 +6,8 @@
 #include "base/systemd_units.h"
 #include "mounter/volume_record.h"
 #include "mounter/volume_rpcs.h"
-#include "rpc/request_check.h"
-#include "rpc/request_parts.h"
+#include "request/request_check.h"
+#include "request/request_parts.h"
 
 namespace berth {
 namespace {

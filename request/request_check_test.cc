@@ -1,9 +1,9 @@
-#include "rpc/request_check.h"
+#include "request/request_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "rpc/testing/refused.h"
+#include "request/testing/refused.h"
 
 namespace berth {
 namespace {
