@@ -152,11 +152,11 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       std::make_unique<NodeDrainer>(executor_, config_.state_dir + "/node-drain.json", *mounter_, events_);
   co_await drainer_->Restore();
 
-  access_ = std::make_unique<ControllerAccess>(executor_, bridge_, bridge_, *mounter_);
+  access_ = std::make_unique<ControllerAccess>(executor_, bridge_, *mounter_);
   DeclaredOptions declared_options{
       .config_dir = config_.config_dir, .state_dir = config_.state_dir, .runtime_dir = config_.runtime_dir};
   declared_ = std::make_unique<DeclaredVolumes>(executor_, std::move(declared_options), *mounter_, bridge_,
-                                                bridge_, *access_, events_);
+                                                *access_, events_);
   // What it cannot read is a problem that it shows; the other volumes are served all the same.
   if (const absl::Status begun = co_await declared_->Start(); !begun.ok()) {
     SPDLOG_ERROR("declared volumes: {}", MessageOf(begun));

@@ -16,10 +16,11 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "berthd/plugin_connections.h"
+#include "controller/controller_directory.h"
 #include "csi/client.h"
 #include "csi/recent_secrets.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_directory.h"
+#include "rpc/plugin_control.h"
 #include "supervisor/supervisor.h"
 
 namespace berth {

@@ -1,5 +1,5 @@
 // ControllerPublishVolume and its reverse, through whichever controller of the driver runs here, when it is
-// their turn (rpc/call_turns.h). Loop thread.
+// their turn (controller/call_turns.h). Loop thread.
 //
 // Errors are the plugin's, led by its name and the call's, without secrets; UNAVAILABLE or
 // FAILED_PRECONDITION where no controller can be called now; and those of reading the secrets.
@@ -12,8 +12,8 @@
 
 #include "base/clock.h"
 #include "base/task_scope.h"
+#include "controller/controller_access.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_access.h"
 
 namespace berth {
 

@@ -12,7 +12,7 @@
 
 #include "berth/v1/node.pb.h"
 #include "declared/declared.h"
-#include "rpc/declared_directory.h"
+#include "declared/declared_directory.h"
 
 namespace berth {
 

@@ -11,7 +11,7 @@
 
 #include "base/blocking.h"
 #include "base/status.h"
-#include "rpc/plugin_choice.h"
+#include "controller/plugin_choice.h"
 
 namespace berth {
 namespace {

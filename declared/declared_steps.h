@@ -11,12 +11,12 @@
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
+#include "controller/controller_access.h"
+#include "controller/controller_directory.h"
 #include "declared/attach.h"
 #include "declared/declared.h"
 #include "declared/declared_records.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_access.h"
-#include "rpc/controller_directory.h"
 
 namespace berth {
 
@@ -50,8 +50,8 @@ struct DeclaredUseState {
 class DeclaredSteps {
  public:
   // What is given outlives this.
-  DeclaredSteps(DeclaredRecords records, Mounter& mounter, PluginControl& plugins, ControllerAccess& access,
-                EventLog& events)
+  DeclaredSteps(DeclaredRecords records, Mounter& mounter, ControllerDirectory& plugins,
+                ControllerAccess& access, EventLog& events)
       : records_(std::move(records)),
         mounter_(mounter),
         plugins_(plugins),
@@ -89,7 +89,7 @@ class DeclaredSteps {
 
   DeclaredRecords records_;
   Mounter& mounter_;
-  PluginControl& plugins_;
+  ControllerDirectory& plugins_;
   ControllerAccess& access_;
   EventLog& events_;
   Attacher attacher_;

@@ -54,7 +54,7 @@ std::string_view ActionName(DeclaredAction action) {
 
 class DeclaredVolumes::Impl {
  public:
-  Impl(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter, PluginControl& plugins,
+  Impl(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter,
        ControllerDirectory& controllers, ControllerAccess& access, EventLog& events)
       : executor_(executor),
         directory_(options.config_dir + "/volumes.d"),
@@ -63,7 +63,7 @@ class DeclaredVolumes::Impl {
         mounter_(mounter),
         controllers_(controllers),
         events_(events),
-        steps_(records_, mounter, plugins, access, events),
+        steps_(records_, mounter, controllers, access, events),
         changed_(executor),
         tasks_(executor, "declared volumes") {}
 
@@ -529,10 +529,9 @@ class DeclaredVolumes::Impl {
 };
 
 DeclaredVolumes::DeclaredVolumes(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter,
-                                 PluginControl& plugins, ControllerDirectory& controllers,
-                                 ControllerAccess& access, EventLog& events)
-    : impl_(std::make_unique<Impl>(std::move(executor), std::move(options), mounter, plugins, controllers,
-                                   access, events)) {}
+                                 ControllerDirectory& controllers, ControllerAccess& access, EventLog& events)
+    : impl_(std::make_unique<Impl>(std::move(executor), std::move(options), mounter, controllers, access,
+                                   events)) {}
 
 DeclaredVolumes::~DeclaredVolumes() = default;
 

@@ -28,10 +28,10 @@
 
 #include "base/event_log.h"
 #include "base/task_scope.h"
+#include "controller/controller_access.h"
+#include "controller/controller_directory.h"
+#include "declared/declared_directory.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_access.h"
-#include "rpc/controller_directory.h"
-#include "rpc/declared_directory.h"
 
 namespace berth {
 
@@ -46,8 +46,7 @@ class DeclaredVolumes final : public DeclaredDirectory {
  public:
   // What is given outlives this.
   DeclaredVolumes(asio::any_io_executor executor, DeclaredOptions options, Mounter& mounter,
-                  PluginControl& plugins, ControllerDirectory& controllers, ControllerAccess& access,
-                  EventLog& events);
+                  ControllerDirectory& controllers, ControllerAccess& access, EventLog& events);
   ~DeclaredVolumes() override;
 
   // Reads the files and the records from before, and begins. Waits for no plugin. Never fails for a file:

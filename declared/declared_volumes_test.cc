@@ -105,10 +105,12 @@ class Books final : public FakeMounter {
 
 class Controllers final : public ControllerDirectory {
  public:
-  explicit Controllers(asio::any_io_executor executor) : changed_(std::move(executor)) {}
+  Controllers(asio::any_io_executor executor, const FakePluginControl& control)
+      : changed_(std::move(executor)), control_(control) {}
 
   std::shared_ptr<CsiClient> client;
 
+  const std::map<std::string, PluginSnapshot>& plugins() const override { return control_.plugins(); }
   std::shared_ptr<CsiClient> ClientOf(const std::string& /*plugin_id*/) override { return client; }
   Awaitable<void> WaitChange(TimePoint deadline) override {
     const uint64_t seen = version_;
@@ -123,6 +125,7 @@ class Controllers final : public ControllerDirectory {
  private:
   uint64_t version_ = 0;
   Condition changed_;
+  const FakePluginControl& control_;
 };
 
 class DeclaredVolumesTest : public testing::Test {
@@ -146,7 +149,7 @@ class DeclaredVolumesTest : public testing::Test {
   void Begin() {
     declared_ = std::make_unique<DeclaredVolumes>(
         loop_.executor(), DeclaredOptions{.config_dir = dir_.Path("etc"), .state_dir = dir_.Path("state")},
-        books_, control_, controllers_, access_, events_);
+        books_, controllers_, access_, events_);
     EXPECT_EQ(loop_.Run(declared_->Start()), absl::OkStatus());
   }
   void End() {
@@ -204,8 +207,8 @@ class DeclaredVolumesTest : public testing::Test {
   EventLog events_{loop_.executor(), 1000};
   Books books_{loop_.executor(), &events_};
   FakePluginControl control_;
-  Controllers controllers_{loop_.executor()};
-  ControllerAccess access_{loop_.executor(), control_, controllers_, books_};
+  Controllers controllers_{loop_.executor(), control_};
+  ControllerAccess access_{loop_.executor(), controllers_, books_};
   std::unique_ptr<DeclaredVolumes> declared_;
 };
 

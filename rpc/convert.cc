@@ -7,9 +7,9 @@
 #include <set>
 
 #include "base/status.h"
+#include "controller/controller_answer.h"
 #include "csi/names.h"
 #include "request/request_check.h"
-#include "rpc/controller_answer.h"
 
 namespace berth {
 namespace {

@@ -18,7 +18,7 @@
 #include "berth/v1/node.pb.h"
 #include "csi/csi.pb.h"
 #include "csi/health.h"
-#include "rpc/controller_directory.h"
+#include "rpc/plugin_control.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"

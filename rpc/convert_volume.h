@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "berth/v1/node.pb.h"
+#include "declared/declared_directory.h"
 #include "mounter/volume_types.h"
-#include "rpc/declared_directory.h"
 
 namespace berth {
 

@@ -10,10 +10,10 @@
 #include "base/process.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "controller/plugin_choice.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_findings.h"
-#include "rpc/plugin_choice.h"
 
 namespace berth {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "base/printable.h"
 #include "base/status.h"
+#include "controller/plugin_choice.h"
 #include "csi/errors.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/node_api.h"
-#include "rpc/plugin_choice.h"
 
 namespace berth {
 namespace {

@@ -6,11 +6,11 @@
 
 #include "base/printable.h"
 #include "base/status.h"
+#include "controller/plugin_choice.h"
 #include "request/request_check.h"
 #include "rpc/convert_volume.h"
 #include "rpc/node_api.h"
 #include "rpc/page_token.h"
-#include "rpc/plugin_choice.h"
 
 namespace berth {
 namespace {

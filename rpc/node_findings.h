@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "berth/v1/node.pb.h"
+#include "controller/plugin_choice.h"
+#include "declared/declared_directory.h"
 #include "mounter/volume_types.h"
-#include "rpc/declared_directory.h"
-#include "rpc/plugin_choice.h"
 #include "supervisor/registry.h"
 
 namespace berth {

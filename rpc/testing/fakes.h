@@ -14,9 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "controller/controller_directory.h"
+#include "declared/declared_directory.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_directory.h"
-#include "rpc/declared_directory.h"
+#include "rpc/plugin_control.h"
 #include "rpc/scheduler_directory.h"
 
 namespace berth {
@@ -106,6 +107,8 @@ class FakePluginControl final : public PluginControl {
 
 class FakeControllerDirectory final : public ControllerDirectory {
  public:
+  explicit FakeControllerDirectory(const FakePluginControl& control) : control_(control) {}
+
   std::map<std::string, std::shared_ptr<CsiClient>> clients;
   std::function<void()> on_wait;  // WaitChange was called: the test changes something
 
@@ -118,6 +121,12 @@ class FakeControllerDirectory final : public ControllerDirectory {
     if (!on_wait) co_return co_await SleepUntil(deadline);
     on_wait();
   }
+  [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override {
+    return control_.plugins();
+  }
+
+ private:
+  const FakePluginControl& control_;
 };
 
 class FakeDeclared final : public DeclaredDirectory {

@@ -86,9 +86,9 @@ class NodeApiTest : public testing::Test {
   RecentSecrets secrets_;
   std::unique_ptr<FakePlugin> fake_;
   FakePluginControl control_;
-  FakeControllerDirectory controllers_;
+  FakeControllerDirectory controllers_{control_};
   FakeMounter mounter_{loop_.get_executor()};
-  ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
+  ControllerAccess access_{loop_.get_executor(), controllers_, mounter_};
   ControllerCalls calls_{
       loop_.get_executor(),
       access_,

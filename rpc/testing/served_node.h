@@ -166,9 +166,9 @@ class ServedNode {
   std::string directory_ = MakeDirectory();
   asio::io_context loop_;
   FakePluginControl control_;
-  FakeControllerDirectory controllers_;
+  FakeControllerDirectory controllers_{control_};
   FakeMounter mounter_{loop_.get_executor()};
-  ControllerAccess access_{loop_.get_executor(), control_, controllers_, mounter_};
+  ControllerAccess access_{loop_.get_executor(), controllers_, mounter_};
   ControllerCalls calls_{loop_.get_executor(), access_, mounter_};
   FakeDeclared declared_;
   FakeScheduler scheduler_{loop_.get_executor()};

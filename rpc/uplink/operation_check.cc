@@ -10,10 +10,10 @@
 #include "base/printable.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "controller/controller_call_kinds.h"
+#include "controller/controller_check.h"
 #include "request/request_check.h"
 #include "request/request_parts.h"
-#include "rpc/controller_call_kinds.h"
-#include "rpc/controller_check.h"
 #include "rpc/convert_volume.h"
 
 namespace berth {

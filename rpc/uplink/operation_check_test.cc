@@ -10,8 +10,8 @@
 
 #include "base/safe_path.h"
 #include "base/testing/from_text.h"
+#include "controller/testing/controller_requests.h"
 #include "request/request_check.h"
-#include "rpc/testing/controller_requests.h"
 
 namespace berth {
 namespace {

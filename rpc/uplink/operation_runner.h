@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "berth/v1/scheduler.pb.h"
-#include "rpc/controller_calls.h"
+#include "controller/controller_calls.h"
 #include "rpc/node_api.h"
 
 namespace berth {

@@ -57,7 +57,7 @@ TEST_F(UplinkTest, WhatChangesIsToldOnceItLooksDifferent) {
 }
 
 TEST_F(UplinkTest, APluginThatIsReadyBeforeItWasLookedAtTwiceIsToldAtOnce) {
-  ChangingPlugins plugins(loop_.get_executor());
+  ChangingPlugins plugins(loop_.get_executor(), control_);
   directory_ = &plugins;
   control_.Add("p").state = PluginState::kStarting;
   Start();

@@ -18,11 +18,15 @@ namespace berth {
 // Plugins whose changes are told as the registry tells them: to whoever waits by then, and to nobody else.
 class ChangingPlugins final : public ControllerDirectory {
  public:
-  explicit ChangingPlugins(asio::any_io_executor executor) : changed_(std::move(executor)) {}
+  ChangingPlugins(asio::any_io_executor executor, const FakePluginControl& control)
+      : changed_(std::move(executor)), control_(control) {}
 
   void Change() {
     ++version_;
     changed_.NotifyAll();
+  }
+  [[nodiscard]] const std::map<std::string, PluginSnapshot>& plugins() const override {
+    return control_.plugins();
   }
   [[nodiscard]] std::shared_ptr<CsiClient> ClientOf(const std::string& /*plugin_id*/) override { return {}; }
   [[nodiscard]] Awaitable<void> WaitChange(TimePoint deadline) override {
@@ -32,6 +36,7 @@ class ChangingPlugins final : public ControllerDirectory {
  private:
   int version_ = 0;
   Condition changed_;
+  const FakePluginControl& control_;
 };
 
 // A node, and the test for its scheduler.

@@ -1,8 +1,8 @@
 // What a scheduler has a controller on this node do: csi.v1 requests, mediated.
 //
-// A call is checked whole, waits for its turn (rpc/call_turns.h), goes to the controller that its plugin_id
-// means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked before it is
-// believed. Once it has gone to one plugin it goes to no other.
+// A call is checked whole, waits for its turn (controller/call_turns.h), goes to the controller that its
+// plugin_id means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked
+// before it is believed. Once it has gone to one plugin it goes to no other.
 //
 // A caller's deadline or cancellation ends its wait. What the plugin was told to change goes on, with nothing
 // else about the volume beside it, and the same request joins it, unless another came between the two.
@@ -21,8 +21,8 @@
 #include "base/clock.h"
 #include "base/task_scope.h"
 #include "berth/v1/scheduler.pb.h"
+#include "controller/controller_access.h"
 #include "mounter/mounter.h"
-#include "rpc/controller_access.h"
 
 namespace berth {
 
@@ -53,9 +53,9 @@ class ControllerCalls {
   // OUTCOME_REFUSED: INVALID_ARGUMENT (every mistake, by field), NOT_FOUND (no such plugin),
   // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted, detached from this node
   // or expanded offline is used here),
-  // RESOURCE_EXHAUSTED (too many calls wait for the volume). Else rpc/controller_outcome.h says it of the
-  // plugin's code, or INTERNAL where the answer was no good. An answer of more than kAnswerBytes has FAILED,
-  // or is UNCERTAIN where something was changed: the message says what was made.
+  // RESOURCE_EXHAUSTED (too many calls wait for the volume). Else controller/controller_outcome.h says it of
+  // the plugin's code, or INTERNAL where the answer was no good. An answer of more than kAnswerBytes has
+  // FAILED, or is UNCERTAIN where something was changed: the message says what was made.
   [[nodiscard]] Awaitable<Result> Call(v1::ControllerCall call, TimePoint deadline);
 
   // Gives up what is under way; after the last caller, and before the destructor.

@@ -1,42 +1,25 @@
-// How the node's API reaches plugins: their clients, and the levers that a person may pull.
+// What people and schedulers may do to plugins: start, stop, restart, drain, swap, place, read their logs.
 //
-// Two narrow interfaces of this folder's own, so that the API can be tested without a process; main
-// implements them over the Supervisor and whoever holds the clients. Loop thread only. What is asked here
-// must outlive the NodeApi.
+// Main implements it over the Supervisor, so that the API can be tested without a process. Loop thread only.
+// It outlives the NodeApi.
 #pragma once
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/task_scope.h"
-#include "csi/client.h"
-#include "rpc/declared_directory.h"
+#include "declared/declared_directory.h"
+#include "mounter/volume_types.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/supervisor.h"
 
 namespace berth {
-
-// The CSI clients, for calls of the Controller service (those of the Node service are the Mounter's).
-class ControllerDirectory {
- public:
-  virtual ~ControllerDirectory() = default;
-
-  // The client of the plugin's present instance; null where its socket is not there. Which plugin to ask
-  // is plugin_choice.h's to say.
-  [[nodiscard]] virtual std::shared_ptr<CsiClient> ClientOf(const std::string& plugin_id) = 0;
-
-  // Waits until what is known of some plugin has changed, or `deadline`. Who may not begin a call now, but
-  // soon (PluginSnapshot::held), waits here and looks again, so that no call fails while a plugin is
-  // restarted or swapped.
-  [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
-};
 
 // What a reload of all of berthd's files did.
 struct NodeReload {

@@ -1,4 +1,4 @@
-#include "rpc/plugin_choice.h"
+#include "controller/plugin_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

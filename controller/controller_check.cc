@@ -1,4 +1,4 @@
-#include "rpc/controller_check.h"
+#include "controller/controller_check.h"
 
 #include <fmt/format.h>
 
@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
+#include "controller/controller_access.h"
+#include "controller/controller_call_kinds.h"
 #include "request/request_check.h"
 #include "request/request_parts.h"
-#include "rpc/controller_access.h"
-#include "rpc/controller_call_kinds.h"
 
 namespace berth {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "rpc/controller_calls.h"
-#include "rpc/testing/controller_requests.h"
+#include "controller/controller_calls.h"
+#include "controller/testing/controller_requests.h"
 #include "rpc/testing/node_api_fixture.h"
 
 namespace berth {

@@ -1,4 +1,4 @@
-#include "rpc/controller_outcome.h"
+#include "controller/controller_outcome.h"
 
 namespace berth {
 

@@ -1,4 +1,4 @@
-#include "rpc/controller_calls.h"
+#include "controller/controller_calls.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -17,12 +17,11 @@
 #include "base/printable.h"
 #include "base/safe_path.h"
 #include "base/status.h"
+#include "controller/controller_answer.h"
+#include "controller/controller_call_kinds.h"
+#include "controller/controller_check.h"
+#include "controller/controller_outcome.h"
 #include "csi/redact.h"
-#include "rpc/controller_answer.h"
-#include "rpc/controller_call_kinds.h"
-#include "rpc/controller_check.h"
-#include "rpc/controller_outcome.h"
-#include "rpc/convert.h"
 
 namespace berth {
 namespace {

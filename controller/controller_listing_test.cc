@@ -1,7 +1,7 @@
 // Listings, which are many calls of the plugin.
 #include <fmt/format.h>
 
-#include "rpc/testing/controller_calls_fixture.h"
+#include "controller/testing/controller_calls_fixture.h"
 
 namespace berth {
 namespace {

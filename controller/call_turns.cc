@@ -1,4 +1,4 @@
-#include "rpc/call_turns.h"
+#include "controller/call_turns.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "rpc/controller_check.h"
+#include "controller/controller_check.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rpc/testing/controller_requests.h"
+#include "controller/testing/controller_requests.h"
 
 namespace berth {
 namespace {

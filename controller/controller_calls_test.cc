@@ -1,4 +1,4 @@
-#include "rpc/controller_calls.h"
+#include "controller/controller_calls.h"
 
 #include <fmt/format.h>
 #include <google/protobuf/unknown_field_set.h>
@@ -6,7 +6,7 @@
 #include <set>
 #include <thread>
 
-#include "rpc/testing/controller_calls_fixture.h"
+#include "controller/testing/controller_calls_fixture.h"
 
 namespace berth {
 namespace {

@@ -1,4 +1,4 @@
-#include "rpc/plugin_choice.h"
+#include "controller/plugin_choice.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "rpc/controller_answer.h"
+#include "controller/controller_answer.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "rpc/controller_access.h"
+#include "controller/controller_access.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,6 @@
 
 #include "base/printable.h"
 #include "base/status.h"
-#include "rpc/convert.h"
 
 namespace berth {
 namespace {
@@ -26,8 +25,8 @@ Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(s
                                                                                ControllerWork work,
                                                                                TimePoint deadline) {
   while (true) {
-    BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name, work));
-    const PluginSnapshot& plugin = control_.plugins().at(id);
+    BERTH_CO_ASSIGN_OR_RETURN(const std::string id, ChooseController(controllers_.plugins(), name, work));
+    const PluginSnapshot& plugin = controllers_.plugins().at(id);
     if (!plugin.paused) {
       Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
       if (controller.client) co_return controller;
@@ -43,8 +42,8 @@ Awaitable<absl::StatusOr<ControllerAccess::Controller>> ControllerAccess::Find(s
 }
 
 absl::StatusOr<ControllerAccess::Controller> ControllerAccess::FindNow(const std::string& name) const {
-  BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(control_.plugins(), name));
-  const PluginSnapshot& plugin = control_.plugins().at(id);
+  BERTH_ASSIGN_OR_RETURN(const std::string id, ChooseController(controllers_.plugins(), name));
+  const PluginSnapshot& plugin = controllers_.plugins().at(id);
   Controller controller{.plugin_id = id, .client = controllers_.ClientOf(id), .facts = *plugin.facts};
   if (plugin.paused || controller.client == nullptr) {
     return absl::UnavailableError(fmt::format("plugin {} cannot be reached just now", id));
@@ -53,8 +52,8 @@ absl::StatusOr<ControllerAccess::Controller> ControllerAccess::FindNow(const std
 }
 
 std::string ControllerAccess::DriverOf(const std::string& name) const {
-  const auto plugin = control_.plugins().find(name);
-  const bool known = plugin != control_.plugins().end() && plugin->second.facts.has_value();
+  const auto plugin = controllers_.plugins().find(name);
+  const bool known = plugin != controllers_.plugins().end() && plugin->second.facts.has_value();
   return known ? plugin->second.facts->name : name;
 }
 
@@ -77,7 +76,7 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::strin
 
 std::set<std::string> ControllerAccess::PluginsOf(const std::string& name,
                                                   const std::string& volume_id) const {
-  const std::vector<std::string> running = SameDriver(control_.plugins(), name);
+  const std::vector<std::string> running = SameDriver(controllers_.plugins(), name);
   const std::vector<std::string> recorded = mounter_.PluginsOf(volume_id, DriverOf(name));
   std::set<std::string> ids(running.begin(), running.end());
   ids.insert(recorded.begin(), recorded.end());
@@ -95,9 +94,9 @@ std::optional<VolumeView> ControllerAccess::FindHeld(const std::string& name,
 uint32_t ControllerAccess::UsesLeft(const std::string& name, const std::string& volume_id) const {
   size_t uses = 0;
   std::set<std::string> ids = PluginsOf(name, volume_id);
-  if (const auto plugin = control_.plugins().find(name);
-      plugin != control_.plugins().end() && !plugin->second.facts) {
-    for (const auto& [id, other] : control_.plugins()) ids.insert(id);
+  if (const auto plugin = controllers_.plugins().find(name);
+      plugin != controllers_.plugins().end() && !plugin->second.facts) {
+    for (const auto& [id, other] : controllers_.plugins()) ids.insert(id);
   }
   for (const std::string& id : ids) {
     if (const auto volume = mounter_.Find(id, volume_id)) {
@@ -110,10 +109,10 @@ uint32_t ControllerAccess::UsesLeft(const std::string& name, const std::string& 
 
 bool ControllerAccess::Among(const Holds& holds, const std::string& name,
                              const std::string& volume_id) const {
-  const auto plugin = control_.plugins().find(name);
-  const bool unknown = plugin != control_.plugins().end() && !plugin->second.facts;
+  const auto plugin = controllers_.plugins().find(name);
+  const bool unknown = plugin != controllers_.plugins().end() && !plugin->second.facts;
   const std::string driver = DriverOf(name);
-  const std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  const std::vector<std::string> ids = SameDriver(controllers_.plugins(), name);
   return std::ranges::any_of(holds, [&](const auto& hold) {
     const auto& [whose, id] = hold.first;
     return id == volume_id && (unknown || whose == driver || std::ranges::find(ids, whose) != ids.end());
@@ -146,7 +145,7 @@ absl::Status ControllerAccess::Unused(const std::string& name, const std::string
 }
 
 absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
-  for (const auto& [id, plugin] : control_.plugins()) {
+  for (const auto& [id, plugin] : controllers_.plugins()) {
     if (plugin.facts) continue;
     if (mounter_.Find(id, volume_id) || publishing_.contains({id, volume_id})) {
       return absl::UnavailableError(fmt::format(
@@ -159,10 +158,10 @@ absl::Status ControllerAccess::UsersKnown(const std::string& volume_id) const {
 
 bool ControllerAccess::IsThisNode(const std::string& name, const std::string& node_id) const {
   if (node_id.empty()) return true;
-  const std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  const std::vector<std::string> ids = SameDriver(controllers_.plugins(), name);
   return std::ranges::any_of(ids, [&](const std::string& id) {
-    const auto plugin = control_.plugins().find(id);
-    return plugin != control_.plugins().end() && plugin->second.facts &&
+    const auto plugin = controllers_.plugins().find(id);
+    return plugin != controllers_.plugins().end() && plugin->second.facts &&
            plugin->second.facts->node_id == node_id;
   });
 }
@@ -222,9 +221,9 @@ std::optional<ControllerAccess::Hold> ControllerAccess::HoldForExpand(const Cont
 
 Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std::string volume_id,
                                                           std::string node_id, TimePoint deadline) {
-  std::vector<std::string> ids = SameDriver(control_.plugins(), name);
+  std::vector<std::string> ids = SameDriver(controllers_.plugins(), name);
   bool all_known = true;
-  for (const auto& [id, plugin] : control_.plugins()) {
+  for (const auto& [id, plugin] : controllers_.plugins()) {
     if (plugin.facts) continue;
     // It may be of this driver.
     all_known = false;
@@ -239,7 +238,7 @@ Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std:
 }
 
 Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {
-  for (const std::string& id : SameDriver(control_.plugins(), name)) {
+  for (const std::string& id : SameDriver(controllers_.plugins(), name)) {
     const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, volume_id);
     if (!struck.ok()) co_return Annotate(struck, "it is deleted; repeat the request for what is noted of it");
   }

@@ -1,4 +1,4 @@
-#include "rpc/call_turns.h"
+#include "controller/call_turns.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

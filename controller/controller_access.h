@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
+#include "controller/call_turns.h"
+#include "controller/controller_directory.h"
+#include "controller/plugin_choice.h"
 #include "csi/client.h"
 #include "csi/errors.h"
 #include "csi/plugin_facts.h"
 #include "mounter/mounter.h"
-#include "rpc/call_turns.h"
-#include "rpc/controller_directory.h"
-#include "rpc/plugin_choice.h"
 
 namespace berth {
 
@@ -36,9 +36,8 @@ class ControllerAccess {
   };
   class Hold;
 
-  ControllerAccess(asio::any_io_executor executor, PluginControl& control, ControllerDirectory& controllers,
-                   Mounter& mounter)
-      : control_(control), controllers_(controllers), mounter_(mounter), turns_(std::move(executor)) {}
+  ControllerAccess(asio::any_io_executor executor, ControllerDirectory& controllers, Mounter& mounter)
+      : controllers_(controllers), mounter_(mounter), turns_(std::move(executor)) {}
 
   // The controller that serves `name`, a plugin's id or driver: errors are ChooseController's, and
   // UNAVAILABLE where its socket is not there. While it is held, Find waits, until `deadline`
@@ -122,7 +121,6 @@ class ControllerAccess {
   // Whether the storage may mean this node by it.
   [[nodiscard]] bool IsThisNode(const std::string& name, const std::string& node_id) const;
 
-  PluginControl& control_;
   ControllerDirectory& controllers_;
   Mounter& mounter_;
   CallTurns turns_;
