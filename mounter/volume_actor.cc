@@ -94,6 +94,7 @@ PublicationRecord NewPublication(const PublishRequest& request) {
 VolumeActor::VolumeActor(MounterContext& context, VolumeMachine machine, std::function<void()> on_gone)
     : context_(context),
       steps_(context),
+      caller_(context),
       machine_(std::move(machine)),
       on_gone_(std::move(on_gone)),
       key_(VolumePaths::VolumeKey(machine_.record().plugin_id, machine_.record().volume_id)),

@@ -35,6 +35,7 @@
 
 #include "mounter/failure_log.h"
 #include "mounter/mounter_context.h"
+#include "mounter/plugin_caller.h"
 #include "mounter/recovery.h"
 #include "mounter/token_renewal.h"
 #include "mounter/volume_machine.h"
@@ -285,6 +286,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
 
   MounterContext& context_;
   VolumeSteps steps_;
+  PluginCaller caller_;
   VolumeMachine machine_;
   std::function<void()> on_gone_;
   std::string key_;  // in the journal, and of the directory

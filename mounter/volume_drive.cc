@@ -262,7 +262,7 @@ Awaitable<StepReport> VolumeActor::TryExpand(ExpandRequest request, TimePoint de
 Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeActor::AwaitPlugin(std::string plugin_id,
                                                                            std::function<bool()> given_up,
                                                                            TimePoint until) {
-  auto find = steps_.FindPlugin(std::move(plugin_id), Progress({}), until);
+  auto find = caller_.FindPlugin(std::move(plugin_id), Progress({}), until);
   auto found = co_await Unless(&changed_, std::move(given_up), std::move(find));
   if (found) co_return *std::move(found);
   co_return absl::AbortedError(waiting_for_.empty() ? std::string(kGivenUp)

@@ -14,10 +14,6 @@
 namespace berth {
 namespace {
 
-using volume_steps_internal::NotSent;
-using volume_steps_internal::NotWanted;
-using volume_steps_internal::Report;
-
 // How many bytes a block device has, as sysfs has it: nothing is opened, so nothing hangs. Unset where it
 // does not say.
 std::optional<int64_t> DeviceBytes(dev_t device) {
@@ -48,27 +44,27 @@ Awaitable<StepReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::Capaci
         .outcome = CallOutcome::kFinal,
         .error = absl::NotFoundError("neither staged nor published to be written on this node")};
   }
-  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
+  auto admission = co_await caller_.Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
-  auto request = Seen(NodeExpandRequest(record, *context_.paths, range, secrets), *admission);
+  auto request = admission->Seen(NodeExpandRequest(record, *context_.paths, range, secrets));
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeExpandVolume(std::move(request), deadline);
-  const auto answer = co_await Ask(kRpc, progress, std::move(call));
-  StepReport report = Report(kRpc, record.plugin_id, answer.status(), began, deadline);
+  const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
+  StepReport report = ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
   if (!answer.ok()) co_return report;
   // Less than was asked for is no lie: some plugins tell what their file system has room for.
   if (answer->capacity_bytes() < 0) {
     const std::string lie = fmt::format("plugin {} answered OK to {}, but with a capacity of {} bytes",
                                         record.plugin_id, RpcName(kRpc), answer->capacity_bytes());
-    ReportLie(record, "", lie);
+    caller_.ReportLie(record, "", lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
   const int64_t wanted = range.required_bytes() > 0 ? range.required_bytes() : answer->capacity_bytes();
   if (const absl::Status grown = DeviceHasGrown(record, wanted); !grown.ok()) {
     const std::string lie =
         fmt::format("plugin {} answered OK to {}, but {}", record.plugin_id, RpcName(kRpc), MessageOf(grown));
-    if (record.last_error != lie) ReportLie(record, "", lie);
+    if (record.last_error != lie) caller_.ReportLie(record, "", lie);
     co_return StepReport{.outcome = CallOutcome::kRetry, .error = absl::InternalError(lie)};
   }
   report.capacity_bytes = answer->capacity_bytes();

@@ -8,6 +8,7 @@
 #include "base/blocking.h"
 #include "base/statmount.h"
 #include "base/status.h"
+#include "mounter/reverse_call.h"
 #include "mounter/volume_steps.h"
 #include "mounts/mount_unit.h"
 
@@ -42,7 +43,7 @@ Awaitable<StepReport> VolumeSteps::MountPath(VolumeRecord record, PublicationRec
   auto mounted = co_await context_.helper.MountPath(source, publication.path, publication.readonly, deadline);
   context_.Boundary("mounted at the path");
   if (mounted.ok()) co_return StepReport{.path = *std::move(mounted)};
-  StepReport report = FromHelper(mounted.status(), publication.path.path);
+  StepReport report = FromHelper(context_.helper, mounted.status(), publication.path.path);
   // What stands in the way is for a person to remove. It is tried again later all the same.
   if (!absl::IsDeadlineExceeded(mounted.status())) report.outcome = CallOutcome::kFinal;
   co_return report;
@@ -63,22 +64,22 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
   }
   if (ErrnoOf(unmounted) == EBUSY && input.lazy) {
     unmounted = co_await context_.helper.UnmountPath(path, id, sources, /*lazy=*/true, deadline);
-    if (unmounted.ok()) ReportDetached(record, path, publication.key.consumer, id, progress);
+    if (unmounted.ok()) ReportDetached(context_, record, path, publication.key.consumer, id, progress);
   }
   if (unmounted.ok()) {
     // Only a path that is not wanted any more: where the volume comes back, nobody is to write meanwhile.
     if (path == publication.path.path) co_return StepReport{};
     const absl::Status freed = co_await FreePublishedPath(context_.helper, path, deadline);
     if (freed.ok()) co_return StepReport{};
-    StepReport report = FromHelper(freed, path);
+    StepReport report = FromHelper(context_.helper, freed, path);
     if (!report.stuck) report.outcome = CallOutcome::kRetry;
     co_return report;
   }
-  StepReport report = FromHelper(unmounted, path);
+  StepReport report = FromHelper(context_.helper, unmounted, path);
   if (ErrnoOf(unmounted) != EBUSY) co_return report;
   // The same file system is mounted at the target; both mounts are known as the volume's.
   const std::string target = context_.paths->TargetPath(record, publication);
-  co_return co_await WithHolders(record, std::move(report), target,
+  co_return co_await WithHolders(context_, record, std::move(report), target,
                                  std::min(deadline, Clock::now() + kLookForHolders));
 }
 

@@ -277,4 +277,11 @@ bool IsThere(const VolumeRecord& record, const PathFacts& facts) {
   return facts.mount_root;
 }
 
+absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path) {
+  if (!facts.ok()) return facts.status();
+  if (!S_ISLNK(facts->mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{}: a symbolic link is there, which would lead the plugin elsewhere; remove it", path));
+}
+
 }  // namespace berth

@@ -124,4 +124,7 @@ class VolumePaths {
 // Whether `facts`, of a publication's target, are what it is published as: a mount, or a block device.
 [[nodiscard]] bool IsThere(const VolumeRecord& record, const PathFacts& facts);
 
+// FAILED_PRECONDITION if `facts` of a path show a symbolic link: no plugin is given such a path.
+[[nodiscard]] absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path);
+
 }  // namespace berth

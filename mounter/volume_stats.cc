@@ -81,7 +81,7 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> VolumeActor::St
   if (self->stats_ == nullptr) {
     // It may be on its way back: being restarted or swapped.
     const StepProgress untold{.waiting = [](std::string) {}, .sending = [](std::string_view) {}};
-    const auto usable = co_await self->steps_.FindPlugin(plugin_id, untold, deadline);
+    const auto usable = co_await self->caller_.FindPlugin(plugin_id, untold, deadline);
     if (!usable.ok()) co_return usable.status();
   }
   std::shared_ptr<SharedStats> shared = self->stats_;

@@ -8,7 +8,9 @@
 #include <filesystem>
 
 #include "base/backoff.h"
+#include "mounter/holder_names.h"
 #include "mounter/recovery.h"
+#include "mounter/reverse_call.h"
 #include "mounter/root_permissions.h"
 #include "mounts/files_in_the_way.h"
 #include "mounts/mount_table.h"
@@ -17,13 +19,10 @@
 namespace berth {
 namespace {
 
-using volume_steps_internal::NotSent;
-using volume_steps_internal::NotWanted;
-using volume_steps_internal::Report;
-using volume_steps_internal::SafeToHandOut;
-
 constexpr size_t kLeftoverMountLimit = 1000;
 constexpr size_t kNamesShown = 5;
+// How long the search for holders may take of a step's time.
+constexpr Duration kLookForHolders = std::chrono::seconds(5);
 
 // What lies at a path, for people.
 std::string_view WhatIsThere(const PathFacts& facts) {
@@ -38,108 +37,8 @@ std::string_view WhatIsThere(const PathFacts& facts) {
 
 }  // namespace
 
-namespace volume_steps_internal {
-
-StepReport Report(CsiRpc rpc, const std::string& plugin_id, const absl::Status& status, WallTime began,
-                  TimePoint deadline) {
-  StepReport report{.outcome = Classify(rpc, status.code()),
-                    .error = Annotate(status, fmt::format("plugin {}: {}", plugin_id, RpcName(rpc)))};
-  if (absl::IsDeadlineExceeded(status) && Clock::now() >= deadline) {
-    report.stuck = StuckView{.on = std::string(RpcName(rpc)), .pid = 0, .since = began};
-  }
-  return report;
-}
-
-absl::Status SafeToHandOut(const absl::StatusOr<PathFacts>& facts, const std::string& path) {
-  if (!facts.ok()) return facts.status();
-  if (!S_ISLNK(facts->mode)) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      fmt::format("{}: a symbolic link is there, which would lead the plugin elsewhere; remove it", path));
-}
-
-std::optional<StepReport> NotWanted(const StepProgress& progress) {
-  if (!progress.still_wanted || progress.still_wanted()) return std::nullopt;
-  return StepReport{.outcome = CallOutcome::kRetry, .error = absl::AbortedError("not wanted any more")};
-}
-
-StepReport NotSent(const absl::Status& status) {
-  const bool later =
-      status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
-  return {.outcome = later ? CallOutcome::kRetry : CallOutcome::kFinal, .error = status};
-}
-
-}  // namespace volume_steps_internal
-
 Duration MounterContext::RetryAfter(int failures, Duration first, Duration limit) {
   return Backoff(failures, first, limit, RandomShare());
-}
-
-RpcTrace VolumeSteps::Sending(const StepProgress& progress, CsiRpc rpc) const {
-  progress.sending(RpcName(rpc));
-  context_.Boundary(fmt::format("rpc {}: sending", RpcName(rpc)));
-  return {.rpc = std::string(RpcName(rpc)), .started_at = WallClock::now(), .error = ""};
-}
-
-void VolumeSteps::Answered(const StepProgress& progress, CsiRpc rpc, RpcTrace trace, Duration took,
-                           const absl::Status& status) const {
-  context_.Boundary(fmt::format("rpc {}: answered", RpcName(rpc)));
-  if (!progress.answered) return;
-  trace.took = took;
-  trace.code = status.code();
-  trace.error = std::string(MessageOf(status));
-  progress.answered(trace);
-}
-
-Awaitable<absl::Status> VolumeSteps::Ask(CsiRpc rpc, StepProgress progress, Awaitable<absl::Status> call) {
-  const RpcTrace begun = Sending(progress, rpc);
-  const TimePoint start = Clock::now();
-  absl::Status status = co_await std::move(call);
-  Answered(progress, rpc, begun, Clock::now() - start, status);
-  co_return status;
-}
-
-void VolumeSteps::ReportLie(const VolumeRecord& record, const std::string& consumer,
-                            const std::string& message) {
-  context_.events.Append({.type = "plugin.lied",
-                          .plugin_id = record.plugin_id,
-                          .volume_id = record.volume_id,
-                          .consumer = consumer,
-                          .message = message});
-}
-
-Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeSteps::FindPlugin(std::string plugin_id,
-                                                                          StepProgress progress,
-                                                                          TimePoint deadline) {
-  while (true) {
-    auto entry = context_.plugins.Find(plugin_id);
-    const bool wait = entry.status().code() == absl::StatusCode::kUnavailable;
-    if (!wait || Clock::now() >= deadline || context_.stopping) co_return entry;
-    progress.waiting(std::string(MessageOf(entry.status())));
-    co_await context_.plugins.WaitUsable(plugin_id, deadline);
-  }
-}
-
-Awaitable<absl::StatusOr<VolumeSteps::Admission>> VolumeSteps::Admit(CsiRpc rpc, std::string plugin_id,
-                                                                     StepProgress progress,
-                                                                     TimePoint deadline) {
-  const std::string name = fmt::format("{} waits", RpcName(rpc));
-  StepProgress named = progress;
-  named.waiting = [progress, name](std::string why) { progress.waiting(fmt::format("{}: {}", name, why)); };
-  auto entry = co_await FindPlugin(plugin_id, named, deadline);
-  if (!entry.ok()) co_return Annotate(entry.status(), name);
-  const std::string busy =
-      fmt::format("plugin {}: busy with {} calls", plugin_id, context_.options.calls_per_plugin);
-  if (context_.gates.Full(plugin_id)) named.waiting(busy);
-  auto pass = co_await context_.gates.Enter(plugin_id, deadline);
-  if (!pass) co_return absl::UnavailableError(fmt::format("{}: {}", name, busy));
-  // It may have gone, or come back as another process, while we waited at the gate.
-  entry = context_.plugins.Find(plugin_id);
-  if (!entry.ok()) co_return Annotate(entry.status(), name);
-  if (context_.stopping) co_return absl::UnavailableError(fmt::format("{}: berthd is stopping", name));
-  co_return Admission{.client = std::move(entry->client),
-                      .volumes_path = std::move(entry->volumes_path),
-                      .pod_info = entry->pod_info,
-                      .pass = *std::move(pass)};
 }
 
 Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepInput input,
@@ -179,19 +78,20 @@ Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepI
 Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord publication, Secrets secrets,
                                          StepProgress progress, TimePoint deadline) {
   constexpr CsiRpc kRpc = CsiRpc::kNodeStageVolume;
-  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
+  auto admission = co_await caller_.Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   // A plugin may have taken the directory away when it unstaged, and somebody may have put something else
   // there.
   const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
-  const StepReport bare = co_await UncoverStaging(record, deadline);
+  auto staging = ReverseCall::Unstage(context_, record, progress, deadline);
+  const StepReport bare = co_await staging.RemoveOverlays();
   if (bare.outcome != CallOutcome::kDone) co_return bare;
   if (const auto not_wanted = NotWanted(progress)) co_return *not_wanted;
-  auto request = Seen(StageRequest(record, *context_.paths, secrets), *admission);
+  auto request = admission->Seen(StageRequest(record, *context_.paths, secrets));
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
-  const auto answer = co_await Ask(kRpc, progress, std::move(call));
+  const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
   // A mount at the staging path is not demanded: some plugins only remember. One that had made a mount, which
   // somebody took away, has to make it again: what is published from a bare directory is the node's own disk.
   const auto facts = context_.paths->LookAtStaging(record);
@@ -200,7 +100,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
         "plugin {} answered OK to {}, but the mount that was at {} is not there again; once the volume is "
         "unpublished everywhere, the plugin is asked to unstage it",
         record.plugin_id, RpcName(kRpc), context_.paths->StagingPath(record));
-    ReportLie(record, publication.key.consumer, lie);
+    caller_.ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
   if (answer.ok()) {
@@ -208,7 +108,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
     const absl::Status usable = CheckUsable(path, {}, publication.Writes(record.use));
     if (!usable.ok()) co_return StepReport{.outcome = CallOutcome::kFinal, .error = usable};
   }
-  co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
+  co_return ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
 }
 
 Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord record,
@@ -220,11 +120,9 @@ Awaitable<absl::StatusOr<PluginTokens>> VolumeSteps::GetTokens(VolumeRecord reco
   if (context_.options.tokens == nullptr) {
     co_return absl::FailedPreconditionError(fmt::format("{}: none can be issued", kAwaiting));
   }
-  const std::string name = fmt::format("{} waits", RpcName(CsiRpc::kNodePublishVolume));
-  StepProgress named = progress;
-  named.waiting = [progress, name](std::string why) { progress.waiting(fmt::format("{}: {}", name, why)); };
-  const auto plugin = co_await FindPlugin(record.plugin_id, named, deadline);
-  if (!plugin.ok()) co_return Annotate(plugin.status(), name);
+  const StepProgress named = WaitingFor(CsiRpc::kNodePublishVolume, std::move(progress));
+  const auto plugin = co_await caller_.FindPlugin(record.plugin_id, named, deadline);
+  if (!plugin.ok()) co_return Annotate(plugin.status(), "NodePublishVolume waits");
   // Its file may be another one by now.
   const std::vector<WantedToken> wanted = context_.plugins.TokensWanted(record.plugin_id);
   if (wanted.empty()) co_return PluginTokens{};
@@ -260,7 +158,7 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
                                                Secrets secrets, PluginTokens tokens, StepProgress progress,
                                                TimePoint deadline) {
   constexpr CsiRpc kRpc = CsiRpc::kNodePublishVolume;
-  auto admission = co_await Admit(kRpc, record.plugin_id, progress, deadline);
+  auto admission = co_await caller_.Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
   // Those of a repair went when it was undone. What is there stays.
   const absl::Status made = context_.paths->Remake(record, publication);
@@ -281,13 +179,13 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
     co_return StepReport{.outcome = CallOutcome::kRetry,
                          .error = absl::UnavailableError("the plugin wants other tokens by now")};
   }
-  auto request = Seen(NodePublishRequest(record, publication, *context_.paths, secrets), *admission);
+  auto request = admission->Seen(NodePublishRequest(record, publication, *context_.paths, secrets));
   if (admission->pod_info) AddPodInfo(publication, &request);
   PassTo(tokens, &request);
   const WallTime began = WallClock::now();
   auto call = admission->client->NodePublishVolume(std::move(request), deadline, TokensIn(tokens));
-  const auto answer = co_await Ask(kRpc, progress, std::move(call));
-  if (!answer.ok()) co_return Report(kRpc, record.plugin_id, answer.status(), began, deadline);
+  const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
+  if (!answer.ok()) co_return ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
 
   const absl::Status verified = co_await VerifyPublished(record, publication, deadline);
   if (absl::IsInternal(verified)) {
@@ -299,12 +197,12 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
       const absl::Status removed = context_.paths->RemoveTargetLink(record, publication);
       lie += removed.ok() ? ", which was removed" : fmt::format(", which stays: {}", MessageOf(removed));
     }
-    ReportLie(record, publication.key.consumer, lie);
+    caller_.ReportLie(record, publication.key.consumer, lie);
     co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::InternalError(lie)};
   }
   const std::string path = context_.paths->TargetPath(record, publication);
   if (!verified.ok()) {
-    StepReport report = FromHelper(verified, path);
+    StepReport report = FromHelper(context_.helper, verified, path);
     report.outcome = CallOutcome::kUncertain;
     co_return report;
   }
@@ -318,7 +216,7 @@ Awaitable<StepReport> VolumeSteps::SetPermissions(std::string path, RootPermissi
                                                   TimePoint deadline) {
   const absl::Status set = co_await context_.helper.SetPermissions(path, permissions, deadline);
   if (set.ok()) co_return StepReport{.permissions_set = true};
-  StepReport report = FromHelper(set, path);
+  StepReport report = FromHelper(context_.helper, set, path);
   const PermissionsFailure failure = WhyNotSet(set);
   report.outcome = failure.outcome;
   report.error = failure.error;
@@ -338,17 +236,6 @@ absl::Status VolumeSteps::TargetIsFree(const VolumeRecord& record,
   const size_t more = names->size() - shown;
   names->resize(shown);
   return FilesInTheWay(path, destination, *names, more);
-}
-
-StepReport VolumeSteps::FromHelper(const absl::Status& failed, const std::string& path) const {
-  StepReport report{.outcome = CallOutcome::kUncertain, .error = failed};
-  if (!absl::IsDeadlineExceeded(failed)) return report;
-  for (const StuckHelper& helper : context_.helper.stuck()) {
-    if (helper.what.ends_with(path)) {
-      report.stuck = StuckView{.on = helper.what, .pid = helper.pid, .since = helper.since};
-    }
-  }
-  return report;
 }
 
 absl::Status VolumeSteps::VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
@@ -413,6 +300,89 @@ Awaitable<absl::Status> VolumeSteps::VerifyPublished(VolumeRecord record, Public
   }
   if (**readonly) co_return absl::OkStatus();
   co_return absl::InternalError(fmt::format("the mount at {} is not read-only, as was asked for", path));
+}
+
+Awaitable<StepReport> VolumeSteps::Unpublish(VolumeRecord record, PublicationRecord publication,
+                                             StepInput input, StepProgress progress, TimePoint deadline) {
+  // Its other mount first: while that is there the file system is in use.
+  const StepReport path = co_await UnmountPath(record, publication, input, progress, deadline);
+  if (path.outcome != CallOutcome::kDone) co_return path;
+  auto call = ReverseCall::Unpublish(context_, record, publication, std::move(progress), deadline);
+  StepReport report = co_await call.Run(std::move(input));
+  if (report.outcome != CallOutcome::kDone) {
+    // A plugin that cannot remove a directory with files in it says less than that.
+    const absl::Status free = TargetIsFree(record, publication);
+    if (!free.ok() && !report.error.ok()) {
+      report.error =
+          absl::Status(report.error.code(), fmt::format("{}; {}", MessageOf(report.error), MessageOf(free)));
+    }
+    co_return report;
+  }
+  const absl::Status removed = context_.paths->RemovePublication(record, publication);
+  context_.Boundary("removed the publication's directory");
+  if (removed.ok()) co_return report;
+  const std::filesystem::path target = context_.paths->TargetPath(record, publication);
+  const absl::Status left = OnLeftover(record, target.parent_path().string(), removed);
+  if (left.ok()) co_return report;
+  report.outcome = CallOutcome::kUncertain;
+  report.error = left;
+  co_return report;
+}
+
+Awaitable<StepReport> VolumeSteps::Unstage(VolumeRecord record, StepInput input, StepProgress progress,
+                                           TimePoint deadline) {
+  if (!record.stages) co_return StepReport{};
+  if (!input.force && !input.lazy) {
+    if (auto in_use = co_await InUseOutside(record, deadline)) co_return *std::move(in_use);
+  }
+  auto call = ReverseCall::Unstage(context_, std::move(record), std::move(progress), deadline);
+  co_return co_await call.Run(std::move(input));
+}
+
+Awaitable<StepReport> VolumeSteps::ReleaseWithoutPlugin(VolumeRecord record, StepInput input,
+                                                        StepProgress progress, TimePoint deadline) {
+  std::vector<ReverseCall> mounts;
+  bool whole = true;
+  for (const PublicationRecord& publication : record.publications) {
+    if (publication.state != PublicationState::kUnpublishing || publication.again) {
+      whole = false;
+      continue;
+    }
+    StepReport path = co_await UnmountPath(record, publication, input, progress, deadline);
+    if (path.outcome != CallOutcome::kDone) co_return path;
+    mounts.push_back(ReverseCall::Unpublish(context_, record, publication, progress, deadline));
+  }
+  // What others publish from stays staged.
+  if (whole && record.stages) {
+    mounts.push_back(ReverseCall::Unstage(context_, record, progress, deadline));
+  }
+  for (ReverseCall& mount : mounts) {
+    StepReport report = co_await mount.UnmountWithoutPlugin(input.lazy);
+    if (report.outcome != CallOutcome::kDone) co_return report;
+  }
+  if (!whole) co_return StepReport{};
+  ReleaseCheck check = co_await context_.release.CheckReleased(record, deadline);
+  if (check.released) co_return StepReport{};
+  co_return StepReport{
+      .outcome = CallOutcome::kRetry,
+      .error = absl::UnavailableError(fmt::format(
+          "unmounted without its plugin, and not released: {}; once that has ended, repeat this", check.why)),
+      .holders = std::move(check.holders),
+      .in_use = true,
+      .objects = std::move(check.objects)};
+}
+
+Awaitable<std::optional<StepReport>> VolumeSteps::InUseOutside(VolumeRecord record, TimePoint deadline) {
+  const TimePoint until = std::min(deadline, Clock::now() + kLookForHolders);
+  auto holders = co_await context_.release.HoldersBeforeUnstage(record, until);
+  if (holders.ok() && holders->empty()) co_return std::nullopt;
+  StepReport report{.outcome = CallOutcome::kRetry, .error = holders.status(), .in_use = true};
+  if (holders.ok()) {
+    report.error = absl::UnavailableError(fmt::format(
+        "{}; it stays staged until then, and is unstaged once they have ended", DescribeUse(*holders)));
+    report.holders = *std::move(holders);
+  }
+  co_return report;
 }
 
 absl::Status VolumeSteps::OnLeftover(const VolumeRecord& record, const std::string& directory,
