@@ -37,23 +37,6 @@ VolumeRecord NewRecord(const PublishRequest& request, const PluginFacts& facts) 
   return record;
 }
 
-// Whether two requests are about the same publication, so that their order matters.
-bool SameSubject(const VolumeRequest& a, const VolumeRequest& b) {
-  if (const auto* first = std::get_if<PublishRequest>(&a)) {
-    const PublicationKey key{.consumer = first->consumer, .name = first->name};
-    if (const auto* second = std::get_if<PublishRequest>(&b)) {
-      return key == PublicationKey{.consumer = second->consumer, .name = second->name};
-    }
-    if (const auto* second = std::get_if<UnpublishRequest>(&b)) return Concerns(*second, key);
-    return false;
-  }
-  if (const auto* first = std::get_if<UnpublishRequest>(&a)) {
-    if (const auto* second = std::get_if<UnpublishRequest>(&b)) return first->consumer == second->consumer;
-    return std::holds_alternative<PublishRequest>(b) && SameSubject(b, a);
-  }
-  return std::holds_alternative<ExpandRequest>(b);
-}
-
 absl::Status NotBegun(const std::string& why) { return absl::UnavailableError("not begun: " + why); }
 
 // Another node may have the volume of a blocked publication of a scheduler's. Only the scheduler knows.
@@ -98,49 +81,15 @@ VolumeActor::VolumeActor(MounterContext& context, VolumeMachine machine, std::fu
       machine_(std::move(machine)),
       on_gone_(std::move(on_gone)),
       key_(VolumePaths::VolumeKey(machine_.record().plugin_id, machine_.record().volume_id)),
+      queue_(context.executor, context.options.queue_per_volume),
       changed_(context.executor),
       told_holders_(Holders()) {}
 
 absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeRequest request, TimePoint until) {
-  std::vector<std::shared_ptr<VolumeOperation>> candidates(queue_.rbegin(), queue_.rend());
-  if (current_) candidates.push_back(current_);
-  for (const auto& candidate : candidates) {
-    if (!SameSubject(candidate->request, request)) continue;
-    if (candidate->done || candidate->request != request) break;
-    candidate->wanted_until = std::max(candidate->wanted_until, until);
-    return candidate;
-  }
-  if (queue_.size() >= context_.options.queue_per_volume) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} requests wait for this volume already", queue_.size()));
-  }
-  auto operation = std::make_shared<VolumeOperation>(context_.executor, std::move(request), until);
-  const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
-  if (unpublish != nullptr) {
-    std::erase_if(queue_, [unpublish](const std::shared_ptr<VolumeOperation>& waiting) {
-      const auto* publish = std::get_if<PublishRequest>(&waiting->request);
-      if (publish == nullptr || !Concerns(*unpublish, {.consumer = publish->consumer, .name = publish->name}))
-        return false;
-      waiting->Finish(absl::AbortedError("not begun: an unpublish of the same came after it"));
-      return true;
-    });
-  }
-  if (unpublish != nullptr && (unpublish->force || unpublish->lazy)) {
-    queue_.push_front(operation);
-  } else {
-    queue_.push_back(operation);
-  }
+  BERTH_ASSIGN_OR_RETURN(auto operation, queue_.Submit(std::move(request), until));
   changed_.NotifyAll();
   EnsureWorking();
   return operation;
-}
-
-bool VolumeActor::Expects(const std::string& consumer) const {
-  const auto for_it = [&consumer](const std::shared_ptr<VolumeOperation>& operation) {
-    const auto* publish = operation ? std::get_if<PublishRequest>(&operation->request) : nullptr;
-    return publish != nullptr && publish->consumer == consumer;
-  };
-  return for_it(current_) || std::ranges::any_of(queue_, for_it);
 }
 
 void VolumeActor::EnsureWorking() {
@@ -156,11 +105,6 @@ void VolumeActor::Start() {
   if (NextMove() != TimePoint::max()) EnsureWorking();
 }
 
-void VolumeActor::FailAll(const absl::Status& status) {
-  for (const auto& operation : std::exchange(queue_, {})) operation->Finish(status);
-  if (current_ && !current_->done) current_->Finish(status);
-}
-
 Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
   struct Leave {
     VolumeActor* actor;
@@ -172,17 +116,16 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
   MounterContext& context = self->context_;
   while (!context.stopping) {
     if (!self->queue_.empty()) {
-      self->current_ = self->queue_.front();
-      self->queue_.pop_front();
+      self->queue_.Begin();
       self->gives_way_ = false;
-      absl::Status status = co_await self->Execute(self->current_);
+      absl::Status status = co_await self->Execute(self->queue_.current());
       self->running_.clear();
       self->running_since_.reset();
       self->waiting_for_.clear();
-      std::shared_ptr<VolumeOperation> ended = std::exchange(self->current_, nullptr);
+      std::shared_ptr<VolumeOperation> ended = self->queue_.End();
       if (self->GivesWay(*ended, status)) {
         // It goes on once those have ended that take something back.
-        self->queue_.push_back(std::move(ended));
+        self->queue_.PutBack(std::move(ended));
       } else {
         ended->Finish(std::move(status));
       }
@@ -423,7 +366,7 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
                                          machine_.record().objects, known.Writes(machine_.record().use)));
     machine_.MarkFound(key);
     // A scheduler that has lost its lease meanwhile takes nothing over.
-    if (!current_->withheld.empty()) co_return NotBegun(current_->withheld);
+    if (const std::string& why = queue_.current()->withheld; !why.empty()) co_return NotBegun(why);
     // Who repeats it may say anew what its consumer consists of, and whose it is.
     const bool labelled = machine_.SetLabel(request.label);
     if (machine_.Adopt(NewPublication(request)) || completed || labelled) {

@@ -4,7 +4,7 @@
 //                          ├── queue empty: Settle what is still owed, again and again, ever slower
 //                          └── queue empty: RenewTokens, when it is time
 //
-//   volume_actor.cc      the queue, and what each request does
+//   volume_actor.cc      what each request of the queue (volume_queue.h) does
 //   volume_drive.cc      steps: tried, repeated, given up for what supersedes them, written down
 //   volume_reconcile.cc  what the kernel, consumers and others change: lost and dead mounts, releases
 //   volume_tokens.cc     tokens of consumers, passed anew before they end
@@ -40,6 +40,7 @@
 #include "mounter/token_renewal.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_operation.h"
+#include "mounter/volume_queue.h"
 #include "mounter/volume_steps.h"
 #include "mounts/mount_health.h"
 
@@ -50,9 +51,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // `on_gone` is called once nothing of the volume is here and nobody waits for it.
   VolumeActor(MounterContext& context, VolumeMachine machine, std::function<void()> on_gone);
 
-  // Queues `request`, or joins an identical one that waits or runs with nothing for the same publication
-  // behind it. An unpublish ends the publishes of the same that have not begun (ABORTED); one that is forced
-  // goes before all that waits. RESOURCE_EXHAUSTED where too many wait.
+  // VolumeQueue::Submit, and begins to work on it.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<VolumeOperation>> Submit(VolumeRequest request,
                                                                         TimePoint until);
 
@@ -60,7 +59,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] absl::Status Overdue(const VolumeOperation& operation) const;
 
   // Whether a publish for this consumer waits or runs, of which the record may not tell yet.
-  [[nodiscard]] bool Expects(const std::string& consumer) const;
+  [[nodiscard]] bool Expects(const std::string& consumer) const { return queue_.Expects(consumer); }
 
   // Begins now to finish what is owed, or goes on with it at once.
   void Start();
@@ -75,7 +74,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
     changed_.NotifyAll();
   }
   // Ends every request that waits, at shutdown.
-  void FailAll(const absl::Status& status);
+  void FailAll(const absl::Status& status) { queue_.FailAll(status); }
 
   // Compares the record with the kernel, and does what follows (recovery.h).
   void Reconcile(Circumstances circumstances);
@@ -222,9 +221,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   }
 
   void Apply(const Reconciliation& found);
-  // Requests that have not begun, and for which `ends` holds, end with UNAVAILABLE; the one that runs sends
-  // nothing forward any more.
-  void EndForward(const std::string& why, const std::function<bool(const VolumeOperation&)>& ends);
   // Everything is undone and done again, the staging first; false where that may not be.
   bool RepairStaging(const std::string& why, bool asked);
   // The machine's Repair of one, which goes on with the secrets that are kept while tokens are renewed.
@@ -259,8 +255,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] bool StillWanted(const Step& step) const;
   // Whether a try of `step` is to be left to itself now.
   [[nodiscard]] bool GivenUp(const Step& step) const;
-  // An unpublish waits in the queue: what goes forward lets it go first.
-  [[nodiscard]] bool ReverseWaits() const;
   // Whether `operation`, which ended with `status`, did so to let an unpublish go first, and is to go on.
   [[nodiscard]] bool GivesWay(const VolumeOperation& operation, const absl::Status& status) const;
   // The same of an expansion that was asked for.
@@ -295,8 +289,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   size_t watched_holders_ = 0;        // processes that keep the volume in use; see WatchHolders
   bool in_use_ = false;               // the last unstage or forget found that somebody does
 
-  std::deque<std::shared_ptr<VolumeOperation>> queue_;
-  std::shared_ptr<VolumeOperation> current_;
+  VolumeQueue queue_;
   Condition changed_;  // the queue, the time of the next retry, or the context's stopping
   bool working_ = false;
   bool gives_way_ = false;  // the last try ended so that an unpublish could go first

@@ -152,12 +152,12 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     if (report.plugin_cannot) ++refusals;
     const bool in_vain = forced && refusals == kRefusalsBeforeForce;
     // In the background each try is one, with pauses that grow.
-    const bool asked = current_ != nullptr || step.kind == StepKind::kRenew;
+    const bool asked = queue_.current() != nullptr || step.kind == StepKind::kRenew;
     const bool time_left =
         asked && !in_vain && Clock::now() + pause < until && !MayNotRepeat(step) && !context_.stopping;
     const bool comes_again =
         report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;
-    gives_way_ = GoesForward(step.kind) && comes_again && ReverseWaits();
+    gives_way_ = GoesForward(step.kind) && comes_again && queue_.UnpublishWaits();
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
@@ -168,7 +168,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     next_retry_at_ = WallClock::now() + pause;
     auto disturbed = [this, &step] { return MayNotRepeat(step) || context_.stopping; };
     if (co_await changed_.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {
-      gives_way_ = GoesForward(step.kind) && ReverseWaits();
+      gives_way_ = GoesForward(step.kind) && queue_.UnpublishWaits();
       co_return FollowUp::kPause;
     }
     next_retry_at_.reset();
@@ -456,22 +456,13 @@ bool VolumeActor::OverturnsRow(const Step& step) const {
 }
 
 bool VolumeActor::Superseded(const Step& step) const {
-  if (!GoesForward(step.kind)) return false;
-  return std::ranges::any_of(queue_, [&step](const std::shared_ptr<VolumeOperation>& operation) {
-    const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
-    return unpublish != nullptr && Concerns(*unpublish, step.key);
-  });
-}
-
-bool VolumeActor::ReverseWaits() const {
-  return std::ranges::any_of(queue_, [](const std::shared_ptr<VolumeOperation>& operation) {
-    return std::holds_alternative<UnpublishRequest>(operation->request);
-  });
+  return GoesForward(step.kind) && queue_.UnpublishWaits(step.key);
 }
 
 bool VolumeActor::GivesWay(const VolumeOperation& operation, const absl::Status& status) const {
   const auto* publish = std::get_if<PublishRequest>(&operation.request);
-  if (publish == nullptr || status.ok() || !gives_way_ || !ReverseWaits() || context_.stopping) return false;
+  if (publish == nullptr || status.ok() || !gives_way_ || !queue_.UnpublishWaits() || context_.stopping)
+    return false;
   const Step step{StepKind::kPublish, {.consumer = publish->consumer, .name = publish->name}};
   return operation.withheld.empty() && !Superseded(step) && Clock::now() < operation.wanted_until;
 }
@@ -492,27 +483,21 @@ bool VolumeActor::StillWanted(const Step& step) const {
 }
 
 bool VolumeActor::ExpansionGivenUp() const {
-  if (!sent_ && !machine_.leaving().empty()) return true;
-  return std::ranges::any_of(queue_, [this](const std::shared_ptr<VolumeOperation>& operation) {
-    const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
-    return unpublish != nullptr && (!sent_ || unpublish->force || unpublish->lazy);
-  });
+  if (!sent_) return !machine_.leaving().empty() || queue_.UnpublishWaits();
+  return queue_.ForcedUnpublishWaits({}, /*whole_volume=*/true);
 }
 
 bool VolumeActor::GivenUp(const Step& step) const {
   // What is local comes to its end, and soon.
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
   // Nothing was sent: nothing is lost by beginning anew after what waits.
-  if (!sent_ && GoesForward(step.kind) && ReverseWaits()) return true;
-  if (!sent_ && (Superseded(step) || Withheld(step) || (current_ == nullptr && !queue_.empty()))) return true;
+  if (!sent_ && GoesForward(step.kind) && queue_.UnpublishWaits()) return true;
+  if (!sent_ && (Superseded(step) || Withheld(step) || (queue_.current() == nullptr && !queue_.empty())))
+    return true;
   // What it was to be renewed for has changed, as the kernel or somebody says.
   if (!sent_ && step.kind == StepKind::kRenew && !machine_.MayRenew(step.key)) return true;
   const bool whole_volume = step.kind == StepKind::kStage || step.kind == StepKind::kUnstage;
-  return std::ranges::any_of(queue_, [&](const std::shared_ptr<VolumeOperation>& operation) {
-    const auto* unpublish = std::get_if<UnpublishRequest>(&operation->request);
-    return unpublish != nullptr && (unpublish->force || unpublish->lazy) &&
-           (whole_volume || Concerns(*unpublish, step.key));
-  });
+  return queue_.ForcedUnpublishWaits(step.key, whole_volume);
 }
 
 }  // namespace berth

@@ -309,32 +309,22 @@ bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
   return true;
 }
 
-void VolumeActor::EndForward(const std::string& why,
-                             const std::function<bool(const VolumeOperation&)>& ends) {
-  std::erase_if(queue_, [&](const std::shared_ptr<VolumeOperation>& waiting) {
-    if (!ends(*waiting)) return false;
-    waiting->Finish(absl::UnavailableError("not begun: " + why));
-    return true;
-  });
-  // What it has sent goes on; what it has not begun does not begin.
-  if (current_ != nullptr && ends(*current_)) current_->withheld = why;
-  changed_.NotifyAll();
-}
-
 void VolumeActor::Withhold(Origin origin, const std::string& why) {
   machine_.Withhold(origin, why);
-  EndForward(why, [origin](const VolumeOperation& operation) {
+  queue_.EndForward(why, [origin](const VolumeOperation& operation) {
     const auto* publish = std::get_if<PublishRequest>(&operation.request);
     return publish != nullptr && publish->origin == origin;
   });
+  changed_.NotifyAll();
   if (Awaits(origin)) TellView();
 }
 
 void VolumeActor::Leave(const std::string& why) {
   machine_.Leave(why);
-  EndForward(why, [](const VolumeOperation& operation) {
+  queue_.EndForward(why, [](const VolumeOperation& operation) {
     return !std::holds_alternative<UnpublishRequest>(operation.request);
   });
+  changed_.NotifyAll();
 }
 
 size_t VolumeActor::AllowForward(Origin origin, BootTime since) {
@@ -416,9 +406,7 @@ void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, c
   request.volume_id = machine_.record().volume_id;
   request.consumer = key.consumer;
   request.name = key.name;
-  // Past the queue's limit, and before what waits: nobody asks again for what has ended by itself.
-  queue_.push_front(std::make_shared<VolumeOperation>(context_.executor, std::move(request),
-                                                      Clock::now() + context_.options.rpc_timeout));
+  queue_.SubmitFirst(std::move(request), Clock::now() + context_.options.rpc_timeout);
   changed_.NotifyAll();
   EnsureWorking();
 }

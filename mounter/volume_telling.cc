@@ -122,10 +122,11 @@ void VolumeActor::TellAwaiting() {
 
 std::string VolumeActor::WhatRuns() const {
   std::string whom;
-  if (current_ != nullptr) {
-    if (const auto* publish = std::get_if<PublishRequest>(&current_->request)) {
+  const auto& current = queue_.current();
+  if (current != nullptr) {
+    if (const auto* publish = std::get_if<PublishRequest>(&current->request)) {
       whom = " to publish it for " + Describe({.consumer = publish->consumer, .name = publish->name});
-    } else if (const auto* unpublish = std::get_if<UnpublishRequest>(&current_->request)) {
+    } else if (const auto* unpublish = std::get_if<UnpublishRequest>(&current->request)) {
       whom = " to unpublish it for " + Describe({.consumer = unpublish->consumer, .name = unpublish->name});
     } else {
       whom = " to expand it";
@@ -137,7 +138,7 @@ std::string VolumeActor::WhatRuns() const {
   if (!running_.empty() && running_since_) {
     return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), whom);
   }
-  if (current_ == nullptr) {
+  if (current == nullptr) {
     const std::string failed = LastFailures();
     return fmt::format("what was begun before it is finished or undone first{}{}{}", whom,
                        failed.empty() ? "" : ": ", failed);
@@ -147,7 +148,7 @@ std::string VolumeActor::WhatRuns() const {
 }
 
 absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
-  if (&operation != current_.get()) {
+  if (&operation != queue_.current().get()) {
     const std::string message = fmt::format("not begun: {}", WhatRuns());
     return waiting_for_.empty() ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
   }
