@@ -103,7 +103,7 @@ std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, Volum
   if (!context_.leaving.empty()) machine.Leave(context_.leaving);
   auto actor = std::make_shared<VolumeActor>(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
-  actor->TellChanges();
+  actor->ReportUsers();
   return actor;
 }
 
@@ -194,7 +194,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     const VolumeRecord& record = actor->machine().record();
     const std::string before = record.boot_id;
     actor->Reconcile({.start = true, .rebooted = before != BootId()});
-    actor->TellChanges();
+    actor->ReportUsers();
     awaiting += actor->Awaits(Origin::kScheduler) ? 1 : 0;
     rebooted = rebooted || before != BootId();
     if (!actor->machine().Unsettled()) continue;

@@ -98,6 +98,14 @@ struct MounterContext {
     return {};
   }
 
+  // A mount of the volume whose journal key is `key` is watched, or not any more. 0: there is none.
+  void Track(uint64_t mount_id, const std::string& key) const {
+    if (mount_id != 0 && watch != nullptr) watch->Track(mount_id, key);
+  }
+  void Untrack(uint64_t mount_id) const {
+    if (mount_id != 0 && watch != nullptr) watch->Untrack(mount_id);
+  }
+
   void Boundary(std::string_view point) const {
     if (options.at_boundary) options.at_boundary(point);
   }

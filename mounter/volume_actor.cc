@@ -81,9 +81,10 @@ VolumeActor::VolumeActor(MounterContext& context, VolumeMachine machine, std::fu
       machine_(std::move(machine)),
       on_gone_(std::move(on_gone)),
       key_(VolumePaths::VolumeKey(machine_.record().plugin_id, machine_.record().volume_id)),
+      reporter_(context, machine_, key_),
       queue_(context.executor, context.options.queue_per_volume),
       changed_(context.executor),
-      told_holders_(Holders()) {}
+      tokens_(context, machine_, reporter_, secrets_, key_) {}
 
 absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeRequest request, TimePoint until) {
   BERTH_ASSIGN_OR_RETURN(auto operation, queue_.Submit(std::move(request), until));
@@ -92,11 +93,26 @@ absl::StatusOr<std::shared_ptr<VolumeOperation>> VolumeActor::Submit(VolumeReque
   return operation;
 }
 
+void VolumeActor::ReportUsers() {
+  reporter_.ReportUsers(
+      [weak = weak_from_this()](const PublicationKey& key, const ConsumerLife& life, const std::string& why) {
+        if (const auto self = weak.lock()) self->Release(key, life, why);
+      });
+}
+
 void VolumeActor::EnsureWorking() {
   if (working_ || context_.stopping) return;
   working_ = true;
   context_.scope.Spawn(fmt::format("volume {}", Printable(machine_.record().volume_id, 128)),
                        Work(shared_from_this()));
+}
+
+TimePoint VolumeActor::NextMove() const {
+  const TimePoint retry = Unfinished() ? next_retry_ : TimePoint::max();
+  const BootTime renewal = tokens_.Next();
+  if (renewal == BootTime::max()) return retry;
+  const BootTime now = BootClock::now();
+  return renewal <= now ? TimePoint::min() : std::min(retry, Clock::now() + (renewal - now));
 }
 
 void VolumeActor::Start() {
@@ -130,7 +146,7 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
         ended->Finish(std::move(status));
       }
       self->MendStaging();
-      self->TellView();
+      self->reporter_.ReportView();
       continue;
     }
     const TimePoint next_move = self->NextMove();
@@ -151,14 +167,14 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
     if (self->Unfinished() && Clock::now() >= self->next_retry_) {
       co_await self->Settle();
       self->MendStaging();
-    } else if (BootClock::now() >= self->NextRenewal()) {
+    } else if (BootClock::now() >= self->tokens_.Next()) {
       co_await self->RenewTokens();
       self->MendStaging();
     }
-    self->TellView();
+    self->reporter_.ReportView();
   }
   self->next_retry_at_.reset();
-  self->TellView();
+  self->reporter_.ReportView();
   if (context.stopping) {
     self->FailAll(absl::UnavailableError("berthd is stopping; the request may be repeated once it is back"));
     co_return;
@@ -181,6 +197,23 @@ Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> op
     next_retry_ = Clock::now() + context_.RetryAfter(1, kFirstBackgroundRetry, context_.options.retry_limit);
   }
   co_return status;
+}
+
+void VolumeActor::OnTokensWantedChanged() {
+  tokens_.OnWantedChanged();
+  changed_.NotifyAll();
+  if (tokens_.Next() != BootTime::max()) EnsureWorking();
+}
+
+Awaitable<void> VolumeActor::RenewTokens() {
+  for (const PublicationKey& key : tokens_.Due(BootClock::now())) {
+    if (!queue_.empty() || context_.stopping) co_return;
+    // Something may have come in between.
+    if (!tokens_.Renews(key)) continue;
+    co_await RunStep({StepKind::kRenew, key});
+    // What became of the mount meanwhile, or of its staging, only the kernel knows.
+    if (std::exchange(reconcile_again_, false)) Reconcile({});
+  }
 }
 
 Awaitable<void> VolumeActor::Settle() {
@@ -220,7 +253,7 @@ Awaitable<absl::Status> VolumeActor::ExecutePublish(std::shared_ptr<VolumeOperat
   const PublicationRecord* before = machine_.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
   if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(operation, request));
-  if (published) KeepForRenewal(request);
+  if (published) tokens_.KeepSecrets(request);
   // Also where the request has just given it another one.
   if (published && machine_.PathPending(key)) BERTH_CO_RETURN_IF_ERROR(co_await Drive(key));
   if (LeavesFileSystemOpen(request)) {
@@ -381,8 +414,8 @@ Awaitable<absl::StatusOr<bool>> VolumeActor::MakeWay(PublishRequest request, Tim
   if (verified.code() != absl::StatusCode::kInternal) co_return verified;
   machine_.MarkLost(key, std::string(MessageOf(verified)));
   const bool anew = !(known.ephemeral && other);
-  Event("volume.lost", key.consumer,
-        fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it again" : ""));
+  reporter_.Emit("volume.lost", key.consumer,
+                 fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it again" : ""));
   if (known.ephemeral && other) {
     // The plugin would find a mount there, and so would we, and it is not its own.
     co_return absl::FailedPreconditionError(fmt::format(
@@ -420,7 +453,7 @@ Awaitable<absl::Status> VolumeActor::CommitAdopted(PublicationRecord before, boo
     if (status.ok()) SyncIdentitySoon();
   }
   if (status.ok()) {
-    TellChanges();
+    ReportUsers();
     co_return status;
   }
   machine_.Unadopt(before);
@@ -482,7 +515,7 @@ Awaitable<absl::Status> VolumeActor::CommitIntent(PublishRequest request, Plugin
   if (status.ok()) {
     stale_row_ = false;
     SyncIdentitySoon();
-    TellChanges();
+    ReportUsers();
     co_return status;
   }
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
@@ -581,11 +614,12 @@ Awaitable<absl::Status> VolumeActor::ReleaseWithoutPlugin(std::shared_ptr<Volume
   if (whole && !before) machine_.SetWithoutPlugin({.requested_by = requested_by, .at = WallClock::now()});
   BERTH_CO_RETURN_IF_ERROR(co_await Commit());
   if (!before) {
-    Event("volume.released_without_plugin", "",
-          fmt::format(
-              "{} without plugin {}, at the request of {}; the plugin is asked to undo its part once it "
-              "can: {}",
-              whole ? "released" : "unmounted", machine_.record().plugin_id, requested_by, MessageOf(why)));
+    reporter_.Emit(
+        "volume.released_without_plugin", "",
+        fmt::format(
+            "{} without plugin {}, at the request of {}; the plugin is asked to undo its part once it "
+            "can: {}",
+            whole ? "released" : "unmounted", machine_.record().plugin_id, requested_by, MessageOf(why)));
   }
   operation->without_plugin = true;
   operation->aborted = levers_.aborted_at.has_value();
@@ -625,7 +659,8 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
       operation->capacity_bytes = report.capacity_bytes;
       machine_.OnExpanded(std::max(report.capacity_bytes, request.required_bytes));
       SaveSoon();
-      Event("volume.expanded", "", fmt::format("expanded on this node to {} bytes", report.capacity_bytes));
+      reporter_.Emit("volume.expanded", "",
+                     fmt::format("expanded on this node to {} bytes", report.capacity_bytes));
       co_return absl::OkStatus();
     }
     const bool repeat = report.outcome == CallOutcome::kRetry || report.outcome == CallOutcome::kUncertain;

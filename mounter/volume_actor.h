@@ -7,9 +7,10 @@
 //   volume_actor.cc      what each request of the queue (volume_queue.h) does
 //   volume_drive.cc      steps: tried, repeated, given up for what supersedes them, written down
 //   volume_reconcile.cc  what the kernel, consumers and others change: lost and dead mounts, releases
-//   volume_tokens.cc     tokens of consumers, passed anew before they end
 //   volume_stats.cc      NodeGetVolumeStats and NodeGetVolumeHealth, past the queue
 //   volume_telling.cc    events, and what people see
+//
+// Tokens of consumers are renewed as token_renewer.h says; users and views are reported by volume_reporter.h.
 //
 // Decisions are the VolumeMachine's, steps are carried out by VolumeSteps, and what is durable goes through
 // the journal: the intent before the first RPC, the outcome before the answer.
@@ -37,10 +38,11 @@
 #include "mounter/mounter_context.h"
 #include "mounter/plugin_caller.h"
 #include "mounter/recovery.h"
-#include "mounter/token_renewal.h"
+#include "mounter/token_renewer.h"
 #include "mounter/volume_machine.h"
 #include "mounter/volume_operation.h"
 #include "mounter/volume_queue.h"
+#include "mounter/volume_reporter.h"
 #include "mounter/volume_steps.h"
 #include "mounts/mount_health.h"
 
@@ -121,12 +123,9 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // The last calls of the plugin, the newest last.
   [[nodiscard]] std::vector<RpcTrace> rpcs() const { return {rpcs_.begin(), rpcs_.end()}; }
 
-  // Tells what has changed of who uses the volume: what it adds to Mounter::HeldThrough (it grows and shrinks
-  // by one publication at a time, and a volume without any is an entry of its own), its consumers, and what
-  // they consist of, which is watched.
-  void TellChanges();
-  // View() may say something else than before.
-  void TellView() const;
+  // VolumeReporter's.
+  void ReportUsers();
+  void ReportView() const { reporter_.ReportView(); }
 
  private:
   struct SharedStats;
@@ -149,21 +148,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   [[nodiscard]] TimePoint NextMove() const;
   // Whether a step, or its row, is to be tried again.
   [[nodiscard]] bool Unfinished() const { return stale_row_ || machine_.Unsettled(); }
-  [[nodiscard]] BootTime NextRenewal() const;
-  [[nodiscard]] BootTime RenewalOf(const PublicationKey& key) const;
-  // Whether the plugin of this publication is to be given new tokens while it is published.
-  [[nodiscard]] bool Renews(const PublicationKey& key) const;
-  void OnTokensPassed(const PublicationKey& key, const TokenLife& life);
-  void AfterRenewal(const Step& step, const StepReport& report);
-  // A plugin may mount anew what it is to give new tokens, whatever it answers: then that is the
-  // publication's mount. The one before the call is kept in mind until then.
-  void RememberMount(const PublicationKey& key);
-  void AdoptMount(const PublicationKey& key);
-  // What a repeated publish brings and a renewal lacks.
-  void KeepForRenewal(const PublishRequest& request);
-  // The publication has arrived, or is gone.
-  void LetGoOfSecrets(const PublicationKey& key);
-
   // Before a publish: finishes what is being undone in its way, and says whether it is published already.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
   // Takes a publish to its end that MakeWay has not found published: plugin and secrets, whether it may
@@ -216,10 +200,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void AfterTry(const Step& step, const StepReport& report);
   [[nodiscard]] Awaitable<absl::Status> Commit();
   void SaveSoon();
-  [[nodiscard]] size_t Holders() const {
-    return machine_.present() ? machine_.record().publications.size() + 1 : 0;
-  }
-
   void Apply(const Reconciliation& found);
   // Everything is undone and done again, the staging first; false where that may not be.
   bool RepairStaging(const std::string& why, bool asked);
@@ -235,9 +215,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void OnPathMounted(const PublicationKey& key, const PathMount& mounted);
   // What is not mounted at its path any more is mounted there again. True if there is something to do.
   bool ReconcilePaths();
-  void Untrack(uint64_t mount_id);
-  [[nodiscard]] std::string WatchId(const PublicationRecord& publication) const;
-  void TellConsumers();
 
   [[nodiscard]] StepProgress Progress(const Step& step);
   // Whether the row says what is not true any more once the call of `step` has left.
@@ -264,7 +241,6 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   void TellAwaiting();
   // What people are told went wrong last.
   [[nodiscard]] std::string ErrorOf(const PublicationRecord& publication) const;
-  void Event(std::string type, const std::string& consumer, std::string message);
   void EnsureWorking();
   void NoteCondition(ConditionView told);
   // Once others use the volume and those who were forced out are gone, nothing more is forced.
@@ -284,6 +260,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   VolumeMachine machine_;
   std::function<void()> on_gone_;
   std::string key_;  // in the journal, and of the directory
+  VolumeReporter reporter_;
 
   std::vector<MountHolder> holders_;  // who stood in the way of the last try
   size_t watched_holders_ = 0;        // processes that keep the volume in use; see WatchHolders
@@ -298,10 +275,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Of publications that are on their way; gone once they have arrived or are given up. Those that nobody
   // could read again stay while tokens are renewed, which repeats the call with them.
   std::map<PublicationKey, Secrets> secrets_;
-  // Of what is published. One that is not in here is due.
-  std::map<PublicationKey, TokenRenewal> renewals_;
-  // The mounts as they were before renewals whose outcome is not known yet.
-  std::map<PublicationKey, uint64_t> renewed_over_;
+  TokenRenewer tokens_;
   bool reconcile_again_ = false;  // something has changed while a renewal's call ran
   std::shared_ptr<SharedStats> stats_;
   std::optional<ConditionView> condition_;  // as its plugin said last
@@ -324,15 +298,12 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   std::set<PublicationKey> remounting_;
   bool staging_dead_ = false;            // its file system does not answer any more
   std::set<PublicationKey> unrepaired_;  // dead, and to be mounted again once they are not withheld any more
-  std::map<std::string, ConsumerLife> watched_;
 
   // The row on the disk is not what holds: a commit failed after the plugin had done its part.
   bool stale_row_ = false;
   int failures_in_a_row_ = 0;
   TimePoint next_retry_{};
   absl::Status last_error_;
-  size_t told_holders_ = 0;
-  std::set<std::string> told_consumers_;
   bool told_awaiting_ = false;
   FailureLog log_;        // which failures are told
   int tries_failed_ = 0;  // in a row, of any step

@@ -91,7 +91,7 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key, bool was_
       co_return status;
     }
   }
-  LetGoOfSecrets(key);
+  tokens_.DropSecrets(key);
   const bool remounted = remounting_.erase(key) > 0;
   if (failure) co_return *failure;
   // Looked up again: the commit was awaited.
@@ -100,13 +100,14 @@ Awaitable<absl::Status> VolumeActor::CommitOutcome(PublicationKey key, bool was_
     co_return absl::OkStatus();
   }
   if (remounted) {
-    Event("volume.remounted", key.consumer,
-          fmt::format("mounted again for {}, which has to be restarted if it had the old mount",
-                      Describe(key)));
+    reporter_.Emit("volume.remounted", key.consumer,
+                   fmt::format("mounted again for {}, which has to be restarted if it had the old mount",
+                               Describe(key)));
   } else if (was_published) {
-    Event("volume.published", key.consumer,
-          fmt::format("published for {}{} at {}", Describe(key), publication->readonly ? ", read-only" : "",
-                      context_.paths->TargetPath(machine_.record(), *publication)));
+    reporter_.Emit(
+        "volume.published", key.consumer,
+        fmt::format("published for {}{} at {}", Describe(key), publication->readonly ? ", read-only" : "",
+                    context_.paths->TargetPath(machine_.record(), *publication)));
   }
   co_return absl::OkStatus();
 }
@@ -161,7 +162,7 @@ Awaitable<FollowUp> VolumeActor::RunStep(Step step) {
     const FollowUp follow_up =
         machine_.OnOutcome(step, report.outcome, report.error, time_left, WallClock::now());
     AfterTry(step, report);
-    TellChanges();
+    ReportUsers();
     Announce(step, report, follow_up);
     if (follow_up != FollowUp::kRepeat) co_return follow_up;
 
@@ -272,24 +273,23 @@ Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeActor::AwaitPlugin(std::
 void VolumeActor::BeforeTry(const Step& step) {
   if (step.kind == StepKind::kUnpublish) {
     if (const PublicationRecord* publication = machine_.record().Find(step.key)) {
-      Untrack(publication->mount_id);
+      context_.Untrack(publication->mount_id);
       NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), publication->mount_id,
                   Noted::kBefore);
-      Untrack(publication->path_mount_id);
+      context_.Untrack(publication->path_mount_id);
     }
     machine_.DoubtPath(step.key, "");
-    renewals_.erase(step.key);
-    if (const auto before = renewed_over_.extract(step.key)) Untrack(before.mapped());
+    tokens_.Forget(step.key);
   }
   if (step.kind == StepKind::kUnstage) {
-    Untrack(machine_.record().staging_mount_id);
+    context_.Untrack(machine_.record().staging_mount_id);
     NoteObjects(context_.paths->StagingPath(machine_.record()), machine_.record().staging_mount_id,
                 Noted::kBefore);
   }
   if (step.kind == StepKind::kMountPath) {
     const PublicationRecord* publication = machine_.record().Find(step.key);
     if (publication != nullptr && publication->path_made != publication->path) {
-      Untrack(publication->path_mount_id);
+      context_.Untrack(publication->path_mount_id);
     }
   }
 }
@@ -305,19 +305,22 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
   if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) AfterInUse(report);
   if (step.kind == StepKind::kRenew) {
     // A call that has not come back may mount it anew yet.
-    if (!report.stuck) AdoptMount(step.key);
-    return AfterRenewal(step, report);
+    if (!report.stuck && tokens_.AfterCall(step.key)) SaveSoon();
+    // If something came in between it begins again: nobody's failure.
+    const bool interrupted = !tokens_.Renews(step.key) || !queue_.empty() || context_.stopping;
+    if (report.outcome != CallOutcome::kDone && interrupted) return;
+    reconcile_again_ = tokens_.OnOutcome(step.key, report) || reconcile_again_;
+    return;
   }
   if (report.outcome != CallOutcome::kDone) return;
   if (step.kind == StepKind::kPublish) {
-    renewals_.erase(step.key);
-    if (report.tokens) OnTokensPassed(step.key, *report.tokens);
+    tokens_.OnPublished(step.key, report.tokens);
     const PublicationRecord* publication = machine_.record().Find(step.key);
     if (publication == nullptr) return;
     const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetMountId(step.key, id);
-    if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
+    context_.Track(id, key_);
     NoteObjects(context_.paths->TargetPath(machine_.record(), *publication), id, Noted::kNow);
   }
   if (report.path) OnPathMounted(step.key, *report.path);
@@ -326,7 +329,7 @@ void VolumeActor::AfterTry(const Step& step, const StepReport& report) {
     const auto facts = context_.paths->LookAtStaging(machine_.record());
     const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
     machine_.SetStagingMount(id);
-    if (id != 0 && context_.watch != nullptr) context_.watch->Track(id, key_);
+    context_.Track(id, key_);
     NoteObjects(context_.paths->StagingPath(machine_.record()), id, Noted::kNow);
   }
 }
@@ -410,7 +413,7 @@ StepProgress VolumeActor::Progress(const Step& step) {
               [this, step](std::string_view rpc) {
                 sent_ = true;
                 const bool row_is_stale = OverturnsRow(step);
-                if (step.kind == StepKind::kRenew) RememberMount(step.key);
+                if (step.kind == StepKind::kRenew) tokens_.BeforeCall(step.key);
                 machine_.OnSent(step);
                 if (row_is_stale) SaveSoon();
                 waiting_for_.clear();
@@ -430,18 +433,18 @@ StepProgress VolumeActor::Progress(const Step& step) {
                 machine_.AddDetachedMount(mount_id);
                 SaveSoon();
                 WriteIdentity();
-                TellView();
+                reporter_.ReportView();
               },
           .aborted =
               [this] {
                 levers_.aborted_at = WallClock::now();
-                TellView();
+                reporter_.ReportView();
               },
           .hangs =
               [this](StuckView stuck) {
                 levers_.call_hung = true;
                 machine_.OnStuck(std::move(stuck));
-                TellView();
+                reporter_.ReportView();
               },
           .still_wanted = [this, step] { return StillWanted(step); }};
 }

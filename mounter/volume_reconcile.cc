@@ -68,17 +68,13 @@ void VolumeActor::Reconcile(Circumstances circumstances) {
     const bool staged = record.stage_state == StageState::kStaged && !record.stage_uncertain;
     if (staged && record.staging_mount_id == 0) machine_.SetStagingMount(staging.mount_id);
   }
-  if (context_.watch != nullptr) {
-    // Whosever it is: what lies on top of ours is told when it goes, too.
-    if (staging.mount_id != 0) context_.watch->Track(staging.mount_id, key_);
-    for (const auto& [key, shown] : facts) {
-      if (shown.mount_id != 0) context_.watch->Track(shown.mount_id, key_);
-    }
-  }
+  // Whatever is there: the end of a mount on top of ours is reported, too.
+  context_.Track(staging.mount_id, key_);
+  for (const auto& [key, shown] : facts) context_.Track(shown.mount_id, key_);
   const bool path_lost = !circumstances.start && ReconcilePaths();
   if (plan.empty() && !circumstances.rebooted && !path_lost) return;
   SaveSoon();
-  TellChanges();
+  ReportUsers();
   TellAwaiting();
   if (!circumstances.start) Start();
 }
@@ -89,10 +85,10 @@ void VolumeActor::OnPathMounted(const PublicationKey& key, const PathMount& moun
   const bool known = !mounted.fresh && publication->path_mount_id == mounted.mount_id;
   // Of one that was there already it is not known anew.
   machine_.SetPathMounted(key, mounted.mount_id, known ? publication->path_unguarded : mounted.unguarded);
-  if (context_.watch != nullptr) context_.watch->Track(mounted.mount_id, key_);
+  context_.Track(mounted.mount_id, key_);
   if (mounted.fresh) {
-    Event("volume.path_mounted", key.consumer,
-          fmt::format("mounted at {} too", Printable(publication->path.path)));
+    reporter_.Emit("volume.path_mounted", key.consumer,
+                   fmt::format("mounted at {} too", Printable(publication->path.path)));
   }
 }
 
@@ -108,8 +104,8 @@ bool VolumeActor::ReconcilePaths() {
     const bool gone = absl::IsNotFound(mount.status());
     const std::string why = gone ? "it was unmounted there" : "";
     if (gone) {
-      Event("volume.path_lost", key.consumer,
-            fmt::format("not mounted at {} any more: mounting it again", Printable(p.path.path)));
+      reporter_.Emit("volume.path_lost", key.consumer,
+                     fmt::format("not mounted at {} any more: mounting it again", Printable(p.path.path)));
     }
     machine_.DoubtPath(key, why);
   }
@@ -135,14 +131,14 @@ void VolumeActor::Apply(const Reconciliation& found) {
       return;
     case ReconcileAction::kLost:
       machine_.MarkLost(found.key, found.why);
-      Event("volume.lost", consumer, found.why);
+      reporter_.Emit("volume.lost", consumer, found.why);
       return;
     case ReconcileAction::kOvermounted:
       machine_.MarkLost(found.key, found.why);
-      Event("volume.overmounted", consumer, found.why);
+      reporter_.Emit("volume.overmounted", consumer, found.why);
       return;
     case ReconcileAction::kRepair:
-      Event("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
+      reporter_.Emit("volume.lost", consumer, fmt::format("{}: mounting it again", found.why));
       machine_.MarkLost(found.key, found.why);
       MountAgain(found.key, found.why, /*asked=*/false);
       return;
@@ -155,12 +151,12 @@ void VolumeActor::Apply(const Reconciliation& found) {
       // Those that wait for a scheduler are told of once, for the node.
       const PublicationRecord* publication = machine_.record().Find(found.key);
       if (publication != nullptr && publication->origin != Origin::kScheduler) {
-        Event("volume.blocked", consumer, found.why);
+        reporter_.Emit("volume.blocked", consumer, found.why);
       }
       return;
     }
     case ReconcileAction::kRelease: {
-      Event("volume.released", consumer, found.why);
+      reporter_.Emit("volume.released", consumer, found.why);
       const PublicationRecord* publication = machine_.record().Find(found.key);
       if (publication != nullptr) context_.consumer_ended(consumer, found.why, publication->origin);
       machine_.Unwant(found.key);
@@ -171,11 +167,11 @@ void VolumeActor::Apply(const Reconciliation& found) {
       return;
     case ReconcileAction::kStagingLost:
       machine_.MarkStagingLost(found.why);
-      Event("volume.lost", "", found.why);
+      reporter_.Emit("volume.lost", "", found.why);
       return;
     case ReconcileAction::kStagingOvermounted:
       machine_.MarkStagingLost(found.why);
-      Event("volume.overmounted", "", found.why);
+      reporter_.Emit("volume.overmounted", "", found.why);
       return;
   }
 }
@@ -247,20 +243,22 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   if (!dead) unrepaired_.erase(key);
   const std::string why(MessageOf(verdict));
   if (verdict.ok()) {
-    if (!was_well) Event("volume.alive", key.consumer, "its file system is well again");
+    if (!was_well) reporter_.Emit("volume.alive", key.consumer, "its file system is well again");
     return;
   }
   if (read_only) {
-    Event("volume.read_only", key.consumer,
-          fmt::format("{}, though {} was published to write: nothing is repaired", why, Describe(key)));
+    reporter_.Emit(
+        "volume.read_only", key.consumer,
+        fmt::format("{}, though {} was published to write: nothing is repaired", why, Describe(key)));
     return;
   }
   if (hangs) {
-    Event("volume.hung", key.consumer,
-          fmt::format(
-              "its file system does not answer: {}; {} waits for it, and nothing is repaired, since its "
-              "server may come back",
-              why, Describe(key)));
+    reporter_.Emit(
+        "volume.hung", key.consumer,
+        fmt::format(
+            "its file system does not answer: {}; {} waits for it, and nothing is repaired, since its "
+            "server may come back",
+            why, Describe(key)));
     return;
   }
   // Published once more from a staging that is dead itself it would be no better.
@@ -269,9 +267,9 @@ void VolumeActor::OnHealth(const std::string& component, const absl::Status& ver
   const bool remounts = !with_staging && it->Remounts() && !it->ephemeral && machine_.leaving().empty();
   const bool repair = remounts && it->withheld.empty();
   if (remounts && !repair) unrepaired_.insert(key);
-  Event("volume.dead", key.consumer,
-        fmt::format("{}: {} has to be restarted once it is mounted again{}", why, Describe(key),
-                    repair ? "; mounting it again" : ""));
+  reporter_.Emit("volume.dead", key.consumer,
+                 fmt::format("{}: {} has to be restarted once it is mounted again{}", why, Describe(key),
+                             repair ? "; mounting it again" : ""));
   if (!repair || !MountAgain(key, why, /*asked=*/false)) return;
   SaveSoon();
   Start();
@@ -301,8 +299,8 @@ bool VolumeActor::RepairStaging(const std::string& why, bool asked) {
     if (!p.again) continue;
     unrepaired_.erase(p.key);
     remounting_.insert(p.key);
-    Event("volume.dead", p.key.consumer,
-          fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
+    reporter_.Emit("volume.dead", p.key.consumer,
+                   fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
   }
   SaveSoon();
   Start();
@@ -316,7 +314,7 @@ void VolumeActor::Withhold(Origin origin, const std::string& why) {
     return publish != nullptr && publish->origin == origin;
   });
   changed_.NotifyAll();
-  if (Awaits(origin)) TellView();
+  if (Awaits(origin)) reporter_.ReportView();
 }
 
 void VolumeActor::Leave(const std::string& why) {
@@ -339,7 +337,7 @@ size_t VolumeActor::AllowForward(Origin origin, BootTime since) {
   }
   const auto unconfirmed =
       std::ranges::count(machine_.record().publications, true, &PublicationRecord::unconfirmed);
-  if (goes_on || unconfirmed > 0) TellView();
+  if (goes_on || unconfirmed > 0) reporter_.ReportView();
   if (goes_on) GoOn();
   return static_cast<size_t>(unconfirmed);
 }
@@ -350,7 +348,7 @@ bool VolumeActor::Confirm(const PublicationKey& key) {
   if (!machine_.Confirm(key, BootClock::now())) return false;
   if (again) remounting_.insert(key);
   SaveSoon();
-  TellView();
+  reporter_.ReportView();
   GoOn();
   return true;
 }
@@ -399,7 +397,7 @@ void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, c
   // Its consumer may be another by now.
   if (publication == nullptr || !(publication->life == life) || context_.stopping) return;
   if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
-  Event("volume.released", key.consumer, why);
+  reporter_.Emit("volume.released", key.consumer, why);
   context_.consumer_ended(key.consumer, why, publication->origin);
   UnpublishRequest request;
   request.plugin_id = machine_.record().plugin_id;
@@ -417,58 +415,6 @@ Awaitable<absl::Status> VolumeActor::Owe(std::shared_ptr<VolumeActor> self, int6
   if (!status.ok()) co_return status;
   self->Start();
   co_return absl::OkStatus();
-}
-
-void VolumeActor::Untrack(uint64_t mount_id) {
-  if (mount_id != 0 && context_.watch != nullptr) context_.watch->Untrack(mount_id);
-}
-
-std::string VolumeActor::WatchId(const PublicationRecord& publication) const {
-  return fmt::format("{}/{}", key_, publication.component);
-}
-
-void VolumeActor::TellView() const {
-  if (!context_.options.on_volume_changed) return;
-  const VolumeRecord& record = machine_.record();
-  context_.options.on_volume_changed(record.plugin_id, record.volume_id, machine_.present());
-}
-
-void VolumeActor::TellChanges() {
-  TellConsumers();
-  TellView();
-  const size_t holders = Holders();
-  if (holders == std::exchange(told_holders_, holders) || !context_.options.on_holders_changed) return;
-  context_.options.on_holders_changed(machine_.record().plugin_id);
-}
-
-void VolumeActor::TellConsumers() {
-  std::set<std::string> consumers;
-  std::map<std::string, ConsumerLife> lives;
-  if (machine_.present()) {
-    for (const PublicationRecord& p : machine_.record().publications) {
-      consumers.insert(p.key.consumer);
-      const bool wanted = p.state != PublicationState::kUnpublishing || p.again;
-      if (!IsSet(p.life) || !wanted || !context_.recovered) continue;
-      const std::string id = WatchId(p);
-      lives[id] = p.life;
-      const auto known = watched_.find(id);
-      if (known != watched_.end() && known->second == p.life) continue;
-      context_.consumers.Watch(id, p.life,
-                               [weak = weak_from_this(), key = p.key, life = p.life](const std::string& why) {
-                                 if (const auto self = weak.lock()) self->Release(key, life, why);
-                               });
-    }
-  }
-  for (const auto& [id, life] : watched_) {
-    if (!lives.contains(id)) context_.consumers.Forget(id);
-  }
-  watched_ = std::move(lives);
-  if (consumers == told_consumers_) return;
-  for (const std::string& consumer : consumers) context_.uses(consumer, key_, true);
-  for (const std::string& consumer : told_consumers_) {
-    if (!consumers.contains(consumer)) context_.uses(consumer, key_, false);
-  }
-  told_consumers_ = std::move(consumers);
 }
 
 }  // namespace berth

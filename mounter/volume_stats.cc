@@ -37,11 +37,11 @@ void VolumeActor::NoteCondition(ConditionView told) {
   const bool news = told.abnormal != before.abnormal || !SameKind(told.statuses, before.statuses);
   condition_ = std::move(told);
   if (news && condition_->abnormal) {
-    Event("volume.abnormal", "", fmt::format("its plugin says of it: {}", condition_->message));
+    reporter_.Emit("volume.abnormal", "", fmt::format("its plugin says of it: {}", condition_->message));
   } else if (news) {
-    Event("volume.normal", "", "its plugin says that nothing is wrong with it any more");
+    reporter_.Emit("volume.normal", "", "its plugin says that nothing is wrong with it any more");
   }
-  TellView();
+  reporter_.ReportView();
 }
 
 Awaitable<bool> VolumeActor::AskHealth(std::shared_ptr<VolumeActor> self, TimePoint deadline) {

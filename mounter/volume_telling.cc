@@ -20,17 +20,8 @@ std::string Seconds(WallTime since) {
 
 }  // namespace
 
-void VolumeActor::Event(std::string type, const std::string& consumer, std::string message) {
-  context_.events.Append({.type = std::move(type),
-                          .plugin_id = machine_.record().plugin_id,
-                          .volume_id = machine_.record().volume_id,
-                          .consumer = consumer,
-                          .message = std::move(message)});
-  TellView();
-}
-
 void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {
-  if (step.kind == StepKind::kRenew) return;  // AfterRenewal tells
+  if (step.kind == StepKind::kRenew) return;  // TokenRenewer reports it
   const bool done = report.outcome == CallOutcome::kDone || report.outcome == CallOutcome::kAbsent;
   if (done) {
     log_.Clear();
@@ -50,24 +41,25 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
   }
   const std::string message(MessageOf(report.error));
   if (step.kind == StepKind::kForget && report.in_use) {
-    Event("volume.still_in_use", "", fmt::format("not released: {}{}", message, Times()));
+    reporter_.Emit("volume.still_in_use", "", fmt::format("not released: {}{}", message, Times()));
     return;
   }
   if (report.stuck) {
-    Event("volume.stuck", step.key.consumer,
-          fmt::format("{} does not return{}{}; other volumes go on: {}", report.stuck->on,
-                      report.stuck->pid == 0 ? "" : fmt::format(" (process {})", report.stuck->pid),
-                      report.stuck->plugin_hangs ? ": the plugin itself hangs, and has to be restarted" : "",
-                      message));
+    reporter_.Emit(
+        "volume.stuck", step.key.consumer,
+        fmt::format("{} does not return{}{}; other volumes go on: {}", report.stuck->on,
+                    report.stuck->pid == 0 ? "" : fmt::format(" (process {})", report.stuck->pid),
+                    report.stuck->plugin_hangs ? ": the plugin itself hangs, and has to be restarted" : "",
+                    message));
     return;
   }
   const bool later = follow_up == FollowUp::kPause || step.kind == StepKind::kExpand;
   if (later && report.outcome != CallOutcome::kFinal) {
-    Event("volume.uncertain", step.key.consumer,
-          fmt::format("not finished, to be tried again: {}{}", message, Times()));
+    reporter_.Emit("volume.uncertain", step.key.consumer,
+                   fmt::format("not finished, to be tried again: {}{}", message, Times()));
     return;
   }
-  Event("volume.failed", step.key.consumer, message + Times());
+  reporter_.Emit("volume.failed", step.key.consumer, message + Times());
 }
 
 std::string VolumeActor::Times() const {
@@ -86,20 +78,21 @@ std::string VolumeActor::LastFailures() const {
 void VolumeActor::AnnounceDone(const Step& step) {
   switch (step.kind) {
     case StepKind::kStage:
-      Event("volume.staged", step.key.consumer, "staged");
+      reporter_.Emit("volume.staged", step.key.consumer, "staged");
       return;
     case StepKind::kUnpublish:
-      Event("volume.unpublished", step.key.consumer, fmt::format("unpublished for {}", Describe(step.key)));
+      reporter_.Emit("volume.unpublished", step.key.consumer,
+                     fmt::format("unpublished for {}", Describe(step.key)));
       return;
     case StepKind::kUnstage:
-      if (machine_.record().stages) Event("volume.unstaged", "", "unstaged");
+      if (machine_.record().stages) reporter_.Emit("volume.unstaged", "", "unstaged");
       return;
     case StepKind::kExpand:
-      Event("volume.expanded", "", "the node's part of its expansion is done");
+      reporter_.Emit("volume.expanded", "", "the node's part of its expansion is done");
       return;
     case StepKind::kForget:
       // Who waits for that, to detach it for instance, is woken by this.
-      Event("volume.free", "", "the kernel has released it");
+      reporter_.Emit("volume.free", "", "the kernel has released it");
       return;
     case StepKind::kPublish:    // told once it is durable
     case StepKind::kMountPath:  // OnPathMounted tells
@@ -114,9 +107,10 @@ void VolumeActor::TellAwaiting() {
   if (awaiting == std::exchange(told_awaiting_, awaiting) || !awaiting) return;
   for (const PublicationRecord& p : machine_.record().publications) {
     if (p.state != PublicationState::kPublishing || !machine_.AwaitsSecrets(p)) continue;
-    Event("volume.awaiting_secrets", p.key.consumer,
-          "it has to be mounted again, and its secrets are never written down: repeat the publish with them, "
-          "or unpublish it");
+    reporter_.Emit(
+        "volume.awaiting_secrets", p.key.consumer,
+        "it has to be mounted again, and its secrets are never written down: repeat the publish with them, "
+        "or unpublish it");
   }
 }
 
@@ -182,9 +176,7 @@ std::string VolumeActor::WhatLeversDid() const {
 
 std::string VolumeActor::ErrorOf(const PublicationRecord& publication) const {
   if (!publication.last_error.empty()) return publication.last_error;
-  const auto renewal = renewals_.find(publication.key);
-  const bool failed = renewal != renewals_.end() && Renews(publication.key);
-  return failed ? renewal->second.error() : "";
+  return tokens_.ErrorOf(publication.key);
 }
 
 VolumeView VolumeActor::View() const {
