@@ -101,7 +101,7 @@ std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, Volum
     if (it != volumes_.end()) volumes_.erase(it);
   };
   if (!context_.leaving.empty()) machine.Leave(context_.leaving);
-  auto actor = std::make_shared<VolumeActor>(context_, std::move(machine), std::move(on_gone));
+  auto actor = VolumeActor::Create(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
   actor->ReportUsers();
   return actor;
@@ -193,9 +193,9 @@ Awaitable<absl::Status> MounterImpl::Recover() {
   for (const auto& [key, actor] : actors) {
     const VolumeRecord& record = actor->machine().record();
     const std::string before = record.boot_id;
-    actor->Reconcile({.start = true, .rebooted = before != BootId()});
+    actor->reconciler().Reconcile({.start = true, .rebooted = before != BootId()});
     actor->ReportUsers();
-    awaiting += actor->Awaits(Origin::kScheduler) ? 1 : 0;
+    awaiting += actor->reconciler().Awaits(Origin::kScheduler) ? 1 : 0;
     rebooted = rebooted || before != BootId();
     if (!actor->machine().Unsettled()) continue;
     ++unfinished;
@@ -223,13 +223,13 @@ void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& key
   if (!keys) {
     [[maybe_unused]] const absl::Status tree = MendTree();
     const auto actors = volumes_;
-    for (const auto& [key, actor] : actors) actor->Reconcile({});
+    for (const auto& [key, actor] : actors) actor->reconciler().Reconcile({});
     return;
   }
   for (const std::string& key : *keys) {
     const auto it = volumes_.find(key);
     if (it != volumes_.end() && it->second->present()) {
-      it->second->Reconcile({});
+      it->second->reconciler().Reconcile({});
     } else if (!told_strangers_.contains(key) && ReportStranger(*context_.paths, key, context_.events)) {
       told_strangers_.insert(key);
     }
@@ -266,7 +266,7 @@ absl::Status MounterImpl::MendTree() {
       {.type = "tree.mounted_again", .message = fmt::format("{} was unmounted: it was mounted again", tree)});
   if (context_.options.on_tree_mounted) context_.options.on_tree_mounted();
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) actor->Reconcile({});
+  for (const auto& [key, actor] : actors) actor->reconciler().Reconcile({});
   return absl::OkStatus();
 }
 
@@ -276,7 +276,7 @@ void MounterImpl::WatchHealth() {
     [[maybe_unused]] const absl::Status tree = MendTree();  // which Problems tells
     std::vector<WatchedMount> mounts;
     for (const auto& [key, actor] : volumes_) {
-      auto some = actor->WatchedMounts();
+      auto some = actor->reconciler().WatchedMounts();
       mounts.insert(mounts.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
     }
     return mounts;
@@ -285,7 +285,7 @@ void MounterImpl::WatchHealth() {
     const auto it = volumes_.find(mount.key);
     if (it == volumes_.end()) return;
     const auto actor = it->second;
-    actor->OnHealth(mount.component, verdict);
+    actor->reconciler().OnHealth(mount.component, verdict);
   };
   health_.emplace(context_.executor, context_.helper, context_.options.health_interval, std::move(which),
                   std::move(told), context_.options.health_patience);
@@ -313,7 +313,7 @@ Awaitable<void> MounterImpl::AskConditions(std::vector<std::shared_ptr<VolumeAct
                                            std::shared_ptr<size_t> left) {
   for (const std::shared_ptr<VolumeActor>& volume : volumes) {
     const Duration patience = std::min(context_.options.rpc_timeout, kConditionWithin);
-    if (!co_await VolumeActor::AskHealth(volume, Clock::now() + patience)) break;
+    if (!co_await VolumeHealth::Ask(VolumeActor::Health(volume), Clock::now() + patience)) break;
   }
   --*left;
   conditions_asked_.NotifyAll();
@@ -339,7 +339,7 @@ void MounterImpl::Leave(std::string why) {
   if (!context_.leaving.empty()) return;
   context_.leaving = std::move(why);
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) actor->Leave(context_.leaving);
+  for (const auto& [key, actor] : actors) actor->reconciler().Leave(context_.leaving);
 }
 
 Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {

@@ -311,7 +311,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       BERTH_CO_RETURN_IF_ERROR(MayGoForward());
       break;
   }
-  if (!here || !actor->Repair(diagnosis.publication, diagnosis.finding.text)) {
+  if (!here || !actor->reconciler().Repair(diagnosis.publication, diagnosis.finding.text)) {
     co_return absl::FailedPreconditionError("it cannot be mounted again: publish it again, or unpublish it");
   }
   const TimePoint until = std::min(deadline, Clock::now() + kRepairPatience);

@@ -71,7 +71,7 @@ size_t MounterImpl::AllowForward(Origin origin, BootTime since) {
   }
   size_t unconfirmed = 0;
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) unconfirmed += actor->AllowForward(origin, since);
+  for (const auto& [key, actor] : actors) unconfirmed += actor->reconciler().AllowForward(origin, since);
   return unconfirmed;
 }
 
@@ -85,7 +85,7 @@ Awaitable<absl::StatusOr<std::vector<PublicationRef>>> MounterImpl::Confirm(
   for (PublicationRef& use : wanted) {
     const auto actor = FindActor(use.plugin_id, use.volume_id);
     const PublicationKey key{.consumer = use.consumer, .name = use.name};
-    const bool confirmed = actor != nullptr && actor->present() && actor->Confirm(key);
+    const bool confirmed = actor != nullptr && actor->present() && actor->reconciler().Confirm(key);
     if (!confirmed) not_enough.push_back(std::move(use));
   }
   co_await context_.journal->Flush(deadline);
@@ -101,10 +101,10 @@ void MounterImpl::Withhold(Origin origin, std::string why) {
   size_t its = 0;
   size_t awaiting = 0;
   for (const auto& [key, actor] : actors) {
-    actor->Withhold(origin, why);
+    actor->reconciler().Withhold(origin, why);
     const auto& publications = actor->machine().record().publications;
     its += std::ranges::count(publications, origin, &PublicationRecord::origin) > 0 ? 1 : 0;
-    awaiting += actor->Awaits(origin) ? 1 : 0;
+    awaiting += actor->reconciler().Awaits(origin) ? 1 : 0;
   }
   if (its == 0) return;
   TellAwaitingScheduler(

@@ -239,7 +239,7 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> MounterImpl::St
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
-  auto answer = co_await VolumeActor::Stats(actor, deadline);
+  auto answer = co_await VolumeHealth::Stats(VolumeActor::Health(actor), deadline);
   if (!answer.ok()) co_return Annotate(answer.status(), context);
   co_return answer;
 }

@@ -58,6 +58,11 @@ struct VolumeOperation {
   }
 };
 
+// Of a request that was not begun.
+[[nodiscard]] inline absl::Status NotBegun(const std::string& why) {
+  return absl::UnavailableError("not begun: " + why);
+}
+
 // Whether the unpublish is about the publication.
 [[nodiscard]] inline bool Concerns(const UnpublishRequest& request, const PublicationKey& key) {
   return request.consumer == key.consumer && (request.all_names || request.name == key.name);

@@ -80,7 +80,7 @@ void VolumeQueue::EndForward(const std::string& why,
                              const std::function<bool(const VolumeOperation&)>& ends) {
   std::erase_if(waiting_, [&](const Operation& waiting) {
     if (!ends(*waiting)) return false;
-    waiting->Finish(absl::UnavailableError("not begun: " + why));
+    waiting->Finish(NotBegun(why));
     return true;
   });
   // What it has sent goes on; what it has not begun does not begin.

@@ -31,6 +31,8 @@ class VolumeReporter {
   // shrinks by one publication at a time, and a volume without any is an entry of its own), its consumers,
   // and what they consist of, which is watched.
   void ReportUsers(const OnConsumerEnded& on_ended);
+  // Publications that need their secrets again, once.
+  void ReportAwaitingSecrets();
 
  private:
   [[nodiscard]] size_t Uses() const {
@@ -44,6 +46,7 @@ class VolumeReporter {
   std::string key_;
   // As they were reported last.
   size_t reported_uses_;
+  bool reported_awaiting_secrets_ = false;
   std::set<std::string> reported_consumers_;
   std::map<std::string, ConsumerLife> watched_;
 };

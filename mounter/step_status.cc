@@ -1,18 +1,17 @@
-// VolumeActor: what is told of a volume, in events and to who asks.
+#include "mounter/step_status.h"
+
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <utility>
+#include <variant>
 
 #include "base/status.h"
-#include "mounter/volume_actor.h"
 
 namespace berth {
 namespace {
 
-// After so many tries a plugin that does not take a volume back is a person's business.
-constexpr int kRefusesForGood = 5;
+constexpr size_t kRpcsKept = 16;
 
 std::string Seconds(WallTime since) {
   return fmt::format("{:.0f} s", std::chrono::duration<double>(WallClock::now() - since).count());
@@ -20,17 +19,34 @@ std::string Seconds(WallTime since) {
 
 }  // namespace
 
-void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp follow_up) {
+void StepStatus::OnSending(std::string_view rpc) {
+  waiting_for_.clear();
+  running_ = rpc;
+  running_since_ = WallClock::now();
+}
+
+void StepStatus::OnAnswered(const RpcTrace& trace) {
+  rpcs_.push_back(trace);
+  if (rpcs_.size() > kRpcsKept) rpcs_.pop_front();
+}
+
+void StepStatus::OnEnded() {
+  running_.clear();
+  running_since_.reset();
+  waiting_for_.clear();
+}
+
+void StepStatus::Report(const Step& step, const StepReport& report, FollowUp follow_up) {
   if (step.kind == StepKind::kRenew) return;  // TokenRenewer reports it
   const bool done = report.outcome == CallOutcome::kDone || report.outcome == CallOutcome::kAbsent;
   if (done) {
     log_.Clear();
-    tries_failed_ = 0;
-    AnnounceDone(step);
+    failures_ = 0;
+    ReportDone(step);
     return;
   }
   // What gave way to a request that came meanwhile has not failed.
-  if (!absl::IsAborted(report.error)) ++tries_failed_;
+  if (!absl::IsAborted(report.error)) ++failures_;
   const bool repeat = follow_up == FollowUp::kRepeat;
   const std::string kind = fmt::format("{} {} {} {}", static_cast<int>(step.kind), Describe(step.key), repeat,
                                        report.stuck ? report.stuck->on : CodeName(report.error.code()));
@@ -62,20 +78,20 @@ void VolumeActor::Announce(const Step& step, const StepReport& report, FollowUp 
   reporter_.Emit("volume.failed", step.key.consumer, message + Times());
 }
 
-std::string VolumeActor::Times() const {
-  return tries_failed_ > 1 ? fmt::format(" (failed {} times)", tries_failed_) : "";
+std::string StepStatus::Times() const {
+  return failures_ > 1 ? fmt::format(" (failed {} times)", failures_) : "";
 }
 
-std::string VolumeActor::LastFailures() const {
+std::string StepStatus::LastFailures() const {
   if (last_error_.ok()) return "";
   std::string text = fmt::format("{}: {}", CodeName(last_error_.code()), MessageOf(last_error_));
-  if (tries_failed_ > 1) text = fmt::format("failed {} times, last: {}", tries_failed_, text);
+  if (failures_ > 1) text = fmt::format("failed {} times, last: {}", failures_, text);
   if (!next_retry_at_) return text;
   const double wait = std::chrono::duration<double>(*next_retry_at_ - WallClock::now()).count();
   return fmt::format("{}, next try in {:.0f} s", text, std::max(wait, 0.0));
 }
 
-void VolumeActor::AnnounceDone(const Step& step) {
+void StepStatus::ReportDone(const Step& step) {
   switch (step.kind) {
     case StepKind::kStage:
       reporter_.Emit("volume.staged", step.key.consumer, "staged");
@@ -102,19 +118,7 @@ void VolumeActor::AnnounceDone(const Step& step) {
   }
 }
 
-void VolumeActor::TellAwaiting() {
-  const bool awaiting = machine_.present() && machine_.AwaitingSecrets();
-  if (awaiting == std::exchange(told_awaiting_, awaiting) || !awaiting) return;
-  for (const PublicationRecord& p : machine_.record().publications) {
-    if (p.state != PublicationState::kPublishing || !machine_.AwaitsSecrets(p)) continue;
-    reporter_.Emit(
-        "volume.awaiting_secrets", p.key.consumer,
-        "it has to be mounted again, and its secrets are never written down: repeat the publish with them, "
-        "or unpublish it");
-  }
-}
-
-std::string VolumeActor::WhatRuns() const {
+std::string StepStatus::WhatRuns() const {
   std::string whom;
   const auto& current = queue_.current();
   if (current != nullptr) {
@@ -141,17 +145,15 @@ std::string VolumeActor::WhatRuns() const {
                      whom.empty() ? "" : ", the first" + whom);
 }
 
-absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
+absl::Status StepStatus::Overdue(const VolumeOperation& operation, const std::string& forced) const {
   if (&operation != queue_.current().get()) {
     const std::string message = fmt::format("not begun: {}", WhatRuns());
     return waiting_for_.empty() ? absl::DeadlineExceededError(message) : absl::UnavailableError(message);
   }
   if (!waiting_for_.empty()) return absl::UnavailableError(waiting_for_);
   const std::string failed = LastFailures();
-  const std::string last =
-      failed.empty() ? "" : "; " + (tries_failed_ > 1 ? failed : "last error: " + failed);
-  const std::string done = WhatLeversDid();
-  const std::string before = done.empty() ? "" : done + "; ";
+  const std::string last = failed.empty() ? "" : "; " + (failures_ > 1 ? failed : "last error: " + failed);
+  const std::string before = forced.empty() ? "" : forced + "; ";
   const bool plugin_hangs = machine_.stuck() && machine_.stuck()->plugin_hangs;
   const std::string_view hangs = plugin_hangs ? "; the plugin itself hangs: restart it" : "";
   if (!running_.empty() && running_since_) {
@@ -161,83 +163,6 @@ absl::Status VolumeActor::Overdue(const VolumeOperation& operation) const {
   }
   return absl::DeadlineExceededError(
       fmt::format("{}not done yet{}; it goes on, and the same request joins it{}", before, hangs, last));
-}
-
-std::string VolumeActor::WhatLeversDid() const {
-  std::string done;
-  if (levers_.aborted_at)
-    done = fmt::format("its file system was aborted {} ago", Seconds(*levers_.aborted_at));
-  if (levers_.detached_at) {
-    done += fmt::format("{}a mount of it was detached {} ago", done.empty() ? "" : "; ",
-                        Seconds(*levers_.detached_at));
-  }
-  return done;
-}
-
-std::string VolumeActor::ErrorOf(const PublicationRecord& publication) const {
-  if (!publication.last_error.empty()) return publication.last_error;
-  return tokens_.ErrorOf(publication.key);
-}
-
-VolumeView VolumeActor::View() const {
-  const VolumeRecord& record = machine_.record();
-  VolumeView view;
-  view.plugin_id = record.plugin_id;
-  view.volume_id = record.volume_id;
-  view.stage_state = record.stage_state;
-  view.uncertain = record.stage_uncertain;
-  view.awaiting_secrets = machine_.AwaitingSecrets();
-  view.use = record.use;
-  if (record.stages) view.staging_path = context_.paths->StagingPath(record);
-  view.last_error = record.last_error;
-  view.holders = holders_;
-  for (const PublicationRecord& p : record.publications) {
-    view.publications.push_back(
-        {.consumer = p.key.consumer,
-         .name = p.key.name,
-         .target_path = context_.paths->TargetPath(record, p),
-         .readonly = p.readonly,
-         .state = p.state,
-         .uncertain = p.uncertain,
-         .last_error = ErrorOf(p),
-         .published_at = p.published_at,
-         .origin = p.origin,
-         .remount = p.remount,
-         .ephemeral = p.ephemeral,
-         .life = p.life,
-         .awaiting_secrets = p.state == PublicationState::kPublishing && machine_.AwaitsSecrets(p),
-         .blocked = VolumeMachine::WaitsFor(p),
-         .dead = p.dead,
-         .hung = p.hung,
-         .writes_refused = p.writes_refused,
-         .again = p.again,
-         .path = p.path,
-         .path_mounted = p.path_mounted,
-         .path_error = p.path_error});
-    // Nothing is repeated of one that is blocked: `blocked` says why.
-    if (!view.publications.back().blocked.empty()) continue;
-    view.uncertain = view.uncertain || p.uncertain;
-    if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
-  }
-  view.next_retry_at = next_retry_at_;
-  view.running = running_;
-  view.running_since = running_since_;
-  view.stuck = machine_.stuck();
-  view.pending_expansion_bytes = record.pending_expansion_bytes;
-  view.still_in_use = record.still_in_use;
-  view.condition = condition_;
-  view.aborted_at = levers_.aborted_at;
-  view.detached_at = levers_.detached_at;
-  const auto plugin = context_.plugins.Find(record.plugin_id);
-  view.plugin_missing = absl::IsNotFound(plugin.status());
-  if (plugin.ok()) view.driver_version = plugin->facts.vendor_version;
-  view.driver_name = record.driver_name;
-  view.label = record.label;
-  view.rebuilt = record.rebuilt;
-  view.without_plugin = record.without_plugin;
-  view.failures = tries_failed_;
-  view.plugin_refuses = plugin_cannot_ && tries_failed_ >= kRefusesForGood;
-  return view;
 }
 
 }  // namespace berth

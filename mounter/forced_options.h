@@ -1,0 +1,31 @@
+// What an operator allowed against a file system that does not answer, and what was done by it. Kept until
+// the volume is released or published again: a restart of the plugin may come between.
+//
+// A value of the volume's actor.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/clock.h"
+#include "mounter/volume_record.h"
+
+namespace berth {
+
+struct ForcedOptions {
+  bool force = false;
+  bool lazy = false;
+  std::set<PublicationKey> for_keys;
+  bool call_hung = false;  // a call of the plugin's, in the volume
+  // What was done, and when last.
+  std::optional<WallTime> aborted_at = {};
+  std::optional<WallTime> detached_at = {};
+
+  // Once others use the volume and those who were forced out are gone, nothing more is forced.
+  void ForgetOld(const VolumeRecord& record);
+  // "its file system was aborted 12 s ago"; empty: nothing.
+  [[nodiscard]] std::string WhatWasDone() const;
+};
+
+}  // namespace berth

@@ -1,0 +1,56 @@
+// What a publish does before its steps and after them: finishes what is being undone in its way, finds what
+// is published already, checks plugin and secrets, and writes the intent down.
+//
+// Owned by the volume's actor; loop thread only.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <memory>
+
+#include "mounter/volume_driver.h"
+#include "mounter/volume_operation.h"
+#include "mounter/volume_reconciler.h"
+#include "mounter/volume_state.h"
+#include "mounter/volume_steps.h"
+
+namespace berth {
+
+class VolumePublisher {
+ public:
+  // What is given outlives it.
+  VolumePublisher(VolumeState& volume, VolumeReconciler& reconciler, VolumeDriver& driver)
+      : volume_(volume), reconciler_(reconciler), driver_(driver), steps_(volume.context) {}
+
+  // OK once it is published and that is durable. Errors as berth.v1.Node documents them for PublishVolume.
+  [[nodiscard]] Awaitable<absl::Status> Publish(std::shared_ptr<VolumeOperation> operation,
+                                                PublishRequest request);
+
+ private:
+  // Before a publish: finishes what is being undone in its way, and says whether it is published already.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
+  // Takes a publish to its end that MakeWay has not found published: plugin and secrets, whether it may
+  // begin, the intent, the steps.
+  [[nodiscard]] Awaitable<absl::Status> GoForward(std::shared_ptr<VolumeOperation> operation,
+                                                  PublishRequest request);
+  // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
+  // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
+                                      const PluginDirectory::Entry& plugin) const;
+  // Once published: whether the file system that the plugin chose is one that the consumer's runtime can use.
+  // If not, a publication that no caller knows of (`handed_out` false) is undone. FAILED_PRECONDITION.
+  [[nodiscard]] Awaitable<absl::Status> CheckWhatIsMounted(PublishRequest request, bool handed_out);
+  // Writes down what a repeated publish changed; taken back in memory if that fails. `before`: the
+  // publication as it was. `completed`: the request brought what a rebuilt record lacked.
+  [[nodiscard]] Awaitable<absl::Status> CommitAdopted(PublicationRecord before, bool completed);
+  // Writes the intent down, with the directories that it needs; undone in memory if that fails.
+  [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
+
+  VolumeState& volume_;
+  VolumeReconciler& reconciler_;
+  VolumeDriver& driver_;
+  VolumeSteps steps_;
+};
+
+}  // namespace berth
