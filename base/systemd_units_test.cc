@@ -18,12 +18,12 @@ class SystemdUnitsTest : public testing::Test {
   ~SystemdUnitsTest() override { RunOn(loop_, units_.Shutdown()); }
 
   void Watch(const std::string& unit) {
-    units_.Watch(unit, [this, unit](const UnitState& state) { told_[unit].push_back(state); });
+    units_.Watch(unit, [this, unit](const UnitState& state) { reported_[unit].push_back(state); });
   }
   // Runs the loop until the last that was told of the unit is so.
   [[nodiscard]] bool Becomes(const std::string& unit, const std::string& active) {
     return RunUntil(
-        [this, unit, active] { return !told_[unit].empty() && told_[unit].back().active == active; });
+        [this, unit, active] { return !reported_[unit].empty() && reported_[unit].back().active == active; });
   }
   [[nodiscard]] bool RunUntil(const std::function<bool()>& condition) {
     const TimePoint deadline = Clock::now() + std::chrono::seconds(20);
@@ -38,20 +38,20 @@ class SystemdUnitsTest : public testing::Test {
   FakeSystemd systemd_;
   asio::io_context loop_;
   SystemdUnits units_{loop_.get_executor(), {systemd_.address()}};
-  std::map<std::string, std::vector<UnitState>> told_;
+  std::map<std::string, std::vector<UnitState>> reported_;
 };
 
 TEST_F(SystemdUnitsTest, TellsTheStateAtOnceAndWhenItChanges) {
   systemd_.SetUnit("web.service", "active");
   Watch("web.service");
   ASSERT_TRUE(Becomes("web.service", "active"));
-  EXPECT_FALSE(told_["web.service"].back().ended());
+  EXPECT_FALSE(reported_["web.service"].back().ended());
   systemd_.SetUnit("web.service", "deactivating");
   ASSERT_TRUE(Becomes("web.service", "deactivating"));
-  EXPECT_FALSE(told_["web.service"].back().ended());
+  EXPECT_FALSE(reported_["web.service"].back().ended());
   systemd_.SetUnit("web.service", "failed");
   ASSERT_TRUE(Becomes("web.service", "failed"));
-  EXPECT_TRUE(told_["web.service"].back().ended());
+  EXPECT_TRUE(reported_["web.service"].back().ended());
 }
 
 TEST_F(SystemdUnitsTest, UnitThatIsRestartedHasNotEnded) {
@@ -60,7 +60,7 @@ TEST_F(SystemdUnitsTest, UnitThatIsRestartedHasNotEnded) {
   ASSERT_TRUE(Becomes("web.service", "active"));
   systemd_.SetUnit("web.service", "inactive", true);
   ASSERT_TRUE(Becomes("web.service", "inactive"));
-  EXPECT_FALSE(told_["web.service"].back().ended());
+  EXPECT_FALSE(reported_["web.service"].back().ended());
 }
 
 TEST_F(SystemdUnitsTest, UnitThatSystemdForgetsHasEnded) {
@@ -69,8 +69,8 @@ TEST_F(SystemdUnitsTest, UnitThatSystemdForgetsHasEnded) {
   ASSERT_TRUE(Becomes("run-1.scope", "active"));
   systemd_.RemoveUnit("run-1.scope");
   ASSERT_TRUE(Becomes("run-1.scope", "inactive"));
-  EXPECT_EQ(told_["run-1.scope"].back().load, "not-found");
-  EXPECT_TRUE(told_["run-1.scope"].back().ended());
+  EXPECT_EQ(reported_["run-1.scope"].back().load, "not-found");
+  EXPECT_TRUE(reported_["run-1.scope"].back().ended());
 }
 
 TEST_F(SystemdUnitsTest, AnotherNameOfAUnitIsWatchedToo) {
@@ -94,7 +94,7 @@ TEST_F(SystemdUnitsTest, WhatHappenedWhileTheConnectionWasGoneIsFound) {
   systemd_.SetUnit("a.service", "inactive", false, false);
   EXPECT_TRUE(Becomes("a.service", "inactive"));
   EXPECT_TRUE(RunUntil([&] { return systemd_.asked() >= asked + 4; })) << "the other one was asked for, too";
-  EXPECT_EQ(told_["b.service"].back().active, "active");
+  EXPECT_EQ(reported_["b.service"].back().active, "active");
 }
 
 TEST_F(SystemdUnitsTest, ManyUnitsShareAConnectionThatGoesWithTheLast) {
@@ -103,13 +103,13 @@ TEST_F(SystemdUnitsTest, ManyUnitsShareAConnectionThatGoesWithTheLast) {
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Becomes("u" + std::to_string(i) + ".service", "active"));
   EXPECT_EQ(systemd_.connections(), 1);
   for (int i = 0; i < 50; ++i) units_.Forget("u" + std::to_string(i) + ".service");
-  const size_t told = told_["u0.service"].size();
+  const size_t told = reported_["u0.service"].size();
   systemd_.SetUnit("u0.service", "inactive");
   // Watched anew, over a new connection where the first one had gone by then.
   systemd_.SetUnit("u1.service", "failed");
   Watch("u1.service");
   EXPECT_TRUE(Becomes("u1.service", "failed"));
-  EXPECT_EQ(told_["u0.service"].size(), told);
+  EXPECT_EQ(reported_["u0.service"].size(), told);
 }
 
 TEST_F(SystemdUnitsTest, AsksOnce) {

@@ -131,7 +131,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .runtime_dir = config_.runtime_dir,
       .node_id = config_.node_id,
       .held_by = [this](const std::string& id) { return mounter_->HeldThrough(id); },
-      .may_go_forward = [this] { return mounter_->MayGoForward(); },
+      .may_go_forward = [this] { return mounter_->CheckNotShuttingDown(); },
       .busy_until = [this](const std::string& id,
                            uint64_t instance) { return bridge_.BusyUntil(id, instance); },
       .on_user = [this](const std::string& socket, std::optional<uid_t> user) { OnPluginUser(socket, user); },
@@ -259,7 +259,7 @@ struct Berthd::ReloadRun {
 };
 
 Awaitable<absl::StatusOr<NodeReload>> Berthd::Reload(TimePoint answer_by) {
-  BERTH_CO_RETURN_IF_ERROR(Annotate(mounter_->MayGoForward(), "reload"));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(mounter_->CheckNotShuttingDown(), "reload"));
   // In a task of its own: a caller that leaves after the plugins still gets its volumes read.
   const auto run = std::make_shared<ReloadRun>(executor_);
   background_.Spawn("reload", RunReload(run, answer_by));
@@ -346,7 +346,7 @@ Awaitable<void> Berthd::ReleaseDeclared(TimePoint deadline) {
 
 Awaitable<void> Berthd::Stop() {
   const TimePoint volumes_left_by = Clock::now() + config_.volumes.shutdown_timeout;
-  if (mounter_) mounter_->Leave(kStopping);
+  if (mounter_) mounter_->BeginShutdown(kStopping);
   const bool shutdown =
       servers_ && co_await MachineIsStopping(std::min(Clock::now() + kSystemdAnswersWithin, volumes_left_by));
   const auto within = [&](Duration most) {

@@ -74,10 +74,10 @@ class FileCheck {
 
   // The ids of all plugins, those of broken files too.
   std::set<std::string> CheckPlugins() {
-    const PluginPlaces places{.runtime_dir = config_.runtime_dir,
-                              .state_dir = config_.state_dir,
-                              .node_id = config_.node_id,
-                              .credentials_dir = CredentialsDir()};
+    const PluginPaths places{.runtime_dir = config_.runtime_dir,
+                             .state_dir = config_.state_dir,
+                             .node_id = config_.node_id,
+                             .credentials_dir = CredentialsDir()};
     // Which file has an id that two claim. Whoever may not read it checks without.
     const PluginFileOwners owners =
         ReadPluginFileOwners(PluginFileOwnersPath(config_.state_dir)).value_or(PluginFileOwners());
@@ -124,7 +124,7 @@ class FileCheck {
   }
 
   // What the launch looks at. Whoever may not read a secret checks without.
-  void CheckLaunch(const PluginConfig& config, const PluginPlaces& places) {
+  void CheckLaunch(const PluginConfig& config, const PluginPaths& places) {
     struct stat info{};
     const bool there = stat(config.command.c_str(), &info) == 0;
     if (!there || !S_ISREG(info.st_mode) || access(config.command.c_str(), X_OK) != 0) {

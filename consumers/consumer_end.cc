@@ -23,7 +23,7 @@
 #include "base/status.h"
 #include "base/systemd_units.h"
 #include "base/unique_fd.h"
-#include "consumers/consumer_handles.h"
+#include "consumers/consumer_fds.h"
 
 namespace berth {
 namespace {

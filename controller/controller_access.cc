@@ -57,19 +57,20 @@ std::string ControllerAccess::DriverOf(const std::string& name) const {
   return known ? plugin->second.facts->name : name;
 }
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
-                                                                      TimePoint deadline) {
+Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
+                                                                            TimePoint deadline) {
   return turns_.Wait(std::move(keys), deadline);
 }
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
-                                                                      CallTurns::Until until,
-                                                                      const void* owner) {
+Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> ControllerAccess::WaitTurn(std::vector<CallKey> keys,
+                                                                            VolumeCallQueue::Until until,
+                                                                            const void* owner) {
   return turns_.Wait(std::move(keys), std::move(until), owner);
 }
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> ControllerAccess::WaitTurn(std::string name, std::string volume_id,
-                                                                      TimePoint deadline) {
+Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> ControllerAccess::WaitTurn(std::string name,
+                                                                            std::string volume_id,
+                                                                            TimePoint deadline) {
   CallKey key{.driver = DriverOf(name), .kind = CallKey::Kind::kVolume, .id = std::move(volume_id)};
   return turns_.Wait({std::move(key)}, deadline);
 }
@@ -176,8 +177,8 @@ absl::Status ControllerAccess::MayPublish(const std::string& name, const std::st
   return absl::OkStatus();
 }
 
-ControllerAccess::Hold ControllerAccess::HoldForPublish(const std::string& name,
-                                                        const std::string& volume_id) {
+ControllerAccess::VolumeUseLock ControllerAccess::LockForPublish(const std::string& name,
+                                                                 const std::string& volume_id) {
   return {publishing_, KeyOf(name, volume_id)};
 }
 
@@ -186,8 +187,8 @@ absl::Status ControllerAccess::MayDelete(const std::string& name, const std::str
   return Unused(name, volume_id);
 }
 
-ControllerAccess::Hold ControllerAccess::HoldForDelete(const std::string& name,
-                                                       const std::string& volume_id) {
+ControllerAccess::VolumeUseLock ControllerAccess::LockForDelete(const std::string& name,
+                                                                const std::string& volume_id) {
   return {deleting_, KeyOf(name, volume_id)};
 }
 
@@ -198,11 +199,11 @@ absl::Status ControllerAccess::MayDetach(const std::string& name, const std::str
   return IsThisNode(name, node_id) ? Unused(name, volume_id) : absl::OkStatus();
 }
 
-std::optional<ControllerAccess::Hold> ControllerAccess::HoldForDetach(const std::string& name,
-                                                                      const std::string& volume_id,
-                                                                      const std::string& node_id) {
+std::optional<ControllerAccess::VolumeUseLock> ControllerAccess::LockForDetach(const std::string& name,
+                                                                               const std::string& volume_id,
+                                                                               const std::string& node_id) {
   if (!IsThisNode(name, node_id)) return std::nullopt;
-  return Hold(detaching_, KeyOf(name, volume_id));
+  return VolumeUseLock(detaching_, KeyOf(name, volume_id));
 }
 
 absl::Status ControllerAccess::MayExpand(const Controller& controller, const std::string& volume_id) const {
@@ -213,10 +214,10 @@ absl::Status ControllerAccess::MayExpand(const Controller& controller, const std
                               controller.plugin_id));
 }
 
-std::optional<ControllerAccess::Hold> ControllerAccess::HoldForExpand(const Controller& controller,
-                                                                      const std::string& volume_id) {
+std::optional<ControllerAccess::VolumeUseLock> ControllerAccess::LockForExpand(const Controller& controller,
+                                                                               const std::string& volume_id) {
   if (!ExpandsOnlyOffline(controller.facts)) return std::nullopt;
-  return Hold(expanding_, KeyOf(controller.plugin_id, volume_id));
+  return VolumeUseLock(expanding_, KeyOf(controller.plugin_id, volume_id));
 }
 
 Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std::string volume_id,
@@ -237,9 +238,9 @@ Awaitable<absl::Status> ControllerAccess::CheckUnrecorded(std::string name, std:
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::Status> ControllerAccess::CancelOwedExpansion(std::string name, std::string volume_id) {
+Awaitable<absl::Status> ControllerAccess::CancelPendingExpansion(std::string name, std::string volume_id) {
   for (const std::string& id : SameDriver(controllers_.plugins(), name)) {
-    const absl::Status struck = co_await mounter_.CancelOwedExpansion(id, volume_id);
+    const absl::Status struck = co_await mounter_.CancelPendingExpansion(id, volume_id);
     if (!struck.ok()) co_return Annotate(struck, "it is deleted; repeat the request for what is noted of it");
   }
   co_return absl::OkStatus();

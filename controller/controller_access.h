@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "controller/call_turns.h"
 #include "controller/controller_directory.h"
 #include "controller/plugin_choice.h"
+#include "controller/volume_call_queue.h"
 #include "csi/client.h"
 #include "csi/errors.h"
 #include "csi/plugin_facts.h"
@@ -34,7 +34,7 @@ class ControllerAccess {
     std::shared_ptr<CsiClient> client;
     PluginFacts facts;
   };
-  class Hold;
+  class VolumeUseLock;
 
   ControllerAccess(asio::any_io_executor executor, ControllerDirectory& controllers, Mounter& mounter)
       : controllers_(controllers), mounter_(mounter), turns_(std::move(executor)) {}
@@ -58,17 +58,18 @@ class ControllerAccess {
   [[nodiscard]] std::string DriverOf(const std::string& name) const;
 
   // The turn for a call about `keys`, or about the volume; held for as long as the call takes. Errors are
-  // CallTurns'.
-  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
-                                                                    TimePoint deadline);
-  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::vector<CallKey> keys,
-                                                                    CallTurns::Until until,
-                                                                    const void* owner);
-  [[nodiscard]] Awaitable<absl::StatusOr<CallTurns::Turn>> WaitTurn(std::string name, std::string volume_id,
-                                                                    TimePoint deadline);
+  // VolumeCallQueue'.
+  [[nodiscard]] Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> WaitTurn(std::vector<CallKey> keys,
+                                                                          TimePoint deadline);
+  [[nodiscard]] Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> WaitTurn(std::vector<CallKey> keys,
+                                                                          VolumeCallQueue::Until until,
+                                                                          const void* owner);
+  [[nodiscard]] Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> WaitTurn(std::string name,
+                                                                          std::string volume_id,
+                                                                          TimePoint deadline);
 
-  [[nodiscard]] bool NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const {
-    return turns_.NobodyAfter(keys, owner);
+  [[nodiscard]] bool IsLast(const std::vector<CallKey>& keys, const void* owner) const {
+    return turns_.IsLast(keys, owner);
   }
 
   // The volume on this node, through any plugin of the same driver.
@@ -80,27 +81,29 @@ class ControllerAccess {
 
   // UNAVAILABLE once berthd or the machine is being stopped: nothing is created, attached, expanded or
   // otherwise changed at the storage then. Detaching goes on, and so does what changes nothing.
-  [[nodiscard]] absl::Status MayGoForward() const { return mounter_.MayGoForward(); }
+  [[nodiscard]] absl::Status CheckNotShuttingDown() const { return mounter_.CheckNotShuttingDown(); }
 
   // Whichever comes first, a publish or what wants the volume unused, keeps the other out for as long as its
-  // Hold lives. FAILED_PRECONDITION: it is held or being published here; UNAVAILABLE: it is, through a plugin
-  // whose driver is not known yet. Of MayPublish ABORTED: it is being deleted, detached or expanded.
+  // VolumeUseLock lives. FAILED_PRECONDITION: it is held or being published here; UNAVAILABLE: it is, through
+  // a plugin whose driver is not known yet. Of MayPublish ABORTED: it is being deleted, detached or expanded.
   [[nodiscard]] absl::Status MayPublish(const std::string& name, const std::string& volume_id) const;
-  [[nodiscard]] Hold HoldForPublish(const std::string& name, const std::string& volume_id);
+  [[nodiscard]] VolumeUseLock LockForPublish(const std::string& name, const std::string& volume_id);
   [[nodiscard]] absl::Status MayDelete(const std::string& name, const std::string& volume_id) const;
-  [[nodiscard]] Hold HoldForDelete(const std::string& name, const std::string& volume_id);
+  [[nodiscard]] VolumeUseLock LockForDelete(const std::string& name, const std::string& volume_id);
   // ControllerUnpublishVolume comes after every NodeUnpublishVolume and NodeUnstageVolume. Only of this node:
   // what is attached to another one is that node's matter, and held for nothing. Empty `node_id`: all nodes.
   [[nodiscard]] absl::Status MayDetach(const std::string& name, const std::string& volume_id,
                                        const std::string& node_id) const;
-  [[nodiscard]] std::optional<Hold> HoldForDetach(const std::string& name, const std::string& volume_id,
-                                                  const std::string& node_id);
+  [[nodiscard]] std::optional<VolumeUseLock> LockForDetach(const std::string& name,
+                                                           const std::string& volume_id,
+                                                           const std::string& node_id);
   // Only of a plugin that expands a volume offline alone: while no node uses it.
   [[nodiscard]] absl::Status MayExpand(const Controller& controller, const std::string& volume_id) const;
-  [[nodiscard]] std::optional<Hold> HoldForExpand(const Controller& controller, const std::string& volume_id);
+  [[nodiscard]] std::optional<VolumeUseLock> LockForExpand(const Controller& controller,
+                                                           const std::string& volume_id);
 
   // A volume that was deleted is owed no expansion. An error says that it is deleted and still noted.
-  [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string name, std::string volume_id);
+  [[nodiscard]] Awaitable<absl::Status> CancelPendingExpansion(std::string name, std::string volume_id);
 
  private:
   using VolumeKey = std::pair<std::string, std::string>;  // driver name (or plugin id), volume id
@@ -123,7 +126,7 @@ class ControllerAccess {
 
   ControllerDirectory& controllers_;
   Mounter& mounter_;
-  CallTurns turns_;
+  VolumeCallQueue turns_;
   Holds publishing_;
   Holds deleting_;
   Holds detaching_;
@@ -131,14 +134,15 @@ class ControllerAccess {
 };
 
 // Counts one piece of work about one volume for as long as it lives.
-class ControllerAccess::Hold {
+class ControllerAccess::VolumeUseLock {
  public:
-  Hold(Holds& map, VolumeKey key) : map_(&map), key_(std::move(key)) { ++(*map_)[key_]; }
-  ~Hold() {
+  VolumeUseLock(Holds& map, VolumeKey key) : map_(&map), key_(std::move(key)) { ++(*map_)[key_]; }
+  ~VolumeUseLock() {
     if (map_ != nullptr && --(*map_)[key_] == 0) map_->erase(key_);
   }
-  Hold(Hold&& other) noexcept : map_(std::exchange(other.map_, nullptr)), key_(std::move(other.key_)) {}
-  Hold& operator=(Hold&&) = delete;
+  VolumeUseLock(VolumeUseLock&& other) noexcept
+      : map_(std::exchange(other.map_, nullptr)), key_(std::move(other.key_)) {}
+  VolumeUseLock& operator=(VolumeUseLock&&) = delete;
 
  private:
   Holds* map_;

@@ -249,7 +249,7 @@ class ControllerCalls::Work {
     }
     BERTH_CO_RETURN_IF_ERROR(CheckCapabilities(call_, controller.plugin_id, controller.facts));
     if (ChangesSomething(call_) && !call_.has_detach()) {
-      BERTH_CO_RETURN_IF_ERROR(calls_.access_.MayGoForward());
+      BERTH_CO_RETURN_IF_ERROR(calls_.access_.CheckNotShuttingDown());
     }
     BERTH_CO_RETURN_IF_ERROR(KeepUsersOff(controller));
     co_return controller;
@@ -259,21 +259,21 @@ class ControllerCalls::Work {
   absl::Status KeepUsersOff(const ControllerAccess::Controller& controller) {
     ControllerAccess& access = calls_.access_;
     const std::string& plugin_id = controller.plugin_id;
-    std::optional<ControllerAccess::Hold> hold;
+    std::optional<ControllerAccess::VolumeUseLock> hold;
     if (call_.has_delete_()) {
       const std::string& volume_id = call_.delete_().volume_id();
       BERTH_RETURN_IF_ERROR(access.MayDelete(plugin_id, volume_id));
-      hold.emplace(access.HoldForDelete(plugin_id, volume_id));
+      hold.emplace(access.LockForDelete(plugin_id, volume_id));
     } else if (call_.has_detach()) {
       const csi::ControllerUnpublishVolumeRequest& detach = call_.detach();
       BERTH_RETURN_IF_ERROR(access.MayDetach(plugin_id, detach.volume_id(), detach.node_id()));
-      if (auto its = access.HoldForDetach(plugin_id, detach.volume_id(), detach.node_id())) {
+      if (auto its = access.LockForDetach(plugin_id, detach.volume_id(), detach.node_id())) {
         hold.emplace(*std::move(its));
       }
     } else if (call_.has_expand()) {
       const std::string& volume_id = call_.expand().volume_id();
       BERTH_RETURN_IF_ERROR(access.MayExpand(controller, volume_id));
-      if (auto its = access.HoldForExpand(controller, volume_id)) hold.emplace(*std::move(its));
+      if (auto its = access.LockForExpand(controller, volume_id)) hold.emplace(*std::move(its));
     }
     if (hold && !hold_) hold_.emplace(*std::move(hold));
     return absl::OkStatus();
@@ -414,7 +414,7 @@ class ControllerCalls::Work {
   const v1::ControllerCall& call_;
   std::shared_ptr<Job> job_;
   CsiRpc rpc_ = CsiRpc::kListVolumes;
-  std::optional<ControllerAccess::Hold> hold_;
+  std::optional<ControllerAccess::VolumeUseLock> hold_;
   std::string sent_to_;
   v1::Outcome outcome_ = v1::OUTCOME_UNKNOWN;
   bool uncertain_ = false;
@@ -467,7 +467,7 @@ std::shared_ptr<ControllerCalls::Job> ControllerCalls::FindJob(const std::string
   if (found == jobs_.end()) return nullptr;
   // Between an attach and the same one again a detach may have been asked for: all three are done, in order.
   const std::vector<CallKey> keys = KeysOf(call, access_.DriverOf(call.plugin_id()));
-  return access_.NobodyAfter(keys, found->second.get()) ? found->second : nullptr;
+  return access_.IsLast(keys, found->second.get()) ? found->second : nullptr;
 }
 
 Awaitable<void> ControllerCalls::Run(std::string key, std::shared_ptr<Job> job, v1::ControllerCall call) {
@@ -517,7 +517,7 @@ Awaitable<ControllerCalls::Result> ControllerCalls::Perform(std::shared_ptr<Job>
 Awaitable<ControllerCalls::Result> ControllerCalls::AfterDelete(v1::ControllerCall call,
                                                                 std::string plugin_id, Result result) {
   const absl::Status status =
-      co_await access_.CancelOwedExpansion(std::move(plugin_id), call.delete_().volume_id());
+      co_await access_.CancelPendingExpansion(std::move(plugin_id), call.delete_().volume_id());
   if (status.ok()) co_return result;
   co_return Result{.status = status, .outcome = v1::OUTCOME_UNCERTAIN, .answer = {}};
 }

@@ -1,7 +1,7 @@
 // What a scheduler has a controller on this node do: csi.v1 requests, mediated.
 //
-// A call is checked whole, waits for its turn (controller/call_turns.h), goes to the controller that its
-// plugin_id means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked
+// A call is checked whole, waits for its turn (controller/volume_call_queue.h), goes to the controller that
+// its plugin_id means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked
 // before it is believed. Once it has gone to one plugin it goes to no other.
 //
 // A caller's deadline or cancellation ends its wait. What the plugin was told to change goes on, with nothing

@@ -30,10 +30,10 @@ Awaitable<absl::StatusOr<std::map<std::string, std::string>>> Attacher::Attach(A
   using Secrets = std::map<std::string, std::string>;
   BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets,
                             co_await mounter_.ReadSecrets(call.secrets_reference, deadline));
-  BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
+  BERTH_CO_ASSIGN_OR_RETURN(const VolumeCallQueue::Turn turn,
                             co_await access_.WaitTurn(call.plugin_id, call.volume_id, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const ControllerAccess::Controller controller, Find(call.plugin_id));
-  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
+  BERTH_CO_RETURN_IF_ERROR(access_.CheckNotShuttingDown());
   ::csi::v1::ControllerPublishVolumeRequest request;
   request.set_volume_id(call.volume_id);
   request.set_node_id(call.node_id);
@@ -63,14 +63,14 @@ Awaitable<absl::Status> Attacher::Detach(AttachCall call, TimePoint deadline) {
   using Secrets = std::map<std::string, std::string>;
   BERTH_CO_ASSIGN_OR_RETURN(const Secrets secrets,
                             co_await mounter_.ReadSecrets(call.secrets_reference, deadline));
-  BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
+  BERTH_CO_ASSIGN_OR_RETURN(const VolumeCallQueue::Turn turn,
                             co_await access_.WaitTurn(call.plugin_id, call.volume_id, deadline));
   BERTH_CO_RETURN_IF_ERROR(
       co_await access_.CheckUnrecorded(call.plugin_id, call.volume_id, call.node_id, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const ControllerAccess::Controller controller, Find(call.plugin_id));
   // Somebody else may have begun to publish it while this waited.
   BERTH_CO_RETURN_IF_ERROR(access_.MayDetach(controller.plugin_id, call.volume_id, call.node_id));
-  const auto hold = access_.HoldForDetach(controller.plugin_id, call.volume_id, call.node_id);
+  const auto hold = access_.LockForDetach(controller.plugin_id, call.volume_id, call.node_id);
   ::csi::v1::ControllerUnpublishVolumeRequest request;
   request.set_volume_id(call.volume_id);
   request.set_node_id(call.node_id);

@@ -1,5 +1,5 @@
 // ControllerPublishVolume and its reverse, through whichever controller of the driver runs here, when it is
-// their turn (controller/call_turns.h). Loop thread.
+// their turn (controller/volume_call_queue.h). Loop thread.
 //
 // Errors are the plugin's, led by its name and the call's, without secrets; UNAVAILABLE or
 // FAILED_PRECONDITION where no controller can be called now; and those of reading the secrets.

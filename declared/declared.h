@@ -70,7 +70,7 @@ struct DeclaredEntry {
 
 // What the others say.
 struct DeclaredFacts {
-  // Why nothing goes forward on this node any more (Mounter::MayGoForward); empty: it may.
+  // Why nothing goes forward on this node any more (Mounter::CheckNotShuttingDown); empty: it may.
   std::string leaving;
   bool plugin_ready = false;
   std::string plugin_why;  // where it is not

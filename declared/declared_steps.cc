@@ -35,7 +35,7 @@ bool OnlyForReading(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
 
 DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
   DeclaredFacts facts;
-  facts.leaving = MessageOf(mounter_.MayGoForward());
+  facts.leaving = MessageOf(mounter_.CheckNotShuttingDown());
   const PluginMap& plugins = plugins_.plugins();
   const std::string plugin_id = PluginIdOf(entry, &facts.plugin_why);
   if (const auto plugin = plugins.find(plugin_id); plugin != plugins.end()) {
@@ -213,7 +213,7 @@ Awaitable<absl::Status> DeclaredSteps::Attach(std::shared_ptr<DeclaredUseState> 
   *record.mutable_publish_context()->mutable_values() = {context->begin(), context->end()};
   BERTH_CO_RETURN_IF_ERROR(co_await Write(record));
   entry->state.record = std::move(record);
-  Tell(*entry, "volume.attached", fmt::format("attached to node {}", Printable(node_id, 256)));
+  Emit(*entry, "volume.attached", fmt::format("attached to node {}", Printable(node_id, 256)));
   co_return absl::OkStatus();
 }
 
@@ -240,7 +240,7 @@ Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> 
   }
   const std::string node_id = std::exchange(*record.mutable_node_id(), "");
   entry->state.record = std::move(record);
-  Tell(*entry, "volume.detached", fmt::format("detached from node {}", Printable(node_id, 256)));
+  Emit(*entry, "volume.detached", fmt::format("detached from node {}", Printable(node_id, 256)));
   co_return absl::OkStatus();
 }
 
@@ -261,7 +261,7 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
     entry->state.record = std::move(record);
   }
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(request.plugin_id, request.volume_id));
-  const ControllerAccess::Hold hold = access_.HoldForPublish(request.plugin_id, request.volume_id);
+  const ControllerAccess::VolumeUseLock hold = access_.LockForPublish(request.plugin_id, request.volume_id);
   const bool anew = std::exchange(entry->state.tell_anew, false);
   const TimePoint deadline = Clock::now() + kTryWithin;
   // Whoever withdraws it does not wait for a plugin that hangs: the mounter turns the work round.
@@ -299,7 +299,7 @@ Awaitable<absl::Status> DeclaredSteps::Unpublish(std::shared_ptr<DeclaredUseStat
   co_return result.status();
 }
 
-void DeclaredSteps::Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what) {
+void DeclaredSteps::Emit(const DeclaredUseState& entry, const std::string& type, std::string_view what) {
   Event event{.type = type};
   event.plugin_id = entry.state.record.has_value() ? entry.state.record->plugin_id() : entry.key.plugin;
   event.volume_id = entry.key.volume_id;

@@ -85,7 +85,7 @@ class DeclaredSteps {
   [[nodiscard]] Awaitable<absl::Status> Detach(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Publish(std::shared_ptr<DeclaredUseState> entry);
   [[nodiscard]] Awaitable<absl::Status> Unpublish(std::shared_ptr<DeclaredUseState> entry);
-  void Tell(const DeclaredUseState& entry, const std::string& type, std::string_view what);
+  void Emit(const DeclaredUseState& entry, const std::string& type, std::string_view what);
 
   DeclaredRecords records_;
   Mounter& mounter_;

@@ -119,8 +119,8 @@ class DeclaredVolumes::Impl {
     if (final_) co_return absl::UnavailableError("declared volumes are being released");
     directory_problem_.clear();
     DeclaredReload report = TakeIn(*std::move(files), &set_);
-    Tell("volume.declared", report.declared, "is declared");
-    Tell("volume.withdrawn", report.withdrawn, "is not declared any more");
+    Emit("volume.declared", report.declared, "is declared");
+    Emit("volume.withdrawn", report.withdrawn, "is not declared any more");
     for (const auto& entry : requested) {
       entry->state.was_published = false;
       entry->state.released = false;
@@ -390,7 +390,7 @@ class DeclaredVolumes::Impl {
     }
   }
 
-  void Tell(const std::string& type, const std::vector<std::string>& files, std::string_view what) {
+  void Emit(const std::string& type, const std::vector<std::string>& files, std::string_view what) {
     for (const std::string& name : files) {
       Event event{.type = type};
       for (const auto& [key, entry] : entries_) {

@@ -76,13 +76,13 @@ class Books final : public FakeMounter {
       co_return error;
     }
     Add(request);
-    Tell(request.volume_id);
+    Emit(request.volume_id);
     co_return "/target";
   }
   Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint) override {
     calls.push_back("unpublish " + request.volume_id + " " + request.consumer);
     Remove(request.volume_id, request.consumer);
-    Tell(request.volume_id);
+    Emit(request.volume_id);
     co_return UnpublishResult{.was_published = true};
   }
   // By whomever.
@@ -94,7 +94,7 @@ class Books final : public FakeMounter {
     }
     std::erase_if(volumes, [](const VolumeView& view) { return view.publications.empty(); });
   }
-  void Tell(const std::string& volume_id) {
+  void Emit(const std::string& volume_id) {
     events_->Append({.type = "volume.test", .volume_id = volume_id, .message = "something happened"});
   }
 
@@ -163,7 +163,7 @@ class DeclaredVolumesTest : public testing::Test {
   // Whoever keeps a volume is woken many times.
   void LetEventsPass() {
     for (int i = 0; i < 10; ++i) {
-      books_.Tell("v1");
+      books_.Emit("v1");
       Spin();
     }
   }
@@ -377,7 +377,7 @@ TEST_F(DeclaredVolumesTest, VolumeThatOthersUseStaysAttached) {
   ASSERT_TRUE(Becomes("two", "releasing: to be detached once web has left"));
   EXPECT_EQ(plugin_.Calls("ControllerUnpublishVolume"), 0);
   books_.Remove("v1", "web");
-  books_.Tell("v1");
+  books_.Emit("v1");
   EXPECT_TRUE(Becomes("two", "none"));
   EXPECT_EQ(plugin_.Calls("ControllerUnpublishVolume"), 1);
 }
@@ -485,7 +485,7 @@ TEST_F(DeclaredVolumesTest, ReleasedByHandItStaysAwayUntilAReload) {
   Begin();
   ASSERT_TRUE(Becomes("data", "published"));
   books_.Remove("v1", "declared/data");
-  books_.Tell("v1");
+  books_.Emit("v1");
   ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
   EXPECT_EQ(books_.calls.size(), 1);
   Reload();
@@ -499,10 +499,10 @@ TEST_F(DeclaredVolumesTest, Fault45AnEventInTheMiddleOfARelease) {
   Begin();
   ASSERT_TRUE(Becomes("data", "published"));
   books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
-  books_.Tell("v1");
+  books_.Emit("v1");
   ASSERT_TRUE(Becomes("data", "waiting: released, by hand"));
   books_.Remove("v1", "declared/data");
-  books_.Tell("v1");
+  books_.Emit("v1");
   LetEventsPass();
   EXPECT_EQ(books_.calls.size(), 1);
   Reload();
@@ -515,7 +515,7 @@ TEST_F(DeclaredVolumesTest, ARepairIsNoRelease) {
   ASSERT_TRUE(Becomes("data", "published"));
   books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
   books_.volumes[0].publications[0].again = true;
-  books_.Tell("v1");
+  books_.Emit("v1");
   ASSERT_TRUE(loop_.RunUntil([&] { return books_.calls.size() > 1; })) << "joined";
 }
 
@@ -637,7 +637,7 @@ TEST_F(DeclaredVolumesTest, WhatDoesNotLeaveIsCounted) {
 TEST_F(DeclaredVolumesTest, OnceAStopHasBegunNothingIsPublishedOrAttached) {
   NeedAttach();
   Begin();
-  books_.Leave("berthd is stopping");
+  books_.BeginShutdown("berthd is stopping");
   Declare("data", "v1");
   Reload();
   ASSERT_TRUE(Becomes("data", "waiting"));

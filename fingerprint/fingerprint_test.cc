@@ -31,7 +31,7 @@ using testing::IsEmpty;
 // A Fingerprinter, a fake plugin for it, and all that its sink was told.
 class FingerprinterTest : public testing::Test {
  protected:
-  FingerprinterTest() : events_(loop_.get_executor(), 1000, 1), told_(loop_.get_executor()) {
+  FingerprinterTest() : events_(loop_.get_executor(), 1000, 1), reported_(loop_.get_executor()) {
     char name[] = "/tmp/berth-fingerprint-XXXXXX";
     directory_ = ::mkdtemp(name);
     plugin_ = std::make_unique<FakePlugin>(directory_ + "/csi.sock");
@@ -88,13 +88,13 @@ class FingerprinterTest : public testing::Test {
         .on_probe =
             [this](const ProbeResult& result) {
               probes_.push_back(result);
-              told_.NotifyAll();
+              reported_.NotifyAll();
             },
         .on_facts =
             [this](absl::StatusOr<PluginFacts> facts, const std::string& computed_class) {
               facts_.push_back(std::move(facts));
               classes_.push_back(computed_class);
-              told_.NotifyAll();
+              reported_.NotifyAll();
             },
         .holds_volumes = [this] { return holds_volumes_; },
     };
@@ -113,7 +113,7 @@ class FingerprinterTest : public testing::Test {
 
   // Runs the loop until `predicate()` holds; false at the bound.
   [[nodiscard]] bool Until(std::function<bool()> predicate) {
-    return RunOn(loop_, told_.WaitUntil(std::move(predicate), Clock::now() + seconds(20)));
+    return RunOn(loop_, reported_.WaitUntil(std::move(predicate), Clock::now() + seconds(20)));
   }
   [[nodiscard]] bool UntilProbes(size_t count) {
     return Until([this, count] { return probes_.size() >= count; });
@@ -138,7 +138,7 @@ class FingerprinterTest : public testing::Test {
 
   asio::io_context loop_;
   EventLog events_;
-  Condition told_;
+  Condition reported_;
   std::string directory_;
   std::unique_ptr<FakePlugin> plugin_;
   FingerprintOptions options_;

@@ -90,7 +90,7 @@ class VolumeExamination {
     const auto& publications = volume_.record.publications;
     // After a reboot it is made again by the next step.
     const bool needed = std::ranges::any_of(publications, [](const PublicationRecord& p) {
-      return p.state == PublicationState::kPublished && !p.uncertain && VolumeMachine::WaitsFor(p).empty();
+      return p.state == PublicationState::kPublished && !p.uncertain && VolumeMachine::WhyBlocked(p).empty();
     });
     if (!volume_.directory_there && needed) {
       Add(Severity::kError, "directory.missing", {},
@@ -109,7 +109,7 @@ class VolumeExamination {
 
   void Publication(const PublicationRecord& p) {
     const std::string who = Describe(p.key);
-    if (const std::string why = VolumeMachine::WaitsFor(p); !why.empty()) {
+    if (const std::string why = VolumeMachine::WhyBlocked(p); !why.empty()) {
       Add(Severity::kWarning, "publication.blocked", p.key, fmt::format("{}: {}", who, why));
       return;
     }
@@ -209,7 +209,7 @@ class VolumeExamination {
     std::set<std::string> told;
     for (const PublicationRecord& p : volume_.record.publications) {
       if (p.state == PublicationState::kPublished || p.last_error.empty()) continue;
-      if (!VolumeMachine::WaitsFor(p).empty()) continue;
+      if (!VolumeMachine::WhyBlocked(p).empty()) continue;
       Add(Severity::kWarning, "volume.failing", p.key,
           fmt::format("{}: not {} yet: {}; {}", Describe(p.key), Aim(p), p.last_error, NextTry()));
       told.insert(p.last_error);
@@ -294,7 +294,7 @@ void StrangeMounts(const Evidence& evidence, std::vector<Diagnosis>* found) {
 }
 
 void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found) {
-  for (const StrangerEvidence& stranger : evidence.strangers) {
+  for (const OrphanEvidence& stranger : evidence.strangers) {
     const std::string path = fmt::format("{}/{}", evidence.tree, stranger.name);
     const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
       return mount.target == path || mount.target.starts_with(path + "/");

@@ -32,7 +32,7 @@ struct VolumeEvidence {
 };
 
 // A directory in the tree that no record accounts for.
-struct StrangerEvidence {
+struct OrphanEvidence {
   std::string name;
   std::string says;  // what its identity file says, for people
   bool has_identity = false;
@@ -45,7 +45,7 @@ struct Evidence {
   std::string unprotected;
   std::vector<Leftover> leftovers;  // beneath the tree's mount
   std::vector<VolumeEvidence> volumes;
-  std::vector<StrangerEvidence> strangers;
+  std::vector<OrphanEvidence> strangers;
   std::vector<Mount> mounts;  // beneath the tree
   std::vector<std::string> problems;
 };

@@ -217,7 +217,7 @@ TEST(DoctorTest, IdentityFilesThatSayLessOrElseThanTheJournalAreWrong) {
   EXPECT_EQ(LostWithJournal(said, leaving), "") << "it may not be named any more";
 }
 
-TEST(DoctorTest, StrangersAreToldAndOnlyAnEmptyDirectoryIsTakenAway) {
+TEST(DoctorTest, OrphansAreReportedAndOnlyAnEmptyDirectoryIsTakenAway) {
   Evidence evidence;
   evidence.tree = "/tree";
   evidence.volumes.push_back(Well());

@@ -15,7 +15,7 @@ constexpr std::array<Duration, 3> kTold = {std::chrono::minutes(1), std::chrono:
 
 }  // namespace
 
-bool FailureLog::Tell(const std::string& kind, TimePoint now) {
+bool FailureLog::ShouldReport(const std::string& kind, TimePoint now) {
   const auto [it, added] = kinds_.try_emplace(kind, Kind{.first = now, .last = now, .next = now});
   Kind& known = it->second;
   known.last = now;

@@ -16,7 +16,7 @@ class FailureLog {
   // One more failure of this kind, at `now`. Whether it is to be told. A kind is what stays the same from one
   // try to the next, as a step and its error code: a plugin's message may carry a number that differs each
   // time.
-  [[nodiscard]] bool Tell(const std::string& kind, TimePoint now);
+  [[nodiscard]] bool ShouldReport(const std::string& kind, TimePoint now);
   // What was tried has been done: whatever fails next is told.
   void Clear() { kinds_.clear(); }
 

@@ -15,14 +15,15 @@ TEST(FailureLogTest, Fault57TheSameFailureIsToldAtOnceAfterOneTenAndSixtyMinutes
   FailureLog log;
   std::vector<int> told;
   for (int second = 0; second <= 4 * 3600; second += 5) {
-    if (log.Tell("unstage INTERNAL", TimePoint(std::chrono::seconds(second)))) told.push_back(second / 60);
+    if (log.ShouldReport("unstage INTERNAL", TimePoint(std::chrono::seconds(second))))
+      told.push_back(second / 60);
   }
   EXPECT_THAT(told, ElementsAre(0, 1, 10, 60, 120, 180, 240));
 }
 
 TEST(FailureLogTest, AfterALongPauseItIsToldOnce) {
   FailureLog log;
-  const auto at = [&log](std::chrono::seconds time) { return log.Tell("x", TimePoint(time)); };
+  const auto at = [&log](std::chrono::seconds time) { return log.ShouldReport("x", TimePoint(time)); };
   EXPECT_TRUE(at(std::chrono::seconds(0)));
   EXPECT_TRUE(at(std::chrono::minutes(30)));
   EXPECT_FALSE(at(std::chrono::minutes(30) + std::chrono::seconds(5)));
@@ -34,20 +35,20 @@ TEST(FailureLogTest, AfterALongPauseItIsToldOnce) {
 TEST(FailureLogTest, OtherKindsAreToldByThemselvesAndAllAnewAfterASuccess) {
   FailureLog log;
   const TimePoint now(std::chrono::hours(1));
-  EXPECT_TRUE(log.Tell("unstage INTERNAL", now));
-  EXPECT_TRUE(log.Tell("unstage UNAVAILABLE", now));
-  EXPECT_FALSE(log.Tell("unstage INTERNAL", now));
+  EXPECT_TRUE(log.ShouldReport("unstage INTERNAL", now));
+  EXPECT_TRUE(log.ShouldReport("unstage UNAVAILABLE", now));
+  EXPECT_FALSE(log.ShouldReport("unstage INTERNAL", now));
   log.Clear();
-  EXPECT_TRUE(log.Tell("unstage INTERNAL", now));
+  EXPECT_TRUE(log.ShouldReport("unstage INTERNAL", now));
 }
 
 TEST(FailureLogTest, TheKindThatHasNotComeForTheLongestTimeIsForgotten) {
   FailureLog log;
   for (int i = 0; i < 40; ++i) {
-    EXPECT_TRUE(log.Tell(fmt::format("{}", i), TimePoint(std::chrono::seconds(i))));
+    EXPECT_TRUE(log.ShouldReport(fmt::format("{}", i), TimePoint(std::chrono::seconds(i))));
   }
-  EXPECT_FALSE(log.Tell("39", TimePoint(std::chrono::seconds(40))));
-  EXPECT_TRUE(log.Tell("0", TimePoint(std::chrono::seconds(41))));
+  EXPECT_FALSE(log.ShouldReport("39", TimePoint(std::chrono::seconds(40))));
+  EXPECT_TRUE(log.ShouldReport("0", TimePoint(std::chrono::seconds(41))));
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
   return rows;
 }
 
-void TellRestored(Journal& journal, EventLog& events) {
+void ReportRestored(Journal& journal, EventLog& events) {
   for (std::string& note : journal.TakeNotes()) {
     events.Append({.type = "node.journal_rebuilt",
                    .plugin_id = "",

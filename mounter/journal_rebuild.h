@@ -42,6 +42,6 @@ struct RebuiltRows {
                                                                              const std::string& boot_id);
 
 // An event "node.journal_rebuilt" for each thing that had to be done.
-void TellRestored(Journal& journal, EventLog& events);
+void ReportRestored(Journal& journal, EventLog& events);
 
 }  // namespace berth

@@ -142,7 +142,7 @@ TEST_F(JournalRebuildTest, Fault21ACorruptJournalIsMadeAnewFromTheTreeOnceAndSay
     EXPECT_THAT(journal->problem(), HasSubstr("set aside"));
     EXPECT_THAT(journal->problem(), HasSubstr("1 volumes were rebuilt"));
     EventLog events(loop_.executor(), 100);
-    TellRestored(*journal, events);
+    ReportRestored(*journal, events);
     EXPECT_THAT(events.After(0, 100).events, SizeIs(2));
   }
   const auto journal = Open();

@@ -100,7 +100,7 @@ std::shared_ptr<VolumeActor> MounterImpl::AddActor(const std::string& key, Volum
     const auto it = volumes_.find(key);
     if (it != volumes_.end()) volumes_.erase(it);
   };
-  if (!context_.leaving.empty()) machine.Leave(context_.leaving);
+  if (!context_.leaving.empty()) machine.BeginShutdown(context_.leaving);
   auto actor = VolumeActor::Create(context_, std::move(machine), std::move(on_gone));
   volumes_[key] = actor;
   actor->ReportUsers();
@@ -166,10 +166,10 @@ std::vector<uint64_t> MounterImpl::RecordedMounts(const std::set<dev_t>& devices
 }
 
 Awaitable<absl::Status> MounterImpl::Recover() {
-  TellRestored(*context_.journal, context_.events);
+  ReportRestored(*context_.journal, context_.events);
   std::set<std::string> known;
   for (const auto& [key, actor] : volumes_) known.insert(key);
-  ReportStrangers(*context_.paths, known, context_.events);
+  ReportOrphans(*context_.paths, known, context_.events);
   // Before anything is looked at, so that no change falls between.
   auto watch =
       MountWatch::Start(context_.executor, context_.scope, context_.paths->tree(),
@@ -195,7 +195,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     const std::string before = record.boot_id;
     actor->reconciler().Reconcile({.start = true, .rebooted = before != BootId()});
     actor->ReportUsers();
-    awaiting += actor->reconciler().Awaits(Origin::kScheduler) ? 1 : 0;
+    awaiting += actor->reconciler().HasBlocked(Origin::kScheduler) ? 1 : 0;
     rebooted = rebooted || before != BootId();
     if (!actor->machine().Unsettled()) continue;
     ++unfinished;
@@ -207,7 +207,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     actor->Start();
   }
   if (awaiting > 0) {
-    TellAwaitingScheduler(
+    ReportAwaitingScheduler(
         fmt::format("{} volumes wait for their scheduler's confirmation, since {} was restarted", awaiting,
                     rebooted ? "the node" : "berthd"));
   }
@@ -221,7 +221,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
 void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& keys) {
   if (context_.stopping) return;
   if (!keys) {
-    [[maybe_unused]] const absl::Status tree = MendTree();
+    [[maybe_unused]] const absl::Status tree = RepairTree();
     const auto actors = volumes_;
     for (const auto& [key, actor] : actors) actor->reconciler().Reconcile({});
     return;
@@ -230,8 +230,8 @@ void MounterImpl::OnMountChanges(const std::optional<std::set<std::string>>& key
     const auto it = volumes_.find(key);
     if (it != volumes_.end() && it->second->present()) {
       it->second->reconciler().Reconcile({});
-    } else if (!told_strangers_.contains(key) && ReportStranger(*context_.paths, key, context_.events)) {
-      told_strangers_.insert(key);
+    } else if (!reported_orphans_.contains(key) && ReportOrphan(*context_.paths, key, context_.events)) {
+      reported_orphans_.insert(key);
     }
   }
 }
@@ -249,7 +249,7 @@ Awaitable<void> MounterImpl::WatchSleep() {
   }
 }
 
-absl::Status MounterImpl::MendTree() {
+absl::Status MounterImpl::RepairTree() {
   if (context_.stopping) return absl::OkStatus();
   const absl::Status stands = context_.paths->CheckTree();
   tree_problem_ = absl::IsNotFound(stands) ? "" : std::string(MessageOf(stands));
@@ -273,7 +273,7 @@ absl::Status MounterImpl::MendTree() {
 void MounterImpl::WatchHealth() {
   if (context_.options.health_interval <= Duration(0)) return;
   auto which = [this] {
-    [[maybe_unused]] const absl::Status tree = MendTree();  // which Problems tells
+    [[maybe_unused]] const absl::Status tree = RepairTree();  // which Problems tells
     std::vector<WatchedMount> mounts;
     for (const auto& [key, actor] : volumes_) {
       auto some = actor->reconciler().WatchedMounts();
@@ -335,15 +335,15 @@ std::vector<std::string> MounterImpl::Problems() const {
   return problems;
 }
 
-void MounterImpl::Leave(std::string why) {
+void MounterImpl::BeginShutdown(std::string why) {
   if (!context_.leaving.empty()) return;
   context_.leaving = std::move(why);
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) actor->reconciler().Leave(context_.leaving);
+  for (const auto& [key, actor] : actors) actor->reconciler().BeginShutdown(context_.leaving);
 }
 
 Awaitable<void> MounterImpl::Shutdown(TimePoint deadline) {
-  Leave("berthd is stopping");
+  BeginShutdown("berthd is stopping");
   context_.stopping = true;
   const auto actors = volumes_;
   for (const auto& [key, actor] : actors) actor->WakeUp();

@@ -24,8 +24,8 @@
 // .token_renewed (and now it could), .path_mounted (mounted at the path that its file names, too), .path_lost
 // (it was unmounted there: it is mounted again), .stranger (in the tree and not in the journal, left alone),
 // .undone_without_plugin (its plugin has lost the step, and berthd did it); plugin.lied (it answered OK, and
-// the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see AllowForward; once,
-// for the node), node.journal_rebuilt.
+// the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see UnblockForward;
+// once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -99,9 +99,9 @@ class Mounter {
   // berthd or the machine is being stopped, as `why` says ("berthd is stopping"). From now on nothing goes
   // forward: no stage, no publish, no repair, no renewal of tokens, no expansion. What asks for one of these
   // ends with UNAVAILABLE; a call that was sent is waited for, and not repeated. Reverse steps go on. Final.
-  virtual void Leave(std::string why) = 0;
+  virtual void BeginShutdown(std::string why) = 0;
   // OK; UNAVAILABLE with the reason after Leave. Everybody on this node who begins something asks here.
-  [[nodiscard]] virtual absl::Status MayGoForward() const = 0;
+  [[nodiscard]] virtual absl::Status CheckNotShuttingDown() const = 0;
 
   // Ends berthd's part: waits for running steps up to `deadline`, commits, closes. Volumes stay mounted.
   // The tree's own mount is taken away only if no volume is held.
@@ -123,12 +123,12 @@ class Mounter {
   // rest is unconfirmed: blocked until Confirm, or until it is requested again. From when berthd starts until
   // then, nothing forward is begun of what was left under way for a scheduler; what is undone goes on.
   // Returns how many publications are unconfirmed.
-  virtual size_t AllowForward(Origin origin, BootTime since) = 0;
-  // The opposite: from now on, until AllowForward, nothing forward is begun or repeated for what `origin`
+  virtual size_t UnblockForward(Origin origin, BootTime since) = 0;
+  // The opposite: from now on, until UnblockForward, nothing forward is begun or repeated for what `origin`
   // requested, for this reason, which people see. A publish that has not begun ends with UNAVAILABLE. What is
   // published stays, and what is undone goes on. A Publish that comes later is carried out: whether it may
   // come is its caller's to know.
-  virtual void Withhold(Origin origin, std::string why) = 0;
+  virtual void BlockForward(Origin origin, std::string why) = 0;
   // The scheduler still wants these publications of its own: they are not unconfirmed any more. Returns once
   // that is written, or at `deadline`, with those for which a confirmation is not enough: they are not here,
   // are not the scheduler's, are being unpublished, or the journal that knew how to publish them was lost.
@@ -160,8 +160,8 @@ class Mounter {
                                                                     int64_t required_bytes) = 0;
   // A volume that is not here has been deleted: no expansion is owed to it any more, durably. OK where none
   // was. An error: it is owed still.
-  [[nodiscard]] virtual Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id,
-                                                                    std::string volume_id) = 0;
+  [[nodiscard]] virtual Awaitable<absl::Status> CancelPendingExpansion(std::string plugin_id,
+                                                                       std::string volume_id) = 0;
   // NOT_FOUND where the volume is not published here.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<int64_t>> NodeExpand(
       std::string plugin_id, std::string volume_id, ::csi::v1::CapacityRange range,

@@ -19,7 +19,7 @@
 #include "journal/journal.h"
 #include "mounter/mounter.h"
 #include "mounter/pending_expansions.h"
-#include "mounter/plugin_gates.h"
+#include "mounter/plugin_call_limit.h"
 #include "mounter/volume_paths.h"
 #include "mounter/volume_release.h"
 #include "mounts/mount_helper.h"
@@ -63,10 +63,10 @@ struct MounterContext {
   std::unique_ptr<MountWatch> watch;
   Census census;
   VolumeRelease release;
-  PluginGates gates;
+  PluginCallLimit gates;
   // How many publications wait for tokens at a time: all of them want some when a scheduler comes back.
   static constexpr size_t kTokenAsks = 64;
-  PluginGates token_gate;
+  PluginCallLimit token_gate;
   // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
   bool recovered = false;
   // Why nothing goes forward any more (Mounter::Leave); empty: it may.

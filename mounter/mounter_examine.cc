@@ -31,7 +31,7 @@ struct DirectoryFacts {
 };
 struct TreeFacts {
   std::map<std::string, DirectoryFacts> volumes;
-  std::vector<StrangerEvidence> strangers;
+  std::vector<OrphanEvidence> strangers;
   std::vector<Mount> mounts;
   std::string unprotected;
   std::vector<Leftover> leftovers;
@@ -268,7 +268,7 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
     const bool known = records.contains(key) || volumes_.contains(key);
     if (!known || same.contains(key)) evidence.mounts.push_back(std::move(mount));
   }
-  for (StrangerEvidence& stranger : facts->strangers) {
+  for (OrphanEvidence& stranger : facts->strangers) {
     if (!volumes_.contains(stranger.name)) evidence.strangers.push_back(std::move(stranger));
   }
   co_return Diagnose(evidence);
@@ -308,7 +308,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       co_return co_await context_.journal->Put(diagnosis.key, row);
     }
     case RepairKind::kMountAgain:
-      BERTH_CO_RETURN_IF_ERROR(MayGoForward());
+      BERTH_CO_RETURN_IF_ERROR(CheckNotShuttingDown());
       break;
   }
   if (!here || !actor->reconciler().Repair(diagnosis.publication, diagnosis.finding.text)) {

@@ -68,7 +68,7 @@ class MounterImpl final : public Mounter {
       Uses(consumer, key, used);
     };
     context_.consumer_ended = [this](const std::string& consumer, const std::string& cause, Origin origin) {
-      TellEnded(consumer, cause, origin);
+      ReportEnded(consumer, cause, origin);
     };
   }
 
@@ -76,8 +76,8 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] absl::Status Load(const std::set<std::string>& leftovers);
 
   Awaitable<absl::Status> Recover() override;
-  void Leave(std::string why) override;
-  absl::Status MayGoForward() const override {
+  void BeginShutdown(std::string why) override;
+  absl::Status CheckNotShuttingDown() const override {
     return context_.leaving.empty() ? absl::OkStatus() : absl::UnavailableError(context_.leaving);
   }
   Awaitable<void> Shutdown(TimePoint deadline) override;
@@ -85,8 +85,8 @@ class MounterImpl final : public Mounter {
   Awaitable<absl::StatusOr<UnpublishResult>> Unpublish(UnpublishRequest request, TimePoint deadline) override;
   Awaitable<absl::StatusOr<size_t>> ConsumerEnded(std::string consumer, std::string cause,
                                                   TimePoint deadline) override;
-  size_t AllowForward(Origin origin, BootTime since) override;
-  void Withhold(Origin origin, std::string why) override;
+  size_t UnblockForward(Origin origin, BootTime since) override;
+  void BlockForward(Origin origin, std::string why) override;
   Awaitable<absl::StatusOr<std::vector<PublicationRef>>> Confirm(std::vector<PublicationRef> wanted,
                                                                  TimePoint deadline) override;
   void OnTokensWantedChanged() override;
@@ -95,7 +95,7 @@ class MounterImpl final : public Mounter {
                                                           TimePoint deadline) override;
   Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id, std::string volume_id,
                                               int64_t required_bytes) override;
-  Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id, std::string volume_id) override;
+  Awaitable<absl::Status> CancelPendingExpansion(std::string plugin_id, std::string volume_id) override;
   std::optional<ConsumerMount> MountOf(const std::string& plugin_id, const std::string& volume_id,
                                        const std::string& consumer, const std::string& name) const override;
   std::vector<ConsumerMount> MountsOf(const std::string& consumer) const override;
@@ -146,7 +146,7 @@ class MounterImpl final : public Mounter {
   // Somebody may have changed the mounts of these volumes; unset: of any.
   // Sees to it that the tree of volumes is where it was, before anything goes forward: mounts it anew where
   // somebody has unmounted it. FAILED_PRECONDITION: something else was mounted over it.
-  absl::Status MendTree();
+  absl::Status RepairTree();
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();
   // Asks plugins about their volumes, each round once for every volume.
@@ -160,10 +160,10 @@ class MounterImpl final : public Mounter {
   [[nodiscard]] Awaitable<absl::Status> WaitForConsumer(UnpublishRequest request, TimePoint deadline);
   void Uses(const std::string& consumer, const std::string& key, bool used);
   // Once until it is confirmed.
-  void TellAwaitingScheduler(std::string message);
+  void ReportAwaitingScheduler(std::string message);
   void ForgetEnded(const std::string& consumer);
   // Tells that a consumer has ended, once for each origin until it uses something anew.
-  void TellEnded(const std::string& consumer, const std::string& cause, Origin origin);
+  void ReportEnded(const std::string& consumer, const std::string& cause, Origin origin);
   struct Leaving;
   // Ends one of its consumers, and unpublishes the volume for it.
   [[nodiscard]] Awaitable<void> TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
@@ -182,13 +182,13 @@ class MounterImpl final : public Mounter {
   MounterContext context_;
   std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
-  std::set<std::pair<std::string, Origin>> told_ended_;          // consumers whose volumes are leaving
-  std::set<std::string> told_strangers_;  // directories that a watch has found somebody's mounts in
-  bool told_awaiting_scheduler_ = false;
-  std::string scheduler_withheld_;  // why: see Withhold. Empty: AllowForward came after it
-  int scheduler_withholds_ = 0;     // how often
+  std::set<std::pair<std::string, Origin>> reported_ended_;      // consumers whose volumes are leaving
+  std::set<std::string> reported_orphans_;  // directories that a watch has found somebody's mounts in
+  bool reported_awaiting_scheduler_ = false;
+  std::string scheduler_blocked_;  // why: see Withhold. Empty: UnblockForward came after it
+  int scheduler_withholds_ = 0;    // how often
   std::list<Arriving> arriving_;
-  std::string tree_problem_;  // of MendTree; empty: none
+  std::string tree_problem_;  // of RepairTree; empty: none
   std::string not_watching_;  // why changes by others are not noticed; empty: they are
   std::optional<MountHealth> health_;
   Condition conditions_asked_{context_.executor};

@@ -54,8 +54,8 @@ struct MounterImpl::Leaving {
   Condition changed;
 };
 
-void MounterImpl::TellAwaitingScheduler(std::string message) {
-  if (std::exchange(told_awaiting_scheduler_, true)) return;
+void MounterImpl::ReportAwaitingScheduler(std::string message) {
+  if (std::exchange(reported_awaiting_scheduler_, true)) return;
   context_.events.Append({.type = "node.awaiting_scheduler",
                           .plugin_id = "",
                           .volume_id = "",
@@ -63,23 +63,23 @@ void MounterImpl::TellAwaitingScheduler(std::string message) {
                           .message = std::move(message)});
 }
 
-size_t MounterImpl::AllowForward(Origin origin, BootTime since) {
+size_t MounterImpl::UnblockForward(Origin origin, BootTime since) {
   if (!context_.leaving.empty()) return 0;
   if (origin == Origin::kScheduler) {
-    told_awaiting_scheduler_ = false;
-    scheduler_withheld_.clear();
+    reported_awaiting_scheduler_ = false;
+    scheduler_blocked_.clear();
   }
   size_t unconfirmed = 0;
   const auto actors = volumes_;
-  for (const auto& [key, actor] : actors) unconfirmed += actor->reconciler().AllowForward(origin, since);
+  for (const auto& [key, actor] : actors) unconfirmed += actor->reconciler().UnblockForward(origin, since);
   return unconfirmed;
 }
 
 Awaitable<absl::StatusOr<std::vector<PublicationRef>>> MounterImpl::Confirm(
     std::vector<PublicationRef> wanted, TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), "confirm publications"));
-  if (!scheduler_withheld_.empty()) {
-    co_return absl::UnavailableError(fmt::format("confirm publications: {}", scheduler_withheld_));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), "confirm publications"));
+  if (!scheduler_blocked_.empty()) {
+    co_return absl::UnavailableError(fmt::format("confirm publications: {}", scheduler_blocked_));
   }
   std::vector<PublicationRef> not_enough;
   for (PublicationRef& use : wanted) {
@@ -92,22 +92,22 @@ Awaitable<absl::StatusOr<std::vector<PublicationRef>>> MounterImpl::Confirm(
   co_return not_enough;
 }
 
-void MounterImpl::Withhold(Origin origin, std::string why) {
+void MounterImpl::BlockForward(Origin origin, std::string why) {
   if (origin == Origin::kScheduler) {
-    scheduler_withheld_ = why;
+    scheduler_blocked_ = why;
     ++scheduler_withholds_;
   }
   const auto actors = volumes_;
   size_t its = 0;
   size_t awaiting = 0;
   for (const auto& [key, actor] : actors) {
-    actor->reconciler().Withhold(origin, why);
+    actor->reconciler().BlockForward(origin, why);
     const auto& publications = actor->machine().record().publications;
     its += std::ranges::count(publications, origin, &PublicationRecord::origin) > 0 ? 1 : 0;
-    awaiting += actor->reconciler().Awaits(origin) ? 1 : 0;
+    awaiting += actor->reconciler().HasBlocked(origin) ? 1 : 0;
   }
   if (its == 0) return;
-  TellAwaitingScheduler(
+  ReportAwaitingScheduler(
       fmt::format("{}: of its {} volumes {} are blocked; what is mounted stays, and nothing new is begun",
                   why, its, awaiting));
 }
@@ -117,13 +117,13 @@ void MounterImpl::OnTokensWantedChanged() {
   for (const auto& [key, actor] : actors) actor->OnTokensWantedChanged();
 }
 
-void MounterImpl::TellEnded(const std::string& consumer, const std::string& cause, Origin origin) {
-  if (!told_ended_.emplace(consumer, origin).second || !context_.options.on_consumer_ended) return;
+void MounterImpl::ReportEnded(const std::string& consumer, const std::string& cause, Origin origin) {
+  if (!reported_ended_.emplace(consumer, origin).second || !context_.options.on_consumer_ended) return;
   context_.options.on_consumer_ended(consumer, cause, origin);
 }
 
 void MounterImpl::ForgetEnded(const std::string& consumer) {
-  std::erase_if(told_ended_, [&consumer](const auto& told) { return told.first == consumer; });
+  std::erase_if(reported_ended_, [&consumer](const auto& told) { return told.first == consumer; });
 }
 
 std::vector<VolumeRef> MounterImpl::SingleWriterVolumes(Origin origin) const {

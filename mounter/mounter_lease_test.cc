@@ -88,9 +88,9 @@ TEST_F(MounterLeaseTest, AfterARestartOfBerthdWhatWasUnderWayForASchedulerWaits)
   EXPECT_EQ(std::ranges::count_if(plugin_.Log(), is_v1), 2) << "the stage and the publish before";
   EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
-  mounter_->AllowForward(Origin::kDeclared, BootTime{});
+  mounter_->UnblockForward(Origin::kDeclared, BootTime{});
   EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_THAT(Held(), IsEmpty());
 }
@@ -100,7 +100,7 @@ TEST_F(MounterLeaseTest, WhatIsUndoneWaitsForNobody) {
   ASSERT_TRUE(Publish(Scheduled("v2")).ok());
   plugins_.SetUsable(false);
   EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(Scheduled()), Shortly())).ok());
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   plugins_.SetUsable(true);
   EXPECT_TRUE(loop_.RunUntil([&] { return View().volume_id.empty(); }));
   EXPECT_EQ(*Unpublish(Scheduled("v2")), true);
@@ -112,7 +112,7 @@ TEST_F(MounterLeaseTest, WithoutALeaseNothingForwardIsTriedAgain) {
   plugin_.FailNext("NodePublishVolume", grpc::StatusCode::UNAVAILABLE, Effect::kNone, 1000);
   const auto publish = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") >= 2; }));
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); })) << "its caller is told at once";
   EXPECT_TRUE(absl::IsUnavailable((*publish)->status())) << (*publish)->status();
   EXPECT_THAT(std::string(MessageOf((*publish)->status())), HasSubstr(kNoLease));
@@ -122,24 +122,24 @@ TEST_F(MounterLeaseTest, WithoutALeaseNothingForwardIsTriedAgain) {
   LetTimePass();
   EXPECT_EQ(std::ranges::count_if(plugin_.Log(), forward), before);
   EXPECT_EQ(Held(), kNoLease);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   EXPECT_TRUE(Arrives());
 }
 
 TEST_F(MounterLeaseTest, ThatTheSchedulerIsNotHeardIsToldOnceForTheNode) {
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 0U) << "it has nothing here";
   for (const char* volume : {"v1", "v2", "v3"}) ASSERT_TRUE(Publish(Scheduled(volume)).ok());
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
   EXPECT_THAT(Held(), IsEmpty()) << "what is published stays, and waits for nothing";
   Close();
   Open();
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 2U) << "and by the next berthd";
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Told("node.awaiting_scheduler"), 3U) << "and when it was heard in between";
 }
 
@@ -149,7 +149,7 @@ TEST_F(MounterLeaseTest, APublishThatWaitsForItsPluginIsNotBegunWithoutALease) {
   const auto queued = loop_.Start(mounter_->Publish(Scheduled("v1", "db"), Soon()));
   const auto callers = loop_.Start(mounter_->Publish(Request("v1", "person"), Soon()));
   EXPECT_FALSE(loop_.RunUntil([&] { return first->has_value(); }, kAWhile));
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   ASSERT_TRUE(loop_.RunUntil([&] { return first->has_value() && queued->has_value(); }));
   EXPECT_TRUE(absl::IsUnavailable((*first)->status())) << (*first)->status();
   EXPECT_TRUE(absl::IsUnavailable((*queued)->status())) << (*queued)->status();
@@ -170,7 +170,7 @@ TEST_F(MounterLeaseTest, FromWhicheverPointOnThereIsNoLeaseNothingMoreIsSent) {
       if (++finds != point) return;
       lost = true;
       sent = plugin_.Log().size();
-      mounter_->Withhold(Origin::kScheduler, kNoLease);
+      mounter_->BlockForward(Origin::kScheduler, kNoLease);
     };
     const auto published = Publish(Scheduled());
     plugins_.on_find = nullptr;
@@ -187,13 +187,13 @@ TEST_F(MounterLeaseTest, AMountThatIsLostWithoutALeaseIsMadeAgainWithOne) {
   request.remount = true;
   const auto target = Publish(request);
   ASSERT_TRUE(target.ok()) << target.status();
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.lost") == 1; }));
   LetTimePass();
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_EQ(Held(), kNoLease);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.remounted") == 1; }));
   EXPECT_TRUE(IsMounted(*target));
 }
@@ -209,18 +209,18 @@ TEST_F(MounterLeaseTest, AMountThatIsLostWhileBerthdIsAwayWaitsToo) {
   LetTimePass();
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_EQ(Told("node.awaiting_scheduler"), 1U);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_TRUE(IsMounted(*target));
 }
 
 TEST_F(MounterLeaseTest, AnExpansionThatIsOwedWaitsForALease) {
   ASSERT_TRUE(Publish(Scheduled()).ok());
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
   LetTimePass();
   EXPECT_EQ(plugin_.Calls("NodeExpandVolume"), 0);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   EXPECT_TRUE(loop_.RunUntil([&] { return View().pending_expansion_bytes == 0; }));
 }
 
@@ -287,7 +287,7 @@ TEST_F(MounterLeaseTest, WhatTheSchedulerAsksForIsItsOwnThoughACallerHadPublishe
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(loop_.RunUntil([&] { return Told("volume.lost") == 1; }));
   EXPECT_THAT(Held(), HasSubstr("berthd was restarted"));
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Held(), kNoLease);
   // Its end is the scheduler's to know.
   process.Kill();
@@ -304,12 +304,12 @@ TEST_F(MounterLeaseTest, WhatACallerHasBegunIsTheSchedulersOnceItAsksForIt) {
   EXPECT_FALSE(Publish(Request()).ok());
   EXPECT_FALSE(Publish(Scheduled()).ok());
   EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   EXPECT_EQ(Held(), kNoLease);
   EXPECT_FALSE(Publish(Request()).ok());
   EXPECT_EQ(View().publications.at(0).origin, Origin::kScheduler);
   plugin_.ClearFaults();
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Arrives());
   EXPECT_TRUE(IdentitiesAreRight());
 }
@@ -330,7 +330,7 @@ TEST_F(MounterLeaseTest, AVolumeThatIsForcedReleaseLeavesWithItsConsumer) {
   const Sleeper process;
   const auto target = Publish(By(process));
   ASSERT_TRUE(target.ok()) << target.status();
-  mounter_->Withhold(Origin::kScheduler, kNoLease);
+  mounter_->BlockForward(Origin::kScheduler, kNoLease);
   const auto result = ForceRelease();
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_FALSE(result->still_in_use);

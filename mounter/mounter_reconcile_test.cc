@@ -117,13 +117,13 @@ TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsMountedAgain) {
   request.origin = Origin::kDeclared;
   const auto target = Publish(request);
   ASSERT_TRUE(target.ok()) << target.status();
-  mounter_->Leave("berthd is stopping");
+  mounter_->BeginShutdown("berthd is stopping");
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_THAT(LastMessage("volume.lost"), HasSubstr("not mounted again, since berthd is stopping"));
   const auto findings = loop_.Run(mounter_->Examine(/*repair=*/true, Soon()));
   ASSERT_TRUE(findings.ok()) << findings.status();
-  EXPECT_EQ(mounter_->AllowForward(Origin::kDeclared, BootClock::now()), 0U);
+  EXPECT_EQ(mounter_->UnblockForward(Origin::kDeclared, BootClock::now()), 0U);
   // It is released all the same.
   const auto undone = Unpublish(request);
   EXPECT_TRUE(undone.ok()) << undone.status();
@@ -139,8 +139,8 @@ TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsBegun) {
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeStageVolume") == 2; }));
   const auto waits = loop_.Start(mounter_->Publish(Request("v2", "db"), Soon()));
   const auto expands = loop_.Start(mounter_->NodeExpand("hp", "v2", {}, {}, Soon()));
-  mounter_->Leave("berthd is stopping");
-  EXPECT_TRUE(absl::IsUnavailable(mounter_->MayGoForward()));
+  mounter_->BeginShutdown("berthd is stopping");
+  EXPECT_TRUE(absl::IsUnavailable(mounter_->CheckNotShuttingDown()));
   ASSERT_TRUE(loop_.RunUntil([&] { return waits->has_value() && expands->has_value(); }));
   for (const absl::Status& status :
        {(*waits)->status(), (*expands)->status(), Publish(Request("v3")).status(),
@@ -583,7 +583,7 @@ TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedA
   request.origin = Origin::kScheduler;
   const auto target = Publish(request);
   ASSERT_TRUE(target.ok()) << target.status();
-  mounter_->Withhold(Origin::kScheduler, "no valid lease of the scheduler since today");
+  mounter_->BlockForward(Origin::kScheduler, "no valid lease of the scheduler since today");
   fuse_->Die();
   ASSERT_TRUE(WaitForEvent("volume.dead"));
   fuse_.reset();
@@ -593,7 +593,7 @@ TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedA
       << "several rounds later";
   EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("no valid lease"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(WaitForEvent("volume.remounted"));
   ASSERT_TRUE(WaitPublished());
   EXPECT_EQ(*ReadFile(*target + "/hello", 100), "hello\n");
@@ -754,10 +754,10 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
   // One is not wanted any more: that does not wait.
   EXPECT_EQ(*Unpublish(Request("v3")), true);
-  mounter_->AllowForward(Origin::kDeclared, BootTime{});
+  mounter_->UnblockForward(Origin::kDeclared, BootTime{});
   EXPECT_THAT(View("v2").publications.at(0).blocked, Not(IsEmpty()));
   const size_t calls = plugin_.Log().size();
-  EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 2U);
+  EXPECT_EQ(mounter_->UnblockForward(Origin::kScheduler, BootTime{}), 2U);
   EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler")) << "a lease alone is not enough";
   const auto confirm = [this](const std::string& volume) {
     return *loop_.Run(mounter_->Confirm({{"hp", volume, "web", ""}}, Soon()));
@@ -774,7 +774,7 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   // Also over another end of berthd.
   Close();
   Open();
-  EXPECT_EQ(mounter_->AllowForward(Origin::kScheduler, BootTime{}), 1U);
+  EXPECT_EQ(mounter_->UnblockForward(Origin::kScheduler, BootTime{}), 1U);
   EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
   ASSERT_TRUE(Publish(Of(Origin::kScheduler, "v2")).ok()) << "it is requested again";
   EXPECT_TRUE(IsMounted(View("v2").publications.at(0).target_path));
@@ -921,8 +921,8 @@ TEST_F(MounterReconcileTest, AnExpansionThatIsRefusedWhereItIsStagedIsTriedWhere
 
 TEST_F(MounterReconcileTest, NothingIsOwedToAVolumeThatWasDeleted) {
   ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
-  ASSERT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v1")), absl::OkStatus());
-  EXPECT_EQ(loop_.Run(mounter_->CancelOwedExpansion("hp", "v2")), absl::OkStatus()) << "nothing was";
+  ASSERT_EQ(loop_.Run(mounter_->CancelPendingExpansion("hp", "v1")), absl::OkStatus());
+  EXPECT_EQ(loop_.Run(mounter_->CancelPendingExpansion("hp", "v2")), absl::OkStatus()) << "nothing was";
   Close();
   Open();
   ASSERT_TRUE(Publish(Request()).ok());

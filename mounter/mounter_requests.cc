@@ -32,8 +32,8 @@ Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
 Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(CheckRuntime(request));
   const std::string context = Context("publish", request.volume_id);
-  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
-  BERTH_CO_RETURN_IF_ERROR(Annotate(MendTree(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(RepairTree(), context));
   const int withholds = scheduler_withholds_;
   // What no waiting mends is said at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
@@ -54,11 +54,11 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     }
     if (!life.ok()) co_return Annotate(life.status(), context);
     request.life = *std::move(life);
-    BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
+    BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
   }
   // It is not queued yet, so that Withhold has not ended it.
   if (request.origin == Origin::kScheduler && withholds != scheduler_withholds_) {
-    co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_withheld_));
+    co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_blocked_));
   }
   ForgetEnded(request.consumer);
   const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
@@ -174,7 +174,7 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
     for (const PublicationRecord& p : record.publications) {
       if (p.key.consumer != consumer) continue;
       ++count;
-      TellEnded(consumer, cause, p.origin);
+      ReportEnded(consumer, cause, p.origin);
     }
     UnpublishRequest request;
     request.plugin_id = record.plugin_id;
@@ -209,7 +209,7 @@ Awaitable<absl::Status> MounterImpl::SetPendingExpansion(std::string plugin_id, 
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor != nullptr && actor->present() && !actor->Leaving()) {
-    co_return Annotate(co_await VolumeActor::Owe(actor, required_bytes), context);
+    co_return Annotate(co_await VolumeActor::SetPendingExpansion(actor, required_bytes), context);
   }
   const int64_t bytes = std::max(context_.pending_expansions.Of(plugin_id, volume_id), required_bytes);
   auto rows = context_.pending_expansions.Set(plugin_id, volume_id, bytes);
@@ -219,7 +219,7 @@ Awaitable<absl::Status> MounterImpl::SetPendingExpansion(std::string plugin_id, 
   co_return Annotate(co_await context_.journal->Write(*std::move(rows), std::move(new_work)), context);
 }
 
-Awaitable<absl::Status> MounterImpl::CancelOwedExpansion(std::string plugin_id, std::string volume_id) {
+Awaitable<absl::Status> MounterImpl::CancelPendingExpansion(std::string plugin_id, std::string volume_id) {
   const std::string context = Context("owe nothing to", volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const int64_t before = context_.pending_expansions.Of(plugin_id, volume_id);
@@ -249,7 +249,7 @@ Awaitable<absl::StatusOr<int64_t>> MounterImpl::NodeExpand(std::string plugin_id
                                                            std::map<std::string, std::string> secrets,
                                                            TimePoint deadline) {
   const std::string context = Context("expand", volume_id);
-  BERTH_CO_RETURN_IF_ERROR(Annotate(MayGoForward(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
   const auto actor = FindActor(plugin_id, volume_id);
   if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
   ExpandRequest request{.required_bytes = range.required_bytes(),

@@ -185,7 +185,7 @@ TEST_F(MounterTokenTest, ARepeatAfterARestartAsksAnewAndAwaitsNoSecrets) {
   mounter_.reset();
   plugin_.Release();
   Open();
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   EXPECT_FALSE(View().awaiting_secrets);
   ASSERT_TRUE(loop_.RunUntil([&] { return Published().state == PublicationState::kPublished; }));
   EXPECT_THAT(plugin_.LastPublish().secrets(), ElementsAre(Pair("vault-token", "hunter2-vault-2")));
@@ -298,7 +298,7 @@ TEST_F(MounterTokenTest, AfterARestartTheyAreRenewedAtOnceWhenTheSchedulerIsHear
   Open();
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
   EXPECT_EQ(tokens_.queries.size(), 1U);
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Called(2));
   EXPECT_EQ(plugin_.LastPublish().secrets().at("vault-token"), "hunter2-vault-2");
   EXPECT_EQ(Published().state, PublicationState::kPublished);
@@ -307,7 +307,7 @@ TEST_F(MounterTokenTest, AfterARestartTheyAreRenewedAtOnceWhenTheSchedulerIsHear
 TEST_F(MounterTokenTest, WithoutALeaseNoneAreAskedFor) {
   RenewSoon();
   ASSERT_TRUE(Publish(Scheduled()).ok());
-  mounter_->Withhold(Origin::kScheduler, "no valid lease");
+  mounter_->BlockForward(Origin::kScheduler, "no valid lease");
   const auto asked = tokens_.queries.size();
   // Longer than until they are due: another volume's are renewed meanwhile.
   ASSERT_TRUE(Publish(Scheduled("v2")).ok());
@@ -315,7 +315,7 @@ TEST_F(MounterTokenTest, WithoutALeaseNoneAreAskedFor) {
   ASSERT_TRUE(loop_.RunUntil([&] { return of_v2() >= 2; }));
   EXPECT_EQ(std::ranges::count(tokens_.queries, "v1", &TokenQuery::volume_id),
             static_cast<std::ptrdiff_t>(asked));
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   EXPECT_TRUE(
       loop_.RunUntil([this] { return std::ranges::count(plugin_.Log(), "NodePublishVolume v1") >= 2; }));
 }
@@ -326,7 +326,7 @@ TEST_F(MounterTokenTest, WhatWasPublishedWithSecretsWaitsForThemAfterARestart) {
   ASSERT_TRUE(Publish(request).ok());
   Close();
   Open();
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(WaitTold("volume.token_failed"));
   EXPECT_THAT(Published().last_error, HasSubstr("repeat the publish with them"));
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1) << "never without them";
@@ -363,8 +363,8 @@ TEST_F(MounterTokenTest, AMountThatThePluginMakesAnewIsThePublicationsOwn) {
   plugin_.HangNext("NodePublishVolume", Effect::kDone);
   ASSERT_TRUE(Called(2));
   // The kernel is looked at while the call still runs, as whenever a scheduler is heard again.
-  mounter_->Withhold(Origin::kScheduler, "no valid lease");
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->BlockForward(Origin::kScheduler, "no valid lease");
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   EXPECT_EQ(Told("volume.overmounted"), 0U);
   plugin_.Release();
   ASSERT_TRUE(WaitTold("volume.remounted"));
@@ -390,8 +390,8 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewIsThePublicationsOwnThoughTheRenewa
   EXPECT_NE(LookAt(Target())->mount_id, before);
   EXPECT_EQ(Told("volume.remounted"), 2U) << "its consumer is told each time";
   // The kernel is looked at, as whenever a scheduler is heard again.
-  mounter_->Withhold(Origin::kScheduler, "no valid lease");
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->BlockForward(Origin::kScheduler, "no valid lease");
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Publish(Scheduled()).ok());
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "not taken from under its consumer";
   EXPECT_EQ(Told("volume.overmounted") + Told("volume.lost"), 0U);
@@ -414,7 +414,7 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewWhileBerthdEndsIsThePublicationsOwn
   plugin_.MountAnew(false);
   tokens_.lifetime = std::chrono::hours(1);
   Open();
-  mounter_->AllowForward(Origin::kScheduler, BootTime{});
+  mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(Called(3)) << "renewed at once";
   ASSERT_TRUE(Publish(Scheduled()).ok());
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);

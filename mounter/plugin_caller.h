@@ -1,5 +1,5 @@
-// Calls of a plugin's Node service: waits for the plugin and for its gate (plugin_gates.h), and reports each
-// RPC before it leaves and when it has ended.
+// Calls of a plugin's Node service: waits for the plugin and for its gate (plugin_call_limit.h), and reports
+// each RPC before it leaves and when it has ended.
 //
 // Owned by who makes the calls; loop thread only. Every wait ends at its deadline.
 #pragma once
@@ -16,7 +16,7 @@
 #include "csi/client.h"
 #include "csi/errors.h"
 #include "mounter/mounter_context.h"
-#include "mounter/plugin_gates.h"
+#include "mounter/plugin_call_limit.h"
 #include "mounter/step_report.h"
 #include "mounter/volume_record.h"
 #include "mounter/volume_rpcs.h"
@@ -33,7 +33,7 @@ class PluginCaller {
     std::string tree;
     std::string volumes_path;
     bool pod_info = false;
-    PluginGates::Pass pass;
+    PluginCallLimit::Pass pass;
 
     // `request` with the paths that the plugin sees.
     template <class Request>

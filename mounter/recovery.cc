@@ -57,7 +57,7 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
     if (MountsUnasked(p) && !record.rebuilt) {
       plan->push_back({ReconcileAction::kResume, p.key, "not mounted any more: the node was restarted"});
     } else {
-      plan->push_back({ReconcileAction::kHold, p.key, WhyHeld(p, true)});
+      plan->push_back({ReconcileAction::kBlock, p.key, WhyHeld(p, true)});
     }
     return;
   }
@@ -65,11 +65,11 @@ void PlanPublished(const VolumeRecord& record, const PublicationRecord& p, const
   std::string why = fmt::format("not {} any more: {}", block ? "there" : "mounted",
                                 block ? "the device was removed" : "it was unmounted");
   const bool repaired = p.Remounts() && !record.rebuilt;
-  if (repaired && p.withheld.empty() && !circumstances.leaving) {
+  if (repaired && p.forward_blocked.empty() && !circumstances.leaving) {
     plan->push_back({ReconcileAction::kRepair, p.key, std::move(why)});
   } else if (!p.uncertain) {
     std::string_view then = "; publish it again, or unpublish it";
-    if (repaired && !p.withheld.empty()) then = "; mounted again once its scheduler was heard";
+    if (repaired && !p.forward_blocked.empty()) then = "; mounted again once its scheduler was heard";
     if (circumstances.leaving) then = "; not mounted again, since berthd is stopping";
     plan->push_back({ReconcileAction::kLost, p.key, why + std::string(then)});
   }
@@ -111,13 +111,13 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
           plan.push_back(MountsUnasked(p) && !record.rebuilt
                              ? Reconciliation{ReconcileAction::kResume, p.key,
                                               "not finished before the node was restarted"}
-                             : Reconciliation{ReconcileAction::kHold, p.key, WhyHeld(p, false)});
+                             : Reconciliation{ReconcileAction::kBlock, p.key, WhyHeld(p, false)});
         }
         break;
       case PublicationState::kUnpublishing:
         // A repair's first half goes on; its second is like anything else that is to be published.
         if (after_reboot && p.again && p.blocked.empty() && !MountsUnasked(p)) {
-          plan.push_back({ReconcileAction::kHold, p.key, WhyHeld(p, false)});
+          plan.push_back({ReconcileAction::kBlock, p.key, WhyHeld(p, false)});
         }
         break;
     }
@@ -168,7 +168,7 @@ std::map<PublicationKey, ShownMount> LookAtMounts(const VolumeRecord& record, co
   return shown;
 }
 
-void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events) {
+void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events) {
   const auto names = paths.List();
   if (!names.ok()) {
     SPDLOG_WARN("{}", names.status().ToString());
@@ -200,7 +200,7 @@ void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& know
   if (!read.ok()) SPDLOG_WARN("{}", MessageOf(read));
 }
 
-bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog& events) {
+bool ReportOrphan(const VolumePaths& paths, const std::string& name, EventLog& events) {
   const std::string directory = fmt::format("{}/{}", paths.tree(), name);
   // A volume that has just gone leaves nothing: then the whole table need not be read.
   const auto facts = LookAt(directory);

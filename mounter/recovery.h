@@ -14,7 +14,7 @@
 //                           a scheduler's that is withheld: later)    scheduler's: held until it confirms
 //                                                                     a caller's: held until its word
 //   publishing              forward (repeated); a scheduler's at      as above: resumed, or held
-//                           start: withheld until AllowForward
+//                           start: withheld until UnblockForward
 //   staged, without its     told; staged again before the next        -
 //     mount or with another publish, what lies on top is taken away
 //     on top
@@ -70,7 +70,7 @@ enum class ReconcileAction {
   kOvermounted,  // MarkLost: somebody mounted over it
   kRepair,       // Repair: undone and mounted again
   kResume,       // Resume: after a reboot
-  kHold,         // Hold
+  kBlock,        // Hold
   kRelease,      // Unwant: its consumer has ended
   // Of the staging; they have no key.
   kStagingFound,        // MarkStagingFound
@@ -105,8 +105,8 @@ struct Reconciliation {
 
 // An event for each directory in the tree that no row of the journal accounts for. They are left alone:
 // whether their volumes may go is not to be guessed. `known`: the journal's keys.
-void ReportStrangers(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events);
+void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events);
 // Of one directory, where something is mounted in it. True if it was told.
-bool ReportStranger(const VolumePaths& paths, const std::string& name, EventLog& events);
+bool ReportOrphan(const VolumePaths& paths, const std::string& name, EventLog& events);
 
 }  // namespace berth

@@ -50,7 +50,7 @@ std::string Show(ReconcileAction action) {
       return "repair";
     case ReconcileAction::kResume:
       return "resume";
-    case ReconcileAction::kHold:
+    case ReconcileAction::kBlock:
       return "hold";
     case ReconcileAction::kRelease:
       return "release";
@@ -135,13 +135,13 @@ TEST(ReconciliationTest, WhatIsKnownToBeLostIsToldOnce) {
 
 TEST(ReconciliationTest, WhatIsWithheldIsToldAndRepairedLater) {
   VolumeRecord record = RecordIn(kPublished, Origin::kScheduler, true);
-  record.publications[0].withheld = "no valid lease";
+  record.publications[0].forward_blocked = "no valid lease";
   EXPECT_EQ(Plan(record, kGone, kRunning), "lost");
   EXPECT_EQ(Plan(record, kGone, kStart), "lost");
   record.publications[0].uncertain = true;
   EXPECT_EQ(Plan(record, kGone, kRunning), "") << "told once";
   EXPECT_EQ(Plan(record, kMounted, kRunning), "found");
-  record.publications[0].withheld.clear();
+  record.publications[0].forward_blocked.clear();
   EXPECT_EQ(Plan(record, kGone, kRunning), "repair");
 }
 

@@ -117,8 +117,8 @@ Awaitable<StepReport> ReverseCall::Run(StepInput input) {
   }
   // From here on nothing of ours is in there, if the kernel lets it end.
   const TimePoint now = Clock::now();
-  const auto unprobed =
-      co_await context_.helper.KeepFromProbes(target_.path, now + AtMostAQuarter(kEndAProbe, now, deadline_));
+  const auto probe_pause =
+      co_await context_.helper.PauseProbes(target_.path, now + AtMostAQuarter(kEndAProbe, now, deadline_));
   if (input_.detach_first) {
     const absl::Status gone = co_await LazyUnmount();
     if (!gone.ok()) co_return Failed(gone);
@@ -127,8 +127,8 @@ Awaitable<StepReport> ReverseCall::Run(StepInput input) {
 }
 
 Awaitable<StepReport> ReverseCall::UnmountWithoutPlugin(bool lazy) {
-  const auto unprobed =
-      co_await context_.helper.KeepFromProbes(target_.path, std::min(deadline_, Clock::now() + kEndAProbe));
+  const auto probe_pause =
+      co_await context_.helper.PauseProbes(target_.path, std::min(deadline_, Clock::now() + kEndAProbe));
   absl::Status gone = co_await UnmountOurselves({}, deadline_);
   if (!gone.ok() && lazy) gone = co_await LazyUnmount();
   if (gone.ok()) co_return StepReport{};
@@ -142,8 +142,8 @@ Awaitable<StepReport> ReverseCall::RemoveOverlays() {
       target_.mount_id != 0 && facts.ok() && facts->mount_root && facts->mount_id != target_.mount_id;
   if (!overlaid) co_return StepReport{};
   // A probe of ours is no reason for it to be busy.
-  const auto unprobed =
-      co_await context_.helper.KeepFromProbes(target_.path, std::min(deadline_, Clock::now() + kEndAProbe));
+  const auto probe_pause =
+      co_await context_.helper.PauseProbes(target_.path, std::min(deadline_, Clock::now() + kEndAProbe));
   const absl::Status bare = co_await UnmountOverlays();
   if (bare.ok()) co_return StepReport{};
   StepReport report =

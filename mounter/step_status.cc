@@ -50,7 +50,7 @@ void StepStatus::Report(const Step& step, const StepReport& report, FollowUp fol
   const bool repeat = follow_up == FollowUp::kRepeat;
   const std::string kind = fmt::format("{} {} {} {}", static_cast<int>(step.kind), Describe(step.key), repeat,
                                        report.stuck ? report.stuck->on : CodeName(report.error.code()));
-  if (!log_.Tell(kind, Clock::now())) return;
+  if (!log_.ShouldReport(kind, Clock::now())) return;
   if (repeat) {
     SPDLOG_WARN("{}; trying again{}", report.error.ToString(), Times());
     return;

@@ -90,7 +90,7 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
       } else {
         ended->Finish(std::move(status));
       }
-      self->reconciler_.MendStaging();
+      self->reconciler_.RepairDeadStaging();
       self->volume_.reporter.ReportView();
       continue;
     }
@@ -112,10 +112,10 @@ Awaitable<void> VolumeActor::Work(std::shared_ptr<VolumeActor> self) {
     if (!self->volume_.queue.empty() || context.stopping) continue;
     if (self->Unfinished() && Clock::now() >= self->next_retry_) {
       co_await self->Settle();
-      self->reconciler_.MendStaging();
+      self->reconciler_.RepairDeadStaging();
     } else if (BootClock::now() >= self->volume_.tokens.Next()) {
       co_await self->RenewTokens();
-      self->reconciler_.MendStaging();
+      self->reconciler_.RepairDeadStaging();
     }
     self->volume_.reporter.ReportView();
   }
@@ -203,7 +203,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
   driver_.OnUnpublish();
   const VolumeRecord before = volume_.machine.record();
   for (const PublicationKey& key : keys) {
-    volume_.machine.Unwant(key);
+    volume_.machine.RequestUnpublish(key);
     volume_.secrets.erase(key);
     const PublicationRecord* was = before.Find(key);
     if (was == nullptr || volume_.machine.record().Find(key) != nullptr) continue;
@@ -251,15 +251,15 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
   }
   const std::string plugin_id = volume_.machine.record().plugin_id;
   if (!ExpansionPath(volume_.machine.record(), *volume_.context.paths).has_value()) {
-    volume_.machine.Owe(request.required_bytes);
+    volume_.machine.SetPendingExpansion(request.required_bytes);
     volume_.row.SaveSoon();
     co_return absl::NotFoundError("the volume is not published on this node to be written");
   }
   const TimePoint until =
       std::min(operation->wanted_until, Clock::now() + volume_.context.options.rpc_timeout);
   volume_.sent = false;
-  auto given_up = [this] { return driver_.ExpansionGivenUp(); };
-  auto plugin = co_await driver_.AwaitPlugin(plugin_id, given_up, until);
+  auto should_end = [this] { return driver_.ExpansionShouldEnd(); };
+  auto plugin = co_await driver_.AwaitPlugin(plugin_id, should_end, until);
   if (!volume_.machine.leaving().empty()) co_return NotBegun(volume_.machine.leaving());
   if (!plugin.ok()) co_return plugin.status();
   if (!plugin->facts.NodeCan(::csi::v1::NodeServiceCapability::RPC::EXPAND_VOLUME)) {
@@ -282,7 +282,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
       co_return absl::UnavailableError(volume_.machine.leaving());
     if (repeat) {
       // It is pending, and tried again when nothing else is to be done.
-      volume_.machine.Owe(request.required_bytes);
+      volume_.machine.SetPendingExpansion(request.required_bytes);
       volume_.row.SaveSoon();
     }
     const bool soon = absl::IsUnavailable(report.error) || absl::IsAborted(report.error);
@@ -315,8 +315,8 @@ void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, c
   EnsureWorking();
 }
 
-Awaitable<absl::Status> VolumeActor::Owe(std::shared_ptr<VolumeActor> self, int64_t bytes) {
-  self->volume_.machine.Owe(bytes);
+Awaitable<absl::Status> VolumeActor::SetPendingExpansion(std::shared_ptr<VolumeActor> self, int64_t bytes) {
+  self->volume_.machine.SetPendingExpansion(bytes);
   const absl::Status status = co_await self->volume_.row.Commit();
   if (!status.ok()) co_return status;
   self->Start();
@@ -350,7 +350,7 @@ VolumeView VolumeActor::View() const {
          .ephemeral = p.ephemeral,
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && volume_.machine.AwaitsSecrets(p),
-         .blocked = VolumeMachine::WaitsFor(p),
+         .blocked = VolumeMachine::WhyBlocked(p),
          .dead = p.dead,
          .hung = p.hung,
          .writes_refused = p.writes_refused,

@@ -67,7 +67,8 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // Its plugin may want other tokens than before.
   void OnTokensWantedChanged();
   // Notes an expansion durably, and begins it.
-  [[nodiscard]] static Awaitable<absl::Status> Owe(std::shared_ptr<VolumeActor> self, int64_t bytes);
+  [[nodiscard]] static Awaitable<absl::Status> SetPendingExpansion(std::shared_ptr<VolumeActor> self,
+                                                                   int64_t bytes);
   // For NodeGetVolumeStats and NodeGetVolumeHealth; keeps the actor alive.
   [[nodiscard]] static std::shared_ptr<VolumeHealth> Health(const std::shared_ptr<VolumeActor>& self) {
     return {self, &self->health_};

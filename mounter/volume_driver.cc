@@ -20,18 +20,18 @@ constexpr size_t kHoldersWatched = 16;
 // How often the plugin is asked before a volume is released without it, where that was asked for.
 constexpr int kRefusalsBeforeForce = 3;
 
-constexpr std::string_view kGivenUp = "replaced by a later request";
+constexpr std::string_view kSuperseded = "replaced by a later request";
 
 bool GoesForward(StepKind kind) {
   return kind == StepKind::kStage || kind == StepKind::kPublish || kind == StepKind::kRenew ||
          kind == StepKind::kExpand || kind == StepKind::kMountPath;
 }
 
-// `task`'s result; nothing once `given_up` holds, which is asked whenever `changed` is notified. Either way
+// `task`'s result; nothing once `should_end` holds, which is asked whenever `changed` is notified. Either way
 // both have ended by then.
 template <class T>
-Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> given_up, Awaitable<T> task) {
-  return Race(std::move(task), changed->WaitUntil(std::move(given_up), TimePoint::max()));
+Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> should_end, Awaitable<T> task) {
+  return Race(std::move(task), changed->WaitUntil(std::move(should_end), TimePoint::max()));
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ Awaitable<absl::Status> VolumeDriver::Drive(PublicationKey key) {
     }
     volume_.row.SaveSoon();
     const auto failure = volume_.machine.TakeFailure(key);
-    if (!failure && Withheld(step)) co_return absl::UnavailableError(WhyWithheld(step));
+    if (!failure && ForwardBlocked(step)) co_return absl::UnavailableError(WhyForwardBlocked(step));
     co_return failure ? *failure : volume_.status.last_error();
   }
 }
@@ -72,7 +72,7 @@ Awaitable<absl::Status> VolumeDriver::CommitOutcome(PublicationKey key, bool was
   if (publication != nullptr && publication->state == PublicationState::kPublishing) {
     volume_.row.SaveSoon();
     if (!publication->blocked.empty()) co_return absl::FailedPreconditionError(publication->blocked);
-    if (!publication->withheld.empty()) co_return absl::UnavailableError(publication->withheld);
+    if (!publication->forward_blocked.empty()) co_return absl::UnavailableError(publication->forward_blocked);
     if (!volume_.machine.leaving().empty()) co_return absl::UnavailableError(volume_.machine.leaving());
     if (volume_.machine.AwaitsSecrets(*publication)) {
       co_return absl::FailedPreconditionError(
@@ -121,13 +121,13 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     volume_.sent = false;
     std::optional<absl::StatusOr<StepInput>> input = InputAtHand(step);
     if (!input) {
-      auto given_up = [this, step] { return GivenUp(step); };
-      input = co_await Unless(&volume_.changed, std::move(given_up), ReadInput(step, deadline));
-      if (Withheld(step)) input.reset();
+      auto should_end = [this, step] { return ShouldEnd(step); };
+      input = co_await Unless(&volume_.changed, std::move(should_end), ReadInput(step, deadline));
+      if (ForwardBlocked(step)) input.reset();
     }
     const bool forced = input && input->ok() && (*input)->force;
     if (!input) {
-      report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kGivenUp))};
+      report = {.outcome = CallOutcome::kRetry, .error = absl::AbortedError(std::string(kSuperseded))};
     } else if (input->ok()) {
       report = co_await Try(step, **std::move(input), deadline);
     } else {
@@ -231,14 +231,14 @@ Awaitable<StepReport> VolumeDriver::Try(Step step, StepInput input, TimePoint de
   }
   volume_.trying = step;
   BeforeTry(step);
-  auto given_up = [this, step] { return GivenUp(step); };
+  auto should_end = [this, step] { return ShouldEnd(step); };
   auto perform = steps_.Perform(volume_.machine.record(), step, std::move(input), Progress(step), deadline);
-  auto report = co_await Unless(&volume_.changed, std::move(given_up), std::move(perform));
+  auto report = co_await Unless(&volume_.changed, std::move(should_end), std::move(perform));
   volume_.trying = {};
   if (report) co_return *std::move(report);
   const std::string why = volume_.status.waiting_for().empty()
-                              ? std::string(kGivenUp)
-                              : fmt::format("{}: {}", kGivenUp, volume_.status.waiting_for());
+                              ? std::string(kSuperseded)
+                              : fmt::format("{}: {}", kSuperseded, volume_.status.waiting_for());
   co_return StepReport{.outcome = volume_.sent ? CallOutcome::kUncertain : CallOutcome::kRetry,
                        .error = absl::AbortedError(why)};
 }
@@ -248,27 +248,28 @@ Awaitable<StepReport> VolumeDriver::TryExpand(ExpandRequest request, TimePoint d
   range.set_required_bytes(request.required_bytes);
   range.set_limit_bytes(request.limit_bytes);
   volume_.sent = false;
-  auto given_up = [this] { return ExpansionGivenUp(); };
+  auto should_end = [this] { return ExpansionShouldEnd(); };
   StepProgress progress = Progress({});
   progress.still_wanted = [this] {
-    return volume_.machine.leaving().empty() && (volume_.status.waiting_for().empty() || !ExpansionGivenUp());
+    return volume_.machine.leaving().empty() &&
+           (volume_.status.waiting_for().empty() || !ExpansionShouldEnd());
   };
   auto expand = steps_.Expand(volume_.machine.record(), range, std::move(request.secrets),
                               std::move(progress), deadline);
-  auto report = co_await Unless(&volume_.changed, std::move(given_up), std::move(expand));
+  auto report = co_await Unless(&volume_.changed, std::move(should_end), std::move(expand));
   if (report) co_return *std::move(report);
-  co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::AbortedError(std::string(kGivenUp))};
+  co_return StepReport{.outcome = CallOutcome::kFinal, .error = absl::AbortedError(std::string(kSuperseded))};
 }
 
 Awaitable<absl::StatusOr<PluginDirectory::Entry>> VolumeDriver::AwaitPlugin(std::string plugin_id,
-                                                                            std::function<bool()> given_up,
+                                                                            std::function<bool()> should_end,
                                                                             TimePoint until) {
   auto find = caller_.FindPlugin(std::move(plugin_id), Progress({}), until);
-  auto found = co_await Unless(&volume_.changed, std::move(given_up), std::move(find));
+  auto found = co_await Unless(&volume_.changed, std::move(should_end), std::move(find));
   if (found) co_return *std::move(found);
   co_return absl::AbortedError(volume_.status.waiting_for().empty()
-                                   ? std::string(kGivenUp)
-                                   : fmt::format("{}: {}", kGivenUp, volume_.status.waiting_for()));
+                                   ? std::string(kSuperseded)
+                                   : fmt::format("{}: {}", kSuperseded, volume_.status.waiting_for()));
 }
 
 void VolumeDriver::BeforeTry(const Step& step) {
@@ -460,36 +461,37 @@ bool VolumeDriver::GivesWay(const VolumeOperation& operation, const absl::Status
       volume_.context.stopping)
     return false;
   const Step step{StepKind::kPublish, {.consumer = publish->consumer, .name = publish->name}};
-  return operation.withheld.empty() && !Superseded(step) && Clock::now() < operation.wanted_until;
+  return operation.forward_blocked.empty() && !Superseded(step) && Clock::now() < operation.wanted_until;
 }
 
-std::string VolumeDriver::WhyWithheld(const Step& step) const {
+std::string VolumeDriver::WhyForwardBlocked(const Step& step) const {
   if (!GoesForward(step.kind)) return "";
   if (!volume_.machine.leaving().empty()) return volume_.machine.leaving();
   const PublicationRecord* publication = volume_.machine.record().Find(step.key);
-  if (publication == nullptr || publication->withheld.empty()) return "";
-  return step.kind == StepKind::kRenew && volume_.machine.MayRenew(step.key) ? "" : publication->withheld;
+  if (publication == nullptr || publication->forward_blocked.empty()) return "";
+  return step.kind == StepKind::kRenew && volume_.machine.MayRenew(step.key) ? ""
+                                                                             : publication->forward_blocked;
 }
 
 bool VolumeDriver::StillWanted(const Step& step) const {
-  if (Withheld(step)) return false;
+  if (ForwardBlocked(step)) return false;
   // What had to wait makes way for what has come meanwhile; what had not is in its turn.
-  if (!volume_.status.waiting_for().empty() && GivenUp(step)) return false;
+  if (!volume_.status.waiting_for().empty() && ShouldEnd(step)) return false;
   return step.kind != StepKind::kRenew || volume_.machine.MayRenew(step.key);
 }
 
-bool VolumeDriver::ExpansionGivenUp() const {
+bool VolumeDriver::ExpansionShouldEnd() const {
   if (!volume_.sent) return !volume_.machine.leaving().empty() || volume_.queue.UnpublishWaits();
   return volume_.queue.ForcedUnpublishWaits({}, /*whole_volume=*/true);
 }
 
-bool VolumeDriver::GivenUp(const Step& step) const {
+bool VolumeDriver::ShouldEnd(const Step& step) const {
   // What is local comes to its end, and soon.
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
   // Nothing was sent: nothing is lost by beginning anew after what waits.
   if (!volume_.sent && GoesForward(step.kind) && volume_.queue.UnpublishWaits()) return true;
-  if (!volume_.sent &&
-      (Superseded(step) || Withheld(step) || (volume_.queue.current() == nullptr && !volume_.queue.empty())))
+  if (!volume_.sent && (Superseded(step) || ForwardBlocked(step) ||
+                        (volume_.queue.current() == nullptr && !volume_.queue.empty())))
     return true;
   // What it was to be renewed for has changed, as the kernel or somebody says.
   if (!volume_.sent && step.kind == StepKind::kRenew && !volume_.machine.MayRenew(step.key)) return true;

@@ -42,10 +42,9 @@ class VolumeDriver {
   // What is being unpublished is unmounted by berthd, since the plugin cannot: `why`. Its calls stay pending.
   [[nodiscard]] Awaitable<absl::Status> ReleaseWithoutPlugin(std::shared_ptr<VolumeOperation> operation,
                                                              std::string requested_by, absl::Status why);
-  // The plugin, once it is usable; ABORTED once `given_up` says so.
-  [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> AwaitPlugin(std::string plugin_id,
-                                                                              std::function<bool()> given_up,
-                                                                              TimePoint until);
+  // The plugin, once it is usable; ABORTED once `should_end` says so.
+  [[nodiscard]] Awaitable<absl::StatusOr<PluginDirectory::Entry>> AwaitPlugin(
+      std::string plugin_id, std::function<bool()> should_end, TimePoint until);
 
   // A request begins: what the last one met counts no more.
   void OnRequest() { gives_way_ = false; }
@@ -54,7 +53,7 @@ class VolumeDriver {
   [[nodiscard]] bool Superseded(const Step& step) const;
   // Whether `operation`, which ended with `status`, did so to let an unpublish go first, and is to go on.
   [[nodiscard]] bool GivesWay(const VolumeOperation& operation, const absl::Status& status) const;
-  [[nodiscard]] bool ExpansionGivenUp() const;
+  [[nodiscard]] bool ExpansionShouldEnd() const;
 
   // Who stood in the way of the last try.
   [[nodiscard]] const std::vector<MountHolder>& holders() const { return holders_; }
@@ -82,15 +81,15 @@ class VolumeDriver {
   [[nodiscard]] bool OverturnsRow(const Step& step) const;
   // Why `step`, which goes forward, may not: what it is for is blocked meanwhile, or nothing goes forward any
   // more. Empty: it may.
-  [[nodiscard]] std::string WhyWithheld(const Step& step) const;
-  [[nodiscard]] bool Withheld(const Step& step) const { return !WhyWithheld(step).empty(); }
+  [[nodiscard]] std::string WhyForwardBlocked(const Step& step) const;
+  [[nodiscard]] bool ForwardBlocked(const Step& step) const { return !WhyForwardBlocked(step).empty(); }
   [[nodiscard]] bool MayNotRepeat(const Step& step) const {
-    return Superseded(step) || Withheld(step) || GivenUp(step);
+    return Superseded(step) || ForwardBlocked(step) || ShouldEnd(step);
   }
   // Whether `step`, which goes forward, may leave now.
   [[nodiscard]] bool StillWanted(const Step& step) const;
   // Whether a try of `step` is to end now, whatever its call does.
-  [[nodiscard]] bool GivenUp(const Step& step) const;
+  [[nodiscard]] bool ShouldEnd(const Step& step) const;
 
   VolumeState& volume_;
   VolumeReconciler& reconciler_;

@@ -85,7 +85,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     publication.dead.clear();
     publication.hung.clear();
     publication.writes_refused.clear();
-    if (publication.origin == Origin::kScheduler) publication.withheld = kNotHeardYet;
+    if (publication.origin == Origin::kScheduler) publication.forward_blocked = kNotHeardYet;
     if (rebooted) publication.confirmed_at.reset();
     // Whether it is mounted at its path the kernel says, once that is asked.
     publication.path_mounted = false;
@@ -114,7 +114,7 @@ bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
 }
 
 bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
-  return leaving_.empty() && publication.blocked.empty() && publication.withheld.empty() &&
+  return leaving_.empty() && publication.blocked.empty() && publication.forward_blocked.empty() &&
          !AwaitsSecrets(publication) && !record_.rebuilt;
 }
 
@@ -131,13 +131,13 @@ bool VolumeMachine::UnstagesFirst() const {
          (record_.stage_state == StageState::kStaging && !record_.stage_uncertain);
 }
 
-void VolumeMachine::Want(PublicationRecord publication) {
+void VolumeMachine::RequestPublish(PublicationRecord publication) {
   present_ = true;
   record_.without_plugin.reset();
   failures_.erase(publication.key);
   publication.state = PublicationState::kPublishing;
   publication.blocked.clear();
-  publication.withheld.clear();
+  publication.forward_blocked.clear();
   publication.unconfirmed = false;
   if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
     record_.stage_state = StageState::kStaging;
@@ -146,9 +146,9 @@ void VolumeMachine::Want(PublicationRecord publication) {
     record_.last_error.clear();
   }
   if (PublicationRecord* known = record_.Find(publication.key)) {
-    Adopt(publication);
+    UpdateRequest(publication);
     known->blocked.clear();
-    known->withheld.clear();
+    known->forward_blocked.clear();
     known->unconfirmed = false;
     if (publication.confirmed_at) known->confirmed_at = publication.confirmed_at;
     known->before_reboot = false;
@@ -163,7 +163,7 @@ void VolumeMachine::Want(PublicationRecord publication) {
   record_.publications.push_back(std::move(publication));
 }
 
-void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& before) {
+void VolumeMachine::RollBackRequest(const PublicationKey& key, const VolumeMachine& before) {
   present_ = before.present_;
   record_.without_plugin = before.record_.without_plugin;
   if (record_.stage_state == StageState::kStaging && !record_.stage_sent) {
@@ -180,12 +180,12 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
   if (now == nullptr) return;
   // Of one that was a caller's before, that of a scheduler means nothing.
   const bool confirmed = was->origin == Origin::kScheduler && now->confirmations != was->confirmations;
-  Unadopt(*was);
+  RollBackUpdate(*was);
   now->had_secrets = was->had_secrets;
   now->secrets_at_hand = now->secrets_at_hand && was->secrets_at_hand;
   now->before_reboot = was->before_reboot;
   // Want ended what blocked it. It is blocked again, unless it was confirmed or permitted since.
-  now->withheld = was->withheld;
+  now->forward_blocked = was->forward_blocked;
   now->unconfirmed = was->unconfirmed;
   now->blocked = was->blocked;
   if (!confirmed) now->confirmed_at = was->confirmed_at;
@@ -199,7 +199,7 @@ void VolumeMachine::Withdraw(const PublicationKey& key, const VolumeMachine& bef
   if (since) Apply(permission->second, *now);
 }
 
-bool VolumeMachine::Adopt(const PublicationRecord& said) {
+bool VolumeMachine::UpdateRequest(const PublicationRecord& said) {
   PublicationRecord* known = record_.Find(said.key);
   if (known == nullptr) return false;
   const bool news = known->remount != said.remount || !(known->life == said.life) ||
@@ -224,12 +224,12 @@ bool VolumeMachine::Adopt(const PublicationRecord& said) {
   return news;
 }
 
-void VolumeMachine::Unadopt(const PublicationRecord& before) {
+void VolumeMachine::RollBackUpdate(const PublicationRecord& before) {
   PublicationRecord* known = record_.Find(before.key);
   if (known == nullptr) return;
   // What blocks it depends on who requested it.
   if (known->origin != before.origin) {
-    known->withheld = before.withheld;
+    known->forward_blocked = before.forward_blocked;
     known->unconfirmed = before.unconfirmed;
     known->confirmed_at = before.confirmed_at;
   }
@@ -246,9 +246,9 @@ void VolumeMachine::Unadopt(const PublicationRecord& before) {
   }
 }
 
-void VolumeMachine::Complete(const PublicationRecord& said, VolumeUse use,
-                             std::map<std::string, std::string> volume_context,
-                             std::optional<std::map<std::string, std::string>> publish_context) {
+void VolumeMachine::FillRebuilt(const PublicationRecord& said, VolumeUse use,
+                                std::map<std::string, std::string> volume_context,
+                                std::optional<std::map<std::string, std::string>> publish_context) {
   if (!record_.rebuilt) return;
   if (PublicationRecord* known = record_.Find(said.key)) {
     known->permissions = said.permissions;
@@ -260,7 +260,7 @@ void VolumeMachine::Complete(const PublicationRecord& said, VolumeUse use,
   record_.publish_context = std::move(publish_context);
 }
 
-bool VolumeMachine::Unwant(const PublicationKey& key) {
+bool VolumeMachine::RequestUnpublish(const PublicationKey& key) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr) return false;
   if (publication->state == PublicationState::kPublishing && !publication->sent) {
@@ -347,7 +347,7 @@ void VolumeMachine::Inherit(const VolumeRecord& last) {
   record_.mounts_unknown = last.mounts_unknown;
   record_.past_consumers = last.past_consumers;
   record_.still_in_use = last.still_in_use;
-  Owe(last.pending_expansion_bytes);
+  SetPendingExpansion(last.pending_expansion_bytes);
 }
 
 void VolumeMachine::AddDetachedMount(uint64_t mount_id) {
@@ -390,7 +390,7 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
 bool VolumeMachine::PathPending(const PublicationRecord& p) const {
   if (!leaving_.empty()) return false;
   const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
-                    p.hung.empty() && p.blocked.empty() && p.withheld.empty();
+                    p.hung.empty() && p.blocked.empty() && p.forward_blocked.empty();
   return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));
 }
 
@@ -428,7 +428,7 @@ void VolumeMachine::DoubtPath(const PublicationKey& key, std::string error) {
 bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool asked) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || publication->state != PublicationState::kPublished) return false;
-  if (record_.rebuilt || !leaving_.empty() || (!publication->withheld.empty() && !asked)) return false;
+  if (record_.rebuilt || !leaving_.empty() || (!publication->forward_blocked.empty() && !asked)) return false;
   if (!publication->hung.empty()) return false;
   publication->uncertain = true;
   publication->last_error = std::move(error);
@@ -448,7 +448,7 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   for (const PublicationRecord& p : record_.publications) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
     if (!p.hung.empty()) return false;
-    if (!p.blocked.empty() || (!p.withheld.empty() && !asked)) return false;
+    if (!p.blocked.empty() || (!p.forward_blocked.empty() && !asked)) return false;
     // What is on its way is in nobody's use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
@@ -485,7 +485,7 @@ void VolumeMachine::Resume(const PublicationKey& key, std::string error) {
   }
 }
 
-void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
+void VolumeMachine::Block(const PublicationKey& key, std::string why) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr) return;
   if (publication->state == PublicationState::kPublished) publication->uncertain = true;
@@ -494,29 +494,29 @@ void VolumeMachine::Hold(const PublicationKey& key, std::string why) {
 }
 
 bool VolumeMachine::Apply(const Permission& permission, PublicationRecord& publication) {
-  const bool was_withheld = !publication.withheld.empty();
+  const bool was_blocked = !publication.forward_blocked.empty();
   publication.unconfirmed = false;
-  publication.withheld = permission.withheld;
-  if (!permission.withheld.empty()) return false;
-  if (publication.origin != Origin::kScheduler) return was_withheld;
-  if (publication.confirmed_at && *publication.confirmed_at >= permission.since) return was_withheld;
+  publication.forward_blocked = permission.forward_blocked;
+  if (!permission.forward_blocked.empty()) return false;
+  if (publication.origin != Origin::kScheduler) return was_blocked;
+  if (publication.confirmed_at && *publication.confirmed_at >= permission.since) return was_blocked;
   publication.unconfirmed = true;
-  publication.withheld = kUnconfirmed;
+  publication.forward_blocked = kUnconfirmed;
   return false;
 }
 
-void VolumeMachine::Withhold(Origin origin, const std::string& why) {
+void VolumeMachine::BlockForward(Origin origin, const std::string& why) {
   Permission& permission = permissions_[origin];
-  permission.withheld = why;
+  permission.forward_blocked = why;
   ++permission.changes;
   for (PublicationRecord& publication : record_.publications) {
     if (publication.origin == origin) Apply(permission, publication);
   }
 }
 
-bool VolumeMachine::AllowForward(Origin origin, BootTime since) {
+bool VolumeMachine::UnblockForward(Origin origin, BootTime since) {
   Permission& permission = permissions_[origin];
-  permission.withheld.clear();
+  permission.forward_blocked.clear();
   permission.since = since;
   ++permission.changes;
   bool any = false;
@@ -526,13 +526,13 @@ bool VolumeMachine::AllowForward(Origin origin, BootTime since) {
   return any;
 }
 
-std::string VolumeMachine::WaitsFor(const PublicationRecord& publication) {
+std::string VolumeMachine::WhyBlocked(const PublicationRecord& publication) {
   if (!publication.blocked.empty()) return publication.blocked;
   if (publication.state == PublicationState::kUnpublishing && !publication.again) return "";
-  if (publication.unconfirmed) return publication.withheld;
+  if (publication.unconfirmed) return publication.forward_blocked;
   const bool well =
       publication.state == PublicationState::kPublished && !publication.uncertain && publication.dead.empty();
-  return well ? "" : publication.withheld;
+  return well ? "" : publication.forward_blocked;
 }
 
 bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
@@ -542,7 +542,7 @@ bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
   if (publication->state == PublicationState::kUnpublishing && !publication->again) return false;
   publication->confirmed_at = at;
   ++publication->confirmations;
-  if (std::exchange(publication->unconfirmed, false)) publication->withheld.clear();
+  if (std::exchange(publication->unconfirmed, false)) publication->forward_blocked.clear();
   if (!publication->blocked.empty()) {
     Resume(publication->key, publication->blocked);
     publication->blocked.clear();
@@ -550,7 +550,7 @@ bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
   return true;
 }
 
-void VolumeMachine::Owe(int64_t bytes) {
+void VolumeMachine::SetPendingExpansion(int64_t bytes) {
   if (bytes <= 0) return;
   record_.pending_expansion_bytes = std::max(record_.pending_expansion_bytes, bytes);
   expansion_deferred_ = false;
@@ -621,14 +621,14 @@ Step VolumeMachine::ExpansionWhereItCan() const {
   if (ReadsOnly(record_.use.access_mode)) return {};
   const bool staged = Staged();
   for (const PublicationRecord& p : record_.publications) {
-    if (!p.withheld.empty()) continue;
+    if (!p.forward_blocked.empty()) continue;
     const bool published = p.state == PublicationState::kPublished && !p.uncertain;
     const bool grows = NeedsStaging(p) ? staged : p.Writes(record_.use);
     if (published && grows) return {StepKind::kExpand, p.key};
   }
   // With staging, that it is staged will do.
   for (const PublicationRecord& p : record_.publications) {
-    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p) && p.withheld.empty()) {
+    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p) && p.forward_blocked.empty()) {
       return {StepKind::kExpand, p.key};
     }
   }
@@ -639,7 +639,7 @@ bool VolumeMachine::MayRenew(const PublicationKey& key) const {
   const PublicationRecord* p = record_.Find(key);
   if (!present_ || p == nullptr || record_.rebuilt || !leaving_.empty()) return false;
   const bool well = p->state == PublicationState::kPublished && !p->uncertain;
-  const bool asked_for = p->withheld.empty() || p->unconfirmed;  // a token is no forward step
+  const bool asked_for = p->forward_blocked.empty() || p->unconfirmed;  // a token is no forward step
   return well && p->origin == Origin::kScheduler && p->blocked.empty() && asked_for &&
          (Staged() || !NeedsStaging(*p));
 }
@@ -731,7 +731,7 @@ bool VolumeMachine::GiveUp(const PublicationKey& key, const absl::Status& error)
   failures_[key] = error;
   publication->last_error = Text(error);
   if (!Persists(*publication)) {
-    Unwant(key);
+    RequestUnpublish(key);
     return false;
   }
   publication->secrets_at_hand = false;

@@ -38,7 +38,7 @@
 //                      (Want, Unwant and Confirm end it).
 //   withheld           of a scheduler's: nothing forward is begun or repeated. What is published stays
 //                      published, a lost or dead mount is not repaired, and reverse steps go on. Two reasons:
-//                        no lease is valid   until AllowForward
+//                        no lease is valid   until UnblockForward
 //                        unconfirmed         the lease ended, or the node was rebooted, since the scheduler
 //                                            requested or confirmed it. Another node may have the volume by
 //                                            now, so a new lease alone is not enough: until Want or Confirm.
@@ -134,10 +134,10 @@ class VolumeMachine {
 
   // A publication is wanted: a new one, or one that is publishing already, which a caller now drives (with
   // secrets, if it has them). Not while it unstages, and not while that publication is being unpublished.
-  void Want(PublicationRecord publication);
+  void RequestPublish(PublicationRecord publication);
   // Takes back a Want that could not be written down, of which nothing was sent. `before`: as it was then;
   // what has happened since stays, as that its scheduler was heard, or is not heard any more.
-  void Withdraw(const PublicationKey& key, const VolumeMachine& before);
+  void RollBackRequest(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
   // True: the volume has another label now. An empty one changes nothing.
@@ -145,15 +145,15 @@ class VolumeMachine {
   // What a repeated publish may say anew of one that is there: who its consumer is, where its secrets lie,
   // whether it is mounted again of itself; and, of a caller's, that it is the scheduler's from now on, whose
   // it stays, whoever repeats it. True if that is news.
-  bool Adopt(const PublicationRecord& said);
+  bool UpdateRequest(const PublicationRecord& said);
   // Takes back an Adopt that could not be written down. `before`: the publication as it was then.
-  void Unadopt(const PublicationRecord& before);
+  void RollBackUpdate(const PublicationRecord& before);
   // A rebuilt record learns what only the lost journal knew.
-  void Complete(const PublicationRecord& said, VolumeUse use,
-                std::map<std::string, std::string> volume_context,
-                std::optional<std::map<std::string, std::string>> publish_context);
+  void FillRebuilt(const PublicationRecord& said, VolumeUse use,
+                   std::map<std::string, std::string> volume_context,
+                   std::optional<std::map<std::string, std::string>> publish_context);
   // It is not wanted any more. One of which nothing was sent is gone at once. False where there is none.
-  bool Unwant(const PublicationKey& key);
+  bool RequestUnpublish(const PublicationKey& key);
 
   // Of a recovered volume: no publication stands on its staging, so that nothing proves that it is still
   // there.
@@ -224,23 +224,23 @@ class VolumeMachine {
   // and an empty directory would be published. An ephemeral one just goes forward.
   void Resume(const PublicationKey& key, std::string error);
   // Nothing is done about a publication, for this reason, until Want, Unwant or Confirm.
-  void Hold(const PublicationKey& key, std::string why);
+  void Block(const PublicationKey& key, std::string why);
   // No lease is valid: nothing forward is begun or repeated for what `origin` requested, whatever its state,
-  // until AllowForward or Want. Not written: Recovered withholds all that is a scheduler's.
-  void Withhold(Origin origin, const std::string& why);
+  // until UnblockForward or Want. Not written: Recovered withholds all that is a scheduler's.
+  void BlockForward(Origin origin, const std::string& why);
   // A lease is valid, and has held without a break since `since`, on the boot's clock. What was requested or
   // confirmed in that time goes on; the rest is unconfirmed. True if something that was withheld goes on.
-  bool AllowForward(Origin origin, BootTime since);
+  bool UnblockForward(Origin origin, BootTime since);
   // The scheduler still wants this publication, at `at`: it is not unconfirmed or held any more. False, and
   // nothing changes, where a confirmation is not enough: there is none, it is not the scheduler's, it is
   // being unpublished, or a rebuilt record does not know how to publish it.
   bool Confirm(const PublicationKey& key, BootTime at);
   // Why `publication` is blocked: held, unconfirmed, or withheld from something that is to be done for it.
   // Empty: it is not.
-  [[nodiscard]] static std::string WaitsFor(const PublicationRecord& publication);
+  [[nodiscard]] static std::string WhyBlocked(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
-  void Owe(int64_t bytes);
+  void SetPendingExpansion(int64_t bytes);
   // It was expanded to this size.
   void OnExpanded(int64_t bytes);
   // An expansion that failed may be tried again.
@@ -248,7 +248,7 @@ class VolumeMachine {
 
   // Nothing forward is begun or repeated any more, for this reason: berthd or the machine is being stopped.
   // Final. What is being undone goes on.
-  void Leave(std::string why) { leaving_ = std::move(why); }
+  void BeginShutdown(std::string why) { leaving_ = std::move(why); }
   // Why nothing goes forward; empty: it may.
   [[nodiscard]] const std::string& leaving() const { return leaving_; }
 
@@ -303,9 +303,9 @@ class VolumeMachine {
   bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
-  // The last Withhold or AllowForward of an origin.
+  // The last Withhold or UnblockForward of an origin.
   struct Permission {
-    std::string withheld;  // not empty: Withhold
+    std::string forward_blocked;  // not empty: Withhold
     BootTime since;
     int changes = 0;
   };

@@ -69,7 +69,7 @@ std::string Describe(const Place& place) {
     text += fmt::format(" {}{}{}{}{}{}{}{}{}{}{}{}{}", p.key.consumer, static_cast<int>(p.origin),
                         static_cast<int>(p.state), p.uncertain ? "?" : "", p.sent ? "s" : "",
                         p.secrets_at_hand ? "h" : "", p.blocked.empty() ? "" : "H",
-                        p.withheld.empty() ? "" : "W", p.unconfirmed ? "U" : "",
+                        p.forward_blocked.empty() ? "" : "W", p.unconfirmed ? "U" : "",
                         p.confirmed_at ? p.confirmed_at->time_since_epoch().count() : 0, p.again ? "A" : "",
                         p.dead.empty() ? (p.hung.empty() ? "" : "G") : "D", p.published_at ? "P" : "");
   }
@@ -138,21 +138,21 @@ class Explorer {
         PublicationRecord wanted = Wanted(key);
         // Under the lease that holds now.
         if (from.books.granted_anew && wanted.confirmed_at) wanted.confirmed_at = kConfirmed;
-        to.machine.Want(wanted);
+        to.machine.RequestPublish(wanted);
         to.books.elsewhere.erase(key.consumer);
         Reach(std::move(to), name, "want " + key.consumer);
         Withdrawals(from, Wanted(key), name);
       }
       if (kind_.taken_over) TakeOver(from, key, name);
       Place to = from;
-      to.machine.Unwant(key);
+      to.machine.RequestUnpublish(key);
       to.books.acknowledged.erase(key.consumer);
       if (to.machine.record().Find(key) == nullptr) to.books.elsewhere.erase(key.consumer);
       Reach(std::move(to), name, "unwant " + key.consumer);
     }
     if (from.machine.present() && from.machine.record().pending_expansion_bytes == 0 && !kind_.meddled) {
       Place to = from;
-      to.machine.Owe(10);
+      to.machine.SetPendingExpansion(10);
       Reach(std::move(to), name, "owe");
     }
     Place to = from;
@@ -168,13 +168,13 @@ class Explorer {
     wanted.confirmed_at = from.books.granted_anew ? kConfirmed : kRequested;
     Place to = from;
     if (known->state == PublicationState::kPublishing) {
-      to.machine.Want(wanted);
+      to.machine.RequestPublish(wanted);
       to.books.elsewhere.erase(key.consumer);
       Withdrawals(from, wanted, name);
     } else {
-      EXPECT_EQ(to.machine.Adopt(wanted), known->origin == Origin::kCaller) << name;
+      EXPECT_EQ(to.machine.UpdateRequest(wanted), known->origin == Origin::kCaller) << name;
       Place back = to;
-      back.machine.Unadopt(*known);
+      back.machine.RollBackUpdate(*known);
       EXPECT_EQ(Describe(back), Describe(from)) << name << ": taken over in vain";
     }
     EXPECT_EQ(to.machine.record().Find(key)->origin, Origin::kScheduler) << name;
@@ -183,9 +183,9 @@ class Explorer {
 
   // A publish that cannot be written down leaves what came to pass meanwhile, and nothing else.
   void Withdrawals(const Place& from, const PublicationRecord& wanted, const std::string& name) {
-    const auto withhold = [](VolumeMachine& m) { m.Withhold(Origin::kScheduler, "no valid lease"); };
-    const auto allow = [](VolumeMachine& m) { m.AllowForward(Origin::kScheduler, BootTime{}); };
-    const auto allow_anew = [](VolumeMachine& m) { m.AllowForward(Origin::kScheduler, kGrantedAnew); };
+    const auto withhold = [](VolumeMachine& m) { m.BlockForward(Origin::kScheduler, "no valid lease"); };
+    const auto allow = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, BootTime{}); };
+    const auto allow_anew = [](VolumeMachine& m) { m.UnblockForward(Origin::kScheduler, kGrantedAnew); };
     const auto confirm = [&wanted](VolumeMachine& m) { m.Confirm(wanted.key, kConfirmed); };
     // Only what there is can be confirmed: a publish that was taken back may not have been there before.
     const PublicationRecord* before = from.machine.record().Find(wanted.key);
@@ -199,12 +199,12 @@ class Explorer {
     for (size_t i = 0; i < meanwhile.size(); ++i) {
       Place without = from;
       Place withdrawn = from;
-      withdrawn.machine.Want(wanted);
+      withdrawn.machine.RequestPublish(wanted);
       for (const auto& event : meanwhile[i]) {
         event(without.machine);
         event(withdrawn.machine);
       }
-      withdrawn.machine.Withdraw(wanted.key, from.machine);
+      withdrawn.machine.RollBackRequest(wanted.key, from.machine);
       EXPECT_EQ(Describe(withdrawn), Describe(without)) << name << ": wanted in vain, meanwhile " << i;
     }
   }
@@ -242,7 +242,8 @@ class Explorer {
       const PublicationRecord& p = *from.machine.record().Find(key);
       EXPECT_EQ(p.state, PublicationState::kPublished) << name << ": renewed what is not published";
       EXPECT_EQ(p.origin, Origin::kScheduler) << name;
-      EXPECT_TRUE(p.blocked.empty() && (p.withheld.empty() || p.unconfirmed)) << name << ": renewed in vain";
+      EXPECT_TRUE(p.blocked.empty() && (p.forward_blocked.empty() || p.unconfirmed))
+          << name << ": renewed in vain";
       if (kind_.stages && !kind_.ephemeral) {
         EXPECT_TRUE(from.books.staged && !from.books.bare) << name << ": renewed from what is not there";
       }
@@ -342,12 +343,12 @@ class Explorer {
     }
     if (kind_.origin == Origin::kScheduler || kind_.taken_over) {
       Place withheld = from;
-      withheld.machine.Withhold(Origin::kScheduler, "no valid lease");
+      withheld.machine.BlockForward(Origin::kScheduler, "no valid lease");
       Reach(std::move(withheld), name, "withhold");
     }
     if (kind_.origin != Origin::kScheduler && !kind_.taken_over) return;
     Place allowed = from;
-    allowed.machine.AllowForward(Origin::kScheduler, from.books.granted_anew ? kGrantedAnew : BootTime{});
+    allowed.machine.UnblockForward(Origin::kScheduler, from.books.granted_anew ? kGrantedAnew : BootTime{});
     Reach(std::move(allowed), name, "the lease holds");
     Place anew = from;
     anew.books.granted_anew = true;
@@ -355,7 +356,7 @@ class Explorer {
       const bool older = !p.confirmed_at || *p.confirmed_at < kGrantedAnew;
       if (p.origin == Origin::kScheduler && older) anew.books.elsewhere.insert(p.key.consumer);
     }
-    anew.machine.AllowForward(Origin::kScheduler, kGrantedAnew);
+    anew.machine.UnblockForward(Origin::kScheduler, kGrantedAnew);
     Reach(std::move(anew), name, "a lease is granted anew");
     for (const PublicationKey& key : Keys()) {
       Place confirmed = from;
@@ -389,7 +390,7 @@ class Explorer {
         if (kind_.remount && kind_.origin != Origin::kScheduler) {
           to.machine.Resume(p.key, "the node was restarted");
         } else {
-          to.machine.Hold(p.key, "the node was restarted");
+          to.machine.Block(p.key, "the node was restarted");
         }
       }
     }
@@ -403,7 +404,7 @@ class Explorer {
     if (forward) {
       ASSERT_NE(p, nullptr) << name;
       EXPECT_TRUE(p->blocked.empty()) << name << ": forward while it is held";
-      EXPECT_TRUE(p->withheld.empty()) << name << ": forward while it is withheld";
+      EXPECT_TRUE(p->forward_blocked.empty()) << name << ": forward while it is withheld";
       EXPECT_FALSE(from.books.elsewhere.contains(p->key.consumer))
           << name << ": forward, and another node may have it";
       EXPECT_TRUE(!p->had_secrets || p->secrets_at_hand) << name << ": forward without its secrets";
@@ -414,7 +415,7 @@ class Explorer {
       EXPECT_FALSE(from.books.bare) << name << ": published from a bare directory";
     }
     if (step.kind == StepKind::kExpand) {
-      EXPECT_TRUE(p == nullptr || p->withheld.empty()) << name << ": expanded while it is withheld";
+      EXPECT_TRUE(p == nullptr || p->forward_blocked.empty()) << name << ": expanded while it is withheld";
       EXPECT_FALSE(from.books.elsewhere.contains(step.key.consumer))
           << name << ": expanded, and another node may have it";
     }
@@ -436,7 +437,7 @@ class Explorer {
   void CheckPlace(const Place& place, const std::string& name) {
     const VolumeRecord& record = place.machine.record();
     for (const PublicationRecord& p : record.publications) {
-      EXPECT_TRUE(p.withheld.empty() || p.origin == Origin::kScheduler)
+      EXPECT_TRUE(p.forward_blocked.empty() || p.origin == Origin::kScheduler)
           << name << ": waits for a scheduler that never asked for it";
     }
     for (const std::string& consumer : place.books.published) {
@@ -476,7 +477,7 @@ class Explorer {
   // Once it is leaving nothing goes forward, and what is being undone comes to its end.
   void CheckLeaving(Place place, const std::string& name) {
     VolumeMachine& machine = place.machine;
-    machine.Leave("berthd is stopping");
+    machine.BeginShutdown("berthd is stopping");
     const auto forward = [](const Step& step) {
       return step.kind == StepKind::kStage || step.kind == StepKind::kPublish ||
              step.kind == StepKind::kExpand || step.kind == StepKind::kRenew ||
@@ -507,7 +508,7 @@ class Explorer {
     }
     // What is released while it is leaving leaves altogether.
     const std::vector<PublicationRecord> publications = machine.record().publications;
-    for (const PublicationRecord& p : publications) machine.Unwant(p.key);
+    for (const PublicationRecord& p : publications) machine.RequestUnpublish(p.key);
     CheckRest(place, name);
   }
 

@@ -115,7 +115,7 @@ std::string Show(const VolumeMachine& machine) {
 
 VolumeMachine Wanted(bool stages = true) {
   VolumeMachine machine = VolumeMachine::Fresh(Record(stages));
-  machine.Want(Publication(kWeb));
+  machine.RequestPublish(Publication(kWeb));
   return machine;
 }
 
@@ -133,7 +133,7 @@ VolumeMachine Published() {
 
 VolumeMachine Unpublishing() {
   VolumeMachine machine = Published();
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   return machine;
 }
 
@@ -250,24 +250,24 @@ TEST(VolumeMachineTest, UnwantInEveryState) {
   };
   for (const auto& [start, expected] : rows) {
     VolumeMachine machine = start;
-    EXPECT_TRUE(machine.Unwant(kWeb)) << Show(start);
+    EXPECT_TRUE(machine.RequestUnpublish(kWeb)) << Show(start);
     EXPECT_EQ(Show(machine), expected) << Show(start);
   }
   VolumeMachine unstaging = Unstaging();
-  EXPECT_FALSE(unstaging.Unwant(kWeb));
+  EXPECT_FALSE(unstaging.RequestUnpublish(kWeb));
 }
 
 TEST(VolumeMachineTest, SentButUncertainPublishIsReversedBeforeAbsent) {
   VolumeMachine machine = Staged();
   Outcome(machine, CallOutcome::kUncertain, {StepKind::kPublish, kWeb}, false);
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb), (Step{StepKind::kUnpublish, kWeb}));
 }
 
 TEST(VolumeMachineTest, SentButUncertainStageIsReversedBeforeAbsent) {
   VolumeMachine machine = Wanted();
   Outcome(machine, CallOutcome::kUncertain, {StepKind::kStage, kWeb}, false);
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   EXPECT_EQ(Show(machine), "staging?");
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
 }
@@ -288,7 +288,7 @@ TEST(VolumeMachineTest, FinalFailureOfTheFirstPublicationLeadsBackToAbsentWithTh
 
 TEST(VolumeMachineTest, FinalFailureOfTheSecondPublicationLeavesTheFirst) {
   VolumeMachine machine = Published();
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kFinal, machine.NextFor(kDb));
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
   EXPECT_EQ(Show(machine), "staged, web published");
@@ -297,12 +297,12 @@ TEST(VolumeMachineTest, FinalFailureOfTheSecondPublicationLeavesTheFirst) {
 
 TEST(VolumeMachineTest, UnstagesOnlyAfterTheLastPublication) {
   VolumeMachine machine = Published();
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone);
-  machine.Unwant(kDb);
+  machine.RequestUnpublish(kDb);
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone) << "one that is being unpublished still counts";
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
@@ -310,7 +310,7 @@ TEST(VolumeMachineTest, UnstagesOnlyAfterTheLastPublication) {
 
 TEST(VolumeMachineTest, AllThatWaitForAStagingFailWithIt) {
   VolumeMachine machine = Wanted();
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kFinal, {StepKind::kStage, kWeb});
   EXPECT_EQ(Show(machine), "staging");
   EXPECT_TRUE(machine.TakeFailure(kWeb).has_value());
@@ -321,7 +321,7 @@ TEST(VolumeMachineTest, WithoutStagingItPublishesAtOnceAndNeverUnstages) {
   VolumeMachine machine = Wanted(/*stages=*/false);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
 }
@@ -335,7 +335,7 @@ TEST(VolumeMachineTest, RecoveredIntentIsUncertainAndGoesForward) {
 
 TEST(VolumeMachineTest, RecoveredIntentThatIsNotWantedAnyMoreIsUnpublishedAndUnstaged) {
   VolumeMachine machine = VolumeMachine::Recovered(Wanted().record(), false);
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
 }
 
@@ -357,10 +357,10 @@ TEST(VolumeMachineTest, RecoveredPublishedIsSettled) {
 TEST(VolumeMachineTest, AfterAReboot) {
   // What is held moves at a caller's word.
   VolumeMachine forward = VolumeMachine::Recovered(Wanted().record(), true);
-  forward.Hold(kWeb, "the node was restarted");
+  forward.Block(kWeb, "the node was restarted");
   EXPECT_THAT(forward.Movable(), IsEmpty());
   EXPECT_FALSE(forward.Unsettled());
-  forward.Want(Publication(kWeb));
+  forward.RequestPublish(Publication(kWeb));
   EXPECT_THAT(forward.Movable(), ElementsAre(kWeb));
 
   // What was being undone is still owed to the plugin.
@@ -369,7 +369,7 @@ TEST(VolumeMachineTest, AfterAReboot) {
 
   // Staged is void, so the next publication stages again; and the obligation to unstage stays.
   VolumeMachine published = VolumeMachine::Recovered(Published().record(), true);
-  published.Want(Publication(kDb));
+  published.RequestPublish(Publication(kDb));
   EXPECT_EQ(published.NextFor(kDb).kind, StepKind::kStage);
 
   // What is mounted again is undone first: the plugin's books may have outlived its mounts.
@@ -389,15 +389,15 @@ constexpr BootTime kLate{std::chrono::hours(3)};
 
 TEST(VolumeMachineTest, Fault38AConfirmationMovesOnePublicationOfTheScheduler) {
   VolumeMachine machine = Staged();
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
   VolumeRecord record = machine.record();
   record.Find(kWeb)->origin = Origin::kScheduler;
   machine = VolumeMachine::Recovered(record, true);
-  machine.Hold(kWeb, "its scheduler");
-  machine.Hold(kDb, "its caller");
+  machine.Block(kWeb, "its scheduler");
+  machine.Block(kDb, "its caller");
   EXPECT_FALSE(machine.Unsettled());
-  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, BootTime{})) << "a lease alone is not enough";
+  EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, BootTime{})) << "a lease alone is not enough";
   EXPECT_FALSE(machine.Unsettled());
   EXPECT_FALSE(machine.Confirm(kDb, kLate)) << "it is not the scheduler's";
   EXPECT_FALSE(machine.Confirm({.consumer = "nobody", .name = ""}, kLate));
@@ -418,82 +418,82 @@ VolumeMachine OfAScheduler(VolumeMachine machine) {
     p.confirmed_at = kEarly;
   }
   machine = VolumeMachine::Recovered(record, false);
-  machine.AllowForward(Origin::kScheduler, BootTime{});
+  machine.UnblockForward(Origin::kScheduler, BootTime{});
   return machine;
 }
 
 TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
   VolumeMachine machine = OfAScheduler(Staged());
   ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  machine.Withhold(Origin::kCaller, "another's");
+  machine.BlockForward(Origin::kCaller, "another's");
   ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  machine.Withhold(Origin::kScheduler, "no valid lease");
+  machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_FALSE(machine.Unsettled());
-  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "no valid lease");
+  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "no valid lease");
   VolumeMachine undone = machine;
-  undone.Unwant(kWeb);
+  undone.RequestUnpublish(kWeb);
   EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish);
-  EXPECT_EQ(VolumeMachine::WaitsFor(*undone.record().Find(kWeb)), "");
+  EXPECT_EQ(VolumeMachine::WhyBlocked(*undone.record().Find(kWeb)), "");
   VolumeMachine asked = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
-  asked.Want(again);
+  asked.RequestPublish(again);
   EXPECT_EQ(asked.NextFor(kWeb).kind, StepKind::kPublish) << "it was requested again";
-  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kEarly));
+  EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kEarly));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "not undone first: it is the same boot";
-  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kEarly)) << "nothing waits any more";
+  EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kEarly)) << "nothing waits any more";
 }
 
 TEST(VolumeMachineTest, Fault38ALeaseThatBeganAnewResumesNothingThatIsOlder) {
   VolumeMachine machine = OfAScheduler(Staged());
-  machine.Withhold(Origin::kScheduler, "no valid lease");
-  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  machine.BlockForward(Origin::kScheduler, "no valid lease");
+  EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_THAT(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  EXPECT_THAT(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
   // Also over another berthd, for which that lease holds.
   machine = VolumeMachine::Recovered(machine.record(), false);
-  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
   VolumeMachine undone = machine;
-  EXPECT_TRUE(undone.Unwant(kWeb));
+  EXPECT_TRUE(undone.RequestUnpublish(kWeb));
   EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish) << "reverse steps need no confirmation";
   EXPECT_FALSE(undone.Confirm(kWeb, kLate)) << "it is being unpublished";
   VolumeMachine requested = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
   again.confirmed_at = kLate;
-  requested.Want(again);
+  requested.RequestPublish(again);
   EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish);
-  requested.AllowForward(Origin::kScheduler, kLeaseAnew);
+  requested.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish) << "the same lease goes on";
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
   machine = VolumeMachine::Recovered(machine.record(), false);
-  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kLeaseAnew)) << "a confirmation outlives berthd";
+  EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew)) << "a confirmation outlives berthd";
   machine = VolumeMachine::Recovered(machine.record(), true);
-  EXPECT_FALSE(machine.AllowForward(Origin::kScheduler, kLeaseAnew)) << "and not the boot";
+  EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew)) << "and not the boot";
 }
 
 TEST(VolumeMachineTest, WhatIsConfirmedWithoutALeaseStillWaitsForOne) {
   VolumeMachine machine = OfAScheduler(Staged());
-  machine.Withhold(Origin::kScheduler, "no valid lease");
+  machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, kLeaseAnew));
+  EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
 }
 
 TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
   VolumeMachine machine = OfAScheduler(Published());
-  machine.Withhold(Origin::kScheduler, "no valid lease");
-  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "") << "it waits for nothing";
+  machine.BlockForward(Origin::kScheduler, "no valid lease");
+  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "") << "it waits for nothing";
   EXPECT_FALSE(machine.Repair(kWeb, "lost"));
   EXPECT_FALSE(machine.RepairStaging("dead"));
   EXPECT_EQ(Show(machine), "staged, web published");
-  machine.Owe(10);
+  machine.SetPendingExpansion(10);
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
   machine.MarkLost(kWeb, "lost");
-  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "no valid lease");
-  machine.AllowForward(Origin::kScheduler, kLeaseAnew);
+  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "no valid lease");
+  machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_FALSE(machine.Repair(kWeb, "lost")) << "another node may have it";
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
@@ -503,21 +503,21 @@ TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
 TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
   VolumeMachine machine = OfAScheduler(Published());
   ASSERT_TRUE(machine.MayRenew(kWeb));
-  machine.Withhold(Origin::kScheduler, "no valid lease");
+  machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_FALSE(machine.MayRenew(kWeb));
-  machine.AllowForward(Origin::kScheduler, kLeaseAnew);
+  machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_TRUE(machine.MayRenew(kWeb)) << "a token is no forward step";
-  EXPECT_THAT(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  EXPECT_THAT(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
-  EXPECT_EQ(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "");
+  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "");
 }
 
 TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_NE(VolumeMachine::WaitsFor(*machine.record().Find(kWeb)), "");
-  EXPECT_TRUE(machine.AllowForward(Origin::kScheduler, BootTime{}));
+  EXPECT_NE(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "");
+  EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, BootTime{}));
   EXPECT_NE(machine.NextFor(kWeb).kind, StepKind::kNone);
 }
 
@@ -538,7 +538,7 @@ TEST(VolumeMachineTest, AnEphemeralOneIsRepairedForwardAlone) {
   PublicationRecord ephemeral = Publication(kWeb);
   ephemeral.ephemeral = true;
   ephemeral.remount = true;
-  machine.Want(ephemeral);
+  machine.RequestPublish(ephemeral);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it is not staged";
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));
@@ -546,7 +546,7 @@ TEST(VolumeMachineTest, AnEphemeralOneIsRepairedForwardAlone) {
   EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "undoing it would delete it";
   EXPECT_TRUE(machine.TakeFailure(kWeb).has_value());
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
@@ -558,8 +558,8 @@ TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
   db.remount = true;
   PublicationRecord web = Publication(kWeb);
   web.remount = true;
-  machine.Want(web);
-  machine.Want(db);
+  machine.RequestPublish(web);
+  machine.RequestPublish(db);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   for (const auto& key : {kWeb, kDb}) Outcome(machine, CallOutcome::kDone, machine.NextFor(key));
   ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
@@ -575,7 +575,7 @@ TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
 
 TEST(VolumeMachineTest, ADeadStagingIsMadeAnewAtAnOperatorsWordWhateverThePolicy) {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
-  machine.Want(Publication(kWeb));
+  machine.RequestPublish(Publication(kWeb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
   EXPECT_FALSE(machine.RepairStaging("ENOTCONN"));
@@ -588,10 +588,10 @@ TEST(VolumeMachineTest, ADeadStagingTakesWhatIsOnItsWayWithIt) {
     VolumeMachine machine = VolumeMachine::Fresh(Record());
     PublicationRecord web = Publication(kWeb);
     web.remount = true;
-    machine.Want(web);
+    machine.RequestPublish(web);
     Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
     Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
-    machine.Want(Publication(kDb));
+    machine.RequestPublish(Publication(kDb));
     if (sent) Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kDb));
     ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
     for (int i = 0; i < 20 && !machine.Movable().empty(); ++i) {
@@ -609,7 +609,7 @@ TEST(VolumeMachineTest, ADeadStagingStaysWhileSomebodyIsNotToBeMountedAgain) {
 
 TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) {
   VolumeMachine machine = Wanted();
-  machine.Owe(100);
+  machine.SetPendingExpansion(100);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
   EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb)), FollowUp::kNext);
@@ -621,7 +621,7 @@ TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) 
   const Step again = machine.NextExpansion();
   EXPECT_EQ(again.kind, StepKind::kExpand);
   machine.OnSent(again);
-  machine.Owe(200);
+  machine.SetPendingExpansion(200);
   machine.OnOutcome(again, CallOutcome::kDone, absl::OkStatus(), true, kNow);
   EXPECT_EQ(machine.record().pending_expansion_bytes, 200) << "only what was asked for is done";
   Outcome(machine, CallOutcome::kFinal, machine.NextExpansion());
@@ -637,7 +637,7 @@ TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) 
 
 TEST(VolumeMachineTest, WithoutStagingItExpandsOncePublished) {
   VolumeMachine machine = Wanted(/*stages=*/false);
-  machine.Owe(100);
+  machine.SetPendingExpansion(100);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
@@ -667,7 +667,7 @@ TEST(VolumeMachineTest, AStagingThatMayHaveBegunAnewSinceTheRowWasWrittenIsUndon
   record.publications.push_back(Publication(kWeb));
   VolumeMachine machine = VolumeMachine::Recovered(record, false);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
-  EXPECT_TRUE(machine.Unwant(kWeb));
+  EXPECT_TRUE(machine.RequestUnpublish(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
   Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
   EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
@@ -689,7 +689,7 @@ TEST(VolumeMachineTest, AStagingThatNothingStandsOnIsMadeAgainBeforeItIsPublishe
 // Staged with a mount, and published for `kWeb`.
 VolumeMachine StagedWithAMount() {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
-  machine.Want(Publication(kWeb));
+  machine.RequestPublish(Publication(kWeb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
   machine.SetStagingMount(7);
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
@@ -701,7 +701,7 @@ TEST(VolumeMachineTest, AStagingThatIsLostIsMadeAgainBeforeTheNextPublishAndNoth
   machine.MarkStagingLost("somebody else unmounted it");
   EXPECT_EQ(Show(machine), "staged?, web published");
   EXPECT_FALSE(machine.Unsettled()) << "what is published from it is still fine";
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage) << "another stands on it: it is not undone";
   machine.OnSent({StepKind::kStage, kDb});
   EXPECT_EQ(machine.record().staging_mount_id, 0U) << "what lies there now may be the plugin's";
@@ -738,7 +738,7 @@ TEST(VolumeMachineTest, AStagingStaysDoubtfulWhereNothingWasSentToMakeItAgain) {
   VolumeMachine machine = StagedWithAMount();
   machine.MarkStagingLost("somebody else unmounted it");
   for (const CallOutcome outcome : {CallOutcome::kFinal, CallOutcome::kRetry}) {
-    machine.Want(Publication(kDb));
+    machine.RequestPublish(Publication(kDb));
     machine.OnOutcome({StepKind::kStage, kDb}, outcome, Failure(), false, kNow);
     EXPECT_TRUE(machine.record().stage_uncertain);
     EXPECT_TRUE(machine.record().staging_lost);
@@ -748,11 +748,11 @@ TEST(VolumeMachineTest, AStagingStaysDoubtfulWhereNothingWasSentToMakeItAgain) {
 TEST(VolumeMachineTest, AStagingThatThePluginCouldNotMakeAgainIsUndoneOnceNothingStandsOnIt) {
   VolumeMachine machine = StagedWithAMount();
   machine.MarkStagingLost("somebody else unmounted it");
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kFinal, {StepKind::kStage, kDb});
   EXPECT_EQ(Show(machine), "staging, web published");
   EXPECT_TRUE(machine.record().staging_lost) << "so that an OK without a mount is not believed";
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage);
   ASSERT_TRUE(machine.Repair(kWeb, "an operator's word"));
   Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
@@ -770,21 +770,21 @@ TEST(VolumeMachineTest, AStagingsMountIsVoidAfterAReboot) {
 
 TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappenedStays) {
   VolumeMachine machine = VolumeMachine::Fresh(Record());
-  machine.Want(Publication(kWeb));
+  machine.RequestPublish(Publication(kWeb));
   Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
   const VolumeMachine before = machine;
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   machine.MarkLost(kWeb, "somebody else unmounted it");
-  machine.Owe(10);
-  machine.Withdraw(kDb, before);
+  machine.SetPendingExpansion(10);
+  machine.RollBackRequest(kDb, before);
   EXPECT_EQ(Show(machine), "staged, web published?");
   EXPECT_EQ(machine.record().pending_expansion_bytes, 10);
 
   VolumeMachine fresh = VolumeMachine::Fresh(Record());
   const VolumeMachine nothing = fresh;
-  fresh.Want(Publication(kWeb));
-  fresh.Withdraw(kWeb, nothing);
+  fresh.RequestPublish(Publication(kWeb));
+  fresh.RollBackRequest(kWeb, nothing);
   EXPECT_EQ(Show(fresh), "gone");
   EXPECT_THAT(fresh.record().publications, IsEmpty());
   EXPECT_EQ(fresh.record().stage_state, StageState::kAbsent);
@@ -794,9 +794,9 @@ TEST(VolumeMachineTest, Fault57AWantThatCouldNotBeWrittenLeavesWhatWasReleasedWi
   VolumeMachine machine = Unpublishing();
   machine.SetWithoutPlugin({.requested_by = "uid 0", .at = kNow});
   const VolumeMachine before = machine;
-  machine.Want(Publication(kDb));
+  machine.RequestPublish(Publication(kDb));
   EXPECT_FALSE(machine.record().without_plugin.has_value());
-  machine.Withdraw(kDb, before);
+  machine.RollBackRequest(kDb, before);
   ASSERT_TRUE(machine.record().without_plugin.has_value());
   EXPECT_EQ(machine.record().without_plugin->requested_by, "uid 0");
 }
@@ -816,7 +816,7 @@ TEST(VolumeMachineTest, AReferenceToSecretsIsNeverAwaited) {
   PublicationRecord publication = Publication(kWeb);
   publication.had_secrets = true;
   publication.secrets_reference.set_file("/etc/secret");
-  machine.Want(publication);
+  machine.RequestPublish(publication);
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_FALSE(machine.AwaitingSecrets());
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
@@ -824,7 +824,7 @@ TEST(VolumeMachineTest, AReferenceToSecretsIsNeverAwaited) {
 
 TEST(VolumeMachineTest, AwaitsSecretsUntilTheyComeWhileItsReverseMayRun) {
   VolumeMachine first = VolumeMachine::Fresh(Record());
-  first.Want(Publication(kWeb, true));
+  first.RequestPublish(Publication(kWeb, true));
   EXPECT_FALSE(first.AwaitingSecrets());
 
   VolumeMachine machine = VolumeMachine::Recovered(first.record(), false);
@@ -833,11 +833,11 @@ TEST(VolumeMachineTest, AwaitsSecretsUntilTheyComeWhileItsReverseMayRun) {
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
 
   VolumeMachine repeated = machine;
-  repeated.Want(Publication(kWeb, true));
+  repeated.RequestPublish(Publication(kWeb, true));
   EXPECT_FALSE(repeated.AwaitingSecrets());
   EXPECT_EQ(repeated.NextFor(kWeb).kind, StepKind::kStage);
 
-  machine.Unwant(kWeb);
+  machine.RequestUnpublish(kWeb);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
 }
 
@@ -860,7 +860,7 @@ TEST(VolumeMachineTest, LostMountIsShownAndMovesNothing) {
 
 TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
   VolumeMachine machine = VolumeMachine::Fresh(Record(false));
-  machine.Want(Publication(kWeb, true));
+  machine.RequestPublish(Publication(kWeb, true));
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   machine.Unsettle(kWeb, "disk full");
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);

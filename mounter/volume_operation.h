@@ -37,7 +37,7 @@ struct VolumeOperation {
   TimePoint wanted_until;
 
   // Of a publish: who asked for it may not have it begun any more, for this reason. Empty: it may begin.
-  std::string withheld;
+  std::string forward_blocked;
 
   bool done = false;
   absl::Status status;

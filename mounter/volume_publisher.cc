@@ -42,7 +42,7 @@ absl::Status MayPublishAnothers(const PublishRequest& request, const Publication
     return absl::OkStatus();
   }
   if (known->state == PublicationState::kUnpublishing && !known->again) return absl::OkStatus();
-  const std::string& why = known->blocked.empty() ? known->withheld : known->blocked;
+  const std::string& why = known->blocked.empty() ? known->forward_blocked : known->blocked;
   if (why.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("a scheduler requested this publication, and it is blocked: {}; to publish it without the "
@@ -77,10 +77,11 @@ Awaitable<absl::Status> VolumePublisher::Publish(std::shared_ptr<VolumeOperation
   if (Clock::now() >= operation->wanted_until) {
     co_return absl::DeadlineExceededError("not begun: the volume was busy with other requests");
   }
-  BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await MakeWay(request, operation->wanted_until));
+  BERTH_CO_ASSIGN_OR_RETURN(const bool published,
+                            co_await FinishConflictingUndo(request, operation->wanted_until));
   const PublicationRecord* before = volume_.machine.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
-  if (!published) BERTH_CO_RETURN_IF_ERROR(co_await GoForward(operation, request));
+  if (!published) BERTH_CO_RETURN_IF_ERROR(co_await BeginPublish(operation, request));
   if (published) volume_.tokens.KeepSecrets(request);
   // Also where the request has just given it another one.
   if (published && volume_.machine.PathPending(key)) BERTH_CO_RETURN_IF_ERROR(co_await driver_.Drive(key));
@@ -93,17 +94,17 @@ Awaitable<absl::Status> VolumePublisher::Publish(std::shared_ptr<VolumeOperation
   co_return absl::OkStatus();
 }
 
-Awaitable<absl::Status> VolumePublisher::GoForward(std::shared_ptr<VolumeOperation> operation,
-                                                   PublishRequest request) {
+Awaitable<absl::Status> VolumePublisher::BeginPublish(std::shared_ptr<VolumeOperation> operation,
+                                                      PublishRequest request) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   const TimePoint until =
       std::min(operation->wanted_until, Clock::now() + volume_.context.options.rpc_timeout);
   const Step publish{StepKind::kPublish, key};
   auto superseded = [this, publish, operation] {
-    return driver_.Superseded(publish) || !operation->withheld.empty();
+    return driver_.Superseded(publish) || !operation->forward_blocked.empty();
   };
   auto plugin = co_await driver_.AwaitPlugin(request.plugin_id, superseded, until);
-  if (!operation->withheld.empty()) co_return NotBegun(operation->withheld);
+  if (!operation->forward_blocked.empty()) co_return NotBegun(operation->forward_blocked);
   if (!plugin.ok()) co_return plugin.status();
   Secrets referred;
   const bool elsewhere = IsSet(request.secrets_reference);
@@ -118,7 +119,7 @@ Awaitable<absl::Status> VolumePublisher::GoForward(std::shared_ptr<VolumeOperati
   BERTH_CO_RETURN_IF_ERROR(MayBegin(request, *plugin));
   if (driver_.Superseded(publish))
     co_return absl::AbortedError("not begun: an unpublish of the same came after it");
-  if (!operation->withheld.empty()) co_return NotBegun(operation->withheld);
+  if (!operation->forward_blocked.empty()) co_return NotBegun(operation->forward_blocked);
   if (elsewhere) volume_.secrets[key] = std::move(referred);
   BERTH_CO_RETURN_IF_ERROR(co_await CommitIntent(request, plugin->facts));
   co_return co_await driver_.Drive(key);
@@ -151,14 +152,15 @@ Awaitable<absl::Status> VolumePublisher::CheckWhatIsMounted(PublishRequest reque
   const absl::Status usable = CheckFileSystem(request, *shown);
   if (usable.ok()) co_return usable;
   if (handed_out) co_return Annotate(usable, "published as it is, and left so until it is unpublished");
-  volume_.machine.Unwant(key);
+  volume_.machine.RequestUnpublish(key);
   volume_.row.SaveSoon();
   const absl::Status undone = co_await driver_.Drive(key);
   if (undone.ok()) co_return usable;
   co_return Annotate(usable, fmt::format("still to be undone ({})", MessageOf(undone)));
 }
 
-Awaitable<absl::StatusOr<bool>> VolumePublisher::MakeWay(PublishRequest request, TimePoint until) {
+Awaitable<absl::StatusOr<bool>> VolumePublisher::FinishConflictingUndo(PublishRequest request,
+                                                                       TimePoint until) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   BERTH_CO_RETURN_IF_ERROR(MayPublishAnothers(request, publication));
@@ -176,7 +178,7 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::MakeWay(PublishRequest request,
     publication = volume_.machine.record().Find(key);
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
                        (volume_.machine.AwaitsSecrets(*publication) || !publication->blocked.empty() ||
-                        !publication->withheld.empty());
+                        !publication->forward_blocked.empty());
     if (!status.ok() && sole_writer && driver_.in_use()) co_return StillWritable(request, MessageOf(status));
     if (!status.ok() && !waits && !volume_.machine.InUseByKernel())
       co_return Annotate(status, "the volume's last use is still being undone");
@@ -196,15 +198,15 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::MakeWay(PublishRequest request,
   if (volume_.machine.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, volume_.machine.record()));
   const bool completed = volume_.machine.record().rebuilt;
   if (completed) {
-    volume_.machine.Complete(NewPublication(request), request.use, request.volume_context,
-                             request.publish_context);
+    volume_.machine.FillRebuilt(NewPublication(request), request.use, request.volume_context,
+                                request.publish_context);
   }
   publication = volume_.machine.record().Find(key);
   if (publication == nullptr) co_return false;
   if (publication->state == PublicationState::kPublishing && !publication->blocked.empty() &&
       !publication->ephemeral) {
     // Of another boot: the plugin's books may say that it is done.
-    volume_.machine.Unwant(key);
+    volume_.machine.RequestUnpublish(key);
     const absl::Status undone = co_await driver_.Drive(key);
     if (!undone.ok()) co_return Annotate(undone, "undo what was begun before the node was restarted");
     co_return false;
@@ -231,11 +233,12 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::MakeWay(PublishRequest request,
                                          known.Writes(volume_.machine.record().use)));
     volume_.machine.MarkFound(key);
     // A scheduler that has lost its lease meanwhile takes nothing over.
-    if (const std::string& why = volume_.queue.current()->withheld; !why.empty()) co_return NotBegun(why);
+    if (const std::string& why = volume_.queue.current()->forward_blocked; !why.empty())
+      co_return NotBegun(why);
     // Who repeats it may say anew what its consumer consists of, and whose it is.
     const bool labelled = volume_.machine.SetLabel(request.label);
-    if (volume_.machine.Adopt(NewPublication(request)) || completed || labelled) {
-      BERTH_CO_RETURN_IF_ERROR(co_await CommitAdopted(known, completed));
+    if (volume_.machine.UpdateRequest(NewPublication(request)) || completed || labelled) {
+      BERTH_CO_RETURN_IF_ERROR(co_await CommitUpdate(known, completed));
     }
     // The scheduler requests it again: it needs no other confirmation.
     if (request.origin == Origin::kScheduler && known.unconfirmed && reconciler_.Confirm(key)) {
@@ -262,13 +265,13 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::MakeWay(PublishRequest request,
   }
   // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
   // do not take the repeat for something that they have done already.
-  volume_.machine.Unwant(key);
+  volume_.machine.RequestUnpublish(key);
   const absl::Status undone = co_await driver_.Drive(key);
   if (!undone.ok()) co_return Annotate(undone, "undo the publication whose mount was lost");
   co_return false;
 }
 
-Awaitable<absl::Status> VolumePublisher::CommitAdopted(PublicationRecord before, bool completed) {
+Awaitable<absl::Status> VolumePublisher::CommitUpdate(PublicationRecord before, bool completed) {
   const VolumeRecord record = volume_.machine.record();
   const PublicationRecord* now = record.Find(before.key);
   absl::Status status;
@@ -288,7 +291,7 @@ Awaitable<absl::Status> VolumePublisher::CommitAdopted(PublicationRecord before,
     volume_.ReportUsers();
     co_return status;
   }
-  volume_.machine.Unadopt(before);
+  volume_.machine.RollBackUpdate(before);
   // What may have come to the disk after all is overwritten.
   volume_.row.stale = true;
   volume_.row.SaveSoon();
@@ -307,7 +310,8 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
     } else {
       volume_.machine.SetEarlierMounts(MountsNow(volume_.context.paths->tree()));
     }
-    volume_.machine.Owe(volume_.context.pending_expansions.Of(request.plugin_id, request.volume_id));
+    volume_.machine.SetPendingExpansion(
+        volume_.context.pending_expansions.Of(request.plugin_id, request.volume_id));
     taken_over = volume_.context.pending_expansions.End(request.plugin_id, request.volume_id);
   }
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
@@ -321,7 +325,7 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
       !record.stages && request.use.mount_flags != record.use.mount_flags) {
     wanted.mount_flags = request.use.mount_flags;
   }
-  volume_.machine.Want(std::move(wanted));
+  volume_.machine.RequestPublish(std::move(wanted));
   if (!request.secrets.empty()) volume_.secrets[key] = request.secrets;
 
   volume_.context.Boundary("intent: writing");
@@ -344,7 +348,7 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
   if (before.InUseByKernel()) {
     volume_.machine = before;
   } else {
-    volume_.machine.Withdraw(key, before);
+    volume_.machine.RollBackRequest(key, before);
   }
   volume_.secrets.erase(key);
   // Those of the publish before this one, which goes on.

@@ -29,11 +29,12 @@ class VolumePublisher {
 
  private:
   // Before a publish: finishes what is being undone in its way, and says whether it is published already.
-  [[nodiscard]] Awaitable<absl::StatusOr<bool>> MakeWay(PublishRequest request, TimePoint until);
-  // Takes a publish to its end that MakeWay has not found published: plugin and secrets, whether it may
-  // begin, the intent, the steps.
-  [[nodiscard]] Awaitable<absl::Status> GoForward(std::shared_ptr<VolumeOperation> operation,
-                                                  PublishRequest request);
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> FinishConflictingUndo(PublishRequest request,
+                                                                      TimePoint until);
+  // Takes a publish to its end that FinishConflictingUndo has not found published: plugin and secrets,
+  // whether it may begin, the intent, the steps.
+  [[nodiscard]] Awaitable<absl::Status> BeginPublish(std::shared_ptr<VolumeOperation> operation,
+                                                     PublishRequest request);
   // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
   // goes on, unless its attachment is missing. FAILED_PRECONDITION; RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status MayBegin(const PublishRequest& request,
@@ -43,7 +44,7 @@ class VolumePublisher {
   [[nodiscard]] Awaitable<absl::Status> CheckWhatIsMounted(PublishRequest request, bool handed_out);
   // Writes down what a repeated publish changed; taken back in memory if that fails. `before`: the
   // publication as it was. `completed`: the request brought what a rebuilt record lacked.
-  [[nodiscard]] Awaitable<absl::Status> CommitAdopted(PublicationRecord before, bool completed);
+  [[nodiscard]] Awaitable<absl::Status> CommitUpdate(PublicationRecord before, bool completed);
   // Writes the intent down, with the directories that it needs; undone in memory if that fails.
   [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
 

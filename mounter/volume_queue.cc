@@ -84,7 +84,7 @@ void VolumeQueue::EndForward(const std::string& why,
     return true;
   });
   // What it has sent goes on; what it has not begun does not begin.
-  if (current_ != nullptr && ends(*current_)) current_->withheld = why;
+  if (current_ != nullptr && ends(*current_)) current_->forward_blocked = why;
 }
 
 bool VolumeQueue::Expects(const std::string& consumer) const {

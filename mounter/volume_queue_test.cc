@@ -117,7 +117,7 @@ TEST_F(VolumeQueueTest, EndForwardEndsWhatWaitsAndMarksWhatRuns) {
   });
   EXPECT_EQ(waiting->status, absl::UnavailableError("not begun: no lease"));
   EXPECT_FALSE(running->done);
-  EXPECT_EQ(running->withheld, "no lease");
+  EXPECT_EQ(running->forward_blocked, "no lease");
   EXPECT_FALSE(local->done);
 }
 

@@ -17,7 +17,7 @@ namespace {
 // What was published before is mounted again once it is not blocked any more, and its consumer has to know.
 bool IsMountedAgain(const PublicationRecord& p) {
   const bool was_published = p.state == PublicationState::kPublishing && p.published_at.has_value();
-  return !p.blocked.empty() || (!p.withheld.empty() && was_published);
+  return !p.blocked.empty() || (!p.forward_blocked.empty() && was_published);
 }
 
 }  // namespace
@@ -147,8 +147,8 @@ void VolumeReconciler::Apply(const Reconciliation& found) {
       volume_.machine.Resume(found.key, found.why);
       volume_.remounting.insert(found.key);
       return;
-    case ReconcileAction::kHold: {
-      volume_.machine.Hold(found.key, found.why);
+    case ReconcileAction::kBlock: {
+      volume_.machine.Block(found.key, found.why);
       // Those that wait for a scheduler are told of once, for the node.
       const PublicationRecord* publication = volume_.machine.record().Find(found.key);
       if (publication != nullptr && publication->origin != Origin::kScheduler) {
@@ -160,7 +160,7 @@ void VolumeReconciler::Apply(const Reconciliation& found) {
       volume_.reporter.Emit("volume.released", consumer, found.why);
       const PublicationRecord* publication = volume_.machine.record().Find(found.key);
       if (publication != nullptr) volume_.context.consumer_ended(consumer, found.why, publication->origin);
-      volume_.machine.Unwant(found.key);
+      volume_.machine.RequestUnpublish(found.key);
       return;
     }
     case ReconcileAction::kStagingFound:
@@ -241,7 +241,7 @@ void VolumeReconciler::OnHealth(const std::string& component, const absl::Status
   const PublicationKey key = it->key;
   const bool was_well = it->dead.empty() && it->hung.empty() && it->writes_refused.empty();
   volume_.machine.OnVerdict(key, verdict);
-  if (!dead) unrepaired_.erase(key);
+  if (!dead) deferred_repairs_.erase(key);
   const std::string why(MessageOf(verdict));
   if (verdict.ok()) {
     if (!was_well) volume_.reporter.Emit("volume.alive", key.consumer, "its file system is well again");
@@ -267,8 +267,8 @@ void VolumeReconciler::OnHealth(const std::string& component, const absl::Status
   if (with_staging && RepairStaging(why, /*asked=*/false)) return;
   const bool remounts =
       !with_staging && it->Remounts() && !it->ephemeral && volume_.machine.leaving().empty();
-  const bool repair = remounts && it->withheld.empty();
-  if (remounts && !repair) unrepaired_.insert(key);
+  const bool repair = remounts && it->forward_blocked.empty();
+  if (remounts && !repair) deferred_repairs_.insert(key);
   volume_.reporter.Emit("volume.dead", key.consumer,
                         fmt::format("{}: {} has to be restarted once it is mounted again{}", why,
                                     Describe(key), repair ? "; mounting it again" : ""));
@@ -288,18 +288,18 @@ void VolumeReconciler::KeepSecretsAtHand() {
   for (const auto& [key, secrets] : volume_.secrets) volume_.machine.SetSecretsAtHand(key, true);
 }
 
-void VolumeReconciler::MendStaging() {
+void VolumeReconciler::RepairDeadStaging() {
   if (!staging_dead_ || !volume_.machine.present() || volume_.context.stopping) return;
   RepairStaging("its staging is dead", /*asked=*/false);
 }
 
 bool VolumeReconciler::RepairStaging(const std::string& why, bool asked) {
-  if (volume_.trying.kind != StepKind::kNone) return false;  // MendStaging comes afterwards
+  if (volume_.trying.kind != StepKind::kNone) return false;  // RepairDeadStaging comes afterwards
   if (!volume_.machine.RepairStaging(why, asked)) return false;
   KeepSecretsAtHand();
   for (const PublicationRecord& p : volume_.machine.record().publications) {
     if (!p.again) continue;
-    unrepaired_.erase(p.key);
+    deferred_repairs_.erase(p.key);
     volume_.remounting.insert(p.key);
     volume_.reporter.Emit("volume.dead", p.key.consumer,
                           fmt::format("{}: mounting it again; {} has to be restarted", why, Describe(p.key)));
@@ -309,38 +309,38 @@ bool VolumeReconciler::RepairStaging(const std::string& why, bool asked) {
   return true;
 }
 
-void VolumeReconciler::Withhold(Origin origin, const std::string& why) {
-  volume_.machine.Withhold(origin, why);
+void VolumeReconciler::BlockForward(Origin origin, const std::string& why) {
+  volume_.machine.BlockForward(origin, why);
   volume_.queue.EndForward(why, [origin](const VolumeOperation& operation) {
     const auto* publish = std::get_if<PublishRequest>(&operation.request);
     return publish != nullptr && publish->origin == origin;
   });
   volume_.changed.NotifyAll();
-  if (Awaits(origin)) volume_.reporter.ReportView();
+  if (HasBlocked(origin)) volume_.reporter.ReportView();
 }
 
-void VolumeReconciler::Leave(const std::string& why) {
-  volume_.machine.Leave(why);
+void VolumeReconciler::BeginShutdown(const std::string& why) {
+  volume_.machine.BeginShutdown(why);
   volume_.queue.EndForward(why, [](const VolumeOperation& operation) {
     return !std::holds_alternative<UnpublishRequest>(operation.request);
   });
   volume_.changed.NotifyAll();
 }
 
-size_t VolumeReconciler::AllowForward(Origin origin, BootTime since) {
+size_t VolumeReconciler::UnblockForward(Origin origin, BootTime since) {
   std::vector<PublicationKey> again;
   for (const PublicationRecord& p : volume_.machine.record().publications) {
     if (p.origin == origin && p.blocked.empty() && IsMountedAgain(p)) again.push_back(p.key);
   }
-  const bool goes_on = volume_.machine.AllowForward(origin, since);
+  const bool goes_on = volume_.machine.UnblockForward(origin, since);
   for (const PublicationKey& key : again) {
     const PublicationRecord* p = volume_.machine.record().Find(key);
-    if (p != nullptr && p->withheld.empty()) volume_.remounting.insert(key);
+    if (p != nullptr && p->forward_blocked.empty()) volume_.remounting.insert(key);
   }
   const auto unconfirmed =
       std::ranges::count(volume_.machine.record().publications, true, &PublicationRecord::unconfirmed);
   if (goes_on || unconfirmed > 0) volume_.reporter.ReportView();
-  if (goes_on) GoOn();
+  if (goes_on) ResumeForward();
   return static_cast<size_t>(unconfirmed);
 }
 
@@ -351,33 +351,33 @@ bool VolumeReconciler::Confirm(const PublicationKey& key) {
   if (again) volume_.remounting.insert(key);
   volume_.row.SaveSoon();
   volume_.reporter.ReportView();
-  GoOn();
+  ResumeForward();
   return true;
 }
 
-void VolumeReconciler::GoOn() {
+void VolumeReconciler::ResumeForward() {
   volume_.reporter.ReportAwaitingSecrets();
-  MendWhatWaited();
+  RepairDeferred();
   volume_.start();
 }
 
-bool VolumeReconciler::Awaits(Origin origin) const {
+bool VolumeReconciler::HasBlocked(Origin origin) const {
   return std::ranges::any_of(volume_.machine.record().publications, [origin](const PublicationRecord& p) {
-    return p.origin == origin && !VolumeMachine::WaitsFor(p).empty();
+    return p.origin == origin && !VolumeMachine::WhyBlocked(p).empty();
   });
 }
 
-void VolumeReconciler::MendWhatWaited() {
-  for (const PublicationKey& key : std::exchange(unrepaired_, {})) {
+void VolumeReconciler::RepairDeferred() {
+  for (const PublicationKey& key : std::exchange(deferred_repairs_, {})) {
     const PublicationRecord* publication = volume_.machine.record().Find(key);
     if (publication == nullptr || publication->dead.empty()) continue;
-    if (!publication->withheld.empty()) {
-      unrepaired_.insert(key);
+    if (!publication->forward_blocked.empty()) {
+      deferred_repairs_.insert(key);
       continue;
     }
     MountAgain(key, publication->dead, /*asked=*/false);
   }
-  MendStaging();
+  RepairDeadStaging();
   // What was taken away meanwhile. Before Recover the kernel has not been looked at, and is then.
   if (volume_.context.recovered) Reconcile({});
 }

@@ -38,20 +38,20 @@ class VolumeReconciler {
   void OnStaged() { staging_dead_ = false; }
   void OnPathMounted(const PublicationKey& key, const PathMount& mounted);
   // What died while a step was under way is repaired after it.
-  void MendStaging();
+  void RepairDeadStaging();
 
   // Nothing forward is begun or repeated of what `origin` requested; a publish of its that has not begun ends
   // (UNAVAILABLE). A call that has left is not called back.
-  void Withhold(Origin origin, const std::string& why);
+  void BlockForward(Origin origin, const std::string& why);
   // The same for all origins, for good.
-  void Leave(const std::string& why);
-  // A lease of `origin`'s is valid, unbroken since `since` (VolumeMachine::AllowForward). Returns how many
+  void BeginShutdown(const std::string& why);
+  // A lease of `origin`'s is valid, unbroken since `since` (VolumeMachine::UnblockForward). Returns how many
   // publications are unconfirmed.
-  size_t AllowForward(Origin origin, BootTime since);
+  size_t UnblockForward(Origin origin, BootTime since);
   // The scheduler still wants it (VolumeMachine::Confirm): what was blocked goes on. The row is written soon.
   bool Confirm(const PublicationKey& key);
   // Whether something that `origin` requested is blocked.
-  [[nodiscard]] bool Awaits(Origin origin) const;
+  [[nodiscard]] bool HasBlocked(Origin origin) const;
   // An operator's request: a publication whose mount is lost or dead is mounted again, whatever its policy.
   // False if there is nothing to repair.
   bool Repair(const PublicationKey& key, const std::string& why);
@@ -64,15 +64,16 @@ class VolumeReconciler {
   bool MountAgain(const PublicationKey& key, const std::string& why, bool asked);
   void KeepSecretsAtHand();
   // What was dead, or unmounted, while it was blocked is repaired, unless it still is blocked.
-  void MendWhatWaited();
+  void RepairDeferred();
   // Something that was blocked is not any more.
-  void GoOn();
+  void ResumeForward();
   // What is not mounted at its path any more is mounted there again. True if there is something to do.
   bool ReconcilePaths();
 
   VolumeState& volume_;
-  bool staging_dead_ = false;            // its file system does not answer any more
-  std::set<PublicationKey> unrepaired_;  // dead, and to be mounted again once they are not blocked any more
+  bool staging_dead_ = false;  // its file system does not answer any more
+  std::set<PublicationKey>
+      deferred_repairs_;  // dead, and to be mounted again once they are not blocked any more
 };
 
 }  // namespace berth

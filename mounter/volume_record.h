@@ -87,8 +87,8 @@ struct PublicationRecord {
   // this boot.
   std::optional<BootTime> confirmed_at;
   // Not written. Nothing forward is begun or repeated for it, for this reason (VolumeMachine::Withhold,
-  // AllowForward). Empty: it may go forward.
-  std::string withheld;
+  // UnblockForward). Empty: it may go forward.
+  std::string forward_blocked;
   // Not written. It is withheld until its scheduler confirms it or requests it again.
   bool unconfirmed = false;
   // Not written. How often it was confirmed in this run.

@@ -12,9 +12,9 @@
 #include "mounter/recovery.h"
 #include "mounter/reverse_call.h"
 #include "mounter/root_permissions.h"
-#include "mounts/files_in_the_way.h"
 #include "mounts/mount_table.h"
 #include "mounts/storage_state.h"
+#include "mounts/target_not_empty.h"
 
 namespace berth {
 namespace {
@@ -230,12 +230,12 @@ absl::Status VolumeSteps::TargetIsFree(const VolumeRecord& record,
   auto names = context_.paths->ListTarget(record, publication);
   const std::string path = context_.paths->TargetPath(record, publication);
   const std::string destination = fmt::format("/var/tmp/berth-{}", publication.component);
-  if (absl::IsResourceExhausted(names.status())) return FilesInTheWay(path, destination, {}, kTargetLimit);
+  if (absl::IsResourceExhausted(names.status())) return TargetNotEmpty(path, destination, {}, kTargetLimit);
   if (!names.ok() || names->empty()) return absl::OkStatus();
   const size_t shown = std::min(names->size(), kNamesShown);
   const size_t more = names->size() - shown;
   names->resize(shown);
-  return FilesInTheWay(path, destination, *names, more);
+  return TargetNotEmpty(path, destination, *names, more);
 }
 
 absl::Status VolumeSteps::VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,

@@ -41,7 +41,7 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
 enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
-  kScheduler,  // the central scheduler: after a start of berthd blocked until AllowForward
+  kScheduler,  // the central scheduler: after a start of berthd blocked until UnblockForward
 };
 
 struct PublishRequest {

@@ -67,7 +67,7 @@ MountHealth::MountHealth(const asio::any_io_executor& /*executor*/, MountHelper&
     : helper_(helper),
       interval_(interval),
       which_(std::move(which)),
-      told_(std::move(told)),
+      reported_(std::move(told)),
       patience_(patience) {}
 
 Awaitable<void> MountHealth::Run() {
@@ -166,12 +166,12 @@ void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const a
     if (known == bad_.end()) return;
     bad_.erase(known);
   } else {
-    const bool told_before =
+    const bool reported_before =
         known != bad_.end() && known->second.code == verdict.code() && known->second.mount_id == mount_id;
-    if (told_before) return;
+    if (reported_before) return;
     bad_.insert_or_assign(mount.path, Bad{.code = verdict.code(), .mount_id = mount_id});
   }
-  told_(mount, verdict);
+  reported_(mount, verdict);
 }
 
 }  // namespace berth

@@ -60,7 +60,7 @@ class MountHealth {
   MountHelper& helper_;
   Duration interval_;
   Which which_;
-  Told told_;
+  Told reported_;
   Duration patience_;
 
   // By path: what is not well, and of which mount that was told.

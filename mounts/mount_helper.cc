@@ -28,7 +28,7 @@
 #include "base/shell_quoted.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
-#include "mounts/files_in_the_way.h"
+#include "mounts/target_not_empty.h"
 
 namespace berth {
 namespace {
@@ -125,7 +125,7 @@ absl::StatusOr<PathMount> ParseMountPath(std::string_view output, const std::str
       names.emplace_back(rest.substr(0, nul));
       rest.remove_prefix(nul + 1);
     }
-    return FilesInTheWay(path, path + ".moved", names, NumberAfter(line, kOccupied, 10).value_or(0));
+    return TargetNotEmpty(path, path + ".moved", names, NumberAfter(line, kOccupied, 10).value_or(0));
   }
   std::istringstream words{std::string(line)};
   std::string word;
@@ -302,8 +302,8 @@ struct MountHelper::State {
     Asking& operator=(const Asking&) = delete;
     // Somebody wants to unmount one of them.
     [[nodiscard]] bool Unwanted() const {
-      return std::ranges::any_of(paths_,
-                                 [this](const std::string& path) { return state_->unprobed.contains(path); });
+      return std::ranges::any_of(
+          paths_, [this](const std::string& path) { return state_->probe_pause.contains(path); });
     }
 
    private:
@@ -325,8 +325,8 @@ struct MountHelper::State {
   std::string executable;
   TaskScope& reaper;
   std::list<Entry> entries;
-  std::multiset<std::string> unprobed;  // paths that are not to be probed
-  std::multiset<std::string> asked;     // paths that are being probed
+  std::multiset<std::string> probe_pause;  // paths that are not to be probed
+  std::multiset<std::string> asked;        // paths that are being probed
   // Some helper's. Made by the first that waits, who knows the loop.
   std::optional<Condition> ended;
 };
@@ -348,34 +348,34 @@ pid_t MountHelper::HangingProbe(const std::string& path) const {
   return hanging == nullptr ? 0 : hanging->pid;
 }
 
-class MountHelper::Unprobed {
+class MountHelper::ProbePause {
  public:
-  Unprobed(std::shared_ptr<State> state, std::string path)
+  ProbePause(std::shared_ptr<State> state, std::string path)
       : state_(std::move(state)), path_(std::move(path)) {
-    state_->unprobed.insert(path_);
+    state_->probe_pause.insert(path_);
   }
-  ~Unprobed() { state_->unprobed.extract(path_); }
-  Unprobed(const Unprobed&) = delete;
-  Unprobed& operator=(const Unprobed&) = delete;
+  ~ProbePause() { state_->probe_pause.extract(path_); }
+  ProbePause(const ProbePause&) = delete;
+  ProbePause& operator=(const ProbePause&) = delete;
 
  private:
   std::shared_ptr<State> state_;
   std::string path_;
 };
 
-bool MountHelper::MayProbe(const std::string& path) const { return !state_->unprobed.contains(path); }
+bool MountHelper::MayProbe(const std::string& path) const { return !state_->probe_pause.contains(path); }
 
-Awaitable<std::shared_ptr<MountHelper::Unprobed>> MountHelper::KeepFromProbes(std::string path,
-                                                                              TimePoint deadline) {
+Awaitable<std::shared_ptr<MountHelper::ProbePause>> MountHelper::PauseProbes(std::string path,
+                                                                             TimePoint deadline) {
   const std::shared_ptr<State> state = state_;
   if (!state->ended.has_value()) state->ended.emplace(co_await asio::this_coro::executor);
-  const auto unprobed = std::make_shared<Unprobed>(state, path);
+  const auto probe_pause = std::make_shared<ProbePause>(state, path);
   state->NotifyEnded();  // for a round that is under way
   auto let_go = [state, path] {
     return !state->asked.contains(path) && state->Hanging("probe " + path) == nullptr;
   };
   co_await state->ended->WaitUntil(std::move(let_go), deadline);
-  co_return unprobed;
+  co_return probe_pause;
 }
 
 Awaitable<void> MountHelper::WaitUnstuck(TimePoint deadline) {
@@ -487,7 +487,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
       verdicts[i] = State::Overdue(*hanging);
       continue;
     }
-    if (state->unprobed.contains(paths[i])) continue;
+    if (state->probe_pause.contains(paths[i])) continue;
     asked.push_back(paths[i]);
     places.push_back(i);
   }

@@ -9,7 +9,7 @@
 // where there is no process, memory or descriptor for one.
 //
 // A probe holds the mount that it asks, so long as that does not answer. Who wants to unmount it ends the
-// probe first: KeepFromProbes.
+// probe first: PauseProbes.
 #pragma once
 
 #include <absl/status/status.h>
@@ -86,8 +86,8 @@ class MountHelper {
   // While what it returns lives, `path` is not probed. Ends a probe of it that is under way, without a
   // verdict, and waits until that has let go of the mount; at `deadline` it may hold it still: see
   // HangingProbe.
-  class Unprobed;
-  [[nodiscard]] Awaitable<std::shared_ptr<Unprobed>> KeepFromProbes(std::string path, TimePoint deadline);
+  class ProbePause;
+  [[nodiscard]] Awaitable<std::shared_ptr<ProbePause>> PauseProbes(std::string path, TimePoint deadline);
   [[nodiscard]] bool MayProbe(const std::string& path) const;
 
   // Makes the root of what is mounted at `path`, or the block device there, look as asked; `recursive`

@@ -344,7 +344,7 @@ TEST_F(MountHelperTest, WhatIsToBeUnmountedIsKeptFromProbes) {
   ASSERT_TRUE((*server)->HoldsRequest());
   {
     // A round that is under way ends at once. Its probe cannot: this file system lets nobody be killed.
-    const auto unprobed = RunOn(loop_, helper_.KeepFromProbes(path, In(kShort)));
+    const auto probe_pause = RunOn(loop_, helper_.PauseProbes(path, In(kShort)));
     const TimePoint until = In(kSoon);
     while (!round.has_value() && Clock::now() < until) loop_.run_one_until(until);
     ASSERT_TRUE(round.has_value());
@@ -354,7 +354,7 @@ TEST_F(MountHelperTest, WhatIsToBeUnmountedIsKeptFromProbes) {
     EXPECT_FALSE(helper_.MayProbe(path));
     EXPECT_EQ(Probe({path, local})[1], absl::OkStatus());
     (*server)->Resume();
-    const auto again = RunOn(loop_, helper_.KeepFromProbes(path, In(kSoon)));
+    const auto again = RunOn(loop_, helper_.PauseProbes(path, In(kSoon)));
     EXPECT_EQ(helper_.HangingProbe(path), 0) << "it was waited for";
     EXPECT_EQ(Probe({path})[0].code(), absl::StatusCode::kUnknown);
   }

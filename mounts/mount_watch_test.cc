@@ -57,15 +57,15 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
   }
 
   void Told(const Keys& keys) {
-    told_.push_back(keys);
+    reported_.push_back(keys);
     changed_.NotifyAll();
   }
   // Waits until something was told that satisfies `enough`, and returns all that was told.
   std::vector<Keys> WaitFor(const std::function<bool(const Keys&)>& enough) {
-    auto seen = [this, &enough] { return std::ranges::any_of(told_, enough); };
+    auto seen = [this, &enough] { return std::ranges::any_of(reported_, enough); };
     const bool in_time = RunOn(loop_, changed_.WaitUntil(seen, Clock::now() + std::chrono::seconds(20)));
     EXPECT_TRUE(in_time);
-    return std::exchange(told_, {});
+    return std::exchange(reported_, {});
   }
   // Changes something known last, waits until that is told, and returns the other keys.
   std::set<std::string> KeysUntilLast() {
@@ -90,7 +90,7 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
   TaskScope scope_{loop_.get_executor(), "test"};
   Condition changed_{loop_.get_executor()};
   std::unique_ptr<MountWatch> watch_;
-  std::vector<Keys> told_;
+  std::vector<Keys> reported_;
 };
 
 TEST_P(MountWatchTest, Fault26AForeignUnmountIsTold) {
@@ -137,7 +137,7 @@ TEST_P(MountWatchTest, ManyChangesAreToldTogether) {
   for (int i = 0; i < 50; ++i) MountAt(tree_ + "/one");
   MountAt(tree_ + "/two");
   EXPECT_THAT(KeysUntilLast(), ElementsAre("one", "two"));
-  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_THAT(reported_, IsEmpty());
 }
 
 TEST_P(MountWatchTest, TheTreeItselfTakenAwayConcernsEverything) {
@@ -155,7 +155,7 @@ TEST_P(MountWatchTest, IsSilentOnceItIsGone) {
   MountAt(tree_ + "/one");
   watch_.reset();
   RunOn(loop_, scope_.WaitEmpty());
-  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_THAT(reported_, IsEmpty());
 }
 
 INSTANTIATE_TEST_SUITE_P(, MountWatchTest, ::testing::Bool(),

@@ -194,7 +194,7 @@ class NodeApi {
   SchedulerDirectory& scheduler_;
   EventLog& events_;
   std::vector<std::string> socket_problems_;
-  std::set<std::pair<std::string, std::string>> told_dropped_;  // by plugin: what was wrong in its stats
+  std::set<std::pair<std::string, std::string>> reported_dropped_;  // by plugin: what was wrong in its stats
   std::shared_ptr<LogFeed> log_;
   std::vector<RuntimeAbility> runtimes_;
 };

@@ -51,7 +51,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
   CallKey key{.driver = access_.DriverOf(request.plugin_id()),
               .kind = CallKey::Kind::kVolumeName,
               .id = request.name()};
-  BERTH_CO_ASSIGN_OR_RETURN(const CallTurns::Turn turn,
+  BERTH_CO_ASSIGN_OR_RETURN(const VolumeCallQueue::Turn turn,
                             co_await access_.WaitTurn({std::move(key)}, call.deadline));
   BERTH_CO_ASSIGN_OR_RETURN(
       const Controller controller,
@@ -67,7 +67,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
   if (create.volume_content_source().has_volume() && !facts.ControllerCan(ControllerRpc::CLONE_VOLUME)) {
     co_return Lacks(controller.plugin_id, "CLONE_VOLUME", "fill a volume from another one");
   }
-  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
+  BERTH_CO_RETURN_IF_ERROR(access_.CheckNotShuttingDown());
   for (auto& capability : *create.mutable_volume_capabilities()) FitAccessMode(facts, &capability);
   if (facts.HasService(::csi::v1::PluginCapability::Service::VOLUME_ACCESSIBILITY_CONSTRAINTS)) {
     // Who creates a volume on a node wants to use it there.
@@ -90,7 +90,7 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::DeleteVolumeRequest deletion, CheckDelete(request));
   BERTH_CO_ASSIGN_OR_RETURN(
-      const CallTurns::Turn turn,
+      const VolumeCallQueue::Turn turn,
       co_await access_.WaitTurn(request.plugin_id(), request.volume_id(), call.deadline));
   BERTH_CO_RETURN_IF_ERROR(
       co_await access_.CheckUnrecorded(request.plugin_id(), request.volume_id(), "", call.deadline));
@@ -101,12 +101,14 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
     co_return Lacks(controller.plugin_id, "CREATE_DELETE_VOLUME", "delete volumes");
   }
   BERTH_CO_RETURN_IF_ERROR(access_.MayDelete(controller.plugin_id, request.volume_id()));
-  const ControllerAccess::Hold hold = access_.HoldForDelete(controller.plugin_id, request.volume_id());
+  const ControllerAccess::VolumeUseLock hold =
+      access_.LockForDelete(controller.plugin_id, request.volume_id());
   const auto answer = co_await controller.client->DeleteVolume(deletion, call.deadline);
   if (!answer.ok()) {
     co_return CallError(answer.status(), controller.plugin_id, CsiRpc::kDeleteVolume);
   }
-  BERTH_CO_RETURN_IF_ERROR(co_await access_.CancelOwedExpansion(controller.plugin_id, request.volume_id()));
+  BERTH_CO_RETURN_IF_ERROR(
+      co_await access_.CancelPendingExpansion(controller.plugin_id, request.volume_id()));
   co_return v1::DeleteVolumeResponse();
 }
 
@@ -115,7 +117,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
   BERTH_CO_ASSIGN_OR_RETURN(
-      const CallTurns::Turn turn,
+      const VolumeCallQueue::Turn turn,
       co_await access_.WaitTurn(request.plugin_id(), request.volume_id(), call.deadline));
   const auto controller =
       co_await access_.Find(request.plugin_id(), ControllerWork::kKnownVolume, call.deadline);
@@ -148,9 +150,10 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
     *expand.mutable_volume_capability() = ToCsi(held->use);
     FitAccessMode(controller->facts, expand.mutable_volume_capability());
   }
-  BERTH_CO_RETURN_IF_ERROR(access_.MayGoForward());
+  BERTH_CO_RETURN_IF_ERROR(access_.CheckNotShuttingDown());
   BERTH_CO_RETURN_IF_ERROR(access_.MayExpand(*controller, request.volume_id()));
-  const std::optional<ControllerAccess::Hold> hold = access_.HoldForExpand(*controller, request.volume_id());
+  const std::optional<ControllerAccess::VolumeUseLock> hold =
+      access_.LockForExpand(*controller, request.volume_id());
   const auto grown = co_await controller->client->ControllerExpandVolume(expand, call.deadline);
   if (!grown.ok()) {
     co_return CallError(grown.status(), controller->plugin_id, CsiRpc::kControllerExpandVolume);

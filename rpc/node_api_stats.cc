@@ -67,7 +67,7 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
     if (volume && volume->condition) *answer.mutable_condition() = ToProto(*volume->condition);
   }
   for (const std::string& what : dropped) {
-    if (!told_dropped_.emplace(plugin_id, what).second) continue;
+    if (!reported_dropped_.emplace(plugin_id, what).second) continue;
     events_.Append({.type = "plugin.warning",
                     .plugin_id = plugin_id,
                     .volume_id = volume_id,

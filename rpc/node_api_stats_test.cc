@@ -18,7 +18,7 @@ class NodeApiStatsTest : public NodeApiTest {
  protected:
   NodeApiStatsTest() { control_.Add("p").facts->node_capabilities = {NodeRpc::GET_VOLUME_STATS}; }
 
-  void TellUsage(csi::VolumeUsage::Unit unit, int64_t total, int64_t used) {
+  void ReportUsage(csi::VolumeUsage::Unit unit, int64_t total, int64_t used) {
     csi::VolumeUsage& usage = *mounter_.stats.add_usage();
     usage.set_unit(unit);
     usage.set_total(total);
@@ -33,15 +33,15 @@ class NodeApiStatsTest : public NodeApiTest {
 };
 
 TEST_F(NodeApiStatsTest, StatsComeFromTheMounter) {
-  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
+  ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
   const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->usage(0).total(), 100);
 }
 
 TEST_F(NodeApiStatsTest, Fault59WhatIsLeftOutIsNamedOnceForEachPlugin) {
-  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
-  TellUsage(csi::VolumeUsage::INODES, -1, -1);
+  ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
+  ReportUsage(csi::VolumeUsage::INODES, -1, -1);
   for (int i = 0; i < 3; ++i) {
     const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
     ASSERT_TRUE(stats.ok()) << stats.status();
@@ -66,8 +66,8 @@ TEST_F(NodeApiStatsTest, AConsumersVolumesAreSummedUp) {
   mounter_.Add("p", "v1", "web");
   mounter_.Add("p", "v2", "web");
   mounter_.Add("p", "v3", "db");
-  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
-  TellUsage(csi::VolumeUsage::INODES, 10, 3);
+  ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
+  ReportUsage(csi::VolumeUsage::INODES, 10, 3);
   mounter_.stats.mutable_volume_condition()->set_abnormal(true);
   const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
@@ -86,7 +86,7 @@ TEST_F(NodeApiStatsTest, AConsumersVolumesAreSummedUp) {
 
 TEST_F(NodeApiStatsTest, AVolumeThatIsUsedTwiceCountsOnce) {
   mounter_.Add("p", "v", "web").publications.push_back({.consumer = "web", .name = "again"});
-  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
+  ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
   const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->volumes_size(), 1);
@@ -100,7 +100,7 @@ TEST_F(NodeApiStatsTest, WhoCannotTellHasTheErrorInItsPlace) {
   mounter_.Add("p", "v2", "web");
   mounter_.Add("p", "v3", "web");
   mounter_.stats_errors["v2"] = absl::InternalError("statfs");
-  TellUsage(csi::VolumeUsage::BYTES, 100, 40);
+  ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
   const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   ASSERT_EQ(stats->volumes_size(), 3);
@@ -114,7 +114,7 @@ TEST_F(NodeApiStatsTest, WhoCannotTellHasTheErrorInItsPlace) {
 TEST_F(NodeApiStatsTest, SumsDoNotOverflow) {
   mounter_.Add("p", "v1", "web");
   mounter_.Add("p", "v2", "web");
-  TellUsage(csi::VolumeUsage::BYTES, std::numeric_limits<int64_t>::max(), 1);
+  ReportUsage(csi::VolumeUsage::BYTES, std::numeric_limits<int64_t>::max(), 1);
   const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->total(0).total(), std::numeric_limits<int64_t>::max());
@@ -124,7 +124,7 @@ TEST_F(NodeApiStatsTest, SumsDoNotOverflow) {
 TEST_F(NodeApiStatsTest, AVolumeThatHangsCostsTheOthersNothing) {
   for (int i = 0; i < 40; ++i) mounter_.Add("p", fmt::format("v{:02}", i), "web");
   mounter_.stats_hang = {"v00", "v07"};
-  TellUsage(csi::VolumeUsage::BYTES, 1, 0);
+  ReportUsage(csi::VolumeUsage::BYTES, 1, 0);
   const CallInfo call{
       .method = "Test", .may_change = false, .deadline = Clock::now() + std::chrono::seconds(3)};
   const auto stats = RunOn(loop_, api_.GetConsumerStats(Of("web"), call));

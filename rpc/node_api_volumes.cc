@@ -44,7 +44,7 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(checked.plugin_id, checked.volume_id));
   BERTH_CO_ASSIGN_OR_RETURN(const NodeDrainer::Admission admitted, drainer_.Admit(checked));
-  const ControllerAccess::Hold hold = access_.HoldForPublish(checked.plugin_id, checked.volume_id);
+  const ControllerAccess::VolumeUseLock hold = access_.LockForPublish(checked.plugin_id, checked.volume_id);
   const std::string plugin_id = checked.plugin_id;
   const std::string volume_id = checked.volume_id;
   BERTH_CO_ASSIGN_OR_RETURN(const std::string target,

@@ -125,7 +125,7 @@ absl::Status NodeServer::SetGroup(std::optional<gid_t> group) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> NodeServer::MendPath() {
+absl::StatusOr<bool> NodeServer::RepairPath() {
   if (socket_.AtItsPath()) return false;
   struct stat there{};
   if (lstat(socket_.path().c_str(), &there) == 0) {
@@ -149,7 +149,7 @@ Awaitable<void> NodeServer::AcceptLoop() {
                                                        asio::as_tuple(asio::use_awaitable));
     if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
       co_return;
-    if (moved) continue;  // MendPath
+    if (moved) continue;  // RepairPath
     for (int i = 0; i < kAcceptBatch; ++i) {
       UniqueFd connection(accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (connection.valid()) {

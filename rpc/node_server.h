@@ -69,7 +69,7 @@ class NodeServer {
 
   // Listens at its path anew where somebody has removed its socket; connections stay. True: it did.
   // FAILED_PRECONDITION: something else is there.
-  [[nodiscard]] absl::StatusOr<bool> MendPath();
+  [[nodiscard]] absl::StatusOr<bool> RepairPath();
   [[nodiscard]] std::string path() const { return socket_.path(); }
 
   [[nodiscard]] const SocketAccess& access() const { return access_; }

@@ -68,7 +68,7 @@ Awaitable<void> NodeServers::Watch() {
     co_await SleepUntil(Clock::now() + kLookEvery);
     std::vector<std::string> problems;
     for (const auto& [right, server] : servers_) {
-      const absl::StatusOr<bool> mended = server->MendPath();
+      const absl::StatusOr<bool> mended = server->RepairPath();
       if (!mended.ok()) {
         problems.emplace_back(MessageOf(mended.status()));
       } else if (*mended) {

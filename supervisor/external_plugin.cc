@@ -110,7 +110,7 @@ Awaitable<void> ExternalPlugin::Watch() {
       Feed({.type = ExternalEvent::Type::kServed});
       if (!no_tree.empty()) {
         Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
-        Tell("plugin.no_tree", no_tree);
+        Emit("plugin.no_tree", no_tree);
         watch_->Spawn("tree", AwaitTree(snapshot_.instance));
       }
       served = co_await Hold(*std::move(served));
@@ -174,7 +174,7 @@ void ExternalPlugin::Feed(const ExternalEvent& event) {
         break;
     }
   }
-  TellState(before);
+  ReportState(before);
   Publish();
   changed_.NotifyAll();
 }
@@ -186,7 +186,7 @@ void ExternalPlugin::Announce() {
   snapshot_.health = PluginHealth{};
   refused_.clear();
   Publish();
-  Tell("plugin.found", fmt::format("process {} serves {}", server_.pid, config_.socket));
+  Emit("plugin.found", fmt::format("process {} serves {}", server_.pid, config_.socket));
   context_.observer.OnSocketAppeared({.plugin_id = id_,
                                       .number = snapshot_.instance,
                                       .kind = config_.kind,
@@ -199,7 +199,7 @@ void ExternalPlugin::Retire() {
   snapshot_.pid = 0;
   const bool left = std::exchange(snapshot_.registered, false);
   Publish();
-  if (left) Tell("plugin.left", lifecycle_.reason());
+  if (left) Emit("plugin.left", lifecycle_.reason());
   context_.observer.OnInstanceGone(id_, snapshot_.instance);
 }
 
@@ -292,7 +292,7 @@ Awaitable<absl::StatusOr<Reconfigured>> ExternalPlugin::Reconfigure(PluginFile f
   if (!file.config.ok()) {
     snapshot_.file_error = std::string(MessageOf(file.config.status()));
     Publish();
-    Tell("plugin.file_broken", snapshot_.file_error);
+    Emit("plugin.file_broken", snapshot_.file_error);
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, snapshot_.file_error));
   }
   const bool had_error = !std::exchange(snapshot_.file_error, "").empty();
@@ -303,7 +303,7 @@ Awaitable<absl::StatusOr<Reconfigured>> ExternalPlugin::Reconfigure(PluginFile f
     if (had_error) Publish();
     co_return had_error ? Reconfigured::kUpdated : Reconfigured::kUnchanged;
   }
-  Tell("plugin.reconfigured", "its file was changed, and is taken over");
+  Emit("plugin.reconfigured", "its file was changed, and is taken over");
   lifecycle_.SetHealthFailures(config_.health.failures);
   if (!config_.enabled) {
     auto disabled = Disable("disabled in its file (enabled = false)", false);
@@ -383,13 +383,13 @@ void ExternalPlugin::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> fact
     snapshot_.facts_read_at = WallClock::now();
     refused_.clear();
     if (is_new) {
-      Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
+      Emit("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
                                         Printable(snapshot_.facts->vendor_version, 128)));
     }
   } else {
     std::string why(MessageOf(facts.status()));
-    if (std::exchange(snapshot_.registered, false)) Tell("plugin.left", why);
-    if (why != refused_) Tell("plugin.refused", why);
+    if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", why);
+    if (why != refused_) Emit("plugin.refused", why);
     refused_ = std::move(why);
   }
   Publish();
@@ -399,24 +399,24 @@ void ExternalPlugin::OnIdle(uint64_t /*instance*/) {}  // Nobody here waits for 
 
 // --- What is told ---------------------------------------------------------------------------------------
 
-void ExternalPlugin::TellState(PluginState before) const {
+void ExternalPlugin::ReportState(PluginState before) const {
   if (lifecycle_.state() == before) return;
   switch (lifecycle_.state()) {
     case PluginState::kReady:
-      Tell("plugin.ready",
+      Emit("plugin.ready",
            before == PluginState::kUnhealthy ? "answers Probe as ready again" : "answers Probe as ready");
       break;
     case PluginState::kUnhealthy:
-      Tell("plugin.unhealthy", lifecycle_.reason());
+      Emit("plugin.unhealthy", lifecycle_.reason());
       break;
     case PluginState::kDraining:
-      Tell("plugin.draining", lifecycle_.reason());
+      Emit("plugin.draining", lifecycle_.reason());
       break;
     case PluginState::kStopped:
-      Tell("plugin.stopped", lifecycle_.reason());
+      Emit("plugin.stopped", lifecycle_.reason());
       break;
     case PluginState::kStarting:
-      if (!lifecycle_.served() && before != PluginState::kStopped) Tell("plugin.lost", lifecycle_.reason());
+      if (!lifecycle_.served() && before != PluginState::kStopped) Emit("plugin.lost", lifecycle_.reason());
       break;
     case PluginState::kBackingOff:
     case PluginState::kFailed:
@@ -445,7 +445,7 @@ void ExternalPlugin::Publish() {
   if (!gone_) context_.registry.Put(snapshot_);
 }
 
-void ExternalPlugin::Tell(std::string_view type, std::string message) const {
+void ExternalPlugin::Emit(std::string_view type, std::string message) const {
   Event event;
   event.type = type;
   event.plugin_id = id_;

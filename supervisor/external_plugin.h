@@ -30,7 +30,7 @@ namespace berth {
 // What all of them share; outlives them.
 struct ExternalContext {
   asio::any_io_executor executor;
-  PluginPlaces places;
+  PluginPaths places;
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
   PluginObserver& observer;
   EventLog& events;
@@ -90,8 +90,8 @@ class ExternalPlugin final : public PluginOwner {
   [[nodiscard]] bool WasDrained() const;
   void RememberDrained(bool drained) const;
 
-  void Tell(std::string_view type, std::string message) const;
-  void TellState(PluginState before) const;
+  void Emit(std::string_view type, std::string message) const;
+  void ReportState(PluginState before) const;
   void Publish();
 
   ExternalContext& context_;

@@ -17,7 +17,7 @@ constexpr std::string_view kMark =
 // With the mark it is no longer than a plugin's file may be.
 constexpr size_t kContentLimit = (size_t{64} << 10) - kMark.size();
 
-std::string PlacedPath(const PluginPlaces& places, const std::string& id) {
+std::string PlacedPath(const PluginPaths& places, const std::string& id) {
   return fmt::format("{}/{}.toml", PlacedPluginDir(places), id);
 }
 
@@ -31,11 +31,11 @@ absl::Status CheckId(const std::string& id) {
 
 }  // namespace
 
-bool IsPlacedFile(const PluginPlaces& places, std::string_view path) {
+bool IsPlacedFile(const PluginPaths& places, std::string_view path) {
   return path.starts_with(PlacedPluginDir(places) + "/");
 }
 
-absl::StatusOr<PluginConfig> CheckPlacedFile(const PluginPlaces& places, const std::string& id,
+absl::StatusOr<PluginConfig> CheckPlacedFile(const PluginPaths& places, const std::string& id,
                                              std::string_view content) {
   BERTH_RETURN_IF_ERROR(CheckId(id));
   const std::string path = PlacedPath(places, id);
@@ -51,7 +51,7 @@ absl::StatusOr<PluginConfig> CheckPlacedFile(const PluginPlaces& places, const s
   return config;
 }
 
-absl::Status WritePlacedFile(const std::string& people_dir, const PluginPlaces& places, const std::string& id,
+absl::Status WritePlacedFile(const std::string& people_dir, const PluginPaths& places, const std::string& id,
                              std::string_view content) {
   BERTH_RETURN_IF_ERROR(CheckId(id));
   BERTH_ASSIGN_OR_RETURN(const std::vector<PluginFile> files, LoadPluginDir(people_dir, places, {}));
@@ -68,7 +68,7 @@ absl::Status WritePlacedFile(const std::string& people_dir, const PluginPlaces& 
   return WriteFileAtomic(PlacedPath(places, id), marked, 0600);
 }
 
-absl::StatusOr<bool> RemovePlacedFile(const PluginPlaces& places, const std::string& id) {
+absl::StatusOr<bool> RemovePlacedFile(const PluginPaths& places, const std::string& id) {
   BERTH_RETURN_IF_ERROR(CheckId(id));
   const std::string path = PlacedPath(places, id);
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return false;

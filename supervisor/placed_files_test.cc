@@ -25,10 +25,10 @@ class PlacedFilesTest : public ::testing::Test {
 
   TempDir temp_;
   const std::string people_ = temp_.Path("etc/plugins.d");
-  const PluginPlaces places_{.runtime_dir = temp_.Path("run"),
-                             .state_dir = temp_.Path("state"),
-                             .node_id = "n",
-                             .credentials_dir = ""};
+  const PluginPaths places_{.runtime_dir = temp_.Path("run"),
+                            .state_dir = temp_.Path("state"),
+                            .node_id = "n",
+                            .credentials_dir = ""};
 };
 
 TEST_F(PlacedFilesTest, AFileIsAPluginUntilItIsRemoved) {

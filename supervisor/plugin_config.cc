@@ -46,19 +46,19 @@ absl::Status ListFiles(const std::string& dir, std::set<std::string>* paths) {
 
 }  // namespace
 
-std::string PluginRuntimeDir(const PluginPlaces& places, std::string_view id) {
+std::string PluginRuntimeDir(const PluginPaths& places, std::string_view id) {
   return fmt::format("{}/plugins/{}", places.runtime_dir, id);
 }
 
-std::string PluginSocketPath(const PluginPlaces& places, std::string_view id) {
+std::string PluginSocketPath(const PluginPaths& places, std::string_view id) {
   return PluginRuntimeDir(places, id) + "/csi.sock";
 }
 
-std::string PluginStateDir(const PluginPlaces& places, std::string_view id) {
+std::string PluginStateDir(const PluginPaths& places, std::string_view id) {
   return fmt::format("{}/plugins/{}", places.state_dir, id);
 }
 
-std::string PlacedPluginDir(const PluginPlaces& places) { return places.state_dir + "/plugins.d"; }
+std::string PlacedPluginDir(const PluginPaths& places) { return places.state_dir + "/plugins.d"; }
 
 bool ValidPluginId(std::string_view id) {
   const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
@@ -68,12 +68,12 @@ bool ValidPluginId(std::string_view id) {
 }
 
 absl::StatusOr<PluginConfig> ParsePluginFile(const std::string& path, std::string_view content,
-                                             const PluginPlaces& places) {
+                                             const PluginPaths& places) {
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
   return ReadPluginFile(path, table, places);
 }
 
-absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPlaces& places) {
+absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& places) {
   BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTomlFile(path));
   return ParsePluginFile(path, content, places);
 }
@@ -186,7 +186,7 @@ absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwne
   return WriteFileAtomic(path, text.str(), 0600);
 }
 
-absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPlaces& places,
+absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPaths& places,
                                                       const PluginFileOwners& owners) {
   std::set<std::string> paths;
   BERTH_RETURN_IF_ERROR(ListFiles(dir, &paths));

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "csi/wanted_token.h"
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/registry.h"
 #include "supervisor/restart_policy.h"
@@ -86,7 +86,7 @@ struct PluginConfig {
   bool serves_mounts = false;  // volumes vanish with its processes (FUSE)
   Duration start_timeout = std::chrono::seconds(30);
   Duration stop_timeout = std::chrono::seconds(30);
-  PlaceLimits limits;
+  CgroupLimits limits;
   std::vector<ResourceLimit> rlimits;
   LogLimits log;
   HealthConfig health;
@@ -100,7 +100,7 @@ struct PluginConfig {
 };
 
 // What a file is read against: this node's places.
-struct PluginPlaces {
+struct PluginPaths {
   std::string runtime_dir;
   std::string state_dir;
   std::string node_id;
@@ -108,19 +108,19 @@ struct PluginPlaces {
 };
 
 // <runtime_dir>/plugins/<id>: the socket's directory; and the socket in it.
-[[nodiscard]] std::string PluginRuntimeDir(const PluginPlaces& places, std::string_view id);
-[[nodiscard]] std::string PluginSocketPath(const PluginPlaces& places, std::string_view id);
+[[nodiscard]] std::string PluginRuntimeDir(const PluginPaths& places, std::string_view id);
+[[nodiscard]] std::string PluginSocketPath(const PluginPaths& places, std::string_view id);
 // <state_dir>/plugins/<id>: the plugin's own, BERTH_PLUGIN_DIR.
-[[nodiscard]] std::string PluginStateDir(const PluginPlaces& places, std::string_view id);
+[[nodiscard]] std::string PluginStateDir(const PluginPaths& places, std::string_view id);
 
 // <state_dir>/plugins.d: the files that a scheduler has placed (placed_files.h).
-[[nodiscard]] std::string PlacedPluginDir(const PluginPlaces& places);
+[[nodiscard]] std::string PlacedPluginDir(const PluginPaths& places);
 
 // A plugin's name in Berth: a lower case letter or digit, then those and . _ -, 63 characters at most.
 [[nodiscard]] bool ValidPluginId(std::string_view id);
 
 [[nodiscard]] absl::StatusOr<PluginConfig> ParsePluginFile(const std::string& path, std::string_view content,
-                                                           const PluginPlaces& places);
+                                                           const PluginPaths& places);
 
 // One file of plugins.d. `id` names the plugin in the registry, unique among the files, also where the
 // file is broken: then the id it gives if that can be read and is free, else the file's stem or name.
@@ -157,13 +157,12 @@ using PluginFileOwners = std::map<std::string, std::string>;
 [[nodiscard]] absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwners& owners);
 
 // NOT_FOUND, PERMISSION_DENIED and so on where the file cannot be read at all.
-[[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path,
-                                                          const PluginPlaces& places);
+[[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& places);
 
 // All *.toml in `dir` that are not hidden, and those that a scheduler has placed, by name, with the ids that
 // AssignPluginIds gives them. The status is about the directories themselves. NOT_FOUND: there is no `dir`.
 [[nodiscard]] absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir,
-                                                                    const PluginPlaces& places,
+                                                                    const PluginPaths& places,
                                                                     const PluginFileOwners& owners);
 
 }  // namespace berth

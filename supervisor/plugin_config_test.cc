@@ -45,7 +45,7 @@ class PluginConfigTest : public ::testing::Test {
   }
 
   TempDir temp_;
-  PluginPlaces places_{
+  PluginPaths places_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
@@ -146,7 +146,7 @@ stable_after = "5s"
   EXPECT_EQ(config.user, user);
   EXPECT_EQ(config.children, ChildrenPolicy::kKeep);
   EXPECT_TRUE(config.serves_mounts);
-  const PlaceLimits limits{.memory_max = uint64_t{512} << 20U, .pids_max = 256, .cpus = 1.5};
+  const CgroupLimits limits{.memory_max = uint64_t{512} << 20U, .pids_max = 256, .cpus = 1.5};
   EXPECT_EQ(config.limits, limits);
   EXPECT_THAT(config.rlimits,
               ElementsAre(ResourceLimit{.resource = RLIMIT_CORE, .soft = 0, .hard = RLIM_INFINITY},

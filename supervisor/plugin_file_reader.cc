@@ -73,7 +73,7 @@ bool Contains(std::initializer_list<std::string_view> list, std::string_view wor
 
 class FileReader : private ValueReader {
  public:
-  FileReader(const std::string& path, const PluginPlaces& places) : ValueReader(path), places_(places) {}
+  FileReader(const std::string& path, const PluginPaths& places) : ValueReader(path), places_(places) {}
 
   absl::StatusOr<PluginConfig> Read(const toml::table& file) {
     config_.file = path();
@@ -346,14 +346,14 @@ class FileReader : private ValueReader {
     }
   }
 
-  const PluginPlaces& places_;
+  const PluginPaths& places_;
   PluginConfig config_;
 };
 
 }  // namespace
 
 absl::StatusOr<PluginConfig> ReadPluginFile(const std::string& path, const toml::table& file,
-                                            const PluginPlaces& places) {
+                                            const PluginPaths& places) {
   return FileReader(path, places).Read(file);
 }
 

@@ -246,7 +246,7 @@ void ReadRestart(ValueReader& reader, const toml::table& restart, RestartLimits*
                              FormatDuration(limits->max_backoff)));
 }
 
-void ReadLimits(ValueReader& reader, const toml::table& table, PlaceLimits* limits) {
+void ReadLimits(ValueReader& reader, const toml::table& table, CgroupLimits* limits) {
   constexpr std::string_view kPrefix = "limits.";
   reader.CheckKeys(table, kPrefix, {"memory", "pids", "cpus"});
   uint64_t memory = 0;

@@ -15,7 +15,7 @@ namespace berth {
 // mistakes.
 void ReadHealth(ValueReader& reader, const toml::table& health, bool external, HealthConfig* config);
 void ReadRestart(ValueReader& reader, const toml::table& restart, RestartLimits* limits);
-void ReadLimits(ValueReader& reader, const toml::table& table, PlaceLimits* limits);
+void ReadLimits(ValueReader& reader, const toml::table& table, CgroupLimits* limits);
 void ReadRlimits(ValueReader& reader, const toml::table& table, std::vector<ResourceLimit>* rlimits);
 void ReadLog(ValueReader& reader, const toml::table& log, LogLimits* limits);
 // [[token]]: of each audience one, and of each place and name. Only of a plugin that serves Node (`kind`),

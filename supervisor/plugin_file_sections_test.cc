@@ -37,7 +37,7 @@ class PluginFileSectionsTest : public ::testing::Test {
     return std::string(status.message());
   }
 
-  PluginPlaces places_{
+  PluginPaths places_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
@@ -86,7 +86,7 @@ TEST_F(PluginFileSectionsTest, LimitsOfThePlace) {
   EXPECT_EQ(Good("[limits]\nmemory = \"2GB\"\n").limits.memory_max, 2'000'000'000U);
   EXPECT_EQ(Good("[limits]\nmemory = 1048576\n").limits.memory_max, 1048576U);
   EXPECT_EQ(Good("[limits]\ncpus = 2\n").limits.cpus, 2.0);
-  EXPECT_EQ(Good("[limits]\n").limits, PlaceLimits());
+  EXPECT_EQ(Good("[limits]\n").limits, CgroupLimits());
   EXPECT_THAT(Error("[limits]\nmemory = \"512\"\n"),
               AllOf(HasSubstr("x.toml:4: limits.memory: must be a size"), HasSubstr("\"512MiB\"")));
   EXPECT_THAT(Error("[limits]\nmemory = 4096\n"), HasSubstr("at least 1MiB"));

@@ -71,14 +71,14 @@ absl::Status PrepareDirectories(const std::string& socket_path, const std::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPlaces& places) {
+absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPaths& places) {
   BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, places));
   BERTH_RETURN_IF_ERROR(PrepareDirectories(PluginSocketPath(places, config.id),
                                            PluginStateDir(places, config.id), launch.spec.user));
   return launch;
 }
 
-std::string DescribeEnd(const ExitStatus& exit, const PlaceEnd& place) {
+std::string DescribeEnd(const ExitStatus& exit, const CgroupExit& place) {
   if (place.out_of_memory && (!exit.known || exit.signal == SIGKILL)) return "killed: " + place.text;
   return place.text.empty() ? exit.Describe() : fmt::format("{}; {}", exit.Describe(), place.text);
 }
@@ -170,7 +170,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   // Before the plugin can know them, so that it cannot log what is not recognised.
   context.secrets.Hold(config.id, prepared.secrets);
   BERTH_CO_ASSIGN_OR_RETURN(const UniqueFd output, co_await context.logs.Open(config.id, config.log));
-  PlaceLimits limits = config.limits;
+  CgroupLimits limits = config.limits;
   limits.killed_together = config.children == ChildrenPolicy::kEnd;
   BERTH_CO_ASSIGN_OR_RETURN(instance->place_, co_await context.placer->Prepare(config.id, limits, deadline));
 
@@ -192,7 +192,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   for (const std::string& argument : config.arguments) record.command += " " + Printable(argument, 256);
   record.volumes_path = config.volumes_path;
 
-  instance->TellUser(OtherUser(prepared.spec.user));
+  instance->ReportUser(OtherUser(prepared.spec.user));
   ProcessSpec spec = std::move(prepared.spec);
   spec.stdout_fd = output.get();
   spec.stderr_fd = output.get();
@@ -202,7 +202,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   absl::StatusOr<std::unique_ptr<Process>> process =
       co_await Process::Launch(context.executor, std::move(spec), deadline);
   if (!process.ok()) {
-    instance->TellUser(std::nullopt);
+    instance->ReportUser(std::nullopt);
     co_await instance->RemoveRecord();
     co_await instance->place_->Release();
     co_return process.status();
@@ -253,13 +253,13 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
         BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
                                   co_await context.placer->Find(GroupOf(known), /*lives=*/true));
         instance->process_ = *std::move(process);
-        if (const auto user = UserOf(pid); user.ok() && *user != geteuid()) instance->TellUser(*user);
+        if (const auto user = UserOf(pid); user.ok() && *user != geteuid()) instance->ReportUser(*user);
         context.logs.SetPid(known.plugin_id, pid);
         Recovered recovered;
         recovered.instance = std::move(instance);
         co_return recovered;
       }
-      case RecordMatch::kStranger: {
+      case RecordMatch::kUnknown: {
         Recovered recovered;
         recovered.stranger =
             fmt::format("process {} is another one now ({})", pid, Printable(identity->executable, 256));
@@ -356,7 +356,7 @@ Awaitable<std::string> PluginInstance::WhyForeign(ServedSocket served) {
       record_.socket_path, served.pid, served.uid);
 }
 
-void PluginInstance::TellUser(std::optional<uid_t> user) const {
+void PluginInstance::ReportUser(std::optional<uid_t> user) const {
   if (context_.on_user) context_.on_user(record_.socket_path, user);
 }
 
@@ -439,14 +439,14 @@ Awaitable<InstanceEnd> PluginInstance::End(ExitStatus exit, TreeOccasion occasio
   co_await notes_.Join();
   InstanceEnd end;
   end.exit = exit;
-  const PlaceEnd place = co_await place_->HowItEnded();
+  const CgroupExit place = co_await place_->HowItEnded();
   end.how = DescribeEnd(exit, place);
   if (place.out_of_memory && occasion == TreeOccasion::kMainEnded) occasion = TreeOccasion::kLimitReached;
   co_await EndChildren(occasion, Clock::now() + kChildrenEndWithin);
   end.last_output = co_await context_.logs.LastLines(record_.plugin_id, record_.output_position,
                                                      Clock::now() + kLastLinesWithin);
   context_.logs.SetPid(record_.plugin_id, 0);
-  TellUser(std::nullopt);
+  ReportUser(std::nullopt);
   co_await place_->Release();
   co_await RemoveRecord();
   process_.reset();

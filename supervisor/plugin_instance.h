@@ -21,7 +21,7 @@
 #include "base/process.h"
 #include "base/task_scope.h"
 #include "csi/recent_secrets.h"
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 #include "supervisor/child_policy.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/plugin_config.h"
@@ -33,8 +33,8 @@ namespace berth {
 // What the processes of all plugins share; outlives them. The placer is there before the first launch.
 struct InstanceContext {
   asio::any_io_executor executor;
-  PluginPlaces places;
-  std::unique_ptr<PluginPlacer> placer;
+  PluginPaths places;
+  std::unique_ptr<CgroupProvider> placer;
   PluginLogs& logs;
   RecentSecrets& secrets;
   // Called with the user of a plugin's process, known by its socket, before it can call anybody; unset: it
@@ -132,7 +132,7 @@ class PluginInstance {
   Awaitable<void> WatchSocket(InstanceSinks sinks);
   // Why the socket is not the plugin's own; empty: it is, as far as that can be known.
   Awaitable<std::string> WhyForeign(ServedSocket served);
-  void TellUser(std::optional<uid_t> user) const;
+  void ReportUser(std::optional<uid_t> user) const;
   Awaitable<void> RecordExecuted();
   Awaitable<void> WriteNotes();
   Awaitable<void> EndChildren(TreeOccasion occasion, TimePoint deadline);
@@ -141,7 +141,7 @@ class PluginInstance {
   InstanceContext& context_;
   std::shared_ptr<RunRecordFile> file_;
   RunRecord record_;
-  std::unique_ptr<PluginPlace> place_;
+  std::unique_ptr<PluginCgroup> place_;
   std::unique_ptr<Process> process_;
   SocketPath socket_path_;
   TaskScope tasks_;

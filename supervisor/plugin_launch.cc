@@ -94,7 +94,7 @@ std::vector<gid_t> GroupsOf(const FoundUser& user, gid_t gid) {
 
 }  // namespace
 
-Variables PluginVariables(const PluginPlaces& places, std::string_view id) {
+Variables PluginVariables(const PluginPaths& places, std::string_view id) {
   const std::string socket = PluginSocketPath(places, id);
   Variables variables = {{"CSI_ENDPOINT", "unix://" + socket},
                          {"CSI_SOCKET", socket},
@@ -105,7 +105,7 @@ Variables PluginVariables(const PluginPlaces& places, std::string_view id) {
 }
 
 absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& config,
-                                                         const PluginPlaces& places) {
+                                                         const PluginPaths& places) {
   const Variables variables = PluginVariables(places, config.id);
   std::vector<std::string> arguments;
   arguments.reserve(config.arguments.size());
@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& con
 }
 
 absl::StatusOr<std::vector<std::string>> PluginEnvironment(const PluginConfig& config,
-                                                           const PluginPlaces& places,
+                                                           const PluginPaths& places,
                                                            std::vector<std::string>* secrets) {
   const Variables variables = PluginVariables(places, config.id);
   std::map<std::string, std::string> environment = {
@@ -172,7 +172,7 @@ absl::StatusOr<std::optional<ProcessUser>> PluginUser(const PluginConfig& config
   return std::optional<ProcessUser>(std::move(user));
 }
 
-absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPlaces& places) {
+absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPaths& places) {
   PluginLaunch launch;
   ProcessSpec& spec = launch.spec;
   spec.executable = config.command;
@@ -191,7 +191,7 @@ absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const 
   return launch;
 }
 
-Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPlaces places, TimePoint deadline) {
+Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPaths places, TimePoint deadline) {
   if (config.external() || !config.enabled) co_return absl::OkStatus();
   auto make = [config, places] { return MakePluginLaunch(config, places); };
   BERTH_CO_ASSIGN_OR_RETURN(PluginLaunch launch,
@@ -201,7 +201,7 @@ Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPlaces places
   co_return co_await Process::Try(std::move(launch.spec), deadline);
 }
 
-std::string LaunchFingerprint(const PluginConfig& config, const PluginPlaces& places) {
+std::string LaunchFingerprint(const PluginConfig& config, const PluginPaths& places) {
   std::string text;
   const auto add = [&text](std::string_view part) { text += fmt::format("{}:{},", part.size(), part); };
   const auto add_number = [&add](const auto& number) { add(number ? fmt::format("{}", *number) : "-"); };
@@ -236,7 +236,7 @@ std::string LaunchFingerprint(const PluginConfig& config, const PluginPlaces& pl
   for (const ResourceLimit& limit : config.rlimits) {
     add(fmt::format("rlimit {} {} {}", limit.resource, limit.soft, limit.hard));
   }
-  if (config.limits != PlaceLimits()) {
+  if (config.limits != CgroupLimits()) {
     add("limits");
     add_number(config.limits.memory_max);
     add_number(config.limits.pids_max);

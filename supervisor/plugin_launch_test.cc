@@ -38,7 +38,7 @@ class PluginLaunchTest : public ::testing::Test {
   }
 
   TempDir temp_;
-  PluginPlaces places_{
+  PluginPaths places_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
@@ -207,7 +207,7 @@ TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
     needs_one[i](&changed);
     EXPECT_TRUE(seen.insert(LaunchFingerprint(changed, places_)).second) << "change " << i;
   }
-  PluginPlaces elsewhere = places_;
+  PluginPaths elsewhere = places_;
   elsewhere.node_id = "node-2";
   EXPECT_NE(LaunchFingerprint(config, elsewhere), before);
 

@@ -144,7 +144,7 @@ void PluginRunner::Fill(LifecycleEvent& event) {
   const bool drains = lifecycle_.drain_wished() || event.type == Type::kDrainRequested || event.drain;
   if (drains) event.holders = Holders();
   if (event.type == Type::kTimer) {
-    const absl::Status may_replace = context_.MayGoForward();
+    const absl::Status may_replace = context_.CheckNotShuttingDown();
     event.keep = may_replace.ok() ? WouldBreak() : std::string(MessageOf(may_replace));
   }
   event.random = RandomShare();
@@ -216,7 +216,7 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
 }
 
 void PluginRunner::Retire(const std::string& why) {
-  if (std::exchange(snapshot_.registered, false)) Tell("plugin.left", why);
+  if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", why);
   Publish();
   if (!std::exchange(announced_, false)) return;
   context_.observer.OnInstanceGone(id_, snapshot_.instance);
@@ -240,7 +240,7 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
     failed.text = std::string(config_.status().message());
     co_return failed;
   }
-  if (const absl::Status forward = context_.MayGoForward(); !forward.ok()) {
+  if (const absl::Status forward = context_.CheckNotShuttingDown(); !forward.ok()) {
     failed.text = fmt::format("not launched: {}", MessageOf(forward));
     co_return failed;
   }
@@ -257,7 +257,7 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   note_.clear();
   snapshot_.file_error.clear();
   BeginInstance(*std::move(instance));
-  Tell("plugin.launched", fmt::format("launched {} as process {}", config_->command, instance_->pid()));
+  Emit("plugin.launched", fmt::format("launched {} as process {}", config_->command, instance_->pid()));
   co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
 }
 
@@ -298,7 +298,7 @@ void PluginRunner::BeginInstance(std::unique_ptr<PluginInstance> instance) {
   sinks.on_foreign_socket = [this](const std::string& why) {
     note_ = why;
     foreign_ = true;
-    Tell("plugin.foreign_socket", why);
+    Emit("plugin.foreign_socket", why);
     Publish();
   };
   instance_->Watch(std::move(sinks));
@@ -319,7 +319,7 @@ Awaitable<void> PluginRunner::EndInstance(Message& message) {
   snapshot_.last_exit = end.how;
   snapshot_.last_exit_at = WallClock::now();
   snapshot_.last_output = end.last_output;
-  Tell("plugin.exited", fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
+  Emit("plugin.exited", fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
   message.event.text = swap_.has_value() && swap_->tried ? end.DescribeAtLength() : end.Describe();
   message.event.clean = end.clean();
 }
@@ -391,8 +391,8 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
   if (!verdict.ok()) {
     LifecycleEvent refused = LifecycleEvent{.type = LifecycleEvent::Type::kRefused};
     refused.text = std::string(verdict.message());
-    if (refused.text != refused_) Tell("plugin.refused", refused.text);
-    if (std::exchange(snapshot_.registered, false)) Tell("plugin.left", "refused: " + refused.text);
+    if (refused.text != refused_) Emit("plugin.refused", refused.text);
+    if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", "refused: " + refused.text);
     refused_ = refused.text;
     return refused;
   }
@@ -402,7 +402,7 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
   snapshot_.computed_class = std::move(found.computed_class);
   snapshot_.facts_read_at = WallClock::now();
   refused_.clear();
-  if (is_new) TellJoined();
+  if (is_new) ReportJoined();
   return LifecycleEvent{.type = LifecycleEvent::Type::kAccepted};
 }
 
@@ -415,27 +415,27 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
     case PluginState::kStarting:
       break;
     case PluginState::kReady:
-      Tell("plugin.ready",
+      Emit("plugin.ready",
            before == PluginState::kStarting ? "answers Probe as ready" : "answers Probe as ready again");
       break;
     case PluginState::kUnhealthy:
-      Tell("plugin.unhealthy", lifecycle_.reason());
+      Emit("plugin.unhealthy", lifecycle_.reason());
       break;
     case PluginState::kBackingOff: {
       const Duration delay = lifecycle_.wake_at().value_or(Clock::now()) - Clock::now();
-      Tell("plugin.backing_off",
+      Emit("plugin.backing_off",
            fmt::format("{}; launched again in {}", lifecycle_.reason(),
                        FormatDuration(std::chrono::ceil<std::chrono::milliseconds>(delay))));
       break;
     }
     case PluginState::kDraining:
-      Tell(lifecycle_.waits_for_volumes() ? "plugin.draining" : "plugin.stopping", lifecycle_.reason());
+      Emit(lifecycle_.waits_for_volumes() ? "plugin.draining" : "plugin.stopping", lifecycle_.reason());
       break;
     case PluginState::kStopped:
-      Tell("plugin.stopped", lifecycle_.reason());
+      Emit("plugin.stopped", lifecycle_.reason());
       break;
     case PluginState::kFailed:
-      Tell("plugin.failed", lifecycle_.reason());
+      Emit("plugin.failed", lifecycle_.reason());
       break;
   }
 }
@@ -470,7 +470,7 @@ void PluginRunner::Publish() {
   if (!gone_) context_.registry.Put(snapshot_);
 }
 
-void PluginRunner::Tell(std::string_view type, std::string message) {
+void PluginRunner::Emit(std::string_view type, std::string message) {
   Event event;
   event.type = type;
   event.plugin_id = id_;

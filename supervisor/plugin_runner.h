@@ -43,7 +43,7 @@ struct RunnerContext {
   Registry& registry;
   std::function<absl::Status()> may_go_forward;  // SupervisorOptions
 
-  [[nodiscard]] absl::Status MayGoForward() const {
+  [[nodiscard]] absl::Status CheckNotShuttingDown() const {
     return may_go_forward ? may_go_forward() : absl::OkStatus();
   }
 };
@@ -157,10 +157,10 @@ class PluginRunner final : public PluginOwner {
   // What is told.
   void Announce(PluginState before, const std::string& reason_before);
   void Publish();
-  void TellJoined();
-  void Tell(std::string_view type, std::string message);
+  void ReportJoined();
+  void Emit(std::string_view type, std::string message);
   [[nodiscard]] LifecycleLimits Limits() const;
-  [[nodiscard]] const PluginPlaces& places() const { return context_.instances.places; }
+  [[nodiscard]] const PluginPaths& places() const { return context_.instances.places; }
 
   RunnerContext& context_;
   const std::string id_;

@@ -231,7 +231,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   contested_ = absl::IsAlreadyExists(file.config.status()) ? file.config.status() : absl::OkStatus();
   if (!file.config.ok()) {
     const std::string error(file.config.status().message());
-    if (std::exchange(snapshot_.file_error, error) != error) Tell("plugin.file_broken", error);
+    if (std::exchange(snapshot_.file_error, error) != error) Emit("plugin.file_broken", error);
     if (!instance_) {
       // Nothing runs that it could cost: it is a broken plugin like any other.
       file_ = file.config;
@@ -286,7 +286,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   if (probed_otherwise && announced_) {
     context_.observer.OnHealthConfig(id_, snapshot_.instance, config_->health);
   }
-  Tell("plugin.reconfigured", fmt::format("{} is taken over; it needs no new process", config_file_));
+  Emit("plugin.reconfigured", fmt::format("{} is taken over; it needs no new process", config_file_));
   Publish();
   // The stop timeout is written down for the next berthd.
   if (instance_) {

@@ -20,7 +20,7 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord() {
   if (record.ok()) {
     SPDLOG_INFO("plugin {}: its record is of another boot", id_);
   } else if (absl::IsInvalidArgument(record.status())) {
-    Tell("plugin.not_adopted",
+    Emit("plugin.not_adopted",
          fmt::format("its record is damaged, and dropped: {}", MessageOf(record.status())));
   } else {
     co_return record.status();
@@ -58,9 +58,9 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
     snapshot_.last_exit = recovered.ended->how;
     snapshot_.last_exit_at = WallClock::now();
     snapshot_.last_output = recovered.ended->last_output;
-    Tell("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
+    Emit("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
   } else {
-    Tell("plugin.not_adopted", recovered.stranger + ", and left alone");
+    Emit("plugin.not_adopted", recovered.stranger + ", and left alone");
   }
   co_return false;
 }
@@ -78,7 +78,7 @@ void PluginRunner::NoteFile() {
     note_ = "its file has changed since it was launched: a restart applies it";
     snapshot_.file_error = note_;
   }
-  Tell("plugin.adopted", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
+  Emit("plugin.adopted", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
                                      note_.empty() ? "" : "; ", note_));
 }
 
@@ -105,7 +105,7 @@ Awaitable<void> PluginRunner::RestoreSwap() {
     now.next.reset();
     snapshot_.swap = runs ? "berthd was restarted in the middle of the swap: the new one runs, uncompared"
                           : "not done: berthd was restarted in the middle of the swap";
-    Tell(runs ? "plugin.swapped" : "plugin.swap_failed", snapshot_.swap);
+    Emit(runs ? "plugin.swapped" : "plugin.swap_failed", snapshot_.swap);
   }
   if (now.serving.has_value() && !OverrideHolds(*now.serving, *file_, places())) {
     snapshot_.swap =

@@ -29,7 +29,7 @@ Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadli
 
 Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<SwapOverride> override,
                                              SwapChanges changes, bool force, TimePoint deadline) {
-  BERTH_CO_RETURN_IF_ERROR(Annotate(context_.MayGoForward(), fmt::format("swap plugin {}", id_)));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), fmt::format("swap plugin {}", id_)));
   if (swap_.has_value()) {
     co_return absl::AbortedError(fmt::format("swap plugin {}: a swap is under way", id_));
   }
@@ -42,7 +42,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   swap_ = SwapAttempt{
       .file = std::move(file), .override = override, .changes = changes, .force = force, .outcome = outcome};
   snapshot_.swap = fmt::format("being swapped to {}", next.command);
-  Tell("plugin.swapping", fmt::format("to {}", next.command));
+  Emit("plugin.swapping", fmt::format("to {}", next.command));
   Publish();
   // Durable before the old one is stopped, so that whoever finds it gone knows what was being done.
   SwapState trying = swaps_;
@@ -77,11 +77,11 @@ void PluginRunner::NoteLosses(const PluginFacts& now) {
   const absl::Status same = CompareForSwap(*snapshot_.facts, now, {.holds_volumes = true});
   if (same.ok()) return;
   note_ = fmt::format("it is not what it was, and volumes are in use through it: {}", MessageOf(same));
-  Tell("plugin.does_less", note_);
+  Emit("plugin.does_less", note_);
 }
 
-void PluginRunner::TellJoined() {
-  Tell("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
+void PluginRunner::ReportJoined() {
+  Emit("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
                                     Printable(snapshot_.facts->vendor_version, 128)));
 }
 
@@ -108,7 +108,7 @@ Awaitable<void> PluginRunner::AdoptSwap() {
     snapshot_.swap += fmt::format("; not remembered: {}", MessageOf(kept));
     SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
   }
-  Tell("plugin.swapped", snapshot_.swap);
+  Emit("plugin.swapped", snapshot_.swap);
   swap.outcome->done = true;
   changed_.NotifyAll();
 }
@@ -125,7 +125,7 @@ Awaitable<void> PluginRunner::RevertSwap(std::string why) {
   SwapState state{.serving = swaps_.serving};
   const absl::Status kept = co_await KeepSwaps(std::move(state));
   if (!kept.ok()) SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
-  Tell("plugin.swap_failed", snapshot_.swap);
+  Emit("plugin.swap_failed", snapshot_.swap);
   swap.outcome->status = absl::FailedPreconditionError(why);
   swap.outcome->done = true;
   changed_.NotifyAll();

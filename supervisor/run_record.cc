@@ -225,7 +225,7 @@ absl::StatusOr<RunRecord> RunRecordFile::Read() {
 RecordMatch MatchRecord(const RunRecord& record, const ProcessIdentity& now) {
   const ProcessIdentity& then = record.process;
   if (then.boot_id != now.boot_id || then.pid != now.pid || then.start_time != now.start_time) {
-    return RecordMatch::kStranger;
+    return RecordMatch::kUnknown;
   }
   // From here on it is the recorded process, by what the kernel never gives twice in one boot.
   if (then.cgroup != now.cgroup) return RecordMatch::kInDoubt;

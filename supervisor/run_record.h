@@ -31,7 +31,7 @@ struct RunRecord {
   std::string plugin_id;
   PluginKind kind = PluginKind::kMonolith;
   ProcessIdentity process;
-  uint64_t group_id = 0;  // PluginPlace::group_id; 0: not known
+  uint64_t group_id = 0;  // PluginCgroup::group_id; 0: not known
   // False: written at the gate. `process.executable` is then berthd's own.
   bool executed = false;
   std::string socket_path;
@@ -87,7 +87,7 @@ class RunRecordFile {
 enum class RecordMatch {
   kSame,
   kAtTheGate,  // it is ours, but has not executed its program; without its berthd it ends by itself
-  kStranger,   // another process: never to be touched
+  kUnknown,    // another process: never to be touched
   kInDoubt,    // the recorded process itself, yet it runs another program or was moved to another cgroup
 };
 [[nodiscard]] RecordMatch MatchRecord(const RunRecord& record, const ProcessIdentity& now);

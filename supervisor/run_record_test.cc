@@ -107,13 +107,13 @@ TEST(RunRecordTest, EverythingMustMatch) {
   EXPECT_EQ(MatchRecord(record, same), RecordMatch::kSame);
   ProcessIdentity other = same;
   other.boot_id = "another";
-  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kStranger);
+  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kUnknown);
   other = same;
   other.start_time += 1;
-  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kStranger);
+  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kUnknown);
   other = same;
   other.pid += 1;
-  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kStranger);
+  EXPECT_EQ(MatchRecord(record, other), RecordMatch::kUnknown);
   other = same;
   other.executable = "/bin/other";
   EXPECT_EQ(MatchRecord(record, other), RecordMatch::kInDoubt);
@@ -133,7 +133,7 @@ TEST(RunRecordTest, RecordOfTheGateKnowsWhetherItWasPassed) {
   now.cgroup = "0::/z\n";
   EXPECT_EQ(MatchRecord(record, now), RecordMatch::kInDoubt);
   now.start_time += 1;
-  EXPECT_EQ(MatchRecord(record, now), RecordMatch::kStranger);
+  EXPECT_EQ(MatchRecord(record, now), RecordMatch::kUnknown);
 }
 
 }  // namespace

@@ -39,10 +39,10 @@ class ServedSocketTest : public ::testing::Test {
 
   void Wait(Duration check_interval = std::chrono::hours(1)) { scope_.Spawn("wait", DoWait(check_interval)); }
   Awaitable<void> DoWait(Duration check_interval) {
-    served_ =
-        co_await WaitForServer(path_, {.longest_retry = milliseconds(20),
-                                       .check_interval = check_interval,
-                                       .waiting = [this](const std::string& why) { told_.push_back(why); }});
+    served_ = co_await WaitForServer(
+        path_, {.longest_retry = milliseconds(20),
+                .check_interval = check_interval,
+                .waiting = [this](const std::string& why) { reported_.push_back(why); }});
   }
   // Runs the loop until `done` says so, or for `bound`.
   bool RunUntil(const std::function<bool()>& done, Duration bound = seconds(20)) {
@@ -58,7 +58,7 @@ class ServedSocketTest : public ::testing::Test {
   asio::io_context loop_;
   TaskScope scope_{loop_.get_executor(), "test"};
   std::optional<absl::StatusOr<ServedSocket>> served_;
-  std::vector<std::string> told_;
+  std::vector<std::string> reported_;
 };
 
 TEST_F(ServedSocketTest, Fault58APathThatIsRemovedOrSomebodyElsesIsSaid) {
@@ -91,7 +91,7 @@ TEST_F(ServedSocketTest, DirectoriesMayComeLater) {
   ASSERT_TRUE(served_->ok()) << served_->status();
   EXPECT_EQ((*served_)->pid, getpid());
   EXPECT_EQ((*served_)->start_time, IdentifyProcess(getpid())->start_time);
-  EXPECT_THAT(told_, ElementsAre("there is no " + path_));
+  EXPECT_THAT(reported_, ElementsAre("there is no " + path_));
 }
 
 TEST_F(ServedSocketTest, DirectoriesMayGoAndComeAgain) {
@@ -133,11 +133,11 @@ TEST_F(ServedSocketTest, WhatIsNotServedIsSaidInWords) {
   Listen(path_).Reset();
   Wait();
   EXPECT_FALSE(RunUntil([this] { return Served(); }, milliseconds(30)));
-  EXPECT_THAT(told_, ElementsAre("nothing listens at " + path_));
-  told_.clear();
+  EXPECT_THAT(reported_, ElementsAre("nothing listens at " + path_));
+  reported_.clear();
   ASSERT_EQ(unlink(path_.c_str()), 0);
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
-  EXPECT_TRUE(RunUntil([this] { return !told_.empty() && told_.back() == path_ + " is no socket"; }));
+  EXPECT_TRUE(RunUntil([this] { return !reported_.empty() && reported_.back() == path_ + " is no socket"; }));
   ASSERT_EQ(rmdir(path_.c_str()), 0);
   const UniqueFd server = Listen(path_);
   EXPECT_TRUE(RunUntil([this] { return Served(); }));

@@ -28,11 +28,11 @@ constexpr Duration kTriedWithin = std::chrono::seconds(10);
 // A plugin that takes longer to be stopped or swapped goes on; the report says so.
 constexpr Duration kReloadedWithin = std::chrono::minutes(10);
 
-PluginPlaces PlacesOf(const SupervisorOptions& options) {
-  PluginPlaces places{.runtime_dir = options.runtime_dir,
-                      .state_dir = options.state_dir,
-                      .node_id = options.node_id,
-                      .credentials_dir = options.credentials_dir};
+PluginPaths CgroupsOf(const SupervisorOptions& options) {
+  PluginPaths places{.runtime_dir = options.runtime_dir,
+                     .state_dir = options.state_dir,
+                     .node_id = options.node_id,
+                     .credentials_dir = options.credentials_dir};
   if (places.credentials_dir.empty()) {
     if (const char* given = std::getenv("CREDENTIALS_DIRECTORY")) places.credentials_dir = given;
   }
@@ -52,7 +52,7 @@ class Supervisor::Impl {
         secrets_(options.secrets == nullptr ? own_secrets_ : *options.secrets),
         logs_(executor, PluginLogDir(options.state_dir), secrets_, LogOptions(events)),
         instances_{.executor = executor,
-                   .places = PlacesOf(options),
+                   .places = CgroupsOf(options),
                    .placer = nullptr,
                    .logs = logs_,
                    .secrets = secrets_,
@@ -75,7 +75,7 @@ class Supervisor::Impl {
         reloads_(executor, "supervisor") {}
 
   Awaitable<absl::Status> Start() {
-    instances_.placer = co_await PluginPlacer::Detect(instances_.executor, placer_options_);
+    instances_.placer = co_await CgroupProvider::Detect(instances_.executor, placer_options_);
     SPDLOG_INFO("plugins live in: {}", instances_.placer->describe());
     const std::string dir = config_dir_ + "/plugins.d";
     BERTH_CO_ASSIGN_OR_RETURN(const std::vector<std::string> recorded,
@@ -118,7 +118,7 @@ class Supervisor::Impl {
   }
 
   Awaitable<absl::Status> Place(std::string id, std::string content, TimePoint deadline) {
-    const PluginPlaces& places = instances_.places;
+    const PluginPaths& places = instances_.places;
     BERTH_CO_ASSIGN_OR_RETURN(const PluginConfig config, CheckPlacedFile(places, id, content));
     BERTH_CO_RETURN_IF_ERROR(
         co_await TryPluginLaunch(config, places, std::min(deadline, Clock::now() + kTriedWithin)));
@@ -148,7 +148,7 @@ class Supervisor::Impl {
   // of plugin `only`.
   Awaitable<absl::StatusOr<ReloadReport>> BeginReload(std::string only, std::function<absl::Status()> change,
                                                       TimePoint answer_by) {
-    BERTH_CO_RETURN_IF_ERROR(context_.MayGoForward());
+    BERTH_CO_RETURN_IF_ERROR(context_.CheckNotShuttingDown());
     const auto reload = std::make_shared<ReloadRun>(instances_.executor);
     reload->only = std::move(only);
     reload->change = std::move(change);
@@ -185,7 +185,7 @@ class Supervisor::Impl {
 
   // For what starts, replaces or swaps a plugin.
   absl::StatusOr<PluginOwner*> FindToBegin(const std::string& id) const {
-    BERTH_RETURN_IF_ERROR(context_.MayGoForward());
+    BERTH_RETURN_IF_ERROR(context_.CheckNotShuttingDown());
     return Find(id);
   }
 
@@ -330,7 +330,7 @@ class Supervisor::Impl {
   std::string config_dir_;
   std::string owners_path_;
   PluginFileOwners file_owners_;  // as recorded in owners_path_
-  PlacerOptions placer_options_;
+  CgroupOptions placer_options_;
   Registry registry_;
   RecentSecrets own_secrets_;
   RecentSecrets& secrets_;

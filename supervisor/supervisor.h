@@ -29,7 +29,7 @@
 #include "base/event_log.h"
 #include "base/task_scope.h"
 #include "csi/recent_secrets.h"
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 #include "supervisor/logs/plugin_log.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/registry.h"
@@ -83,7 +83,7 @@ struct SupervisorOptions {
   TreeCheck check_tree = {};
   // What the CSI client and the launch know of secrets; outlives the Supervisor. Null: one of its own.
   RecentSecrets* secrets = nullptr;
-  PlacerOptions placer = {};
+  CgroupOptions placer = {};
   // Where systemd's credentials of berthd lie. Empty: what $CREDENTIALS_DIRECTORY says, if it is set.
   std::string credentials_dir = {};
 };

@@ -109,7 +109,7 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
   return absl::FailedPreconditionError(fmt::format("{}", fmt::join(reasons, ", ")));
 }
 
-bool OverrideHolds(const SwapOverride& override, const PluginConfig& file, const PluginPlaces& places) {
+bool OverrideHolds(const SwapOverride& override, const PluginConfig& file, const PluginPaths& places) {
   return override.file_fingerprint == LaunchFingerprint(file, places);
 }
 

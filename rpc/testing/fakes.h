@@ -269,8 +269,8 @@ class FakeMounter : public Mounter {
 
   [[nodiscard]] Awaitable<absl::Status> Recover() override { co_return absl::OkStatus(); }
   [[nodiscard]] Awaitable<void> Shutdown(TimePoint) override { co_return; }
-  void Leave(std::string why) override { leaving = std::move(why); }
-  [[nodiscard]] absl::Status MayGoForward() const override {
+  void BeginShutdown(std::string why) override { leaving = std::move(why); }
+  [[nodiscard]] absl::Status CheckNotShuttingDown() const override {
     return leaving.empty() ? absl::OkStatus() : absl::UnavailableError(leaving);
   }
 
@@ -323,7 +323,7 @@ class FakeMounter : public Mounter {
     if (!IsSet(reference)) co_return std::map<std::string, std::string>{};
     co_return absl::FailedPreconditionError(reference.ShortDebugString() + ": there is none in this test");
   }
-  size_t AllowForward(Origin origin, BootTime since) override {
+  size_t UnblockForward(Origin origin, BootTime since) override {
     allowed.emplace_back(origin, since);
     return 0;
   }
@@ -350,7 +350,9 @@ class FakeMounter : public Mounter {
     co_return absl::OkStatus();
   }
   void OnTokensWantedChanged() override {}
-  void Withhold(Origin origin, std::string why) override { withheld.emplace_back(origin, std::move(why)); }
+  void BlockForward(Origin origin, std::string why) override {
+    withheld.emplace_back(origin, std::move(why));
+  }
   [[nodiscard]] std::vector<VolumeRef> SingleWriterVolumes(Origin /*origin*/) const override {
     std::vector<VolumeRef> names;
     for (const VolumeView& view : volumes) names.push_back({view.plugin_id, view.volume_id});
@@ -371,8 +373,8 @@ class FakeMounter : public Mounter {
     }
     co_return absl::OkStatus();
   }
-  [[nodiscard]] Awaitable<absl::Status> CancelOwedExpansion(std::string plugin_id,
-                                                            std::string volume_id) override {
+  [[nodiscard]] Awaitable<absl::Status> CancelPendingExpansion(std::string plugin_id,
+                                                               std::string volume_id) override {
     owed_elsewhere.erase({plugin_id, volume_id});
     co_return absl::OkStatus();
   }

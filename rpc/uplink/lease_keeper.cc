@@ -99,9 +99,9 @@ void LeaseKeeper::Start(const std::map<std::string, std::string>& rows) {
   Look();
   if (state() == v1::LEASE_VALID) {
     SPDLOG_INFO("the scheduler's lease of epoch {} holds", lease_.epoch());
-    AllowForward();
+    UnblockForward();
   } else if (!unknown_epoch_.empty()) {
-    mounter_.Withhold(Origin::kScheduler, "no lease is accepted: " + unknown);
+    mounter_.BlockForward(Origin::kScheduler, "no lease is accepted: " + unknown);
   }
 }
 
@@ -120,9 +120,9 @@ std::string LeaseKeeper::HadScheduler(const std::map<std::string, std::string>& 
   return "";
 }
 
-size_t LeaseKeeper::AllowForward() {
+size_t LeaseKeeper::UnblockForward() {
   forward_ = true;
-  return mounter_.AllowForward(Origin::kScheduler, lease_.last()->since);
+  return mounter_.UnblockForward(Origin::kScheduler, lease_.last()->since);
 }
 
 Awaitable<void> LeaseKeeper::Shutdown() { co_await tasks_.Join(); }
@@ -139,19 +139,19 @@ void LeaseKeeper::Look() {
   if (lease_.OnTime(BootClock::now())) OnExpired();
 }
 
-void LeaseKeeper::Withhold(BootTime since) {
+void LeaseKeeper::BlockForward(BootTime since) {
   forward_ = false;
-  mounter_.Withhold(Origin::kScheduler, "no valid lease of the scheduler since " + OnTheWall(since));
+  mounter_.BlockForward(Origin::kScheduler, "no valid lease of the scheduler since " + OnTheWall(since));
 }
 
 void LeaseKeeper::OnExpired() {
   const Lease::Term term = *lease_.last();
   const bool release = options_.on_expiry == v1::RELEASE;
-  Tell("lease.expired",
+  Emit("lease.expired",
        fmt::format("the lease of epoch {} has run out: the scheduler was not heard; what is mounted stays "
                    "mounted{}, and nothing new is begun",
                    term.epoch, release ? ", but for volumes that only one node may write to" : ""));
-  Withhold(term.ends);
+  BlockForward(term.ends);
   if (release) ForceReleaseVolumes();
   Changed();
 }
@@ -183,7 +183,7 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(v1::HeartbeatAnswer answer) {
   if (verdict.epoch_to_write != 0) {
     // Nothing goes on for the old one while the new one is written down, and if this is cancelled.
     if (forward_) {
-      Withhold(BootClock::now());
+      BlockForward(BootClock::now());
       Changed();
     }
     co_await WriteEpoch(verdict.epoch_to_write);
@@ -193,8 +193,8 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(v1::HeartbeatAnswer answer) {
   changed_.NotifyAll();
   const bool valid = state() == v1::LEASE_VALID;
   if (valid && !forward_) {
-    const size_t unconfirmed = AllowForward();
-    Tell("lease.granted",
+    const size_t unconfirmed = UnblockForward();
+    Emit("lease.granted",
          fmt::format("the scheduler has granted a lease of epoch {}{}", lease_.epoch(),
                      unconfirmed == 0 ? ""
                                       : fmt::format("; {} publications from before it are blocked until the "
@@ -203,7 +203,7 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(v1::HeartbeatAnswer answer) {
     Changed();
   } else if (!valid && forward_) {
     // Of a higher epoch nothing is granted.
-    Withhold(BootClock::now());
+    BlockForward(BootClock::now());
     Changed();
   }
   co_return absl::OkStatus();
@@ -224,7 +224,7 @@ Awaitable<void> LeaseKeeper::WriteEpoch(uint64_t epoch) {
   epoch_problem_.clear();
   lease_.OnEpochWritten(epoch);
   rows_.PutSoon(std::string(kLeaseEpochRow), std::to_string(epoch));
-  Tell("lease.epoch",
+  Emit("lease.epoch",
        fmt::format(
            "a scheduler of lease epoch {} is obeyed from now on, and none of a lower one{}", epoch,
            before != 0 && before < epoch ? fmt::format("; the last lease was of epoch {}", before) : ""));
@@ -275,7 +275,7 @@ Awaitable<void> LeaseKeeper::ForceRelease(VolumeRef volume, uint64_t epoch) {
   }
   beginning_.erase(volume);
   forced_releases_[number] = std::move(forced_release);
-  Tell(
+  Emit(
       "volume.forced_release",
       fmt::format("it is released, since the lease of epoch {} has expired: its consumers are ended, then it "
                   "is unpublished",
@@ -319,7 +319,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
     }
     co_await WaitFree(volume, seen, Clock::now() + PauseAfter(failures));
   }
-  Tell("volume.forced_release",
+  Emit("volume.forced_release",
        "it is released: every consumer that is known has ended, and the kernel no longer has it", volume);
   Changed();
 }
@@ -419,7 +419,7 @@ std::vector<std::string> LeaseKeeper::Problems() const {
   return problems;
 }
 
-void LeaseKeeper::Tell(std::string type, std::string message, const VolumeRef& volume) {
+void LeaseKeeper::Emit(std::string type, std::string message, const VolumeRef& volume) {
   events_.Append({.type = std::move(type),
                   .plugin_id = volume.plugin_id,
                   .volume_id = volume.volume_id,
@@ -430,10 +430,10 @@ void LeaseKeeper::Tell(std::string type, std::string message, const VolumeRef& v
 void LeaseKeeper::Changed() {
   changed_.NotifyAll();
   if (!options_.on_change || std::exchange(telling_, true)) return;
-  tasks_.Spawn("tell", TellChange());
+  tasks_.Spawn("tell", ReportChange());
 }
 
-Awaitable<void> LeaseKeeper::TellChange() {
+Awaitable<void> LeaseKeeper::ReportChange() {
   // Not from within the call that changed it; several changes are one.
   co_await asio::post(executor_, asio::use_awaitable);
   telling_ = false;

@@ -1,6 +1,6 @@
 // Keeps the scheduler's lease: what survives of it, what follows when it is granted and when it runs out.
 //
-//   a valid lease    Mounter::AllowForward: what was requested or confirmed under it goes on. What is older
+//   a valid lease    Mounter::UnblockForward: what was requested or confirmed under it goes on. What is older
 //                    than the lease (an earlier one ended, or the node was rebooted) stays blocked until the
 //                    scheduler confirms it. One that holds is found again by the next berthd, and nothing
 //                    changes.
@@ -108,9 +108,9 @@ class LeaseKeeper final : public LinkLease {
   [[nodiscard]] std::string HadScheduler(const std::map<std::string, std::string>& rows,
                                          const LeaseStore::Kept& kept) const;
   // A lease is valid. Returns how many publications wait for the scheduler's confirmation.
-  size_t AllowForward();
+  size_t UnblockForward();
   // Nothing forward any more, since the lease that ended at `since` is over or its epoch is.
-  void Withhold(BootTime since);
+  void BlockForward(BootTime since);
   [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
   // With policy RELEASE: those volumes that are not being given up yet.
   void ForceReleaseVolumes();
@@ -124,9 +124,9 @@ class LeaseKeeper final : public LinkLease {
   [[nodiscard]] Awaitable<void> WaitFree(VolumeRef volume, uint64_t seen, TimePoint then);
   void SpawnFinish(uint64_t number);
   void ForgetOlder(uint64_t number);
-  void Tell(std::string type, std::string message, const VolumeRef& volume = {});
+  void Emit(std::string type, std::string message, const VolumeRef& volume = {});
   void Changed();
-  [[nodiscard]] Awaitable<void> TellChange();
+  [[nodiscard]] Awaitable<void> ReportChange();
 
   LeaseKeeperOptions options_;
   Mounter& mounter_;

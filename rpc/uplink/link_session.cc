@@ -292,7 +292,7 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
   v1::NodeMessage message;
   v1::State& state = *message.mutable_state();
   state.set_full(state_.outbox.at_full_start());
-  if (state.full()) told_.clear();
+  if (state.full()) reported_.clear();
   size_t bytes = 0;
   while (state.objects_size() < kObjectsPerMessage && bytes < kBytesPerMessage) {
     const auto change = state_.outbox.Next();
@@ -306,9 +306,9 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
     const size_t hash = std::hash<std::string>{}(text);
     // What is acknowledged has a number, and leaves without a removal: it would stay here.
     if (change->removed) {
-      told_.erase(change->key);
+      reported_.erase(change->key);
     } else if (change->key.number == 0) {
-      const auto [told, first] = told_.try_emplace(change->key, hash);
+      const auto [told, first] = reported_.try_emplace(change->key, hash);
       if (!first && std::exchange(told->second, hash) == hash) continue;
     }
     bytes += text.size();

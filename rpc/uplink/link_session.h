@@ -135,8 +135,8 @@ class LinkSession {
   TimePoint next_heartbeat_{};
   uint64_t heartbeats_ = 0;
   TimePoint next_state_{};
-  bool synced_ = false;               // told so, and nothing has changed since
-  std::map<ObjectKey, size_t> told_;  // what was sent of each on this stream, as a hash: not sent again
+  bool synced_ = false;                   // told so, and nothing has changed since
+  std::map<ObjectKey, size_t> reported_;  // what was sent of each on this stream, as a hash: not sent again
   std::optional<uint64_t> events_position_;
   std::deque<v1::OperationResult> refusals_;
   std::optional<v1::Goodbye> goodbye_;

@@ -169,7 +169,7 @@ Awaitable<void> Uplink::Run() {
     const std::string& address = options_.addresses[attempt.address];
     const Ended ended = co_await RunOnce(address);
     if (leaving_) co_return;
-    TellEnd(address, ended);
+    ReportEnd(address, ended);
     const TimePoint now = Clock::now();
     if (!ended.welcomed) {
       schedule.OnFailed(now, RandomShare());
@@ -203,20 +203,20 @@ Awaitable<Uplink::Ended> Uplink::RunOnce(std::string address) {
   co_return Ended{.why = std::move(end.why), .said = end.said, .welcomed = welcomed_};
 }
 
-void Uplink::TellEnd(const std::string& address, const Ended& ended) {
+void Uplink::ReportEnd(const std::string& address, const Ended& ended) {
   std::string why(MessageOf(ended.why));
   // An attempt that fails says by itself where it led.
   if (!why.starts_with(address + ":")) why = fmt::format("{}: {}", address, why);
   status_.set_last_error(Printable(why));
   const bool refused = absl::IsPermissionDenied(ended.why) || absl::IsUnauthenticated(ended.why) ||
                        absl::IsFailedPrecondition(ended.why) || absl::IsAlreadyExists(ended.why);
-  if (ended.welcomed || (!refused && !told_lost_)) {
-    told_lost_ = true;
+  if (ended.welcomed || (!refused && !reported_lost_)) {
+    reported_lost_ = true;
     parts_.events.Append({.type = "scheduler.lost", .message = Printable(why)});
     return;
   }
   // A refusal is told, whatever was told before, but once.
-  if (refused && told_refusals_.size() < kRefusalsTold && told_refusals_.insert(why).second) {
+  if (refused && reported_refusals_.size() < kRefusalsTold && reported_refusals_.insert(why).second) {
     parts_.events.Append({.type = "scheduler.refused", .message = Printable(why)});
     return;
   }
@@ -262,8 +262,8 @@ absl::Status Uplink::OnWelcome(const v1::Welcome& welcome) {
     parts_.rows.PutSoon(std::string(kClusterRow), "=" + *cluster_id_);
   }
   welcomed_ = Clock::now();
-  told_lost_ = false;
-  told_refusals_.clear();
+  reported_lost_ = false;
+  reported_refusals_.clear();
   SetState(v1::LinkStatus::SYNCING);
   status_.clear_last_error();
   parts_.events.Append(

@@ -127,7 +127,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
     std::optional<TimePoint> welcomed;
   };
   [[nodiscard]] Awaitable<Ended> RunOnce(std::string address);
-  void TellEnd(const std::string& address, const Ended& ended);
+  void ReportEnd(const std::string& address, const Ended& ended);
   [[nodiscard]] Awaitable<void> FollowPlugins();
   [[nodiscard]] Awaitable<void> FollowNode();
   [[nodiscard]] Awaitable<void> Execute(v1::Operation operation, OperationFacts facts);
@@ -160,10 +160,10 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   bool node_changed_ = false;
 
   v1::LinkStatus status_;  // what does not follow from the rest
-  bool told_lost_ = false;
-  bool told_dropped_ = false;            // that ended consumers are told no more
-  std::set<std::string> told_refusals_;  // since there was a stream
-  Condition changed_;                    // answers, the node
+  bool reported_lost_ = false;
+  bool reported_dropped_ = false;            // that ended consumers are told no more
+  std::set<std::string> reported_refusals_;  // since there was a stream
+  Condition changed_;                        // answers, the node
   TaskScope tasks_;
   TaskScope operations_;
 };

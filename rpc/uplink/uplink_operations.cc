@@ -144,7 +144,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   }
   // berthd ends: the scheduler sends the operation again, and the next berthd does it under the same id.
   const bool cut_off = facts.forward && result.code() == static_cast<int>(absl::StatusCode::kUnavailable) &&
-                       !parts_.mounter.MayGoForward().ok();
+                       !parts_.mounter.CheckNotShuttingDown().ok();
   if (cut_off) {
     running_.erase(id);
     co_return;

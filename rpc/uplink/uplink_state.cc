@@ -83,7 +83,7 @@ Awaitable<void> Uplink::ReportEnded(v1::EndedConsumer ended) {
   // State has its volumes in any case.
   if (ended_consumers_.size() > kEndedConsumers) {
     DropEndedConsumer(ended_consumers_.begin()->first);
-    if (!std::exchange(told_dropped_, true)) {
+    if (!std::exchange(reported_dropped_, true)) {
       parts_.events.Append(
           {.type = "scheduler.untold",
            .message = fmt::format("{} ended consumers wait to be acknowledged by the scheduler: the "
@@ -96,7 +96,7 @@ Awaitable<void> Uplink::ReportEnded(v1::EndedConsumer ended) {
 
 void Uplink::DropEndedConsumer(uint64_t number) {
   if (ended_consumers_.erase(number) == 0) return;
-  if (ended_consumers_.empty()) told_dropped_ = false;
+  if (ended_consumers_.empty()) reported_dropped_ = false;
   state_.outbox.Forget({.kind = ObjectKey::Kind::kEndedConsumer, .number = number});
   parts_.rows.DeleteSoon(Row(kEndedRow, number));
 }

@@ -141,7 +141,7 @@ std::string_view LogFile::Read(uint64_t position, LogBuffer buffer) const {
   return {buffer.data(), count > 0 ? static_cast<size_t>(count) : 0};
 }
 
-void LogFile::Blacken(uint64_t position, size_t size) {
+void LogFile::Redact(uint64_t position, size_t size) {
   const std::string asterisks(size, '*');
   const auto offset = static_cast<off_t>(position - state().base);
   if (pwrite(fd_.get(), asterisks.data(), size, offset) != static_cast<ssize_t>(size)) {
@@ -170,9 +170,9 @@ void LogFile::SkipTo(uint64_t position, LogBuffer buffer, WallTime now) {
   if (!cannot_punch_) Punch(begin - state().base, state().position - state().base);
 }
 
-void LogFile::GiveBack(uint64_t keep, uint64_t slack) {
+void LogFile::PunchHole(uint64_t keep, uint64_t slack) {
   if (cannot_punch_) {
-    if (state().position - state().base > kCutOffAbove) CutOff();
+    if (state().position - state().base > kCutOffAbove) Truncate();
     return;
   }
   if (state().position - first_position() <= keep + slack) return;
@@ -202,7 +202,7 @@ void LogFile::Punch(uint64_t begin, uint64_t end) {
               cannot_punch_ ? "; the file is cut off above 16 MiB instead" : "");
 }
 
-void LogFile::CutOff() {
+void LogFile::Truncate() {
   struct stat info{};
   if (fstat(fd_.get(), &info) != 0) return;
   if (state().base + static_cast<uint64_t>(info.st_size) != state().position) return;

@@ -55,7 +55,7 @@ class LogFile {
   // What is written there, as far as it fits.
   [[nodiscard]] std::string_view Read(uint64_t position, LogBuffer buffer) const;
   // Overwrites with asterisks in the file.
-  void Blacken(uint64_t position, size_t size);
+  void Redact(uint64_t position, size_t size);
   // What follows was read at `now` and is of this kind.
   void Mark(LogRegion region, WallTime now);
   [[nodiscard]] const LogMark& last_mark() const { return last_mark_; }
@@ -68,7 +68,7 @@ class LogFile {
   void SkipTo(uint64_t position, LogBuffer buffer, WallTime now);
 
   // Gives back what is older than the last `keep` bytes that were read, if that is more than `slack`.
-  void GiveBack(uint64_t keep, uint64_t slack);
+  void PunchHole(uint64_t keep, uint64_t slack);
 
   // What can be read, oldest first: never empty; each mark says what lies between it and the next one, the
   // last one what lies between it and state().position.
@@ -79,7 +79,7 @@ class LogFile {
   void Adopt(uint64_t size, uint64_t inode, WallTime modified);
   void BeginAgain(uint64_t inode, WallTime now);
   void Punch(uint64_t begin, uint64_t end);
-  void CutOff();
+  void Truncate();
 
   std::string path_;
   UniqueFd fd_;

@@ -62,7 +62,7 @@ LogIntake::Step LogIntake::Run(const RecentSecrets& secrets, LogJournal& journal
   file_->Store(now);
   if (blocked) return Step::kBlocked;
   // While it writes, not for every little: each hole is a transaction of the file system's.
-  file_->GiveBack(limits_.keep, std::max(kBusySlack, limits_.keep));
+  file_->PunchHole(limits_.keep, std::max(kBusySlack, limits_.keep));
   return whole == text.size() && file_->state().position >= end_ ? Step::kCaughtUp : Step::kMore;
 }
 
@@ -75,7 +75,7 @@ void LogIntake::HideSecrets(const SecretSet& secrets, std::string_view text, siz
     if (begin >= whole) break;
     std::fill(buffer.begin() + static_cast<std::ptrdiff_t>(begin),
               buffer.begin() + static_cast<std::ptrdiff_t>(end), '*');
-    file_->Blacken(position + begin, end - begin);
+    file_->Redact(position + begin, end - begin);
   }
 }
 
@@ -90,7 +90,7 @@ bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now,
   const LogMark& last = file_->last_mark();
   const uint64_t bytes = file_->state().position - last.position;
   if (region != last.region) {
-    if (!TellDropped(journal)) return false;
+    if (!ReportDropped(journal)) return false;
     file_->Mark(region, now);
   } else if (!again && (bytes >= kMarkBytes || Nanoseconds(now) > last.time)) {
     file_->Mark(region, now);
@@ -110,7 +110,7 @@ bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now,
   return true;
 }
 
-bool LogIntake::TellDropped(LogJournal& journal) {
+bool LogIntake::ReportDropped(LogJournal& journal) {
   if (dropped_untold_ == 0) return true;
   const std::string notice =
       fmt::format("({} lines dropped: more than {} a second)", dropped_untold_, limits_.rate);
@@ -129,8 +129,8 @@ bool LogIntake::ToJournal(std::string_view message, int priority, uint64_t posit
 }
 
 void LogIntake::Settle(LogJournal& journal) {
-  TellDropped(journal);
-  file_->GiveBack(limits_.keep, kIdleSlack);
+  ReportDropped(journal);
+  file_->PunchHole(limits_.keep, kIdleSlack);
 }
 
 std::string LogIntake::TakeLosses() {

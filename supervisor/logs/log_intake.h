@@ -48,7 +48,7 @@ class LogIntake {
   void HideSecrets(const SecretSet& secrets, std::string_view text, size_t whole, LogBuffer buffer);
   // These three say whether the journal was not busy.
   [[nodiscard]] bool Handle(std::string_view line, const LogSpan& span, WallTime now, LogJournal& journal);
-  bool TellDropped(LogJournal& journal);
+  bool ReportDropped(LogJournal& journal);
   bool ToJournal(std::string_view message, int priority, uint64_t position, LogJournal& journal);
 
   std::string id_;

@@ -251,7 +251,7 @@ class SupervisorTest : public ::testing::Test {
     node_.reset();
     node_ = std::make_unique<Node>(temp_.path());
   }
-  PluginPlaces Places() const {
+  PluginPaths Places() const {
     return {.runtime_dir = temp_.Path("run"),
             .state_dir = temp_.Path("state"),
             .node_id = "node-1",

@@ -70,12 +70,12 @@ absl::Status Serve(const CommandLine& command_line) {
   BERTH_ASSIGN_OR_RETURN(opened, Player::Open(command_line.script, command_line.history));
   // These two, and the thread, live until _exit ends the process.
   Player* const player = opened.release();
-  auto* const told_to_end = new std::promise<void>;
-  std::thread([player, told_to_end, signals] {
+  auto* const asked_to_end = new std::promise<void>;
+  std::thread([player, asked_to_end, signals] {
     for (int signal = 0; sigwait(&signals, &signal) == 0;) {
       if (player->Stop(signal)) break;
     }
-    told_to_end->set_value();
+    asked_to_end->set_value();
   }).detach();
 
   if (!player->Start()) _exit(0);
@@ -91,7 +91,7 @@ absl::Status Serve(const CommandLine& command_line) {
   SPDLOG_INFO("serves CSI on {}, with the script {}", command_line.options.socket_path, command_line.script);
   plugin->StartCleaning();
 
-  told_to_end->get_future().wait();
+  asked_to_end->get_future().wait();
   server->Hide();
   if (!plugin->calls().WaitUntilIdle(kStopPatience)) _exit(1);
   server->Stop();

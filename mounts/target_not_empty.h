@@ -11,7 +11,7 @@ namespace berth {
 
 // FAILED_PRECONDITION: the directory holds the files `names`, and `more` that are not named. The message
 // names them and gives the command that moves the directory to `destination`.
-[[nodiscard]] absl::Status FilesInTheWay(const std::string& directory, const std::string& destination,
-                                         const std::vector<std::string>& names, size_t more);
+[[nodiscard]] absl::Status TargetNotEmpty(const std::string& directory, const std::string& destination,
+                                          const std::vector<std::string>& names, size_t more);
 
 }  // namespace berth

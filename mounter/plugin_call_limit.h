@@ -14,7 +14,7 @@
 
 namespace berth {
 
-class PluginGates {
+class PluginCallLimit {
  private:
   struct Waiter {
     explicit Waiter(asio::any_io_executor executor) : bell(std::move(executor)) {}
@@ -27,7 +27,8 @@ class PluginGates {
   };
 
  public:
-  PluginGates(asio::any_io_executor executor, size_t limit) : executor_(std::move(executor)), limit_(limit) {}
+  PluginCallLimit(asio::any_io_executor executor, size_t limit)
+      : executor_(std::move(executor)), limit_(limit) {}
 
   // The right to call, given back when it goes out of scope.
   class Pass {

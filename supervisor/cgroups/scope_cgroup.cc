@@ -11,9 +11,9 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "supervisor/cgroups/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_cgroup_kinds.h"
 
-namespace berth::place_internal {
+namespace berth::cgroup_internal {
 namespace {
 
 constexpr size_t kProcFileLimit = size_t{64} << 10;
@@ -68,10 +68,10 @@ class CounterWatch {
 
 }  // namespace
 
-class ScopePlaceImpl : public PluginPlace {
+class ScopeCgroupImpl : public PluginCgroup {
  public:
-  ScopePlaceImpl(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor, std::string plugin_id,
-                 PlaceLimits limits)
+  ScopeCgroupImpl(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor, std::string plugin_id,
+                  CgroupLimits limits)
       : scopes_(std::move(scopes)),
         executor_(std::move(executor)),
         plugin_id_(std::move(plugin_id)),
@@ -80,7 +80,7 @@ class ScopePlaceImpl : public PluginPlace {
         unenforced_(
             Unenforced(limits, scopes_->enforceable, "this node's cgroups have no such controllers")) {}
 
-  ScopePlaceImpl(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor, CgroupDir group)
+  ScopeCgroupImpl(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor, CgroupDir group)
       : scopes_(std::move(scopes)),
         executor_(std::move(executor)),
         name_(std::filesystem::path(group.path()).filename().string()),
@@ -93,7 +93,7 @@ class ScopePlaceImpl : public PluginPlace {
     before_.pids_max = RefusedForks();
   }
 
-  ~ScopePlaceImpl() override { scopes_->places.erase(this); }
+  ~ScopeCgroupImpl() override { scopes_->places.erase(this); }
 
   [[nodiscard]] std::string describe() const override { return "scope " + name_; }
   [[nodiscard]] const std::string& unenforced() const override { return unenforced_; }
@@ -110,7 +110,7 @@ class ScopePlaceImpl : public PluginPlace {
     request.cpus = limits_.cpus;
     request.before = scopes_->before;
     absl::Status started = absl::AlreadyExistsError("");
-    for (int number = 1; number <= kPlacesOfOne && absl::IsAlreadyExists(started); ++number) {
+    for (int number = 1; number <= kCgroupsOfOne && absl::IsAlreadyExists(started); ++number) {
       // One that exists holds what outlived an earlier main process: it keeps its name.
       name_ = ScopeName(plugin_id_, number);
       request.name = name_;
@@ -120,7 +120,7 @@ class ScopePlaceImpl : public PluginPlace {
     co_return OpenGroup(pid);
   }
 
-  Awaitable<PlaceEnd> HowItEnded() override {
+  Awaitable<CgroupExit> HowItEnded() override {
     GroupCounters counters;
     counters.oom_kill = Account() - before_.oom_kill;
     counters.oom = oom_seen_;
@@ -214,7 +214,7 @@ class ScopePlaceImpl : public PluginPlace {
   // All kills in this scope that are known of.
   uint64_t Account() {
     if (!group_.has_value() || TakeIntoAccount() || settled_) return seen_;
-    for (ScopePlaceImpl* place : scopes_->places) {
+    for (ScopeCgroupImpl* place : scopes_->places) {
       [[maybe_unused]] const bool there = place->TakeIntoAccount();
     }
     const uint64_t slice = SliceKills();
@@ -233,7 +233,7 @@ class ScopePlaceImpl : public PluginPlace {
   asio::any_io_executor executor_;
   std::string plugin_id_;  // empty where it was found
   std::string name_;
-  PlaceLimits limits_;
+  CgroupLimits limits_;
   std::string unenforced_;
   std::optional<CgroupDir> group_;
   std::unique_ptr<CounterWatch> memory_;
@@ -244,15 +244,15 @@ class ScopePlaceImpl : public PluginPlace {
   bool settled_ = false;  // its processes were ended by us: no kill that was missed is its own
 };
 
-std::unique_ptr<PluginPlace> NewScopePlace(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor,
-                                           std::string plugin_id, PlaceLimits limits) {
-  return std::make_unique<ScopePlaceImpl>(std::move(scopes), std::move(executor), std::move(plugin_id),
-                                          limits);
+std::unique_ptr<PluginCgroup> NewScopeCgroup(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor,
+                                             std::string plugin_id, CgroupLimits limits) {
+  return std::make_unique<ScopeCgroupImpl>(std::move(scopes), std::move(executor), std::move(plugin_id),
+                                           limits);
 }
 
-std::unique_ptr<PluginPlace> FoundScopePlace(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor,
-                                             CgroupDir group) {
-  return std::make_unique<ScopePlaceImpl>(std::move(scopes), std::move(executor), std::move(group));
+std::unique_ptr<PluginCgroup> FoundScopeCgroup(std::shared_ptr<Scopes> scopes, asio::any_io_executor executor,
+                                               CgroupDir group) {
+  return std::make_unique<ScopeCgroupImpl>(std::move(scopes), std::move(executor), std::move(group));
 }
 
-}  // namespace berth::place_internal
+}  // namespace berth::cgroup_internal

@@ -1,4 +1,4 @@
-#include "mounts/files_in_the_way.h"
+#include "mounts/target_not_empty.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@ constexpr size_t kNameShown = 64;
 
 }  // namespace
 
-absl::Status FilesInTheWay(const std::string& directory, const std::string& destination,
-                           const std::vector<std::string>& names, size_t more) {
+absl::Status TargetNotEmpty(const std::string& directory, const std::string& destination,
+                            const std::vector<std::string>& names, size_t more) {
   std::string list;
   for (const std::string& name : names) {
     list += fmt::format("{}{}", list.empty() ? "" : ", ", Printable(name, kNameShown));

@@ -1,7 +1,7 @@
 // Places of real processes, in a directory of the cgroup v2 hierarchy of this machine that is the test's own.
 // What needs systemd, or controllers that this machine may lack, is tested in a machine of its own
 // (tests/machine).
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -17,15 +17,15 @@
 #include "base/status.h"
 #include "base/testing/as_user.h"
 #include "base/testing/run_on.h"
-#include "supervisor/cgroups/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_cgroup_kinds.h"
 #include "supervisor/cgroups/testing/gated_child.h"
 
 namespace berth {
 namespace {
 
-using place_internal::DirectoryName;
-using place_internal::Judge;
-using place_internal::ScopeName;
+using cgroup_internal::DirectoryName;
+using cgroup_internal::Judge;
+using cgroup_internal::ScopeName;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
@@ -41,7 +41,7 @@ void WaitUntilHolds(const std::function<bool()>& condition) {
   }
 }
 
-class PluginPlaceTest : public testing::Test {
+class PluginCgroupTest : public testing::Test {
  protected:
   void SetUp() override {
     const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", 4 << 20);
@@ -52,31 +52,31 @@ class PluginPlaceTest : public testing::Test {
       parent_.clear();
       GTEST_SKIP() << "no group can be made in " << mount->mount_point;
     }
-    placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+    placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
   }
   void TearDown() override {
     if (!parent_.empty()) EXPECT_EQ(rmdir(parent_.c_str()), 0) << "something is left in " << parent_;
   }
 
-  [[nodiscard]] PlacerOptions Options() const { return {.use_systemd = false, .cgroup_parent = parent_}; }
+  [[nodiscard]] CgroupOptions Options() const { return {.use_systemd = false, .cgroup_parent = parent_}; }
 
-  std::unique_ptr<PluginPlace> Prepare(const std::string& id, PlaceLimits limits = {}) {
+  std::unique_ptr<PluginCgroup> Prepare(const std::string& id, CgroupLimits limits = {}) {
     auto place = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound));
     EXPECT_TRUE(place.ok()) << place.status();
     return place.ok() ? *std::move(place) : nullptr;
   }
-  absl::Status Enter(PluginPlace& place, pid_t pid) {
+  absl::Status Enter(PluginCgroup& place, pid_t pid) {
     return RunOn(loop_, place.Enter(pid, Clock::now() + kBound));
   }
-  absl::Status KillAll(PluginPlace& place) { return RunOn(loop_, place.KillAll(Clock::now() + kBound)); }
+  absl::Status KillAll(PluginCgroup& place) { return RunOn(loop_, place.KillAll(Clock::now() + kBound)); }
   std::string Path(const std::string& name) { return parent_ + "/berth-plugins/" + name; }
 
   asio::io_context loop_;
   std::string parent_;
-  std::unique_ptr<PluginPlacer> placer_;
+  std::unique_ptr<CgroupProvider> placer_;
 };
 
-TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
+TEST_F(PluginCgroupTest, EndsAllThatAPluginForked) {
   const auto place = Prepare("nfs.csi-x");
   EXPECT_EQ(place->describe(), "cgroup " + Path("nfs.csi-x"));
   const GatedChild child("(setsid sleep 1000 &) ; (sleep 1000 &) ; sleep 1000");
@@ -97,7 +97,7 @@ TEST_F(PluginPlaceTest, EndsAllThatAPluginForked) {
 }
 
 // A directory that somebody has locked is taken for one in which a plugin is about to be launched.
-TEST_F(PluginPlaceTest, OtherUsersCannotOpenItToLockIt) {
+TEST_F(PluginCgroupTest, OtherUsersCannotOpenItToLockIt) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const auto place = Prepare("a");
   const auto opens = [this] {
@@ -108,7 +108,7 @@ TEST_F(PluginPlaceTest, OtherUsersCannotOpenItToLockIt) {
   RunOn(loop_, place->Release());
 }
 
-TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
+TEST_F(PluginCgroupTest, ProcessesAreClonedIntoIt) {
   const auto place = Prepare("a");
   const GatedChild child("sleep 1000", place->cgroup_fd());
   ASSERT_GT(child.pid(), 0) << strerror(errno);
@@ -118,7 +118,7 @@ TEST_F(PluginPlaceTest, ProcessesAreClonedIntoIt) {
   RunOn(loop_, place->Release());
 }
 
-TEST_F(PluginPlaceTest, MembersOfGroupsBeneathItAreItsOwn) {
+TEST_F(PluginCgroupTest, MembersOfGroupsBeneathItAreItsOwn) {
   const auto place = Prepare("a");
   ASSERT_EQ(mkdir(Path("a/inner").c_str(), 0755), 0);
   const GatedChild child("sleep 1000");
@@ -131,13 +131,13 @@ TEST_F(PluginPlaceTest, MembersOfGroupsBeneathItAreItsOwn) {
   RunOn(loop_, place->Release());
 }
 
-TEST_F(PluginPlaceTest, TakenBackProcessIsFoundInItsPlace) {
+TEST_F(PluginCgroupTest, TakenBackProcessIsFoundInItsPlace) {
   auto before = Prepare("a");
   const GatedChild child("sleep 1000", before->cgroup_fd());
   const std::string described = before->describe();
   before.reset();
   // As another berthd would.
-  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
   const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
   ASSERT_TRUE(place.ok()) << place.status();
   EXPECT_EQ((*place)->describe(), described);
@@ -146,7 +146,7 @@ TEST_F(PluginPlaceTest, TakenBackProcessIsFoundInItsPlace) {
   RunOn(loop_, (*place)->Release());
 }
 
-TEST_F(PluginPlaceTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
+TEST_F(PluginCgroupTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
   auto before = Prepare("a");
   const uint64_t id = before->group_id();
   ASSERT_NE(id, 0U);
@@ -177,7 +177,7 @@ TEST_F(PluginPlaceTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
   RunOn(loop_, (*same)->Release());
 }
 
-TEST_F(PluginPlaceTest, ProcessOutsideOfOurPlacesHasNoGroup) {
+TEST_F(PluginCgroupTest, ProcessOutsideOfOurPlacesHasNoGroup) {
   for (const std::string text :
        {"0::/system.slice/berthd.service\n", "4:memory:/x\n", "", "0::/x/berth-plugins/no\n",
         "0::/berth.slice/berth-plugins.slice/berth-plugin-no.scope\n"}) {
@@ -190,7 +190,7 @@ TEST_F(PluginPlaceTest, ProcessOutsideOfOurPlacesHasNoGroup) {
   }
 }
 
-TEST_F(PluginPlaceTest, WhatIsInUseKeepsItsName) {
+TEST_F(PluginCgroupTest, WhatIsInUseKeepsItsName) {
   auto first = Prepare("a");
   auto second = Prepare("a");
   EXPECT_EQ(second->describe(), "cgroup " + Path("a+2"));
@@ -202,15 +202,15 @@ TEST_F(PluginPlaceTest, WhatIsInUseKeepsItsName) {
   EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
 }
 
-TEST_F(PluginPlaceTest, WhatAnEarlierBerthdLeftEmptyIsRemoved) {
+TEST_F(PluginCgroupTest, WhatAnEarlierBerthdLeftEmptyIsRemoved) {
   Prepare("a").reset();
   EXPECT_TRUE(std::filesystem::exists(Path("a")));
-  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
   EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
 }
 
-TEST_F(PluginPlaceTest, LimitsAreSetOrNamedAsNotEnforced) {
-  const PlaceLimits limits{.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5};
+TEST_F(PluginCgroupTest, LimitsAreSetOrNamedAsNotEnforced) {
+  const CgroupLimits limits{.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5};
   const auto place = Prepare("a", limits);
   const auto set = [&](const char* file) { return ReadFile(Path("a/") + file, 4096).value_or("absent\n"); };
   const auto named = [&](const std::string& word) {
@@ -222,13 +222,13 @@ TEST_F(PluginPlaceTest, LimitsAreSetOrNamedAsNotEnforced) {
   EXPECT_EQ(place->unenforced().empty(), placer_->describe().find("no limits of") == std::string::npos);
   EXPECT_EQ(Prepare("b")->unenforced(), "") << "nothing was asked for";
   RunOn(loop_, place->Release());
-  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), Options()));
+  placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
 }
 
-TEST(PluginPlaceTextTest, NoPlaceCanBeMade) {
+TEST(PluginCgroupTextTest, NoPlaceCanBeMade) {
   asio::io_context loop;
-  const PlacerOptions options{.use_systemd = false, .cgroup_parent = "/no/such/directory"};
-  const auto placer = RunOn(loop, PluginPlacer::Detect(loop.get_executor(), options));
+  const CgroupOptions options{.use_systemd = false, .cgroup_parent = "/no/such/directory"};
+  const auto placer = RunOn(loop, CgroupProvider::Detect(loop.get_executor(), options));
   EXPECT_THAT(placer->describe(), StartsWith("none: open /no/such/directory: "));
   const auto place = RunOn(loop, placer->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kBound));
   ASSERT_TRUE(place.ok());
@@ -237,7 +237,7 @@ TEST(PluginPlaceTextTest, NoPlaceCanBeMade) {
   EXPECT_THAT((*place)->unenforced(), StartsWith("its limit of memory is not enforced: "));
 }
 
-TEST(PluginPlaceTextTest, NamesOfScopesAndDirectories) {
+TEST(PluginCgroupTextTest, NamesOfScopesAndDirectories) {
   EXPECT_EQ(ScopeName("nfs.csi.k8s.io", 1), "berth-plugin-nfs.csi.k8s.io.scope");
   EXPECT_EQ(ScopeName("a-b_c", 1), "berth-plugin-a\\x2db_c.scope");
   EXPECT_EQ(ScopeName("a", 2), "berth-plugin-a-2.scope");
@@ -247,15 +247,15 @@ TEST(PluginPlaceTextTest, NamesOfScopesAndDirectories) {
   EXPECT_LE(ScopeName(longest, 100).size(), 255);
 }
 
-TEST(PluginPlaceTextTest, TellsWhoseMemoryRanOut) {
+TEST(PluginCgroupTextTest, TellsWhoseMemoryRanOut) {
   EXPECT_EQ(Judge({}, {}).text, "");
   EXPECT_FALSE(Judge({.oom = 3}, {}).out_of_memory) << "reclaim helped in the end";
-  const PlaceLimits limits{.memory_max = 512 << 20, .pids_max = 64};
+  const CgroupLimits limits{.memory_max = 512 << 20, .pids_max = 64};
   EXPECT_TRUE(Judge({.oom_kill = 1, .oom = 1}, limits).out_of_memory);
   EXPECT_EQ(Judge({.oom_kill = 1, .oom = 1}, limits).text, "out of memory (its limit is 512MiB)");
   EXPECT_THAT(Judge({.oom_kill = 1}, limits).text, HasSubstr("the machine's"));
   EXPECT_THAT(Judge({.oom_kill = 1}, {}).text, HasSubstr("it has no limit of its own"));
-  const PlaceEnd end = Judge({.pids_max = 2}, limits);
+  const CgroupExit end = Judge({.pids_max = 2}, limits);
   EXPECT_TRUE(end.pids_limit_hit);
   EXPECT_FALSE(end.out_of_memory);
   EXPECT_EQ(end.text, "met its limit of 64 processes and threads");

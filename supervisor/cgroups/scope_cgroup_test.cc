@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "base/testing/run_on.h"
 #include "supervisor/cgroups/cgroup_dir.h"
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 #include "supervisor/cgroups/testing/gated_child.h"
 
 namespace berth {
@@ -29,22 +29,22 @@ class SystemdScopeTest : public testing::Test {
  protected:
   void SetUp() override {
     if (sd_booted() <= 0 || geteuid() != 0) GTEST_SKIP() << "systemd is not PID 1 here, or we are not root";
-    placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), PlacerOptions()));
+    placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), CgroupOptions()));
     ASSERT_THAT(placer_->describe(), StartsWith("systemd scopes"));
   }
 
-  std::unique_ptr<PluginPlace> Prepare(const std::string& id, PlaceLimits limits = {}) {
+  std::unique_ptr<PluginCgroup> Prepare(const std::string& id, CgroupLimits limits = {}) {
     return RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kSystemdBound)).value();
   }
   // Through the gate, into the place, and on.
-  void Launch(PluginPlace& place, GatedChild& child) {
+  void Launch(PluginCgroup& place, GatedChild& child) {
     const absl::Status entered =
         RunOn(loop_, place.Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
     ASSERT_EQ(entered, absl::OkStatus());
     child.Go();
   }
-  PlaceEnd HowItEnded(PluginPlace& place) { return RunOn(loop_, place.HowItEnded()); }
-  absl::Status KillAll(PluginPlace& place) {
+  CgroupExit HowItEnded(PluginCgroup& place) { return RunOn(loop_, place.HowItEnded()); }
+  absl::Status KillAll(PluginCgroup& place) {
     return RunOn(loop_, place.KillAll(Clock::now() + kSystemdBound), kSystemdBound);
   }
   // Waits for the condition, with the loop running meanwhile.
@@ -65,7 +65,7 @@ class SystemdScopeTest : public testing::Test {
   }
 
   asio::io_context loop_;
-  std::unique_ptr<PluginPlacer> placer_;
+  std::unique_ptr<CgroupProvider> placer_;
 };
 
 TEST_F(SystemdScopeTest, HoldsThePluginAndAllThatItForks) {
@@ -118,7 +118,7 @@ TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAtOnce) {
     GatedChild child(kHog);
     Launch(*place, child);
     EXPECT_EQ(child.Reap(), SIGKILL);
-    const PlaceEnd end = HowItEnded(*place);
+    const CgroupExit end = HowItEnded(*place);
     EXPECT_TRUE(end.out_of_memory) << "round " << round;
     EXPECT_EQ(end.text, "out of memory (its limit is 24MiB)") << "round " << round;
   }
@@ -177,7 +177,7 @@ TEST_F(SystemdScopeTest, Fault06ForkBombMeetsItsLimitAndIsEndedWhole) {
   EXPECT_LE(place->Members()->size(), 40);
   EXPECT_EQ(KillAll(*place), absl::OkStatus());
   EXPECT_TRUE(place->Members()->empty());
-  const PlaceEnd end = HowItEnded(*place);
+  const CgroupExit end = HowItEnded(*place);
   EXPECT_TRUE(end.pids_limit_hit);
   EXPECT_EQ(end.text, "met its limit of 40 processes and threads");
   EXPECT_FALSE(end.out_of_memory);
@@ -199,7 +199,7 @@ TEST_F(SystemdScopeTest, TakenBackProcessIsFoundInItsScope) {
   Launch(*before, child);
   const std::string described = before->describe();
   before.reset();
-  placer_ = RunOn(loop_, PluginPlacer::Detect(loop_.get_executor(), PlacerOptions()));
+  placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), CgroupOptions()));
   const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
   ASSERT_TRUE(place.ok());
   EXPECT_EQ((*place)->describe(), described);
@@ -210,10 +210,10 @@ TEST_F(SystemdScopeTest, TakenBackProcessIsFoundInItsScope) {
 }
 
 TEST_F(SystemdScopeTest, FiftyAtOnce) {
-  std::vector<std::unique_ptr<PluginPlace>> places;
+  std::vector<std::unique_ptr<PluginCgroup>> places;
   std::vector<std::unique_ptr<GatedChild>> children;
   int entered = 0;
-  const auto enter = [](PluginPlace* place, pid_t pid, int* count) -> Awaitable<void> {
+  const auto enter = [](PluginCgroup* place, pid_t pid, int* count) -> Awaitable<void> {
     const absl::Status status = co_await place->Enter(pid, Clock::now() + kSystemdBound);
     EXPECT_EQ(status, absl::OkStatus());
     ++*count;

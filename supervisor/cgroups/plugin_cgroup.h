@@ -28,18 +28,18 @@
 
 namespace berth {
 
-struct PlaceLimits {
+struct CgroupLimits {
   std::optional<uint64_t> memory_max;  // bytes
   std::optional<uint64_t> pids_max;    // processes and threads
   std::optional<double> cpus;          // 1.5: one and a half
   // Want of memory ends all processes together. False where some are to outlive the main process.
   bool killed_together = true;
 
-  bool operator==(const PlaceLimits&) const = default;
+  bool operator==(const CgroupLimits&) const = default;
 };
 
 // What the kernel counted in the place since it was entered or found.
-struct PlaceEnd {
+struct CgroupExit {
   bool out_of_memory =
       false;  // a process was killed because memory ran out, the place's own or the machine's
   bool pids_limit_hit = false;  // a fork was refused
@@ -49,12 +49,12 @@ struct PlaceEnd {
 // What a group is found again by.
 struct GroupName {
   std::string cgroup;  // the content of a member's /proc/<pid>/cgroup (ProcessIdentity::cgroup)
-  uint64_t id = 0;     // PluginPlace::group_id; 0: not known
+  uint64_t id = 0;     // PluginCgroup::group_id; 0: not known
 };
 
-class PluginPlace {
+class PluginCgroup {
  public:
-  virtual ~PluginPlace() = default;
+  virtual ~PluginCgroup() = default;
 
   // For people: "scope berth-plugin-x.scope", "cgroup /sys/fs/cgroup/berth-plugins/x", "none: why".
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -73,7 +73,7 @@ class PluginPlace {
   // be. UNAVAILABLE: systemd does not answer.
   [[nodiscard]] virtual Awaitable<absl::Status> Enter(pid_t pid, TimePoint deadline) = 0;
 
-  [[nodiscard]] virtual Awaitable<PlaceEnd> HowItEnded() = 0;
+  [[nodiscard]] virtual Awaitable<CgroupExit> HowItEnded() = 0;
   // In the place and in groups beneath it. Numbers alone: pin each by a descriptor before believing it.
   [[nodiscard]] virtual absl::StatusOr<std::vector<pid_t>> Members() const = 0;
   // OK: no process is left. DEADLINE_EXCEEDED: some do not end (the kernel keeps them).
@@ -83,33 +83,33 @@ class PluginPlace {
 };
 
 // For tests and odd machines; the defaults find everything out.
-struct PlacerOptions {
+struct CgroupOptions {
   bool use_systemd = true;
   // The directory in which berth-plugins is made. Empty: berthd's own cgroup.
   std::string cgroup_parent;
 };
 
-class PluginPlacer {
+class CgroupProvider {
  public:
-  virtual ~PluginPlacer() = default;
+  virtual ~CgroupProvider() = default;
 
   // Looks around; takes as long as systemd does to answer once, 5 s at most. Never null.
-  [[nodiscard]] static Awaitable<std::unique_ptr<PluginPlacer>> Detect(asio::any_io_executor executor,
-                                                                       PlacerOptions options);
+  [[nodiscard]] static Awaitable<std::unique_ptr<CgroupProvider>> Detect(asio::any_io_executor executor,
+                                                                         CgroupOptions options);
 
   // For `status`: "systemd scopes", "cgroups beneath /sys/fs/cgroup/berth-plugins", "none: why". Limits that
   // this node cannot enforce are named.
   [[nodiscard]] virtual const std::string& describe() const = 0;
 
   // A place for one launch. Fails only where the kernel refuses what it usually allows.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Prepare(
-      std::string plugin_id, PlaceLimits limits, TimePoint deadline) = 0;
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Prepare(
+      std::string plugin_id, CgroupLimits limits, TimePoint deadline) = 0;
 
   // The place of a running process. One that is in no group of ours, as when an earlier berthd could not make
   // one, gets a place without a group. Of one that has ended (not `lives`) there is no group either, where
   // its name was given anew since.
-  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Find(GroupName group,
-                                                                                     bool lives) = 0;
+  [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Find(GroupName group,
+                                                                                      bool lives) = 0;
 };
 
 }  // namespace berth

@@ -1,4 +1,4 @@
-#include "controller/call_turns.h"
+#include "controller/volume_call_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,9 +20,9 @@ using testing::IsEmpty;
 CallKey ForId(const std::string& id) { return {.driver = "d", .kind = CallKey::Kind::kVolume, .id = id}; }
 
 // Callers that have their turn until they are told to go on.
-class CallTurnsTest : public testing::Test {
+class VolumeCallQueueTest : public testing::Test {
  protected:
-  ~CallTurnsTest() override { RunOn(loop_, callers_.Join()); }
+  ~VolumeCallQueueTest() override { RunOn(loop_, callers_.Join()); }
 
   void Ask(const std::string& name, std::vector<CallKey> keys, TimePoint deadline = TimePoint::max()) {
     callers_.Spawn(name, Caller(name, std::move(keys), deadline));
@@ -48,7 +48,7 @@ class CallTurnsTest : public testing::Test {
   }
 
   asio::io_context loop_;
-  CallTurns turns_{loop_.get_executor()};
+  VolumeCallQueue turns_{loop_.get_executor()};
   Condition go_{loop_.get_executor()};
   std::string end_;
   std::vector<std::string> begun_;
@@ -56,7 +56,7 @@ class CallTurnsTest : public testing::Test {
   TaskScope callers_{loop_.get_executor(), "test"};
 };
 
-TEST_F(CallTurnsTest, OneAtATimeInOrderAndOthersBeside) {
+TEST_F(VolumeCallQueueTest, OneAtATimeInOrderAndOthersBeside) {
   Ask("first", {ForId("v")});
   Ask("second", {ForId("v")});
   Ask("third", {ForId("v")});
@@ -72,7 +72,7 @@ TEST_F(CallTurnsTest, OneAtATimeInOrderAndOthersBeside) {
   EXPECT_THAT(begun_, ElementsAre("second", "third"));
 }
 
-TEST_F(CallTurnsTest, ACallAboutSeveralThingsWaitsForAllOfThem) {
+TEST_F(VolumeCallQueueTest, ACallAboutSeveralThingsWaitsForAllOfThem) {
   Ask("v", {ForId("v")});
   Ask("w", {ForId("w")});
   Ask("both", {ForId("w"), ForId("v"), ForId("w")});
@@ -86,7 +86,7 @@ TEST_F(CallTurnsTest, ACallAboutSeveralThingsWaitsForAllOfThem) {
   EXPECT_THAT(begun_, ElementsAre("v", "w", "both", "v again"));
 }
 
-TEST_F(CallTurnsTest, WhoeverStopsWaitingHoldsUpNobody) {
+TEST_F(VolumeCallQueueTest, WhoeverStopsWaitingHoldsUpNobody) {
   Ask("first", {ForId("v")});
   Ask("late", {ForId("v")}, Clock::now());
   ASSERT_EQ(refused_.size(), 1U);
@@ -104,11 +104,12 @@ TEST_F(CallTurnsTest, WhoeverStopsWaitingHoldsUpNobody) {
   EXPECT_THAT(begun_, ElementsAre("first", "last"));
 }
 
-Awaitable<void> ReadTurn(CallTurns& turns, CallTurns::Until until, std::optional<absl::Status>& end) {
+Awaitable<void> ReadTurn(VolumeCallQueue& turns, VolumeCallQueue::Until until,
+                         std::optional<absl::Status>& end) {
   end = (co_await turns.Wait({ForId("v")}, std::move(until), nullptr)).status();
 }
 
-TEST_F(CallTurnsTest, WhoeverIsGivenMoreTimeKeepsItsPlace) {
+TEST_F(VolumeCallQueueTest, WhoeverIsGivenMoreTimeKeepsItsPlace) {
   Ask("first", {ForId("v")});
   TaskScope given_time(loop_.get_executor(), "given time");
   std::optional<absl::Status> end;
@@ -126,8 +127,8 @@ TEST_F(CallTurnsTest, WhoeverIsGivenMoreTimeKeepsItsPlace) {
   EXPECT_TRUE(end->ok()) << *end;
 }
 
-TEST_F(CallTurnsTest, TooManyAreRefusedAtOnce) {
-  for (size_t i = 0; i <= CallTurns::kWaiting; ++i) Ask("caller", {ForId("v")});
+TEST_F(VolumeCallQueueTest, TooManyAreRefusedAtOnce) {
+  for (size_t i = 0; i <= VolumeCallQueue::kWaiting; ++i) Ask("caller", {ForId("v")});
   EXPECT_THAT(refused_, IsEmpty());
   Ask("one too many", {ForId("w"), ForId("v")});
   ASSERT_EQ(refused_.size(), 1U);

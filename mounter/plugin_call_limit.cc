@@ -1,8 +1,8 @@
-#include "mounter/plugin_gates.h"
+#include "mounter/plugin_call_limit.h"
 
 namespace berth {
 
-PluginGates::Pass::~Pass() {
+PluginCallLimit::Pass::~Pass() {
   if (gate_ == nullptr) return;
   // A waiter takes the place over, so that nobody who comes later overtakes it.
   if (gate_->waiting.empty()) {
@@ -15,7 +15,8 @@ PluginGates::Pass::~Pass() {
   next->bell.NotifyAll();
 }
 
-Awaitable<std::optional<PluginGates::Pass>> PluginGates::Enter(std::string plugin_id, TimePoint deadline) {
+Awaitable<std::optional<PluginCallLimit::Pass>> PluginCallLimit::Enter(std::string plugin_id,
+                                                                       TimePoint deadline) {
   Gate& gate = gates_[plugin_id];
   if (gate.inside < limit_) {
     ++gate.inside;

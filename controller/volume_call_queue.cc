@@ -1,4 +1,4 @@
-#include "controller/call_turns.h"
+#include "controller/volume_call_queue.h"
 
 #include <fmt/format.h>
 
@@ -8,13 +8,14 @@
 
 namespace berth {
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, TimePoint deadline,
-                                                           const void* owner) {
+Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> VolumeCallQueue::Wait(std::vector<CallKey> keys,
+                                                                       TimePoint deadline,
+                                                                       const void* owner) {
   return Wait(std::move(keys), [deadline] { return deadline; }, owner);
 }
 
-Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> keys, Until until,
-                                                           const void* owner) {
+Awaitable<absl::StatusOr<VolumeCallQueue::Turn>> VolumeCallQueue::Wait(std::vector<CallKey> keys, Until until,
+                                                                       const void* owner) {
   std::ranges::sort(keys);
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   for (const CallKey& key : keys) {
@@ -38,19 +39,19 @@ Awaitable<absl::StatusOr<CallTurns::Turn>> CallTurns::Wait(std::vector<CallKey> 
   co_return turn;
 }
 
-bool CallTurns::NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const {
+bool VolumeCallQueue::IsLast(const std::vector<CallKey>& keys, const void* owner) const {
   return std::ranges::all_of(keys, [this, owner](const CallKey& key) {
     const auto line = lines_.find(key);
     return line == lines_.end() || line->second.back()->owner == owner;
   });
 }
 
-bool CallTurns::IsFirst(const Ticket& ticket) const {
+bool VolumeCallQueue::IsFirst(const Ticket& ticket) const {
   return std::ranges::all_of(
       ticket.keys, [this, &ticket](const CallKey& key) { return lines_.at(key).front() == &ticket; });
 }
 
-void CallTurns::Leave(const Ticket& ticket) {
+void VolumeCallQueue::Leave(const Ticket& ticket) {
   for (const CallKey& key : ticket.keys) {
     const auto line = lines_.find(key);
     std::erase(line->second, &ticket);

@@ -33,7 +33,7 @@ struct CallKey {
   auto operator<=>(const CallKey&) const = default;
 };
 
-class CallTurns {
+class VolumeCallQueue {
  public:
   // How many may wait for one thing.
   static constexpr size_t kWaiting = 64;
@@ -43,12 +43,12 @@ class CallTurns {
   // Until when one waits: asked again at each end that it gave, for it may be later by then.
   using Until = std::function<TimePoint()>;
 
-  explicit CallTurns(asio::any_io_executor executor) : executor_(std::move(executor)) {}
-  CallTurns(const CallTurns&) = delete;
-  CallTurns& operator=(const CallTurns&) = delete;
+  explicit VolumeCallQueue(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+  VolumeCallQueue(const VolumeCallQueue&) = delete;
+  VolumeCallQueue& operator=(const VolumeCallQueue&) = delete;
 
   // Without keys it is at once. DEADLINE_EXCEEDED: an earlier call goes on still; RESOURCE_EXHAUSTED: too
-  // many wait. `owner` is only compared, by NobodyAfter.
+  // many wait. `owner` is only compared, by IsLast.
   [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline,
                                                      const void* owner = nullptr);
   // The same, for whoever may be given more time while it waits: it keeps its place in line.
@@ -56,7 +56,7 @@ class CallTurns {
                                                      const void* owner);
 
   // Whether no other's call about any of `keys` has come after the one of `owner`.
-  [[nodiscard]] bool NobodyAfter(const std::vector<CallKey>& keys, const void* owner) const;
+  [[nodiscard]] bool IsLast(const std::vector<CallKey>& keys, const void* owner) const;
 
  private:
   struct Ticket {
@@ -76,9 +76,9 @@ class CallTurns {
 };
 
 // Whoever has it may call; the next one's turn comes when it is gone.
-class CallTurns::Turn {
+class VolumeCallQueue::Turn {
  public:
-  Turn(CallTurns& turns, std::unique_ptr<Ticket> ticket) : turns_(&turns), ticket_(std::move(ticket)) {}
+  Turn(VolumeCallQueue& turns, std::unique_ptr<Ticket> ticket) : turns_(&turns), ticket_(std::move(ticket)) {}
   ~Turn() {
     if (ticket_) turns_->Leave(*ticket_);
   }
@@ -86,9 +86,9 @@ class CallTurns::Turn {
   Turn& operator=(Turn&&) = delete;
 
  private:
-  friend class CallTurns;
+  friend class VolumeCallQueue;
 
-  CallTurns* turns_;
+  VolumeCallQueue* turns_;
   std::unique_ptr<Ticket> ticket_;
 };
 

@@ -1,5 +1,5 @@
 // What this node offers, and the placers: who makes and finds places.
-#include "supervisor/cgroups/plugin_place.h"
+#include "supervisor/cgroups/plugin_cgroup.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
@@ -16,13 +16,13 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "supervisor/cgroups/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_cgroup_kinds.h"
 
 namespace berth {
 namespace {
 
-using place_internal::Enforceable;
-using place_internal::Scopes;
+using cgroup_internal::Enforceable;
+using cgroup_internal::Scopes;
 
 constexpr size_t kProcFileLimit = size_t{4} << 20;
 // Of a node with very many mounts.
@@ -32,9 +32,9 @@ constexpr Duration kSystemdAnswersWithin = std::chrono::seconds(5);
 constexpr int kTries = 10;
 constexpr const char* kControllers[] = {"memory", "pids", "cpu"};
 
-class NoPlaceImpl : public PluginPlace {
+class NoCgroupImpl : public PluginCgroup {
  public:
-  NoPlaceImpl(std::string why, std::string unenforced)
+  NoCgroupImpl(std::string why, std::string unenforced)
       : why_(std::move(why)), unenforced_(std::move(unenforced)) {}
 
   [[nodiscard]] std::string describe() const override { return "none: " + why_; }
@@ -43,7 +43,7 @@ class NoPlaceImpl : public PluginPlace {
   Awaitable<absl::Status> Enter(pid_t /*pid*/, TimePoint /*deadline*/) override {
     co_return absl::OkStatus();
   }
-  Awaitable<PlaceEnd> HowItEnded() override { co_return PlaceEnd{}; }
+  Awaitable<CgroupExit> HowItEnded() override { co_return CgroupExit{}; }
   absl::StatusOr<std::vector<pid_t>> Members() const override { return absl::UnimplementedError(describe()); }
   Awaitable<absl::Status> KillAll(TimePoint /*deadline*/) override {
     co_return absl::UnimplementedError(describe());
@@ -56,48 +56,49 @@ class NoPlaceImpl : public PluginPlace {
 };
 
 // Where a running process is, whichever berthd put it there.
-std::unique_ptr<PluginPlace> FindPlace(std::shared_ptr<Scopes> scopes, const asio::any_io_executor& executor,
-                                       const GroupName& wanted, bool lives) {
+std::unique_ptr<PluginCgroup> FindCgroup(std::shared_ptr<Scopes> scopes,
+                                         const asio::any_io_executor& executor, const GroupName& wanted,
+                                         bool lives) {
   const std::optional<std::string> path = Cgroup2Path(wanted.cgroup);
   if (!path.has_value() || !scopes->mount.has_value()) {
-    return place_internal::NoPlace("its cgroup is not of the v2 hierarchy", "");
+    return cgroup_internal::NoCgroup("its cgroup is not of the v2 hierarchy", "");
   }
   const std::filesystem::path as_path(*path);
   const std::string name = as_path.filename().string();
   const std::string parent = as_path.parent_path().filename().string();
-  const bool scope = parent == place_internal::kSlice && name.starts_with(place_internal::kScopePrefix) &&
-                     name.ends_with(place_internal::kScopeSuffix);
-  if (!scope && parent != place_internal::kDirectory) {
-    return place_internal::NoPlace(
+  const bool scope = parent == cgroup_internal::kSlice && name.starts_with(cgroup_internal::kScopePrefix) &&
+                     name.ends_with(cgroup_internal::kScopeSuffix);
+  if (!scope && parent != cgroup_internal::kDirectory) {
+    return cgroup_internal::NoCgroup(
         fmt::format("it was launched in {}, no group of its own", Printable(*path, 512)), "");
   }
   const std::optional<std::string> directory = scopes->mount->DirectoryOf(*path);
   absl::StatusOr<CgroupDir> group = directory.has_value()
                                         ? CgroupDir::Open(*directory)
                                         : absl::NotFoundError("it is outside of this cgroup namespace");
-  if (!group.ok()) return place_internal::NoPlace(std::string(MessageOf(group.status())), "");
+  if (!group.ok()) return cgroup_internal::NoCgroup(std::string(MessageOf(group.status())), "");
   // Another group by the same name, though the process has ended: another berthd's plugin lives there now.
   const bool another = wanted.id != 0 && group->Id() != wanted.id;
   // Whoever held a directory before is no more, so that one which is held was given anew, too.
   const bool held = !scope && !group->Lock();
   if (!lives && (another || held)) {
-    return place_internal::NoPlace(fmt::format("{} is another plugin's now", Printable(group->path(), 512)),
-                                   "");
+    return cgroup_internal::NoCgroup(fmt::format("{} is another plugin's now", Printable(group->path(), 512)),
+                                     "");
   }
-  if (scope) return place_internal::FoundScopePlace(std::move(scopes), executor, *std::move(group));
-  const PlaceLimits limits = place_internal::ReadLimits(*group);
-  return place_internal::DirectoryPlace(*std::move(group), limits, "");
+  if (scope) return cgroup_internal::FoundScopeCgroup(std::move(scopes), executor, *std::move(group));
+  const CgroupLimits limits = cgroup_internal::ReadLimits(*group);
+  return cgroup_internal::DirectoryCgroup(*std::move(group), limits, "");
 }
 
-class PlacerBase : public PluginPlacer {
+class CgroupProviderBase : public CgroupProvider {
  public:
-  PlacerBase(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string description)
+  CgroupProviderBase(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string description)
       : executor_(std::move(executor)), scopes_(std::move(scopes)), description_(std::move(description)) {}
 
   [[nodiscard]] const std::string& describe() const override { return description_; }
 
-  Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Find(GroupName group, bool lives) override {
-    co_return FindPlace(scopes_, executor_, group, lives);
+  Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Find(GroupName group, bool lives) override {
+    co_return FindCgroup(scopes_, executor_, group, lives);
   }
 
  protected:
@@ -106,38 +107,38 @@ class PlacerBase : public PluginPlacer {
   std::string description_;
 };
 
-class NoPlacer : public PlacerBase {
+class NoCgroupProvider : public CgroupProviderBase {
  public:
-  NoPlacer(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string why)
-      : PlacerBase(std::move(executor), std::move(scopes), "none: " + why), why_(std::move(why)) {}
+  NoCgroupProvider(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string why)
+      : CgroupProviderBase(std::move(executor), std::move(scopes), "none: " + why), why_(std::move(why)) {}
 
-  Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Prepare(std::string /*plugin_id*/,
-                                                                  PlaceLimits limits,
-                                                                  TimePoint /*deadline*/) override {
-    co_return place_internal::NoPlace(why_, place_internal::Unenforced(limits, Enforceable{}, why_));
+  Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Prepare(std::string /*plugin_id*/,
+                                                                   CgroupLimits limits,
+                                                                   TimePoint /*deadline*/) override {
+    co_return cgroup_internal::NoCgroup(why_, cgroup_internal::Unenforced(limits, Enforceable{}, why_));
   }
 
  private:
   std::string why_;
 };
 
-class ScopePlacer : public PlacerBase {
+class ScopeProvider : public CgroupProviderBase {
  public:
-  using PlacerBase::PlacerBase;
+  using CgroupProviderBase::CgroupProviderBase;
 
-  Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Prepare(std::string plugin_id, PlaceLimits limits,
-                                                                  TimePoint /*deadline*/) override {
-    co_return place_internal::NewScopePlace(scopes_, executor_, std::move(plugin_id), limits);
+  Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Prepare(std::string plugin_id, CgroupLimits limits,
+                                                                   TimePoint /*deadline*/) override {
+    co_return cgroup_internal::NewScopeCgroup(scopes_, executor_, std::move(plugin_id), limits);
   }
 };
 
 // The directory in which the places are, made with the controllers that it can have.
-class CgroupPlacer : public PlacerBase {
+class DirectoryProvider : public CgroupProviderBase {
  public:
-  CgroupPlacer(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string above)
-      : PlacerBase(std::move(executor), std::move(scopes), ""),
+  DirectoryProvider(asio::any_io_executor executor, std::shared_ptr<Scopes> scopes, std::string above)
+      : CgroupProviderBase(std::move(executor), std::move(scopes), ""),
         above_(std::move(above)),
-        directory_(fmt::format("{}/{}", above_, place_internal::kDirectory)) {}
+        directory_(fmt::format("{}/{}", above_, cgroup_internal::kDirectory)) {}
 
   // Makes the directory, to see whether that can be done.
   absl::Status Begin() {
@@ -146,18 +147,18 @@ class CgroupPlacer : public PlacerBase {
     description_ = fmt::format("cgroups beneath {}", directory_);
     if (!enforceable_.all()) {
       description_ +=
-          fmt::format("; no limits of {}: {}", place_internal::MissingControllers(enforceable_), why_);
+          fmt::format("; no limits of {}: {}", cgroup_internal::MissingControllers(enforceable_), why_);
     }
     rmdir(directory_.c_str());  // made again with the first place, unless there are some
     return absl::OkStatus();
   }
 
-  Awaitable<absl::StatusOr<std::unique_ptr<PluginPlace>>> Prepare(std::string plugin_id, PlaceLimits limits,
-                                                                  TimePoint /*deadline*/) override {
-    BERTH_CO_ASSIGN_OR_RETURN(CgroupDir group, MakePlace(plugin_id));
+  Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Prepare(std::string plugin_id, CgroupLimits limits,
+                                                                   TimePoint /*deadline*/) override {
+    BERTH_CO_ASSIGN_OR_RETURN(CgroupDir group, MakeCgroup(plugin_id));
     BERTH_CO_RETURN_IF_ERROR(SetLimits(group, limits));
-    std::string unenforced = place_internal::Unenforced(limits, enforceable_, why_);
-    co_return place_internal::DirectoryPlace(std::move(group), limits, std::move(unenforced));
+    std::string unenforced = cgroup_internal::Unenforced(limits, enforceable_, why_);
+    co_return cgroup_internal::DirectoryCgroup(std::move(group), limits, std::move(unenforced));
   }
 
  private:
@@ -172,7 +173,7 @@ class CgroupPlacer : public PlacerBase {
     if (why_.empty()) why_ = beneath;
     const absl::StatusOr<std::string> enabled = own.Read("cgroup.subtree_control");
     if (!enabled.ok()) return enabled.status();
-    enforceable_ = place_internal::EnforceableBy(CgroupWords(*enabled));
+    enforceable_ = cgroup_internal::EnforceableBy(CgroupWords(*enabled));
     return absl::OkStatus();
   }
 
@@ -222,12 +223,12 @@ class CgroupPlacer : public PlacerBase {
     return group->Lock() && group->StillThere() && rmdir(group->path().c_str()) == 0;
   }
 
-  absl::StatusOr<CgroupDir> MakePlace(const std::string& plugin_id) {
+  absl::StatusOr<CgroupDir> MakeCgroup(const std::string& plugin_id) {
     int number = 1;
     absl::Status failure;
-    for (int tries = 0; number <= place_internal::kPlacesOfOne && tries < kTries;) {
+    for (int tries = 0; number <= cgroup_internal::kCgroupsOfOne && tries < kTries;) {
       const std::string path =
-          fmt::format("{}/{}", directory_, place_internal::DirectoryName(plugin_id, number));
+          fmt::format("{}/{}", directory_, cgroup_internal::DirectoryName(plugin_id, number));
       // Others do not open it: they would lock it.
       if (mkdir(path.c_str(), 0711) != 0) {
         failure = ErrnoStatus(errno, fmt::format("mkdir {}", path));
@@ -254,7 +255,7 @@ class CgroupPlacer : public PlacerBase {
     return failure;
   }
 
-  [[nodiscard]] absl::Status SetLimits(const CgroupDir& group, const PlaceLimits& limits) const {
+  [[nodiscard]] absl::Status SetLimits(const CgroupDir& group, const CgroupLimits& limits) const {
     if (enforceable_.memory) {
       if (limits.memory_max.has_value()) {
         BERTH_RETURN_IF_ERROR(group.Write("memory.max", fmt::format("{}", *limits.memory_max)));
@@ -301,21 +302,21 @@ Enforceable SystemdLimits(const std::optional<CgroupMount>& mount, std::string_v
       for (std::string& word : CgroupWords(*text)) controllers.push_back(std::move(word));
     }
   }
-  return place_internal::EnforceableBy(controllers);
+  return cgroup_internal::EnforceableBy(controllers);
 }
 
 }  // namespace
 
-namespace place_internal {
+namespace cgroup_internal {
 
-std::unique_ptr<PluginPlace> NoPlace(std::string why, std::string unenforced) {
-  return std::make_unique<NoPlaceImpl>(std::move(why), std::move(unenforced));
+std::unique_ptr<PluginCgroup> NoCgroup(std::string why, std::string unenforced) {
+  return std::make_unique<NoCgroupImpl>(std::move(why), std::move(unenforced));
 }
 
-}  // namespace place_internal
+}  // namespace cgroup_internal
 
-Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_executor executor,
-                                                              PlacerOptions options) {
+Awaitable<std::unique_ptr<CgroupProvider>> CgroupProvider::Detect(asio::any_io_executor executor,
+                                                                  CgroupOptions options) {
   const absl::StatusOr<std::string> mountinfo = ReadFile("/proc/self/mountinfo", kMountinfoLimit);
   auto scopes = std::make_shared<Scopes>();
   if (mountinfo.ok()) scopes->mount = FindCgroup2Mount(*mountinfo);
@@ -331,9 +332,10 @@ Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_execu
       std::string description = fmt::format("systemd scopes (systemd {})", *version);
       if (!scopes->enforceable.all()) {
         description += fmt::format("; no limits of {}: this node's cgroups have no such controllers",
-                                   place_internal::MissingControllers(scopes->enforceable));
+                                   cgroup_internal::MissingControllers(scopes->enforceable));
       }
-      co_return std::make_unique<ScopePlacer>(std::move(executor), std::move(scopes), std::move(description));
+      co_return std::make_unique<ScopeProvider>(std::move(executor), std::move(scopes),
+                                                std::move(description));
     }
     why_no_scopes = fmt::format("systemd does not answer ({}); ", MessageOf(version.status()));
     SPDLOG_WARN("systemd runs here, but does not answer: {}", MessageOf(version.status()));
@@ -344,12 +346,12 @@ Awaitable<std::unique_ptr<PluginPlacer>> PluginPlacer::Detect(asio::any_io_execu
                                           : absl::StatusOr<std::string>(options.cgroup_parent);
   absl::Status failure = above.status();
   if (above.ok()) {
-    auto placer = std::make_unique<CgroupPlacer>(executor, scopes, *std::move(above));
+    auto placer = std::make_unique<DirectoryProvider>(executor, scopes, *std::move(above));
     failure = placer->Begin();
     if (failure.ok()) co_return placer;
   }
-  co_return std::make_unique<NoPlacer>(std::move(executor), std::move(scopes),
-                                       why_no_scopes + std::string(MessageOf(failure)));
+  co_return std::make_unique<NoCgroupProvider>(std::move(executor), std::move(scopes),
+                                               why_no_scopes + std::string(MessageOf(failure)));
 }
 
 }  // namespace berth

@@ -11,9 +11,9 @@
 
 #include "base/size_text.h"
 #include "base/status.h"
-#include "supervisor/cgroups/plugin_place_kinds.h"
+#include "supervisor/cgroups/plugin_cgroup_kinds.h"
 
-namespace berth::place_internal {
+namespace berth::cgroup_internal {
 namespace {
 
 std::optional<uint64_t> ReadNumber(const CgroupDir& group, const char* file) {
@@ -36,9 +36,9 @@ std::string Enumerate(const std::vector<std::string>& words) {
   return fmt::format("{} and {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
 }
 
-class DirectoryPlaceImpl : public PluginPlace {
+class DirectoryCgroupImpl : public PluginCgroup {
  public:
-  DirectoryPlaceImpl(CgroupDir group, PlaceLimits limits, std::string unenforced)
+  DirectoryCgroupImpl(CgroupDir group, CgroupLimits limits, std::string unenforced)
       : group_(std::move(group)),
         limits_(limits),
         unenforced_(std::move(unenforced)),
@@ -57,7 +57,7 @@ class DirectoryPlaceImpl : public PluginPlace {
     co_return group_.Write("cgroup.procs", fmt::format("{}", pid));
   }
 
-  Awaitable<PlaceEnd> HowItEnded() override {
+  Awaitable<CgroupExit> HowItEnded() override {
     GroupCounters now = ReadCounters(group_);
     now.oom_kill -= std::min(now.oom_kill, before_.oom_kill);
     now.oom -= std::min(now.oom, before_.oom);
@@ -79,7 +79,7 @@ class DirectoryPlaceImpl : public PluginPlace {
 
  private:
   CgroupDir group_;
-  PlaceLimits limits_;
+  CgroupLimits limits_;
   std::string unenforced_;
   GroupCounters before_;
 };
@@ -93,7 +93,7 @@ Enforceable EnforceableBy(const std::vector<std::string>& controllers) {
   return {.memory = has("memory"), .pids = has("pids"), .cpu = has("cpu")};
 }
 
-std::string Unenforced(const PlaceLimits& limits, Enforceable enforceable, std::string_view why) {
+std::string Unenforced(const CgroupLimits& limits, Enforceable enforceable, std::string_view why) {
   std::vector<std::string> names;
   if (limits.memory_max.has_value() && !enforceable.memory) names.emplace_back("memory");
   if (limits.pids_max.has_value() && !enforceable.pids) names.emplace_back("pids");
@@ -130,8 +130,8 @@ GroupCounters ReadCounters(const CgroupDir& group) {
           .pids_max = ReadCounter(group, "pids.events", "max")};
 }
 
-PlaceEnd Judge(const GroupCounters& counters, const PlaceLimits& limits) {
-  PlaceEnd end;
+CgroupExit Judge(const GroupCounters& counters, const CgroupLimits& limits) {
+  CgroupExit end;
   end.out_of_memory = counters.oom_kill > 0;
   end.pids_limit_hit = counters.pids_max > 0;
   if (end.out_of_memory) {
@@ -153,15 +153,15 @@ PlaceEnd Judge(const GroupCounters& counters, const PlaceLimits& limits) {
   return end;
 }
 
-PlaceLimits ReadLimits(const CgroupDir& group) {
-  PlaceLimits limits;
+CgroupLimits ReadLimits(const CgroupDir& group) {
+  CgroupLimits limits;
   limits.memory_max = ReadNumber(group, "memory.max");
   limits.pids_max = ReadNumber(group, "pids.max");
   return limits;
 }
 
-std::unique_ptr<PluginPlace> DirectoryPlace(CgroupDir group, PlaceLimits limits, std::string unenforced) {
-  return std::make_unique<DirectoryPlaceImpl>(std::move(group), limits, std::move(unenforced));
+std::unique_ptr<PluginCgroup> DirectoryCgroup(CgroupDir group, CgroupLimits limits, std::string unenforced) {
+  return std::make_unique<DirectoryCgroupImpl>(std::move(group), limits, std::move(unenforced));
 }
 
-}  // namespace berth::place_internal
+}  // namespace berth::cgroup_internal
