@@ -23,11 +23,11 @@ struct AclEntry {
 
 enum class AclRights { kTraverse, kAll };  // --x, rwx
 
-// From now on the directory `fd` is its owner's (rwx) and has `rights` for each of `entries`, and nothing for
-// its group, for others, or for whom an earlier ACL named. Its set-group-ID and sticky bits stay. `shown` is
-// the directory's path, for messages. UNIMPLEMENTED: its file system has no ACLs (ErrnoOf EOPNOTSUPP); then
-// it is its owner's alone. INVALID_ARGUMENT (EINVAL): an id has no meaning in this user namespace; then
-// nothing was changed.
+// From now on the directory `fd` has rwx for its owner and `rights` for each of `entries`, and nothing for
+// its group, for others, or for users that an earlier ACL named. Its set-group-ID and sticky bits stay.
+// `shown` is the directory's path, for messages. UNIMPLEMENTED: its file system has no ACLs (ErrnoOf
+// EOPNOTSUPP); then only its owner has access. INVALID_ARGUMENT (EINVAL): an id has no meaning in this user
+// namespace; then nothing was changed.
 [[nodiscard]] absl::Status SetAccess(int fd, const std::set<AclEntry>& entries, AclRights rights,
                                      const std::string& shown);
 

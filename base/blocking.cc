@@ -132,8 +132,8 @@ class Threads {
   std::condition_variable wake_;
   std::deque<std::shared_ptr<Job>> queue_;
   size_t idle_ = 0;      // threads that wait for a call
-  int serving_ = 0;      // threads that wait for a call, or run one that somebody waits for
-  int left_behind_ = 0;  // threads that run a call that nobody waits for
+  int serving_ = 0;      // threads that wait for a call, or run one with a waiter
+  int left_behind_ = 0;  // threads that run a call without a waiter
 };
 
 class LeaveOnExit {

@@ -1,6 +1,6 @@
 // Runs a call that blocks on a helper thread, so that the loop never does: local files, look-ups of names.
 //
-// RunBlocking is awaited on a loop thread. Whoever waits can always leave, by its deadline or by being
+// RunBlocking is awaited on a loop thread. The caller can always leave, by its deadline or by being
 // cancelled, at once; the call is then left behind, its thread ends by itself, its result is dropped. A call
 // that hangs for ever keeps neither the loop nor the process from ending, unless the kernel holds the thread
 // itself: what may lie on a dead file system belongs in a helper process, not here.

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-// A call that blocks until it is let go.
+// A call that blocks until it is released.
 struct Hanging {
   std::promise<void> release;
   std::shared_future<void> released{release.get_future()};
@@ -104,7 +104,7 @@ TEST(RunBlockingTest, ProcessExitsWhileACallHangs) {
       ::testing::ExitedWithCode(3), "");
 }
 
-// Eight at a time, and yet those that hang hold up nobody: their places are given to others.
+// Eight at a time, and yet those that hang delay no other call: their threads are replaced.
 TEST(RunBlockingTest, CallsThatHangAreBoundedAndHoldUpNobody) {
   asio::io_context loop;
   std::vector<std::shared_ptr<Hanging>> all;

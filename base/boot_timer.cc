@@ -41,8 +41,8 @@ BootTimer::BootTimer(asio::any_io_executor executor) : executor_(std::move(execu
 void BootTimer::ExpireAt(BootTime when) {
   when_ = when;
   if (!timer_.is_open()) return;
-  // Readable from the time on, until it is set anew: nothing is read, so that one who begins to wait later
-  // returns at once.
+  // Readable from the time on, until it is set again: nothing is read, so that a later waiter returns at
+  // once.
   const itimerspec setting = Until(when);
   timerfd_settime(timer_.native_handle(), TFD_TIMER_ABSTIME, &setting, nullptr);
 }

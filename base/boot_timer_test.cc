@@ -95,8 +95,8 @@ TEST_F(BootTimerTest, ACancelledWaitEndsAtOnce) {
 
 // --- On a machine that has slept ---------------------------------------------------------------------------
 //
-// A time namespace in which CLOCK_BOOTTIME is ahead looks like a machine that slept for so long, and tells it
-// from CLOCK_MONOTONIC, which stood still. Such a namespace is entered by a child of whoever made it:
+// A time namespace in which CLOCK_BOOTTIME is ahead looks like a machine that slept for so long, unlike
+// CLOCK_MONOTONIC, which stood still. Such a namespace is entered by a child of the process that made it:
 //
 //   this test ── fork ──▶ makes the namespace ── fork, exec ──▶ this test again, in it
 

@@ -12,9 +12,9 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-// Since boot, the time that the machine slept included: CLOCK_BOOTTIME. A lease ends by it, since nobody else
-// stands still while this machine sleeps. Its times mean the same to every process of one boot. Waited for
-// with base/boot_timer.h: the other timers stand still meanwhile.
+// Since boot, including the time that the machine slept: CLOCK_BOOTTIME. A lease ends by it, since the other
+// machines do not stand still while this one sleeps. Its times mean the same to every process of one boot.
+// Waited for with base/boot_timer.h: the other timers stand still meanwhile.
 struct BootClock {
   using duration = Duration;
   using rep = duration::rep;

@@ -39,7 +39,7 @@ absl::Status WriteAll(int fd, std::string_view data, std::string_view what) {
 
 namespace {
 
-// Writes a temporary file beside `path` and renames it.
+// Writes a temporary file next to `path` and renames it.
 absl::Status Replace(const std::string& path, std::string_view content, mode_t mode, bool durably) {
   std::string temporary = path + ".XXXXXX";
   const UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));

@@ -13,11 +13,11 @@
 
 namespace berth {
 
-// NOT_FOUND where there is none; OUT_OF_RANGE where it is longer than `limit` bytes; else the errno's code.
+// NOT_FOUND if it does not exist; OUT_OF_RANGE if it is longer than `limit` bytes; else the errno's code.
 [[nodiscard]] absl::StatusOr<std::string> ReadFile(const std::string& path, size_t limit);
 
-// Writes a temporary file beside `path`, fsyncs, renames, and fsyncs the directory. `mode` exactly,
-// whatever the umask.
+// Writes a temporary file next to `path`, fsyncs, renames, and fsyncs the directory. `mode` exactly, whatever
+// the umask.
 [[nodiscard]] absl::Status WriteFileAtomic(const std::string& path, std::string_view content, mode_t mode);
 // The same without waiting for the disk: whole after a crash of the program, anything after one of the host.
 [[nodiscard]] absl::Status WriteFileSoon(const std::string& path, std::string_view content, mode_t mode);
@@ -25,7 +25,7 @@ namespace berth {
 [[nodiscard]] absl::Status SyncFile(const std::string& path);
 // Makes durable what was made, renamed or removed in the directory of `path`.
 [[nodiscard]] absl::Status SyncParent(const std::string& path);
-// Unlinks it, and waits for the disk. OK where there is none.
+// Unlinks it, and waits for the disk. OK if it does not exist.
 [[nodiscard]] absl::Status RemoveFile(const std::string& path);
 
 // Makes `path` and what is missing above it, each new directory with `mode` exactly; one that is there is

@@ -25,10 +25,10 @@ namespace berth {
 // `deadline` on gRPC's monotonic clock, so that a jump of the wall clock neither ends nor prolongs the call.
 [[nodiscard]] gpr_timespec GrpcDeadline(TimePoint deadline);
 
-// Calls `method` of a generated `stub->async()` interface and waits for the answer or `deadline`.
-// Returns the response, or the call's status as FromGrpc gives it (DEADLINE_EXCEEDED at the deadline).
-// A cancelled coroutine cancels the call and throws operation_aborted once gRPC has let go of it (about
-// a millisecond). The request and response live until then, whatever becomes of the caller.
+// Calls `method` of a generated `stub->async()` interface and waits for the answer or `deadline`. Returns the
+// response, or the call's status as FromGrpc gives it (DEADLINE_EXCEEDED at the deadline). A cancelled
+// coroutine cancels the call and throws operation_aborted once gRPC has dropped it (about a millisecond). The
+// request and response live until then, whatever becomes of the caller.
 //
 //   auto answer = co_await UnaryCall(stub->async(), &Stub::async_interface::Probe, request, deadline);
 template <class Async, class Request, class Response>
@@ -56,8 +56,8 @@ Awaitable<absl::StatusOr<Response>> UnaryCall(Async* async,
         asio::prefer(asio::get_associated_executor(handler), asio::execution::outstanding_work.tracked);
     // std::function must be copyable, the handler is not: it is shared, and moved out once, on the loop.
     auto shared = std::make_shared<Handler>(std::move(handler));
-    // Everything is moved on to the loop: the last one to let go of a call may let go of its channel too, and
-    // gRPC does not bear that on a thread of its own.
+    // Everything is moved on to the loop: the last reference to a call may hold the last one to its channel,
+    // and gRPC must not drop a channel on a thread of its own.
     auto on_done = [call, work, shared](grpc::Status status) mutable {
       asio::post(work,
                  [call = std::move(call), shared = std::move(shared), status = std::move(status)]() mutable {

@@ -1,7 +1,7 @@
 // An answer that knows whether it was understood.
 //
-// gRPC's callback API does not tell: a peer's OK with bytes that are no message, or with none at all, would
-// reach us as OK with half a message, and on a stream they look like its end. To be used in place of the
+// gRPC's callback API does not show it: a peer's OK with bytes that are no message, or with none at all,
+// would reach us as OK with half a message, and on a stream they look like its end. To be used instead of the
 // message in a grpc::TemplatedGenericStub; the message's .grpc.pb.h says how it is read.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace grpc {
 template <class Message>
 class SerializationTraits<berth::Parsed<Message>> {
  public:
-  // Always OK, so that a stream goes on, and whoever reads from it is told.
+  // Always OK, so that a stream goes on, and its reader can see it.
   static Status Deserialize(ByteBuffer* bytes, berth::Parsed<Message>* parsed) {
     parsed->ok = SerializationTraits<Message>::Deserialize(bytes, &parsed->message).ok();
     return Status::OK;

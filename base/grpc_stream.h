@@ -1,9 +1,9 @@
-// A bidirectional gRPC stream as coroutines, of the side that calls: the only bridge from gRPC's callback API
+// A bidirectional gRPC stream as coroutines, on the calling side: the only bridge from gRPC's callback API
 // for streams to the loop.
 //
-// Loop thread only. The stream itself runs on gRPC's threads, which do nothing but post to the loop. What is
-// waited for is a state, kept apart from whoever waits (base/task_scope.h, Condition): a deadline or a
-// cancellation ends a wait, and loses no message.
+// Loop thread only. The stream itself runs on gRPC's threads, which do nothing but post to the loop. A wait
+// is for a state, kept apart from the waiter (base/task_scope.h, Condition): a deadline or a cancellation
+// ends a wait, and loses no message.
 //
 //   auto stream = ClientStream<Said, Heard>::Open(loop, channel, "/package.Service/Name");
 //   co_await stream->Write(hello, deadline);        // one coroutine writes
@@ -35,14 +35,13 @@
 
 namespace berth {
 
-// The destructor may come at any time at which no coroutine waits in the stream: it cancels what has not
-// finished, and gRPC lets go of the rest a moment later, on the loop, which must run until then. The channel
-// is kept until that moment.
+// The destructor may run at any time at which no coroutine waits in the stream: it cancels what has not
+// finished, and gRPC drops the rest a moment later, on the loop, which must run until then. The channel is
+// kept until that moment.
 template <class Request, class Response>
 class ClientStream {
  public:
-  // Begins the call at once; that it cannot succeed is told by Read and Finish. `method`:
-  // "/package.Service/Name".
+  // Begins the call at once; Read and Finish report its failure. `method`: "/package.Service/Name".
   [[nodiscard]] static std::unique_ptr<ClientStream> Open(asio::any_io_executor loop,
                                                           std::shared_ptr<grpc::Channel> channel,
                                                           const std::string& method) {
@@ -67,9 +66,9 @@ class ClientStream {
   }
 
   // Returns once gRPC has taken the message, flow control included. UNAVAILABLE: the stream has ended, and
-  // Finish says why. DEADLINE_EXCEEDED: gRPC has not taken it yet; it is on its way all the same, and the
-  // next Write waits for it, unless already an earlier one was in its way (WaitWritable tells before): then
-  // this one is not begun.
+  // Finish says why. DEADLINE_EXCEEDED: gRPC has not taken it yet; it will still be sent, and the next Write
+  // waits for it, unless already an earlier one was in its way (WaitWritable checks that before): then this
+  // one is not begun.
   [[nodiscard]] Awaitable<absl::Status> Write(Request request, TimePoint deadline) {
     if (!co_await WaitWritable(deadline)) co_return TooLate("an earlier message was not taken in time");
     if (!call_->Writable()) co_return Ended();
@@ -92,9 +91,9 @@ class ClientStream {
     co_return absl::OkStatus();
   }
 
-  // The peer's next message; nothing where there is none any more, and Finish says why. DEADLINE_EXCEEDED:
-  // there was none by `deadline`; the next Read goes on waiting for it. INTERNAL: what came is not the
-  // message that it should be. One coroutine at a time reads.
+  // The peer's next message; unset after the last one, and Finish says why. DEADLINE_EXCEEDED: no message
+  // came by `deadline`; the next Read goes on waiting for it. INTERNAL: what came is not the expected
+  // message. One coroutine at a time reads.
   [[nodiscard]] Awaitable<absl::StatusOr<std::optional<Response>>> Read(TimePoint deadline) {
     call_->BeginRead();
     const bool came = co_await call_->changed.WaitUntil([this] { return !call_->reading; }, deadline);
@@ -116,14 +115,14 @@ class ClientStream {
       Cancel();
       deadline = TimePoint::max();  // the end comes for certain now
     }
-    co_await WaitWritable(TimePoint::max());  // as it does to a write, when there is nobody to read it
+    co_await WaitWritable(TimePoint::max());  // as it does to a write to a peer that does not read
     call_->RemoveHoldOnce();
     co_await call_->changed.WaitUntil([this] { return call_->done.has_value(); }, TimePoint::max());
     co_return FromGrpc(*call_->done);
   }
 
  private:
-  // Lives until gRPC has let go of it (OnDone), whatever becomes of the stream.
+  // Lives until gRPC has dropped it (OnDone), whatever becomes of the stream.
   struct Call final : grpc::ClientBidiReactor<Request, Parsed<Response>> {
     Call(asio::any_io_executor loop, std::shared_ptr<grpc::Channel> over)
         : channel(std::move(over)),
@@ -179,7 +178,7 @@ class ClientStream {
       changed.NotifyAll();
     }
     void OnDone(const grpc::Status& status) override {
-      // Everything is moved on to the loop: the last to let go of the call lets go of its channel, too.
+      // Everything is moved on to the loop: the last reference to the call holds its channel, too.
       asio::post(work, [owner = std::move(self), status] {
         owner->done = status;
         owner->changed.NotifyAll();

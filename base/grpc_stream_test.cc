@@ -118,7 +118,7 @@ class ClientStreamTest : public testing::Test {
     channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials());
   }
   ~ClientStreamTest() override {
-    // Only what gRPC has let go of lets the loop run out of work.
+    // The loop runs out of work only once gRPC has dropped everything.
     loop_.restart();
     loop_.run_for(seconds(10));
     EXPECT_TRUE(loop_.stopped()) << "a stream was not let go of";
@@ -130,7 +130,7 @@ class ClientStreamTest : public testing::Test {
   }
   static TimePoint Soon() { return Clock::now() + seconds(10); }
 
-  // What the next message says, or why there is none.
+  // What the next message says, or why none came.
   std::string ReadText(Stream& stream, TimePoint deadline) {
     const auto message = RunOn(loop_, stream.Read(deadline));
     if (!message.ok()) return std::string(message.status().message());

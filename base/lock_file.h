@@ -12,10 +12,10 @@
 
 namespace berth {
 
-// Makes the file at `path` if there is none, and locks it until the descriptor is closed. The file stays: it
-// cannot be removed without a race. FAILED_PRECONDITION: another process has the lock; the message names it.
-// If that process has ended, its children are given two seconds to execute their programs or to end: until
-// then they have the lock. Other errors have the errno's code.
+// Makes the file at `path` if it does not exist, and locks it until the descriptor is closed. The file stays:
+// it cannot be removed without a race. FAILED_PRECONDITION: another process has the lock; the message names
+// it. If that process has ended, its children get two seconds to execute their programs or to end: until then
+// they have the lock. Other errors have the errno's code.
 [[nodiscard]] absl::StatusOr<UniqueFd> TakeLockFile(const std::string& path);
 
 }  // namespace berth

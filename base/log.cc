@@ -85,7 +85,7 @@ struct LogSubscription::Queue {
     return !entries.empty();
   }
 
-  // Any thread. Says whether the loop has to be told.
+  // Any thread. Returns whether the loop has to be woken.
   [[nodiscard]] bool Push(LogEntry entry) {
     const std::lock_guard lock(mutex);
     if (entries.size() >= LogFeed::kQueueLimit) {

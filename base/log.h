@@ -1,5 +1,5 @@
-// berthd's own log: spdlog, to the journal with levels where systemd reads our stderr, else to stderr as
-// lines of text; and beside that a feed that can be followed. Set up once, by main, before the first thread.
+// berthd's own log: spdlog, to the journal with levels if systemd reads our stderr, else to stderr as lines
+// of text; and a feed that can be followed. Set up once, by main, before the first thread.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,16 +22,16 @@ enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kCritical };
 
 class LogFeed;
 
-// Whether what is written to stderr goes to systemd's journal: it says so in JOURNAL_STREAM, by device and
-// inode, which whoever sends stderr elsewhere leaves in the environment (systemd.exec(5)).
+// Whether stderr goes to systemd's journal: it says so in JOURNAL_STREAM, by device and inode, since a parent
+// that redirects stderr leaves the variable in the environment (systemd.exec(5)).
 [[nodiscard]] bool StderrIsTheJournal();
 
 // `level` is one of trace, debug, info, warning, error, critical, off; anything else is INVALID_ARGUMENT. It
-// is that of stderr or the journal; subscribers of `feed` (null: none) have their own.
+// is the level of stderr or the journal; subscribers of `feed` (null: there is no feed) have their own.
 [[nodiscard]] absl::Status InitLog(const std::string& program, std::string_view level,
                                    const std::shared_ptr<LogFeed>& feed = nullptr);
 
-// INVALID_ARGUMENT: `level` is none that InitLog and SetLogLevel take.
+// INVALID_ARGUMENT: InitLog and SetLogLevel do not know this `level`.
 [[nodiscard]] absl::Status CheckLogLevel(std::string_view level);
 // Another level from now on, of the log that InitLog set up with the same feed. INVALID_ARGUMENT as there:
 // then the level stays.
@@ -68,8 +68,8 @@ class LogSubscription {
   std::shared_ptr<Queue> queue_;
 };
 
-// What berthd logs, for whoever wants to read along. Entries come in on any thread and never wait for a
-// reader: each has a queue of `kQueueLimit`, loses the oldest beyond, and is told how many.
+// berthd's log for followers. Entries come in on any thread and never wait for a reader: each reader has a
+// queue of `kQueueLimit`, loses the oldest beyond, and learns how many.
 class LogFeed : public std::enable_shared_from_this<LogFeed> {
  public:
   static constexpr size_t kQueueLimit = 1024;

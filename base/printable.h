@@ -14,7 +14,7 @@ namespace berth {
   return Printable(name, kNameLimit);
 }
 
-// A reason after what it explains: ": no space left on device"; empty where there is none.
+// A reason after what it explains: ": no space left on device"; empty if there is no reason.
 [[nodiscard]] inline std::string ReasonSuffix(std::string_view reason) {
   constexpr size_t kReasonLimit = 512;
   return reason.empty() ? std::string() : ": " + Printable(reason, kReasonLimit);

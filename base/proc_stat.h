@@ -17,12 +17,12 @@ struct ProcStat {
   pid_t parent = 0;         // field 4
   pid_t session = 0;        // field 6
   uint64_t start_time = 0;  // field 22
-  // Field 52: how a zombie ended, as wait() tells. 0 as well where the kernel does not want to say.
+  // Field 52: how a zombie ended, in the form of wait(). 0 also if the kernel hides it.
   int wait_status = 0;
 };
 
-// Errors: those of reading the file (of a process that is no more: ErrnoOf ENOENT or ESRCH); INTERNAL where
-// it is not in the form that is known.
+// Errors: those of reading the file (if the process is gone: ErrnoOf ENOENT or ESRCH); INTERNAL if it is in
+// an unknown form.
 [[nodiscard]] absl::StatusOr<ProcStat> ReadProcStat(pid_t pid);
 
 }  // namespace berth::process_internal

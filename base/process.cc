@@ -59,8 +59,8 @@ absl::Status SendSignalToGroup(int pidfd, pid_t pid, int signal) {
     return absl::OkStatus();
   }
   if (errno == EINVAL) {
-    // An older kernel. The number names this group for as long as its leader is not reaped, which the
-    // process's own pidfd tells.
+    // An older kernel. The number names this group as long as its leader is not reaped, which the process's
+    // own pidfd shows.
     BERTH_RETURN_IF_ERROR(SendSignal(pidfd, pid, 0));
     if (kill(-pid, signal) == 0) return absl::OkStatus();
   }
@@ -92,7 +92,7 @@ class ChildProcess final : public Process {
     co_await WaitReadable(pidfd_, TimePoint::max());
     boost::system::error_code error;
     if (process_.running(error) || error) {
-      // Somebody else has reaped our child: it has ended, how nobody can say.
+      // Our child was reaped elsewhere: it has ended, and it is not known how.
       SPDLOG_ERROR("wait for process {}: {}", pid_, error.message());
       exit_ = ExitStatus{};
     } else {
@@ -124,7 +124,7 @@ constexpr uint64_t kPidfdInfoExit = 1U << 3;
 
 enum class HowEnded { kTold, kNotYet, kUnsupported };
 
-// Leaves `exit` as it is unless told.
+// Leaves `exit` as it is if it is not known.
 HowEnded AskHowEnded(int pidfd, ExitStatus* exit) {
   PidfdInfo info{.mask = kPidfdInfoExit};
   if (ioctl(pidfd, _IOWR(0xFF, 11, PidfdInfo), &info) != 0) {
@@ -135,7 +135,7 @@ HowEnded AskHowEnded(int pidfd, ExitStatus* exit) {
   return HowEnded::kTold;
 }
 
-// How a process ended that nobody has reaped yet: /proc tells, of a zombie.
+// How a process ended that was not reaped yet: /proc shows it for a zombie.
 std::optional<ExitStatus> ReadZombie(int pidfd, pid_t pid) {
   const absl::StatusOr<ProcStat> stat = ReadProcStat(pid);
   if (!stat.ok() || stat->state != 'Z') return std::nullopt;
@@ -178,7 +178,7 @@ class AdoptedProcess final : public Process {
       co_return *exit_;
     }
 
-    // Its parent is reaping it, or has: then the kernel tells how it ended.
+    // Its parent is reaping it, or has: then the kernel says how it ended.
     ExitStatus exit;
     asio::steady_timer bound(pidfd_.get_executor(), Clock::now() + kReapedWithin);
     bool waiting = true;
@@ -255,7 +255,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Adopt(const asio::any_io_execu
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) {
     const std::string what = fmt::format("open process {}", pid);
-    return errno == ESRCH ? absl::NotFoundError(what + ": there is none") : LaunchStatus(errno, what);
+    return errno == ESRCH ? absl::NotFoundError(what + ": no such process") : LaunchStatus(errno, what);
   }
   return std::make_unique<AdoptedProcess>(executor, pid, std::move(pidfd));
 }

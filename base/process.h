@@ -23,8 +23,8 @@ namespace berth {
 
 // How a process ended.
 struct ExitStatus {
-  // False for a process that was not our child, was reaped at once, and whose kernel (before 6.15) does not
-  // tell afterwards.
+  // False for a process that was not our child, was reaped at once, if the kernel (before 6.15) cannot say
+  // afterwards.
   bool known = false;
   int code = 0;    // meaningful if signal == 0
   int signal = 0;  // the signal that ended it, or 0
@@ -69,22 +69,23 @@ struct ProcessSpec {
   bool no_new_privileges = false;
 
   // Awaited in berthd with the child's pid while the child waits at a gate, before it executes anything (it
-  // is in berthd's clothes still: none of the above but session and cgroup is done): the place to make its
-  // pid durable. Where it fails, is cancelled, or berthd dies in it, the child ends without having run the
-  // program, so that no process can run that nobody knows of. Has its own deadline. May be empty.
+  // is still a copy of berthd: of the above only session and cgroup are set): here its pid can be made
+  // durable. If this fails, is cancelled, or berthd dies in it, the child ends without having run the
+  // program, so that no unknown process can run. Has its own deadline. May be empty.
   std::function<Awaitable<absl::Status>(pid_t)> before_exec;
 };
 
-// A process that we launched or took back. Signals go through the pidfd, so never to a stranger.
-// Outlives its waiter: whoever cancels a Wait lets that coroutine end before destroying this.
+// A process that we launched or took back. Signals go through the pidfd, so never to another process with the
+// same number. Outlives its waiter: after the cancellation of a Wait that coroutine must end before this is
+// destroyed.
 class Process {
  public:
   // Returns once the program has been executed, and never blocks the loop: the executable and the working
-  // directory may lie on a file system that does not answer. Awaited on `executor`.
-  // Errors: DEADLINE_EXCEEDED, naming the executable; NOT_FOUND / PERMISSION_DENIED (the message names what);
-  // RESOURCE_EXHAUSTED (no memory, process or descriptor for a child), that of `before_exec`, else by errno.
-  // An error or a cancellation leaves nothing behind: the child is killed and reaped, though one that hangs
-  // in the kernel only when that lets go of it.
+  // directory may lie on a file system that does not answer. Awaited on `executor`. Errors:
+  // DEADLINE_EXCEEDED, naming the executable; NOT_FOUND / PERMISSION_DENIED (the message names what);
+  // RESOURCE_EXHAUSTED (no memory, process or descriptor for a child); `before_exec`'s; else by errno. An
+  // error or a cancellation leaves nothing behind: the child is killed and reaped, though a child that hangs
+  // in the kernel only when it can end.
   [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<Process>>> Launch(
       asio::any_io_executor executor, ProcessSpec spec, TimePoint deadline);
 
@@ -93,8 +94,8 @@ class Process {
   // `before_exec` is not for this. Like Launch it leaves nothing behind and never blocks the loop.
   [[nodiscard]] static Awaitable<absl::Status> Try(ProcessSpec spec, TimePoint deadline);
 
-  // Opens a running process that is not our child. The caller verifies its identity after this returns
-  // (then the pidfd pins it) and before it signals. NOT_FOUND where there is none.
+  // Opens a running process that is not our child. The caller verifies its identity after this returns (then
+  // the pidfd pins it) and before it signals. NOT_FOUND if it does not exist.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Process>> Adopt(const asio::any_io_executor& executor,
                                                                       pid_t pid);
 
@@ -105,8 +106,8 @@ class Process {
   // Sends `signal` to the process. NOT_FOUND once it has ended.
   [[nodiscard]] virtual absl::Status Signal(int signal) = 0;
 
-  // Sends `signal` to the process and its group (it leads its session), for stopping a whole tree.
-  // NOT_FOUND once nobody of the group is left; before Linux 6.9, once the process itself has been reaped.
+  // Sends `signal` to the process and its group (it leads its session), for stopping a whole tree. NOT_FOUND
+  // once the group is empty; before Linux 6.9, once the process itself has been reaped.
   [[nodiscard]] virtual absl::Status SignalGroup(int signal) = 0;
 
   // Waits until it has ended (and reaps our child). May be called again, after a cancellation too.
@@ -114,7 +115,7 @@ class Process {
   [[nodiscard]] virtual Awaitable<ExitStatus> Wait() = 0;
 };
 
-// What tells one process from another that later bears the same pid.
+// Distinguishes a process from a later one with the same pid.
 struct ProcessIdentity {
   std::string boot_id;
   pid_t pid = 0;
@@ -126,12 +127,11 @@ struct ProcessIdentity {
 };
 // Reads it from /proc. NOT_FOUND where there is no such process, or it is a zombie.
 [[nodiscard]] absl::StatusOr<ProcessIdentity> IdentifyProcess(pid_t pid);
-// In clock ticks since boot, also of a process that is just ending, and of one whose first thread has ended
-// while others run: the kernel shows neither an executable of these. NOT_FOUND where there is no such
-// process.
+// In clock ticks since boot, also of a process that is just ending, and if its first thread has ended while
+// others run: the kernel shows no executable for either. NOT_FOUND if it does not exist.
 [[nodiscard]] absl::StatusOr<uint64_t> StartTimeOf(pid_t pid);
 
-// The real user of a process. NOT_FOUND: there is none of that number.
+// The real user of a process. NOT_FOUND: it does not exist.
 [[nodiscard]] absl::StatusOr<uid_t> UserOf(pid_t pid);
 // /proc/sys/kernel/random/boot_id.
 [[nodiscard]] const std::string& BootId();

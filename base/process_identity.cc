@@ -21,7 +21,7 @@ using process_internal::ReadProcStat;
 constexpr size_t kProcFileLimit = 64 * size_t{1024};
 
 absl::Status NoProcess(pid_t pid) {
-  return absl::NotFoundError(fmt::format("identify process {}: there is none", pid));
+  return absl::NotFoundError(fmt::format("identify process {}: no such process", pid));
 }
 
 // Failures to read of a process that is no more come as ENOENT or ESRCH, depending on when it ended.

@@ -78,7 +78,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
   return pointers;
 }
 
-// A child whose program does not run yet: it ends with this.
+// A child that has not executed its program yet: it ends with this.
 class Unfinished {
  public:
   Unfinished(const asio::any_io_executor& executor, Launched child)
@@ -205,8 +205,8 @@ Awaitable<bool> WaitReadable(asio::posix::stream_descriptor& descriptor, TimePoi
   using boost::asio::experimental::awaitable_operators::operator||;
   asio::steady_timer timer(descriptor.get_executor(), deadline);
   while (true) {
-    // Asio may wake a waiter without cause (an event of a descriptor that was closed meanwhile, whose place a
-    // new one has taken), hence the look.
+    // Asio may wake a waiter without cause (an event of a descriptor that was closed meanwhile, with its
+    // number reused), so check.
     pollfd ready{.fd = descriptor.native_handle(), .events = POLLIN, .revents = 0};
     if (poll(&ready, 1, 0) > 0) co_return true;
     if (Clock::now() >= deadline) co_return false;

@@ -41,7 +41,7 @@ struct Pipe {
 // deadline. Throws operation_aborted when cancelled.
 [[nodiscard]] Awaitable<bool> WaitReadable(asio::posix::stream_descriptor& descriptor, TimePoint deadline);
 
-// Kills a child of ours that nobody will wait for, and reaps it on a thread of its own, whenever it ends.
+// Kills a child of ours without a waiter, and reaps it on a thread of its own, whenever it ends.
 void KillAndReapLater(UniqueFd pidfd);
 
 }  // namespace berth::process_internal

@@ -302,7 +302,7 @@ TEST_F(LaunchSettingsTest, RefusedStepIsNamed) {
   unbounded.capability_bounding_set = 0;
   unbounded.ambient_capabilities = kChown;
   EXPECT_THAT(message(unbounded), StartsWith("launch /bin/true: set capabilities: "));
-  // No cgroup: any directory that is none.
+  // Not a cgroup: any other directory.
   const UniqueFd tmp(open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC));
   ProcessSpec cgroup;
   cgroup.cgroup_fd = tmp.get();
@@ -328,7 +328,7 @@ TEST_F(LaunchSettingsTest, UnprivilegedLauncherIsToldWhatItMayNot) {
 
 // --- Launches that do not come to their end ---------------------------------------------------------------
 
-// A program on a file system whose server does not answer: a FUSE mount that nobody serves, in a mount
+// A program on a file system whose server does not answer: a FUSE mount without a server, in a mount
 // namespace of the test's own. Its execution hangs in the kernel.
 class DeadFileSystem {
  public:

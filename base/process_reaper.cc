@@ -1,4 +1,4 @@
-// Children that were killed and that nobody waits for.
+// Children that were killed and have no waiter.
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -69,7 +69,7 @@ class Reaper {
     }
   }
 
-  // Somebody else's having reaped it counts.
+  // If it was reaped elsewhere, that counts.
   static bool ReapIfEnded(const UniqueFd& pidfd) {
     siginfo_t info{};
     return waitid(static_cast<idtype_t>(P_PIDFD), static_cast<id_t>(pidfd.get()), &info, WEXITED | WNOHANG) !=

@@ -112,7 +112,7 @@ TEST_F(ProcessTest, DestroyedProcessLivesOnAndCanBeTakenBack) {
 }
 
 TEST_F(ProcessTest, ForeignProcessIsWaitedFor) {
-  // The shell reaps its child: as init would, for a plugin whose berthd is gone.
+  // The shell reaps its child: as init would, for a plugin after its berthd ended.
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd read_end(ends[0]);
@@ -138,7 +138,7 @@ TEST_F(ProcessTest, ForeignProcessIsWaitedFor) {
 }
 
 TEST_F(ProcessTest, ForeignProcessThatNobodyReapsHasEndedAllTheSame) {
-  // Its parent becomes a program that waits for nobody, so that it stays a zombie.
+  // Its parent becomes a program that does not wait for children, so that it stays a zombie.
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const UniqueFd read_end(ends[0]);

@@ -52,7 +52,7 @@ absl::StatusOr<std::map<pid_t, ProcStat>> ReadAll() {
   return all;
 }
 
-// Whether a descriptor's name is that of the device, which a container may have elsewhere.
+// Whether a descriptor's name is the device's, which a container may have elsewhere.
 bool IsFuseDevice(std::string_view target) {
   constexpr std::string_view kDeleted = " (deleted)";
   if (target.ends_with(kDeleted)) target.remove_suffix(kDeleted.size());

@@ -63,8 +63,7 @@ class TreeProcess {
 };
 
 // The main process, the members of its session, `members`, and the descendants of all these, by number.
-// Zombies are not among them, nor is the caller. A moment's picture: who wants to end all of them looks again
-// until nobody is left.
+// Without zombies and the caller. A moment's picture: to end all of them, repeat it until it is empty.
 [[nodiscard]] absl::StatusOr<std::vector<TreeProcess>> FindTree(const TreeQuery& query);
 
 // Whether process `pid` has /dev/fuse open.

@@ -145,7 +145,7 @@ TEST_F(ProcessTreeTest, ServerOfAFileSystemIsKnownByItsDevice) {
   if (access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "no /dev/fuse here";
   Start("sleep 1000 & echo $!; sleep 1000 9<>/dev/fuse & echo $!; wait", 2);
   const pid_t server = pids_[2];
-  // The shell's child opens it a moment after its number is told.
+  // The shell's child opens it a moment after its number is printed.
   const TimePoint bound = Clock::now() + std::chrono::seconds(10);
   while (HoldsFuse(server) != FuseUse::kHolds && Clock::now() < bound) poll(nullptr, 0, 5);
   EXPECT_EQ(HoldsFuse(server), FuseUse::kHolds);

@@ -12,8 +12,8 @@
 
 namespace berth {
 
-// Runs `work`, whose result is a Status or a StatusOr, as a task of `scope`. A caller that is cancelled stops
-// waiting; so does one whose `deadline` has passed, with DEADLINE_EXCEEDED; the task runs on. Loop thread. If
+// Runs `work`, with a Status or a StatusOr as its result, as a task of `scope`. A caller that is cancelled
+// stops waiting; so does one at its `deadline`, with DEADLINE_EXCEEDED; the task runs on. Loop thread. If
 // `scope` is cancelled first, the caller waits for its deadline.
 template <class T>
 [[nodiscard]] Awaitable<T> RunToEnd(TaskScope& scope, std::string name, Awaitable<T> work,

@@ -64,7 +64,7 @@ absl::StatusOr<PathFacts> Statx(int directory, const std::string& path, const st
   return facts;
 }
 
-// File systems whose statx with AT_STATX_DONT_SYNC waits for no server, lock or device. Others may wait:
+// File systems that answer statx with AT_STATX_DONT_SYNC without a server, lock or device. Others may wait:
 // cifs, gfs2, ocfs2, 9p.
 bool AnswersFromMemory(std::string_view fs_type) {
   constexpr std::string_view kTypes[] = {"tmpfs", "devtmpfs", "ext4",   "xfs",      "btrfs",    "fuse",
@@ -75,9 +75,9 @@ bool AnswersFromMemory(std::string_view fs_type) {
   return std::ranges::find(kTypes, fs_type) != std::end(kTypes);
 }
 
-// Mounts whose file systems are known to be such ones, by their unique numbers modulo the size. A number is
-// never given again, and a mount never changes its type, so nothing here is ever wrong; what is pushed out is
-// asked of the kernel again.
+// Mounts that are known to have such file systems, by their unique numbers modulo the size. A number is never
+// reused, and a mount never changes its type, so nothing here is ever wrong; for a number that was pushed out
+// the kernel is asked again.
 class KnownMounts {
  public:
   [[nodiscard]] bool Contains(uint64_t id) const { return Slot(id).load(std::memory_order_relaxed) == id; }
@@ -112,8 +112,8 @@ uint64_t OldMountIdOf(int directory, const std::string& path) {
   return id;
 }
 
-// What the kernel itself knows of the mount at `path`, whose file system has answered with `refused` (EIO,
-// EUCLEAN, ESTALE and their kin). `refused` where no mount lies there.
+// What the kernel itself knows of the mount at `path`, if its file system has answered with `refused` (EIO,
+// EUCLEAN, ESTALE and their kin). `refused` if no mount is there.
 absl::StatusOr<PathFacts> FactsOfMount(int directory, const std::string& path, const absl::Status& refused) {
   const UniqueFd opened(openat(directory, path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   PathFacts facts{.exists = true,
@@ -231,7 +231,7 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
     const bool made = mkdirat(parent.get(), name.c_str(), 0700) == 0;
     if (!made && errno != EEXIST) return ErrnoStatus(errno, fmt::format("mkdir {}", shown));
     if (!made) {
-      // A symlink, say, that was put there would lead whoever is given this path elsewhere.
+      // For instance, a symlink that was put there would lead the user of this path elsewhere.
       BERTH_ASSIGN_OR_RETURN(const PathFacts there, FactsAt(parent.get(), name, shown));
       if (!S_ISDIR(there.mode)) {
         return absl::FailedPreconditionError(fmt::format("{}: not a directory; left as it is", shown));
@@ -239,7 +239,7 @@ absl::Status SafeRoot::MakeDirectories(std::string_view relative, mode_t mode) c
       // It may be a mount, which is not entered where nothing is to be made in it.
       if (prefix.string().size() == relative.size()) break;
     }
-    // By descriptor: the umask has no say, and nobody swaps the name in between.
+    // By descriptor: the umask does not apply, and the name cannot be swapped in between.
     UniqueFd directory = OpenAt2(parent.get(), name, O_RDONLY | O_DIRECTORY);
     if (!directory.valid()) return ErrnoStatus(errno, fmt::format("open {}", shown));
     if (made && fchmod(directory.get(), mode) != 0) return ErrnoStatus(errno, fmt::format("chmod {}", shown));

@@ -23,11 +23,11 @@ namespace berth {
 // that no two lists of parts share one by being joined differently.
 [[nodiscard]] std::string HashComponent(std::initializer_list<std::string_view> parts);
 
-// What is at a path, asked of the kernel without waking a file system (statx with AT_STATX_DONT_SYNC and
-// AT_NO_AUTOMOUNT): about two microseconds with any number of mounts. Some file systems ask their server all
-// the same (cifs, gfs2, 9p): the root of such a mount is not asked for anything on Linux 6.12 and later, and
-// older kernels cannot tell. A mount whose file system only gives errors (it was shut down, its server has
-// gone) is there all the same: then `refused` is set, and the rest is what the kernel knows of the mount.
+// What is at a path, from the kernel without waking a file system (statx with AT_STATX_DONT_SYNC and
+// AT_NO_AUTOMOUNT): about two microseconds with any number of mounts. Some file systems ask their server
+// nevertheless (cifs, gfs2, 9p): the root of such a mount is not asked for anything on Linux 6.12 and later,
+// and older kernels cannot distinguish them. A mount exists also if its file system only gives errors (it was
+// shut down, its server has gone): then `refused` is set, and the rest is what the kernel knows of the mount.
 struct PathFacts {
   bool exists = false;
   bool mount_root = false;  // a mount lies on top here
@@ -72,7 +72,7 @@ class SafeRoot {
   // The names in a directory, "." and ".." left out. RESOURCE_EXHAUSTED beyond `limit`.
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> List(std::string_view relative, size_t limit) const;
 
-  // Looks without following a symlink at the end. A path whose parent is missing does not exist.
+  // Checks without following a symlink at the end. A path with a missing parent does not exist.
   [[nodiscard]] absl::StatusOr<PathFacts> Look(std::string_view relative) const;
 
   // rmdir. OK where there is nothing. FAILED_PRECONDITION (ErrnoOf: ENOTEMPTY or EBUSY) where it is not

@@ -99,7 +99,7 @@ TEST_F(SafeRootTest, Fault24AMountOfAnUnknownFileSystemIsNotAskedForAttributes) 
     EXPECT_TRUE(S_ISDIR(facts->mode));
     EXPECT_EQ(facts->device, makedev(info.stx_dev_major, info.stx_dev_minor));
     EXPECT_EQ(facts->mount_id, info.stx_mnt_id);
-    // Linux before 6.12 cannot tell without asking.
+    // Linux before 6.12 cannot know without asking.
     if (!id->has_value()) continue;
     const pid_t child = fork();
     if (child == 0) {

@@ -15,7 +15,7 @@
 namespace berth {
 namespace {
 
-// The kernel reports space as it comes. This is for a manager that has made its socket anew.
+// The kernel reports new space. This is for a manager that has made its socket again.
 constexpr auto kTryAgain = std::chrono::seconds(5);
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Text from outside as a word of a command that a person may run. Pure; any thread.
+// Quotes text from outside for a command that a person may run. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace berth {
 
-// One word of a POSIX shell: as it is where nothing in it means something to a shell, else in single quotes.
+// One argument of a POSIX shell: unquoted if it has no special character, else in single quotes.
 [[nodiscard]] std::string ShellQuoted(std::string_view text);
 
 }  // namespace berth

@@ -37,7 +37,7 @@ absl::StatusOr<bool> Ask(uint64_t mount_id, uint64_t mask, Answer* answer) {
   return ErrnoStatus(errno, fmt::format("statmount {}", mount_id));
 }
 
-// An answer without options says that there are none, or that the kernel cannot tell them.
+// An answer without options: there are no options, or the kernel cannot show them.
 bool TellsOptions() {
   static const bool new_enough = [] {
     utsname name{};

@@ -42,11 +42,11 @@ struct MountState {
   std::string options;    // the file system's own, without "ro" and "rw"
   bool readonly = false;  // by the mount's own flag or by its superblock's
 };
-// As StatMount; unset also before Linux 6.11, which does not tell the options.
+// As StatMount; unset also before Linux 6.11, which does not show the options.
 [[nodiscard]] absl::StatusOr<std::optional<MountState>> StatMountState(uint64_t mount_id);
 
 // The unique number of the mount that has the number `old_id` (MountFacts::old_id) in this mount namespace.
-// Asks for each mount there is. 0: there is none, or the kernel has no unique numbers (before 6.8).
+// Asks for each existing mount. 0: no mount, or the kernel has no unique numbers (before 6.8).
 [[nodiscard]] uint64_t UniqueMountId(uint64_t old_id);
 
 // The unique number of the mount at `path`, or on which it lies (openat(2) says what `directory` is; a
@@ -55,9 +55,9 @@ struct MountState {
 // ENOENT, ENOTDIR: nothing is there.
 [[nodiscard]] absl::StatusOr<std::optional<uint64_t>> MountIdOf(int directory, const std::string& path);
 
-// A number that is greater than the unique numbers of all mounts that there are, in any namespace, and
-// smaller than those of all mounts made later (it is the number of a copy of the mount at `directory`, which
-// ends at once). 0: the kernel has no unique numbers (before 6.8), or does not let us copy it.
+// A number above the unique numbers of all existing mounts, in any namespace, and below those of all mounts
+// made later (it is the number of a copy of the mount at `directory`, which ends at once). 0: the kernel has
+// no unique numbers (before 6.8), or does not let us copy it.
 [[nodiscard]] uint64_t MountIdNow(const std::string& directory);
 
 }  // namespace berth

@@ -1,5 +1,5 @@
-// Failures as values: absl::Status, whose codes are gRPC's own. This is the one place where errno values,
-// Boost error codes and gRPC statuses become statuses and back. Any thread.
+// Failures as values: absl::Status, with gRPC's own codes. This is the one place where errno values, Boost
+// error codes and gRPC statuses become statuses and back. Any thread.
 //
 // A message says what was attempted on what, then why: "mount /run/x: Device or resource busy".
 #pragma once
@@ -15,9 +15,9 @@
 
 namespace berth {
 
-// "what: strerror(errnum)", with the errno kept as a payload for ErrnoOf. Codes are Abseil's mapping
-// (EBUSY is FAILED_PRECONDITION, ENOSPC is RESOURCE_EXHAUSTED); callers to whom an errno means something
-// else ask ErrnoOf. `errnum` must not be 0.
+// "what: strerror(errnum)", with the errno kept as a payload for ErrnoOf. Codes are Abseil's mapping (EBUSY
+// is FAILED_PRECONDITION, ENOSPC is RESOURCE_EXHAUSTED); callers that give an errno another meaning use
+// ErrnoOf. `errnum` must not be 0.
 [[nodiscard]] absl::Status ErrnoStatus(int errnum, std::string_view what);
 
 // The errno that `status` was made from, if it was made from one.

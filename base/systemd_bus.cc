@@ -85,7 +85,7 @@ int WriteScope(sd_bus_message* message, const ScopeRequest& request) {
   return write.result();
 }
 
-// How the jobs of one unit ended, as they were told.
+// How the jobs of one unit ended, as systemd reported them.
 struct Jobs {
   std::string unit;
   std::map<std::string, std::string> results;  // by the job's object path

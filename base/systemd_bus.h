@@ -73,9 +73,9 @@ class SystemdBus {
 // The service that this process is part of: "berthd.service". Empty: it is part of none.
 [[nodiscard]] std::string OwnServiceUnit();
 
-// Whether systemd runs this machine and is shutting it down: what berthd asks when it is told to stop, for
-// volumes that are declared leave with the machine, and outlive a mere restart of berthd. False where that
-// cannot be told, which is logged.
+// Whether systemd runs this machine and is shutting it down: berthd asks this when it has to stop, since
+// declared volumes leave with the machine, and outlive a mere restart of berthd. False if it is not known,
+// which is logged.
 [[nodiscard]] Awaitable<bool> MachineIsStopping(TimePoint deadline);
 
 }  // namespace berth

@@ -52,7 +52,7 @@ class Session {
   // Drives the connection until `done()`, which is asked after each message, and when `changed` is notified.
   [[nodiscard]] Awaitable<absl::Status> Until(std::function<bool()> done, std::string what,
                                               TimePoint deadline, Condition* changed = nullptr);
-  // The answer; an error that it tells as a status.
+  // The answer; or its error as a status.
   [[nodiscard]] Awaitable<absl::StatusOr<Message>> Call(Message request, std::string what,
                                                         TimePoint deadline);
 

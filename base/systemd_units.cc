@@ -81,7 +81,7 @@ bool IsUnitName(std::string_view name) {
          std::find(std::begin(kTypes), std::end(kTypes), name.substr(dot + 1)) != std::end(kTypes);
 }
 
-// One unit. Lives on in a signal's slot while that is there, whoever forgets it.
+// One unit. A signal's slot keeps it alive, also after it was forgotten here.
 struct SystemdUnits::Watched {
   std::function<void(const UnitState&)> told;
 };
@@ -111,7 +111,7 @@ struct SystemdUnits::Link {
     }
     return 0;
   }
-  // systemd was executed anew, or the like: who knows what it remembers of us.
+  // systemd was executed again, or the like: it may have forgotten our subscriptions.
   static int OnOwnerChanged(sd_bus_message* message, void* self, sd_bus_error* /*error*/) {
     const char* name = nullptr;
     if (sd_bus_message_read(message, "s", &name) < 0) return 0;
@@ -222,8 +222,8 @@ Awaitable<absl::Status> SystemdUnits::Look(Link* link, std::string unit) {
   BERTH_CO_RETURN_IF_ERROR(state.status());
   const auto known = link->subscriptions.find(unit);
   if (!state->path.empty() && (known == link->subscriptions.end() || known->second->path != state->path)) {
-    // Which object the unit is, by whatever name it goes, is known only now: asked once more after its
-    // changes are told, so that none falls between the two.
+    // The unit's object, independent of its names, is known only now: ask once more after its changes are
+    // subscribed to, so that none is missed between the two.
     auto subscription = std::make_unique<Link::Subscription>();
     subscription->link = link;
     subscription->unit = unit;

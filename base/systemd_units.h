@@ -1,7 +1,7 @@
-// Watches units of systemd over one connection, however many they are. Loop thread.
+// Watches any number of systemd's units over one connection. Loop thread.
 //
-// A signal is a hint only: whatever it says, the unit's state is asked for, and what is told is the answer.
-// So nothing is lost between subscribing and asking, nor while the connection was gone: then all are asked
+// A signal is only a hint: whatever it says, the unit's state is asked for, and the answer is reported. So
+// nothing is lost between subscribing and asking, nor while the connection was gone: then all are asked
 // again.
 #pragma once
 
@@ -46,8 +46,8 @@ class SystemdUnits {
   // "not-found". UNAVAILABLE, DEADLINE_EXCEEDED: systemd does not answer.
   [[nodiscard]] Awaitable<absl::StatusOr<UnitState>> Ask(std::string unit, TimePoint deadline) const;
 
-  // Tells the unit's state soon, never from within this call, and whenever it may have changed. One watcher
-  // of each unit: another takes the first one's place.
+  // Reports the unit's state soon, never from within this call, and whenever it may have changed. One watcher
+  // of each unit: another one replaces the first.
   void Watch(const std::string& unit, std::function<void(const UnitState&)> told);
   void Forget(const std::string& unit);
 

@@ -1,4 +1,4 @@
-// Units as they come and go, told by a peer that speaks D-Bus as systemd does.
+// Units as they come and go, reported by a peer that speaks D-Bus as systemd does.
 #include "base/systemd_units.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ class SystemdUnitsTest : public testing::Test {
   void Watch(const std::string& unit) {
     units_.Watch(unit, [this, unit](const UnitState& state) { reported_[unit].push_back(state); });
   }
-  // Runs the loop until the last that was told of the unit is so.
+  // Runs the loop until the last report about the unit says so.
   [[nodiscard]] bool Becomes(const std::string& unit, const std::string& active) {
     return RunUntil(
         [this, unit, active] { return !reported_[unit].empty() && reported_[unit].back().active == active; });
@@ -105,7 +105,7 @@ TEST_F(SystemdUnitsTest, ManyUnitsShareAConnectionThatGoesWithTheLast) {
   for (int i = 0; i < 50; ++i) units_.Forget("u" + std::to_string(i) + ".service");
   const size_t told = reported_["u0.service"].size();
   systemd_.SetUnit("u0.service", "inactive");
-  // Watched anew, over a new connection where the first one had gone by then.
+  // Watched again, over a new connection if the first one had gone by then.
   systemd_.SetUnit("u1.service", "failed");
   Watch("u1.service");
   EXPECT_TRUE(Becomes("u1.service", "failed"));

@@ -19,9 +19,9 @@ namespace asio = boost::asio;
 template <class T>
 using Awaitable = asio::awaitable<T>;
 
-// A condition variable for coroutines of one thread. The condition is a predicate over state that the
-// waiters and the notifier share; a notification carries nothing, so none can be lost.
-// Whoever owns the Condition outlives its waiters (join their TaskScope first).
+// A condition variable for coroutines of one thread. The condition is a predicate over state that the waiters
+// and the notifier share; a notification carries nothing, so none can be lost. The Condition outlives its
+// waiters (join their TaskScope first).
 class Condition {
  public:
   explicit Condition(asio::any_io_executor executor) : executor_(std::move(executor)) {}

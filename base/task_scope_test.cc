@@ -54,7 +54,7 @@ TEST_F(TaskScopeTest, ConditionWakesEveryWaiterWhoseTimeHasCome) {
   scope.Spawn("first", SetAfterWait(condition, go, first));
   scope.Spawn("second", SetAfterWait(condition, go, second));
   loop_.poll();
-  condition.NotifyAll();  // Nothing has changed: nobody may leave.
+  condition.NotifyAll();  // Nothing has changed: no waiter may leave.
   loop_.poll();
   EXPECT_EQ(scope.size(), 2U);
 

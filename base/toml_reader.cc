@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kFileLimit = 64 * size_t{1024};
 
-// Insertions, deletions and substitutions from one word to the other.
+// Insertions, deletions and substitutions from one name to the other.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -72,7 +72,7 @@ std::string_view TypeName(const toml::node& node) {
 }  // namespace
 
 absl::StatusOr<std::string> ReadTomlFile(const std::string& path) {
-  // Looked at first: opening a pipe would wait for somebody to write.
+  // Checked first: opening a pipe would wait for a writer.
   struct stat info{};
   if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, fmt::format("read {}", path));
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(fmt::format("read {}: not a file", path));

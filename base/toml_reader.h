@@ -19,8 +19,8 @@
 
 namespace berth {
 
-// Reads a regular file of up to 64 KiB. INVALID_ARGUMENT where it is none or longer; NOT_FOUND,
-// PERMISSION_DENIED and so on where it cannot be read.
+// Reads a regular file of up to 64 KiB. INVALID_ARGUMENT if it is not one or is longer; NOT_FOUND,
+// PERMISSION_DENIED and so on if it cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ReadTomlFile(const std::string& path);
 
 // INVALID_ARGUMENT "path:line: not TOML: why".

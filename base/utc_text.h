@@ -1,6 +1,6 @@
 // A time for people and other programs, in UTC as RFC 3339 writes it: "2026-11-26T13:16:00Z".
 //
-// Pure; any thread. (fmt formats a time of the wall clock as local time, without a word.)
+// Pure; any thread. (fmt silently formats a time of the wall clock as local time.)
 #pragma once
 
 #include <fmt/chrono.h>

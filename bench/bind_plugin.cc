@@ -68,7 +68,7 @@ class BindNode final : public ::csi::v1::Node::Service {
   Status NodeGetCapabilities(ServerContext* /*context*/,
                              const ::csi::v1::NodeGetCapabilitiesRequest* /*request*/,
                              ::csi::v1::NodeGetCapabilitiesResponse* response) override {
-    // Else any number of consumers of a volume would be told to the plugin as one.
+    // Else the plugin would see any number of consumers of a volume as one.
     response->add_capabilities()->mutable_rpc()->set_type(
         ::csi::v1::NodeServiceCapability::RPC::SINGLE_NODE_MULTI_WRITER);
     return Status::OK;

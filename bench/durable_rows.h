@@ -31,7 +31,7 @@ class DurableRows {
   std::unique_ptr<sqlite3_stmt, Close> put_;
 };
 
-// Reads every row of a journal that nobody has open; how many there are.
+// Reads every row of a journal that no process has open; returns their number.
 [[nodiscard]] absl::StatusOr<size_t> LoadRows(const std::string& path);
 
 }  // namespace berth

@@ -50,7 +50,7 @@ class FullRestart : public Figure {
     BERTH_RETURN_IF_ERROR(PublishMany(node_->node(), volumes, kPublishedAtOnce));
     pids_ = Pids();
     node_->node().Kill();
-    // Nobody has it open now.
+    // No process has it open now.
     journal_ = node_->node().state_dir() + "/copy.db";
     for (const char* suffix : {"", "-wal"}) {
       const std::string from = node_->node().state_dir() + "/journal.db" + suffix;

@@ -1,4 +1,4 @@
-// One figure: something of Berth's, measured beside a reference in the same run.
+// One figure: Berth measured against a reference in the same run.
 //
 // A figure is a file of its own, fNN_name.cc, and a line in figures.cc. Measure (measure.h) owns the order of
 // things: Prepare once, then pairs of Candidate and Reference, then Finish; the first pairs are thrown away.
@@ -28,14 +28,14 @@ struct FigureInfo {
   int warmups = 1;
 };
 
-// Something beside the ratio that must hold too: "berthd's memory stays bounded".
+// A condition in addition to the ratio: "berthd's memory stays bounded".
 struct Check {
   std::string what;
   std::string found;
   bool holds = false;
 };
 
-// What there is to say beside the ratio.
+// Remarks in addition to the ratio.
 struct Remarks {
   std::vector<Check> checks;
   std::vector<std::string> notes;

@@ -12,7 +12,7 @@ namespace berth {
 
 struct BenchOptions {
   std::string disk;  // where nodes keep their state and logs: a directory on a real file system
-  std::string self;  // this program, whose hidden commands some figures run as processes
+  std::string self;  // this program: some figures run its hidden commands as processes
 };
 
 [[nodiscard]] std::unique_ptr<Figure> MakeF01MountCheck(const BenchOptions& options);
@@ -35,9 +35,9 @@ struct BenchOptions {
   return std::chrono::duration<double>(duration).count();
 }
 
-// A pair of the Go sidecars (node-driver-registrar and livenessprobe) that other systems run beside each
-// plugin: private dirty memory of both, idle. They are not in Debian, so this is a number from elsewhere:
-// 23 + 19 MiB resident, of which this was private and dirty.
+// A pair of the Go sidecars (node-driver-registrar and livenessprobe) that other systems run for each plugin:
+// private dirty memory of both, idle. They are not in Debian, so this number was measured elsewhere: 23 + 19
+// MiB resident, of this so much was private and dirty.
 inline constexpr double kSidecarPairBytes = 9.3 * 1024 * 1024;
 
 }  // namespace berth

@@ -1,5 +1,5 @@
-// berth-bench: measures the figures that Berth sets itself, each beside its reference. `./dev bench` builds
-// and runs it; bench/README.md says how to read what it prints.
+// berth-bench: measures Berth's figures, each against its reference. `./dev bench` builds and runs it;
+// bench/README.md says how to read its output.
 
 #include <fmt/format.h>
 #include <sys/prctl.h>

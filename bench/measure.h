@@ -17,7 +17,7 @@ struct FigureResult {
   bool met = false;  // the goal, and every check
 };
 
-// Told before each pair, warm-ups first: (1, 11), (2, 11), …
+// Called before each pair, warm-ups first: (1, 11), (2, 11), …
 using OnPair = std::function<void(int number, int of)>;
 
 // Every second pair begins with the reference, so that neither has the other's leavings each time.

@@ -14,7 +14,7 @@
 
 namespace berth {
 
-// Memory that nobody else has mapped, in bytes. `clean` is mostly the program's own text where no other
+// Memory that no other process has mapped, in bytes. `clean` is mostly the program's own text if no other
 // process runs it; the kernel can drop that and read it again.
 struct PrivateMemory {
   double dirty = 0;

@@ -32,7 +32,7 @@ struct Scale {
   std::string_view name;
 };
 
-// The largest scale of which there is at least one; the smallest where there is not.
+// The largest scale with at least one unit; else the smallest.
 template <size_t N>
 std::string Scaled(double value, const std::array<Scale, N>& scales) {
   const auto fits = [value](const Scale& scale) { return std::abs(value) >= scale.factor; };

@@ -157,7 +157,7 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .config_dir = config_.config_dir, .state_dir = config_.state_dir, .runtime_dir = config_.runtime_dir};
   declared_ = std::make_unique<DeclaredVolumes>(executor_, std::move(declared_options), *mounter_, bridge_,
                                                 *access_, events_);
-  // What it cannot read is a problem that it shows; the other volumes are served all the same.
+  // If it cannot read something, Problems reports it; the other volumes are served nevertheless.
   if (const absl::Status begun = co_await declared_->Start(); !begun.ok()) {
     SPDLOG_ERROR("declared volumes: {}", MessageOf(begun));
   }

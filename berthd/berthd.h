@@ -1,4 +1,4 @@
-// berthd as a whole: makes the parts in order, and lets go of them in the reverse order.
+// berthd as a whole: makes the parts in order, and destroys them in the reverse order.
 //
 // One per process; loop thread only. Decides nothing.
 #pragma once
@@ -37,8 +37,8 @@ class Berthd {
          std::shared_ptr<LogFeed> log);
   ~Berthd();
 
-  // Restores what was, then serves: once this returns OK, the state is restored and the socket answers. An
-  // error says what cannot be done and why; call Stop all the same.
+  // Restores the state, then serves: once this returns OK, the state is restored and the socket answers. An
+  // error says what cannot be done and why; call Stop also then.
   [[nodiscard]] Awaitable<absl::Status> Start();
 
   // Reads berthd.toml, plugins.d and volumes.d again, and touches only what changed. Log level and the groups
@@ -59,7 +59,7 @@ class Berthd {
   [[nodiscard]] Awaitable<absl::Status> Serve();
   // Releases the declared volumes; what has not left by `deadline` is reported.
   [[nodiscard]] Awaitable<void> ReleaseDeclared(TimePoint deadline);
-  // Lets those through the tree of volumes whom berthd.toml names. What fails is a problem until a reload.
+  // Opens the tree of volumes for the users that berthd.toml names. A failure is a problem until a reload.
   void OpenTree();
   // SupervisorOptions::on_user.
   void OnPluginUser(const std::string& socket, std::optional<uid_t> user);

@@ -72,13 +72,13 @@ class FileCheck {
     if (!loaded.ok()) Mistake(file, fmt::format("scheduler: {}", MessageOf(loaded)));
   }
 
-  // The ids of all plugins, those of broken files too.
+  // The ids of all plugins, also with broken files.
   std::set<std::string> CheckPlugins() {
     const PluginPaths places{.runtime_dir = config_.runtime_dir,
                              .state_dir = config_.state_dir,
                              .node_id = config_.node_id,
                              .credentials_dir = CredentialsDir()};
-    // Which file has an id that two claim. Whoever may not read it checks without.
+    // The files that claim the same id. A user without the right to read it checks without.
     const PluginFileOwners owners =
         ReadPluginFileOwners(PluginFileOwnersPath(config_.state_dir)).value_or(PluginFileOwners());
     const std::string directory = options_.config_dir + "/plugins.d";
@@ -123,7 +123,7 @@ class FileCheck {
     }
   }
 
-  // What the launch looks at. Whoever may not read a secret checks without.
+  // What the launch checks. A user without the right to read a secret checks without.
   void CheckLaunch(const PluginConfig& config, const PluginPaths& places) {
     struct stat info{};
     const bool there = stat(config.command.c_str(), &info) == 0;

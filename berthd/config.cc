@@ -22,7 +22,7 @@ namespace berth {
 namespace {
 
 constexpr size_t kNodeIdLimit = 192;       // CSI 1.12, NodeGetInfo: a node id holds 256 bytes
-constexpr size_t kRuntimeNameLimit = 256;  // that of berth.v1.RuntimeAbility
+constexpr size_t kRuntimeNameLimit = 256;  // as berth.v1.RuntimeAbility
 constexpr size_t kMostTraversers = 1000;   // an ACL of the kernel holds about 8,000 entries
 constexpr size_t kSocketPathLimit = sizeof(sockaddr_un{}.sun_path) - 1;
 
@@ -30,7 +30,7 @@ void Take(std::optional<std::string> given, std::string* setting) {
   if (given.has_value()) *setting = *std::move(given);
 }
 
-// "user:NAME", "group:GID": whom it names.
+// The user or group of "user:NAME", "group:GID".
 absl::StatusOr<AclEntry> ReadTraverser(const std::string& text) {
   constexpr std::string_view kUser = "user:";
   constexpr std::string_view kGroup = "group:";
@@ -280,7 +280,7 @@ absl::StatusOr<std::string> HostName() {
 std::vector<std::string> Check(const BerthdConfig& config) {
   std::vector<std::string> mistakes;
   const auto check_directory = [&mistakes](std::string_view name, const std::string& path) {
-    // Plugins are told paths in protobuf, whose text it is.
+    // Plugins get paths in protobuf, as text.
     if (!IsUtf8(path))
       mistakes.push_back(fmt::format("{}: \"{}\" is not valid UTF-8", name, Printable(path, 256)));
     if (path.starts_with('/')) return;

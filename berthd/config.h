@@ -49,7 +49,7 @@ struct BerthdConfig {
   std::vector<SocketAccess> sockets;  // LoadBerthdConfig: what `access` comes to
   VolumeSettings volumes;
   UplinkConfig scheduler;
-  // What consumers' runtimes on this node can mount, each name once. None: nobody said, so everything.
+  // What consumers' runtimes on this node can mount, each name once. Empty: not known, so everything.
   std::vector<RuntimeAbility> runtimes;
   // Of the command line alone: start also where the host does not see what is mounted here.
   bool allow_private_mounts = false;

@@ -33,7 +33,7 @@ constexpr size_t kHalf = size_t{1024} * 1024;
 constexpr size_t kMostRead = 4 * kHalf;
 constexpr size_t kBatch = 512;
 constexpr auto kRetry = std::chrono::seconds(10);
-// Local disk. Whoever waits is only the history.
+// Local disk. Only the history waits for it.
 constexpr auto kWrittenWithin = std::chrono::minutes(1);
 
 absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }

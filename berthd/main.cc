@@ -1,5 +1,5 @@
 // berthd: runs the CSI plugins of one node and keeps its volumes. This file reads the command line, runs the
-// loop, and tells systemd; berthd.h makes the parts, ARCHITECTURE.md says what they are.
+// loop, and notifies systemd; berthd.h makes the parts, ARCHITECTURE.md says what they are.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,7 +47,7 @@ struct Hangup {
   bool rung = false;
 };
 
-// "; volumes declared: a.toml; volumes broken: b.toml: …"; empty where there is nothing to tell.
+// "; volumes declared: a.toml; volumes broken: b.toml: …"; empty if there is nothing to report.
 std::string DescribeVolumes(const DeclaredReload& report) {
   std::string text;
   const auto add = [&text](std::string_view what, const std::vector<std::string>& which) {

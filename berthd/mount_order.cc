@@ -14,7 +14,7 @@
 namespace berth {
 namespace {
 
-// That of the drop-ins in the package (systemd/CMakeLists.txt).
+// The name of the drop-ins in the package (systemd/CMakeLists.txt).
 constexpr std::string_view kPackagedTree = "/var/lib/berth/volumes";
 constexpr const char* kRuntimeUnits = "/run/systemd/system";
 constexpr size_t kDropInLimit = 4096;
@@ -26,7 +26,7 @@ std::vector<DropIn> MountDropIns(const std::string& tree, const std::string& ser
   const std::string content =
       fmt::format("# Written by berthd: {} is stopped before these are unmounted.\n[Unit]\nBefore={}\n",
                   service, service);
-  // A name that ends with a dash stands for every unit whose name begins so (systemd.unit(5)).
+  // A name that ends with a dash means every unit that begins with it (systemd.unit(5)).
   return {{.path = fmt::format("{}.mount.d/10-berth.conf", name), .content = content},
           {.path = fmt::format("{}-.mount.d/10-berth.conf", name), .content = content}};
 }

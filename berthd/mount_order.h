@@ -2,10 +2,10 @@
 // releases the volumes then, and a volume that systemd has unmounted before is released without its plugin.
 //
 // systemd makes a unit for every mount that it sees, and stops units in the reverse of their order at start.
-// So the mount units of the tree are ordered before berthd's service, by a drop-in for each unit whose name
-// begins with that of the tree. An order alone starts nothing, and lets nothing wait that is not being
-// started itself. The package has the drop-ins for /var/lib/berth/volumes. For another tree berthd writes
-// them to /run/systemd/system when it starts.
+// So the mount units of the tree are ordered before berthd's service, by a drop-in for each unit with a name
+// that begins with the tree's. An order alone starts nothing, and delays nothing that is not being started
+// itself. The package has the drop-ins for /var/lib/berth/volumes. For another tree berthd writes them to
+// /run/systemd/system when it starts.
 #pragma once
 
 #include <absl/status/status.h>
@@ -26,7 +26,7 @@ struct DropIn {
   bool operator==(const DropIn&) const = default;
 };
 
-// The drop-ins for the mount unit of `tree`, an absolute path, and for those of every mount beneath it.
+// The drop-ins for the mount unit of `tree`, an absolute path, and for the units of all mounts below it.
 [[nodiscard]] std::vector<DropIn> MountDropIns(const std::string& tree, const std::string& service);
 
 // Writes them beneath `unit_dir`. True: something is other than it was. Blocking.

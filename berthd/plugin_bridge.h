@@ -41,8 +41,8 @@ class PluginBridge final : public PluginObserver,
   // What Findings answers from now on.
   void SetSettingsFindings(std::vector<Finding> findings) { settings_findings_ = std::move(findings); }
 
-  // Tells the mounter whenever a plugin wants other tokens, by a reload, a start, a restart or a swap, until
-  // cancelled.
+  // Informs the mounter whenever a plugin wants other tokens, by a reload, a start, a restart or a swap,
+  // until cancelled.
   [[nodiscard]] Awaitable<void> CarryTokensWanted();
 
   // Ends all probing.

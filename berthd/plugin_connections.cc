@@ -116,7 +116,7 @@ void PluginConnections::OnProbe(const Key& key, const ProbeResult& result) {
   health.answered = result.answered;
   health.storage = result.storage;
   health.consecutive_failures = result.ok ? 0 : health.consecutive_failures + 1;
-  // By value: whoever is told may close this connection.
+  // By value: the callee may close this connection.
   const PluginHealth found = health;
   sink_.on_health(key.first, key.second, found);
 }

@@ -1,8 +1,8 @@
-// The connections to plugins: for each instance whose socket has appeared one client, and the
-// Fingerprinter that probes over it.
+// The connections to plugins: one client for each instance with a socket, and the Fingerprinter that probes
+// over it.
 //
-// Owned by PluginBridge; loop thread only. A connection is closed when the instance is gone;
-// a call in flight needs nothing of it.
+// Owned by PluginBridge; loop thread only. A connection is closed when the instance is gone; a call in flight
+// needs nothing of it.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@
 
 namespace berth {
 
-// Who is told what is found. Called on the loop.
+// Gets what is found. Called on the loop.
 struct ConnectionSink {
   std::function<void(const std::string& plugin_id, uint64_t instance, const PluginHealth&)> on_health;
   std::function<void(const std::string& plugin_id, uint64_t instance, absl::StatusOr<PluginFacts>,
@@ -54,11 +54,11 @@ class PluginConnections {
     std::shared_ptr<CsiClient> client;
     std::unique_ptr<Fingerprinter> fingerprinter;
     PluginHealth health;
-    // Not empty: it is refused, with this for the reason, until it has let go of what it holds.
+    // Not empty: it is refused, for this reason, until no volume is in use through it.
     std::string only_lets_go;
     std::string driver_name;  // as it was read last
   };
-  // Null where there is none.
+  // Null if it does not exist.
   [[nodiscard]] const Connection* Find(const std::string& plugin_id, uint64_t number) const;
 
  private:

@@ -90,7 +90,7 @@ TEST_F(PluginConnectionsTest, TwoInstancesOfOnePluginAreTwo) {
   ASSERT_NE(connections_.Find("p", 2), nullptr);
   EXPECT_EQ(connections_.Find("p", 2)->client->socket_path(), new_.socket_path());
 
-  // The old one finishes its calls, and is let go of.
+  // The old one finishes its calls, and is dropped.
   calls_.Spawn("call", Unpublish(1));
   ASSERT_TRUE(RunUntil([this] { return connections_.Find("p", 1)->client->busy_until().has_value(); }));
   EXPECT_EQ(connections_.Find("p", 2)->client->busy_until(), std::nullopt);

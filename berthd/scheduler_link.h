@@ -1,9 +1,9 @@
-// berthd's link to a central scheduler: what the uplink stands on, made in order and let go of in the reverse
+// berthd's link to a central scheduler: the uplink and its parts, made in order and destroyed in the reverse
 // order.
 //
 //   link.db ──▶ LeaseKeeper ──▶ Uplink ──▶ SchedulerDialer
 //
-// Where berthd.toml names no scheduler there is nothing of it, and it says so to whoever asks.
+// If berthd.toml names no scheduler none of it exists, and callers get that as an error.
 //
 // Owned by main; loop thread only. What it is given outlives it. Decides nothing.
 #pragma once
@@ -42,14 +42,14 @@ class SchedulerLink final : public SchedulerDirectory {
   // Takes up what was kept, the lease above all: once the mounter has recovered, before anybody can ask for
   // anything. Nothing is dialled yet. Blocks; at start. Errors: LinkStore::Open's.
   [[nodiscard]] absl::Status Restore();
-  // Begins to dial. `drainer` tells of the node's drain.
+  // Begins to dial. `drainer` has the node's drain.
   void Start(NodeApi& api, PluginControl& plugins, ControllerDirectory& controllers, ControllerCalls& calls,
              NodeDrainer& drainer);
   // Before the mounter's own, and before the destructor.
   // Says goodbye to the scheduler; `machine_stops`: the machine is being shut down.
   [[nodiscard]] Awaitable<void> Shutdown(TimePoint deadline, bool machine_stops);
 
-  // What is told of the node itself may be different now: its runtimes, its problems.
+  // The node's own state may be different now: its runtimes, its problems.
   void OnNodeChanged();
 
   // MounterOptions' hooks.

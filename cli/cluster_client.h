@@ -18,8 +18,8 @@ class ClusterClient {
  public:
   using Stub = ::berth::v1::Cluster::Stub;
 
-  // `address`: "unix:/path" or "127.0.0.1:PORT". Waits for nothing: that nobody is there the first call says.
-  // UsageError: it is no address. `timeout` is for each call.
+  // `address`: "unix:/path" or "127.0.0.1:PORT". Does not wait: the first call reports that no server
+  // answers. UsageError: it is no address. `timeout` is for each call.
   [[nodiscard]] static absl::StatusOr<ClusterClient> Connect(const std::string& address,
                                                              std::chrono::milliseconds timeout);
 

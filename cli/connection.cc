@@ -28,7 +28,7 @@ absl::StatusOr<Connection> Connection::Open(const std::string& path) {
   if (path.empty() || path.size() >= sizeof address.sun_path) return ErrnoStatus(ENAMETOOLONG, shown);
   std::memcpy(static_cast<void*>(address.sun_path), path.data(), path.size());
 
-  // Not blocking, as gRPC wants it: a listener whose queue is full gives EAGAIN rather than a wait.
+  // Not blocking, as gRPC wants it: a listener with a full queue gives EAGAIN rather than a wait.
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return ErrnoStatus(errno, "make a Unix socket");
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {

@@ -26,9 +26,9 @@ struct FollowedStream {
   std::optional<std::chrono::steady_clock::time_point> until;
 };
 
-// Calls `stream.read` again after each restart of berthd. Errors: those of the first connection; those of the
-// last connection, if berthd is away for too long; every other error of `stream.read` at once. UNAVAILABLE
-// means that berthd is away.
+// Calls `stream.read` again after each restart of berthd. Errors: the first connection's; the last
+// connection's, if berthd is away for too long; every other error of `stream.read` at once. UNAVAILABLE means
+// that berthd is away.
 [[nodiscard]] absl::Status Follow(Session& session, const FollowedStream& stream);
 
 }  // namespace berth::cli

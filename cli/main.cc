@@ -172,7 +172,7 @@ int Main(int argc, char** argv) {
   session.socket = globals.socket;
   session.cluster = globals.cluster;
   session.cluster_given = app.count("--cluster") > 0;
-  // Whoever names a node's socket means the node.
+  // A node's socket on the command line means the node.
   const char* const cluster = std::getenv("BERTH_CLUSTER");
   if (!session.cluster_given && app.count("--socket") == 0 && cluster != nullptr) session.cluster = cluster;
   session.directory = globals.directory;

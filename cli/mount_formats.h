@@ -21,7 +21,7 @@ enum class MountFormat {
   kTable,
   kJson,     // the API's own messages, with "destination" in each
   kOci,      // a part of config.json: "mounts", and for block devices "linux"
-  kPodman,   // options of `podman run` on one line, each word quoted for a shell
+  kPodman,   // options of `podman run` on one line, each quoted for a shell
   kDocker,   // the same of `docker run`
   kNspawn,   // the same of systemd-nspawn
   kSystemd,  // lines of a unit's [Service]

@@ -8,7 +8,7 @@
 namespace berth::cli {
 namespace {
 
-// What a real shell makes of `word`.
+// `text` as a real shell reads it.
 std::string ThroughShell(const std::string& word) {
   const std::string command = "printf %s " + word;
   FILE* pipe = popen(command.c_str(), "r");

@@ -64,7 +64,7 @@ absl::Status SendSignal(const UniqueFd& pidfd, int signal, std::string_view what
   return ErrnoStatus(errno, fmt::format("send signal {} to {}", signal, what));
 }
 
-// A group and those beneath it, whose processes are `pids`.
+// A group and the groups below it, with the processes `pids`.
 struct GroupTree {
   std::vector<std::string> directories;
   std::set<pid_t> pids;
@@ -74,7 +74,7 @@ struct GroupTree {
 absl::Status ReadProcesses(const std::string& directory, std::set<pid_t>* pids) {
   const auto text = ReadFile(directory + "/cgroup.procs", kProcsLimit);
   if (!text.ok()) {
-    // A threaded group does not tell: the group above it does.
+    // A threaded group does not list them: the group above it does.
     const int error = ErrnoOf(text.status()).value_or(0);
     const bool none = absl::IsNotFound(text.status()) || error == ENODEV || error == EOPNOTSUPP;
     return none ? absl::OkStatus() : text.status();
@@ -136,7 +136,7 @@ absl::Status SignalGroup(const ConsumerLife& life, const ConsumerEndOptions& opt
     UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (pidfd.valid()) pinned.emplace_back(pid, std::move(pidfd));
   }
-  // Whoever is in the group now that it is pinned, is meant: a number that was given away in between is not.
+  // The processes that are in the group now, after it was pinned, are meant, not one with a reused number.
   BERTH_ASSIGN_OR_RETURN(const GroupTree now, ReadGroupTree(life.cgroup()));
   absl::Status first_error;
   for (const auto& [pid, pidfd] : pinned) {

@@ -1,10 +1,9 @@
 // Ends what a consumer consists of, since its volumes are to leave: asks first (SIGTERM, systemd's stop),
-// kills after a grace, and looks whether it has ended.
+// kills after a grace period, and checks whether it has ended.
 //
-// One per Mounter; loop thread. Signals go through pidfds, so never to a stranger that got a number since.
-// What this node lives by is refused, whoever named it as a consumer (FAILED_PRECONDITION, before anything is
-// done): PID 1, berthd itself, a cgroup with one of them in it, the unit and slices that berthd is in, the
-// plugins'.
+// One per Mounter; loop thread. Signals go through pidfds, so never to another process with the same number.
+// What this node needs to live is refused as a consumer (FAILED_PRECONDITION, before anything is done): PID
+// 1, berthd itself, a cgroup with one of them in it, the unit and slices that berthd is in, the plugins'.
 #pragma once
 
 #include <absl/status/status.h>
@@ -37,12 +36,12 @@ class ConsumerEnd {
               std::vector<SystemdBus::Address> systemd = SystemdBus::DefaultAddresses())
       : watch_(watch), options_(std::move(options)), systemd_(std::move(systemd)) {}
 
-  // OK once it has ended, as the kernel or systemd says; at once for what has ended already, and of kUnknown,
-  // of which there is nothing to end. A process as ConsumerWatch::Identify completed it; all of this boot
-  // (PublicationRecord::Consumer): by their names, units and groups of another are not told from today's.
-  // DEADLINE_EXCEEDED: it was asked to end and has not yet, which is all that is done to it where `deadline`
-  // comes before the grace is over; or it was killed, and has not ended by then (one that hangs in the kernel
-  // does not). FAILED_PRECONDITION: it is one that is never ended. Else what kept it from being ended.
+  // OK once it has ended, as the kernel or systemd says; at once if it has ended already. kUnknown returns
+  // OK. `life` must come from ConsumerWatch::Identify and be of this boot (PublicationRecord::Consumer):
+  // names of units and groups mean others in another boot. DEADLINE_EXCEEDED: it was asked to end and has not
+  // yet, which is all that is done if `deadline` comes before the end of the grace period; or it was killed,
+  // and has not ended by then (a process that hangs in the kernel does not). FAILED_PRECONDITION: it must
+  // never be ended. Any other error: what kept it from being ended.
   [[nodiscard]] Awaitable<absl::Status> End(ConsumerLife life, TimePoint deadline) const;
 
  private:

@@ -10,8 +10,8 @@
 
 namespace berth::consumer_internal {
 
-// The process, pinned by a pidfd; its number may have been given to another one before that, which its start
-// time tells (0: it is read into there). NOT_FOUND: there is none. FAILED_PRECONDITION: it is another one.
+// The process, pinned by a pidfd. Its number may have been reused before that, which its start time shows (0:
+// it is read into there). NOT_FOUND: no such process. FAILED_PRECONDITION: it is another one.
 // INVALID_ARGUMENT: it is a thread.
 [[nodiscard]] absl::StatusOr<UniqueFd> OpenProcess(int64_t pid, uint64_t* start_time);
 

@@ -43,8 +43,8 @@ absl::StatusOr<UniqueFd> OpenProcess(int64_t pid, uint64_t* start_time) {
     return ErrnoStatus(error, fmt::format("watch process {}", pid));
   }
   const absl::StatusOr<uint64_t> started = StartTimeOf(static_cast<pid_t>(pid));
-  // The pidfd alone tells that all of its threads have ended: the first one may be gone, and its memory be
-  // given back, while others run or what it had open is still being closed.
+  // Only the pidfd shows that all of its threads have ended: the first one may be gone, and its memory freed,
+  // while others run or its files are still being closed.
   pollfd ended{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
   if (absl::IsNotFound(started.status()) || poll(&ended, 1, 0) > 0) {
     return absl::NotFoundError(fmt::format("process {} has ended", pid));
@@ -90,11 +90,11 @@ using WaitType = asio::posix::stream_descriptor::wait_type;
 constexpr Duration kOpenWithin = std::chrono::seconds(10);
 constexpr Duration kFirstPause = std::chrono::milliseconds(200);
 constexpr Duration kLongestPause = std::chrono::seconds(30);
-// The kernel tells of a cgroup's changes every 10 ms at most. What it has kept back is lost where the group
-// is removed meanwhile, so one more look is taken after each time that it may have told of something.
+// The kernel reports a cgroup's changes every 10 ms at most. A change that it has held back is lost if the
+// group is removed meanwhile, so look once more after each time that it may have reported something.
 constexpr Duration kLookOnceMore = std::chrono::milliseconds(50);
-// And a slow one, should an event be lost for a reason that nobody has thought of: of all cgroups at once, so
-// that the node is woken once for all of them.
+// And a slow check, should an event be lost for an unknown reason: of all cgroups at once, so that the node
+// wakes up once for all of them.
 constexpr Duration kCheckInterval = std::chrono::seconds(30);
 
 TimePoint NextCheck() {
@@ -102,7 +102,7 @@ TimePoint NextCheck() {
   return TimePoint((now / kCheckInterval + 1) * kCheckInterval);
 }
 
-// False: no process is in it, or it is gone. Reading also tells the kernel up to where its changes are known.
+// False: no process is in it, or it is gone. Reading also tells the kernel which changes are known.
 bool Populated(int events) {
   std::array<char, 256> text{};
   const ssize_t count = pread(events, text.data(), text.size(), 0);
@@ -112,8 +112,8 @@ bool Populated(int events) {
 }
 
 // Calls `ended` once when the descriptor says so. A pidfd stays readable once its process has ended, so
-// nothing can be lost there. The wait is a plain callback on shared state: whoever lets go of this has nobody
-// to join.
+// nothing can be lost there. The wait is a plain callback on shared state: its destructor has nothing to
+// join.
 class EndWatch {
  public:
   EndWatch(const asio::any_io_executor& executor, UniqueFd fd, bool cgroup, std::function<void()> ended)

@@ -1,10 +1,11 @@
 // Watches what consumers consist of: processes, cgroups and systemd units, so that their volumes leave when
-// they have ended. Nothing is polled: a pidfd, the kernel's word on cgroup.events, systemd's signals.
+// they have ended. Nothing is polled: it uses a pidfd, the kernel's events on cgroup.events, systemd's
+// signals.
 //
-// One per Mounter; loop thread. A process is known by its number and its start time, of this boot: that a
-// life was noted in another boot is the caller's to know, and then it has ended. A cgroup and a unit are
-// known by their names: a cgroup has ended when no process is in it or beneath it, or it is gone; a unit when
-// it is inactive or failed and is not just being started again, or systemd does not know it any more.
+// One per Mounter; loop thread. A process is known by its number and its start time, of this boot: the caller
+// must know whether a life was recorded in another boot, and then it has ended. A cgroup and a unit are known
+// by their names: a cgroup has ended when no process is in it or below it, or it is gone; a unit when it is
+// inactive or failed and is not just being started again, or systemd does not know it any more.
 //
 // What cannot be watched just now (no descriptors left, systemd does not answer) counts as alive, and is
 // tried again with a growing pause.
@@ -39,8 +40,8 @@ class ConsumerWatch {
   [[nodiscard]] Awaitable<absl::StatusOr<ConsumerLife>> Identify(ConsumerLife asked, TimePoint deadline);
 
   // Calls `on_end` once, from the loop and never from within this call, when `life` has ended, at once if it
-  // has ended already: "process 123 has ended". An `id` that is watched already is watched anew. Of kUnknown
-  // there is nothing to watch.
+  // has ended already: "process 123 has ended". An `id` that is watched already is watched from the start.
+  // kUnknown is not watched.
   void Watch(std::string id, ConsumerLife life, std::function<void(std::string why)> on_end);
   // `on_end` is not called any more. OK where nothing is watched.
   void Forget(const std::string& id);

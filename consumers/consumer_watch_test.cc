@@ -77,7 +77,7 @@ class ConsumerWatchTest : public testing::Test {
   [[nodiscard]] bool Ends(const std::string& id) {
     return loop_.RunUntil([&] { return ended_.contains(id); });
   }
-  // What else would be told by now has been told.
+  // Anything else would have been reported by now.
   void Settle() {
     const Sleeper other;
     Watch("settle", OfProcess(other.pid()));
@@ -132,7 +132,7 @@ TEST_F(ConsumerWatchTest, ProcessWhoseFirstThreadHasEndedLivesUntilTheLastOneHas
     syscall(SYS_exit, 0);  // this thread alone
   }
   close(end[0]);
-  // To whoever asks for its program it is as good as gone.
+  // It has no program any more.
   ASSERT_TRUE(loop_.RunUntil([pid] { return absl::IsNotFound(IdentifyProcess(pid).status()); }));
   const auto life = Identify(OfProcess(pid));
   ASSERT_TRUE(life.ok()) << life.status();

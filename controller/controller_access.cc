@@ -194,7 +194,7 @@ ControllerAccess::VolumeUseLock ControllerAccess::LockForDelete(const std::strin
 
 absl::Status ControllerAccess::MayDetach(const std::string& name, const std::string& volume_id,
                                          const std::string& node_id) const {
-  // Who has not said whose driver it is has not said either what the storage calls this node.
+  // A plugin with an unknown driver has not said either what the storage calls this node.
   BERTH_RETURN_IF_ERROR(UsersKnown(volume_id));
   return IsThisNode(name, node_id) ? Unused(name, volume_id) : absl::OkStatus();
 }

@@ -1,8 +1,8 @@
 // How a plugin's controller is reached: which one is called, one call about a volume at a time, and no volume
 // deleted, detached from this node or expanded "offline" while this node uses it.
 //
-// Shared by all who call controllers here: NodeApi, ControllerCalls, and the volumes that files declare.
-// Owned by main; loop thread only. What it is given outlives it, and it outlives whoever calls.
+// Shared by all that call controllers here: NodeApi, ControllerCalls, and the volumes that files declare.
+// Owned by main; loop thread only. What it is given outlives it, and it outlives its callers.
 #pragma once
 
 #include <absl/status/status.h>
@@ -83,9 +83,10 @@ class ControllerAccess {
   // otherwise changed at the storage then. Detaching goes on, and so does what changes nothing.
   [[nodiscard]] absl::Status CheckNotShuttingDown() const { return mounter_.CheckNotShuttingDown(); }
 
-  // Whichever comes first, a publish or what wants the volume unused, keeps the other out for as long as its
-  // VolumeUseLock lives. FAILED_PRECONDITION: it is held or being published here; UNAVAILABLE: it is, through
-  // a plugin whose driver is not known yet. Of MayPublish ABORTED: it is being deleted, detached or expanded.
+  // A publish and a request for an unused volume exclude each other: the first one keeps the other out as
+  // long as its VolumeUseLock lives. FAILED_PRECONDITION: it is in use or being published here; UNAVAILABLE:
+  // it is, through a plugin with an unknown driver. Of MayPublish ABORTED: it is being deleted, detached or
+  // expanded.
   [[nodiscard]] absl::Status MayPublish(const std::string& name, const std::string& volume_id) const;
   [[nodiscard]] VolumeUseLock LockForPublish(const std::string& name, const std::string& volume_id);
   [[nodiscard]] absl::Status MayDelete(const std::string& name, const std::string& volume_id) const;
@@ -102,7 +103,7 @@ class ControllerAccess {
   [[nodiscard]] std::optional<VolumeUseLock> LockForExpand(const Controller& controller,
                                                            const std::string& volume_id);
 
-  // A volume that was deleted is owed no expansion. An error says that it is deleted and still noted.
+  // Forgets the pending expansion of a deleted volume. An error says that it is deleted and still noted.
   [[nodiscard]] Awaitable<absl::Status> CancelPendingExpansion(std::string name, std::string volume_id);
 
  private:
@@ -115,11 +116,12 @@ class ControllerAccess {
   }
   // The plugins of this driver, and those that the records of the volume name.
   [[nodiscard]] std::set<std::string> PluginsOf(const std::string& name, const std::string& volume_id) const;
-  // Also a hold from before the driver of its plugin was known; of a plugin whose driver is not known, any.
+  // Also a lock from before the driver of its plugin was known; any lock, if the driver of a plugin is not
+  // known.
   [[nodiscard]] bool Among(const Holds& holds, const std::string& name, const std::string& volume_id) const;
-  // OK: nobody uses the volume here. The error says who does.
+  // OK: the volume is not in use here. The error names the users.
   [[nodiscard]] absl::Status Unused(const std::string& name, const std::string& volume_id) const;
-  // OK: it is used here through no plugin of which nothing is known yet (berthd has just begun).
+  // OK: it is not used here through a plugin that is not known yet (berthd has just started).
   [[nodiscard]] absl::Status UsersKnown(const std::string& volume_id) const;
   // Whether the storage may mean this node by it.
   [[nodiscard]] bool IsThisNode(const std::string& name, const std::string& node_id) const;

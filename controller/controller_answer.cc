@@ -226,8 +226,8 @@ std::string WrongIn(const ::csi::v1::GetCapacityRequest& /*request*/,
 
 std::string WrongIn(const ::csi::v1::ControllerExpandVolumeRequest& request,
                     const ::csi::v1::ControllerExpandVolumeResponse& answer) {
-  // Unlike CreateVolume's, this capacity must be told. One above the limit is not refused: the volume may
-  // have been larger before, and cannot shrink.
+  // Unlike CreateVolume's, this capacity is required. One above the limit is not refused: the volume may have
+  // been larger before, and cannot shrink.
   if (answer.capacity_bytes() == 0) return "no capacity";
   ::csi::v1::CapacityRange range = request.capacity_range();
   range.clear_limit_bytes();

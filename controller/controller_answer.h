@@ -1,6 +1,6 @@
 // What is wrong with a controller's answer to a request, by the rules of CSI; empty: nothing.
 //
-// Plugins are strangers: what one answers is believed once it has passed here. Pure; any thread.
+// Plugins are not trusted: an answer is believed once it has passed here. Pure; any thread.
 #pragma once
 
 #include <absl/status/status.h>

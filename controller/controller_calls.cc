@@ -28,7 +28,7 @@ namespace {
 
 namespace csi = ::csi::v1;
 
-// How often a listing that the plugin aborts is begun anew.
+// How often a listing that the plugin aborts is repeated from its beginning.
 constexpr int kNewListings = 3;
 // A listing that takes more pages than this goes on with the next call.
 constexpr int kPages = 1000;
@@ -242,7 +242,7 @@ class ControllerCalls::Work {
       found = co_await calls_.access_.Find(name, work, job_->Until());
     }
     BERTH_CO_ASSIGN_OR_RETURN(ControllerAccess::Controller controller, std::move(found));
-    // Its callers may have been told meanwhile that nothing was sent.
+    // Its callers may have got the answer meanwhile that nothing was sent.
     if (!job_->InTime()) co_return TimeIsOver();
     if (!sent_to_.empty() && controller.plugin_id != sent_to_) {
       co_return absl::UnavailableError(fmt::format("plugin {} was called and is not ready now", sent_to_));
@@ -255,7 +255,7 @@ class ControllerCalls::Work {
     co_return controller;
   }
 
-  // Some calls want a volume that nobody here uses, and nobody begins to before their end.
+  // Some calls need a volume that is not in use here, and no use may begin before their end.
   absl::Status KeepUsersOff(const ControllerAccess::Controller& controller) {
     ControllerAccess& access = calls_.access_;
     const std::string& plugin_id = controller.plugin_id;
@@ -434,7 +434,7 @@ ControllerCalls::ControllerCalls(asio::any_io_executor executor, ControllerAcces
 Awaitable<ControllerCalls::Result> ControllerCalls::Call(v1::ControllerCall call, TimePoint deadline) {
   if (absl::Status status = CheckControllerCall(call); !status.ok()) co_return Unsent(std::move(status));
   if (!ChangesSomething(call)) {
-    // Nobody else needs the answer, which would be of before another one asked.
+    // No other caller needs the answer, which would be older than another request's.
     const auto job = std::make_shared<Job>(executor_);
     const Waiting waiting(job->waiting);
     job->latest = deadline;
@@ -471,7 +471,7 @@ std::shared_ptr<ControllerCalls::Job> ControllerCalls::FindJob(const std::string
 }
 
 Awaitable<void> ControllerCalls::Run(std::string key, std::shared_ptr<Job> job, v1::ControllerCall call) {
-  // However it ends, nobody waits for it any longer.
+  // However it ends, no caller waits for it any longer.
   struct Ending {
     ControllerCalls& calls;
     const std::string& key;

@@ -1,11 +1,11 @@
-// What a scheduler has a controller on this node do: csi.v1 requests, mediated.
+// Runs a scheduler's csi.v1 requests on a controller of this node.
 //
 // A call is checked whole, waits for its turn (controller/volume_call_queue.h), goes to the controller that
-// its plugin_id means, is tried again while the plugin says ABORTED or UNAVAILABLE, and its answer is checked
-// before it is believed. Once it has gone to one plugin it goes to no other.
+// its plugin_id means, is tried again while the plugin answers ABORTED or UNAVAILABLE, and its answer is
+// checked before it is believed. Once it has gone to one plugin it goes to no other.
 //
-// A caller's deadline or cancellation ends its wait. What the plugin was told to change goes on, with nothing
-// else about the volume beside it, and the same request joins it, unless another came between the two.
+// A caller's deadline or cancellation ends its wait, not the plugin's work. Calls about one volume run one at
+// a time. An identical request joins a running one, unless a different request was queued after it.
 //
 // Owned by main; loop thread only. What it is given outlives it.
 #pragma once
@@ -47,25 +47,25 @@ class ControllerCalls {
   ControllerCalls(asio::any_io_executor executor, ControllerAccess& access, Mounter& mounter,
                   ControllerCallsOptions options = {});
 
-  // Ends by `deadline`, where it is DEADLINE_EXCEEDED: OUTCOME_UNCERTAIN if a plugin is at work to change
-  // something, else OUTCOME_RETRY. Tries are made only for as long as somebody waits.
+  // Ends by `deadline` with DEADLINE_EXCEEDED: OUTCOME_UNCERTAIN if a plugin is at work to change something,
+  // else OUTCOME_RETRY. It is only tried again while a caller waits.
   //
   // OUTCOME_REFUSED: INVALID_ARGUMENT (every mistake, by field), NOT_FOUND (no such plugin),
-  // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted, detached from this node
-  // or expanded offline is used here),
-  // RESOURCE_EXHAUSTED (too many calls wait for the volume). Else controller/controller_outcome.h says it of
-  // the plugin's code, or INTERNAL where the answer was no good. An answer of more than kAnswerBytes has
-  // FAILED, or is UNCERTAIN where something was changed: the message says what was made.
+  // FAILED_PRECONDITION (it lacks a capability; it drains; a volume to be deleted, detached from this node or
+  // expanded offline is used here), RESOURCE_EXHAUSTED (too many calls wait for the volume). Other outcomes:
+  // controller/controller_outcome.h for the plugin's code, or INTERNAL if the answer was wrong. An answer of
+  // more than kAnswerBytes has FAILED, or is UNCERTAIN if something was changed: the message says what was
+  // made.
   [[nodiscard]] Awaitable<Result> Call(v1::ControllerCall call, TimePoint deadline);
 
-  // Gives up what is under way; after the last caller, and before the destructor.
+  // Ends what is under way; after the last caller, and before the destructor.
   [[nodiscard]] Awaitable<void> Shutdown() { return tasks_.Join(); }
 
  private:
   class Work;
   struct Job;
 
-  // How many jobs there may be, those that nobody waits for any more among them.
+  // How many jobs there may be, with those that have no waiter any more.
   static constexpr size_t kJobs = 2048;
 
   // What the same call is to join; null: nothing.

@@ -587,7 +587,7 @@ TEST_F(ControllerCallsTest, TheNodesPartOfAnExpansionIsOwedWhereTheVolumeIsHeld)
   mounter_.Add("p", "v", "c");
   result = Do(CallOf(Kind::kExpand));
   EXPECT_EQ(result.outcome, v1::OUTCOME_DONE);
-  EXPECT_THAT(mounter_.steps, ElementsAre("owe v"));
+  EXPECT_THAT(mounter_.steps, ElementsAre("note v"));
   EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
 }
 

@@ -256,7 +256,7 @@ class RequestCheck {
   Mistakes& mistakes_;
 };
 
-// What a call needs of its plugin, one after the other; the first that is missing is told.
+// What a call needs of its plugin, one after the other; the first missing capability is reported.
 class Needs {
  public:
   Needs(std::string_view plugin_id, const PluginFacts& facts) : plugin_id_(plugin_id), facts_(facts) {}

@@ -1,8 +1,8 @@
-// The plugins and their clients, for calls of the Controller service. (Those of the Node service are the
+// The plugins and their clients, for calls of the Controller service. (Calls of the Node service are the
 // Mounter's: mounter/plugin_directory.h.)
 //
 // Main implements it over the registry and the clients, so that controllers can be tested without a process.
-// Loop thread only. It outlives who calls controllers.
+// Loop thread only. It outlives its users.
 #pragma once
 
 #include <map>

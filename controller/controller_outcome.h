@@ -10,12 +10,11 @@
 
 namespace berth {
 
-// Of a call that the plugin was sent. As Classify (csi/errors.h) has it, but for two things:
+// Of a call that the plugin got. As Classify (csi/errors.h), with two exceptions:
 //   - ABORTED of a call that changes something is uncertain here. The same call runs in the plugin already,
-//     perhaps for this very scheduler, which no longer waits for it: it may have an effect yet.
-//   - A delete that the plugin knows no such thing for has failed: CSI wants OK for what is gone.
-// A detach whose volume or node the plugin does not know may be tried again, and is an operator's matter if
-// it stays so.
+//     perhaps for this very scheduler, which no longer waits for it: it may still have an effect.
+//   - A delete of something unknown to the plugin has failed: CSI wants OK for what is gone.
+// A detach of an unknown volume or node may be tried again, and is an operator's matter if it stays so.
 [[nodiscard]] v1::Outcome OutcomeOf(CsiRpc rpc, absl::StatusCode code);
 
 // Of one that never left: it waited too long or no controller is ready now (UNAVAILABLE, DEADLINE_EXCEEDED:

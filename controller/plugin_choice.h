@@ -1,8 +1,7 @@
 // Which plugin a request means, and which one's controller serves it.
 //
-// A caller names a plugin by its id or by its driver name (what GetPluginInfo says). Several plugins of a
-// node may be one driver: its node half and its controller half, or two controllers of one storage, of which
-// any may be asked.
+// A caller names a plugin by its id or by its driver name (from GetPluginInfo). Several plugins of a node may
+// be one driver: its node half and its controller half, or two equal controllers of one storage.
 //
 // Pure; any thread.
 #pragma once
@@ -28,15 +27,15 @@ using PluginMap = std::map<std::string, PluginSnapshot>;
 // What a controller is wanted for: a volume that is not there yet is not made by a plugin that drains.
 enum class ControllerWork { kNewVolume, kKnownVolume };
 
-// The id of the plugin whose Controller is to be called for `name`: the plugin itself if it has one that
-// works now, or else another one of the same driver; where none works now, one that will in a moment: it is
-// `paused`, and the caller waits. NOT_FOUND: nothing is called so. FAILED_PRECONDITION: no plugin of this
+// The id of the plugin that serves Controller calls for `name`: the plugin itself if it has a controller that
+// works now, or else another one of the same driver; if none works now, one that will in a moment: it is
+// `paused`, and the caller waits. NOT_FOUND: no plugin has this name. FAILED_PRECONDITION: no plugin of this
 // driver has a controller, or those that have one drain. UNAVAILABLE: those that have one are not ready
 // (state and reason of each), or it is not yet known what the plugin is.
 [[nodiscard]] absl::StatusOr<std::string> ChooseController(
     const PluginMap& plugins, const std::string& name, ControllerWork work = ControllerWork::kKnownVolume);
 
-// Every plugin under whose id a volume of `name`'s driver may be held here; `name` itself always.
+// Every plugin through which a volume of `name`'s driver may be in use here; `name` itself always.
 [[nodiscard]] std::vector<std::string> SameDriver(const PluginMap& plugins, const std::string& name);
 
 // NOT_FOUND "no plugin is called NAME; there are a, b".

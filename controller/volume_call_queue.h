@@ -51,7 +51,7 @@ class VolumeCallQueue {
   // many wait. `owner` is only compared, by IsLast.
   [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, TimePoint deadline,
                                                      const void* owner = nullptr);
-  // The same, for whoever may be given more time while it waits: it keeps its place in line.
+  // The same, for a caller that may get more time while it waits: it keeps its place in line.
   [[nodiscard]] Awaitable<absl::StatusOr<Turn>> Wait(std::vector<CallKey> keys, Until until,
                                                      const void* owner);
 
@@ -75,7 +75,7 @@ class VolumeCallQueue {
   std::map<CallKey, std::deque<Ticket*>> lines_;  // never an empty one
 };
 
-// Whoever has it may call; the next one's turn comes when it is gone.
+// Its owner may call; the next turn comes when it is gone.
 class VolumeCallQueue::Turn {
  public:
   Turn(VolumeCallQueue& turns, std::unique_ptr<Ticket> ticket) : turns_(&turns), ticket_(std::move(ticket)) {}

@@ -19,7 +19,7 @@ using testing::IsEmpty;
 
 CallKey ForId(const std::string& id) { return {.driver = "d", .kind = CallKey::Kind::kVolume, .id = id}; }
 
-// Callers that have their turn until they are told to go on.
+// Callers that keep their turn until they are asked to go on.
 class VolumeCallQueueTest : public testing::Test {
  protected:
   ~VolumeCallQueueTest() override { RunOn(loop_, callers_.Join()); }

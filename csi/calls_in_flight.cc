@@ -20,7 +20,7 @@ CallsInFlight::Call::~Call() {
   if (calls_ == nullptr) return;
   calls_->calls_.erase(place_);
   if (!calls_->calls_.empty() || !calls_->on_idle_) return;
-  // Not from here: whoever is told may want to do much, and this is the end of a call.
+  // Not from here: the callee may want to do much, and this is the end of a call.
   asio::post(executor_, [weak = std::weak_ptr(calls_)] {
     const std::shared_ptr<CallsInFlight> calls = weak.lock();
     if (calls != nullptr && calls->calls_.empty()) calls->on_idle_();

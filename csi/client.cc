@@ -77,8 +77,8 @@ struct Method {
   std::shared_ptr<grpc::Channel> channel;
   asio::any_io_executor loop;
 
-  // `done` holds the call and the call holds the channel. Whoever lets go of the last channel of a process
-  // joins gRPC's callback threads, so it must not be one of these: they hand all of it over to the loop.
+  // `done` holds the call and the call holds the channel. The drop of a process's last channel joins gRPC's
+  // callback threads, so it must not happen on one of these: they hand all of it over to the loop.
   void Start(grpc::ClientContext* context, const Request* request, Parsed<Response>* response,
              std::function<void(grpc::Status)> done) {
     grpc::TemplatedGenericStub<Request, Parsed<Response>> stub(channel);
@@ -89,7 +89,7 @@ struct Method {
   }
 };
 
-// Whom a call goes to, as far as it is needed until the call has ended: the client may be gone by then.
+// The plugin of a call, as far as it is needed until the call has ended: the client may be gone by then.
 struct Callee {
   std::string socket_path;
   const RecentSecrets* secrets = nullptr;
@@ -186,7 +186,7 @@ std::string CsiClient::Redacted(std::string text) const {
 
 template <class Response, class Request>
 Awaitable<absl::StatusOr<Response>> CsiClient::Read(const char* name, Request request, TimePoint deadline) {
-  // Some that change nothing carry secrets all the same.
+  // Some that change nothing carry secrets nevertheless.
   Callee callee{.socket_path = socket_path_,
                 .secrets = options_.secrets,
                 .plugin_id = options_.plugin_id,

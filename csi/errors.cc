@@ -66,8 +66,8 @@ CallOutcome ClassifyRead(StatusCode code) {
     case StatusCode::kUnavailable:
     case StatusCode::kDataLoss:
       return CallOutcome::kRetry;
-    // The same question will be answered in the same way. NOT_FOUND: there is no such volume or snapshot, or
-    // (NodeGetVolumeStats) it is not where we asked, which is news for whoever asked.
+    // A repeat will be answered in the same way. NOT_FOUND: there is no such volume or snapshot, or
+    // (NodeGetVolumeStats) it is not at the path, which is news for the caller.
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:
     case StatusCode::kAlreadyExists:
@@ -85,16 +85,15 @@ CallOutcome ClassifyRead(StatusCode code) {
 // What forward and reverse calls have in common: the codes that say how the call went, not what the plugin
 // thinks of the request. None of them is evidence that nothing happened.
 //
-// CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN, INTERNAL and DATA_LOSS are also made by gRPC itself,
-// when a connection breaks, a frame is garbled or a handler throws: before the call left or long after.
-// Of drivers, INTERNAL and UNKNOWN are the commonest codes of all, also for "my own time limit ran out while
-// the mount goes on in the background". RESOURCE_EXHAUSTED is gRPC's word for an answer that was too large,
-// and such an answer comes after the effect.
+// gRPC itself also makes CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN, INTERNAL and DATA_LOSS, when a
+// connection breaks, a frame is garbled or a handler throws: before the call left or long after. Drivers use
+// INTERNAL and UNKNOWN most, also for "my own time limit ran out while the mount goes on in the background".
+// gRPC uses RESOURCE_EXHAUSTED for an answer that was too large, and such an answer comes after the effect.
 
-// Whether RESOURCE_EXHAUSTED has a meaning of its own, as the specification gives it: of those that create,
-// the pool is full, of ControllerPublishVolume, the node is. The caller is told at once; it may ask again
-// elsewhere. What was made after all is found again by its name, what was attached after all is still to be
-// detached: final says no more.
+// Whether RESOURCE_EXHAUSTED has a meaning of its own by the specification: for a call that creates, the pool
+// is full; for ControllerPublishVolume, the node is. The caller gets it at once; it may ask again elsewhere.
+// If something was created after all it is found again by its name; if something was attached it must still
+// be detached: final says no more.
 bool SaysFull(CsiRpc rpc) {
   return rpc == CsiRpc::kCreateVolume || rpc == CsiRpc::kControllerPublishVolume ||
          rpc == CsiRpc::kCreateSnapshot || rpc == CsiRpc::kCreateVolumeGroupSnapshot;
@@ -153,8 +152,8 @@ CallOutcome ClassifyReverse(CsiRpc rpc, StatusCode code) {
       return CallOutcome::kUncertain;
     case StatusCode::kAborted:
       return CallOutcome::kRetry;
-    // FAILED_PRECONDITION is DeleteVolume's "in use", and of some drivers "busy": whoever holds the volume
-    // must let go first, and the caller is the one who can see to that.
+    // FAILED_PRECONDITION is DeleteVolume's "in use", and some drivers' "busy": the users of the volume must
+    // end first, and the caller can see to that.
     case StatusCode::kInvalidArgument:
     case StatusCode::kAlreadyExists:
     case StatusCode::kPermissionDenied:

@@ -9,7 +9,7 @@
 
 namespace berth {
 
-// The RPCs whose failures differ in meaning. One entry per RPC that berthd calls.
+// The RPCs, since their failures differ in meaning. One entry per RPC that berthd calls.
 enum class CsiRpc {
   kGetPluginInfo,
   kGetPluginCapabilities,
@@ -52,7 +52,7 @@ enum class CsiRpc {
 enum class CallOutcome {
   // It is done.
   kDone,
-  // Repeating the same call forward will not help; tell the caller. This does NOT say that nothing
+  // Repeating the same call forward will not help; the caller gets the error. This does NOT say that nothing
   // happened: once a stage or publish was sent, only a successful reverse call makes it undone.
   kFinal,
   // It did not begin, or a twin of it still runs: the same call may be repeated after a backoff.

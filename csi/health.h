@@ -15,7 +15,7 @@ namespace berth {
 struct HealthStatus {
   // CSI's name: "DEGRADED", "STORAGE_UNREACHABLE". In decimal if our copy of the proto does not know it.
   std::string type;
-  std::string reason;      // one word for programs, the plugin's own
+  std::string reason;      // for programs, the plugin's own
   std::string message;     // for people
   std::string capability;  // of storage: the volumes concerned, "mount, MULTI_NODE_MULTI_WRITER"; empty: all
 

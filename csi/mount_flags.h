@@ -12,9 +12,9 @@ namespace berth {
 // Shorter values are not taken for secrets: "none", "true" and "1000" would be blotted out of every message.
 inline constexpr size_t kMinSecretFlag = 6;
 
-// What stands behind the '=' of each option in `flag` ("a=1,b=2" is two) and may be a secret: views into
-// `flag`, without quotes around them. Left out are values below kMinSecretFlag bytes, and those of the
-// well-known options whose values are numbers, modes, types, hosts or paths, so that errors stay readable.
+// The values of options in `flag` ("a=1,b=2" is two) that may be secrets: views into `flag`, without quotes
+// around them. Left out are values below kMinSecretFlag bytes, and numbers, modes, types, hosts or paths of
+// well-known options, so that errors stay readable.
 [[nodiscard]] std::vector<std::string_view> SecretsInFlag(std::string_view flag);
 
 }  // namespace berth

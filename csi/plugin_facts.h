@@ -21,8 +21,8 @@ struct PluginFacts {
   std::string vendor_version;
   std::map<std::string, std::string> manifest;
 
-  // GetPluginCapabilities and those of the services. Sets of the enums' numbers, so that a value newer than
-  // our proto is kept and shown, not lost.
+  // GetPluginCapabilities and the services' capabilities. Sets of the enums' numbers, so that a value newer
+  // than our proto is kept and shown, not lost.
   std::set<int> plugin_services;          // ::csi::v1::PluginCapability::Service::Type
   std::set<int> volume_expansion;         // ::csi::v1::PluginCapability::VolumeExpansion::Type
   std::set<int> controller_capabilities;  // ::csi::v1::ControllerServiceCapability::RPC::Type

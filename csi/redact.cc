@@ -116,7 +116,7 @@ class LineWriter {
 
   void WriteString(std::string_view value) {
     out_ += '"';
-    // Before it is cut: of half a secret nobody could tell what it is.
+    // Before it is cut: half a secret could not be recognised.
     const bool known = secrets_ != nullptr && !secrets_->Find(value).empty();
     out_ += Printable(known ? secrets_->Redacted(std::string(value)) : std::string(value), kMaxValueBytes);
     out_ += '"';

@@ -20,9 +20,9 @@ inline constexpr int kMaxMessageDepth = 32;
 // password=… in them. Berth's own messages use CSI's name for them.
 [[nodiscard]] bool HoldsMountFlags(const google::protobuf::FieldDescriptor* field);
 
-// Empties every csi_secret field in `message`, at any depth (map keys too: they may tell), and every field
-// that our proto does not know (it may be a secret of a later one). What lies deeper than any message of
-// CSI's or ours is cleared whole.
+// Empties every csi_secret field in `message`, at any depth (map keys too: they may be secret), and every
+// field that our proto does not know (it may be a secret of a later one). What lies deeper than any message
+// of CSI's or ours is cleared whole.
 void StripSecrets(google::protobuf::Message* message);
 
 // One line for logs: `message`, cut to `limit` bytes, made printable. "***stripped***" stands in place of

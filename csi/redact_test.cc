@@ -46,7 +46,7 @@ TEST(StripSecretsTest, TakesKeysAndValuesAndLeavesTheRest) {
   EXPECT_EQ(request.DebugString(), expected.DebugString());
 }
 
-// Of every message of CSI that has one, not only of those that somebody thought of.
+// Every message of CSI that has one, not only a list.
 TEST(StripSecretsTest, FindsEverySecretFieldOfTheProto) {
   int found = 0;
   const auto* file = csi::ProbeRequest::descriptor()->file();
@@ -93,7 +93,7 @@ TEST(DebugLineTest, ShowsEverythingButWhatIsSensitive) {
             "SINGLE_NODE_WRITER}}, secrets: ***stripped***, volume_context: ***stripped***}");
 }
 
-// Of every message of CSI that has a map, not only of those that somebody thought of.
+// Every message of CSI that has a map, not only a list.
 TEST(DebugLineTest, ShowsNoContextAndNoParameters) {
   int found = 0;
   const auto check = [&found](const Descriptor* type, auto& self) -> void {

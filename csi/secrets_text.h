@@ -11,13 +11,13 @@
 
 namespace berth {
 
-// How such a text looks, in a sentence for people whose own is wrong.
+// The form of such a text, in a sentence for people who got it wrong.
 inline constexpr std::string_view kSecretsTextForms =
     R"(It holds a JSON object of strings, {"user": "…"}, or lines of KEY=VALUE)";
 
-// `text` is a JSON object whose values are strings, or lines of KEY=VALUE, with blank lines and lines that
-// begin with '#' left out. The value is all that follows the first '='. INVALID_ARGUMENT, which shows nothing
-// of the text but line numbers and, of a JSON object, keys.
+// `text` is a JSON object of strings, or lines of KEY=VALUE, without blank lines and lines that begin with
+// '#'. The value is all that follows the first '='. INVALID_ARGUMENT, which shows nothing of the text but
+// line numbers and, of a JSON object, keys.
 [[nodiscard]] absl::StatusOr<std::map<std::string, std::string>> ParseSecretsText(std::string_view text);
 
 }  // namespace berth

@@ -15,7 +15,7 @@ inline constexpr std::string_view kKubernetesTokens = "csi.storage.k8s.io/servic
 
 struct WantedToken {
   enum class Place { kSecrets, kVolumeContext };
-  std::string audience;  // for whom it is made out
+  std::string audience;  // the token's audience
   std::string name;      // the key under which it is passed
   Place place = Place::kSecrets;
   bool kubernetes = false;  // as an entry of a JSON map, as drivers read it that are written for Kubernetes

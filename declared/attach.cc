@@ -68,7 +68,7 @@ Awaitable<absl::Status> Attacher::Detach(AttachCall call, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(
       co_await access_.CheckUnrecorded(call.plugin_id, call.volume_id, call.node_id, deadline));
   BERTH_CO_ASSIGN_OR_RETURN(const ControllerAccess::Controller controller, Find(call.plugin_id));
-  // Somebody else may have begun to publish it while this waited.
+  // Another caller may have begun to publish it during this wait.
   BERTH_CO_RETURN_IF_ERROR(access_.MayDetach(controller.plugin_id, call.volume_id, call.node_id));
   const auto hold = access_.LockForDetach(controller.plugin_id, call.volume_id, call.node_id);
   ::csi::v1::ControllerUnpublishVolumeRequest request;

@@ -1,8 +1,8 @@
-// ControllerPublishVolume and its reverse, through whichever controller of the driver runs here, when it is
-// their turn (controller/volume_call_queue.h). Loop thread.
+// ControllerPublishVolume and its reverse, through a controller of the driver that runs here, in turn with
+// other calls (controller/volume_call_queue.h). Loop thread.
 //
-// Errors are the plugin's, led by its name and the call's, without secrets; UNAVAILABLE or
-// FAILED_PRECONDITION where no controller can be called now; and those of reading the secrets.
+// Errors are the plugin's, with its name and the call's in front, without secrets; UNAVAILABLE or
+// FAILED_PRECONDITION if no controller can be called now; and those of reading the secrets.
 #pragma once
 
 #include <absl/status/statusor.h>

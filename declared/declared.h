@@ -5,12 +5,12 @@
 //
 //   file appears → remember (durably: from here on it has to be undone) → attach → publish → published
 //   file goes    → unpublish → detach → forget
-//   file changes in what a mount is made from: as if it went, and appeared anew
+//   file changes in what a mount is made from: as if it went, and appeared again
 //   released by hand, or its consumer ended → noted; stays released until a reload or the next boot
-//   file breaks  → left as it is
+//   file breaks  → nothing
 //
-// Attach and detach only where the plugin's controller attaches volumes to nodes, or the file says so. A
-// volume is detached once nothing holds it on this node any more and nobody else declares it attached.
+// Attach and detach only if the plugin's controller attaches volumes to nodes, or the file says so. A volume
+// is detached once it is not in use on this node any more and no other file declares it attached.
 #pragma once
 
 #include <compare>
@@ -56,13 +56,13 @@ struct DeclaredEntry {
   Will will = Will::kWanted;
   std::optional<DeclaredUse> use;  // of kWanted
   std::optional<DeclaredRecord> record;
-  // It was published since it was last requested. Where it is not any more, or is being unpublished, somebody
+  // It was published since it was last requested. If it is not any more, or is being unpublished, a caller
   // has released it, or its consumer has ended.
   bool was_published = false;
-  // Somebody has released it, or its consumer has ended: it stays released until a reload requests it.
+  // A caller has released it, or its consumer has ended: it stays released until a reload requests it.
   bool released = false;
   std::string boot_id;  // of this boot
-  // Its file says something new that takes no new mount: the mounter is told once.
+  // Its file has a change that needs no new mount: the mounter gets it once.
   bool tell_anew = false;
   // Not before then, after a failure.
   TimePoint not_before{};
@@ -78,7 +78,7 @@ struct DeclaredFacts {
 
   // Of the plugin, or another one of its driver.
   bool controller_ready = false;
-  std::string controller_why;  // where it is not, or there is none here
+  std::string controller_why;  // if it is not, or this node has no controller
 
   // What the mounter has of this use, and whether a file declared it.
   std::optional<PublicationState> publication;

@@ -39,7 +39,7 @@ struct DeclaredView {
 struct DeclaredReload {
   std::vector<std::string> declared;   // new
   std::vector<std::string> withdrawn;  // their file is gone: they are being released
-  std::vector<std::string> changed;    // published anew, or mounted at another path
+  std::vector<std::string> changed;    // published again, or mounted at another path
   // All that is wrong with a file, a line each: "/etc/berth/volumes.d/data.toml:4: colour: unknown key".
   std::vector<std::string> broken;
 };

@@ -26,11 +26,10 @@ struct DeclaredFile {
 // Files there may be; those beyond are broken.
 inline constexpr size_t kDeclaredFilesLimit = 4096;
 
-// Every *.toml in `directory`, by its name. Of two files that declare the same use one is broken, and so it
-// is of two whose paths are the same, or lie in one another: not the one among `in_use`, the names of the
-// files whose volumes are here; else the second by name. Broken is also one whose path lies in one of the
-// directories `own`, which are berthd's, or above it. NOT_FOUND: there is no such directory; other errors: it
-// cannot be read.
+// Every *.toml in `directory`, by its name. If two files declare the same use one is broken, and so it is if
+// their paths are the same, or lie in one another: not the one in `in_use`, the names of the files with
+// volumes here; else the second by name. A file is also broken if its path lies in one of berthd's
+// directories `own`, or above it. NOT_FOUND: there is no such directory; other errors: it cannot be read.
 [[nodiscard]] absl::StatusOr<std::vector<DeclaredFile>> ReadDeclaredFiles(
     const std::string& directory, const std::set<std::string>& in_use = {},
     const std::vector<std::string>& own = {});

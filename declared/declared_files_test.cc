@@ -69,7 +69,7 @@ TEST_F(DeclaredFilesTest, TwoFilesCannotDeclareTheSameUse) {
   EXPECT_TRUE(files[2].use.ok());
 }
 
-// A copy of a file whose name sorts first.
+// A copy of a file with a name that sorts first.
 TEST_F(DeclaredFilesTest, OfTwoFilesThatDeclareTheSameUseTheOneInUseKeepsIt) {
   dir_.Write("db-test.toml", "plugin = \"nfs\"\nvolume = \"v1\"\nconsumer = \"db\"\nreadonly = true\n");
   dir_.Write("db.toml", "plugin = \"nfs\"\nvolume = \"v1\"\nconsumer = \"db\"\n");
@@ -106,7 +106,7 @@ TEST_F(DeclaredFilesTest, ReloadTellsWhatIsNewGoneChangedAndBroken) {
   EXPECT_THAT(report.broken, ElementsAre(StartsWith(dir_.path() + "/broken.toml:1: ")));
   EXPECT_EQ(set_.uses.at("broken.toml").request.volume_id, "v5") << "it declares what it did";
   EXPECT_FALSE(set_.uses.at("touched.toml").request.remount);
-  // Mended as it was before: nothing has changed.
+  // Repaired to its old content: nothing has changed.
   dir_.Write("broken.toml", "plugin = \"p\"\nvolume = \"v5\"\n");
   const DeclaredReload again = Take();
   EXPECT_THAT(again.declared, IsEmpty());

@@ -19,11 +19,11 @@ class DeclaredRecords {
   // `directory` is made where it is missing.
   explicit DeclaredRecords(std::string directory) : directory_(std::move(directory)) {}
 
-  // All of them. `unreadable` is told of each file that is none, or of a newer version: it stays as it is.
-  // An error: the directory cannot be read.
+  // All of them. `unreadable` is called for each file that is not a record, or is of a newer version: it
+  // stays as it is. An error: the directory cannot be read.
   [[nodiscard]] absl::StatusOr<std::vector<DeclaredRecord>> Load(std::vector<std::string>* unreadable) const;
   [[nodiscard]] absl::Status Write(DeclaredRecord record) const;
-  // OK where there is none.
+  // OK if it does not exist.
   [[nodiscard]] absl::Status Remove(const DeclaredKey& key) const;
 
  private:

@@ -231,8 +231,8 @@ Awaitable<absl::Status> DeclaredSteps::Detach(std::shared_ptr<DeclaredUseState> 
   record.set_attach_sent(false);
   record.clear_publish_context();
   const absl::Status noted = co_await Write(record);
-  // On a full disk it is let go all the same, and its note removed, which takes no room. A berthd that finds
-  // the old note after a crash detaches once more, which changes nothing.
+  // On a full disk it is released nevertheless, and its record removed, which needs no space. A berthd that
+  // finds the old record after a crash detaches once more, which changes nothing.
   if (!noted.ok() && !DiskIsFull(noted)) co_return noted;
   if (!noted.ok()) {
     SPDLOG_WARN("declared volume {}: detached, but that is not noted: {}", Printable(record.volume_id(), 256),
@@ -264,7 +264,7 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
   const ControllerAccess::VolumeUseLock hold = access_.LockForPublish(request.plugin_id, request.volume_id);
   const bool anew = std::exchange(entry->state.tell_anew, false);
   const TimePoint deadline = Clock::now() + kTryWithin;
-  // Whoever withdraws it does not wait for a plugin that hangs: the mounter turns the work round.
+  // Its withdrawal does not wait for a plugin that hangs: the mounter reverses the work.
   auto other_will = [entry, will = entry->will_version] { return entry->will_version != will; };
   absl::Status done;
   try {
@@ -281,7 +281,7 @@ Awaitable<absl::Status> DeclaredSteps::Publish(std::shared_ptr<DeclaredUseState>
                 Printable(entry->key.volume_id, 256));
     co_return absl::OkStatus();
   }
-  // Where it is gone by now, somebody has released it.
+  // If it is gone by now, a caller has released it.
   if (done.ok()) entry->state.was_published = true;
   co_return done;
 }

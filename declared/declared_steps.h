@@ -69,8 +69,8 @@ class DeclaredSteps {
   [[nodiscard]] Awaitable<absl::Status> Perform(std::shared_ptr<DeclaredUseState> entry,
                                                 DeclaredAction action);
 
-  // From now on directories at paths stay as they are: the machine is being shut down, and nobody is to write
-  // there before the volumes are back.
+  // From now on directories at paths stay as they are: the machine is being shut down, and nothing must be
+  // written there before the volumes are back.
   void KeepPaths() { keep_paths_ = true; }
 
   // The id of its plugin; empty, and `why`, where it is not known yet.

@@ -276,7 +276,7 @@ TEST(DeclaredTest, Fault45ReleasedByHandItStaysReleasedUntilItIsRequested) {
       }
     }
   }
-  // Somebody else's of the same name is not its release.
+  // Another caller's publication of the same name is not its release.
   DeclaredEntry entry = Begun();
   entry.was_published = true;
   DeclaredFacts others = facts(PublicationState::kUnpublishing, true);

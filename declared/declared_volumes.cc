@@ -22,7 +22,8 @@ namespace {
 constexpr Duration kFirstPause = std::chrono::seconds(1);
 constexpr Duration kLongestPause = std::chrono::minutes(2);
 constexpr Duration kReadWithin = std::chrono::seconds(30);
-// What is waited for is told; this is for what nobody tells, as that a volume has left the mounter's books.
+// Most waits end by an event; this is for changes without one, such as a volume that has left the mounter's
+// records.
 constexpr Duration kLookAgain = std::chrono::seconds(30);
 constexpr size_t kEventsAtOnce = 256;
 
@@ -162,7 +163,7 @@ class DeclaredVolumes::Impl {
       const auto use = set_.uses.find(entry->file);
       // What a file that is broken since before we came declared is only in its note.
       const bool present = use != set_.uses.end() ? KeyOf(use->second) == key : Broken(entry->file);
-      // One of a changed file that still leaves is shown beside it.
+      // If a file was changed, the use that still leaves is shown, too.
       DeclaredView& view = views[present ? entry->file : entry->file + " (before)"];
       view.file = directory_ + "/" + entry->file;
       view.withdrawn = !present;
@@ -239,8 +240,8 @@ class DeclaredVolumes::Impl {
     bool* flag_;
   };
 
-  // A directory that is missing declares nothing; but it takes back nothing either.
-  // `in_use`: the files whose volumes are here; empty where there are none.
+  // A missing directory declares nothing; but it withdraws nothing either. `in_use`: the files with volumes
+  // here; may be empty.
   Awaitable<absl::StatusOr<std::vector<DeclaredFile>>> ReadFiles(std::set<std::string> in_use,
                                                                  TimePoint deadline) {
     const bool owes = !in_use.empty();
@@ -286,7 +287,7 @@ class DeclaredVolumes::Impl {
       entry.state.released = record.released_in_boot() == entry.state.boot_id;
       entry.state.record = std::move(record);
     }
-    // What was declared, and whose note was lost, is let go like any other whose file has gone.
+    // A declared use with a lost record is released like any other with a missing file.
     for (const VolumeView& view : mounter_.ListDeclared()) {
       for (const PublicationView& publication : view.publications) {
         if (publication.origin != Origin::kDeclared || Noted(view.volume_id, publication)) continue;

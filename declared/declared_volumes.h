@@ -7,16 +7,16 @@
 // are read and written on helper threads.
 //
 // A mere stop or restart of berthd leaves declared volumes as they are. When the machine is shut down
-// (MachineIsStopping, base/systemd_bus.h), whoever stops berthd awaits ReleaseAll, while the plugins are
-// still there. Nothing goes forward then (Mounter::Leave). systemd stops berthd before the scopes of its
+// (MachineIsStopping, base/systemd_bus.h), main awaits ReleaseAll, while the plugins are still there. Nothing
+// goes forward then (Mounter::BeginShutdown). systemd stops berthd before the scopes of its
 // plugins (their property Before=) and before it unmounts anything in the tree (berthd/mount_order.h). berthd
 // is ready before its plugins are, and so before its volumes: a unit that needs a declared volume requires
 // its berth-volume@.service and is ordered after that, so that it starts once the volume is published, and is
 // stopped before berthd is.
 //
 // Events: volume.declared (its file is new), volume.withdrawn (its file has gone), volume.attached,
-// volume.detached, volume.not_released (at a shutdown, in time). What became of publishing is told by the
-// mounter's own.
+// volume.detached, volume.not_released (at a shutdown, in time). The mounter
+// emits the events of publishing.
 #pragma once
 
 #include <absl/status/status.h>

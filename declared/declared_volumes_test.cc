@@ -160,7 +160,7 @@ class DeclaredVolumesTest : public testing::Test {
   static UnpublishRequest ByHand(const std::string& volume, const std::string& consumer) {
     return {.plugin_id = "nfs", .volume_id = volume, .consumer = consumer};
   }
-  // Whoever keeps a volume is woken many times.
+  // The keeper of a volume is woken many times.
   void LetEventsPass() {
     for (int i = 0; i < 10; ++i) {
       books_.Emit("v1");
@@ -493,7 +493,7 @@ TEST_F(DeclaredVolumesTest, ReleasedByHandItStaysAwayUntilAReload) {
   EXPECT_EQ(books_.calls.size(), 2);
 }
 
-// It takes the plugin its time, and whatever happens to the volume meanwhile wakes whoever keeps it.
+// The plugin takes its time, and each event of the volume meanwhile wakes its keeper.
 TEST_F(DeclaredVolumesTest, Fault45AnEventInTheMiddleOfARelease) {
   Declare("data", "v1");
   Begin();

@@ -35,7 +35,7 @@ bool IsAlphanumeric(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-// 1 to 63 characters: alphanumerics, and those of `inner` between two of them.
+// 1 to 63 characters: alphanumerics, and between two of them those in `inner`.
 bool IsLabel(std::string_view text, std::string_view inner) {
   if (text.empty() || text.size() > kNameLimit) return false;
   if (!IsAlphanumeric(text.front()) || !IsAlphanumeric(text.back())) return false;

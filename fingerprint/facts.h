@@ -49,15 +49,14 @@ struct CheckedFacts {
                                                         ExpectedServices expected);
 
 // Whether a plugin that was `known` may go on as `now`. FAILED_PRECONDITION for another driver's name;
-// ABORTED for another node id (or none) while volumes are held under the old one, until they have been let go
-// of.
+// ABORTED for another node id (or none) while volumes are in use under the old one.
 [[nodiscard]] absl::Status CheckSuccessor(const PluginFacts& known, const PluginFacts& now,
                                           bool holds_volumes);
 
-// Whether a plugin that is refused with this may still be asked to let go of what it holds.
+// Whether a plugin that is refused with this may still be asked to release volumes.
 [[nodiscard]] bool MayLetGo(const absl::Status& refusal);
 
-// Each difference in words: "node capability EXPAND_VOLUME gained". Empty if there is none.
+// Each difference in words: "node capability EXPAND_VOLUME gained". Empty if they are equal.
 [[nodiscard]] std::vector<std::string> DiffFacts(const PluginFacts& before, const PluginFacts& after);
 
 // A hash over what matters for placement: driver name, vendor version, services, capabilities, topology and

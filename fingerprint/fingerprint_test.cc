@@ -28,7 +28,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A Fingerprinter, a fake plugin for it, and all that its sink was told.
+// A Fingerprinter, a fake plugin for it, and all reports to its sink.
 class FingerprinterTest : public testing::Test {
  protected:
   FingerprinterTest() : events_(loop_.get_executor(), 1000, 1), reported_(loop_.get_executor()) {

@@ -51,7 +51,7 @@ class Reading {
   FactsReading result_{.answered = absl::OkStatus(), .facts = absl::UnknownError("not read")};
 };
 
-// Whether an error says that nobody is there, rather than that somebody there declines.
+// Whether an error says that the service does not exist, rather than that it declines.
 bool IsSilence(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }

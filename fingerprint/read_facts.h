@@ -1,4 +1,4 @@
-// Asks a plugin what it is: GetPluginInfo, GetPluginCapabilities, and what its services tell of themselves.
+// Asks a plugin what it is: GetPluginInfo, GetPluginCapabilities, and what its services say of themselves.
 //
 // Loop thread only. Holds the client until it is done; cancelling it cancels the call in flight.
 #pragma once
@@ -23,9 +23,9 @@ struct FactsReading {
   absl::StatusOr<CheckedFacts> facts;
 };
 
-// Each RPC has `timeout`. Node is asked only where the plugin's file says that it serves it. Controller is
-// asked where the plugin itself promises one; of a plugin whose controller is expected elsewhere a refusal
-// is no fault, but what it tells is good to know: whether volumes must be attached.
+// Each RPC has `timeout`. Node is asked only if the plugin's file says that it serves it. Controller is asked
+// if the plugin itself promises one; if its controller is expected elsewhere a refusal is no fault, but an
+// answer is good to know: whether volumes must be attached.
 [[nodiscard]] Awaitable<FactsReading> ReadFacts(std::shared_ptr<CsiClient> client, ExpectedServices expected,
                                                 Duration timeout);
 

@@ -15,7 +15,7 @@
 namespace berth {
 namespace {
 
-// How long nothing is written before what nobody waits for is done, and how many such times it is put off.
+// How long nothing is written before idle work is done, and how often it is put off.
 constexpr Duration kRest = std::chrono::milliseconds(100);
 constexpr int kMostPutOff = 20;
 // The pause before a journal with a problem tries to write again.
@@ -52,7 +52,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   // What is on the disk, as far as is known: a hash of each row.
   std::map<std::string, size_t> on_disk;
   std::string trouble;                // of the last batch
-  std::vector<std::string> notes;     // not told yet
+  std::vector<std::string> notes;     // not taken yet
   std::vector<std::string> standing;  // all of them
 
   JournalBatch queue;

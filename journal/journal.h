@@ -1,14 +1,14 @@
 // Rows that are durable before they are acted upon. The mounter keeps one for each volume, and the link to a
 // scheduler has a journal of its own (rpc/uplink/link_store.h).
 //
-// Loop thread only. A writer thread of its own talks to SQLite (journal_writer.h):
-// an fsync may take seconds, and the loop does not wait for it. Whatever has queued up while one
-// transaction is being committed becomes the next one, so that many volumes at work share their fsyncs.
+// Loop thread only. A writer thread talks to SQLite (journal_writer.h): an fsync may take seconds, and the
+// loop does not wait for it. Whatever has queued up while one transaction is being committed becomes the next
+// one, so that many volumes at work share their fsyncs.
 //
 // What fails, and how it goes on:
-//   full disk       new work is refused (RESOURCE_EXHAUSTED); everything else lives on space that was
-//                   reserved ahead, so volumes can still be let go.
-//   fsync, write    nothing is acknowledged until every row has been written anew, to a file of its own.
+//   full disk       new work is refused (RESOURCE_EXHAUSTED); everything else uses reserved space, so volumes
+//                   can still be released.
+//   fsync, write    nothing is acknowledged until every row has been written again, to a file of its own.
 //   damaged file    set aside at the start, never deleted; the rows come from the identity files and the
 //                   kernel (journal_rebuild.h).
 //   damaged row     put into a table of its own; rebuilt from its identity file.
@@ -44,11 +44,11 @@ class Journal {
   // but for its DATA_LOSS.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Journal>> Open(const asio::any_io_executor& executor,
                                                                      JournalOptions options);
-  // Commits what is queued, joins the writer thread and lets go of the file.
+  // Commits what is queued, joins the writer thread and closes the file.
   ~Journal();
 
-  // Before the first write, once the tree of volumes is there (journal_rebuild.h):
-  // Whether the file was begun anew, by this berthd or by one that did not come as far as Restore.
+  // Before the first write, once the tree of volumes is there (journal_rebuild.h): Whether the file is new,
+  // made by this berthd or by one that did not reach Restore.
   [[nodiscard]] bool begun_anew() const;
   // Where a damaged file was set aside to, at this start. Empty: there was none.
   [[nodiscard]] const std::string& set_aside() const;
@@ -56,10 +56,10 @@ class Journal {
   [[nodiscard]] std::map<std::string, std::string> TakeLoaded();
   // The rows of the table meta, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeMeta();
-  // Rows whose bytes are not those that were written, by key. Once.
+  // Rows with other bytes than were written, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeDamaged();
-  // Keeps `damaged` in a table of its own, with a reason for each, puts `rows` in their place (and in that of
-  // all rows that were lost) and ends begun_anew, all in one transaction. Blocks.
+  // Keeps `damaged` in a table of its own, with a reason for each, replaces them and all lost rows by `rows`,
+  // and ends begun_anew, all in one transaction. Blocks.
   struct Damaged {
     std::string key;
     std::string record;
@@ -91,15 +91,15 @@ class Journal {
   void DeleteSoon(std::string key, JournalRows others = {});
 
   // Runs `work` on the writer thread once nothing has been written for a moment, or has been for seconds: for
-  // what is to be durable, but nobody waits for. What is left when the journal is destroyed is dropped, so
+  // what must become durable, but has no waiter. What is left when the journal is destroyed is dropped, so
   // that an end takes no longer; so is what is beyond `queue_limit`, which is logged.
   void WhenIdle(std::function<void()> work);
 
   // Waits until everything that was queued before is committed, or has failed, or `deadline`.
   [[nodiscard]] Awaitable<void> Flush(TimePoint deadline);
 
-  // What an operator should know now: that the disk is full, that nothing is acknowledged, that it was begun
-  // anew. Empty: all is well. While there is a problem, the journal tries again every two seconds.
+  // What an operator should know now: that the disk is full, that nothing is acknowledged, that it is new.
+  // Empty: all is well. While there is a problem, the journal tries again every two seconds.
   [[nodiscard]] std::string problem() const;
   // Whether the row on the disk is `record`, as far as is known.
   [[nodiscard]] bool Holds(const std::string& key, const std::string& record) const;

@@ -67,8 +67,8 @@ absl::StatusOr<std::unique_ptr<JournalDatabase>> JournalDatabase::Open(Options o
   const std::string path = options.path;
   {
     // Made here rather than by SQLite, so that the mode is right from the first moment; the write-ahead log
-    // takes it over from the file. Closed before SQLite locks the file: to close any descriptor of it would
-    // give up the lock.
+    // gets the same mode. Closed before SQLite locks the file: to close any descriptor of it would release
+    // the lock.
     const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!file.valid()) return ErrnoStatus(errno, fmt::format("open the journal {}", path));
   }
@@ -337,7 +337,7 @@ absl::Status JournalDatabase::Checkpoint() {
 
 absl::Status JournalDatabase::Apply(const std::vector<JournalChange>& changes) {
   if (db_ == nullptr) return absl::UnavailableError(fmt::format("journal {}: not open", options_.path));
-  // Not before: whoever opened it may have found a record in it that is not for this program.
+  // Not before: the caller of Open may have found a record in it that is not for this program.
   if (!std::exchange(written_, true)) ReserveSpace();
   absl::Status status = ApplyAll(changes);
   if (!status.ok()) {

@@ -24,8 +24,8 @@ struct sqlite3_stmt;
 
 namespace berth {
 
-// Space that is set aside for letting volumes go on a full disk. The log's and the file's are allocated
-// ahead, so that nobody else takes them.
+// Space that is reserved for releasing volumes on a full disk. It is allocated ahead for the log and the
+// file, so that no other program takes it.
 struct JournalReserve {
   uint64_t free_bytes = 4 << 20;  // with less free on the disk, new work is refused
   uint64_t log_bytes = 2 << 20;   // of the write-ahead log
@@ -53,7 +53,7 @@ struct JournalContents {
     std::string reason;
   };
   std::vector<Damaged> damaged;
-  // Rows of volumes whose bytes are not those that were written.
+  // Rows of volumes with other bytes than were written.
   std::map<std::string, std::string> unreadable;
 
   void Apply(const JournalChange& change);
@@ -70,10 +70,9 @@ class JournalDatabase {
     std::string vfs;  // empty: SQLite's own
     JournalReserve reserve;
   };
-  // Makes the file (mode 0600) where there is none, and locks it. Nothing of a file that is there is changed
-  // before the first Apply.
-  // FAILED_PRECONDITION: another process holds it, its schema is not this program's, or it is somebody else's
-  // database. DATA_LOSS: it is damaged, or no database at all.
+  // Makes the file (mode 0600) if it does not exist, and locks it. An existing file is not changed before the
+  // first Apply. FAILED_PRECONDITION: another process holds it, its schema is not this program's, or it is
+  // another program's database. DATA_LOSS: it is damaged, or no database at all.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<JournalDatabase>> Open(Options options);
   // A new file at `path`, whole and on the disk when this returns; there must be none.
   [[nodiscard]] static absl::Status WriteNew(Options options, const JournalContents& contents);
@@ -84,13 +83,12 @@ class JournalDatabase {
   // DATA_LOSS where the file is damaged.
   [[nodiscard]] absl::StatusOr<JournalContents> Load();
 
-  // Makes all of `changes` durable in one transaction, or none.
-  // RESOURCE_EXHAUSTED: the disk is full; nothing happened. After anything else (DATA_LOSS: the file is
-  // damaged; UNAVAILABLE: writing or syncing it failed) nobody knows what is on the disk, and the file is not
-  // to be written to any more.
+  // Makes all of `changes` durable in one transaction, or none. RESOURCE_EXHAUSTED: the disk is full; nothing
+  // happened. After any other error (DATA_LOSS: the file is damaged; UNAVAILABLE: writing or syncing it
+  // failed) the content of the disk is unknown, and the file must not be written to any more.
   [[nodiscard]] absl::Status Apply(const std::vector<JournalChange>& changes);
 
-  // Lets go of the file as it is: nothing more is written to it.
+  // Closes the file as it is: nothing more is written to it.
   void Abandon() { Disconnect(/*checkpoint=*/false); }
 
  private:

@@ -66,8 +66,8 @@ absl::StatusOr<std::string> SetJournalAside(const std::string& path) {
   const std::string name = fmt::format("{}.corrupt-{:%Y%m%dT%H%M%SZ}", path, fmt::gmtime(now));
   std::string aside = name;
   for (int i = 2; Exists(aside) || Exists(aside + "-wal"); ++i) aside = fmt::format("{}-{}", name, i);
-  // The log last: where this is cut short, a log without its file tells so (JournalWasEmptied), while a file
-  // without its log would be taken for a sound one, and for the last word.
+  // The log last: if this is interrupted, a log without its file shows it (JournalWasEmptied), while a file
+  // without its log would look sound and complete.
   for (const char* suffix : {"", "-shm", "-wal"}) {
     if (!Exists(path + suffix)) continue;
     BERTH_RETURN_IF_ERROR(Rename(path + suffix, aside + suffix));

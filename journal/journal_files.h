@@ -13,12 +13,12 @@
 
 namespace berth {
 
-// Locks the journal `path` and everything beside it that this header names, for as long as what it returns is
-// open: by the file <path>.lock (mode 0600), which stays. FAILED_PRECONDITION: another process has it. The
-// lock is a process's own (fcntl(2)): a child does not inherit it, and within one process there is to be one.
+// Locks the journal `path` and all files next to it that this header names, as long as the result is open: by
+// the file <path>.lock (mode 0600), which stays. FAILED_PRECONDITION: another process has it. The lock
+// belongs to the process (fcntl(2)): a child does not inherit it, and one process must take it once only.
 [[nodiscard]] absl::StatusOr<UniqueFd> LockJournal(const std::string& path);
 
-// What whoever does not get it is told.
+// The message for a process that does not get it.
 [[nodiscard]] absl::Status JournalInUse(const std::string& path);
 
 // Renames `path`, with its log and its index, to path.corrupt-<UTC time>, durably; nothing is deleted.
@@ -27,9 +27,9 @@ namespace berth {
 
 // Where the file that is to take the place of `path` is written. What an earlier try left is removed.
 [[nodiscard]] absl::StatusOr<std::string> PrepareReplacement(const std::string& path);
-// Puts it, whole and on the disk, in the place of `path`, whose log goes; `keep_old`: the old one is set
-// aside. Once it is called the new file counts, whenever the power goes: FinishReplacement does the rest at
-// the next start.
+// Replaces `path` by it, whole and on the disk; the log of `path` goes; `keep_old`: the old file is set
+// aside. From the call on the new file counts, also after a power cut: FinishReplacement does the rest at the
+// next start.
 [[nodiscard]] absl::Status ReplaceJournal(const std::string& path, bool keep_old);
 // What a crash in the middle of ReplaceJournal left to do. OK where nothing is.
 [[nodiscard]] absl::Status FinishReplacement(const std::string& path);
@@ -37,7 +37,7 @@ namespace berth {
 // Whether the file is empty while its log is not: then what it held is lost.
 [[nodiscard]] bool JournalWasEmptied(const std::string& path);
 
-// What is free on the disk for us, in bytes; the largest number where that cannot be told.
+// The free space on the disk for us, in bytes; the largest number if it is not known.
 [[nodiscard]] uint64_t FreeBytes(const std::string& path);
 
 }  // namespace berth

@@ -54,7 +54,7 @@ class JournalPowerCutTest : public ::testing::Test {
     });
   }
 
-  // One change, told to the test before and after.
+  // One change, reported to the test before and after.
   void Change(Journal& journal, const std::string& key, const std::string& record) {
     asked_ = acknowledged_;
     if (record.empty()) {

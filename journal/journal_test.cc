@@ -225,7 +225,7 @@ TEST_F(JournalTest, AnotherProcessIsRefusedToo) {
   close(go[1]);
 }
 
-// While the first berthd writes its journal anew, its file is closed for a moment, and the next one is there.
+// While the first berthd writes a new journal, its file is closed for a moment, and the next one is there.
 TEST_F(JournalTest, AnotherProcessFinishesNoReplacementOfARunningBerthd) {
   int go[2];
   ASSERT_EQ(pipe(go), 0);
@@ -430,7 +430,7 @@ TEST_F(JournalTest, Fault22AFullDiskRefusesNewWorkAndLetsVolumesGo) {
       ASSERT_EQ(loop_.Run(journal->Put(std::to_string(i), std::string(400, 'r'), prepare)), absl::OkStatus());
     }
     EXPECT_EQ(journal->problem(), "");
-    // Somebody else fills it to the last byte.
+    // Another program fills it to the last byte.
     {
       std::ofstream file(directory_ + "/theirs", std::ios::binary);
       const std::string block(4096, 'x');

@@ -1,9 +1,9 @@
-// The journal's way to the disk, with what it does when the disk does not do its part.
+// Writes the journal to the disk, and handles failures of the disk.
 //
-//   sound ──full──► new work is refused, the rest lives on the reserve, until there is room again
+//   sound ──full──► new work is refused, the rest uses the reserve, until there is room again
 //     │
 //     └──a write or sync failed, or the file is damaged──► unsound: nothing is acknowledged before every
-//        row that was has been written to a file of its own, synced, and put in the place of the old one
+//        existing row has been written to a file of its own, synced, and put in the place of the old one
 //
 // After a failed fsync the kernel may have dropped what was to be written while it still shows it, so the
 // rows are written from memory, never read back. Blocks; used by one thread at a time, as JournalDatabase.
@@ -19,7 +19,7 @@
 
 namespace berth {
 
-// One queued write. While its batch is with the writer thread, nobody else looks at it.
+// One queued write. While its batch is with the writer thread, no other thread looks at it.
 struct JournalWrite {
   std::vector<JournalChange> changes;     // all or none
   std::function<absl::Status()> prepare;  // set: it is new work

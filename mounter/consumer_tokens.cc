@@ -92,7 +92,7 @@ CallOutcome ClassifyNoTokens(absl::StatusCode code) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDataLoss:
       return CallOutcome::kRetry;
-    // It has answered that there is none.
+    // The scheduler answered that it has no token.
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kAlreadyExists:

@@ -26,7 +26,7 @@ namespace berth {
 
 enum class Origin;
 
-// For whom tokens are made out, and to whom.
+// Which consumer tokens are for, and which audience.
 struct TokenQuery {
   std::string plugin_id;
   std::string volume_id;
@@ -70,7 +70,7 @@ struct PluginTokens {
 [[nodiscard]] bool WantsRenewal(const std::vector<WantedToken>& wanted);
 
 // Whether a publication of this origin can have tokens. FAILED_PRECONDITION: only the scheduler knows its
-// consumers, so nobody makes tokens out for the others.
+// consumers, so no other origin gets tokens.
 [[nodiscard]] absl::Status MayHaveTokens(Origin origin, const std::string& plugin_id);
 
 // What came at `now`, which is `wall` for people and plugins, as the plugin wants it. INTERNAL: a token that

@@ -46,7 +46,7 @@ TEST(ConsumerTokensTest, DriversWrittenForKubernetesGetOneMapOfAllTokens) {
   WantedToken sts{.audience = "sts.example.com", .name = std::string(kKubernetesTokens), .kubernetes = true};
   WantedToken none = sts;
   none.audience = "";
-  // The time that plugins are told is UTC, wherever the node is.
+  // Plugins get times in UTC, in any time zone of the node.
   setenv("TZ", "EST5", 1);
   tzset();
   const auto tokens = ForPlugin({sts, none}, {TokenFor("sts.example.com"), TokenFor("")}, kCame, kWall);

@@ -69,7 +69,7 @@ struct Diagnosis {
 // Of its publications those that are published are compared: the others come or go.
 [[nodiscard]] std::string LostWithJournal(const VolumeRecord& said, const VolumeRecord& record);
 
-// Of one volume, without the mounts that nobody asked for.
+// Of one volume, without mounts that no request made.
 [[nodiscard]] std::vector<Diagnosis> DiagnoseVolume(const VolumeEvidence& volume, const std::string& tree);
 // Of everything: the errors first.
 [[nodiscard]] std::vector<Diagnosis> Diagnose(const Evidence& evidence);

@@ -22,7 +22,7 @@ bool FailureLog::ShouldReport(const std::string& kind, TimePoint now) {
   if (now < known.next) return false;
   const auto told = static_cast<size_t>(known.told++);
   known.next = told < kTold.size() ? known.first + kTold.at(told) : now + kTold.back();
-  // After a long pause the next one is not told at once.
+  // After a long pause the next failure is not reported at once.
   known.next = std::max(known.next, now + kTold.front());
   if (added && kinds_.size() > kKinds) {
     kinds_.erase(std::ranges::min_element(kinds_, {}, [](const auto& entry) { return entry.second.last; }));

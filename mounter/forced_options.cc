@@ -12,7 +12,7 @@ std::string Ago(WallTime when) {
 }  // namespace
 
 void ForcedOptions::ForgetOld(const VolumeRecord& record) {
-  // Where nobody uses it any more, its staging is still to be taken back.
+  // If no publication is left, its staging is still to be undone.
   if (record.publications.empty()) return;
   std::erase_if(for_keys, [&record](const PublicationKey& key) { return record.Find(key) == nullptr; });
   if (for_keys.empty()) *this = {};

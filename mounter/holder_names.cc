@@ -42,7 +42,7 @@ bool IsOf(const ConsumerLife& life, int64_t pid, const std::vector<std::string>&
     case ConsumerLife::kPid:
       return life.pid() == pid;
     case ConsumerLife::kCgroup:
-      // The unified hierarchy lies at /sys/fs/cgroup itself, or, beside older ones, beneath it.
+      // The unified hierarchy is at /sys/fs/cgroup, or below it if older hierarchies exist too.
       return std::ranges::any_of(cgroups, [&life](const std::string& path) {
         return Within(fmt::format("{}{}", kCgroups, path), life.cgroup()) ||
                Within(fmt::format("{}/unified{}", kCgroups, path), life.cgroup());

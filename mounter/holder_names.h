@@ -22,8 +22,8 @@ inline constexpr std::string_view kInAnotherNamespace = "in another mount namesp
 // or one in the cgroup or unit that the consumer consists of.
 void NameConsumers(const VolumeRecord& record, std::vector<MountHolder>* holders);
 
-// "pid 12 (postgres) of consumer db: open file /x; pid 14 (bash): working directory; and 3 more". Empty where
-// there is none.
+// "pid 12 (postgres) of consumer db: open file /x; pid 14 (bash): working directory; and 3 more". Empty if
+// there are no holders.
 [[nodiscard]] std::string DescribeHolders(const std::vector<MountHolder>& holders);
 
 }  // namespace berth

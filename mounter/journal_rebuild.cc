@@ -113,7 +113,7 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
       if (!rows.contains(key)) rebuilt[key] = EncodeRecord(record);
     }
     for (const std::string& stranger : found.strangers) SPDLOG_WARN("{}: left alone", stranger);
-    // On a node that begins there is nothing to tell.
+    // A new node has nothing to report.
     if (!rebuilt.empty()) {
       journal.Note(
           fmt::format("the journal was lost: {} volumes were rebuilt from their identity files; what "

@@ -1,11 +1,11 @@
-// The journal's rows made anew, when they are lost or cannot be read: from the identity files, and from what
+// Rebuilds the journal's rows when they are lost or cannot be read: from the identity files, and from what
 // the kernel shows in the tree of volumes.
 //
-// What is mounted counts as published. What is not was wanted once, and perhaps not any more: it counts as
-// lost, and waits until somebody confirms it. What only a journal knows (contexts, mount flags) stays
-// unknown: VolumeRecord::rebuilt. Whether a volume is attached, and whether its file system may live on, is
-// known. An expansion that is pending for a volume that is not here (pending_expansions.h) is lost with the
-// journal.
+// A volume that is mounted counts as published. One that is not mounted was wanted once, and perhaps is not
+// any more: it counts as lost, and is blocked until a caller confirms it. What only a journal knows
+// (contexts, mount flags) stays unknown: VolumeRecord::rebuilt. Whether a volume is attached, and whether its
+// file system may still be in use, is known. An expansion that is pending for a volume that is not here
+// (pending_expansions.h) is lost with the journal.
 //
 // Reads the local disk and the mount table; at start, on the loop thread, before the journal's first write.
 #pragma once
@@ -35,8 +35,8 @@ struct RebuiltRows {
 // Every volume that has an identity file.
 [[nodiscard]] absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::string& boot_id);
 
-// Called once, when journal and tree are open: fills a journal that was begun anew, and replaces rows that
-// cannot be read, which are kept apart. Returns the rows that hold, by key.
+// Called once, when journal and tree are open: fills a new journal, and replaces rows that cannot be read,
+// which are kept apart. Returns the valid rows, by key.
 [[nodiscard]] absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
                                                                              const VolumePaths& paths,
                                                                              const std::string& boot_id);

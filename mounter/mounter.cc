@@ -26,7 +26,7 @@ constexpr size_t kPathPromise = 128;
 constexpr size_t kTargetLength =
     sizeof("/0123456789abcdef0123456789abcdef/publish/0123456789abcdef0123456789abcdef/target") - 1;
 
-// How often it is asked whether the machine has slept; less than the latter is nobody's loss.
+// How often to check whether the machine has slept. A shorter sleep does no harm.
 constexpr Duration kLookForSleep = std::chrono::seconds(10);
 constexpr Duration kShortSleep = std::chrono::seconds(1);
 // How long a plugin may take to say whether something is wrong with a volume.
@@ -254,7 +254,7 @@ absl::Status MounterImpl::RepairTree() {
   const absl::Status stands = context_.paths->CheckTree();
   tree_problem_ = absl::IsNotFound(stands) ? "" : std::string(MessageOf(stands));
   if (!absl::IsNotFound(stands)) return stands;
-  // What was mounted in it went with it, or stays with those who use it: it is nobody's way to a volume.
+  // What was mounted in it is gone, or stays with the processes that use it; no path leads to a volume.
   const std::string tree = context_.paths->tree();
   absl::Status mended = SetUpMountTree(tree).status();
   if (mended.ok()) mended = context_.paths->RenewTree();
@@ -273,7 +273,7 @@ absl::Status MounterImpl::RepairTree() {
 void MounterImpl::WatchHealth() {
   if (context_.options.health_interval <= Duration(0)) return;
   auto which = [this] {
-    [[maybe_unused]] const absl::Status tree = RepairTree();  // which Problems tells
+    [[maybe_unused]] const absl::Status tree = RepairTree();  // Problems reports it
     std::vector<WatchedMount> mounts;
     for (const auto& [key, actor] : volumes_) {
       auto some = actor->reconciler().WatchedMounts();

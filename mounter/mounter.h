@@ -8,24 +8,35 @@
 // What may hang never runs here: it runs in berth-mount-helper processes with a deadline (mount_helper.h).
 // Decisions are the VolumeMachine's (pure, volume_machine.h); each volume's VolumeActor carries them out.
 //
-// A step whose outcome stays unknown until its own deadline is shown as uncertain and tried again in the
-// background, with a growing pause of up to a minute, forward until an Unpublish reverses the goal.
+// If the outcome of a step is unknown at its own deadline, the step is shown as uncertain and tried again in
+// the background, with a growing pause of up to a minute, forward until an Unpublish reverses the goal.
 //
-// Events: volume.staged, .published, .unpublished, .unstaged, .expanded; volume.failed (a step failed for
-// good), .uncertain (it is tried again), .stuck (the plugin or a file system does not come back from it),
-// .recovered (berthd ended in the middle of it), .awaiting_secrets (a step has to be repeated, and nobody
-// wrote its secrets down), .blocked (after a reboot: nothing is done before somebody says so), .lost (the
-// mount is not there any more), .overmounted (somebody mounted over it), .dead (the mount is there and its
-// file system has ended; the consumer has to be restarted), .hung (its file system does not answer; its
-// server may come back), .abnormal (its plugin says what is wrong with it), .normal (no more), .read_only (it
-// was asked for to write, and refuses that), .alive (well again), .remounted (lost or dead, it was mounted
-// again), .released (its consumer has ended), .leftover (data in the way of a removal, left alone),
-// .token_failed (what the plugin is to be given anew could not be got or passed; the mount stands),
-// .token_renewed (and now it could), .path_mounted (mounted at the path that its file names, too), .path_lost
-// (it was unmounted there: it is mounted again), .stranger (in the tree and not in the journal, left alone),
-// .undone_without_plugin (its plugin has lost the step, and berthd did it); plugin.lied (it answered OK, and
-// the kernel disagrees); node.awaiting_scheduler (a scheduler's volumes are blocked: see UnblockForward;
-// once, for the node), node.journal_rebuilt.
+// Events of volumes:
+//   staged, published, unpublished, unstaged, expanded
+//   failed            a step failed for good
+//   uncertain         it is tried again
+//   stuck             the plugin or a file system does not answer
+//   recovered         berthd ended in the middle of it
+//   awaiting_secrets  a step has to be repeated, and its secrets are never written down
+//   blocked           after a reboot: nothing is done until a caller or the scheduler requests it
+//   lost              the mount is not there any more
+//   overmounted       another mount lies over it
+//   dead              the mount is there and its file system has ended; the consumer has to be restarted
+//   hung              its file system does not answer; its server may come back
+//   abnormal, normal  its plugin reports a problem, or its end
+//   read_only         it was published for writing, and refuses that
+//   alive             well again
+//   remounted         lost or dead, it was mounted again
+//   released          its consumer has ended
+//   leftover          data stood in the way of a removal, and stay
+//   token_failed      new tokens for the plugin could not be got or passed; the mount stays
+//   token_renewed     and now they could
+//   path_mounted      mounted at the path that its file names, too
+//   path_lost         unmounted there: it is mounted again
+//   orphan            a mount in the tree that is not in the journal; it stays
+//   undone_without_plugin  its plugin has lost the step, and berthd did it
+// Others: plugin.lied (it answered OK, and the kernel disagrees), node.awaiting_scheduler (a scheduler's
+// volumes are blocked: see UnblockForward; once, for the node), node.journal_rebuilt.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -61,9 +72,9 @@ struct MounterOptions {
   // Must not call the Mounter.
   std::function<void(const std::string& plugin_id, const std::string& volume_id, bool here)>
       on_volume_changed;
-  // Called once when a consumer has ended, or somebody said so, for each origin that published for it: what
-  // it uses is being released. `cause`: "process 123 has ended", or as ConsumerEnded was told. Told anew if
-  // berthd ends before the release was written down. Does not call back.
+  // Called once when a consumer has ended, or was reported as ended, for each origin that published for it:
+  // what it uses is being released. `cause`: "process 123 has ended", or what ConsumerEnded got. Called again
+  // if berthd ends before the release was written down. Must not call the Mounter.
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> on_consumer_ended;
   // For tests of crashes: called at each point where the state on disk, or a plugin's, is about to change or
   // has changed ("rpc NodeStageVolume: sending").
@@ -71,13 +82,13 @@ struct MounterOptions {
   // How often the file systems that can die (FUSE, network) are asked whether they live, and plugins whether
   // something is wrong with their volumes (CSI's VolumeHealth or VolumeCondition); 0: never.
   Duration health_interval = std::chrono::seconds(30);
-  // Called once a tree was mounted in the place of one that somebody had unmounted. May be empty.
+  // Called after a tree was mounted again, since it had been unmounted. May be empty.
   std::function<void()> on_tree_mounted = {};
   Duration health_patience = std::chrono::seconds(10);  // how long one may take to answer before it hangs
   // Where secrets that a reference names as credentials lie; empty: $CREDENTIALS_DIRECTORY.
   std::string credentials_dir;
   ConsumerEndOptions consumer_end = {};
-  // Who makes out the tokens that plugins want; outlives the Mounter. Null: nobody does.
+  // Issues the tokens that plugins want; outlives the Mounter. Null: there are no tokens.
   TokenSource* tokens = nullptr;
   Duration tokens_within = std::chrono::seconds(30);  // of one try to get them
 };
@@ -100,7 +111,7 @@ class Mounter {
   // forward: no stage, no publish, no repair, no renewal of tokens, no expansion. What asks for one of these
   // ends with UNAVAILABLE; a call that was sent is waited for, and not repeated. Reverse steps go on. Final.
   virtual void BeginShutdown(std::string why) = 0;
-  // OK; UNAVAILABLE with the reason after Leave. Everybody on this node who begins something asks here.
+  // OK; UNAVAILABLE with the reason after BeginShutdown. To be asked before anything is begun on this node.
   [[nodiscard]] virtual absl::Status CheckNotShuttingDown() const = 0;
 
   // Ends berthd's part: waits for running steps up to `deadline`, commits, closes. Volumes stay mounted.
@@ -129,10 +140,10 @@ class Mounter {
   // published stays, and what is undone goes on. A Publish that comes later is carried out: whether it may
   // come is its caller's to know.
   virtual void BlockForward(Origin origin, std::string why) = 0;
-  // The scheduler still wants these publications of its own: they are not unconfirmed any more. Returns once
-  // that is written, or at `deadline`, with those for which a confirmation is not enough: they are not here,
-  // are not the scheduler's, are being unpublished, or the journal that knew how to publish them was lost.
-  // UNAVAILABLE, and nothing is changed: the scheduler's publications are withheld.
+  // The scheduler still wants these publications of its own: they are confirmed. Returns once that is
+  // written, or at `deadline`, with those that cannot be confirmed: they are not here, are not the
+  // scheduler's, are being unpublished, or the journal that knew how to publish them was lost. UNAVAILABLE,
+  // and nothing is changed: the scheduler's publications are blocked (BlockForward).
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::vector<PublicationRef>>> Confirm(
       std::vector<PublicationRef> wanted, TimePoint deadline) = 0;
   // What plugins want to be given may be something else than before: what is published and lacks it gets it.
@@ -158,8 +169,8 @@ class Mounter {
   [[nodiscard]] virtual Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id,
                                                                     std::string volume_id,
                                                                     int64_t required_bytes) = 0;
-  // A volume that is not here has been deleted: no expansion is owed to it any more, durably. OK where none
-  // was. An error: it is owed still.
+  // A volume that is not here has been deleted: forgets its pending expansion, durably. OK if there was none.
+  // An error: it is still pending.
   [[nodiscard]] virtual Awaitable<absl::Status> CancelPendingExpansion(std::string plugin_id,
                                                                        std::string volume_id) = 0;
   // NOT_FOUND where the volume is not published here.
@@ -199,16 +210,16 @@ class Mounter {
   // the disk is full, that mounts are not seen by the host.
   [[nodiscard]] virtual std::vector<std::string> Problems() const = 0;
   // The ids of the plugins through which this node has a volume with this id, according to its records: those
-  // whose id or driver is `name`, also of plugins that do not run or are gone.
+  // with the id or driver `name`, also plugins that do not run or are gone.
   [[nodiscard]] virtual std::vector<std::string> PluginsOf(const std::string& volume_id,
                                                            const std::string& name) const = 0;
-  // The volumes here with this label, of the plugins whose id or driver is `plugin`.
+  // The volumes here with this label, of the plugins with the id or driver `plugin`.
   [[nodiscard]] virtual std::vector<VolumeRef> Labelled(const std::string& label,
                                                         const std::string& plugin) const = 0;
   // Whether anything is held through the plugin, by "volume V by consumer C".
   [[nodiscard]] virtual std::vector<std::string> HeldThrough(const std::string& plugin_id) const = 0;
 
-  // What `reference` names, read anew by a helper process (secrets_reference.h, with its errors).
+  // Reads what `reference` names, by a helper process (secrets_reference.h, with its errors).
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
       SecretsReference reference, TimePoint deadline) = 0;
 };

@@ -51,7 +51,7 @@ struct MounterContext {
   MounterOptions options;
   PluginDirectory& plugins;
   EventLog& events;
-  // Let go of at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
+  // Reset at shutdown: it keeps the tree's mount busy. The journal's writer uses it, and ends before it.
   std::optional<VolumePaths> paths;
   std::unique_ptr<Journal> journal;
   PendingExpansions pending_expansions;
@@ -69,7 +69,7 @@ struct MounterContext {
   PluginCallLimit token_gate;
   // Before, no volume moves of itself: there are no plugins yet, and what the kernel shows is not known.
   bool recovered = false;
-  // Why nothing goes forward any more (Mounter::Leave); empty: it may.
+  // Why nothing goes forward any more (Mounter::BeginShutdown); empty: it may.
   std::string leaving;
   // Everything ends: reverse steps, too.
   bool stopping = false;
@@ -78,7 +78,7 @@ struct MounterContext {
   // How many volumes are held through a plugin.
   std::function<size_t(const std::string& plugin_id)> volumes_through;
   Census::RecordedMounts recorded_mounts;
-  // A consumer has ended, whose publication `origin` asked for.
+  // A consumer has ended, for which `origin` had published.
   std::function<void(const std::string& consumer, const std::string& cause, Origin origin)> consumer_ended;
   // A consumer begins or ceases to use the volume of this journal key.
   std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
@@ -98,7 +98,7 @@ struct MounterContext {
     return {};
   }
 
-  // A mount of the volume whose journal key is `key` is watched, or not any more. 0: there is none.
+  // Begins or ends to watch a mount of the volume with the journal key `key`. 0: no mount.
   void Track(uint64_t mount_id, const std::string& key) const {
     if (mount_id != 0 && watch != nullptr) watch->Track(mount_id, key);
   }

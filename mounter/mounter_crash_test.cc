@@ -2,7 +2,7 @@
 // to the same end.
 //
 // The berthd that dies is this program run again (testing/crash_child.h), in the same mount namespace and
-// with the same plugin, which lives on in the test's process and remembers what it did.
+// with the same plugin, which runs on in the test's process and remembers what it did.
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -31,11 +31,11 @@ using ::testing::SizeIs;
 //   publish  two uses of one volume begin
 //   round    and end
 //   secrets  they take secrets that a reference leads to
-//   expand   and an expansion is owed
-//   remount  and somebody unmounts one, which is mounted again
+//   expand   and an expansion is pending
+//   remount  and one is unmounted by others, and mounted again
 //   forced   and both are unpublished by force
 //   path     they are mounted at paths of their own, and one of them moves to another
-//   owed     as round, of a volume that an expansion is owed to, which fails
+//   pending  as round, of a volume with a pending expansion, which fails
 // Where the scenario "path" mounts the volume too; set before anything is requested.
 std::string& PathsDirectory() {
   static std::string directory;
@@ -77,7 +77,7 @@ bool AllPublished(const Mounter& mounter) {
 }
 
 bool Ends(const std::string& scenario) {
-  return scenario == "round" || scenario == "forced" || scenario == "owed";
+  return scenario == "round" || scenario == "forced" || scenario == "pending";
 }
 
 bool DoScenario(LoopRunner& loop, Mounter& mounter, const std::string& scenario) {
@@ -122,7 +122,7 @@ class MounterCrashTest : public MounterTestBase, public ::testing::WithParamInte
   }
 
   // Before the volume is here; until the faults are cleared the plugin refuses it.
-  void OweAndClose() {
+  void SetExpansionAndClose() {
     Open();
     ASSERT_EQ(loop_.Run(mounter_->SetPendingExpansion("hp", "v1", 1 << 20)), absl::OkStatus());
     Close();
@@ -172,15 +172,15 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
   int boundary = 1;
   for (bool killed = true; killed; ++boundary) {
     SCOPED_TRACE(fmt::format("boundary {}", boundary));
-    if (scenario == "owed") OweAndClose();
+    if (scenario == "pending") SetExpansionAndClose();
     killed = KillAt(boundary);
     const int expansions = plugin_.Calls("NodeExpandVolume");
     plugin_.ClearFaults();
     Open();
     ASSERT_TRUE(loop_.RunUntil([&] { return Settled(); })) << View().last_error;
-    // Whoever asked got no answer, and asks again.
+    // The caller got no answer, and asks again.
     ASSERT_TRUE(DoScenario(loop_, *mounter_, scenario));
-    if (scenario == "owed") {
+    if (scenario == "pending") {
       EXPECT_GT(plugin_.Calls("NodeExpandVolume"), expansions) << "it was forgotten";
     }
     if (!Ends(scenario)) {
@@ -217,7 +217,7 @@ TEST_P(MounterCrashTest, ComesToTheSameEndFromEveryBoundary) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, MounterCrashTest,
                          ::testing::Values("publish", "round", "secrets", "expand", "remount", "forced",
-                                           "path", "owed"),
+                                           "path", "pending"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

@@ -90,7 +90,7 @@ absl::StatusOr<TreeFacts> LookAtEverything(const std::string& state_dir, const R
   BERTH_ASSIGN_OR_RETURN(const VolumePaths paths, VolumePaths::Open(state_dir));
   BERTH_ASSIGN_OR_RETURN(const std::vector<std::string> names, paths.List());
   for (const std::string& name : names) {
-    // One that has gone meanwhile is not worth a word.
+    // A volume that has gone meanwhile needs no finding.
     const auto directory = paths.LookAtVolume(name);
     if (records.contains(name) || !directory.ok() || !directory->exists) continue;
     facts.strangers.push_back(
@@ -257,7 +257,7 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
   evidence.problems = Problems();
   evidence.unprotected = facts->unprotected;
   evidence.leftovers = facts->leftovers;
-  std::set<std::string> same;  // whose mounts mean something
+  std::set<std::string> same;  // their mounts are compared
   for (const auto& [key, actor] : volumes_) {
     if (!actor->present()) continue;
     VolumeEvidence& volume = evidence.volumes.emplace_back(EvidenceOf(key, *actor));

@@ -223,7 +223,7 @@ TEST_F(MounterExamineTest, AMountThatSomebodyTookAwayIsMountedAgainWhenAsked) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
-  // A volume that moves while it is examined is told of only next time.
+  // A volume that moves while it is examined is reported only next time.
   ASSERT_TRUE(loop_.RunUntil([&] { return std::ranges::count(EventTypes(), "volume.lost") == 1; }));
   const auto told = Examine(false);
   EXPECT_THAT(told, Contains(AllOf(Field(&Finding::code, "mount.missing"), Field(&Finding::consumer, "web"),

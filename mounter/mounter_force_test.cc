@@ -207,7 +207,7 @@ TEST_F(MounterWithoutPluginTest, Fault57AVolumeWhosePluginIsGoneIsReleasedOnRequ
   EXPECT_EQ(View().without_plugin->requested_by, "uid 7");
   EXPECT_THAT(EventTypes(), Contains("volume.released_without_plugin"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
-  // Who does not force is not told that it is free; who does, may repeat it.
+  // Without force it is not reported as free; with force it may be repeated.
   EXPECT_FALSE(Unpublish(Request()).ok());
   EXPECT_TRUE(Force(Request())->without_plugin);
   // It is remembered, and undone with the plugin once that is back.
@@ -487,7 +487,7 @@ TEST_F(MounterHungPluginTest, LazyDetachesAndSaysSoAndWhatStillRuns) {
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); })) << "also what is left to be done is forced still";
 }
 
-// Seen with NFS: who detaches the last mount waits for its server, and nobody was told of the detach.
+// Seen with NFS: the detach of the last mount waits for its server, and was not reported.
 TEST_F(MounterHungPluginTest, ADetachWhoseEndIsWaitedForIsADetach) {
   Close();
   const std::string script = NewTestDirectory() + "/helper";

@@ -287,7 +287,7 @@ TEST_F(MounterHoldersTest, AnUnpublishOfAVolumeWithoutARecordAsksTheKernel) {
   const auto unknown = loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()));
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kUnavailable) << unknown.status();
   EXPECT_THAT(std::string(unknown.status().message()), HasSubstr(fmt::format("pid {}", holder->pid())));
-  // As whoever wants to delete or detach it does.
+  // As for a delete or a detach.
   EXPECT_EQ(loop_.Run(mounter_->CheckUnrecorded("hp", "v1", Soon())).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(loop_.Run(mounter_->CheckUnrecorded("hp", "v9", Soon())).ok()) << "another volume";
   // A publish that waits for its plugin is no record.

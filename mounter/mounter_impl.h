@@ -35,7 +35,7 @@ struct ConsumerShare {
   std::vector<PublicationKey> keys;  // never empty
 };
 
-// A publish whose consumer is being identified: it is in no queue yet.
+// A publish waits for the identity of its consumer: it is in no queue yet.
 struct Arriving {
   std::string volume_key;
   PublicationKey publication;
@@ -130,7 +130,7 @@ class MounterImpl final : public Mounter {
 
  private:
   std::shared_ptr<VolumeActor> AddActor(const std::string& key, VolumeMachine machine);
-  // Writes the identity files that volumes lack, and removes those of volumes that have left.
+  // Writes missing identity files, and removes those of volumes that have left.
   void CompareIdentities(const std::set<std::string>& leftovers);
   [[nodiscard]] std::shared_ptr<VolumeActor> FindActor(const std::string& plugin_id,
                                                        const std::string& volume_id) const;
@@ -143,9 +143,9 @@ class MounterImpl final : public Mounter {
   // Nothing where it is not there, as the kernel sees it.
   [[nodiscard]] std::optional<ConsumerMount> PrintableName(const VolumeRecord& record,
                                                            const PublicationRecord& publication) const;
-  // Somebody may have changed the mounts of these volumes; unset: of any.
-  // Sees to it that the tree of volumes is where it was, before anything goes forward: mounts it anew where
-  // somebody has unmounted it. FAILED_PRECONDITION: something else was mounted over it.
+  // The mounts of these volumes may have changed; unset: of any volume. Checks before anything goes forward
+  // that the tree of volumes is where it was; mounts it again if it was unmounted. FAILED_PRECONDITION:
+  // something else was mounted over it.
   absl::Status RepairTree();
   void OnMountChanges(const std::optional<std::set<std::string>>& keys);
   void WatchHealth();
@@ -162,7 +162,7 @@ class MounterImpl final : public Mounter {
   // Once until it is confirmed.
   void ReportAwaitingScheduler(std::string message);
   void ForgetEnded(const std::string& consumer);
-  // Tells that a consumer has ended, once for each origin until it uses something anew.
+  // Reports that a consumer has ended, once for each origin until it uses something again.
   void ReportEnded(const std::string& consumer, const std::string& cause, Origin origin);
   struct Leaving;
   // Ends one of its consumers, and unpublishes the volume for it.
@@ -182,10 +182,10 @@ class MounterImpl final : public Mounter {
   MounterContext context_;
   std::map<std::string, std::shared_ptr<VolumeActor>> volumes_;  // by the journal's key
   std::map<std::string, std::set<std::string>> by_consumer_;     // the keys of the volumes that each uses
-  std::set<std::pair<std::string, Origin>> reported_ended_;      // consumers whose volumes are leaving
-  std::set<std::string> reported_orphans_;  // directories that a watch has found somebody's mounts in
+  std::set<std::pair<std::string, Origin>> reported_ended_;      // their volumes are leaving
+  std::set<std::string> reported_orphans_;                       // directories with mounts that are not ours
   bool reported_awaiting_scheduler_ = false;
-  std::string scheduler_blocked_;  // why: see Withhold. Empty: UnblockForward came after it
+  std::string scheduler_blocked_;  // why: see BlockForward. Empty: UnblockForward came after it
   int scheduler_withholds_ = 0;    // how often
   std::list<Arriving> arriving_;
   std::string tree_problem_;  // of RepairTree; empty: none

@@ -1,4 +1,5 @@
-// The mounter's part in leases: what waits for a scheduler that is not heard, and how its volumes are let go.
+// The mounter's part in leases: what waits for a scheduler that is not reached, and how its volumes are
+// released.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +14,9 @@ namespace {
 
 using Mode = ::csi::v1::VolumeCapability::AccessMode;
 
-// Whether, by its access mode, another node may not use the volume for writing while it is used so here: that
-// is what giving it up is for. What is only read harms nobody, whoever reads it too; and where several nodes
-// may write at once they see to their order themselves, this node's silence or not.
+// Whether no other node may write to the volume while this one uses it, by its access mode: only then is a
+// forced release of use. Reading does no harm; if several nodes may write at once, they keep order among
+// themselves, also while this node is silent.
 bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
   const auto mode = record.use.access_mode;
   if (ReadsOnly(mode) || mode == Mode::MULTI_NODE_MULTI_WRITER) return false;
@@ -45,7 +46,7 @@ std::vector<ConsumerShare> SharesOf(const std::vector<PublicationRecord>& public
 
 }  // namespace
 
-// Those that a volume is taken from, each for itself; shared with whoever waits for them.
+// The consumers that lose a volume; shared with the coroutines that wait for them.
 struct MounterImpl::Leaving {
   Leaving(const asio::any_io_executor& executor, size_t count)
       : results(count, absl::DeadlineExceededError("not ended yet")), left(count), changed(executor) {}
@@ -202,7 +203,7 @@ absl::Status MounterImpl::CheckLetGo(const VolumeRef& volume) const {
     return absl::FailedPreconditionError(
         actor->machine().InUseByKernel() ? actor->machine().record().last_error : "it is not unstaged yet");
   }
-  // The kernel's own word, whatever the records say.
+  // Ask the kernel, whatever the records say.
   const std::string directory = fmt::format("{}/{}", context_.paths->tree(),
                                             VolumePaths::VolumeKey(volume.plugin_id, volume.volume_id));
   BERTH_ASSIGN_OR_RETURN(const auto mounts, MountsBeneath(directory, 64));

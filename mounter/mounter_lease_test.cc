@@ -1,4 +1,4 @@
-// What waits for a scheduler that is not heard, and how its volumes are let go.
+// What waits for a scheduler that is not reached, and how its volumes are released.
 #include <sys/mount.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ class MounterLeaseTest : public MounterTestBase {
       ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
     }
   }
-  // Whether the files beside the mounts would bring all of it back, should the journal be lost.
+  // Whether the identity files would bring all of it back, should the journal be lost.
   [[nodiscard]] bool IdentitiesAreRight() {
     const auto findings = loop_.Run(mounter_->Examine(false, Soon()));
     return findings.ok() && std::ranges::count(*findings, "identity.wrong", &Finding::code) == 0;
@@ -235,7 +235,7 @@ TEST_F(MounterLeaseTest, ThatAConsumerHasEndedIsToldOnceForEachWhoPublishedForIt
   const std::string why = "process " + std::to_string(process.pid()) + " has ended";
   EXPECT_THAT(ended_, UnorderedElementsAre(std::tuple("web", why, Origin::kScheduler),
                                            std::tuple("web", why, Origin::kCaller)));
-  // Another one of that name, whose end is said.
+  // Another one with that name, reported as ended.
   ended_.clear();
   for (const char* volume : {"v1", "v2"}) ASSERT_TRUE(Publish(Scheduled(volume)).ok());
   EXPECT_EQ(*loop_.Run(mounter_->ConsumerEnded("web", "said by uid 7", Soon())), 2U);

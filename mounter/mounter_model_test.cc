@@ -1,8 +1,8 @@
-// Random operations, faults, foreign hands and kills, against a model of what was acknowledged.
+// Random operations, faults, foreign changes and kills, against a model of what was acknowledged.
 //
 // The model is pure and small: of each use of each volume it knows only what the mounter has acknowledged,
 // and nothing of how it got there. After each step the invariants are compared with the plugin's own history
-// and the kernel; now and then the faults cease, and what is left must be what the mounter tells.
+// and the kernel; now and then the faults cease, and the rest must be what the mounter shows.
 //
 // BERTH_MODEL_SEED makes the same choices again, as long as the same answers come; BERTH_MODEL_OPERATIONS
 // makes it longer (./dev test --model).
@@ -58,7 +58,7 @@ enum class Known {
 struct UseModel {
   Known known = Known::kGone;
   std::string target;    // once known
-  bool meddled = false;  // somebody else unmounted it, or mounted over it
+  bool meddled = false;  // the test unmounted it, or mounted over it
 };
 
 class Model {
@@ -78,7 +78,7 @@ class Model {
     uses_[use].meddled = false;
   }
   void Meddled(const Use& use) { uses_[use].meddled = true; }
-  // Several requests were under way, and nobody knows which was the last.
+  // Several requests were under way, and it is not known which was the last.
   void Forget(const Use& use) { uses_[use].known = Known::kOpen; }
   [[nodiscard]] const std::map<Use, UseModel>& uses() const { return uses_; }
   [[nodiscard]] std::vector<Use> Those(Known known) const {
@@ -289,8 +289,7 @@ void MounterModelTest::ArmFault() {
   const int times = 1 + Random(3);
   int kind = Random(10);
   bool done = Chance(50);
-  // OK to a stage that was none is a lie that nobody can find out: a mount at the staging path is not
-  // demanded.
+  // A false OK to a stage cannot be found out: a mount at the staging path is not required.
   if (method == "NodeStageVolume" && kind >= 6) {
     kind = 8;
     done = true;
@@ -457,7 +456,7 @@ bool MounterModelTest::AtRest() {
       const int mounts = MountsAt(publication.target_path);
       if (publication.awaiting_secrets || view.awaiting_secrets) continue;
       if (publication.state != PublicationState::kPublished) return false;
-      // Lost, or mounted over: it is told so, and moves at a caller's word.
+      // Lost, or mounted over: it is shown so, and moves at a caller's request.
       if (!publication.uncertain && mounts != 1) return false;
     }
   }
@@ -504,8 +503,8 @@ void MounterModelTest::Settle() {
       const bool again = model.known == Known::kPublished && use.volume != "v3" && Chance(50);
       const uint64_t before = events_.next_sequence() - 1;
       Conclude({Ask(use, again, Soon())});
-      // A plugin that lied when it was to be unpublished believes that it still is, and says OK to the first
-      // repeat without doing a thing. That is found out, told, and undone.
+      // A plugin that lied about an unpublish believes that it is published, and answers OK to the first
+      // repeat without doing a thing. That is found out, reported, and undone.
       const bool lied =
           std::ranges::count(events_.After(before, 1000).events, "plugin.lied", &Event::type) > 0;
       if (again && lied && MountsAt(model.target) == 0) Conclude({Ask(use, again, Soon())});

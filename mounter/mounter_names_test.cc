@@ -1,5 +1,5 @@
-// Hostile names, and a tree that somebody tampers with (FAULTS row 27): ids are opaque, and nothing outside
-// our own tree is ever touched.
+// Hostile names, and a tree with foreign changes (FAULTS row 27): ids are opaque, and nothing outside our own
+// tree is ever touched.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Names that are something else to whoever takes them for a path, a line or a format.
+// Names that would mean something as a path, a line or a format.
 std::vector<std::string> HostileNames(size_t limit) {
   return {".",
           "..",
@@ -121,8 +121,7 @@ TEST_F(MounterNamesTest, Fault27APluginsLinkInPlaceOfAMountIsNamedAndRemoved) {
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << "it keeps nobody from undoing it";
 }
 
-// Somebody puts a symbolic link in our way, to a directory of theirs that looks just like what should be
-// there.
+// A symbolic link stands in our way, to a foreign directory that looks just like what should be there.
 class MounterSymlinkTest : public MounterNamesTest, public ::testing::WithParamInterface<const char*> {
  protected:
   void SetUp() override {
@@ -204,7 +203,7 @@ TEST_P(MounterSymlinkTest, Fault27ASymlinkSwappedInIsNotFollowedByAnUnpublish) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   const std::string place = Place();
-  // What a mount lies on cannot be renamed: whoever swaps it has unmounted it.
+  // A directory with a mount on it cannot be renamed: it was unmounted before the swap.
   const std::string staging = View().staging_path;
   for (const std::string& path : {*target, staging}) {
     if (path == place) ASSERT_EQ(umount2(path.c_str(), UMOUNT_NOFOLLOW), 0) << strerror(errno);

@@ -157,7 +157,7 @@ TEST_F(MounterPathTest, FilesInTheWayAreNamedAndNeverCovered) {
   EXPECT_THAT(MountsAt(path_), IsEmpty());
   EXPECT_FALSE(IsImmutable(path_));
   EXPECT_EQ(access((path_ + "/a").c_str(), F_OK), 0);
-  // It is published all the same, and says what is wrong.
+  // It is published nevertheless, and says what is wrong.
   EXPECT_EQ(Publication().state, PublicationState::kPublished);
   EXPECT_THAT(Publication().path_error, HasSubstr("mv -T"));
   const std::vector<Finding> findings = Findings();
@@ -168,7 +168,7 @@ TEST_F(MounterPathTest, FilesInTheWayAreNamedAndNeverCovered) {
   const auto explained = loop_.Run(mounter_->Explain("hp", "v1", Soon()));
   ASSERT_TRUE(explained.ok());
   EXPECT_THAT(explained->remarks, Contains(HasSubstr("mv -T")));
-  // Nobody has to ask again once they are moved.
+  // No new request is needed once they are moved.
   ASSERT_EQ(rename(path_.c_str(), (path_ + ".moved").c_str()), 0);
   EXPECT_TRUE(WaitMountedAt(path_));
   EXPECT_THAT(MountsAt(path_), SizeIs(1));
@@ -298,7 +298,7 @@ TEST_F(MounterPathTest, TheNextBerthdFindsIt) {
   EXPECT_TRUE(WaitMountedAt(path_));
   EXPECT_EQ(LookAt(path_)->mount_id, id);
   EXPECT_THAT(MountsAt(path_), SizeIs(1));
-  // And if it went meanwhile, makes it anew.
+  // And if it went meanwhile, makes it again.
   Close();
   ASSERT_EQ(umount2(path_.c_str(), UMOUNT_NOFOLLOW), 0);
   Open();

@@ -124,7 +124,7 @@ TEST_F(MounterReconcileTest, OnceItIsLeavingNothingIsMountedAgain) {
   const auto findings = loop_.Run(mounter_->Examine(/*repair=*/true, Soon()));
   ASSERT_TRUE(findings.ok()) << findings.status();
   EXPECT_EQ(mounter_->UnblockForward(Origin::kDeclared, BootClock::now()), 0U);
-  // It is released all the same.
+  // It is released nevertheless.
   const auto undone = Unpublish(request);
   EXPECT_TRUE(undone.ok()) << undone.status();
   EXPECT_TRUE(Gone());
@@ -193,7 +193,7 @@ TEST_F(MounterReconcileTest, OurOwnMountsAreNotTakenForSomebodyElses) {
     ASSERT_TRUE(Unpublish(Request()).ok());
     ASSERT_TRUE(Unpublish(Request("v2")).ok());
   }
-  // Whatever the kernel told of these has been heard once it has told of this.
+  // The kernel's earlier events have been read once it has reported this one.
   ASSERT_TRUE(Publish(Request("v3")).ok());
   ASSERT_EQ(umount2(View("v3").publications.at(0).target_path.c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(WaitForEvent("volume.lost"));
@@ -289,7 +289,7 @@ TEST_F(MounterReconcileTest, AfterALostJournalARequestIsComparedBeforeItIsBeliev
   other.use.access_type = AccessType::kBlock;
   EXPECT_EQ(Publish(other).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kPublished);
-  // The identity files do not tell its permissions.
+  // The identity files do not have its permissions.
   EXPECT_EQ(Publish(request), target);
   PublishRequest changed = request;
   changed.permissions.set_mode(0700);

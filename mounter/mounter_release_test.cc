@@ -75,7 +75,7 @@ TEST_F(MounterReleaseTest, AProcessThatHasEndedIsRefusedBeforeAnythingIsDone) {
   EXPECT_TRUE(Gone());
 }
 
-// The publish waits for the consumer to be identified; its place in the order is that of its arrival.
+// The publish waits for the consumer's identity; its position in the queue is by its arrival.
 TEST_F(MounterReleaseTest, AnUnpublishEndsAPublishWhoseConsumerIsBeingIdentified) {
   Consumer consumer;
   const auto publish = loop_.Start(mounter_->Publish(Of(consumer), Soon()));
@@ -172,7 +172,7 @@ TEST_F(MounterReleaseTest, AConsumerThatHasEndedLetsAllGoSideBySide) {
   ASSERT_TRUE(Publish(Request("v3", "db")).ok());
   plugin_.HangNext("NodeUnpublishVolume", Effect::kDone);
   const auto ended = loop_.Start(mounter_->ConsumerEnded("web", "said so", Soon()));
-  // The volumes beside the one that hangs are let go meanwhile. Which one hangs is not said: of v1, two may.
+  // The other volumes are released while one hangs. Which one hangs is not known: of v1, two may.
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.PublishedCount() <= 3; }));
   EXPECT_FALSE(ended->has_value());
   plugin_.Release();

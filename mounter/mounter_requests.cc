@@ -35,7 +35,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
   BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
   BERTH_CO_RETURN_IF_ERROR(Annotate(RepairTree(), context));
   const int withholds = scheduler_withholds_;
-  // What no waiting mends is said at once.
+  // A mistake that no wait repairs is reported at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
   if (!plugin.ok() && plugin.status().code() != absl::StatusCode::kUnavailable) {
     co_return Annotate(plugin.status(), context);
@@ -48,7 +48,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     auto life = co_await context_.consumers.Identify(request.life, deadline);
     if (arriving->superseded)
       co_return absl::AbortedError(fmt::format("{}: not begun: {}", context, kSuperseded));
-    // NOT_FOUND is a word about the volume.
+    // NOT_FOUND would mean the volume.
     if (absl::IsNotFound(life.status())) {
       co_return absl::FailedPreconditionError(fmt::format("{}: {}", context, MessageOf(life.status())));
     }
@@ -56,7 +56,7 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     request.life = *std::move(life);
     BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
   }
-  // It is not queued yet, so that Withhold has not ended it.
+  // It is not queued yet, so that BlockForward has not ended it.
   if (request.origin == Origin::kScheduler && withholds != scheduler_withholds_) {
     co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_blocked_));
   }
@@ -121,7 +121,7 @@ Awaitable<absl::Status> MounterImpl::CheckUnrecorded(std::string plugin_id, std:
 }
 
 Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, TimePoint deadline) {
-  // Meanwhile others may publish for it, and it may be said anew what it consists of.
+  // Meanwhile other requests may publish for it, and may change what it consists of.
   std::vector<ConsumerLife> ended;
   while (true) {
     const auto actor = FindActor(request.plugin_id, request.volume_id);
@@ -220,7 +220,7 @@ Awaitable<absl::Status> MounterImpl::SetPendingExpansion(std::string plugin_id, 
 }
 
 Awaitable<absl::Status> MounterImpl::CancelPendingExpansion(std::string plugin_id, std::string volume_id) {
-  const std::string context = Context("owe nothing to", volume_id);
+  const std::string context = Context("forget the expansion of", volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
   const int64_t before = context_.pending_expansions.Of(plugin_id, volume_id);
   if (before == 0) co_return absl::OkStatus();

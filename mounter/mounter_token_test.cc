@@ -95,7 +95,7 @@ class MounterTokenTest : public MounterTestBase {
     return view.publications.empty() ? PublicationView{} : view.publications[0];
   }
   [[nodiscard]] std::string Target() { return Published().target_path; }
-  // Everything that berthd has written and told.
+  // Everything that berthd has written and reported.
   void ExpectNoTokenAnywhere() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(options_.state_dir)) {
       if (!entry.is_regular_file()) continue;

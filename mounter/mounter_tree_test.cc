@@ -140,7 +140,7 @@ TEST_F(MounterTreeTest, Fault21WhatStillInUseIsKnownWhenTheJournalIsLost) {
         << "start " << start << ": " << View().last_error;
     EXPECT_TRUE(View().still_in_use) << "start " << start;
   }
-  // Nobody knows any more through what it lives on: only a reboot ends that.
+  // It is not known what keeps it in use: only a reboot ends that.
   inside.Reset();
   ASSERT_TRUE(Publish(Request()).ok());
   EXPECT_TRUE(loop_.Run(mounter_->Unpublish(Undo(Request()), Soon()))->still_in_use);

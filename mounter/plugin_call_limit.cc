@@ -4,7 +4,7 @@ namespace berth {
 
 PluginCallLimit::Pass::~Pass() {
   if (gate_ == nullptr) return;
-  // A waiter takes the place over, so that nobody who comes later overtakes it.
+  // A waiter gets the freed slot directly, so that no later caller overtakes it.
   if (gate_->waiting.empty()) {
     --gate_->inside;
     return;

@@ -47,7 +47,7 @@ std::string Holders(const VolumeRecord& record) {
 std::string VolumeDifference(const PublishRequest& request, const VolumeRecord& record) {
   VolumeUse wanted = request.use;
   if (record.rebuilt) {
-    // What the identity file does not tell comes back with this request.
+    // This request brings back what the identity file does not have.
     wanted.fs_type = record.use.fs_type;
     wanted.mount_flags = record.use.mount_flags;
     wanted.volume_mount_group = record.use.volume_mount_group;
@@ -71,7 +71,7 @@ std::string PublicationDifference(const PublishRequest& request, const VolumeRec
   if (publication.ephemeral != request.ephemeral) {
     return publication.ephemeral ? "as an ephemeral volume" : "and it is not an ephemeral one";
   }
-  // They are set once; a record that was made anew does not know them.
+  // They are set once; a rebuilt record does not have them.
   if (!record.rebuilt && !(publication.permissions == request.permissions)) {
     return "with other permissions of its root";
   }

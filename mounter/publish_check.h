@@ -1,9 +1,8 @@
 // What is checked of a request before anything is done: what its consumer's runtime can use, what the plugin
 // can do, and what the volume is in use for already. And afterwards, what could not be known before: the file
-// system that the plugin chose. The request by itself was checked by whoever received it
-// (request/request_check.h).
+// system that the plugin chose. The request itself was checked before it came here (request/request_check.h).
 //
-// Pure, but for the question whether SELinux is on; any thread. Messages are for the person who made the
+// Pure, except that it asks whether SELinux is on; any thread. Messages are for the person who made the
 // request and say what would be right; none shows a context's value, a secret or a mount flag.
 #pragma once
 
@@ -39,8 +38,8 @@ namespace berth {
 // Whether it must be attached first and is not: CheckPlugin's first question. FAILED_PRECONDITION.
 [[nodiscard]] absl::Status CheckAttached(const PublishRequest& request, const PluginFacts& facts);
 
-// Against the publications there are. ALREADY_EXISTS: this one exists and differs. FAILED_PRECONDITION: the
-// volume is held in a way that excludes this use; the message says by whom.
+// Against the existing publications. ALREADY_EXISTS: this one exists and differs. FAILED_PRECONDITION: the
+// volume is in use in a way that excludes this one; the message names the user.
 [[nodiscard]] absl::Status CheckCompatible(const PublishRequest& request, const VolumeRecord& record);
 
 // Whether the request asks to be the volume's only writer, so that it must not begin while an earlier use may
@@ -50,8 +49,8 @@ namespace berth {
 // FAILED_PRECONDITION for such a request; `used` says who has the volume.
 [[nodiscard]] absl::Status StillWritable(const PublishRequest& request, std::string_view used);
 
-// A CSI access mode as a plugin with these facts is told it: the two finer single-node modes are known only
-// to plugins with SINGLE_NODE_MULTI_WRITER; others are told SINGLE_NODE_WRITER.
+// A CSI access mode as a plugin with these facts gets it: only plugins with SINGLE_NODE_MULTI_WRITER know the
+// two finer single-node modes; others get SINGLE_NODE_WRITER.
 [[nodiscard]] ::csi::v1::VolumeCapability::AccessMode::Mode ModeFor(
     ::csi::v1::VolumeCapability::AccessMode::Mode mode, const PluginFacts& facts);
 

@@ -282,7 +282,7 @@ TEST(SoleWriterTest, DependsOnTheModeAndOnWhoseTheLastUseWas) {
   EXPECT_TRUE(wants(AccessMode::SINGLE_NODE_SINGLE_WRITER)) << "also of the same consumer";
   EXPECT_FALSE(wants(AccessMode::SINGLE_NODE_WRITER));
   EXPECT_FALSE(wants(AccessMode::MULTI_NODE_SINGLE_WRITER));
-  // Another one's, one of more than are known, or of nobody knows whom.
+  // Another one's, one of more than are known, or an unknown one's.
   for (const std::vector<std::string>& past :
        {std::vector<std::string>{request.consumer, "other"}, {request.consumer, ""}, {}}) {
     record.past_consumers = past;

@@ -21,7 +21,7 @@ std::string FileSystemsOf(const RuntimeAbility& runtime) {
   return Printable(fmt::format("{}", fmt::join(runtime.fs_types(), ", ")), 256);
 }
 
-// "fuse.sshfs" and "fuse" are the same as far as is told: not every kernel tells the subtype.
+// "fuse.sshfs" and "fuse" count as the same: not every kernel shows the subtype.
 bool SameFileSystem(std::string_view listed, std::string_view shown) {
   if (listed == shown || (listed == "nfs" && shown == "nfs4")) return true;
   const std::string_view listed_base = listed.substr(0, listed.find('.'));

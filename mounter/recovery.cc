@@ -22,7 +22,7 @@ std::string WhyHeld(const PublicationRecord& publication, bool published) {
   return "not mounted any more: the node was restarted";
 }
 
-// Whether it is mounted again after a reboot without anybody's word. A scheduler may have given it to another
+// Whether it is mounted again after a reboot without a confirmation. A scheduler may have given it to another
 // node.
 bool MountsUnasked(const PublicationRecord& publication) {
   return publication.Remounts() && publication.origin != Origin::kScheduler;
@@ -183,7 +183,7 @@ void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known,
                    .message = fmt::format("{}/{}: not in the journal, left alone ({})", paths.tree(),
                                           Printable(name, 128), paths.DescribeIdentity(name))});
   }
-  // A mount of a volume that nobody knows is worth a word, too.
+  // A mount of an unknown volume is reported, too.
   const std::string root = paths.tree() + "/";
   const absl::Status read = ReadMountinfo("/proc/self/mountinfo", [&](const MountinfoLine& line) {
     const std::string target = DecodeMountinfo(line.target);

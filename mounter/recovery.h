@@ -1,34 +1,33 @@
-// What a new berthd makes of what the last one left, and what a running one makes of what others did to its
-// mounts: records compared with the kernel.
+// Compares the records with the kernel: what a new berthd does about the state that the last one left, and a
+// running one about changes that others made to its mounts.
 //
-// One planner for all of it: PlanReconciliation, pure. It is asked at start, whenever the kernel's mounts
-// change (mount_watch.h), and after a reboot. Looking at the kernel is apart from it (LookAtMounts). Loop
-// thread.
+// One planner for all of it: PlanReconciliation, pure. It runs at start, whenever the kernel's mounts change
+// (mount_watch.h), and after a reboot. LookAtMounts asks the kernel. Loop thread.
 //
 //   the kernel shows        same boot, running or at start            after a reboot
 //   ─────────────────────── ───────────────────────────────────────── ───────────────────────────────────
 //   published, mounted      found (a lost one that is back)           found
-//   published, other mount  over-mounted: told, and unwound when it   found
-//     on top                is unpublished
+//   published, other mount  over-mounted: reported; unmounted when    found
+//     on top                it is unpublished
 //   published, not mounted  lost; `remount`, declared: repaired (of   declared, `remount`: resumed at once
-//                           a scheduler's that is withheld: later)    scheduler's: held until it confirms
-//                                                                     a caller's: held until its word
-//   publishing              forward (repeated); a scheduler's at      as above: resumed, or held
-//                           start: withheld until UnblockForward
-//   staged, without its     told; staged again before the next        -
-//     mount or with another publish, what lies on top is taken away
+//                           a scheduler's that is blocked: later)     scheduler's: blocked until confirmed
+//                                                                     a caller's: blocked until requested
+//   publishing              forward (repeated); a scheduler's at      as above: resumed, or blocked
+//                           start: blocked until UnblockForward
+//   staged, without its     reported; staged again before the next    -
+//     mount or with another publish, what lies on top is unmounted
 //     on top
 //   unpublishing, staging   goes on                                   goes on
 //   of a process            -                                         released: it ended with the boot
 //
-// Calls of a berthd that died may still run in the plugin when the next one begins. Nothing tells when they
-// end; so what keeps data safe is this: What was going forward is repeated forward with the same arguments,
-// which the specification makes harmless (ABORTED while a twin of it runs, then OK). It is reversed only when
-// somebody wants it undone, and then by the plugin's own reverse call, which is answered ABORTED while the
-// forward one runs and is repeated until it is not. A plugin that keeps no such order, and mounts after it
-// has answered OK to the reverse, meets a path that is not there any more: directories go as soon as the
-// reverse is done. If it makes them anew, the mount is noticed (volume.orphan), and is nobody's volume.
-// What was being undone is only ever undone again.
+// Calls of a berthd that died may still run in the plugin when the next one begins, and berthd cannot know
+// when they end. So data are kept safe in this way: A forward step is repeated with the same arguments, which
+// the specification makes harmless (ABORTED while the first call runs, then OK). It is reversed only on
+// request, and then by the plugin's own reverse call, which is answered ABORTED while the forward call runs,
+// and is repeated until it is not. If a plugin keeps no such order, and mounts after it has answered OK to
+// the reverse call, its path does not exist any more: directories are removed as soon as the reverse is done.
+// If it makes them again, the mount is reported (volume.orphan), and belongs to no volume. A reverse step is
+// only ever repeated.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -61,21 +60,21 @@ struct ShownMount {
 struct Circumstances {
   bool start = false;     // a berthd begins; else it runs, and something has changed
   bool rebooted = false;  // the record is of another boot
-  bool leaving = false;   // nothing is mounted again any more (VolumeMachine::Leave)
+  bool leaving = false;   // nothing is mounted again any more (VolumeMachine::BeginShutdown)
 };
 
 enum class ReconcileAction {
   kFound,        // VolumeMachine::MarkFound
-  kLost,         // MarkLost: only to be told
-  kOvermounted,  // MarkLost: somebody mounted over it
+  kLost,         // MarkLost: only reported
+  kOvermounted,  // MarkLost: another mount lies over it
   kRepair,       // Repair: undone and mounted again
   kResume,       // Resume: after a reboot
   kBlock,        // Hold
-  kRelease,      // Unwant: its consumer has ended
+  kRelease,      // RequestUnpublish: its consumer has ended
   // Of the staging; they have no key.
   kStagingFound,        // MarkStagingFound
   kStagingLost,         // MarkStagingLost
-  kStagingOvermounted,  // MarkStagingLost: somebody mounted over it
+  kStagingOvermounted,  // MarkStagingLost: another mount lies over it
 };
 
 struct Reconciliation {
@@ -106,7 +105,7 @@ struct Reconciliation {
 // An event for each directory in the tree that no row of the journal accounts for. They are left alone:
 // whether their volumes may go is not to be guessed. `known`: the journal's keys.
 void ReportOrphans(const VolumePaths& paths, const std::set<std::string>& known, EventLog& events);
-// Of one directory, where something is mounted in it. True if it was told.
+// Of one directory, if something is mounted in it. True if it was reported.
 bool ReportOrphan(const VolumePaths& paths, const std::string& name, EventLog& events);
 
 }  // namespace berth

@@ -223,7 +223,7 @@ Awaitable<std::optional<StepReport>> ReverseCall::CallOnce(const PluginCaller::A
   } else if (!facts->mount_root) {
     co_return report;
   }
-  // Neither the plugin nor berthd could unmount it: somebody is in there.
+  // Neither the plugin nor berthd could unmount it: it is in use.
   if (input_.lazy && facts->mount_root && !report.detached_lazily) {
     const absl::Status gone = co_await LazyUnmount();
     if (!gone.ok()) co_return Failed(gone);
@@ -261,7 +261,7 @@ Awaitable<absl::Status> ReverseCall::LazyUnmount() {
   const TimePoint now = Clock::now();
   const absl::Status unmounted =
       co_await UnmountOurselves({.lazy = true}, now + AtMostAQuarter(kDetach, now, deadline_));
-  // It is detached at once. If nobody uses it, the kernel then waits for its end, as long as its server is
+  // It is detached at once. If it is not in use, the kernel then waits for its end, as long as its server is
   // away.
   BERTH_CO_ASSIGN_OR_RETURN(const PathFacts after, target_.look());
   if (after.mount_root) co_return unmounted;
@@ -382,7 +382,7 @@ Awaitable<absl::Status> ReverseCall::UnmountOurselves(UnmountOptions options, Ti
   for (int i = 0; i < kStackedMounts; ++i) {
     BERTH_CO_ASSIGN_OR_RETURN(const PathFacts facts, target_.look());
     if (!Occupied(facts)) co_return absl::OkStatus();
-    // A device node is not ours to remove, whoever made it.
+    // A device node is not ours to remove, even if a plugin made it.
     if (!facts.mount_root) {
       co_return absl::UnavailableError(fmt::format("{}: a device node is left there", target_.path));
     }

@@ -96,8 +96,8 @@ class ReverseCall {
   [[nodiscard]] Awaitable<absl::Status> LazyUnmount();
   // Unmounts everything at the path, the topmost first.
   [[nodiscard]] Awaitable<absl::Status> UnmountOurselves(UnmountOptions options, TimePoint deadline);
-  // What somebody mounted over our mount: a plugin may refuse to touch what is not its own, or take it for
-  // its own. OK if the id of ours is not known.
+  // Mounts that others made over our mount: a plugin may refuse to touch a foreign mount, or take it for its
+  // own. OK if the id of ours is not known.
   [[nodiscard]] Awaitable<absl::Status> UnmountOverlays();
 
   [[nodiscard]] StepReport Unmounted() const { return {.detached_lazily = detached_}; }

@@ -19,10 +19,10 @@ namespace berth {
 
 inline constexpr size_t kSecretsFileLimit = 64 << 10;
 
-// What `reference` names: a file, or a credential in `credentials_dir` (empty: $CREDENTIALS_DIRECTORY). It
-// must be a regular file of root's, of at most kSecretsFileLimit, that nobody else may read or write, and
-// hold what csi/secrets_text.h takes. Of kNone: no secrets. FAILED_PRECONDITION, in words that say what is
-// wrong with it (it may be right later: a step that waits for it is tried again); DEADLINE_EXCEEDED, naming
+// Reads what `reference` names: a file, or a credential in `credentials_dir` (empty: $CREDENTIALS_DIRECTORY).
+// It must be a regular file of root's, of at most kSecretsFileLimit, that no other user may read or write,
+// and hold what csi/secrets_text.h takes. Of kNone: no secrets. FAILED_PRECONDITION: what is wrong with it,
+// in the message (it may be right later: a step that waits for it is tried again); DEADLINE_EXCEEDED, naming
 // the process that hangs in it; RESOURCE_EXHAUSTED, as MountHelper has it. `helper` outlives the call.
 [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecretsReference(
     SecretsReference reference, std::string credentials_dir, MountHelper& helper, TimePoint deadline);

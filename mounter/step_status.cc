@@ -110,8 +110,8 @@ void StepStatus::ReportDone(const Step& step) {
       // Who waits for that, to detach it for instance, is woken by this.
       reporter_.Emit("volume.free", "", "the kernel has released it");
       return;
-    case StepKind::kPublish:    // told once it is durable
-    case StepKind::kMountPath:  // OnPathMounted tells
+    case StepKind::kPublish:    // reported once it is durable
+    case StepKind::kMountPath:  // OnPathMounted reports it
     case StepKind::kRenew:
     case StepKind::kNone:
       return;

@@ -24,7 +24,7 @@ namespace berth {
 
 class StepStatus {
  public:
-  // `trying`: the step whose try runs.
+  // `trying`: the step that is tried now.
   StepStatus(const VolumeMachine& machine, const VolumeReporter& reporter, const VolumeQueue& queue,
              const Step& trying)
       : machine_(machine), reporter_(reporter), queue_(queue), trying_(trying) {}
@@ -54,7 +54,7 @@ class StepStatus {
   // The last calls of the plugin, the newest last.
   [[nodiscard]] std::vector<RpcTrace> rpcs() const { return {rpcs_.begin(), rpcs_.end()}; }
 
-  // What a caller gets whose deadline has passed while `operation` goes on: what runs, since when, and for
+  // What a caller gets if its deadline has passed while `operation` goes on: what runs, since when, and for
   // which consumer. `forced`: what was done by force (ForcedOptions::WhatWasDone).
   [[nodiscard]] absl::Status Overdue(const VolumeOperation& operation, const std::string& forced) const;
 

@@ -1,4 +1,4 @@
-// When the tokens that a plugin was given for one publication are to be got and passed anew.
+// When new tokens for one publication are to be got and passed to its plugin.
 //
 //              OnPassed                      its time comes, and it succeeds: OnPassed
 //   unknown ───────────────▶ good until … ◀──────────────────────────────┐
@@ -6,7 +6,7 @@
 //      │                         ▼                                       │
 //      └────────────────────▶ due ── OnFailed ──▶ failing ── a pause ──▶ due
 //
-// A failure costs the mount nothing: it stands as it did, and the old tokens end when they end.
+// A failure does not touch the mount, and the old tokens are valid until they end.
 //
 // Pure: time and chance are passed in. Owned by the volume's actor.
 #pragma once

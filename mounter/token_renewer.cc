@@ -91,7 +91,7 @@ bool TokenRenewer::AfterCall(const PublicationKey& key) {
   const auto facts = context_.paths->LookAtTarget(machine_.record(), *publication);
   const uint64_t id = facts.ok() && facts->mount_root ? facts->mount_id : 0;
   const auto known = mount_before_renewal_.extract(key);
-  // Nothing was sent: what lies over ours is somebody else's.
+  // Nothing was sent: a mount over ours is not the plugin's.
   if (!known && publication->mount_id != 0) return false;
   const uint64_t before = known ? known.mapped() : 0;
   const bool another = id != publication->mount_id;

@@ -36,7 +36,7 @@ class TokenRenewer {
   [[nodiscard]] bool Renews(const PublicationKey& key) const;
   // When the next tokens are due; max(): never.
   [[nodiscard]] BootTime Next() const;
-  // Those whose tokens are due.
+  // The publications that need new tokens now.
   [[nodiscard]] std::vector<PublicationKey> Due(BootTime now) const;
 
   // Its plugin may want other tokens than before.
@@ -73,7 +73,7 @@ class TokenRenewer {
   std::string key_;
   // Of what is published. One that is not in here is due.
   std::map<PublicationKey, TokenRenewal> renewals_;
-  // The mounts before renewals whose outcome is not known yet.
+  // The mounts before renewals with an unknown outcome.
   std::map<PublicationKey, uint64_t> mount_before_renewal_;
 };
 

@@ -40,7 +40,7 @@ std::string PluginHangs(const VolumeView& volume) {
       RestartPlugin(volume));
 }
 
-// `use`: one that is to end; null: only the staging is left, and whose use it was does not matter.
+// `use`: one that is to end; null: only the staging is left, and it does not matter which use it was for.
 std::string ForcedUnpublish(const VolumeView& volume, const PublicationView* use) {
   const PublicationView nobody{.consumer = "none"};
   return fmt::format("{} --force", Unpublish(volume, use == nullptr ? nobody : *use));
@@ -54,7 +54,7 @@ std::string PluginMissing(const VolumeView& volume, const PublicationView* use) 
                      ForcedUnpublish(volume, use));
 }
 
-// `use`: one that a command for the whole volume may name; null: there is none.
+// `use`: one that a command for the whole volume may name; null: no use.
 std::string Hangs(const VolumeView& volume, const PublicationView* use) {
   std::string text = "Wait, or bring its server back: everything goes on by itself then.";
   std::vector<std::string> levers;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr Duration kFirstRetry = std::chrono::milliseconds(100);
 constexpr Duration kRetryLimit = std::chrono::seconds(5);
-// How long a caller waits for holders of the volume to end, before it is told who they are.
+// How long a caller waits for holders of the volume to end, before it gets their names.
 constexpr Duration kHoldersMayEnd = std::chrono::seconds(1);
 constexpr size_t kHoldersWatched = 16;
 // How often the plugin is asked before a volume is released without it, where that was asked for.
@@ -37,7 +37,7 @@ Awaitable<std::optional<T>> Unless(Condition* changed, std::function<bool()> sho
 }  // namespace
 
 Awaitable<absl::Status> VolumeDriver::Drive(PublicationKey key) {
-  // Of a step of another publication: who waited for it has been told.
+  // Of a step of another publication: its caller has the error already.
   [[maybe_unused]] const auto old = volume_.machine.TakeFailure(key);
   bool published = false;
   while (true) {
@@ -54,7 +54,7 @@ Awaitable<absl::Status> VolumeDriver::Drive(PublicationKey key) {
     published = published || step.kind == StepKind::kPublish;
     if (follow_up != FollowUp::kPause) continue;
     if (step.kind == StepKind::kMountPath) {
-      // It is published all the same.
+      // It is published nevertheless.
       const absl::Status why = volume_.status.last_error();
       BERTH_CO_RETURN_IF_ERROR(co_await CommitOutcome(key, published));
       co_return why;
@@ -131,10 +131,10 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     } else if (input->ok()) {
       report = co_await Try(step, **std::move(input), deadline);
     } else {
-      // Nothing was sent. It is somebody's file, and may come.
+      // Nothing was sent. The file may appear later.
       report = {.outcome = CallOutcome::kRetry, .error = input->status()};
     }
-    // What follows is a pause, which makes way for whoever comes.
+    // A pause follows; any request may interrupt it.
     volume_.sent = false;
     // A try that the step's own deadline cut short says nothing: the one before it said why.
     if (absl::IsDeadlineExceeded(report.error) && !before.ok() && !report.stuck && Clock::now() >= deadline) {
@@ -297,7 +297,7 @@ void VolumeDriver::BeforeTry(const Step& step) {
 }
 
 void VolumeDriver::AfterTry(const Step& step, const StepReport& report) {
-  // A call that was given up, or is refused because of an earlier one, has not returned.
+  // A call that was ended early, or is refused because of an earlier one, has not returned.
   if (!absl::IsAborted(report.error) && !absl::IsDeadlineExceeded(report.error)) hung_since_.reset();
   volume_.forced.ForgetOld(volume_.machine.record());
   plugin_cannot_ = report.plugin_cannot;
@@ -306,9 +306,9 @@ void VolumeDriver::AfterTry(const Step& step, const StepReport& report) {
   if (report.permissions_set) volume_.machine.SetPermissionsSet(step.key);
   if (step.kind == StepKind::kUnstage || step.kind == StepKind::kForget) AfterInUse(report);
   if (step.kind == StepKind::kRenew) {
-    // A call that has not come back may mount it anew yet.
+    // A call that has not returned may still mount it again.
     if (!report.stuck && volume_.tokens.AfterCall(step.key)) volume_.row.SaveSoon();
-    // If something came in between it begins again: nobody's failure.
+    // If something came in between it begins again: that is no failure.
     const bool interrupted =
         !volume_.tokens.Renews(step.key) || !volume_.queue.empty() || volume_.context.stopping;
     if (report.outcome != CallOutcome::kDone && interrupted) return;
@@ -402,7 +402,7 @@ Awaitable<absl::Status> VolumeDriver::ReleaseWithoutPlugin(std::shared_ptr<Volum
 }
 
 StepProgress VolumeDriver::Progress(const Step& step) {
-  // They outlive the wait for a try that was given up only until it has ended, which is awaited.
+  // `this` outlives them: the end of a try is awaited, also of one that was ended early.
   return {.waiting =
               [this](std::string why) {
                 volume_.status.OnWaiting(std::move(why));
@@ -443,7 +443,7 @@ StepProgress VolumeDriver::Progress(const Step& step) {
 }
 
 bool VolumeDriver::OverturnsRow(const Step& step) const {
-  // A row that keeps the old mount's id would have the new one for somebody else's.
+  // A row with the old mount's id would make the new mount look foreign.
   if (step.kind == StepKind::kStage) return volume_.machine.record().staging_mount_id != 0;
   const PublicationRecord* publication = volume_.machine.record().Find(step.key);
   if (publication == nullptr) return false;
@@ -488,12 +488,12 @@ bool VolumeDriver::ExpansionShouldEnd() const {
 bool VolumeDriver::ShouldEnd(const Step& step) const {
   // What is local comes to its end, and soon.
   if (step.kind == StepKind::kForget || step.kind == StepKind::kNone) return false;
-  // Nothing was sent: nothing is lost by beginning anew after what waits.
+  // Nothing was sent: nothing is lost if it begins again after what waits.
   if (!volume_.sent && GoesForward(step.kind) && volume_.queue.UnpublishWaits()) return true;
   if (!volume_.sent && (Superseded(step) || ForwardBlocked(step) ||
                         (volume_.queue.current() == nullptr && !volume_.queue.empty())))
     return true;
-  // What it was to be renewed for has changed, as the kernel or somebody says.
+  // What it was to be renewed for has changed.
   if (!volume_.sent && step.kind == StepKind::kRenew && !volume_.machine.MayRenew(step.key)) return true;
   const bool whole_volume = step.kind == StepKind::kStage || step.kind == StepKind::kUnstage;
   return volume_.queue.ForcedUnpublishWaits(step.key, whole_volume);

@@ -57,7 +57,7 @@ class VolumeDriver {
 
   // Who stood in the way of the last try.
   [[nodiscard]] const std::vector<MountHolder>& holders() const { return holders_; }
-  // The last unstage or forget found that somebody uses the volume.
+  // The last unstage or forget found the volume in use.
   [[nodiscard]] bool in_use() const { return in_use_; }
   // The plugin could not do the last reverse step (StepReport::plugin_cannot).
   [[nodiscard]] bool plugin_cannot() const { return plugin_cannot_; }
@@ -65,7 +65,7 @@ class VolumeDriver {
  private:
   // `was_published`: by a call of the plugin just now, which is reported.
   [[nodiscard]] Awaitable<absl::Status> CommitOutcome(PublicationKey key, bool was_published);
-  // One try of a step, until it ends or is given up.
+  // One try of a step, until it ends or is ended early (ShouldEnd).
   [[nodiscard]] Awaitable<StepReport> Try(Step step, StepInput input, TimePoint deadline);
   // What a step takes in addition to the record; unset if secrets have to be read from where they are kept.
   [[nodiscard]] std::optional<StepInput> InputAtHand(const Step& step) const;

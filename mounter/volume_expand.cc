@@ -53,7 +53,7 @@ Awaitable<StepReport> VolumeSteps::Expand(VolumeRecord record, ::csi::v1::Capaci
   const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
   StepReport report = ReportAnswer(kRpc, record.plugin_id, answer.status(), began, deadline);
   if (!answer.ok()) co_return report;
-  // Less than was asked for is no lie: some plugins tell what their file system has room for.
+  // Less than was requested is no lie: some plugins answer with the room in their file system.
   if (answer->capacity_bytes() < 0) {
     const std::string lie = fmt::format("plugin {} answered OK to {}, but with a capacity of {} bytes",
                                         record.plugin_id, RpcName(kRpc), answer->capacity_bytes());

@@ -17,8 +17,8 @@ namespace berth {
 // The file's content, as JSON.
 [[nodiscard]] absl::StatusOr<std::string> IdentityText(const VolumeRecord& record);
 
-// A record with what the file says; what it does not say is left as a record begins. `boot_id` is that of the
-// boot in which the file was written. DATA_LOSS: it cannot be read. `path` is for the message.
+// A record with what the file says; the rest is as in a new record. `boot_id` is the boot in which the file
+// was written. DATA_LOSS: it cannot be read. `path` is for the message.
 [[nodiscard]] absl::StatusOr<VolumeRecord> ParseIdentity(const std::string& text, const std::string& path);
 
 }  // namespace berth

@@ -62,11 +62,11 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
                          return p.state == PublicationState::kPublishing;
                        });
   if (cut_off && !rebooted) r.mounts_unknown = true;
-  // What it lives on as was not written down.
+  // What kept it in use was not written down.
   if (r.still_in_use && r.objects.empty() && (r.rebuilt || !r.mounts_unknown))
     r.objects.push_back(KernelObject{});
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
-  // Whatever the row does not tell is assumed the worse way. A staging that was repaired may have begun anew
+  // Whatever the row does not say is assumed the worse way. A staging that was repaired may have begun again
   // since the row was written.
   const bool needed = std::ranges::any_of(
       r.publications, [&machine](const PublicationRecord& p) { return machine.NeedsStaging(p); });
@@ -126,7 +126,7 @@ bool VolumeMachine::MayUnstage() const {
 
 bool VolumeMachine::UnstagesFirst() const {
   if (!record_.staging_lost || !MayUnstage()) return false;
-  // A stage whose outcome is not known may run still: it is repeated, not reversed.
+  // A stage with an unknown outcome may still run: it is repeated, not reversed.
   return record_.stage_state == StageState::kStaged ||
          (record_.stage_state == StageState::kStaging && !record_.stage_uncertain);
 }
@@ -178,7 +178,7 @@ void VolumeMachine::RollBackRequest(const PublicationKey& key, const VolumeMachi
     return;
   }
   if (now == nullptr) return;
-  // Of one that was a caller's before, that of a scheduler means nothing.
+  // If it was a caller's before, a scheduler's confirmation means nothing.
   const bool confirmed = was->origin == Origin::kScheduler && now->confirmations != was->confirmations;
   RollBackUpdate(*was);
   now->had_secrets = was->had_secrets;
@@ -449,7 +449,7 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
     if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
     if (!p.hung.empty()) return false;
     if (!p.blocked.empty() || (!p.forward_blocked.empty() && !asked)) return false;
-    // What is on its way is in nobody's use yet.
+    // A publication that is on its way is not in use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
@@ -676,7 +676,7 @@ void VolumeMachine::OnSent(const Step& step) {
       expanding_ = record_.pending_expansion_bytes;
       return;
     case StepKind::kRenew:
-      // From here on what lies there may be mounted anew, whatever the plugin answers.
+      // From here on the plugin may mount it again, whatever it answers.
       SetMountId(step.key, 0);
       return;
     case StepKind::kNone:
@@ -689,7 +689,7 @@ void VolumeMachine::OnSent(const Step& step) {
 
 FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error,
                                   bool time_left, WallTime now) {
-  // "Another call for this volume is pending" is what a plugin says whose first call has not come back.
+  // "Another call for this volume is pending" is what a plugin answers if its first call has not returned.
   if (!absl::IsAborted(error) && !absl::IsDeadlineExceeded(error)) stuck_.reset();
   PublicationRecord* publication = record_.Find(step.key);
   switch (step.kind) {
@@ -703,7 +703,7 @@ FollowUp VolumeMachine::OnOutcome(const Step& step, CallOutcome outcome, const a
     case StepKind::kExpand:
       return OnExpand(outcome, error);
     case StepKind::kRenew:
-      // It stands as it did. When it is tried again is for whoever counts the tokens' time.
+      // The publication does not change. TokenRenewer decides when it is tried again.
       return outcome == CallOutcome::kDone ? FollowUp::kNext : FollowUp::kPause;
     case StepKind::kMountPath:
       if (publication == nullptr) return FollowUp::kNext;
@@ -758,7 +758,7 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
       return FollowUp::kNext;
     case CallOutcome::kFinal:
     case CallOutcome::kAbsent: {
-      // Whoever waits for the staging fails with it. Those that are published keep the volume here. Where
+      // The publications that wait for the staging fail with it. The published ones keep the volume here. If
       // nothing was sent it is as doubtful as before.
       if (record_.stage_state != StageState::kStaged) record_.stage_uncertain = false;
       record_.last_error = Text(error);
@@ -932,7 +932,7 @@ void VolumeMachine::Remove(PublicationKey key) {
 }
 
 void VolumeMachine::Normalize() {
-  // An intent of which nothing left this process needs no reverse call.
+  // If nothing of an intent left this process, it needs no reverse call.
   const bool unsent = record_.stage_state == StageState::kStaging && !record_.stage_sent;
   if (record_.publications.empty() && unsent) record_.stage_state = StageState::kAbsent;
 }

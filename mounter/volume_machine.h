@@ -1,20 +1,20 @@
 // The life of one volume on this node: which step comes next for a goal, and what follows each outcome.
 //
-//              Want                                  done                          done
+//          RequestPublish                            done                          done
 //   absent ────────────► staging ──NodeStageVolume──────► staged ──NodePublishVolume──────► published
 //     ▲                     │                             ▲ │  │  (each publication            │
-//     │                final│ failure, or Unwant          │ │  │   for itself)                 │ Unwant,
-//     │   forget            ▼                             │ │  └─ final failure ─┐             ▼ Repair
+//     │                final│ failure, or               │ │  │   for itself)                 │
+//     RequestUnpublish, │   forget            ▼ RequestUnpublish            │ │  └─ final failure ─┐ ▼ Repair
 //     └────────────── unstaging ◄──NodeUnstageVolume── last one gone ◄── NodeUnpublishVolume ── unpublishing
 //                           │                               │                                 │
 //                           └── RepairStaging: all undone,  └── kExpand: NodeExpandVolume,    └── Repair:
-//                               then staged again               while an expansion is owed        published
+//                               then staged again               while an expansion is pending     published
 //                                                                                                 again
 //
 // A volume whose plugin does not stage goes from absent to publishing, and back without unstaging; so does an
 // ephemeral one.
 //
-// Beside each state there may stand, of the volume's staging or of one publication:
+// In addition to its state, the volume's staging or a publication may be:
 //
 //   uncertain          the step was sent and its outcome is not known, or the kernel does not show what it
 //                      made. What may follow:   stage     ──► stage again, or unstage
@@ -28,56 +28,58 @@
 //                      and nothing else of the volume that rests on it.
 //   staging lost       the staging is uncertain since its mount was taken away or mounted over. What is
 //                      published from it stays. It is staged again before the next publish; unstaged before
-//                      that where no publication stands on it, since plugins keep books too.
-//   stuck              uncertain, and whoever was asked (the plugin's call, a helper process) has not come
-//                      back. The same steps may follow; a forced reverse does not wait for it.
+//                      that if nothing is published from it, since plugins keep records too.
+//   stuck              uncertain, and the plugin's call or the helper process has not returned. The same
+//                      steps may follow; a forced reverse does not wait for it.
 //   awaiting secrets   the step has to be repeated, and the secrets that it took were never written down:
 //                      only its reverse, which takes none, may run, until a caller brings them again. One
 //                      with a reference to its secrets never awaits them.
-//   held               after a reboot: nothing is done about it until a caller, or its scheduler, asks for it
-//                      (Want, Unwant and Confirm end it).
-//   withheld           of a scheduler's: nothing forward is begun or repeated. What is published stays
-//                      published, a lost or dead mount is not repaired, and reverse steps go on. Two reasons:
-//                        no lease is valid   until UnblockForward
-//                        unconfirmed         the lease ended, or the node was rebooted, since the scheduler
-//                                            requested or confirmed it. Another node may have the volume by
-//                                            now, so a new lease alone is not enough: until Want or Confirm.
+//   blocked            nothing forward is begun or repeated. What is published stays published, a lost or
+//   dead
+//                      mount is not repaired, and reverse steps go on. Its reason, and what ends it:
+//                        rebooted      `blocked`: RequestPublish, RequestUnpublish, Confirm
+//                        no lease      `forward_blocked`, of a scheduler's: UnblockForward
+//                        unconfirmed   the same: the lease ended, or the node was rebooted, since the
+//                        scheduler
+//                                      requested or confirmed it. Another node may have the volume by now, so
+//                                      a new lease alone is not enough: RequestPublish, Confirm
 //   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
-//                      publication, and nothing is repaired (Leave; it is final). Reverse steps go on.
-//   dead               published, the mount is there, and its file system has ended. Nothing follows by
-//                      itself but, where asked for, Repair.
+//                      publication, and nothing is repaired (BeginShutdown; it is final). Reverse steps go
+//                      on.
+//   dead               published, the mount is there, and its file system has ended. Only Repair follows, if
+//                      it was requested.
 //   hung               published, the mount is there, and its file system does not answer. It may answer
-//                      again, or turn out to be dead. Until then nothing is repaired: to take it away would
-//                      hang, too.
+//                      again, or turn out to be dead. Until then nothing is repaired: an unmount would hang,
+//                      too.
 //
 //                               answers ◄──► hung ──► dead ──► answers (mounted again)
 //
 //   read-only          published to be written, and it refuses writes. Nothing is repaired: what is wrong
 //                      with it may have to be looked at first.
 //
-//   renewed            published, and its plugin is given new tokens with the same NodePublishVolume (kRenew,
-//                      see MayRenew). Whatever comes of it, the publication is as it was: what the plugin has
-//                      changed, the kernel shows.
+//   renewed            published, and its plugin gets new tokens with the same NodePublishVolume (kRenew, see
+//                      MayRenew). Whatever its outcome, the publication does not change; the kernel shows
+//                      what the plugin has changed.
 //   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
 //                      it is forgotten once that has ended. A new publish may begin meanwhile.
 //   path pending       published, and not (known to be) mounted at the path that was asked for too, or still
 //                      mounted at one that is not wanted any more (kMountPath). That it fails never undoes a
-//                      publication. An unpublish takes that mount away first.
-//   owed               an expansion: tried after each stage (or publish, without staging) and then in the
-//                      background. That it fails never undoes or delays a publication.
+//                      publication. An unpublish removes that mount first.
+//   expansion pending  tried after each stage (or publish, without staging) and then in the background. Its
+//                      failure never undoes or delays a publication.
 //
 // The rules that keep data safe:
 //   * Once a stage or publish was sent, "absent" needs a successful reverse call, whatever the failure's
-//     code was: final only means that repeating forward is of no use. The caller is told the first error.
+//     code was: final only means that repeating forward is of no use. The caller gets the first error.
 //   * Unstage begins only when no publication is left, whatever its state; or, to repair the staging, when
 //     each one that is left was undone and waits to be published again.
-//   * While it unstages, nothing new is wanted: the mounter finishes that first (see Want).
-//   * An ephemeral volume is unpublished at a caller's word alone, since that deletes it; or to take back a
-//     publish that never came to its end.
-//   * What was published and is to be mounted again of itself does not vanish because mounting it again
-//     failed: that is tried until somebody unwants it.
+//   * While it unstages, nothing new is requested: the mounter finishes that first (see RequestPublish).
+//   * An ephemeral volume is unpublished only at a caller's request, since that deletes it; or to undo a
+//     publish that never ended.
+//   * A publication that is to be mounted again by itself does not vanish because that failed: it is tried
+//     until a request for its unpublish.
 //
-// Pure: no clock, no I/O. Whoever performs the steps tells OnSent before, OnOutcome after.
+// Pure: no clock, no I/O. The caller that performs a step calls OnSent before it, and OnOutcome after it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -97,7 +99,7 @@ enum class StepKind {
   kNone,  // nothing to do, or nothing that may be done now
   kStage,
   kPublish,
-  kExpand,     // the node's part of an expansion that is owed
+  kExpand,     // the node's part of a pending expansion
   kRenew,      // NodePublishVolume once more, of what is published, for its tokens
   kMountPath,  // mount what is published at its path too, or unmount it where it is not wanted any more
   kUnpublish,
@@ -107,7 +109,8 @@ enum class StepKind {
 
 struct Step {
   StepKind kind = StepKind::kNone;
-  // Of kStage and kExpand: whose secrets it takes; of kPublish, kRenew, kMountPath and kUnpublish: which one.
+  // Of kStage and kExpand: the publication that has the secrets; of kPublish, kRenew, kMountPath and
+  // kUnpublish: the publication itself.
   PublicationKey key;
 
   bool operator==(const Step&) const = default;
@@ -121,7 +124,7 @@ enum class FollowUp {
 
 class VolumeMachine {
  public:
-  // A volume of which nothing is here. `record` says what it is; it has no publications.
+  // A volume without anything on this node. `record` says what it is; it has no publications.
   [[nodiscard]] static VolumeMachine Fresh(VolumeRecord record);
   // A volume as the journal remembers it. What was under way is uncertain; what needs secrets awaits them.
   // `rebooted`: its mounts were made in another boot, so none is there. What then becomes of what is wanted
@@ -135,24 +138,24 @@ class VolumeMachine {
   // A publication is wanted: a new one, or one that is publishing already, which a caller now drives (with
   // secrets, if it has them). Not while it unstages, and not while that publication is being unpublished.
   void RequestPublish(PublicationRecord publication);
-  // Takes back a Want that could not be written down, of which nothing was sent. `before`: as it was then;
-  // what has happened since stays, as that its scheduler was heard, or is not heard any more.
+  // Rolls back a RequestPublish that could not be written down, and sent nothing. `before`: the machine as it
+  // was then. Later changes stay, such as a confirmation by its scheduler.
   void RollBackRequest(const PublicationKey& key, const VolumeMachine& before);
   // In which boot the mounts to come are made.
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
   // True: the volume has another label now. An empty one changes nothing.
   bool SetLabel(const std::string& label);
-  // What a repeated publish may say anew of one that is there: who its consumer is, where its secrets lie,
-  // whether it is mounted again of itself; and, of a caller's, that it is the scheduler's from now on, whose
-  // it stays, whoever repeats it. True if that is news.
+  // What a repeated publish may change of an existing publication: what its consumer consists of, where its
+  // secrets are, whether it is mounted again by itself; and that a caller's becomes the scheduler's, which it
+  // then stays. True if something has changed.
   bool UpdateRequest(const PublicationRecord& said);
-  // Takes back an Adopt that could not be written down. `before`: the publication as it was then.
+  // Rolls back an UpdateRequest that could not be written down. `before`: the publication as it was then.
   void RollBackUpdate(const PublicationRecord& before);
   // A rebuilt record learns what only the lost journal knew.
   void FillRebuilt(const PublicationRecord& said, VolumeUse use,
                    std::map<std::string, std::string> volume_context,
                    std::optional<std::map<std::string, std::string>> publish_context);
-  // It is not wanted any more. One of which nothing was sent is gone at once. False where there is none.
+  // It is not wanted any more. If nothing of it was sent it is gone at once. False if it does not exist.
   bool RequestUnpublish(const PublicationKey& key);
 
   // Of a recovered volume: no publication stands on its staging, so that nothing proves that it is still
@@ -162,7 +165,7 @@ class VolumeMachine {
   void MarkStagingLost(std::string error);
   // It shows it again.
   void MarkStagingFound();
-  // The kernel's id of the mount at the staging path; 0: there is none.
+  // The kernel's id of the mount at the staging path; 0: no mount.
   void SetStagingMount(uint64_t mount_id) { record_.staging_mount_id = mount_id; }
   // The kernel does not show the mount of a published one (any more).
   void MarkLost(const PublicationKey& key, std::string error);
@@ -211,32 +214,32 @@ class VolumeMachine {
   // It does not any more, or may not.
   void DoubtPath(const PublicationKey& key, std::string error);
 
-  // A published one, whose mount is lost or dead, is to be mounted again: undone first, unless it is
-  // ephemeral. False where that may not be: it is not published, it hangs, a rebuilt record does not know
-  // how, it is withheld and nobody `asked` for it, or it is leaving.
+  // A published one with a lost or dead mount is to be mounted again: undone first, unless it is ephemeral.
+  // False if that may not be: it is not published, it hangs, a rebuilt record does not know how, it is
+  // blocked and this was not `asked` for, or it is leaving.
   bool Repair(const PublicationKey& key, std::string error, bool asked = false);
-  // The staging's file system is dead: everything is undone, and done again. False where that may not be,
-  // since a publication hangs, or is not to be mounted again of itself and nobody `asked` for it; or it is
+  // The staging's file system is dead: everything is undone, and done again. False if that may not be: a
+  // publication hangs, or is not to be mounted again by itself and this was not `asked` for; or it is
   // leaving.
   bool RepairStaging(const std::string& error, bool asked = false);
   // After a reboot one that was published, or nearly, is to be mounted again. It is undone first, the staging
   // too where nothing else holds it, since a plugin's books may have outlived its mounts: it would answer OK,
   // and an empty directory would be published. An ephemeral one just goes forward.
   void Resume(const PublicationKey& key, std::string error);
-  // Nothing is done about a publication, for this reason, until Want, Unwant or Confirm.
+  // Nothing is done about a publication, for this reason, until RequestPublish, RequestUnpublish or Confirm.
   void Block(const PublicationKey& key, std::string why);
   // No lease is valid: nothing forward is begun or repeated for what `origin` requested, whatever its state,
   // until UnblockForward or Want. Not written: Recovered withholds all that is a scheduler's.
   void BlockForward(Origin origin, const std::string& why);
-  // A lease is valid, and has held without a break since `since`, on the boot's clock. What was requested or
-  // confirmed in that time goes on; the rest is unconfirmed. True if something that was withheld goes on.
+  // A lease is valid, and has been without a break since `since`, on the boot's clock. What was requested or
+  // confirmed in that time goes on; the rest is unconfirmed. True if something goes on that was blocked.
   bool UnblockForward(Origin origin, BootTime since);
-  // The scheduler still wants this publication, at `at`: it is not unconfirmed or held any more. False, and
-  // nothing changes, where a confirmation is not enough: there is none, it is not the scheduler's, it is
-  // being unpublished, or a rebuilt record does not know how to publish it.
+  // The scheduler still wants this publication, at `at`: it is confirmed and not blocked any more. False, and
+  // nothing changes, if a confirmation is not enough: it does not exist, is not the scheduler's, is being
+  // unpublished, or a rebuilt record does not know how to publish it.
   bool Confirm(const PublicationKey& key, BootTime at);
-  // Why `publication` is blocked: held, unconfirmed, or withheld from something that is to be done for it.
-  // Empty: it is not.
+  // Why `publication` is blocked from something that is to be done for it: by a reboot, without a lease, or
+  // unconfirmed. Empty: it is not.
   [[nodiscard]] static std::string WhyBlocked(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
@@ -259,7 +262,7 @@ class VolumeMachine {
   [[nodiscard]] std::vector<PublicationKey> Movable() const;
   // The steps that undo what no publication needs any more.
   [[nodiscard]] Step NextTeardown() const;
-  // The expansion that is owed, where it can be done now.
+  // The pending expansion, if it can be done now.
   [[nodiscard]] Step NextExpansion() const;
   // Whether a publication's plugin may be called once more to give it new tokens: it is published, as far as
   // is known, for a scheduler with a valid lease, and what it was published from is there. This is no forward
@@ -275,8 +278,8 @@ class VolumeMachine {
   // before its deadline.
   FollowUp OnOutcome(const Step& step, CallOutcome outcome, const absl::Status& error, bool time_left,
                      WallTime now);
-  // Whoever was asked has not come back: in the middle of a call, or after OnOutcome. Where it is the same as
-  // before, it hangs since then.
+  // The plugin's call or the helper has not returned: in the middle of a call, or after OnOutcome. If it is
+  // the same as before, it hangs since then.
   void OnStuck(StuckView stuck);
   [[nodiscard]] const std::optional<StuckView>& stuck() const { return stuck_; }
 
@@ -303,13 +306,13 @@ class VolumeMachine {
   bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
-  // The last Withhold or UnblockForward of an origin.
+  // The last BlockForward or UnblockForward of an origin.
   struct Permission {
-    std::string forward_blocked;  // not empty: Withhold
+    std::string forward_blocked;  // not empty: BlockForward
     BootTime since;
     int changes = 0;
   };
-  // True if `publication` was withheld, and is not any more.
+  // True if `publication` was blocked, and is not any more.
   static bool Apply(const Permission& permission, PublicationRecord& publication);
   FollowUp OnStage(CallOutcome outcome, const absl::Status& error, bool time_left);
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
@@ -327,7 +330,7 @@ class VolumeMachine {
   std::string leaving_;              // empty: it is not
   int64_t expanding_ = 0;            // to which size it was asked last
   bool expansion_deferred_ = false;  // it failed: later
-  bool expansion_refused_ = false;   // for good: not before the next stage, publish, or Owe
+  bool expansion_refused_ = false;   // for good: not before the next stage, publish, or SetPendingExpansion
   std::optional<StuckView> stuck_;
   std::map<Origin, Permission> permissions_;
   std::map<PublicationKey, absl::Status> failures_;

@@ -1,5 +1,5 @@
-// Every event in every state that a volume can reach, beside a model of what the plugin truly holds: each
-// step may have had its effect whatever its answer was, berthd may end at any point, and the node too.
+// Every event in every state that a volume can reach, with a model of what the plugin truly holds: each step
+// may have had its effect whatever its answer was, berthd may end at any point, and the node too.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -43,10 +43,10 @@ void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 // What the plugin has done and not undone.
 struct Books {
   bool staged = false;
-  // Whether somebody took the staging's mount away: then its directory is bare.
+  // Whether the staging's mount was unmounted: then its directory is bare.
   bool bare = false;
   std::set<std::string> published;
-  // Whose publish was acknowledged, and whose undoing was asked for since.
+  // Publications that were acknowledged, and those to be undone since.
   std::set<std::string> acknowledged;
   // A lease has ended: the one that holds began later.
   bool granted_anew = false;
@@ -326,7 +326,7 @@ class Explorer {
     Place staging = from;
     staging.machine.RepairStaging("ENOTCONN");
     Reach(std::move(staging), name, "the staging is dead");
-    // Somebody takes the staging's mount away, or mounts over it, and takes that away again.
+    // A foreign unmount of the staging's mount, or a mount over it, and its end.
     if (from.machine.record().stage_state == StageState::kStaged &&
         from.machine.record().staging_mount_id != 0) {
       Place lost = from;
@@ -370,7 +370,7 @@ class Explorer {
   void Ends(const Place& from, const std::string& name) {
     if (!from.machine.present()) return;
     for (const bool rebooted : {false, true}) {
-      // No mount, and so nobody who takes it away, outlives that.
+      // No mount, and so no foreign unmount, outlives that.
       if (rebooted && kind_.meddled && kind_.two) continue;
       Crash(from, rebooted, name, rebooted ? "reboot" : "killed");
     }

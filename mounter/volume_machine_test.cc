@@ -355,7 +355,7 @@ TEST(VolumeMachineTest, RecoveredPublishedIsSettled) {
 }
 
 TEST(VolumeMachineTest, AfterAReboot) {
-  // What is held moves at a caller's word.
+  // A blocked one moves at a caller's request.
   VolumeMachine forward = VolumeMachine::Recovered(Wanted().record(), true);
   forward.Block(kWeb, "the node was restarted");
   EXPECT_THAT(forward.Movable(), IsEmpty());
@@ -363,7 +363,7 @@ TEST(VolumeMachineTest, AfterAReboot) {
   forward.RequestPublish(Publication(kWeb));
   EXPECT_THAT(forward.Movable(), ElementsAre(kWeb));
 
-  // What was being undone is still owed to the plugin.
+  // The reverse call is still pending.
   const VolumeMachine back = VolumeMachine::Recovered(Unpublishing().record(), true);
   EXPECT_THAT(back.Movable(), ElementsAre(kWeb));
 
@@ -698,7 +698,7 @@ VolumeMachine StagedWithAMount() {
 
 TEST(VolumeMachineTest, AStagingThatIsLostIsMadeAgainBeforeTheNextPublishAndNothingElseMoves) {
   VolumeMachine machine = StagedWithAMount();
-  machine.MarkStagingLost("somebody else unmounted it");
+  machine.MarkStagingLost("another process unmounted it");
   EXPECT_EQ(Show(machine), "staged?, web published");
   EXPECT_FALSE(machine.Unsettled()) << "what is published from it is still fine";
   machine.RequestPublish(Publication(kDb));
@@ -712,8 +712,8 @@ TEST(VolumeMachineTest, AStagingThatIsLostIsMadeAgainBeforeTheNextPublishAndNoth
 
 TEST(VolumeMachineTest, AStagingThatIsLostIsUndoneFirstWhereNothingStandsOnIt) {
   VolumeMachine machine = StagedWithAMount();
-  machine.MarkStagingLost("somebody else unmounted it");
-  ASSERT_TRUE(machine.Repair(kWeb, "somebody else unmounted it"));
+  machine.MarkStagingLost("another process unmounted it");
+  ASSERT_TRUE(machine.Repair(kWeb, "another process unmounted it"));
   for (const StepKind expected :
        {StepKind::kUnpublish, StepKind::kUnstage, StepKind::kStage, StepKind::kPublish}) {
     const Step step = machine.NextFor(kWeb);
@@ -736,7 +736,7 @@ TEST(VolumeMachineTest, AStagingThatIsFoundAgainIsTrusted) {
 
 TEST(VolumeMachineTest, AStagingStaysDoubtfulWhereNothingWasSentToMakeItAgain) {
   VolumeMachine machine = StagedWithAMount();
-  machine.MarkStagingLost("somebody else unmounted it");
+  machine.MarkStagingLost("another process unmounted it");
   for (const CallOutcome outcome : {CallOutcome::kFinal, CallOutcome::kRetry}) {
     machine.RequestPublish(Publication(kDb));
     machine.OnOutcome({StepKind::kStage, kDb}, outcome, Failure(), false, kNow);
@@ -747,7 +747,7 @@ TEST(VolumeMachineTest, AStagingStaysDoubtfulWhereNothingWasSentToMakeItAgain) {
 
 TEST(VolumeMachineTest, AStagingThatThePluginCouldNotMakeAgainIsUndoneOnceNothingStandsOnIt) {
   VolumeMachine machine = StagedWithAMount();
-  machine.MarkStagingLost("somebody else unmounted it");
+  machine.MarkStagingLost("another process unmounted it");
   machine.RequestPublish(Publication(kDb));
   Outcome(machine, CallOutcome::kFinal, {StepKind::kStage, kDb});
   EXPECT_EQ(Show(machine), "staging, web published");
@@ -775,7 +775,7 @@ TEST(VolumeMachineTest, AWantThatCouldNotBeWrittenIsWithdrawnAndWhatElseHappened
   Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
   const VolumeMachine before = machine;
   machine.RequestPublish(Publication(kDb));
-  machine.MarkLost(kWeb, "somebody else unmounted it");
+  machine.MarkLost(kWeb, "another process unmounted it");
   machine.SetPendingExpansion(10);
   machine.RollBackRequest(kDb, before);
   EXPECT_EQ(Show(machine), "staged, web published?");

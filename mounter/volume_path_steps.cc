@@ -38,13 +38,13 @@ Awaitable<StepReport> VolumeSteps::MountPath(VolumeRecord record, PublicationRec
   auto order = [path = publication.path.path] { return WriteMountDropIn(RuntimeUnitDirectory(), path); };
   const absl::Status ordered =
       co_await RunBlocking("order the mount unit of " + publication.path.path, std::move(order), deadline);
-  // It is mounted all the same: only the order of the shutdown is another one.
+  // It is mounted nevertheless: only the order of the shutdown is another one.
   if (!ordered.ok()) SPDLOG_WARN("{}", MessageOf(ordered));
   auto mounted = co_await context_.helper.MountPath(source, publication.path, publication.readonly, deadline);
   context_.Boundary("mounted at the path");
   if (mounted.ok()) co_return StepReport{.path = *std::move(mounted)};
   StepReport report = FromHelper(context_.helper, mounted.status(), publication.path.path);
-  // What stands in the way is for a person to remove. It is tried again later all the same.
+  // A person has to remove what stands in the way. It is tried again later.
   if (!absl::IsDeadlineExceeded(mounted.status())) report.outcome = CallOutcome::kFinal;
   co_return report;
 }
@@ -67,7 +67,8 @@ Awaitable<StepReport> VolumeSteps::UnmountPath(VolumeRecord record, PublicationR
     if (unmounted.ok()) ReportDetached(context_, record, path, publication.key.consumer, id, progress);
   }
   if (unmounted.ok()) {
-    // Only a path that is not wanted any more: where the volume comes back, nobody is to write meanwhile.
+    // Only a path that is not wanted any more: if the volume comes back, nothing must be written there
+    // meanwhile.
     if (path == publication.path.path) co_return StepReport{};
     const absl::Status freed = co_await FreePublishedPath(context_.helper, path, deadline);
     if (freed.ok()) co_return StepReport{};

@@ -37,7 +37,7 @@ constexpr size_t kIdentityLimit = 64 * 1024 * 1024;
 
 std::string IdentityFile(const std::string& key) { return key + std::string(kIdentitySuffix); }
 
-// The key of the volume whose identity file this is; empty: it is none.
+// The key of the volume of this identity file; empty: it is no identity file.
 std::string KeyOfFile(const std::string& name) {
   if (!name.ends_with(kIdentitySuffix)) return {};
   std::string key = name.substr(0, name.size() - kIdentitySuffix.size());
@@ -51,7 +51,7 @@ bool IsUnfinished(const std::string& name) {
          !KeyOfFile(name.substr(0, name.size() - kRandom)).empty();
 }
 
-// Whose step this is, it is not that one's doing.
+// The error is not the fault of the volume that runs the step.
 absl::Status AsUnavailable(const absl::Status& status) {
   return status.ok() ? status : absl::UnavailableError(status.message());
 }
@@ -181,7 +181,7 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
 absl::Status VolumePaths::RemoveVolume(const VolumeRecord& record) const {
   absl::Status left = root_.RemoveEmptyDirectory(Publish(record));
   if (IsInTheWay(left)) {
-    // Those of publications that were never begun, and so never undone.
+    // Files of publications that were never begun, and so never undone.
     const auto never_begun = root_.List(Publish(record), kTreeLimit);
     for (const std::string& name : never_begun.ok() ? *never_begun : std::vector<std::string>()) {
       const absl::Status removed = root_.RemoveEmptyDirectory(fmt::format("{}/{}", Publish(record), name));

@@ -70,8 +70,7 @@ class VolumePaths {
   [[nodiscard]] absl::StatusOr<PathFacts> LookAtTarget(const VolumeRecord& record,
                                                        const PublicationRecord& publication) const;
 
-  // What is in the directory at a target that nothing is mounted on; empty where there is none.
-  // RESOURCE_EXHAUSTED: too much to list.
+  // The names in the directory at a target that nothing is mounted on. RESOURCE_EXHAUSTED: too many to list.
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> ListTarget(
       const VolumeRecord& record, const PublicationRecord& publication) const;
   // Removes the symbolic link that lies at the target, if one does.
@@ -102,13 +101,13 @@ class VolumePaths {
   // Durable after SyncIdentity.
   [[nodiscard]] absl::Status WriteIdentity(const VolumeRecord& record) const;
   [[nodiscard]] absl::Status RemoveIdentity(const std::string& key) const;
-  // OK where there is none.
+  // OK if it does not exist.
   [[nodiscard]] absl::Status SyncIdentity(const std::string& key) const;
   // Makes all identity files durable at once. Takes as long as the whole file system does.
   [[nodiscard]] absl::Status SyncAllIdentities() const;
   // Removes what a berthd that was killed left of identity files that it was writing.
   [[nodiscard]] absl::Status RemoveUnfinishedIdentities() const;
-  // What an identity file says, for people: `volume "x" of plugin "y"`, or that there is none.
+  // What an identity file says, for people: `volume "x" of plugin "y"`, or that the file does not exist.
   [[nodiscard]] std::string DescribeIdentity(const std::string& key) const;
 
   [[nodiscard]] const std::string& tree() const { return root_.path(); }

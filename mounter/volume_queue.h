@@ -34,7 +34,7 @@ class VolumeQueue {
 
   // RESOURCE_EXHAUSTED: too many wait.
   [[nodiscard]] absl::StatusOr<Operation> Submit(VolumeRequest request, TimePoint until);
-  // Goes before all that waits, and past the limit: nobody repeats it.
+  // Goes before all that waits, and past the limit: no caller would repeat it.
   void SubmitFirst(UnpublishRequest request, TimePoint until);
 
   [[nodiscard]] bool empty() const { return waiting_.empty(); }
@@ -51,7 +51,7 @@ class VolumeQueue {
   // Ends every request, the current one too.
   void FailAll(const absl::Status& status);
   // Those that have not begun, and for which `ends` holds, end with UNAVAILABLE; the current one must send
-  // nothing forward any more (VolumeOperation::withheld).
+  // nothing forward any more (VolumeOperation::forward_blocked).
   void EndForward(const std::string& why, const std::function<bool(const VolumeOperation&)>& ends);
 
   // Whether a publish for this consumer waits or runs.

@@ -25,7 +25,7 @@ bool IsMountedAgain(const PublicationRecord& p) {
 void VolumeReconciler::Reconcile(Circumstances circumstances) {
   if (!volume_.machine.present() || volume_.context.stopping) return;
   if (volume_.trying.kind == StepKind::kRenew && volume_.sent) {
-    // What the plugin does to its own mount meanwhile is no stranger's doing.
+    // The plugin changes its own mount meanwhile: that is no foreign change.
     volume_.reconcile_again = true;
     return;
   }
@@ -82,7 +82,7 @@ void VolumeReconciler::OnPathMounted(const PublicationKey& key, const PathMount&
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   if (publication == nullptr) return;
   const bool known = !mounted.fresh && publication->path_mount_id == mounted.mount_id;
-  // Of one that was there already it is not known anew.
+  // A mount that existed already does not say whether its directory is guarded.
   volume_.machine.SetPathMounted(key, mounted.mount_id,
                                  known ? publication->path_unguarded : mounted.unguarded);
   volume_.context.Track(mounted.mount_id, volume_.key);
@@ -149,7 +149,7 @@ void VolumeReconciler::Apply(const Reconciliation& found) {
       return;
     case ReconcileAction::kBlock: {
       volume_.machine.Block(found.key, found.why);
-      // Those that wait for a scheduler are told of once, for the node.
+      // Those that wait for a scheduler are reported once, for the node.
       const PublicationRecord* publication = volume_.machine.record().Find(found.key);
       if (publication != nullptr && publication->origin != Origin::kScheduler) {
         volume_.reporter.Emit("volume.blocked", consumer, found.why);
@@ -230,7 +230,7 @@ void VolumeReconciler::OnHealth(const std::string& component, const absl::Status
   const bool read_only = absl::IsFailedPrecondition(verdict);
   if (!verdict.ok() && !dead && !hangs && !read_only) return;  // it could not be asked
   if (component.empty()) {
-    // All that is published rests on it, so the verdicts of those tell the consumers.
+    // All publications rest on it: their own verdicts inform the consumers.
     staging_dead_ = dead;
     if (dead) RepairStaging(fmt::format("its staging is dead: {}", MessageOf(verdict)), /*asked=*/false);
     return;
@@ -383,7 +383,7 @@ void VolumeReconciler::RepairDeferred() {
 }
 
 bool VolumeReconciler::Repair(const PublicationKey& key, const std::string& why) {
-  // What is dead from the staging up is not mended by publishing that once more.
+  // If the staging itself is dead, another publish does not repair it.
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   const bool staged = volume_.machine.record().stages && publication != nullptr && !publication->ephemeral;
   if (staging_dead_ && staged) return RepairStaging(why, /*asked=*/true);

@@ -52,7 +52,7 @@ class VolumeReconciler {
   bool Confirm(const PublicationKey& key);
   // Whether something that `origin` requested is blocked.
   [[nodiscard]] bool HasBlocked(Origin origin) const;
-  // An operator's request: a publication whose mount is lost or dead is mounted again, whatever its policy.
+  // An operator's request: a publication with a lost or dead mount is mounted again, whatever its policy.
   // False if there is nothing to repair.
   bool Repair(const PublicationKey& key, const std::string& why);
 

@@ -51,13 +51,13 @@ struct PublicationRecord {
   std::optional<std::vector<std::string>> mount_flags;
   // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
   std::string blocked;
-  // Once it has been undone it is published anew: a repair. Then it is not gone, whatever its state.
+  // Once it has been undone it is published again: a repair. Then it is not gone, whatever its state.
   bool again = false;
   // The node was restarted since it was last published: its consumer of then has ended, and what bears the
   // same name now (a unit is started at each boot) has nothing of it.
   bool before_reboot = false;
-  // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: somebody
-  // mounted over it.
+  // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: another
+  // mount lies over it.
   uint64_t mount_id = 0;
   // Where it is to be mounted too.
   PublishedPath path;
@@ -86,10 +86,10 @@ struct PublicationRecord {
   // Of a scheduler's: when the scheduler requested or confirmed it last, on the boot's clock. Unset: not in
   // this boot.
   std::optional<BootTime> confirmed_at;
-  // Not written. Nothing forward is begun or repeated for it, for this reason (VolumeMachine::Withhold,
+  // Not written. Nothing forward is begun or repeated for it, for this reason (VolumeMachine::BlockForward,
   // UnblockForward). Empty: it may go forward.
   std::string forward_blocked;
-  // Not written. It is withheld until its scheduler confirms it or requests it again.
+  // Not written. It is blocked until its scheduler confirms it or requests it again.
   bool unconfirmed = false;
   // Not written. How often it was confirmed in this run.
   int confirmations = 0;
@@ -99,8 +99,8 @@ struct PublicationRecord {
   }
   // It was asked for to write.
   [[nodiscard]] bool Writes(const VolumeUse& use) const;
-  // What can have something of it, as far as that was said: kUnknown after a reboot until it is published
-  // anew, since what `life` says is of another boot.
+  // What its consumer consists of, as far as it is known: kUnknown after a reboot until it is published
+  // again, since `life` is of another boot.
   [[nodiscard]] ConsumerLife Consumer() const { return before_reboot ? ConsumerLife{} : life; }
   // Its mount is made again of itself when it is gone or dead.
   [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
@@ -130,10 +130,10 @@ struct VolumeRecord {
   // It was staged with a mount, and the kernel does not show that any more, or another on top of it. Until it
   // is staged again, with a mount, nothing is published from there.
   bool staging_lost = false;
-  // NodeExpandVolume is owed: to this size; 0: it is not.
+  // NodeExpandVolume is pending: to this size; 0: it is not.
   int64_t pending_expansion_bytes = 0;
-  // Made anew from its identity file after the journal was lost: its contexts and mount flags are not known,
-  // so nothing goes forward of itself until a publish that brings them is taken (which ends it).
+  // Rebuilt from its identity file after the journal was lost: its contexts and mount flags are not known, so
+  // nothing goes forward until a publish brings them (which ends it).
   bool rebuilt = false;
   // A mount of it was detached while in use, or nothing of it is published or staged and the kernel still has
   // it: it may be written to. The record stays until the kernel has released it.
@@ -148,8 +148,8 @@ struct VolumeRecord {
   // A step that mounts was begun, and berthd ended, in the boot `boot_id`, before it was noted what was
   // mounted.
   bool mounts_unknown = false;
-  // Whose publications have ended since the volume was last free, in that boot: one of them may still have
-  // it. At most kPastConsumers; an empty name stands for the others.
+  // Consumers of publications that have ended since the volume was last free, in that boot: one of them may
+  // still have it. At most kPastConsumers; an empty name stands for the others.
   std::vector<std::string> past_consumers;
   // Its publications and its staging are pending with the plugin alone.
   std::optional<WithoutPlugin> without_plugin;

@@ -303,7 +303,7 @@ Awaitable<void> VolumeRelease::CheckFileSystem(VolumeRecord record, KernelObject
   } else if (!object.IsWholeDisk()) {
     co_return;  // its users were looked for
   }
-  // The superblock does not say that nobody has it, so its users are looked for.
+  // The superblock does not prove that it is free, so look for its users.
   absl::StatusOr<CensusAnswer> answer = CensusAnswer{};
   auto question = Ask(record, {object}, /*staged=*/false);
   if (question.ok()) {

@@ -13,13 +13,14 @@
 //                          it has not, or cannot be asked ─────────────────────────► in use, by the kernel
 //       a block device: mounted, swap, under another device ───────────────────────► in use
 //
-// A whole disk's census is of mounts alone: what else keeps it shows in its superblock. That of a directory,
-// of a network file system and of a block device looks at processes, too.
+// The census of a whole disk covers only mounts: any other use shows in its superblock. The census of a
+// directory, a network file system or a block device covers processes, too.
 //
-// inotify's IN_UNMOUNT is no proof of a superblock's end: it comes before the last data is written (5 ms
-// before, of 150 MB on ext4, Linux 6.18). ustat(2) waits for that, and the disk is let go of after it.
+// inotify's IN_UNMOUNT does not prove the end of a superblock: it comes before the last data is written (5 ms
+// before, of 150 MB on ext4, Linux 6.18). ustat(2) waits for that, and the kernel releases the disk after it.
 //
-// The row of a volume that is in use stays in the journal, so nobody takes it for free, also after a restart.
+// The row of a volume that is in use stays in the journal, so the volume never counts as free, also after a
+// restart.
 //
 // Loop thread; what may block runs in helper processes.
 #pragma once
@@ -55,16 +56,16 @@ class VolumeRelease {
   VolumeRelease(Census& census, MountHelper& helper, std::string tree)
       : census_(census), helper_(helper), tree_(std::move(tree)) {}
 
-  // Who uses the volume, whose staging is all that is left of it here. Empty: nobody. UNAVAILABLE: it cannot
-  // be known now.
+  // The users of a volume that is only staged here. Empty: there are none. UNAVAILABLE: it cannot be known
+  // now.
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersBeforeUnstage(VolumeRecord record,
                                                                                          TimePoint deadline);
 
   // Whether the kernel has released all that was recorded of a volume that is neither published nor staged.
   [[nodiscard]] Awaitable<ReleaseCheck> CheckReleased(VolumeRecord record, TimePoint deadline);
 
-  // Who uses what the volume has mounted at `path`, anywhere on the node; without the consumers' names. An
-  // error only if nobody is known.
+  // The users of what the volume has mounted at `path`, anywhere on the node; without the consumers' names.
+  // An error only if no user is known.
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<MountHolder>>> HoldersAt(VolumeRecord record,
                                                                               std::string path,
                                                                               TimePoint deadline);

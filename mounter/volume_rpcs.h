@@ -16,10 +16,10 @@
 
 namespace berth {
 
-// Kubernetes' word in volume_context for an ephemeral inline volume: what drivers of such volumes look for.
+// Kubernetes' key in volume_context for an ephemeral inline volume: drivers of such volumes look for it.
 inline constexpr std::string_view kEphemeralKey = "csi.storage.k8s.io/ephemeral";
 
-// The capability as the plugin was told it first, and is told ever after.
+// The capability as the plugin got it first, and gets it ever after.
 [[nodiscard]] ::csi::v1::VolumeCapability CapabilityOf(const VolumeRecord& record);
 
 [[nodiscard]] ::csi::v1::NodeStageVolumeRequest StageRequest(

@@ -48,7 +48,7 @@ void VolumeRow::SyncIdentitySoon() const {
 
 void VolumeState::NoteObjects(const std::string& path, uint64_t mount_id, Noted noted) {
   const auto facts = LookAt(path);
-  // What somebody mounted over it is not the volume.
+  // A foreign mount over it is not the volume.
   if (facts.ok() && mount_id != 0 && facts->mount_id != mount_id) return;
   auto objects = ObjectsAt(path, context.paths->tree());
   if (objects.ok()) {

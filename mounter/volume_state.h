@@ -59,8 +59,8 @@ struct VolumeState {
   VolumeQueue queue;
   Condition changed;  // the queue, the time of the next retry, or the context's stopping
 
-  // Of publications that are on their way; dropped once they have arrived or are released. Those that nobody
-  // could read again stay while tokens are renewed, which repeats the call with them.
+  // The secrets of publications that are on their way; dropped once these have arrived or are released.
+  // Secrets that cannot be read again stay while tokens are renewed, which repeats the call with them.
   std::map<PublicationKey, Secrets> secrets;
   TokenRenewer tokens;
   ForcedOptions forced;

@@ -80,7 +80,7 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   constexpr CsiRpc kRpc = CsiRpc::kNodeStageVolume;
   auto admission = co_await caller_.Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
-  // A plugin may have taken the directory away when it unstaged, and somebody may have put something else
+  // A plugin may have removed the directory when it unstaged, and another process may have made something
   // there.
   const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
@@ -92,8 +92,9 @@ Awaitable<StepReport> VolumeSteps::Stage(VolumeRecord record, PublicationRecord 
   const WallTime began = WallClock::now();
   auto call = admission->client->NodeStageVolume(std::move(request), deadline);
   const auto answer = co_await caller_.Ask(kRpc, progress, std::move(call));
-  // A mount at the staging path is not demanded: some plugins only remember. One that had made a mount, which
-  // somebody took away, has to make it again: what is published from a bare directory is the node's own disk.
+  // A mount at the staging path is not required: some plugins only remember. If a plugin had made a mount,
+  // and it was unmounted, it has to make it again: a publish from a bare directory would show the node's own
+  // disk.
   const auto facts = context_.paths->LookAtStaging(record);
   if (answer.ok() && record.staging_lost && facts.ok() && !facts->mount_root) {
     const std::string lie = fmt::format(
@@ -160,7 +161,7 @@ Awaitable<StepReport> VolumeSteps::PublishWith(VolumeRecord record, PublicationR
   constexpr CsiRpc kRpc = CsiRpc::kNodePublishVolume;
   auto admission = co_await caller_.Admit(kRpc, record.plugin_id, progress, deadline);
   if (!admission.ok()) co_return NotSent(admission.status());
-  // Those of a repair went when it was undone. What is there stays.
+  // A repair has removed the directories when it was undone. Existing ones stay.
   const absl::Status made = context_.paths->Remake(record, publication);
   if (!made.ok()) co_return StepReport{.outcome = CallOutcome::kRetry, .error = made};
   const absl::Status safe = SafeToHandOut(context_.paths->LookAtTarget(record, publication),

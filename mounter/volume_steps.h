@@ -46,8 +46,8 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> Expand(VolumeRecord record, ::csi::v1::CapacityRange range,
                                              Secrets secrets, StepProgress progress, TimePoint deadline);
 
-  // Unmounts what is being unpublished, and what is staged where nobody else uses that, without the plugin.
-  // kDone: it is gone, and where it was all of the volume the kernel has released that.
+  // Unmounts what is being unpublished, and the staging if no other publication uses it, without the plugin.
+  // kDone: it is gone, and if it was all of the volume the kernel has released that.
   [[nodiscard]] Awaitable<StepReport> ReleaseWithoutPlugin(VolumeRecord record, StepInput input,
                                                            StepProgress progress, TimePoint deadline);
 
@@ -77,7 +77,7 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> Unstage(VolumeRecord record, StepInput input, StepProgress progress,
                                               TimePoint deadline);
   [[nodiscard]] Awaitable<StepReport> Forget(VolumeRecord record, TimePoint deadline);
-  // Who uses a staged volume outside of this mount namespace, as a report; unset: nobody.
+  // The users of a staged volume outside of this mount namespace, as a report; unset: there are none.
   [[nodiscard]] Awaitable<std::optional<StepReport>> InUseOutside(VolumeRecord record, TimePoint deadline);
   // Mounts what is published at its path too; or unmounts it where it may be mounted and is not wanted. One
   // of the two.
@@ -86,11 +86,11 @@ class VolumeSteps {
   // Unmounts it at `path_made`; kDone where it is not mounted there, whatever else is.
   [[nodiscard]] Awaitable<StepReport> UnmountPath(VolumeRecord record, PublicationRecord publication,
                                                   StepInput input, StepProgress progress, TimePoint deadline);
-  // That the mount at a target, whose path is `path`, shows what was staged, or at least not the tree itself.
-  // INTERNAL: it does not. UNAVAILABLE: it has gone meanwhile.
+  // OK if the mount at a target, with the path `path`, shows what was staged, or at least not the tree
+  // itself. INTERNAL: it does not. UNAVAILABLE: it has gone meanwhile.
   [[nodiscard]] absl::Status VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
                                               const std::string& path) const;
-  // FAILED_PRECONDITION where somebody's files lie in the directory at a target that nothing is mounted on.
+  // FAILED_PRECONDITION if nothing is mounted at a target and files lie in its directory.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;
   // After an expansion: of a raw block volume the kernel has to show at least `wanted` bytes. UNAVAILABLE

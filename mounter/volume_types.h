@@ -23,8 +23,8 @@ enum class AccessType { kMount, kBlock };
 
 struct VolumeUse {  // a CSI VolumeCapability, by value
   // On this node, by any number of consumers. CSI's table for a second NodePublishVolume lets a plugin refuse
-  // a second target of SINGLE_NODE_WRITER, so that is not what most callers mean; it is what a plugin without
-  // the finer modes is told, though.
+  // a second target of SINGLE_NODE_WRITER, so most callers do not mean that; a plugin without the finer modes
+  // gets it, though.
   ::csi::v1::VolumeCapability::AccessMode::Mode access_mode =
       ::csi::v1::VolumeCapability::AccessMode::SINGLE_NODE_MULTI_WRITER;
   AccessType access_type = AccessType::kMount;
@@ -36,8 +36,8 @@ struct VolumeUse {  // a CSI VolumeCapability, by value
   bool operator==(const VolumeUse&) const = default;
 };
 
-// Who asked for a publication, and so whose word counts once the node has been away. A scheduler that
-// publishes what a caller has published takes it over; what is declared it does not get (ALREADY_EXISTS).
+// Who requested a publication. After a reboot only that party may resume it. A scheduler that publishes what
+// a caller has published takes it over; it cannot take over a declared one (ALREADY_EXISTS).
 enum class Origin {
   kCaller,     // a person or a local program
   kDeclared,   // a file in volumes.d
@@ -71,7 +71,7 @@ struct PublishRequest {
   // What the consumer is, in the caller's terms; for plugins with PluginDirectory::Entry::pod_info.
   std::map<std::string, std::string> consumer_labels = {};
   std::string label = {};  // the caller's name of the volume; empty: the volume keeps the one that it has
-  // Of kDeclared only. A repeated request changes it without publishing the volume anew.
+  // Of kDeclared only. A repeated request changes it without another publish.
   PublishedPath path = {};
 
   bool operator==(const PublishRequest&) const = default;
@@ -126,7 +126,7 @@ struct PublicationRef {
 struct UnpublishResult {
   bool was_published = false;  // there was something to undo
   bool still_in_use = false;   // the kernel may still have the volume: it is not free
-  std::string used_by = {};    // with still_in_use, where that is known: by whom, for people
+  std::string used_by = {};    // with still_in_use, if known: the user, for people
   bool aborted = false;        // its file system was aborted
   bool detached = false;       // a mount of it was detached
   // It was unmounted by berthd, and its plugin does not know: whatever needs it to know, as a detach, is not
@@ -153,8 +153,8 @@ struct PublicationView {
   bool ephemeral = false;
   ConsumerLife life = {};
   bool awaiting_secrets = false;
-  // Why nothing is done about it until somebody says so: "the node was restarted: ...", "no valid lease of
-  // the scheduler since ...". Empty: nothing is awaited.
+  // Why nothing is done about it: "the node was restarted: ...", "no valid lease of the scheduler since ...".
+  // Empty: it is not blocked.
   std::string blocked = {};
   // Its mount is there, and its file system has ended (ENOTCONN, ESTALE): the error. Empty: it has not.
   std::string dead = {};
@@ -197,7 +197,7 @@ struct VolumeView {
   std::optional<StuckView> stuck;
   // Who stood in the way of the last try to unpublish, unstage or release it.
   std::vector<MountHolder> holders = {};
-  // The node's part of an expansion that is owed until NodeExpandVolume has succeeded; 0: none.
+  // The node's part of an expansion, pending until NodeExpandVolume has succeeded; 0: none.
   int64_t pending_expansion_bytes = 0;
   // Nothing of it is published or staged, or a mount of it was detached while in use, and the kernel still
   // has it: `last_error` says what is known of its users.

@@ -212,8 +212,8 @@ std::string CensusMounts::ReadByEntering() {
   });
   if (!listed) return Failed("list the processes");
   if (threads >= kCensusThreads) return "there are more threads than are looked at";
-  // Of those whose namespace may not be read, the table shows what lies beneath their root directories. What
-  // is known already is not added again.
+  // If a namespace may not be read, the table shows the mounts below root directories in it. Known ones are
+  // not added again.
   for (const pid_t pid : unreadable) {
     namespaces_.push_back({});
     std::vector<size_t> ignored;
@@ -221,8 +221,8 @@ std::string CensusMounts::ReadByEntering() {
     [[maybe_unused]] const std::string unread =
         ReadMountinfo(std::to_string(pid) + "/mountinfo", namespaces_.size() - 1, nullptr, &ignored);
   }
-  // The names that are read from here on are those of our own namespace. A process without the right to enter
-  // namespaces is in it still.
+  // From here on the names are read in our own namespace. A process without the right to enter namespaces is
+  // in it still.
   if (setns(own_, CLONE_NEWNS) != 0 && failed.empty() &&
       NamespaceInode(ReadLinkAt(proc_, "thread-self/ns/mnt")) != InodeOf(own_)) {
     failed = Failed("return to its own mount namespace");
@@ -276,7 +276,7 @@ std::string CensusMounts::ReadMountinfo(const std::string& path, size_t mount_na
                                         std::vector<size_t>* nsfs) {
   const UniqueFd fd(openat(proc_, path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return Failed("open " + path);
-  // One whose unique id is not known must not be taken for an old or a recorded one.
+  // A mount with an unknown unique id must not count as an old or a recorded one.
   constexpr uint64_t kUnknownId = uint64_t{1} << 63;
   const auto id_of = [this, unique](uint64_t old) {
     if (!unique_ids_) return old;

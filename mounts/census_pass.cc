@@ -154,8 +154,8 @@ class Pass {
           mounts_.namespaces()[listed.mount_namespace].own && IsAtOrBeneath(text.target, object.directory);
       const bool unique = mounts_.unique_ids();
       const bool here = mounts_.namespaces()[listed.mount_namespace].own;
-      // Ids that come again are believed in our own namespace alone, and others' in the tree alone: the mount
-      // that was recorded may have gone, and somebody's bind of this volume have its id by now.
+      // Ids that are reused are believed only in our own namespace, and those of others only in the tree: the
+      // recorded mount may have gone, and a foreign bind of this volume may have its id by now.
       const bool own = (unique || here) && ours.contains(listed.id);
       const bool in_tree =
           here && IsAtOrBeneath(text.target, object.directory.substr(0, object.directory.rfind('/')));

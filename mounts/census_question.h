@@ -104,7 +104,7 @@ struct Hold {
 
 struct CensusAnswer {
   std::vector<Hold> holds;
-  // The objects with whose device number others are mounted: another directory of the same file system, or
+  // The objects with a device number that is mounted elsewhere: another directory of the same file system, or
   // another file system, which has the number now.
   std::vector<size_t> elsewhere;
   // Why something may have been missed; empty: nothing was.

@@ -401,8 +401,7 @@ TEST_P(CensusTest, Fault47AProcessWhoseFirstThreadHasEndedIsAHold) {
 TEST_P(CensusTest, Fault47ANamespaceThatOnlyAFileKeepsIsAHold) {
   const std::string kept = NewTestDirectory() + "/ns";
   ASSERT_EQ(close(open(kept.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
-  // A namespace whose number is lower than ours cannot be mounted here, and numbers are given out by each
-  // CPU.
+  // A namespace with a lower number than ours cannot be mounted here, and each CPU gives out numbers.
   bool bound = false;
   for (int i = 0; i < 100 && !bound; ++i) {
     const Holder made([] { return Unshared(MS_PRIVATE); });
@@ -481,7 +480,7 @@ TEST_P(CensusTest, Fault49ADescriptorInAThreadsOwnTableIsNamed) {
   ExpectHeldUntilItEnds(std::move(holder), HoldKind::kOpenFile);
 }
 
-// A mount that is in no namespace any more, of a directory whose file system others use, too.
+// A mount that is in no namespace any more, of a directory in a file system with other users, too.
 TEST_P(CensusTest, Fault47AFileOnAMountThatWasLazilyUnmountedIsNamed) {
   ShareDirectory();
   auto holder = std::make_unique<Holder>([this] {

@@ -511,7 +511,8 @@ void CensusUsers::LookAtLoops() {
     if (file.ends_with('\n')) file.pop_back();
     if (!file.empty()) loops.push_back({.name = name, .file = std::move(file)});
   }
-  // A name says nothing of a block device, whose nodes may lie anywhere, nor of a file on a detached mount.
+  // A name says nothing about a block device, which may have nodes anywhere, nor about a file on a detached
+  // mount.
   const auto detached = [this](size_t object) { return question_.objects[object].detached; };
   std::vector<Behind> behind(loops.size());
   if (!devices_.empty() || std::ranges::any_of(file_systems_, detached)) {

@@ -76,7 +76,7 @@ class CensusUsers {
   void LookAtOverlays();
   void LookAtSwap();
   void LookAtLoops();
-  // The objects in whose volume `path` of that namespace lies.
+  // The objects with a volume that contains `path` of that namespace.
   [[nodiscard]] std::vector<size_t> ObjectsAt(size_t mount_namespace, const std::string& path);
 
   Host host_;

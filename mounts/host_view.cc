@@ -48,7 +48,7 @@ void SweepUp(const std::string& directory) {
   }
 }
 
-// A directory with a mount whose source is a name that nobody else has. Gone with this.
+// A directory with a mount that has a unique name as its source. Removed with this.
 class Token {
  public:
   static absl::StatusOr<std::unique_ptr<Token>> Mount(const std::string& directory) {

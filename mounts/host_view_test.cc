@@ -49,7 +49,7 @@ bool Make(unsigned long propagation) {
   return mount(nullptr, "/", nullptr, MS_REC | propagation, nullptr) == 0;
 }
 
-// A small host of its own: a pid namespace whose PID 1 runs `body`, with a shared directory in it.
+// A small host of its own: a pid namespace with a PID 1 that runs `body`, and a shared directory in it.
 int OnAHost(const std::function<int(const std::string& directory)>& body) {
   const std::string directory = NewTestDirectory();
   return Child([&] {

@@ -58,15 +58,15 @@ struct KernelObject {
 // disk.
 [[nodiscard]] absl::StatusOr<KernelObject> ShownAt(const std::string& path, const PathFacts& facts);
 
-// Adds those of `found` that are not in `objects` yet.
+// Adds what of `found` is not in `objects` yet.
 void MergeObjects(const std::vector<KernelObject>& found, std::vector<KernelObject>* objects);
 
 // The disk behind a block device's number now; 0: there is no such device, or this kernel does not number
 // disks (before 5.15). Reads sysfs.
 [[nodiscard]] uint64_t DiskSequence(dev_t device);
 
-// Whether the disk of an object has been detached or replaced since: then the kernel has nothing of it. Of an
-// object without a disk, or one whose number is unknown: false.
+// Whether the disk of an object has been detached or replaced since: then the kernel has nothing of it. False
+// for an object without a disk, or with an unknown disk number.
 [[nodiscard]] bool DiskIsGone(const KernelObject& object);
 
 }  // namespace berth

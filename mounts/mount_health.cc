@@ -24,10 +24,10 @@ struct Asked {
 
 struct Sorted {
   std::vector<Asked> known;   // nothing more can be learned
-  std::vector<Asked> to_ask;  // those whose file systems have to be asked
+  std::vector<Asked> to_ask;  // their file systems have to be asked
 };
 
-// Those of `mounts` that are there. Never asks their file systems.
+// The mounts that exist. Never asks their file systems.
 Sorted Sort(const std::vector<WatchedMount>& mounts) {
   StorageLook look;
   Sorted sorted;

@@ -1,12 +1,11 @@
-// Finds mounts whose file system does not answer (hung: its server may come back), those whose file system
-// has ended (dead): a FUSE daemon that hangs or has died, an NFS server that is away, a disk that was
-// detached, a file system that was shut down; and those that refuse writes although they were asked for
-// (read-only).
+// Finds mounts with a file system that does not answer (hung: its server may come back), or that has ended
+// (dead): a FUSE daemon that hangs or has died, an NFS server that is away, a disk that was detached, a file
+// system that was shut down; and mounts that refuse writes although these were requested (read-only).
 //
 // Owned by the Mounter; loop thread only. In rounds. The kernel says what it knows of each (storage_state.h).
 // File systems in another process or on another machine are asked by helper processes (mount_helper.h), too;
-// a mount whose probe hangs is not asked again while that hangs, and at once when it has ended; one that is
-// being unmounted is left alone.
+// a mount with a hanging probe is not asked again while that hangs, and at once when it has ended; one that
+// is being unmounted is not asked.
 #pragma once
 
 #include <absl/status/status.h>
@@ -45,8 +44,8 @@ class MountHealth {
   // message is for people.
   using Told = std::function<void(const WatchedMount& mount, absl::Status verdict)>;
 
-  // `which` is asked before each round; `told` is called for each verdict that is not the last one of that
-  // mount's (of a mount not asked before: not OK). `patience`: how long a file system may take to answer.
+  // `which` is called before each round; `told` for each verdict that differs from the last one about the
+  // mount (the first one: if not OK). `patience`: how long a file system may take to answer.
   MountHealth(const asio::any_io_executor& executor, MountHelper& helper, Duration interval, Which which,
               Told told, Duration patience = std::chrono::seconds(10));
 
@@ -63,7 +62,7 @@ class MountHealth {
   Told reported_;
   Duration patience_;
 
-  // By path: what is not well, and of which mount that was told.
+  // By path: the last verdict that was not OK, and its mount.
   struct Bad {
     absl::StatusCode code = absl::StatusCode::kOk;
     uint64_t mount_id = 0;

@@ -54,7 +54,7 @@ class MountHealthRounds : public ::testing::Test {
     EXPECT_TRUE(server.ok()) << server.status();
     return *std::move(server);
   }
-  // Waits until so many verdicts were told, and returns them.
+  // Waits until so many verdicts were reported, and returns them.
   std::vector<std::pair<std::string, absl::StatusCode>> WaitForVerdicts(size_t count) {
     auto enough = [this, count] { return verdicts_.size() >= count; };
     const bool in_time = RunOn(loop_, changed_.WaitUntil(enough, Clock::now() + std::chrono::seconds(20)));

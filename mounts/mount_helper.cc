@@ -145,7 +145,7 @@ struct ProbeAnswer {
   std::optional<absl::Status> verdict;
 };
 
-// Errors by which a file system says that nobody is behind it any more.
+// Errors of a file system that has lost its server.
 bool MeansDead(int error) {
   switch (error) {
     case ENOTCONN:
@@ -170,7 +170,7 @@ bool MeansDead(int error) {
 }
 
 absl::Status Verdict(int error, const std::string& path) {
-  // Whoever may not look has been answered.
+  // A process without the right to look has been answered.
   if (error == EACCES || error == EPERM) return absl::OkStatus();
   const std::string what = fmt::format("probe {}", path);
   absl::Status status = ErrnoStatus(error, what);
@@ -255,7 +255,7 @@ struct MountHelper::State {
     [[maybe_unused]] const absl::Status killed = running.process->Signal(SIGKILL);
   }
 
-  // Kills what still runs when whoever waits for it leaves, in whichever way.
+  // Kills what still runs when its waiter leaves, in any way.
   class LeaveBehind {
    public:
     explicit LeaveBehind(Running& running) : running_(running) {}
@@ -300,7 +300,7 @@ struct MountHelper::State {
     }
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
-    // Somebody wants to unmount one of them.
+    // One of them is to be unmounted.
     [[nodiscard]] bool Unwanted() const {
       return std::ranges::any_of(
           paths_, [this](const std::string& path) { return state_->probe_pause.contains(path); });
@@ -510,7 +510,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
     fail(output.status());
     co_return verdicts;
   }
-  // From before the launch on, so that nobody takes away a mount that is about to be asked.
+  // Before the launch, so that a mount is not unmounted that is about to be asked.
   const auto asking = std::make_shared<State::Asking>(state, asked);
   ProcessSpec spec;
   spec.executable = state->executable;
@@ -554,7 +554,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
                          .kind = Kind::kProbe,
                          .left_behind = true};
     if (overdue) verdict = State::Overdue(hanging);
-    // Its session tells that it is this helper's child and not a stranger of the same number.
+    // Its session shows that it is this helper's child and not another process with the same number.
     if (getsid(child) != helper) continue;
     auto process = Process::Adopt(executor, child);
     if (!process.ok()) continue;

@@ -1,15 +1,14 @@
-// Runs berth-mount-helper (mount_helper_main.cc): the things that may hang on a dead file system, in a
-// process that berthd can leave behind.
+// Runs berth-mount-helper (mount_helper_main.cc): what may hang on a dead file system, in a process that
+// berthd can leave behind.
 //
 // Owned by the Mounter; loop thread only. At its deadline a helper is killed, and is left behind if the
-// kernel does not let go of it: it holds nothing of berthd's, costs one process, and ends when its file
-// system answers. While one hangs, the same is not asked of the same path again: who asks waits for it, and
-// gets DEADLINE_EXCEEDED, with its pid and age, at his own deadline. At most kStuckHelpers are left behind,
-// of each kind (probes, reads, the rest) its share; beyond that nothing is begun: RESOURCE_EXHAUSTED, as
-// where there is no process, memory or descriptor for one.
+// kernel does not end it: it holds nothing of berthd's, costs one process, and ends when its file system
+// answers. While one hangs, the same is not asked of the same path again: another caller waits for it, and
+// gets DEADLINE_EXCEEDED, with its pid and age, at its own deadline. At most kStuckHelpers are left behind,
+// with a share for each kind (probes, reads, the rest); beyond that nothing is begun: RESOURCE_EXHAUSTED, as
+// for want of a process, memory or a descriptor.
 //
-// A probe holds the mount that it asks, so long as that does not answer. Who wants to unmount it ends the
-// probe first: PauseProbes.
+// A probe keeps its mount busy until that answers. Before an unmount the probe is ended: PauseProbes.
 #pragma once
 
 #include <absl/status/status.h>
@@ -30,14 +29,14 @@ namespace berth {
 
 inline constexpr size_t kStuckHelpers = 64;
 
-// Where the helper is: beside this program, else in ../libexec/berth from there, else `configured`.
-// NOT_FOUND names the places.
+// The helper's path: next to this program, else in ../libexec/berth from there, else `configured`. NOT_FOUND
+// names the paths.
 [[nodiscard]] absl::StatusOr<std::string> FindMountHelper(const std::string& configured);
 
 // An operator's levers; see UnpublishRequest.
 struct UnmountOptions {
   bool force = false;  // MNT_FORCE: what waits for the file system gets an error
-  bool lazy = false;   // MNT_DETACH: gone from sight at once, from use when nobody uses it
+  bool lazy = false;   // MNT_DETACH: out of sight at once, and gone when its last user ends
 };
 
 struct FileContent {
@@ -70,7 +69,7 @@ class MountHelper {
   MountHelper(const MountHelper&) = delete;
   MountHelper& operator=(const MountHelper&) = delete;
 
-  // Takes one mount away. ErrnoOf tells why not (EBUSY, EINVAL where none is there).
+  // Unmounts once. ErrnoOf says why not (EBUSY, EINVAL if nothing is mounted).
   [[nodiscard]] Awaitable<absl::Status> Unmount(std::string path, UnmountOptions options, TimePoint deadline);
   [[nodiscard]] Awaitable<absl::Status> Unmount(std::string path, TimePoint deadline) {
     return Unmount(std::move(path), UnmountOptions{}, deadline);
@@ -83,24 +82,23 @@ class MountHelper {
   [[nodiscard]] Awaitable<std::vector<absl::Status>> Probe(std::vector<std::string> paths,
                                                            TimePoint deadline);
 
-  // While what it returns lives, `path` is not probed. Ends a probe of it that is under way, without a
-  // verdict, and waits until that has let go of the mount; at `deadline` it may hold it still: see
-  // HangingProbe.
+  // While the result lives, `path` is not probed. Ends a probe of it that is under way, without a verdict,
+  // and waits until that has released the mount; at `deadline` it may still hold it: see HangingProbe.
   class ProbePause;
   [[nodiscard]] Awaitable<std::shared_ptr<ProbePause>> PauseProbes(std::string path, TimePoint deadline);
   [[nodiscard]] bool MayProbe(const std::string& path) const;
 
   // Makes the root of what is mounted at `path`, or the block device there, look as asked; `recursive`
-  // changes owner and group of everything beneath, never through a mount or a symlink. What is so already
-  // stays untouched, so that a repeat goes on where the last one was interrupted. ErrnoOf tells why not
-  // (EROFS, EPERM, EOPNOTSUPP; EINVAL where nothing is mounted).
+  // changes owner and group of everything below, never through a mount or a symlink. What is right already
+  // stays untouched, so that a repeat goes on where the last one was interrupted. ErrnoOf says why not
+  // (EROFS, EPERM, EOPNOTSUPP; EINVAL if nothing is mounted).
   [[nodiscard]] Awaitable<absl::Status> SetPermissions(std::string path, RootPermissions permissions,
                                                        TimePoint deadline);
 
   // Mounts what is mounted at `source` at `path` too, once: nosuid and nodev unless `path` says otherwise.
-  // The directory is made where it is missing, not its parent, must be empty, and becomes immutable first, so
-  // that nobody writes there while nothing is mounted. FAILED_PRECONDITION says what stands in the way, and
-  // what to do about it; no error means that `path` was mounted over somebody's files, or over another mount.
+  // The directory is made if it is missing, not its parent, must be empty, and becomes immutable first, so
+  // that no process writes there while nothing is mounted. FAILED_PRECONDITION says what stands in the way,
+  // and what to do about it; after an error nothing was mounted over files or over another mount.
   [[nodiscard]] Awaitable<absl::StatusOr<PathMount>> MountPath(std::string source, PublishedPath path,
                                                                bool readonly, TimePoint deadline);
   // Takes that away: the mount `mount_id`, or where that is not known (0), one of what is mounted at one of
@@ -115,9 +113,9 @@ class MountHelper {
   // Whether statvfs says that `path` is read-only.
   [[nodiscard]] Awaitable<absl::StatusOr<bool>> IsReadonly(std::string path, TimePoint deadline);
 
-  // What a file holds, up to `limit` bytes (at most 1 MiB), and whose it is. Not through a symlink at its
-  // end. What was read is on no disk, open to nobody but root, and in no message. ErrnoOf tells why it cannot
-  // be read (ELOOP: it is a symlink); an error without an errno says nothing of the file.
+  // Content and owner of a file, up to `limit` bytes (at most 1 MiB). Not through a symlink at its end. What
+  // was read is on no disk, open only to root, and in no message. ErrnoOf says why it cannot be read (ELOOP:
+  // it is a symlink); an error without an errno says nothing about the file.
   [[nodiscard]] Awaitable<absl::StatusOr<FileContent>> ReadFile(std::string path, size_t limit,
                                                                 TimePoint deadline);
 
@@ -149,7 +147,7 @@ class MountHelper {
   struct State;
   enum class Kind { kProbe, kRead, kStep };
 
-  // What the helper said. That of a read is never a part of a message. `unfinished`: what it had said by the
+  // The helper's answer. The answer to a read is never part of a message. `unfinished`: its output until the
   // deadline.
   [[nodiscard]] Awaitable<absl::StatusOr<std::string>> Run(Kind kind, std::string what,
                                                            std::vector<std::string> arguments,

@@ -174,7 +174,7 @@ int ReadOpen(int fd, unsigned long limit) {
 int Read(const char* path, const char* limit) {
   unsigned long bytes = 0;
   if (path[0] != '/' || !Number(limit, 10, kReadLimit, &bytes)) return Usage();
-  // Not through a symlink: whoever may make one could name any file of root's. O_NONBLOCK: it may be a pipe.
+  // Not through a symlink: its owner could name any file of root's. O_NONBLOCK: it may be a pipe.
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
   return fd < 0 ? CannotRead(errno) : ReadOpen(fd, bytes);
 }
@@ -204,7 +204,7 @@ void Tell(int number, const char* word, int value, bool with_value) {
 
 int Probe(int argc, char** argv) {
   if (argc < 3) return Usage();
-  // Lines are appended, whoever writes them.
+  // Lines are appended, also if several processes write them.
   fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_APPEND);
   for (int i = 2; i < argc; ++i) {
     const int number = i - 2;
@@ -240,7 +240,7 @@ int OpenAt(int directory, const char* name, int flags, unsigned long long resolv
   }
 }
 
-// `fd` was opened with O_PATH: nothing is opened by this, no device woken, and nobody can swap the name.
+// `fd` was opened with O_PATH: this opens nothing, wakes no device, and the name cannot be swapped.
 int Chown(int fd, const struct stat& is, const Permissions& want) {
   const bool owner_differs = want.owner != kUnchanged && want.owner != is.st_uid;
   const bool group_differs = want.group != kUnchanged && want.group != is.st_gid;
@@ -312,7 +312,7 @@ int Apply(const char* path, const Permissions& want) {
   // Through the descriptor's own name: chmod and xattrs take none that was opened with O_PATH.
   char self[64];
   std::snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
-  // After the owner, whose change takes the set-id bits away.
+  // After the owner: a change of owner clears the set-id bits.
   if (fstat(fd, &is) != 0) return errno;
   if (want.set_mode && (is.st_mode & 07777) != want.mode && chmod(self, want.mode) != 0) return errno;
   if (want.label != nullptr &&
@@ -389,7 +389,7 @@ int OpenExclusively(dev_t device) {
   std::fclose(uevent);
   const int place = open(path, O_PATH | O_CLOEXEC);
   if (place < 0) return errno;
-  // The name may be another device's by now, or somebody's file.
+  // The name may be another device's by now, or another file's.
   struct stat is{};
   const bool found = fstat(place, &is) == 0 && S_ISBLK(is.st_mode) && is.st_rdev == device;
   char self[64];
@@ -429,7 +429,7 @@ int HasSuperblock(dev_t device) {
   char ignored[256];
   if (syscall(SYS_ustat, number, ignored) == 0) return EBUSY;
   if (errno == EINVAL) return 0;
-  // A file system that is there, and whose own answer failed (a dead server), is there.
+  // A file system exists also if its own answer failed (a dead server).
   return errno == ENOSYS || errno == EPERM ? errno : EBUSY;
 #else
   static_cast<void>(device);
@@ -444,7 +444,7 @@ int Superblock(int argc, char** argv) {
   if (argc == 4 && !Device(argv[3], &disk)) return Usage();
   int error = HasSuperblock(device);
   if (error != EBUSY && disk != 0) {
-    // Milliseconds, as a rule. The kernel does not tell when a claim ends.
+    // Milliseconds, as a rule. The kernel does not report when a claim ends.
     constexpr int kTries = 1000;
     error = Claimed(disk);
     for (int i = 0; i < kTries && error == EBUSY; ++i) {
@@ -549,8 +549,8 @@ int SayOccupied(int count, char (*names)[NAME_MAX + 1]) {
   return std::fflush(stdout) == 0 ? 0 : 1;
 }
 
-// Makes the directory `fd` immutable, so that nobody writes there while nothing is mounted on it. The errno
-// why not. `changed`: it was not so before.
+// Makes the directory `fd` immutable, so that no process writes there while nothing is mounted on it. Returns
+// the errno. `changed`: it was not so before.
 int SetImmutable(int fd, bool made, bool* changed) {
   int flags = 0;
   if (ioctl(fd, FS_IOC_GETFLAGS, &flags) != 0) return errno;
@@ -571,9 +571,9 @@ int ClearImmutable(int fd) {
   return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0 ? 0 : errno;
 }
 
-// One helper at a time works on a path, also one that a berthd which was killed has left behind: by the byte
-// of the file `locks` that the path's hash names, until this process ends. The directory itself is no good,
-// for whoever may open it may lock it.
+// One helper at a time works on a path, also one that a killed berthd has left behind: by the byte of the
+// file `locks` at the path's hash, until this process ends. The directory itself would not do: any process
+// that may open it may lock it.
 int Lock(const char* locks, const char* path) {
   const int file = open(locks, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return errno;
@@ -639,7 +639,7 @@ int MountOnDirectory(const Entry& entry, int place, int source, bool made, const
   if (count > 0) return SayOccupied(count, names);
   bool changed = false;
   const int guard = SetImmutable(directory, made, &changed);
-  // Somebody may have written there before the flag was set.
+  // A process may have written there before the flag was set.
   count = CountEntries(directory, names);
   if (count > 0) {
     if (changed && ClearImmutable(directory) == 0) fremovexattr(directory, kGuardMark);
@@ -759,7 +759,7 @@ int FreePath(const char* path) {
   if (directory < 0) return IsMissing(errno) ? Say("ok") : Answered(errno);
   struct statx info{};
   if (const int error = Look(directory, &info); error != 0) return Answered(error);
-  // Somebody else uses it by now.
+  // It has another user by now.
   if (IsMountRoot(info)) return Say("ok");
   char mark = 0;
   if (fgetxattr(directory, kGuardMark, &mark, 1) != 1) return Say("ok");

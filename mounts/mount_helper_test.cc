@@ -205,7 +205,7 @@ TEST_F(MountHelperTest, ReadsThatHangHaveAShareOfTheirOwn) {
   while (!helper_.stuck().empty()) RunOn(loop_, helper_.WaitUnstuck(In(kSoon)));
 }
 
-// A mount whose mount point lies on a FUSE file system: the way to it hangs, in the unmount too.
+// A mount on a mount point in a FUSE file system: the way to it hangs, in the unmount too.
 class HungUnmountTest : public MountHelperTest {
  protected:
   void SetUp() override {
@@ -260,12 +260,12 @@ TEST_F(MountHelperTest, Fault24ForceEndsWhatHangs) {
   auto server = FuseServer::Mount(path);
   ASSERT_TRUE(server.ok()) << server.status();
   (*server)->Hang();
-  // Somebody waits for an answer and cannot be killed.
+  // A process waits for an answer and cannot be killed.
   EXPECT_EQ(Probe({path}, kShort)[0].code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_THAT(helper_.stuck(), SizeIs(1));
   absl::Status forced = Unmount(path, {.force = true});
   while (!helper_.stuck().empty()) RunOn(loop_, helper_.WaitUnstuck(In(kSoon)));
-  // It may have been busy with those who waited; they have let go of it.
+  // It may have been busy with its waiters; they have ended.
   if (ErrnoOf(forced) == EBUSY) forced = Unmount(path);
   EXPECT_EQ(forced, absl::OkStatus());
   EXPECT_FALSE(LookAt(path)->mount_root);
@@ -343,7 +343,8 @@ TEST_F(MountHelperTest, WhatIsToBeUnmountedIsKeptFromProbes) {
   while (!(*server)->HoldsRequest() && Clock::now() < bound) loop_.run_one_for(kTick);
   ASSERT_TRUE((*server)->HoldsRequest());
   {
-    // A round that is under way ends at once. Its probe cannot: this file system lets nobody be killed.
+    // A round that is under way ends at once. Its probe cannot: this file system keeps its waiters from being
+    // killed.
     const auto probe_pause = RunOn(loop_, helper_.PauseProbes(path, In(kShort)));
     const TimePoint until = In(kSoon);
     while (!round.has_value() && Clock::now() < until) loop_.run_one_until(until);

@@ -18,7 +18,7 @@
 
 namespace berth {
 
-// More mounts than any host has: what is beyond is told as an error.
+// More mounts than any host has: beyond it there is an error.
 inline constexpr size_t kMountLimit = 1'000'000;
 
 struct Mount {
@@ -34,9 +34,9 @@ struct Mount {
 // `limit` (RESOURCE_EXHAUSTED beyond): their number and names are in others' hands.
 [[nodiscard]] absl::StatusOr<std::vector<Mount>> MountsBeneath(const std::string& directory, size_t limit);
 
-// Whether the mount whose root is `path` refuses writes, by its own flag or its superblock's; asked of
-// statmount(2). Unset where the kernel has no statmount (before 6.8): then the mount helper's statvfs tells.
-// NOT_FOUND: no mount lies there.
+// Whether the mount with its root at `path` refuses writes, by its own flag or its superblock's; from
+// statmount(2). Unset if the kernel has no statmount (before 6.8): then the mount helper's statvfs has to be
+// used. NOT_FOUND: no mount is there.
 [[nodiscard]] absl::StatusOr<std::optional<bool>> MountIsReadonly(const std::string& path);
 
 // What is mounted on top at `path`, from the whole mount table: for kernels without statmount(2). NOT_FOUND:

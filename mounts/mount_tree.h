@@ -1,13 +1,13 @@
-// The one directory tree beneath which every volume is staged and published, as a shared tmpfs of its own:
-// what a plugin mounts there is seen by whoever runs beside it, in other mount namespaces too. A directory in
-// it never outlives the mounts of its boot.
+// The one directory tree in which every volume is staged and published, as a shared tmpfs of its own: other
+// mount namespaces, too, see what a plugin mounts there. A directory in it never outlives the mounts of its
+// boot.
 //
 //   <state_dir>/volumes     the tmpfs "berth-volumes"
-//     beneath it            a directory on the disk, empty and immutable where its file system can do that:
-//                           before berthd starts, nobody can put a file where a volume is to be mounted
+//     beneath it            a directory on the disk, empty and immutable if its file system can do that:
+//     before
+//                           berthd starts, no process can put a file where a volume is to be mounted
 //
-// Used at start and at shutdown, on the loop thread; OpenCovered on any thread. Touches the
-// local disk only.
+// Used at start and at shutdown, on the loop thread; OpenCovered on any thread. Touches the local disk only.
 #pragma once
 
 #include <absl/status/status.h>

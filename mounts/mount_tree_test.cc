@@ -220,7 +220,7 @@ TEST_F(MountTreeTest, RefusesASymlink) {
 }
 
 TEST_F(MountTreeTest, WorksInAUserNamespace) {
-  // The child cannot map itself to root: with no mapping the directory would be nobody's.
+  // The child cannot map itself to root: without a mapping the directory would have no owner.
   ASSERT_EQ(mkdir(tree_.c_str(), 0777), 0);
   const pid_t child = fork();
   if (child == 0) {

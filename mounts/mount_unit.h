@@ -17,7 +17,7 @@ namespace berth {
 
 // Before something is mounted at `path`: systemd reads the drop-in when it first sees the mount.
 [[nodiscard]] absl::Status WriteMountDropIn(const std::string& units, const std::string& path);
-// OK where there is none.
+// OK if there was no drop-in.
 [[nodiscard]] absl::Status RemoveMountDropIn(const std::string& units, const std::string& path);
 
 }  // namespace berth

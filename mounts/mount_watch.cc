@@ -258,7 +258,7 @@ void MountWatch::State::TakeEvents(Changes* changes) {
 
 Awaitable<void> MountWatch::State::ReadTable(Changes* changes) {
   if (Clock::now() < next_reading) co_await SleepUntil(next_reading);
-  // What changes from here on is told anew.
+  // Changes from here on are reported by a new event.
   while (!stopped && mnt_monitor_next_change(monitor.get(), nullptr, nullptr) == 0) {
   }
   const TimePoint began = Clock::now();

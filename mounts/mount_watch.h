@@ -1,15 +1,15 @@
-// Tells when somebody changes the mounts beneath our tree: takes one away, or puts one on top.
+// Reports when others change the mounts in our tree: unmount one, or put one on top.
 //
-// Owned by the Mounter; loop thread only. Told by the kernel, never by polling. Where fanotify tells of
-// mounts (Linux 6.15 and later), an event costs a look-up and at most one statmount(2), with any number of
-// mounts. On older kernels libmount's monitor says only that something has changed; the mount table is then
-// read anew and compared, on a helper thread, a tenth of the time at most.
+// Owned by the Mounter; loop thread only. The kernel reports, nothing is polled. If fanotify reports mounts
+// (Linux 6.15 and later), an event costs a look-up and at most one statmount(2), with any number of mounts.
+// On older kernels libmount's monitor says only that something has changed; the mount table is then read
+// again and compared, on a helper thread, a tenth of the time at most.
 //
 //   kernel: attached, detached ── gathered for a moment ──> on_change({keys})
 //                    queue overflow, the tree itself ─────> on_change(unset): any may have changed
 //
 // No lost or merged event stops it for good. The descriptor is waited for only after all of its events were
-// read, and each wait asks the kernel anew whether there are any. fanotify reports each event that it could
+// read, and each wait asks the kernel again whether there are any. fanotify reports each event that it could
 // not queue as an overflow. What libmount's monitor merges does not matter, since the whole table is read
 // after it.
 //
@@ -37,7 +37,7 @@ struct MountWatchOptions {
 
 class MountWatch {
  public:
-  // The volume directories (first component beneath the tree) whose mounts may have changed; unset: any may.
+  // The volume directories (first component in the tree) with possible changes; unset: any of them.
   using OnChange = std::function<void(const std::optional<std::set<std::string>>& keys)>;
 
   // `tree` as the kernel shows it: absolute, no symlinks. `scope` runs the watch; `on_change` is called from
@@ -50,9 +50,9 @@ class MountWatch {
   MountWatch(const MountWatch&) = delete;
   MountWatch& operator=(const MountWatch&) = delete;
 
-  // A mount that is as it should be (PathFacts::mount_id): that it came is not told, that it goes is, with
-  // `key`. A mount that is taken away knowingly is untracked first. On kernels without fanotify for mounts
-  // our own changes in the tree are told, too.
+  // A mount that is as it should be (PathFacts::mount_id): its appearance is not reported, its end is, with
+  // `key`. It is untracked before we unmount it ourselves. On kernels without fanotify for mounts our own
+  // changes in the tree are reported, too.
   void Track(uint64_t mount_id, const std::string& key);
   void Untrack(uint64_t mount_id);
 

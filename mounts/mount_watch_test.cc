@@ -60,14 +60,14 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
     reported_.push_back(keys);
     changed_.NotifyAll();
   }
-  // Waits until something was told that satisfies `enough`, and returns all that was told.
+  // Waits until a report satisfies `enough`, and returns all reports.
   std::vector<Keys> WaitFor(const std::function<bool(const Keys&)>& enough) {
     auto seen = [this, &enough] { return std::ranges::any_of(reported_, enough); };
     const bool in_time = RunOn(loop_, changed_.WaitUntil(seen, Clock::now() + std::chrono::seconds(20)));
     EXPECT_TRUE(in_time);
     return std::exchange(reported_, {});
   }
-  // Changes something known last, waits until that is told, and returns the other keys.
+  // Changes something known last, waits until that is reported, and returns the other keys.
   std::set<std::string> KeysUntilLast() {
     MountAt(tree_ + "/last");
     std::set<std::string> keys;

@@ -55,7 +55,7 @@ absl::Status ReadMountinfo(const std::string& path,
 }
 
 std::vector<uint64_t> FingerprintsOutside(const std::string& tree) {
-  // The kernel's own, and those that no two mounts share unless somebody binds them.
+  // The kernel's own, and file systems that no two mounts share unless one is a bind mount.
   static const std::set<std::string_view> kNoVolumes = {
       "autofs", "binfmt_misc", "bpf",        "cgroup",  "cgroup2", "configfs", "debugfs",
       "devpts", "devtmpfs",    "efivarfs",   "fusectl", "mqueue",  "nsfs",     "overlay",

@@ -14,8 +14,8 @@
 
 namespace berth {
 
-// Calls `each` for every line until it says false. Lines that are not in the known form are passed over.
-// Errors: those of reading; OUT_OF_RANGE beyond 256 MiB.
+// Calls `each` for every line until it returns false. Lines in an unknown form are skipped. Errors: those of
+// reading; OUT_OF_RANGE beyond 256 MiB.
 [[nodiscard]] absl::Status ReadMountinfo(const std::string& path,
                                          const std::function<bool(const MountinfoLine& line)>& each);
 

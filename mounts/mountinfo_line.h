@@ -35,8 +35,8 @@ struct MountinfoLine {
 // Replaces each backslash with three octal digits by the byte.
 [[nodiscard]] std::string DecodeMountinfo(std::string_view field);
 
-// Tells a mount from others where the kernel has no unique ids of mounts (before 6.8): a hash of its id,
-// which comes again, of its file system, and of what lies where. `root` and `target` are decoded.
+// Distinguishes mounts if the kernel has no unique ids of mounts (before 6.8): a hash of its id, which is
+// reused, of its file system, and of its root and target. `root` and `target` are decoded.
 [[nodiscard]] uint64_t MountFingerprint(uint64_t id, dev_t device, std::string_view root,
                                         std::string_view target);
 

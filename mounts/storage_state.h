@@ -1,12 +1,13 @@
-// Whether the storage under a mount, or behind a block device, is in trouble, as far as the kernel says so by
-// itself: no file system and no device is asked anything.
+// Whether the storage under a mount, or behind a block device, is in trouble, as far as the kernel knows: no
+// file system and no device is asked.
 //
 //   dead        the file system was shut down after an error; the disk was detached, or its number is another
 //               disk's by now. Only a new mount helps.
-//   read-only   the mount or its file system refuses writes, or the block device does: after an error, or by
-//               somebody's hand. Whether that is trouble, depends on what was asked for.
+//   read-only   the mount, its file system or the block device refuses writes: after an error, or since a
+//   person
+//               made it so. Whether that is trouble depends on the request.
 //
-// Blocks for the kernel's own tables alone (statmount(2), sysfs; before Linux 6.11 the mount table, which is
+// Blocks only for the kernel's own tables (statmount(2), sysfs; before Linux 6.11 the mount table, which is
 // read once for each StorageLook). Any thread.
 #pragma once
 

@@ -55,7 +55,7 @@ class StorageLookTest : public ::testing::Test {
     const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));
     EXPECT_EQ(ioctl(control.get(), LOOP_CTL_REMOVE, number_), 0);
   }
-  // A loop device that nobody finds by chance while it is free.
+  // A loop device that no other program takes while it is free.
   void AddDevice() {
     directory_ = NewTestDirectory();
     const UniqueFd control(open("/dev/loop-control", O_RDWR | O_CLOEXEC));

@@ -1,4 +1,4 @@
-// Somebody's files lie where a volume is to be mounted: what to say about it. Pure; any thread.
+// The message if files lie where a volume is to be mounted. Pure; any thread.
 #pragma once
 
 #include <absl/status/status.h>

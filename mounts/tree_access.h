@@ -26,14 +26,14 @@ class TreeAccess {
   // The tree at `tree` is mounted. Nothing is changed before the first call.
   explicit TreeAccess(std::string tree) : tree_(std::move(tree)) {}
 
-  // Errors are those of SetAccess: the tree is never open to more than before then, and may be closed to some
-  // that should pass.
+  // Errors are SetAccess's: after one the tree is never open to more users than before, and may be closed to
+  // some that should pass.
 
   // Those that berthd.toml names, instead of those before.
   [[nodiscard]] absl::Status SetNamed(std::set<AclEntry> named);
   // The user of a plugin's process, known by its socket; unset: it has ended, or runs as root.
   [[nodiscard]] absl::Status SetPlugin(const std::string& socket, std::optional<uid_t> user);
-  // Once the tree was mounted anew.
+  // After the tree was mounted again.
   [[nodiscard]] absl::Status Apply() const;
 
  private:

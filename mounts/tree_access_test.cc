@@ -15,7 +15,7 @@
 namespace berth {
 namespace {
 
-// Numbers that nobody has here.
+// Numbers without a user here.
 constexpr uid_t kNobodys = 64'998;
 constexpr uid_t kNamed = 64'997;
 constexpr gid_t kNamedGroup = 64'996;

@@ -1,7 +1,7 @@
-// Whether a process that somebody else runs, in a container say, sees the tree of volumes, and whether what
-// it mounts there is seen here.
+// Whether a process outside of berthd, for instance in a container, sees the tree of volumes, and whether
+// what it mounts there is seen here.
 //
-// The decision is pure; LookForTree blocks on /proc alone. Any thread.
+// The decision is pure; LookForTree blocks only on /proc. Any thread.
 #pragma once
 
 #include <absl/status/status.h>

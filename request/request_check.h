@@ -59,7 +59,7 @@ UnpublishRequest CheckUnpublish(const v1::UnpublishVolumeRequest& request, Mista
 [[nodiscard]] absl::StatusOr<v1::ClaimAsk> CheckClaim(const v1::ClaimVolumeRequest& request);
 [[nodiscard]] absl::StatusOr<v1::ReleaseAsk> CheckRelease(const v1::ReleaseClaimRequest& request);
 
-// The plugin's own requests, but for what only the plugin's facts tell (CreateVolume's topology,
+// The plugin's own requests, without what only the plugin's facts say (CreateVolume's topology,
 // ControllerExpandVolume's volume capability, access modes that an older plugin does not know).
 [[nodiscard]] absl::StatusOr<::csi::v1::CreateVolumeRequest> CheckCreate(
     const v1::CreateVolumeRequest& request);

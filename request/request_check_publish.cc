@@ -23,7 +23,7 @@ std::map<std::string, std::string> ToStdMap(const Mistakes::StringMap& map) {
   return {map.begin(), map.end()};
 }
 
-// The request's options over those of the volume: each as a whole where it is set.
+// The request's options override those of the volume: each as a whole if it is set.
 void CheckOptions(const v1::MountOptions& options, VolumeUse* use, Mistakes& mistakes) {
   if (use->access_type == AccessType::kBlock) {
     if (options.has_fs_type()) mistakes.Add("mount_options.fs_type", "not with BLOCK");
@@ -178,7 +178,7 @@ void CheckLabels(const google::protobuf::Map<std::string, std::string>& labels, 
                fmt::format("{} bytes long, at most {} are taken", bytes, RequestLimits::kLabelBytes));
 }
 
-// Which use of which volume a claim is about, into `ask`.
+// The volume and use that a claim is about, into `ask`.
 template <class Request, class Ask>
 void CheckClaimed(const Request& request, Ask& ask, Mistakes& mistakes) {
   const size_t qualified = request.namespace_().size() + 1 + request.consumer().size();

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kReaderGroup = "berth";
 constexpr size_t kNameBufferLimit = 1U << 20;
 
-// A number that is a whole id; -1 (which the kernel reads as "no change") is none.
+// A number that is a whole id; -1 (which the kernel reads as "no change") is not.
 const std::optional<GroupSetting>& SettingOf(const AccessConfig& config, Right right) {
   switch (right) {
     case Right::kRead:

@@ -2,7 +2,7 @@
 //
 //   berthd.sock      may do everything   root, and `change_group`
 //   berthd-ro.sock   may read            root, and `read_group`
-//   claim.sock       may claim           root, and `claim_group`; there is none without that key
+//   claim.sock       may claim           root, and `claim_group`; it does not exist without that key
 //
 // The kernel enforces it: each socket has one owner, one group and one mode. berthd checks no credentials.
 // Plain values; the look-up of names may block, so it is for start-up and for helper threads.

@@ -16,9 +16,9 @@ struct CallInfo {
   // A little before the caller's deadline, so that it still hears what came of it; at most the scope's
   // longest wait from now.
   TimePoint deadline;
-  // Whose call it is, as the kernel says; unset where the connection has ended meanwhile.
+  // The caller, from the kernel; unset if the connection has ended meanwhile.
   std::optional<PeerCredentials> peer = {};
-  // Who asks, and so whose word counts for what is published.
+  // The caller's origin, which may resume what it publishes.
   Origin origin = Origin::kCaller;
 };
 

@@ -1,5 +1,5 @@
-// The connections that are open to one of berthd's sockets: how many there may be, whose they are, and when
-// they end.
+// The connections that are open to one of berthd's sockets: how many there may be, their users, and when they
+// end.
 //
 // gRPC owns a connection's descriptor and does not report when it closes it. So a duplicate of each is kept
 // here and watched for hang-up, by an epoll of our own that asks for nothing else and so is silent while

@@ -46,7 +46,7 @@ void AddNames(const std::set<int>& numbers, std::string (*name)(int), Repeated* 
   for (std::string& text : Names(numbers, name)) to->Add(std::move(text));
 }
 
-// Told apart from the services, beside which it stands.
+// With a prefix, since the names of services stand in the same list.
 std::string ExpansionName(int number) { return "VOLUME_EXPANSION_" + VolumeExpansionName(number); }
 
 template <class Map>

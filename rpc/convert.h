@@ -28,7 +28,7 @@ namespace berth {
 // An id: unchanged, unless it cannot be sent as a proto3 string.
 [[nodiscard]] std::string ToUtf8(const std::string& value);
 
-// What mistakes are told as: a line each.
+// The lines of a text of mistakes.
 [[nodiscard]] std::vector<std::string> LinesOf(std::string_view text);
 
 // `volumes`: how many are held through it here.

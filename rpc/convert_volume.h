@@ -22,7 +22,7 @@ namespace berth {
 // As many as one message may hold, the worst first; the last one says how many were left out.
 [[nodiscard]] v1::ExamineResponse ToProto(const std::vector<Finding>& findings);
 
-// A volume of which nothing is here but what `files`, which are not empty, declare.
+// A volume that is only declared, by `files` (not empty), and not here.
 [[nodiscard]] v1::Volume DeclaredVolume(const std::string& plugin_id, const std::string& volume_id,
                                         const std::vector<DeclaredView>& files, bool show_options);
 

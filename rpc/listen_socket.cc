@@ -66,7 +66,7 @@ absl::StatusOr<ListenSocket> ListenSocket::Bind(const std::string& path, std::op
   if (lstat(path.c_str(), &file) != 0) return ErrnoStatus(errno, fmt::format("stat {}", path));
   made.device_ = file.st_dev;
   made.inode_ = file.st_ino;
-  // Nobody can connect before listen(), so the mode that the umask left lets nobody in.
+  // No peer can connect before listen(), so the mode that the umask left does no harm.
   absl::Status status = made.SetAccess(group, mode);
   if (status.ok() && listen(made.fd_.get(), kBacklog) != 0) {
     status = ErrnoStatus(errno, fmt::format("listen on {}", path));

@@ -1,9 +1,8 @@
 // A Unix socket that berthd listens on, with one owner, one group and one mode; or one that systemd listens
-// on for it, whose unit says these.
+// on for it, with these in its unit.
 //
-// Whoever calls this has the lock of the socket's directory (base/lock_file.h), so a socket file that is
-// there was left by a berthd that has ended. Any thread, at start-up, reload and shutdown; calls do not
-// block.
+// The caller has the lock of the socket's directory (base/lock_file.h), so an existing socket file was left
+// by a berthd that has ended. Any thread, at start-up, reload and shutdown; calls do not block.
 #pragma once
 
 #include <absl/status/statusor.h>

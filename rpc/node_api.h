@@ -33,7 +33,7 @@
 
 namespace berth {
 
-// What GetStatus tells of berthd itself.
+// What GetStatus says of berthd itself.
 struct NodeInfo {
   std::string node_id;
   std::string version;
@@ -58,11 +58,11 @@ struct NodeParts {
 
 class NodeApi {
  public:
-  // `log`: berthd's own, for those who follow it; null: there is none to follow.
+  // `log`: berthd's own, for followers; null: it cannot be followed.
   NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log = nullptr);
 
-  // What consumers' runtimes on this node can mount, each name once; for publishes from now on. None: nobody
-  // said.
+  // What consumers' runtimes on this node can mount, each name once; for publishes from now on. Empty: not
+  // known.
   void SetRuntimes(std::vector<RuntimeAbility> runtimes) { runtimes_ = std::move(runtimes); }
   [[nodiscard]] const std::vector<RuntimeAbility>& runtimes() const { return runtimes_; }
 
@@ -127,8 +127,8 @@ class NodeApi {
   Answer<v1::ListStorageVolumesResponse> ListStorageVolumes(v1::ListStorageVolumesRequest request,
                                                             CallInfo call);
 
-  // Streams: node_api_streams.cc. A reader that is slower than what it reads misses some and is told how
-  // much; it holds up nobody, and what is kept for it is one batch.
+  // Streams: node_api_streams.cc. A reader that is too slow misses some messages and learns how many; it
+  // delays no other reader, and one batch is kept for it.
   Awaitable<absl::Status> WatchEvents(v1::WatchEventsRequest request, CallInfo call,
                                       StreamWriter<v1::WatchEventsResponse>& out);
   Awaitable<absl::Status> ReadPluginLog(v1::ReadPluginLogRequest request, CallInfo call,
@@ -159,8 +159,7 @@ class NodeApi {
   [[nodiscard]] v1::Plugin DescribePlugin(const PluginSnapshot& plugin) const;
   [[nodiscard]] absl::StatusOr<v1::Plugin> PluginAnswer(const std::string& id,
                                                         const absl::Status& done) const;
-  // The plugin with the id or the driver `name`, also one whose file is gone while volumes are in use through
-  // it.
+  // The plugin with the id or the driver `name`, also one without a file while volumes are in use through it.
   [[nodiscard]] absl::StatusOr<std::string> NodePlugin(const std::string& name) const;
   // Wait until each plugin, and each volume, that a reload has changed is ready or published, has failed, or
   // is not done by `until`; and say which, in `answer`. A plugin that is not ready by the end of its start

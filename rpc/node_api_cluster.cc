@@ -22,10 +22,10 @@ absl::StatusOr<uint64_t> StartOf(int64_t pid) { return IfThere(pid, StartTimeOf(
 // The real user: kill(2) asks for that one, too, and not for the effective user.
 absl::StatusOr<uid_t> OwnerOf(int64_t pid) { return IfThere(pid, UserOf(static_cast<pid_t>(pid))); }
 
-// Who may change names any life. Others name only a process that they could end anyway: one of the same user.
-// (The process that connected may have ended, and its number be another user's by now, while one that it
-// started uses the connection.) A cgroup or a unit may hold other users' processes, and neither says whose it
-// is.
+// A caller that may change things names any life. Others name only a process that they could end anyway: one
+// of the same user. (The process that connected may have ended, and its number be another user's by now,
+// while one that it started uses the connection.) A cgroup or a unit may hold other users' processes, and
+// neither names its user.
 //
 // The scheduler may grant the claim much later. So what is checked here is one process: its start time goes
 // with its number from now on.

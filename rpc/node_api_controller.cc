@@ -34,7 +34,7 @@ std::map<std::string, std::string> TopologyHere(const PluginMap& plugins, const 
   return {};
 }
 
-// Those of `ids` through which volumes are published here.
+// The plugins of `ids` with volumes that are published here.
 std::vector<std::string> ServingNode(const PluginMap& plugins, std::vector<std::string> ids) {
   std::erase_if(ids, [&plugins](const std::string& id) {
     const auto plugin = plugins.find(id);
@@ -205,7 +205,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
   }
   auto capacity = co_await mounter_.NodeExpand(held.plugin_id, held.volume_id, range, secrets, deadline);
   if (!capacity.ok() && storage_grew) {
-    // Whether it is owed still is the journal's to say: it may have been done beside this call.
+    // Only the journal knows whether it is still pending: it may have been done during this call.
     const auto now = mounter_.Find(held.plugin_id, held.volume_id);
     const bool owed = !now || now->pending_expansion_bytes > 0;
     if (!owed || absl::IsNotFound(capacity.status())) {

@@ -286,7 +286,7 @@ TEST_F(NodeApiTest, ExpandGoesOnAtTheNodeWhereTheVolumeIsHere) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->capacity_bytes(), 3000);
   EXPECT_TRUE(answer->node_expanded());
-  EXPECT_THAT(mounter_.steps, ElementsAre("owe v", "expand v")) << "noted before it is tried";
+  EXPECT_THAT(mounter_.steps, ElementsAre("note v", "expand v")) << "noted before it is tried";
   EXPECT_EQ(mounter_.last_range.required_bytes(), 2048);
   EXPECT_EQ(mounter_.last_secrets.at("k"), "s");
 }
@@ -306,7 +306,7 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_TRUE(answer->node_expansion_noted());
   EXPECT_FALSE(answer->node_expanded());
-  EXPECT_THAT(mounter_.steps, ElementsAre("owe v")) << "and nothing is tried";
+  EXPECT_THAT(mounter_.steps, ElementsAre("note v")) << "and nothing is tried";
   EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("p", "v"), 2048)));
 
   mounter_.Add("p", "v", "c");

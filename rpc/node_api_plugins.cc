@@ -14,7 +14,7 @@
 namespace berth {
 namespace {
 
-// A reload that nobody waits for answers after so long: what is not done by then goes on.
+// A reload without a waiter answers after so long: what is not done by then goes on.
 constexpr Duration kReloadedSoon = std::chrono::seconds(5);
 constexpr Duration kReasonStays = std::chrono::seconds(5);
 

@@ -90,7 +90,7 @@ struct NodeApi::ConsumerStats {
 
   std::vector<VolumeView> volumes;
   std::vector<v1::VolumeStats> answers;
-  size_t next = 0;  // the first that nobody asks yet
+  size_t next = 0;  // the first that is not being asked yet
   TimePoint deadline;
   size_t askers = 0;
   Condition bell;  // an asker has ended

@@ -24,7 +24,7 @@ WallTime ToWallTime(const google::protobuf::Timestamp& time) {
   return WallTime(std::chrono::seconds(time.seconds()) + std::chrono::nanoseconds(time.nanos()));
 }
 
-// It waits for nothing: whoever follows is told at once where he stands.
+// It does not wait: a new follower learns its position at once.
 LogQuery FirstQuery(const v1::ReadPluginLogRequest& request) {
   LogQuery query;
   if (request.has_after()) {
@@ -94,7 +94,7 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
   }
   LogQuery query = FirstQuery(request);
   const WallTime began = WallClock::now();
-  bool placed = false;  // The reader has been told where it stands.
+  bool placed = false;  // The reader knows its position.
   while (true) {
     const TimePoint deadline = request.follow() ? Clock::now() + kLookAgain : call.deadline;
     auto read = co_await control_.ReadLog(request.id(), query, deadline);

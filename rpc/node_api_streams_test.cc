@@ -107,7 +107,7 @@ TEST_F(NodeApiStreamTest, WatchEndsWhenItsCallerHasGone) {
   EXPECT_THAT(out.sent, SizeIs(2));
 }
 
-// A log of numbered lines, of which the oldest may be gone. Answers what PluginLogs would.
+// A log of numbered lines, without the oldest ones. Answers as PluginLogs would.
 struct FakeLog {
   uint64_t first = 0;
   uint64_t end = 0;

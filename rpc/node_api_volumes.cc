@@ -21,7 +21,7 @@ namespace {
 
 using NodeRpc = ::csi::v1::NodeServiceCapability::RPC;
 
-// The operator's word on a runtime counts, whatever a request says of one of that name.
+// The operator's settings for a runtime win over a request's for the same name.
 void UseRuntimeOf(const std::vector<RuntimeAbility>& runtimes, v1::PublishVolumeRequest& request) {
   const auto configured = std::ranges::find(runtimes, request.runtime().name(), &RuntimeAbility::name);
   if (configured != runtimes.end()) *request.mutable_runtime() = *configured;

@@ -95,8 +95,8 @@ Awaitable<absl::Status> NodeDrainer::Become(bool drain, std::string reason, Time
 }
 
 Awaitable<void> NodeDrainer::Write(std::shared_ptr<Change> change) {
-  // What is on the disk and what is said must not part: the change is waited for to its end, whoever has
-  // gone. Only berthd's own end does not wait for a disk that hangs: the next one reads what came of it.
+  // The disk and the answer must agree: the change is waited for to its end, also if the caller has gone.
+  // Only berthd's own end does not wait for a disk that hangs: the next berthd reads the outcome.
   change->status = co_await RunBlocking(
       fmt::format("change {}", file_),
       [file = file_, wanted = change->wanted] {

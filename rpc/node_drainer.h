@@ -9,7 +9,7 @@
 // and off it before End does, so that it outlives berthd and the machine.
 //
 // Owned by main; loop thread only. Events: node.draining (begun, or with another reason), node.drained (the
-// last one has left; told again by a berthd that comes back and finds it so), node.in_use.
+// last publication has left; emitted again by a new berthd that finds it so), node.in_use.
 #pragma once
 
 #include <absl/status/status.h>
@@ -35,13 +35,13 @@ class NodeDrainer {
   // `file`: where the drain is kept, on a local disk. Mounter and events outlive this.
   NodeDrainer(asio::any_io_executor executor, std::string file, const Mounter& mounter, EventLog& events);
 
-  // Takes up what was asked for before, and begins to watch who leaves: once, before anything is published. A
-  // file that cannot be read counts as a drain, whose reason says so: better a node that takes nothing than
-  // one that an operator takes for empty.
+  // Restores the drain of an earlier berthd, and begins to watch publications leave: once, before anything is
+  // published. A file that cannot be read counts as a drain, and its reason says so: a node that takes
+  // nothing is better than one that an operator takes for empty.
   [[nodiscard]] Awaitable<void> Restore();
 
-  // Repeating it changes the reason and nothing else. What is begun goes on where `deadline` ends the wait
-  // (DEADLINE_EXCEEDED). Errors: those of the disk; nothing has changed then.
+  // A repeat only changes the reason. The work goes on if `deadline` ends the wait (DEADLINE_EXCEEDED).
+  // Errors: those of the disk; nothing has changed then.
   [[nodiscard]] Awaitable<absl::Status> Begin(std::string reason, TimePoint deadline);
   // OK where the node is in use.
   [[nodiscard]] Awaitable<absl::Status> End(TimePoint deadline);
@@ -49,7 +49,7 @@ class NodeDrainer {
   // The drain as it is now; nullopt: the node is in use.
   [[nodiscard]] std::optional<v1::NodeDrain> Describe() const;
 
-  // Which use of which volume: plugin id, volume id, consumer, name.
+  // One use of a volume: plugin id, volume id, consumer, name.
   using UseKey = std::tuple<std::string, std::string, std::string, std::string>;
   // Keeps a publish that was admitted known as one that is under way. Ends before the NodeDrainer.
   class Admission;
@@ -58,8 +58,8 @@ class NodeDrainer {
   // way out.
   [[nodiscard]] absl::StatusOr<Admission> Admit(const PublishRequest& request);
 
-  // Counts what Describe() has told differently so far. Whoever read it waits here for the next difference;
-  // false: there was none until `deadline`.
+  // Counts the changes of Describe() so far. A reader waits here for the next change; false: there was none
+  // until `deadline`.
   [[nodiscard]] uint64_t version() const { return version_; }
   [[nodiscard]] Awaitable<bool> WaitChange(uint64_t after, TimePoint deadline);
 
@@ -70,7 +70,7 @@ class NodeDrainer {
   [[nodiscard]] Awaitable<void> Shutdown();
 
  private:
-  // One change on its way to the disk, shared by the task that makes it and whoever waits for it.
+  // One change on its way to the disk, shared by the task that makes it and its waiters.
   struct Change {
     std::optional<v1::NodeDrain> wanted;
     bool done = false;
@@ -83,7 +83,7 @@ class NodeDrainer {
   void TakeOver(const Change& change);
   Awaitable<void> Watch();
   void Changed();
-  // Those of the mounter, and those under way that it does not show yet.
+  // The mounter's publications, and publishes under way that it does not show yet.
   [[nodiscard]] int PublicationsLeft() const;
   // Here, and not on its way out.
   [[nodiscard]] bool IsHere(const UseKey& use) const;
@@ -95,7 +95,7 @@ class NodeDrainer {
   std::optional<v1::NodeDrain> drain_;  // without the number of publications
   std::map<UseKey, int> under_way_;
   bool writing_ = false;
-  int left_ = -1;  // as last told; -1: not counted yet
+  int left_ = -1;  // as last reported; -1: not counted yet
   uint64_t holders_changed_ = 0;
   uint64_t version_ = 1;
   Condition changed_;

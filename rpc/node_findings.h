@@ -32,7 +32,7 @@ namespace berth {
 [[nodiscard]] bool WaitsForStart(const PluginMap& plugins, const std::string& name, TimePoint now);
 
 [[nodiscard]] std::vector<Finding> FindingsOf(const VolumeView& volume);
-// Of a volume whose plugin is not on this node, or that was released without it; unset: neither.
+// Of a volume without its plugin on this node, or that was released without it; unset: neither.
 [[nodiscard]] std::optional<Finding> WithoutItsPlugin(const VolumeView& volume);
 // The link may come and go; that it has been away for a minute is a finding.
 [[nodiscard]] std::vector<Finding> FindingsOf(const v1::LinkStatus& link, WallTime now);

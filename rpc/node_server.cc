@@ -137,7 +137,7 @@ absl::StatusOr<bool> NodeServer::RepairPath() {
   UniqueFd listener(fcntl(made.fd(), F_DUPFD_CLOEXEC, 3));
   if (!listener.valid()) return ErrnoStatus(errno, "duplicate the listening socket");
   socket_ = std::move(made);
-  // Whoever waits there is told, and waits for the new one.
+  // Callers that wait there are woken, and wait for the new one.
   listener_.close();
   listener_.assign(listener.Release());
   return true;

@@ -1,12 +1,12 @@
-// Serves berth.v1.Node on one Unix socket, whose file permissions decide who may connect (access.h).
+// Serves berth.v1.Node on one Unix socket, with file permissions that decide who may connect (access.h).
 //
 //   peer ── connect ──▶ kernel (owner, group, mode) ──▶ Connections (uid, limits) ──▶ gRPC ──▶ NodeService
 //                                                                                           NodeApi, on the
 //                                                                                           loop
 //
-// Connections are accepted on the loop, where the kernel says whose each is; the descriptor is then handed to
-// the gRPC server of this socket. Connections and calls are limited for each user, memory for the socket; for
-// what a peer sends on a connection gRPC's own limits apply.
+// Connections are accepted on the loop, where the kernel names the user of each; the descriptor then goes to
+// the gRPC server of this socket. Connections and calls are limited for each user, memory for the socket;
+// gRPC's own limits apply to what a peer sends on a connection.
 //
 // Owned by NodeServers; loop thread only.
 #pragma once
@@ -67,7 +67,7 @@ class NodeServer {
   // still connect does so again. Nothing where `group` is the present one.
   [[nodiscard]] absl::Status SetGroup(std::optional<gid_t> group);
 
-  // Listens at its path anew where somebody has removed its socket; connections stay. True: it did.
+  // Listens at its path again if its socket file was removed; connections stay. True: it did.
   // FAILED_PRECONDITION: something else is there.
   [[nodiscard]] absl::StatusOr<bool> RepairPath();
   [[nodiscard]] std::string path() const { return socket_.path(); }

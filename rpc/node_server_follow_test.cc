@@ -14,7 +14,7 @@ using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A log of ten numbered lines, of which the first three are no longer kept.
+// A log of ten numbered lines; the first three are no longer kept.
 Awaitable<absl::StatusOr<LogBatch>> TenLines(std::string, LogQuery query, TimePoint) {
   constexpr uint64_t kFirst = 3;
   constexpr uint64_t kEnd = 10;
@@ -126,7 +126,7 @@ class NodeServerOwnLogTest : public NodeServerTest {
     request.set_level(level);
     return stub.WatchLog(&call.context, request);
   }
-  // A watch begins "now", which its caller is not told: writes a line now and then until one has come.
+  // A watch begins "now", and its caller does not learn when: writes a line now and then until one has come.
   // Without a pause the writer would keep the log's mutex from a loop that shares its processor.
   static void AwaitFirst(Watch& watch) {
     std::promise<void> come;

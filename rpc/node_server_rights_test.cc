@@ -223,7 +223,7 @@ class NodeServerRefusalTest : public NodeServerTest {
     });
   }
 
-  // Those that tell of a peer without rights. Of what has been answered: the loop logs before it answers.
+  // Lines about a peer without rights, for answered calls: the loop logs before it answers.
   std::vector<std::string> Refusals() { return Lines("needs the right to"); }
   std::vector<std::string> Lines(const std::string& part) {
     std::istringstream lines(node_.OnLoop([this] { return text_.str(); }));

@@ -20,9 +20,9 @@ namespace berth {
 
 class NodeServers {
  public:
-  // Serves `sockets` in `directory`, whose lock the caller has, and removes those that an earlier berthd
-  // left. `adopted`: those of them that systemd listens on. `api` outlives this. Errors: NodeServer's;
-  // INVALID_ARGUMENT: an adopted one is none of `sockets`. Then nothing is served.
+  // Serves `sockets` in `directory`, which the caller has locked, and removes those that an earlier berthd
+  // left. `adopted`: those that systemd listens on. `api` outlives this. Errors: NodeServer's;
+  // INVALID_ARGUMENT: an adopted one is not in `sockets`. Then nothing is served.
   [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<NodeServers>>> Start(
       asio::any_io_executor executor, std::string directory, std::vector<SocketAccess> sockets,
       std::vector<ListenSocket> adopted, NodeApi& api);

@@ -82,8 +82,8 @@ std::string_view VerbOf(Right right) {
   return "claim";
 }
 
-// Logs one change, once, however the call ends. Whoever may only claim must not be able to fill the log; what
-// comes of a claim is an event.
+// Logs one change, once, however the call ends. A caller that may only claim must not be able to fill the
+// log; the outcome of a claim is an event.
 class ChangeRecord {
  public:
   template <class Request>

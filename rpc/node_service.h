@@ -82,7 +82,7 @@ class NodeService final : public v1::Node::CallbackService {
   template <class Request, class Response>
   Awaitable<absl::StatusOr<Response>> Handle(Calls& calls, Right right, Handler<Request, Response> handler,
                                              std::string connection, Request request, CallInfo call);
-  // Whose call on `connection` it is goes into `call`. Counts it in `calls`. Errors: the right is missing; a
+  // Fills `call` with the caller on `connection`, and counts it in `calls`. Errors: the right is missing; a
   // limit.
   [[nodiscard]] absl::StatusOr<UserCounter::Use> Admit(Calls& calls, Right right,
                                                        const std::string& connection, CallInfo& call) const;

@@ -10,12 +10,12 @@
 namespace berth {
 namespace {
 
-// Of this form of token, so that another one can be told from it.
+// The version of this form of token, so that another form can be recognised.
 constexpr std::string_view kForm = "v1.";
 constexpr size_t kTokenLimit =
     kForm.size() + 1 + (2 * (RequestLimits::kPluginName + RequestLimits::kVolumeId));
 
-// What a text is in hexadecimal digits; nothing where it is none.
+// A text of hexadecimal digits as bytes; unset if it is not one.
 std::optional<std::string> FromHex(std::string_view digits) {
   const bool valid =
       digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;

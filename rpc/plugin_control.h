@@ -48,8 +48,8 @@ class PluginControl {
   [[nodiscard]] virtual Awaitable<absl::Status> PlacePlugin(std::string id, std::string content,
                                                             TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> RemovePlacedPlugin(std::string id, TimePoint deadline) = 0;
-  // Of all files, those of declared volumes too. Answers by `answer_by` with what is done by then; a reload
-  // that has begun goes on to its end, also where its caller is cancelled. ABORTED: one runs already.
+  // Of all files, also of declared volumes. Answers by `answer_by` with what is done by then; a reload that
+  // has begun goes on to its end, also if its caller is cancelled. ABORTED: another one runs.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<NodeReload>> Reload(TimePoint answer_by) = 0;
   // Waits until what is known of some plugin has changed, or `deadline`.
   [[nodiscard]] virtual Awaitable<void> WaitChange(TimePoint deadline) = 0;
@@ -58,7 +58,7 @@ class PluginControl {
   [[nodiscard]] virtual Awaitable<absl::StatusOr<LogBatch>> ReadLog(std::string id, LogQuery query,
                                                                     TimePoint deadline) = 0;
 
-  // Where plugins live on this node.
+  // Where this node puts the processes of plugins.
   [[nodiscard]] virtual std::string Placement() const = 0;
   // What is wrong with berthd's own settings, or takes a restart of berthd.
   [[nodiscard]] virtual std::vector<Finding> Findings() const = 0;

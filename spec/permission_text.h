@@ -1,7 +1,7 @@
 // Owners, groups and modes as people write them: "postgres" or 999, "0750".
 //
 // Plain functions; any thread. Names are looked up in the system's databases, which may ask a network: not on
-// a loop. INVALID_ARGUMENT for text that cannot be one, NOT_FOUND for a name that nobody has here.
+// a loop. INVALID_ARGUMENT for text that cannot be one, NOT_FOUND for a name that does not exist here.
 #pragma once
 
 #include <absl/status/statusor.h>

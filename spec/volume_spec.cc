@@ -120,7 +120,7 @@ class SpecReader : public TomlReader {
  private:
   void CheckKnown(const toml::table& file, Place place) {
     toml::table rest = file;
-    // Near enough to a known key to be told something else otherwise.
+    // So near to a known key that another message would mislead.
     if (const toml::node* secrets = file.get("secrets")) {
       Mistake(*secrets, "secrets",
               "do not belong into this file: secrets_file = \"/path\" or secrets_credential = \"name\" say "
@@ -241,7 +241,7 @@ class SpecReader : public TomlReader {
     if (const auto recursive = Bool(file, "recursive"); recursive.value_or(false)) {
       permissions.set_recursive(true);
       if (!file.contains("owner") && !file.contains("group")) {
-        Mistake(*file.get("recursive"), "recursive", "goes with owner or group, of which there is neither");
+        Mistake(*file.get("recursive"), "recursive", "goes with owner or group, and both are missing");
       }
     }
     if (const auto label = Filled(file, "selinux_label")) {
@@ -285,7 +285,7 @@ class SpecReader : public TomlReader {
                 "is the name of a credential, without a slash");
       }
       if (file.contains("secrets_file")) {
-        Mistake(*file.get("secrets_credential"), "secrets_credential", "not beside secrets_file");
+        Mistake(*file.get("secrets_credential"), "secrets_credential", "not together with secrets_file");
       }
       reference.set_credential(*name);
     }
@@ -313,7 +313,7 @@ class SpecReader : public TomlReader {
       if (!file.contains(key)) continue;
       if (!first.empty()) {
         Mistake(*file.get(key), key,
-                fmt::format("not beside {}: a consumer has one of pid, cgroup, unit", first));
+                fmt::format("not together with {}: a consumer has one of pid, cgroup, unit", first));
       } else {
         first = key;
       }
@@ -348,7 +348,7 @@ class SpecReader : public TomlReader {
     spec_.attach = Bool(file, "attach");
     if (spec_.attach.value_or(false) && file.contains("publish_context")) {
       Mistake(*file.get("attach"), "attach",
-              "not beside publish_context, which says that it is attached already");
+              "not together with publish_context, which says that it is attached already");
     }
   }
 

@@ -1,10 +1,9 @@
-// A volume and how it is to be used, in one flat TOML file: what `berthctl volume publish --file` is given,
-// and what lies in volumes.d. The keys are those of berth-volume.toml(5), which, with example-volume.toml,
-// names them all.
+// A volume and how it is to be used, in one flat TOML file: for `berthctl volume publish --file`, and in
+// volumes.d. The keys are those of berth-volume.toml(5), which, with example-volume.toml, names them all.
 //
 // The file is checked as a whole: every unknown key, wrong type and contradiction is named at once, each with
-// its line and what would be right (INVALID_ARGUMENT). What only the node can tell (lengths, whether the
-// plugin exists) is left to it. No secrets in the file itself: it names where they lie.
+// its line and what would be right (INVALID_ARGUMENT). The node checks the rest (lengths, whether the plugin
+// exists). No secrets in the file itself: it says where they are.
 //
 // Plain functions; any thread, but not a loop's: names of owners are looked up (permission_text.h).
 #pragma once

@@ -164,11 +164,11 @@ TEST(VolumeSpecTest, ContradictionsAreMistakes) {
   EXPECT_THAT(Error("readonly = true\nowner = 5\n"), HasSubstr("owner: not with readonly = true"));
   EXPECT_THAT(Error("recursive = true\nmode = \"0700\"\n"), HasSubstr("recursive: goes with owner or group"));
   EXPECT_THAT(Error("secrets_file = \"/a\"\nsecrets_credential = \"b\"\n"),
-              HasSubstr("secrets_credential: not beside secrets_file"));
+              HasSubstr("secrets_credential: not together with secrets_file"));
   EXPECT_THAT(Error("secrets_credential = \"a/b\"\n"), HasSubstr("without a slash"));
   EXPECT_THAT(Error("cgroup = \"/sys/fs/cgroup/a\"\nunit = \"b.service\"\npid = 3\n"),
-              AllOf(HasSubstr("data.toml:1: cgroup: not beside pid"),
-                    HasSubstr("data.toml:2: unit: not beside pid")));
+              AllOf(HasSubstr("data.toml:1: cgroup: not together with pid"),
+                    HasSubstr("data.toml:2: unit: not together with pid")));
 }
 
 TEST(VolumeSpecTest, OwnersWhoDoNotExistAndModesThatAreNoneAreMistakes) {
@@ -211,7 +211,7 @@ TEST(VolumeSpecTest, ADeclaredVolumeMustNameItsPluginAndItsVolume) {
                                                         HasSubstr("data.toml:1: volume: is missing")));
   EXPECT_THAT(DeclaredError(std::string(kLeast) + "pid = 4\n"), HasSubstr("pid: not in volumes.d"));
   EXPECT_THAT(DeclaredError(std::string(kLeast) + "attach = true\n[publish_context]\n"),
-              HasSubstr("attach: not beside publish_context"));
+              HasSubstr("attach: not together with publish_context"));
 }
 
 TEST(VolumeSpecTest, AttachIsForVolumesDOnly) {

@@ -1,5 +1,5 @@
-// Decides which processes of a plugin's tree are ended when its main process is, and which live on: those
-// that serve file systems (they hold /dev/fuse), where the plugin's file says children = "keep".
+// Decides which processes of a plugin's tree end with its main process, and which stay: those that serve file
+// systems (they hold /dev/fuse), if the plugin's file says children = "keep".
 //
 //                                      "end"           "keep"
 //   the main process ended by itself   all             all but those that serve
@@ -7,8 +7,8 @@
 //   a limit was broken                 all             all
 //   stop, after a drain too            all             all
 //
-// Of whom it cannot be said whether he serves counts as one who does: a mount lost cannot be mended, a
-// process too many can. The main process itself is never kept; the occasion has it ended in its own order.
+// If we cannot tell whether a process serves a mount, we keep it: a lost mount cannot be repaired, a process
+// too many can be ended. The main process itself is never kept; it is ended in its own order.
 //
 // Pure. Any thread.
 #pragma once

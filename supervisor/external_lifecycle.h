@@ -1,4 +1,4 @@
-// The life of a plugin that somebody else runs, as a state machine: what each event does in each state.
+// The life of a plugin that berthd does not run, as a state machine: what each event does in each state.
 //
 // Pure: no clock, no socket. ExternalPlugin feeds it what happened and carries out what it returns, in order.
 // Confined to the event loop.
@@ -13,9 +13,8 @@
 //                       └──────────┘
 //
 // Starting: its socket is not served, it does not answer Probe as ready yet, or it does not see the tree of
-// volumes; the reason says which. Its
-// server may come and go in every state but stopped, in which nobody watches. Nothing here ends it: stopped
-// only means that Berth does not use it.
+// volumes; the reason says which. Its server may come and go in every state but stopped, in which it is not
+// watched. Nothing here ends it: stopped only means that Berth does not use it.
 #pragma once
 
 #include <string>
@@ -31,7 +30,7 @@ struct ExternalEvent {
     kDisabled,        // its file does not want it any more: `text`
     kDrainRequested,  // `holders`
     kHoldersChanged,  // `holders`
-    kWaiting,         // nobody serves: `text` says why
+    kWaiting,         // it is not served: `text` says why
     kServed,          // a server has appeared that was not there before
     kGone,            // it has gone: `text`
     kProbeOk,
@@ -62,9 +61,9 @@ class ExternalLifecycle {
   [[nodiscard]] std::string reason() const;
   // Whether its socket is to be watched.
   [[nodiscard]] bool watching() const { return wanted_; }
-  // Somebody serves its socket.
+  // Its socket is served.
   [[nodiscard]] bool served() const { return served_; }
-  // Nobody serves it, and it was looked whether anybody does.
+  // Its socket is not served, after a check.
   [[nodiscard]] bool absent() const { return !served_ && !absent_because_.empty(); }
   // It answers Probe as ready, and can work with the tree of volumes.
   [[nodiscard]] bool ready() const { return health_ == Health::kReady && no_tree_because_.empty(); }

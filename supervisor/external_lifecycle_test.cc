@@ -18,7 +18,7 @@ const std::map<std::string, ExternalEvent> kEvents = {
     {"start", {.type = Type::kStartRequested}},
     {"disabled", {.type = Type::kDisabled, .text = "disabled"}},
     {"drain", {.type = Type::kDrainRequested, .holders = {"volume v by c"}}},
-    {"drain of nobody", {.type = Type::kDrainRequested}},
+    {"drain of nothing", {.type = Type::kDrainRequested}},
     {"fewer holders", {.type = Type::kHoldersChanged, .holders = {"volume w by c"}}},
     {"no holders", {.type = Type::kHoldersChanged}},
     {"waiting", {.type = Type::kWaiting, .text = "there is no /x"}},
@@ -66,18 +66,18 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
   };
   const std::vector<Row> rows = {
       {"stopped", {}, {{"start", "starting"}}},
-      {"drained", {"start", "served", "ok", "drain of nobody"}, {{"start", "starting"}}},
+      {"drained", {"start", "served", "ok", "drain of nothing"}, {{"start", "starting"}}},
       {"absent",
        {"start", "waiting"},
        {{"disabled", "stopped"},
         {"drain", "draining"},
-        {"drain of nobody", "stopped"},
+        {"drain of nothing", "stopped"},
         {"served", "starting served +announce"}}},
       {"served",
        {"start", "served"},
        {{"disabled", "stopped +retire"},
         {"drain", "draining served"},
-        {"drain of nobody", "stopped +retire"},
+        {"drain of nothing", "stopped +retire"},
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"ok", "ready served"}}},
@@ -85,7 +85,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
        {"start", "served", "ok"},
        {{"disabled", "stopped +retire"},
         {"drain", "draining served"},
-        {"drain of nobody", "stopped +retire"},
+        {"drain of nothing", "stopped +retire"},
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"not ready", "unhealthy served"},
@@ -96,7 +96,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
        {"start", "served", "ok", "no tree"},
        {{"disabled", "stopped +retire"},
         {"drain", "draining served"},
-        {"drain of nobody", "stopped +retire"},
+        {"drain of nothing", "stopped +retire"},
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"not ready", "unhealthy served"},
@@ -107,7 +107,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
        {"start", "served", "ok", "failed"},
        {{"disabled", "stopped +retire"},
         {"drain", "draining served"},
-        {"drain of nobody", "stopped +retire"},
+        {"drain of nothing", "stopped +retire"},
         {"served", "starting served +retire +announce"},
         {"gone", "starting +retire"},
         {"ok", "ready served"}}},
@@ -115,7 +115,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
        {"start", "served", "ok", "drain"},
        {{"start", "ready served"},
         {"disabled", "stopped +retire"},
-        {"drain of nobody", "stopped +retire"},
+        {"drain of nothing", "stopped +retire"},
         {"no holders", "stopped +retire"},
         {"served", "draining served +retire +announce"},
         {"gone", "draining +retire"}}},
@@ -123,7 +123,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
        {"start", "served", "ok", "drain", "gone"},
        {{"start", "starting"},
         {"disabled", "stopped"},
-        {"drain of nobody", "stopped"},
+        {"drain of nothing", "stopped"},
         {"no holders", "stopped"},
         {"served", "draining served +announce"}}},
   };
@@ -165,7 +165,7 @@ TEST_F(ExternalLifecycleTest, WithoutTheTreeOfVolumesItIsNotReadyAndSaysWhy) {
   EXPECT_EQ(lifecycle_.state(), PluginState::kStarting);
   EXPECT_FALSE(lifecycle_.ready());
   EXPECT_EQ(lifecycle_.reason(), "it does not see the tree");
-  // What serves next is looked at anew.
+  // The next server is examined from the start.
   Feed("served");
   EXPECT_EQ(lifecycle_.no_tree_because(), "");
   Feed("ok");

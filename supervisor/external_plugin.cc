@@ -17,8 +17,8 @@
 namespace berth {
 namespace {
 
-// A socket whose owner does not listen (any more), or of which no connection can be had just now, is tried
-// again this often at last.
+// The longest pause between tries of a socket with an owner that does not listen (any more), or that cannot
+// be connected to now.
 constexpr Duration kLongestRetry = std::chrono::seconds(1);
 // A server that closes at once what it has accepted is connected to again after growing pauses.
 constexpr Duration kShortestHold = std::chrono::seconds(1);
@@ -156,7 +156,7 @@ Awaitable<std::optional<ServedSocket>> ExternalPlugin::Hold(ServedSocket served)
     }
     std::optional<ServedSocket> again = TryConnect(config_.socket);
     if (!again.has_value()) co_return std::nullopt;
-    // A full queue does not tell who listens.
+    // A full queue does not show the listener.
     if (again->connection.valid() && !again->SameServer(server_)) co_return again;
     served = *std::move(again);
   }
@@ -347,7 +347,7 @@ void ExternalPlugin::RememberDrained(bool drained) const {
   } else if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     status = ErrnoStatus(errno, fmt::format("remove {}", path));
   }
-  // The next berthd would use it again, or not: this one does as it was told.
+  // The next berthd might use it again or not: this one does as requested.
   if (!status.ok()) SPDLOG_ERROR("plugin {}: {}", id_, status.ToString());
 }
 
@@ -395,9 +395,9 @@ void ExternalPlugin::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> fact
   Publish();
 }
 
-void ExternalPlugin::OnIdle(uint64_t /*instance*/) {}  // Nobody here waits for that.
+void ExternalPlugin::OnIdle(uint64_t /*instance*/) {}  // Nothing here waits for that.
 
-// --- What is told ---------------------------------------------------------------------------------------
+// --- Reports --------------------------------------------------------------------------------------------
 
 void ExternalPlugin::ReportState(PluginState before) const {
   if (lifecycle_.state() == before) return;

@@ -1,10 +1,9 @@
-// A plugin that somebody else runs (a container, another service): its socket is watched, and what serves it
-// is probed, fingerprinted and used as any other plugin is. It comes and goes as it likes.
+// A plugin that berthd does not run (a container, another service does): its socket is watched, and its
+// server is probed, fingerprinted and used as any other plugin is. It comes and goes at any time.
 //
 // Owned by the Supervisor, as PluginRunner is; loop thread only. One connection is held open, so that the end
-// of its server is seen at once; a server that only closes connections on which nothing is said is the same
-// one, which SO_PEERCRED tells. Nothing of others is touched: no socket is made or removed, no process
-// signalled.
+// of its server is seen at once. A server that only closes idle connections is the same one, as SO_PEERCRED
+// shows. Foreign things are not touched: no socket is made or removed, no process signalled.
 //
 //   <runtime_dir>/plugins/<id>/drained    a file: it was drained, and is not used until it is started
 #pragma once
@@ -50,9 +49,9 @@ class ExternalPlugin final : public PluginOwner {
   [[nodiscard]] Awaitable<void> WaitBegun() override;
   [[nodiscard]] Awaitable<void> LetGo() override;
 
-  // Gives a drain up. OK once it is registered; FAILED_PRECONDITION where nobody serves its socket.
+  // Ends a drain. OK once it is registered; FAILED_PRECONDITION if its socket is not served.
   [[nodiscard]] Awaitable<absl::Status> Start(TimePoint deadline) override;
-  // These three: FAILED_PRECONDITION, somebody else runs it.
+  // These three: FAILED_PRECONDITION, berthd does not run it.
   [[nodiscard]] Awaitable<absl::Status> Stop(bool force, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> Restart(bool force, TimePoint deadline) override;
   [[nodiscard]] Awaitable<absl::Status> Swap(SwapRequest request, TimePoint deadline) override;

@@ -1,4 +1,4 @@
-// Plugins that somebody else runs: real servers in processes of their own, and a stand-in for whoever probes.
+// Plugins that berthd does not run: real servers in processes of their own, and a stand-in for the prober.
 #include "supervisor/external_plugin.h"
 
 #include <fmt/format.h>
@@ -84,7 +84,7 @@ class Server {
   std::atomic<int>* accepted_ = nullptr;  // shared with the process
 };
 
-// Says at once that whatever serves is well, unless told otherwise.
+// Says at once that each server is well, unless set otherwise.
 class Prober : public PluginObserver {
  public:
   explicit Prober(asio::io_context& loop) : loop_(loop) {}

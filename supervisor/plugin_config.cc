@@ -191,7 +191,7 @@ absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, co
   std::set<std::string> paths;
   BERTH_RETURN_IF_ERROR(ListFiles(dir, &paths));
   const absl::Status placed = ListFiles(PlacedPluginDir(places), &paths);
-  // Whoever checks the settings without being root may not see them.
+  // A check of the settings without root may not see them.
   const bool may_not_look = absl::IsPermissionDenied(placed) && geteuid() != 0;
   if (!placed.ok() && !absl::IsNotFound(placed) && !may_not_look) return placed;
 

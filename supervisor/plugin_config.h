@@ -42,7 +42,7 @@ struct HealthConfig {
   bool operator==(const HealthConfig&) const = default;
 };
 
-// Whose rights the plugin runs with. Names are looked up at launch (plugin_launch.h).
+// The user and groups that the plugin runs as. Names are looked up at launch (plugin_launch.h).
 struct PluginUserConfig {
   std::string user;   // a name or a number; empty: root
   std::string group;  // empty: the user's own
@@ -59,7 +59,7 @@ struct PluginUserConfig {
 // What becomes of the other processes of a plugin when its main process is replaced.
 enum class ChildrenPolicy {
   kEnd,
-  kKeep,  // those that hold /dev/fuse live on
+  kKeep,  // those that hold /dev/fuse stay
 };
 
 // Where a variable of the environment has its value from.
@@ -76,7 +76,7 @@ struct PluginConfig {
   std::string id;
   PluginKind kind = PluginKind::kMonolith;
   bool enabled = true;
-  std::string socket;        // absolute path, of a plugin that somebody else runs; empty: `command` is run
+  std::string socket;        // absolute path, of a plugin that berthd does not run; empty: `command` is run
   std::string volumes_path;  // where the plugin sees <state_dir>/volumes; empty: there
   std::string command;       // absolute path
   std::vector<std::string> arguments;  // unexpanded
@@ -104,7 +104,7 @@ struct PluginPaths {
   std::string runtime_dir;
   std::string state_dir;
   std::string node_id;
-  std::string credentials_dir;  // systemd's $CREDENTIALS_DIRECTORY; empty where there is none
+  std::string credentials_dir;  // systemd's $CREDENTIALS_DIRECTORY; empty: not set
 };
 
 // <runtime_dir>/plugins/<id>: the socket's directory; and the socket in it.
@@ -147,7 +147,7 @@ using PluginFileOwners = std::map<std::string, std::string>;
 [[nodiscard]] std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files,
                                                       const PluginFileOwners& owners);
 
-// `owners` once the plugins are made from `files`, which have their ids. An entry whose file is gone stays.
+// `owners` once the plugins are made from `files`, which have their ids. An entry without a file stays.
 [[nodiscard]] PluginFileOwners OwnersAfter(PluginFileOwners owners, const std::vector<PluginFile>& files);
 
 // <state_dir>/plugin-files.toml. Blocking. Reading: empty where there is no file; INVALID_ARGUMENT where it

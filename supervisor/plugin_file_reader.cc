@@ -155,7 +155,7 @@ class FileReader : private ValueReader {
     return false;
   }
 
-  // A plugin that somebody else runs.
+  // A plugin that berthd does not run.
   void ReadSocket(const toml::table& file, const toml::node& socket) {
     for (const std::string_view key : kProcessKeys) {
       const toml::node* node = file.get(key);

@@ -134,7 +134,7 @@ void ReadUmask(ValueReader& reader, const toml::node& node, unsigned* umask) {
   *umask = value;
 }
 
-// The specification asks of whoever runs a node plugin that it has CAP_SYS_ADMIN.
+// The specification requires CAP_SYS_ADMIN for a node plugin.
 void CheckCanMount(ValueReader& reader, const toml::table& file, PluginKind kind,
                    const PluginUserConfig& user) {
   const uint64_t bounding = user.capability_bounding_set.value_or(~uint64_t{0});

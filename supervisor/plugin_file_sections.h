@@ -1,4 +1,4 @@
-// The parts of a plugin file that stand for themselves: each table, and whose rights the plugin runs with.
+// The independent parts of a plugin file: each table, and the user that the plugin runs as.
 //
 // Plain values; any thread. From .cc files only, as toml_reader.h. Mistakes are noted in the reader.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace berth {
 
-// The tables of the same names. `external`: somebody else runs it, so that keys about its replacement are
+// The tables of the same names. `external`: berthd does not run it, so that keys about its replacement are
 // mistakes.
 void ReadHealth(ValueReader& reader, const toml::table& health, bool external, HealthConfig* config);
 void ReadRestart(ValueReader& reader, const toml::table& restart, RestartLimits* limits);

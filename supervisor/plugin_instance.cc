@@ -32,7 +32,7 @@ constexpr Duration kGateLook = milliseconds(1);
 // What an end may cost beyond its being noticed: the next launch waits for it.
 constexpr Duration kLastLinesWithin = milliseconds(500);
 constexpr Duration kChildrenEndWithin = seconds(5);
-// How often a socket that somebody else serves is looked at again.
+// How often to check a socket again that another process serves.
 constexpr Duration kForeignRetry = milliseconds(200);
 constexpr Duration kProcessesReadWithin = seconds(5);
 
@@ -228,7 +228,7 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
     absl::StatusOr<std::unique_ptr<Process>> process = Process::Adopt(context.executor, pid);
     const bool absent = absl::IsNotFound(process.status());
     if (!absent && !process.ok()) co_return process.status();
-    // From here on the descriptor pins the process, whoever it is: what is read now is read of it.
+    // From here on the descriptor pins the process: what is read now is about it.
     absl::StatusOr<ProcessIdentity> identity =
         absent ? absl::StatusOr<ProcessIdentity>(process.status()) : IdentifyProcess(pid);
     if (absl::IsNotFound(identity.status())) {

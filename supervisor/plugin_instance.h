@@ -1,9 +1,9 @@
-// One process of a plugin, from its launch (or its taking back) to its end: the process, its place, its
-// output, its socket, and what is written down about it.
+// One process of a plugin, from its launch (or from when it was taken back) to its end: the process, its
+// cgroup, its output, its socket, and its record on the disk.
 //
-// Owned by a PluginRunner; loop thread only. Decides nothing about when: it launches, signals and ends as it
-// is told, and tells its owner, through InstanceSinks, that its socket answers and that it has ended. What
-// blocks (names, files, records) runs off the loop, under deadlines.
+// Owned by a PluginRunner; loop thread only. Decides nothing about when: it launches, signals and ends on
+// request, and reports to its owner, through InstanceSinks, that its socket answers and that it has ended.
+// What blocks (names, files, records) runs off the loop, under deadlines.
 //
 //   Launch ──▶ Watch ──on_socket──▶ Announced ──on_exit──▶ End
 //   TakeBack ──▶  │                                │
@@ -48,7 +48,7 @@ struct InstanceSinks {
   std::function<void(ExitStatus)> on_exit;
   // OK: the plugin accepts connections. Else it cannot be waited for, and why.
   std::function<void(absl::Status)> on_socket;
-  // Before that, and more than once: somebody else serves the socket, which is not used. May be empty.
+  // Before that, and more than once: another process serves the socket, which is not used. May be empty.
   std::function<void(const std::string& why)> on_foreign_socket;
 };
 
@@ -73,7 +73,7 @@ struct InstanceLaunch {
 
 class PluginInstance {
  public:
-  // Errors are those of the launch: the message says what was attempted. Nothing is left behind then.
+  // Errors are the launch's: the message says what was attempted. Nothing is left behind then.
   [[nodiscard]] static Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> Launch(
       InstanceContext& context, std::shared_ptr<RunRecordFile> file, InstanceLaunch launch,
       TimePoint deadline);
@@ -83,8 +83,8 @@ class PluginInstance {
     std::optional<InstanceEnd> ended;          // or it has ended meanwhile
     std::string stranger;                      // or another process has its number: what it is
   };
-  // The process that `record` speaks of. `file` is removed unless it runs. Errors: there is one of which
-  // nothing of that can be said, so that nothing may be launched beside it.
+  // The process of `record`. `file` is removed unless it runs. Errors: a process exists, and it is not known
+  // whether it is the recorded one, so that no second one may be launched.
   [[nodiscard]] static Awaitable<absl::StatusOr<Recovered>> TakeBack(InstanceContext& context,
                                                                      std::shared_ptr<RunRecordFile> file,
                                                                      RunRecord record, LogLimits log);
@@ -118,8 +118,8 @@ class PluginInstance {
   // Once on_exit was called: how it ended, the rest of its tree ended as child_policy.h says, its record
   // removed. Within a few seconds whatever hangs.
   [[nodiscard]] Awaitable<InstanceEnd> End(ExitStatus exit, TreeOccasion occasion);
-  // Lets go of the process, which runs on, once what was noted is written down: nothing of this berthd's
-  // writes into the record of the next one.
+  // Leaves the process, which runs on, once pending notes are written down: this berthd must not write into
+  // the record of the next one.
   [[nodiscard]] Awaitable<void> LetGo();
 
  private:

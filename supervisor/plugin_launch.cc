@@ -60,7 +60,7 @@ absl::StatusOr<gid_t> LookUpGroup(const PluginConfig& config, std::string_view k
 struct FoundUser {
   uid_t uid = 0;
   gid_t gid = 0;
-  std::string name;  // empty: a number that is nobody's here
+  std::string name;  // empty: no user here has this number
 };
 
 absl::StatusOr<FoundUser> LookUpUser(const PluginConfig& config, const std::string& name) {
@@ -216,7 +216,7 @@ std::string LaunchFingerprint(const PluginConfig& config, const PluginPaths& pla
   }
   for (const auto& [name, value] : PluginVariables(places, config.id)) {
     add(name);
-    // systemd names the credentials' directory anew for each run of a service.
+    // systemd gives the credentials' directory a new name for each run of a service.
     if (name != "CREDENTIALS_DIRECTORY") add(value);
   }
   // Keys that are not given add nothing, so that a newer berthd with more keys finds its plugins unchanged.

@@ -1,4 +1,4 @@
-// What a plugin's file comes to when it is launched: its arguments, its environment, whose rights it has.
+// What a plugin's file means at launch: its arguments, its environment, its user.
 //
 // Plain functions. What reads files or looks up names blocks, and says so; the rest is pure. Any thread but
 // for TryPluginLaunch, a coroutine of the loop.
@@ -48,10 +48,10 @@ struct PluginLaunch {
 [[nodiscard]] absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config,
                                                             const PluginPaths& places);
 
-// Whether `config` could be launched as it stands: all of the above, and its program can be executed as its
-// user. What is read is read on a thread, the program is looked at by a process: a file system that does not
-// answer costs the caller his deadline, nobody else anything. OK for a plugin that berthd does not launch.
-// Errors are those of MakePluginLaunch and Process::Try.
+// Whether `config` could be launched now: all of the above, and its program can be executed as its user.
+// Files are read on a thread, the program is checked by a process: a file system that does not answer costs
+// only the caller its deadline. OK for a plugin that berthd does not launch. Errors are those of
+// MakePluginLaunch and Process::Try.
 [[nodiscard]] Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPaths places,
                                                       TimePoint deadline);
 

@@ -136,7 +136,7 @@ TEST_F(PluginLaunchTest, NamesOfUsersAndGroupsAreLookedUp) {
   EXPECT_EQ((*user)->gid, disk->gr_gid);
   EXPECT_THAT((*user)->groups, ElementsAre(disk->gr_gid, 54321));
 
-  // A number that is nobody's here.
+  // A number without a user here.
   config = Good(kLeastPluginFile);
   config.user.user = "65111";
   user = PluginUser(config);

@@ -424,7 +424,7 @@ PluginLifecycle::Actions PluginLifecycle::OnExited(const LifecycleEvent& event, 
       return actions;
     }
     if (!event.clean) return then(Ended(EndCause::kFailure, event.text, event, now));
-    // Its program may have gone into the background, where nobody knows it.
+    // Its program may have gone into the background, where it is not known.
     return then(Ended(EndCause::kClean,
                       event.text + "; a plugin has to stay in the foreground, and it ended by itself", event,
                       now));

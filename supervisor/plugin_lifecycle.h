@@ -14,17 +14,17 @@
 //        ├───────────│ failed │──────────┤  start, restart, swap
 //        │           └────────┘          │
 //        │   ended  ┌──────────┐  ended  │
-//        └──────────│ draining │─────────┘  to be restarted, replaced, swapped; failed where it is given up
+//        └──────────│ draining │─────────┘  to be restarted, replaced, swapped; or failed for good
 //                   └──────────┘
 //
 // Draining has three phases, each with its reason shown:
 //
 //   volumes ──the last one has left──▶ operations ──idle, or past their deadlines──▶ process ──ended──▶
 //
-//   volumes     after a drain request: new work is refused, volumes leave; a start request gives it up
+//   volumes     after a drain request: new work is refused, volumes leave; a start request ends it
 //   operations  no call may begin (callers of one that comes back queue); those in flight end, or are past
-//               their deadlines, which no longer protect it. A start request gives a stop up, a Probe OK a
-//               replacement, or its being given up. `force` skips this phase.
+//               their deadlines, which no longer protect it. A start request ends a stop, a Probe OK ends a
+//               replacement or a failure. `force` skips this phase.
 //   process     calls are over; SIGTERM, and SIGKILL after the stop timeout
 //
 // From starting, ready and unhealthy:
@@ -32,7 +32,7 @@
 //   stop                               draining (operations), then stopped
 //   restart                            draining (operations), then starting
 //   ill for too long                   draining (operations), then starting: replaced, by ReplacePolicy
-//   the same, its budget used up       draining (operations), then failed: given up
+//   the same, its budget used up       draining (operations), then failed for good
 //   start took too long                draining (process), then as RestartPolicy says
 //   ended unasked, or launch failed    as RestartPolicy says: starting, backing off, failed, or stopped
 //
@@ -109,7 +109,7 @@ struct LifecycleEvent {
 };
 
 enum class LifecycleAction {
-  kLaunch,     // then tell kLaunched or kLaunchFailed before anything else
+  kLaunch,     // then report kLaunched or kLaunchFailed before anything else
   kTerminate,  // SIGTERM to the process
   kKill,       // SIGKILL to its group
   kAnnounce,   // calls may begin
@@ -146,7 +146,7 @@ class PluginLifecycle {
   // When it wants kTimer.
   [[nodiscard]] std::optional<TimePoint> wake_at() const;
 
-  // For the next launch on, and the next timeouts. Budgets whose limits change start afresh.
+  // For the next launch on, and the next timeouts. Budgets with new limits start afresh.
   void SetLimits(LifecycleLimits limits);
 
  private:
@@ -164,7 +164,7 @@ class PluginLifecycle {
   Actions Quiesce(Goal goal, std::string doing, const LifecycleEvent& event, TimePoint now);
   Actions WaitIdle(const LifecycleEvent& event, TimePoint now);
   Actions EndProcess(Goal goal, std::string reason, TimePoint now);
-  // Back from a drain that was given up, by what Probe says.
+  // Back from a drain that was cancelled, by the last Probe.
   void Resume();
   // Ends a swap; kRevert.
   Actions Revert(std::string why);

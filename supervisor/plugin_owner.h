@@ -1,7 +1,7 @@
 // What owns one plugin: a PluginRunner, which runs its process, or an ExternalPlugin, which watches a socket
-// that somebody else serves. The Supervisor's map holds either.
+// that another process serves. The Supervisor's map holds either.
 //
-// Loop thread only. Requests are those of the Supervisor (supervisor.h says what they mean and answer).
+// Loop thread only. Requests are the Supervisor's (supervisor.h has their meaning and answers).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,7 +15,7 @@
 
 namespace berth {
 
-// What became of a plugin whose file was read again.
+// The result for a plugin after its file was read again.
 enum class Reconfigured { kUnchanged, kUpdated, kSwapped, kStarted, kStopped };
 
 class PluginOwner {
@@ -27,7 +27,7 @@ class PluginOwner {
   [[nodiscard]] virtual Awaitable<void> Run() = 0;
   // Waits until its restored state was checked: taken back, found ended, or begun.
   [[nodiscard]] virtual Awaitable<void> WaitBegun() = 0;
-  // Once Run has ended: lets go of what it holds; the plugin runs on.
+  // Once Run has ended: releases what it holds; the plugin runs on.
   [[nodiscard]] virtual Awaitable<void> LetGo() = 0;
 
   [[nodiscard]] virtual Awaitable<absl::Status> Start(TimePoint deadline) = 0;
@@ -35,9 +35,9 @@ class PluginOwner {
   [[nodiscard]] virtual Awaitable<absl::Status> Restart(bool force, TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> Drain(TimePoint deadline) = 0;
   [[nodiscard]] virtual Awaitable<absl::Status> Swap(SwapRequest request, TimePoint deadline) = 0;
-  // Its file as it is now: `file.path` empty where there is none any more. Not from command to socket or
-  // back: that is another owner. Errors: the file is broken, or what it asks for cannot be (volumes are held,
-  // the swap failed); the plugin then runs on as it is, and its snapshot says so.
+  // Its file as it is now: `file.path` empty if it is gone. Not from command to socket or back: that is
+  // another owner. Errors: the file is broken, or what it asks for cannot be done (volumes are in use, the
+  // swap failed); the plugin then runs on as it is, and its snapshot says so.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<Reconfigured>> Reconfigure(PluginFile file,
                                                                             TimePoint deadline) = 0;
 

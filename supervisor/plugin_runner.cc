@@ -406,7 +406,7 @@ LifecycleEvent PluginRunner::TakeFacts(Facts found) {
   return LifecycleEvent{.type = LifecycleEvent::Type::kAccepted};
 }
 
-// --- What is told ---------------------------------------------------------------------------------------
+// --- Reports --------------------------------------------------------------------------------------------
 
 void PluginRunner::Announce(PluginState before, const std::string& reason_before) {
   const PluginState now = lifecycle_.state();

@@ -82,7 +82,7 @@ class PluginRunner final : public PluginOwner {
   };
   struct Message {
     LifecycleEvent event;
-    uint64_t instance = 0;  // with what follows: of which
+    uint64_t instance = 0;  // the instance that exit, health and facts below belong to
     std::optional<ExitStatus> exit = std::nullopt;
     std::optional<PluginHealth> health = std::nullopt;
     std::optional<Facts> facts = std::nullopt;
@@ -119,9 +119,9 @@ class PluginRunner final : public PluginOwner {
   // or gone, since without its tokens nothing may be published through it.
   void KeepTokens();
 
-  // Taking back (plugin_runner_restore.cc).
-  // True: the recorded process runs and is ours again. False: there is none. An error: there is one of which
-  // that cannot be said, so that nothing may be launched.
+  // Taking back (plugin_runner_restore.cc). True: the recorded process runs and is ours again. False: it does
+  // not run. An error: a process exists, and it is not known whether it is ours, so that nothing may be
+  // launched.
   Awaitable<absl::StatusOr<bool>> TakeBack();
   Awaitable<absl::StatusOr<std::optional<RunRecord>>> ReadRecord();
   Awaitable<void> RestoreSwap();
@@ -154,7 +154,7 @@ class PluginRunner final : public PluginOwner {
   Awaitable<absl::StatusOr<Reconfigured>> FileGone(TimePoint deadline);
   Awaitable<absl::StatusOr<Reconfigured>> Disable(PluginConfig file, TimePoint deadline);
 
-  // What is told.
+  // Reports.
   void Announce(PluginState before, const std::string& reason_before);
   void Publish();
   void ReportJoined();
@@ -164,7 +164,7 @@ class PluginRunner final : public PluginOwner {
 
   RunnerContext& context_;
   const std::string id_;
-  std::string config_file_;  // empty: there is none any more
+  std::string config_file_;  // empty: its file is gone
   absl::Status contested_;   // why the file may not be used, though it is good: another one claims its id
   // The file as it was read last, and what is launched: that with what a swap put over it.
   absl::StatusOr<PluginConfig> file_;
@@ -173,9 +173,9 @@ class PluginRunner final : public PluginOwner {
   std::optional<SwapAttempt> swap_;
   PluginLifecycle lifecycle_;
   PluginSnapshot snapshot_;  // as in the registry
-  std::string note_;         // shown beside the reason: what is odd about this instance
+  std::string note_;         // shown after the reason: what is odd about this instance
   std::string refused_;      // why its facts were refused
-  bool foreign_ = false;     // note_ says that somebody else serves its socket
+  bool foreign_ = false;     // note_ says that another process serves its socket
 
   std::shared_ptr<RunRecordFile> record_;
   std::unique_ptr<PluginInstance> instance_;

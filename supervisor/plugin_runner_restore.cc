@@ -49,7 +49,7 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
       co_await PluginInstance::TakeBack(context_.instances, record_, *std::move(record), log));
   record_read_ = true;
   if (recovered.instance) {
-    wish_restored_ = false;  // the record tells kTakenBack
+    wish_restored_ = false;  // from the record, with kTakenBack
     BeginInstance(std::move(recovered.instance));
     lifecycle_.SetLimits(Limits());
     co_return true;

@@ -44,7 +44,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   snapshot_.swap = fmt::format("being swapped to {}", next.command);
   Emit("plugin.swapping", fmt::format("to {}", next.command));
   Publish();
-  // Durable before the old one is stopped, so that whoever finds it gone knows what was being done.
+  // Durable before the old one is stopped, so that the next berthd knows what was being done.
   SwapState trying = swaps_;
   trying.trying = true;
   trying.next = override;

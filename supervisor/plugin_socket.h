@@ -12,11 +12,11 @@
 namespace berth {
 
 // Makes the socket's directory, which is berthd's alone (mode 0700), and removes a socket that an earlier run
-// left there, onto which the plugin could not bind. FAILED_PRECONDITION where anything else has that name: it
-// is left alone.
+// left there, onto which the plugin could not bind. FAILED_PRECONDITION if anything else has that name: it
+// stays.
 //
 // `user`: the plugin runs as that user, who may make its socket there (by ACL), yet not touch what berthd has
-// written there (by the sticky bit). Nobody else gets in: not his group, either.
+// written there (by the sticky bit). No other user gets in, not its group either.
 [[nodiscard]] absl::Status PrepareSocket(const std::string& socket_path, std::optional<uid_t> user = {});
 
 }  // namespace berth

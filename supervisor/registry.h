@@ -80,7 +80,7 @@ struct PluginSnapshot {
   // gone.
   bool draining = false;
   std::vector<std::string> holders;  // of volumes, while draining: what it waits for
-  bool external = false;             // somebody else runs it
+  bool external = false;             // berthd does not run it
   bool serves_mounts = false;        // volumes vanish with its processes
   std::string placement;             // where its processes live: "scope berth-plugin-nfs.scope", "none: …"
   std::string file_error;            // its file is wrong, or was changed, and it runs on as it was launched

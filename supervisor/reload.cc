@@ -15,7 +15,7 @@ PluginFile Without(const std::string& id) {
   return {.path = "", .id = id, .config = absl::NotFoundError("its file is gone")};
 }
 
-// Shared by the tasks and whoever waits for them.
+// Shared by the tasks and their waiters.
 struct Progress {
   Progress(asio::any_io_executor executor, ReloadTarget given)
       : target(std::move(given)), done(std::move(executor)) {}

@@ -74,7 +74,7 @@ TEST(PlanReloadTest, WhatIsGoneAlreadyIsNotRemovedAgain) {
   EXPECT_THAT(PlanReload({}, {{"a", {"", false}}}), IsEmpty());
 }
 
-// Answers Reconfigure as it is told.
+// Answers Reconfigure as the test says.
 class FakeOwner final : public PluginOwner {
  public:
   Awaitable<void> Run() override { co_return; }

@@ -1,11 +1,11 @@
-// Decides what follows a plugin's end that nobody asked for: launch it again at once, later, or not.
+// Decides what follows a plugin's unexpected end: restart it now, later, or never.
 //
 // Pure: no clock, no randomness, no I/O. The caller passes both in and carries out the returned decision.
 //
 // The first restart after a stable period is immediate; then each waits twice as long as the one before, up
 // to a limit, and a little more or less by chance, so that many nodes that lost one storage do not return to
-// it in step. A stable period makes the next restart immediate again. Too many ends within a window, stable
-// or not, and it is given up.
+// it in step. A stable period makes the next restart immediate again. After too many ends within a window,
+// stable or not, it is not restarted any more (kGiveUp).
 #pragma once
 
 #include <deque>
@@ -60,7 +60,7 @@ class RestartPolicy {
   // kGiveUp once `limits.burst` ends fall within `limits.window`.
   [[nodiscard]] RestartDecision OnEnd(EndCause cause, Duration uptime, TimePoint now, double random);
 
-  // Forgets all ends: a person has started it anew.
+  // Forgets all ends: a person has started it again.
   void Reset();
 
  private:
@@ -69,8 +69,8 @@ class RestartPolicy {
   std::deque<TimePoint> ends_;
 };
 
-// [health]: when a plugin that runs, but is ill, is replaced. A budget apart from that of its ends; used up,
-// the plugin is given up.
+// [health]: when a plugin that runs, but is ill, is replaced. It has a budget of its own; once that is used
+// up, the plugin has failed.
 struct ReplaceLimits {
   Duration after = std::chrono::minutes(2);  // ill without a break; zero: never replaced
   int burst = 5;                             // replacements within `window`; at least 1
@@ -86,7 +86,7 @@ class ReplacePolicy {
 
   // When a plugin that is ill since `ill_since` is to be replaced; never: nullopt.
   [[nodiscard]] std::optional<TimePoint> ReplaceAt(TimePoint ill_since) const;
-  // It was replaced too often within the window: it is given up in place of one replacement more.
+  // It was replaced too often within the window: it has failed, instead of one more replacement.
   [[nodiscard]] bool Exhausted(TimePoint now) const;
   // It is replaced.
   void OnReplaced(TimePoint now);

@@ -61,7 +61,7 @@ TEST(RestartPolicyTest, StablePeriodMakesTheNextRestartImmediate) {
     [[maybe_unused]] const auto each = policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole);
   }
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, minutes(1), TimePoint(), kWhole).what, What::kNow);
-  // And the backoff begins anew.
+  // And the backoff begins again.
   EXPECT_EQ(policy.OnEnd(EndCause::kFailure, kBrief, TimePoint(), kWhole).delay, seconds(1));
 }
 

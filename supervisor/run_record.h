@@ -2,11 +2,11 @@
 // <runtime_dir>/plugins/<id>/run.toml.
 //
 // Written before the plugin's program is executed (the child waits at a gate meanwhile, base/process.h), so
-// that berthd's death at any moment leaves no plugin that nobody knows of; written again once its socket
-// answers, since a wrapper script has become the real program by then, and when a person's wish or its file
-// changes what stands here; removed when the process has ended.
-// Blocking calls on a small local file; any thread. A file that is not berthd's own user's is no record: the
-// directory may be one in which the plugin, as another user, makes its socket.
+// that berthd's death at any moment leaves no unknown plugin; written again once its socket answers, since a
+// wrapper script has become the real program by then, and when a request or its file changes what it says;
+// removed when the process has ended. Blocking calls on a small local file; any thread. A file that is not
+// owned by berthd's user is no record: the directory may be one in which the plugin, as another user, makes
+// its socket.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -56,9 +56,9 @@ struct RunRecord {
 [[nodiscard]] std::string RunRecordPath(const std::string& plugin_runtime_dir);
 
 [[nodiscard]] absl::Status WriteRunRecord(const std::string& plugin_runtime_dir, const RunRecord& record);
-// NOT_FOUND where there is none; INVALID_ARGUMENT where it is not what WriteRunRecord writes.
+// NOT_FOUND if it does not exist; INVALID_ARGUMENT if WriteRunRecord did not write it.
 [[nodiscard]] absl::StatusOr<RunRecord> ReadRunRecord(const std::string& plugin_runtime_dir);
-// OK where there is none.
+// OK if it does not exist.
 [[nodiscard]] absl::Status RemoveRunRecord(const std::string& plugin_runtime_dir);
 
 // The ids of the plugins that have a record beneath <runtime_dir>/plugins.

@@ -31,8 +31,8 @@ constexpr Duration kUnwatchedRetry = std::chrono::milliseconds(200);
 
 enum class Answer {
   kAccepted,
-  kSoon,    // bound, and nobody listens yet, or no more
-  kAbsent,  // the directory's watch will tell
+  kSoon,    // bound, and its server does not listen yet, or no more
+  kAbsent,  // the directory's watch will report it
 };
 
 Answer Connect(const std::string& path, ServedSocket* served) {
@@ -100,7 +100,7 @@ class Watch {
         IN_CREATE | IN_MOVED_TO | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_ONLYDIR;
     const int inotify = changes_->native_handle();
     const int watched = inotify_add_watch(inotify, directory.c_str(), kChanges);
-    // It went just now: whoever calls tries again.
+    // It went just now: the caller tries again.
     if (watched < 0 && (errno == ENOENT || errno == ENOTDIR)) return true;
     if (watched < 0) return Unwatched(errno, directory);
     const int before = std::exchange(watched_, watched);

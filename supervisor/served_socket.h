@@ -31,23 +31,23 @@ struct ServedSocket {
 };
 
 struct WaitForServerOptions {
-  // The kernel tells of bind(), but not of the listen() that follows, usually microseconds later: then it is
+  // The kernel reports bind(), but not the listen() that follows, usually microseconds later: then it is
   // tried again, first after half a millisecond and in the end after this.
   Duration longest_retry = std::chrono::milliseconds(20);
   // The kernel reports no change of a directory that something was mounted over, or that was moved with one
   // above it. So it is tried again at least this often.
   Duration check_interval = std::chrono::seconds(30);
-  // Told what is waited for, whenever that changes: "there is no /run/x/csi.sock". May be empty.
+  // Called with what is waited for, whenever that changes: "there is no /run/x/csi.sock". May be empty.
   std::function<void(const std::string& why)> waiting = {};
 };
 
-// Waits until something accepts connections at `path`. Directories of the path may come later, or go and come
-// again. Never gives up: cancel it. Errors are those of watching directories; where no more can be watched it
-// looks from time to time.
+// Waits until a server accepts connections at `path`. Directories of the path may come later, or go and come
+// again. Without a limit: cancel it. Errors are those of watching directories; if no more can be watched it
+// checks from time to time.
 [[nodiscard]] Awaitable<absl::StatusOr<ServedSocket>> WaitForServer(std::string path,
                                                                     WaitForServerOptions options);
 
-// One attempt, at once. Nothing where nobody accepts.
+// One attempt, at once. Unset if no server accepts.
 [[nodiscard]] std::optional<ServedSocket> TryConnect(const std::string& path);
 
 // Which file a socket's path leads to.
@@ -59,14 +59,14 @@ struct SocketFile {
   bool operator==(const SocketFile&) const = default;
 };
 
-// A socket that was connected to once, compared with what its path leads to now: whoever holds a connection
-// does not notice that nobody else can make one.
+// A socket that was connected to once, compared with what its path leads to now: an existing connection does
+// not show that no new one can be made.
 class SocketPath {
  public:
   // Once `server` was reached at `path`.
   void Keep(std::string path, const ServedSocket& server);
-  // Why nobody can reach that server by its path any more: "its socket /x was removed", "... is another file
-  // now". Empty: it can be reached, also where it has bound the path anew itself; or nothing is kept.
+  // Why that server cannot be reached by its path any more: "its socket /x was removed", "... is another file
+  // now". Empty: it can be reached, also if it has bound the path again itself; or nothing is kept.
   [[nodiscard]] std::string Trouble();
   // The path leads to something else, rather than nowhere.
   [[nodiscard]] bool Replaced() const;

@@ -71,7 +71,7 @@ TEST_F(ServedSocketTest, Fault58APathThatIsRemovedOrSomebodyElsesIsSaid) {
   ASSERT_EQ(unlink(path_.c_str()), 0);
   EXPECT_THAT(path.Trouble(), HasSubstr("was removed"));
   EXPECT_FALSE(path.Replaced());
-  // The same process has bound it anew: that is as good.
+  // The same process has bound it again: that is as good.
   server = Listen(path_);
   EXPECT_EQ(path.Trouble(), "");
   ASSERT_EQ(unlink(path_.c_str()), 0);

@@ -189,7 +189,7 @@ class Supervisor::Impl {
     return Find(id);
   }
 
-  // Null where there is none.
+  // Null if it does not exist.
   PluginOwner* Present(const std::string& id) const {
     const auto owner = owners_.find(id);
     return owner == owners_.end() || owner->second->gone() ? nullptr : owner->second.get();
@@ -339,7 +339,7 @@ class Supervisor::Impl {
   RunnerContext context_;
   ExternalContext external_;
   std::map<std::string, std::unique_ptr<PluginOwner>> owners_;  // never shrinks: waiters hold on to them
-  std::vector<std::unique_ptr<PluginOwner>> gone_;              // whose ids others have now
+  std::vector<std::unique_ptr<PluginOwner>> gone_;              // others have their ids now
   std::shared_ptr<ReloadRun> reload_;                           // that is under way
   TaskScope runs_;
   TaskScope reloads_;

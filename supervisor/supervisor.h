@@ -1,20 +1,20 @@
 // Runs the plugins of a node: one process (tree) per plugin file, launched, watched, restarted, stopped in
 // order, and taken back after berthd was away.
 //
-// Owned by main; loop thread only. The Supervisor knows processes and sockets. Whether a plugin is well and
-// what it can do it is told (OnHealth, OnFacts) by whoever probes it; when to begin and end probing it
-// tells through PluginObserver. Restart decisions are RestartPolicy's, states are PluginLifecycle's: both
-// pure, beside this file.
+// Owned by main; loop thread only. The Supervisor knows processes and sockets. A PluginObserver probes the
+// plugins: the Supervisor says when to begin and end, and gets the results (OnHealth, OnFacts). Restart
+// decisions are RestartPolicy's, states are PluginLifecycle's: both pure, in this folder.
 //
 // Nothing here fails as a whole for the sake of one plugin: a broken file is a FAILED plugin with a reason.
 //
 // Events, all with the plugin's id: plugin.launched, plugin.adopted, plugin.not_adopted (the recorded
-// process is a stranger, or the record damaged), plugin.ready, plugin.joined and plugin.left (the registry),
+// process is unknown, or the record damaged), plugin.ready, plugin.joined and plugin.left (the registry),
 // plugin.refused, plugin.unhealthy, plugin.draining (and each change of what it waits for), plugin.stopping,
 // plugin.exited, plugin.backing_off, plugin.stopped, plugin.failed, plugin.swapping, plugin.swapped,
 // plugin.swap_failed, plugin.reconfigured (its file was changed and is taken over), plugin.file_broken,
-// plugin.no_tree (somebody else runs it, and it cannot work with the tree of volumes), plugin.does_less (it
-// was started anew and has lost a capability, or says another topology, while volumes are held through it).
+// plugin.no_tree (berthd does not run it, and it cannot work with the tree of volumes), plugin.does_less (it
+// was started again and has lost a capability, or says another topology, while volumes are in use through
+// it).
 #pragma once
 
 #include <absl/status/status.h>
@@ -46,8 +46,8 @@ struct Instance {
   std::string volumes_path;  // where the plugin sees <state_dir>/volumes; empty: there
 };
 
-// Whoever wants to talk to plugins. Called on the loop thread; must not block, nor call back into the
-// Supervisor before returning (post instead).
+// Implemented by the part that calls plugins. Called on the loop thread; must not block, nor call back into
+// the Supervisor before returning (post instead).
 class PluginObserver {
  public:
   virtual ~PluginObserver() = default;
@@ -60,7 +60,7 @@ class PluginObserver {
                               const HealthConfig& /*health*/) {}
 };
 
-// Why the process of a plugin that somebody else runs cannot work with the tree of volumes at `volumes_path`
+// Why the process of a plugin that berthd does not run cannot work with the tree of volumes at `volumes_path`
 // (empty: where we see it), for people. Empty: it can, or its mounts cannot be read.
 using TreeCheck = std::function<Awaitable<std::string>(pid_t process, std::string volumes_path)>;
 
@@ -115,16 +115,15 @@ class Supervisor {
   ~Supervisor();
 
   // Reads plugins.d, takes back what still runs, launches the rest. Returns once each plugin was begun (not
-  // once it is ready). Broken files end up as FAILED plugins; the status is about plugins.d itself, which
-  // may be missing: then there are no plugin files.
+  // once it is ready). Broken files end up as FAILED plugins; the status is about plugins.d itself, which may
+  // be missing: then there are no plugin files.
   //
-  // What still runs is taken back as it is, also where its file was changed or broken meanwhile (its reason
-  // says so; a restart applies the file). One whose file is gone is stopped, unless volumes are held through
-  // it.
+  // What still runs is taken back as it is, also if its file was changed or broken meanwhile (its reason says
+  // so; a restart applies the file). One without a file is stopped, unless volumes are in use through it.
   [[nodiscard]] Awaitable<absl::Status> Start();
 
-  // Ends berthd's part; the plugins run on (the next berthd takes them back). Observers are told nothing.
-  // To be awaited before this is destroyed.
+  // Ends berthd's part; the plugins run on (the next berthd takes them back). Observers are not called. To be
+  // awaited before this is destroyed.
   [[nodiscard]] Awaitable<void> Shutdown();
 
   // All that name a plugin: NOT_FOUND (the message names the plugins there are); DEADLINE_EXCEEDED at
@@ -132,11 +131,11 @@ class Supervisor {
   // afresh.
 
   // Answers once it is registered, and FAILED_PRECONDITION with the reason as soon as it fails, backs off, is
-  // refused or its file is wrong. Of one that runs: OK at once; of one that drains: the drain is given up.
+  // refused or its file is wrong. If it runs: OK at once; if it drains: that ends.
   [[nodiscard]] Awaitable<absl::Status> StartPlugin(std::string id, TimePoint deadline);
   // Waits for the operations in flight (none may begin), ends the process, and answers once it is gone.
-  // FAILED_PRECONDITION while volumes are held through it (the message names by whom). `force` waits for no
-  // operation and asks for no volume. It stays stopped until it is started, or berthd is.
+  // FAILED_PRECONDITION while volumes are in use through it (the message names the consumers). `force` waits
+  // for no operation and ignores volumes. It stays stopped until it is started, or berthd is.
   [[nodiscard]] Awaitable<absl::Status> StopPlugin(std::string id, bool force, TimePoint deadline);
   // The same with a new process at the end; callers queue meanwhile. Volumes may be held, unless the plugin
   // serves its mounts itself and its children are not kept: FAILED_PRECONDITION then, unless `force`.
@@ -178,7 +177,7 @@ class Supervisor {
 
   [[nodiscard]] Registry& registry();
   [[nodiscard]] PluginLogs& logs();
-  // Where plugins live on this node: "systemd scopes", "cgroups beneath …", "none: …".
+  // Where this node puts plugins' processes: "systemd scopes", "cgroups beneath …", "none: …".
   [[nodiscard]] std::string placement() const;
 
  private:

@@ -1,4 +1,4 @@
-// How plugins begin: files, sockets, directories, what is told.
+// How plugins begin: files, sockets, directories, reports.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

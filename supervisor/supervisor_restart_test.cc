@@ -52,7 +52,7 @@ TEST_F(SupervisorTest, CrashLoopBacksOffAndFailsWithTheReason) {
   EXPECT_THAT(node_->EventText("plugin.failed"), HasSubstr("no licence"));
   EXPECT_THAT(node_->prober_.appeared_, IsEmpty());
 
-  // A person mends the file, and starts it: the file is read afresh.
+  // A person repairs the file, and starts it: the file is read afresh.
   EXPECT_EQ(node_->StartPlugin("nfs").code(), absl::StatusCode::kFailedPrecondition);
   WritePlugin("nfs");
   node_->WaitState("nfs", PluginState::kFailed);

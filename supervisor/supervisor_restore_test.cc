@@ -1,4 +1,4 @@
-// What the next berthd finds: taken back, ended meanwhile, strangers, changed files.
+// What the next berthd finds: taken back, ended meanwhile, unknown processes, changed files.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -158,7 +158,7 @@ TEST_F(SupervisorTest, BrokenFileDoesNotCostARunningPlugin) {
   EXPECT_THAT(node_->WaitState("nfs", PluginState::kFailed).reason, HasSubstr("nfs.toml:4: colour"));
 }
 
-// Published without them, a volume would come up without its access, or with somebody else's.
+// Published without them, a volume would come up without its access, or with another consumer's.
 TEST_F(SupervisorTest, TokensOfAPluginWhoseFileIsBrokenAreStillWanted) {
   const std::string file = "[[token]]\naudience = \"vault\"\nname = \"vault-token\"\n";
   const WantedToken once{.audience = "vault", .name = "vault-token"};
@@ -221,7 +221,7 @@ TEST_F(SupervisorTest, KilledBerthdNeverLeavesTwoInstances) {
     SCOPED_TRACE(fmt::format("killed after {} steps", steps));
     ASSERT_LT(steps, 200);
     node_.reset();
-    // Executed, not only forked: this process has threads, of which a child would have none.
+    // Executed, not only forked: this process has threads, and a child would have none of them.
     const std::string step_count = std::to_string(steps);
     const std::array<const char*, 5> arguments = {"berthd", "--berthd", temp_.path().c_str(),
                                                   step_count.c_str(), nullptr};
@@ -239,8 +239,8 @@ TEST_F(SupervisorTest, KilledBerthdNeverLeavesTwoInstances) {
     if (left.ok() && left->process.pid == pid) ++taken_back;
     ASSERT_NE(access(temp_.Path("state/plugins/nfs/twice").c_str(), F_OK), 0);
     ASSERT_TRUE(node_->Stop("nfs").ok());
-    // Who else there was is gone too: an instance that nobody knows of would be our child now, and alive.
-    // One that was still at the gate ends by itself, soon.
+    // Other instances are gone too: an unknown one would be our child now, and alive. One that was still at
+    // the gate ends by itself, soon.
     const TimePoint bound = Clock::now() + std::chrono::seconds(10);
     while (waitpid(-1, nullptr, WNOHANG) != -1) ASSERT_LT(Clock::now(), bound);
   }

@@ -78,7 +78,7 @@ TEST_F(SwapTest, AStartRequestLeavesASwapAlone) {
   EXPECT_THAT(node_->Events(), Contains("plugin.swapped").Times(1));
 }
 
-// What a reload does to a plugin whose file asks for another process, by what that can do.
+// What a reload does to a plugin if its file asks for another process, by what that can do.
 class ReloadedSwapTest : public SwapTest {
  protected:
   static constexpr int kStage = ::csi::v1::NodeServiceCapability::RPC::STAGE_UNSTAGE_VOLUME;

@@ -27,7 +27,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Numbers that nobody has here.
+// Numbers without a user here.
 constexpr uid_t kPlugins = 64'998;
 constexpr uid_t kOther = 64'997;
 
@@ -157,7 +157,7 @@ TEST_F(SupervisorUserTest, ASocketThatSomebodyElseServesIsNotUsed) {
   EXPECT_THAT(ready.reason, Not(HasSubstr("served by")));
 }
 
-// Whoever runs the plugin by hand meanwhile, say. Where there is no cgroup, nothing tells it from the plugin.
+// For instance, a person runs the plugin by hand meanwhile. Without a cgroup it looks like the plugin.
 TEST_F(SupervisorUserTest, AnotherProcessOfItsUserIsNotThePluginWhereThatIsKnown) {
   WriteUserPlugin("\"--no-socket\"");
   node_->Start();

@@ -27,9 +27,9 @@ namespace berth {
 // Whether the new one may have fewer capabilities or another topology.
 enum class SwapChanges {
   kRefuse,
-  // What a reload does, which asks nobody: only while nothing depends on the plugin. Something does while
-  // volumes are held through it on this node, and always where it attaches volumes: what it has attached is
-  // known to the storage and the scheduler alone.
+  // What a reload does by itself: only while nothing depends on the plugin. Something does while volumes are
+  // in use through it on this node, and always if it attaches volumes: only the storage and the scheduler
+  // know what it has attached.
   kAcceptWhileUnused,
   kAccept,  // an operator has asked for it
 };

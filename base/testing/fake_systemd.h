@@ -72,7 +72,7 @@ class FakeSystemd {
     const std::lock_guard lock(mutex_);
     system_state_ = state;
   }
-  // The unit is so from now on; with `told` its watchers hear that something has changed.
+  // The unit is so from now on; with `told` its watchers get a signal.
   void SetUnit(const std::string& name, const std::string& active, bool job = false, bool told = true) {
     {
       const std::lock_guard lock(mutex_);

@@ -18,9 +18,9 @@ namespace berth {
 // From now on the calling thread has mounts of its own: nothing that is mounted propagates to it or from it.
 // False, with errno: it may not.
 //
-// In a chroot "/" may be a plain directory. Mounts beneath it then propagate as those of the mount that it
-// lies in, which has no path in the chroot and so cannot be made private. The directory is made a mount
-// point, and the root of the namespace, as container runtimes do it.
+// In a chroot "/" may be a plain directory. Mounts in it then propagate as the mount that it lies in, which
+// has no path in the chroot and so cannot be made private. The directory is made a mount point, and the root
+// of the namespace, as container runtimes do it.
 [[nodiscard]] inline bool UnshareMounts() {
   if (unshare(CLONE_NEWNS) != 0) return false;
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) return true;

@@ -1,10 +1,10 @@
-// For tests: a VFS of SQLite that knows, of every file opened through it, what was synced and what was only
+// For tests: a VFS of SQLite that knows, for every file opened through it, what was synced and what was only
 // written, so that a power cut can be made at any moment: a copy of the directory with what was not synced
 // dropped, or with any part of it kept.
 //
-// Files are real ones beneath; renames and removals by others are seen by the files' inodes, and count as
-// durable at once (the journal syncs directories itself). The test is told of each sync, before and after,
-// on whichever thread syncs; one lock guards all.
+// Files are real ones; renames and removals by others are seen by the files' inodes, and count as durable at
+// once (the journal syncs directories itself). The test is called for each sync, before and after, on the
+// thread that syncs; one lock guards all.
 #pragma once
 
 #include <cstdint>

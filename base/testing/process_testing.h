@@ -1,4 +1,4 @@
-// For the tests of processes: a loop, and the word that whatever a test has launched, it has reaped.
+// For the tests of processes: a loop, and a check that a test has reaped whatever it launched.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -20,7 +20,7 @@ class Sleeper {
   Sleeper& operator=(const Sleeper&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  // Not reaped: it is a zombie then, and has ended all the same.
+  // Not reaped: it is a zombie then, and has ended nevertheless.
   void Kill() const { kill(pid_, SIGKILL); }
   void End() {
     if (pid_ <= 0) return;

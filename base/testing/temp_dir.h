@@ -35,7 +35,7 @@ class TempDir {
   void Remove(const std::string& name) const { EXPECT_EQ(unlink(Path(name).c_str()), 0) << name; }
 
  private:
-  // Directories as they are listed are real ones, for symlinks are told apart; depth is bounded.
+  // Listed directories are real ones, since symlinks are recognised; depth is bounded.
   static void Empty(const std::string& directory, int depth = 0) {
     if (depth > 6) return;
     std::vector<std::string> directories;

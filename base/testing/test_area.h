@@ -12,7 +12,7 @@ void EnterTestArea();
 void LeaveTestArea();
 // A new empty directory in the area.
 [[nodiscard]] std::string NewTestDirectory();
-// A directory at `path`, whose parent is there; fails the test where it cannot be made.
+// A directory at `path`, in an existing parent; fails the test if it cannot be made.
 void MakeDirectory(const std::string& path);
 
 }  // namespace berth

@@ -1,4 +1,4 @@
-// For tests only: ControllerCalls beside a NodeApi, over the same fakes; the plugin "p" is on a real socket.
+// For tests only: ControllerCalls with a NodeApi, over the same fakes; the plugin "p" is on a real socket.
 #pragma once
 
 #include <chrono>

@@ -1,13 +1,13 @@
-// For tests only: a CSI plugin in this process, with a real gRPC server on a real Unix socket, that answers
-// each RPC as it is told.
+// For tests only: a CSI plugin in this process, with a real gRPC server on a real Unix socket, and scripted
+// answers.
 //
 //   FakePlugin plugin(path);                       // knows nothing: UNIMPLEMENTED to everything
 //   plugin.Answer("Probe", csi::v1::ProbeResponse());
 //   plugin.Fail("NodeGetInfo", grpc::Status(grpc::StatusCode::INTERNAL, "broken"));
 //   plugin.Start();
 //
-// RPCs go by their bare names, which no two services of CSI share. What an RPC does may be changed at any
-// time; the newest word counts for the next call. Any thread.
+// RPCs go by their bare names, which no two services of CSI share. An RPC's answer may be changed at any
+// time; the newest counts for the next call. Any thread.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -67,7 +67,7 @@ class FakePlugin {
   [[nodiscard]] bool WaitForCalls(const std::string& rpc, int count, Duration bound = kBound) const;
   [[nodiscard]] bool WaitForCancelled(const std::string& rpc, int count, Duration bound = kBound) const;
 
-  // The request of the newest call of `rpc`, parsed; false where there is none or it is not a `request`.
+  // The request of the newest call of `rpc`, parsed; false if there was no call or it is not a `request`.
   [[nodiscard]] bool LastRequest(const std::string& rpc, google::protobuf::Message* request) const;
   // The same of the call number `index`, from 0.
   [[nodiscard]] bool RequestAt(const std::string& rpc, size_t index,

@@ -259,7 +259,7 @@ grpc::Status FakeNode::DoPublish(const ::csi::v1::NodePublishVolumeRequest& requ
   if (done && umount2(target.c_str(), UMOUNT_NOFOLLOW) != 0) return Errno("umount " + target);
   const bool block = request.volume_capability().has_block();
   if (block) {
-    // Stands for any block device; nobody opens it.
+    // Stands for any block device; it is not opened.
     if (mknod(target.c_str(), S_IFBLK | 0600, makedev(7, 200)) != 0) return Errno("mknod " + target);
     published_[target] = {.volume_id = request.volume_id(), .block = true};
     return grpc::Status::OK;

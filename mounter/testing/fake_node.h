@@ -53,7 +53,7 @@ class FakeNode final : public ::csi::v1::Node::Service {
   void MountAnew(bool anew);
   // What NodeGetVolumeHealth answers from now on: nothing is wrong, or this.
   void SayHealth(std::optional<::csi::v1::VolumeHealthErrorType> type, const std::string& reason = "");
-  // Its stats tell a condition from now on.
+  // Its stats have a condition from now on.
   void SayCondition(bool abnormal, const std::string& message);
   // Lets those that hang answer.
   void Release();

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
   app.add_option("fifo", fifo)->required();
   CLI11_PARSE(app, argc, argv);
 
-  // One thread here, and whoever starts it has long ended its own set-up: the signal comes with its end.
+  // One thread here, and its parent has long ended its own set-up: the signal comes with its end.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGPIPE, SIG_IGN);
   if (mkfifo(fifo.c_str(), 0600) != 0 && errno != EEXIST) {

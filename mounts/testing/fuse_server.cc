@@ -83,7 +83,7 @@ class Server {
 
  private:
   void Say(std::string_view text) const {
-    // Whoever does not listen any more may still tell.
+    // A process that does not listen any more may still write.
     [[maybe_unused]] const ssize_t written = write(answers_, text.data(), text.size());
   }
 
@@ -145,7 +145,7 @@ class Server {
     out.unique = in.unique;
     iovec parts[2] = {{.iov_base = &out, .iov_len = sizeof out},
                       {.iov_base = const_cast<void*>(body), .iov_len = size}};
-    // It may have been given up meanwhile: then nobody wants the answer.
+    // It may have been dropped meanwhile: then the answer is not wanted.
     [[maybe_unused]] const ssize_t written = writev(fuse_, parts, size == 0 ? 1 : 2);
   }
   void Fail(const fuse_in_header& in, int error) const { Reply(in, error, nullptr, 0); }

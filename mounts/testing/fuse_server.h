@@ -1,13 +1,12 @@
-// For tests: a small real FUSE file system, served by a process of its own, that can be told to hang, to
-// answer again, or to die.
+// For tests: a small real FUSE file system, served by a process of its own, that hangs, answers again, or
+// dies on request.
 //
 //   root directory 0755 root:root
 //     hello      a regular file, 0644, "hello\n"; it may be written, truncated, chmodded
 //     cached     the same file; the kernel keeps its pages, so that it can be mapped to be shared
 //
-// Nothing else can be made in it. But for those pages nothing is cached by the kernel: every look is a
-// question to the server. Any thread; the server holds none of this process's descriptors, and ends when this
-// process does.
+// Nothing else can be made in it. But for those pages the kernel caches nothing: every look-up asks the
+// server. Any thread; the server holds none of this process's descriptors, and ends when this process does.
 #pragma once
 
 #include <absl/status/status.h>
@@ -32,14 +31,14 @@ class FuseServer {
   FuseServer(const FuseServer&) = delete;
   FuseServer& operator=(const FuseServer&) = delete;
 
-  // Takes requests and does not answer them: whoever waits for one cannot even be killed. Returns once the
-  // server has heard it.
+  // Takes requests and does not answer them: their waiters cannot even be killed. Returns once the server
+  // hangs.
   void Hang() const;
   // Whether it has taken a request that it does not answer.
   [[nodiscard]] bool HoldsRequest() const;
   // Answers all those, and everything else.
   void Resume() const;
-  // Ends the server: everything fails with ENOTCONN, the mount stays. Nothing can be told it any more.
+  // Ends the server: everything fails with ENOTCONN, the mount stays. It takes no more commands.
   void Die();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
@@ -57,10 +56,9 @@ class FuseServer {
   UniqueFd control_;
 };
 
-// The same for a process that is nothing else (fuse_main.cc): mounts at `path` and serves until it is told to
-// die, or nobody can tell it anything any more. Commands are lines read from `control_fd`: "hang", "resume",
-// "die"; each is answered by a line "ok" on `answer_fd`, which says "ready" first. "held?" is answered by
-// "yes" or "no".
+// The same as a process of its own (fuse_main.cc): mounts at `path` and serves until a command or the end of
+// its input. Commands are lines read from `control_fd`: "hang", "resume", "die"; each is answered by a line
+// "ok" on `answer_fd`, which says "ready" first. "held?" is answered by "yes" or "no".
 [[nodiscard]] absl::Status RunFuseServer(const std::string& path, int control_fd, int answer_fd);
 
 }  // namespace berth

@@ -111,7 +111,7 @@ absl::Status Recover(Context& context) {
     if (mounted.ok() && *mounted) Thaw((*staging)->path);
   }
 
-  // Nobody was ever told the id of a thing that was not finished, and what was being deleted is nobody's.
+  // No caller ever got the id of an unfinished thing, and a deletion has no user any more.
   for (const VolumeRecord& volume : volumes) {
     SPDLOG_INFO("volume {}: its {} was cut off; discarding what is left of it", volume.id,
                 volume.lifecycle == Lifecycle::kCreating ? "creation" : "deletion");

@@ -39,7 +39,7 @@ struct Context {
 // is not there. Finds an ephemeral one by its caller's id, too.
 [[nodiscard]] absl::StatusOr<VolumeRecord> FindVolume(Context& context, std::string_view id);
 
-// Tells the volume's own mounts, and block devices, from all others.
+// Distinguishes the volume's own mounts, and block devices, from all others.
 [[nodiscard]] absl::StatusOr<Recognise> RecogniseVolume(const Storage& storage, const VolumeRecord& volume);
 
 // Whether the volume's content is truly mounted at its staging path (a staged block volume has no mount).

@@ -1,5 +1,5 @@
-// What each RPC answers to whom, through the real program: CSI's error codes, idempotence, paging, access
-// modes, attachment, and how the program itself behaves.
+// What each RPC answers, through the real program: CSI's error codes, idempotence, paging, access modes,
+// attachment, and how the program itself behaves.
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -123,7 +123,7 @@ absl::Status ControllerService::Quiesce(const VolumeRecord& volume, std::optiona
   if (!staging->block) {
     bool mounted = false;
     BERTH_ASSIGN_OR_RETURN(mounted, IsMountedAt(context_.storage, volume, staging->path));
-    // Nobody writes to a file system that is mounted read-only.
+    // Nothing writes to a file system that is mounted read-only.
     if (!mounted || staging->read_only) return absl::OkStatus();
     absl::StatusOr<FrozenFileSystem> freeze = FrozenFileSystem::Freeze(staging->path);
     if (!freeze.ok()) return freeze.status();
@@ -252,7 +252,7 @@ absl::Status ControllerService::CheckUnused(const VolumeRecord& volume) {
     return in_use(fmt::format("it is attached to node {}", Printable(attachments.front().node_id, 256)));
   }
   if (volume.kind == Kind::kDirectory) return absl::OkStatus();
-  // A mount that lives on in another mount namespace keeps the device, and is somebody's.
+  // A mount in another mount namespace still keeps the device, and has a user.
   std::vector<LoopDevice> loops;
   BERTH_ASSIGN_OR_RETURN(loops,
                          FindLoops(context_.storage.ContentPath(Area::kVolumes, volume.id, volume.kind)));
@@ -393,7 +393,7 @@ absl::Status ControllerService::Expand(const ::csi::v1::ControllerExpandVolumeRe
   }
 
   // Raw devices follow their image at once, below; a file system has to be grown where it is mounted, and
-  // that is owed until it is done.
+  // that is pending until it is done.
   const bool mountable = volume.kind != Kind::kDirectory && !volume.fs_type.empty();
   const bool as_block = request.has_volume_capability() ? request.volume_capability().has_block()
                                                         : volume.kind == Kind::kBlock && !mountable;
@@ -404,8 +404,8 @@ absl::Status ControllerService::Expand(const ::csi::v1::ControllerExpandVolumeRe
                                  std::nullopt));
     BERTH_RETURN_IF_ERROR(CheckSpace(capacity));
     const bool owed = mountable && volume.format != FormatState::kNone;
-    // The record first: an image that is smaller than its record is grown by the repeat, whereas one that is
-    // larger would be space that nobody accounts for.
+    // The record first: an image that is smaller than its record is grown by the repeat; one that is larger
+    // would be space that is not accounted for.
     BERTH_RETURN_IF_ERROR(context_.store.GrowVolume(volume.id, capacity, owed || volume.grow_pending,
                                                     context_.options.capacity));
     volume.capacity = capacity;

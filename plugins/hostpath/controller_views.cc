@@ -117,7 +117,7 @@ absl::Status ControllerService::List(const ::csi::v1::ListVolumesRequest& reques
   BERTH_ASSIGN_OR_RETURN(last, context_.store.LastVolumeSequence());
   int64_t after = 0;
   BERTH_ASSIGN_OR_RETURN(after, ParsePageToken(request.starting_token(), last));
-  // One more than asked for tells whether there is a next page.
+  // One more than asked for shows whether there is a next page.
   const int64_t limit = request.max_entries() == 0 ? 0 : int64_t{request.max_entries()} + 1;
   std::vector<VolumeRecord> volumes;
   BERTH_ASSIGN_OR_RETURN(volumes, context_.store.ListVolumes(after, limit));

@@ -1,7 +1,6 @@
-// File systems in images: looking, making, growing, freezing.
+// File systems in images: checking, making, growing, freezing.
 //
-// The rule that nothing here breaks: an image that may hold somebody's data is never formatted. Blocks; any
-// thread.
+// The rule that nothing here breaks: an image that may hold data is never formatted. Blocks; any thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -29,11 +28,11 @@ enum class FormatStep {
   kAdopt,   // it holds the file system, though nothing says that we made it: remember, then mount
   kFormat,  // it is ours and empty
 };
-// Pure. FAILED_PRECONDITION where the image holds something else, which is then left as it is.
+// Pure. FAILED_PRECONDITION if the image holds something else, which then stays as it is.
 //
-// `state` kFormatting means that mkfs was cut off. In a volume of kind image nobody else can have written
-// since (it is only ever handed out mounted), so that it is made again; a block volume may have been used
-// raw in the meantime, so that there only a blank one is formatted.
+// `state` kFormatting means that mkfs was cut off. In a volume of kind image no user can have written since
+// (it is only ever handed out mounted), so that it is made again; a block volume may have been used raw in
+// the meantime, so that only a blank one is formatted.
 [[nodiscard]] absl::StatusOr<FormatStep> DecideFormat(Kind kind, FormatState state,
                                                       const ImageContent& content, std::string_view fs_type);
 

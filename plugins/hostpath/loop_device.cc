@@ -20,13 +20,13 @@ namespace berth::hostpath {
 namespace {
 
 constexpr const char* kControl = "/dev/loop-control";
-// The inode number of the one user namespace that is nobody's child (PROC_USER_INIT_INO in the kernel).
+// The inode number of the one user namespace without a parent (PROC_USER_INIT_INO in the kernel).
 constexpr ino_t kInitialUserNamespace = 0xEFFFFFFD;
 // How often a free device may be snatched away between asking for it and configuring it.
 constexpr int kAttempts = 64;
 
-// `root/…/volumes/ID/image` is told from all others by its last three parts, whatever the mount namespace
-// that the kernel resolves the name in.
+// The last three parts of `root/…/volumes/ID/image` identify it in any mount namespace in which the kernel
+// resolves the name.
 std::string_view LastParts(std::string_view path) {
   size_t slash = path.size();
   for (int part = 0; part < 3 && slash != std::string_view::npos && slash > 0; ++part) {
@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<LoopDevice>> FindLoops(const std::string& file) {
   while (const dirent* entry = readdir(directory.get())) {
     const std::string_view name = entry->d_name;
     if (!name.starts_with("loop")) continue;
-    // Only the devices that may be ours are opened: opening a stranger's could disturb it.
+    // Only devices that may be ours are opened: opening a foreign one could disturb it.
     const absl::StatusOr<std::string> backing =
         ReadFile(fmt::format("/sys/block/{}/loop/backing_file", name), size_t{2} * PATH_MAX);
     if (!backing.ok() || backing->find(LastParts(file)) == std::string::npos) continue;

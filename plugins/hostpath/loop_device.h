@@ -1,8 +1,8 @@
 // Loop devices: a file as a block device.
 //
-// A loop device belongs to the kernel, not to us: it outlives a killed plugin. It is found again by its
-// backing file, whose device and inode number are compared, never by a remembered name, since /dev/loop7 may
-// be somebody else's by now. Blocks; any thread.
+// A loop device belongs to the kernel, not to us: it outlives a killed plugin. It is found again by the
+// device and inode number of its backing file, never by a remembered name, since /dev/loop7 may be another
+// program's by now. Blocks; any thread.
 #pragma once
 
 #include <absl/status/status.h>

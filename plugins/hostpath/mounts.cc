@@ -131,7 +131,7 @@ absl::StatusOr<PathState> LookAtPath(const std::string& path) {
   struct statx info{};
   constexpr int kFlags = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
   int result = statx(AT_FDCWD, path.c_str(), kFlags, STATX_BASIC_STATS, &info);
-  // Nobody is behind it any more. What the kernel remembers of it is enough to let it go.
+  // Its server is gone. What the kernel remembers of it is enough to unmount it.
   if (result != 0 && errno == ENOTCONN) {
     result = statx(AT_FDCWD, path.c_str(), kFlags | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &info);
   }

@@ -2,7 +2,7 @@
 //
 // The caller gives the id, and everything else in volume_context. NodePublishVolume makes the volume and
 // mounts it at the target, with no staging between; NodeUnpublishVolume unmounts and deletes it. In the store
-// it is a volume like any other, whose name is one that CreateVolume cannot give.
+// it is a volume like any other, with a name that CreateVolume cannot give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -167,7 +167,7 @@ absl::Status NodeService::DeleteEphemeral(const VolumeRecord& volume) {
   // Asked for at a path that is not its own.
   if (!publications.empty()) return absl::OkStatus();
   const absl::Status begun = context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kDeleting);
-  // On a full disk the data go first, which makes room: nobody has it any more, and the unpublish is
+  // On a full disk the data go first, which makes room: the volume has no user any more, and the unpublish is
   // repeated.
   if (!begun.ok() && !absl::IsResourceExhausted(begun)) return begun;
   BERTH_RETURN_IF_ERROR(context_.storage.Discard(Area::kVolumes, volume.id));

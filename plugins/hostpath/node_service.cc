@@ -180,7 +180,7 @@ absl::Status NodeService::StageImage(const VolumeRecord& volume, const Staging& 
   BERTH_RETURN_IF_ERROR(PrepareFormat(volume));
   VolumeRecord fresh;
   BERTH_ASSIGN_OR_RETURN(fresh, context_.store.GetVolume(volume.id));
-  // A copy of an xfs has the same UUID as its original, of which xfs would mount only one.
+  // A copy of an xfs has the same UUID as its original, and xfs would mount only one of them.
   const bool copy = !volume.source_volume.empty() || !volume.source_snapshot.empty();
   if (copy && volume.fs_type == "xfs") flags.data += flags.data.empty() ? "nouuid" : ",nouuid";
   std::vector<LoopDevice> present;
@@ -205,9 +205,9 @@ absl::Status NodeService::StageImage(const VolumeRecord& volume, const Staging& 
 
 absl::Status NodeService::OpenImage(const VolumeRecord& volume, const std::vector<LoopDevice>& present,
                                     LoopDevice* loop, UniqueFd* hold) {
-  // A mount that lives on in another mount namespace keeps its device. That device is mounted again, which
-  // gives the same file system; a second device would give a second file system in the same image, and ruin
-  // it.
+  // A mount that still exists in another mount namespace keeps its device. That device is mounted again,
+  // which gives the same file system; a second device would give a second file system in the same image, and
+  // ruin it.
   if (!present.empty()) {
     *loop = present.front();
     *hold = UniqueFd(open(loop->path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -286,7 +286,7 @@ absl::Status NodeService::Unstage(const ::csi::v1::NodeUnstageVolumeRequest& req
       return absl::FailedPreconditionError(fmt::format(
           "volume {} is still published at {}: unpublish it first", volume.id, publication.target));
     }
-    // Somebody else has unmounted it: it holds neither this staging nor a later publication.
+    // It was unmounted by another program: it holds neither this staging nor a later publication.
     BERTH_RETURN_IF_ERROR(context_.store.DeletePublication(publication.target));
   }
   return UndoStage(volume, *staging);
@@ -436,7 +436,7 @@ absl::Status NodeService::UndoPublish(const VolumeRecord& volume, const Publicat
   Recognise ours;
   BERTH_ASSIGN_OR_RETURN(ours, RecogniseVolume(context_.storage, volume));
   if (publication.block) {
-    // Somebody may have detached the loop device since: the node that was bound there is still ours.
+    // The loop device may have been detached since: the node that was bound there is still ours.
     ours = [ours = std::move(ours)](const PathState& state) {
       constexpr unsigned kLoopMajor = 7;
       return ours(state) || (S_ISBLK(state.mode) && major(state.special) == kLoopMajor);

@@ -64,7 +64,7 @@ class NodeService final : public ::csi::v1::Node::Service {
   absl::Status StageBlock(const VolumeRecord& volume, const Staging& staging);
   absl::Status UndoStage(const VolumeRecord& volume, const Staging& staging);
   absl::Status Unstage(const ::csi::v1::NodeUnstageVolumeRequest& request);
-  // What every publish begins with: the request is in itself sound, and nobody else works there.
+  // Every publish begins with this: the request itself is valid, and no other operation works there.
   struct PublishBeginning {
     MountFlags flags;
     std::string target;
@@ -118,7 +118,7 @@ class NodeService final : public ::csi::v1::Node::Service {
   // What is wrong with the volume, which is at `path` as `place` says. At most one thing.
   struct Trouble {
     ::csi::v1::VolumeHealthErrorType type{};
-    std::string reason;  // one word; empty: nothing is wrong
+    std::string reason;  // for programs; empty: nothing is wrong
     std::string message;
   };
   absl::StatusOr<Trouble> Examine(const VolumeRecord& volume, const Place& place, const std::string& path);

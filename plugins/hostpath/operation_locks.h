@@ -1,6 +1,6 @@
 // One operation at a time on one thing: what CSI calls "operation pending".
 //
-// Nobody waits: a second operation on a thing is told ABORTED at once, and the caller tries again later.
+// Without waiting: a second operation on a thing gets ABORTED at once, and the caller tries again later.
 // Operations that only read a thing (a copy from it) may share it. Any thread.
 #pragma once
 

@@ -48,7 +48,7 @@ struct CommandLine {
 // CSI's rules for one topology segment: `prefix/name` or `name`, and its value.
 [[nodiscard]] absl::Status CheckTopologySegment(std::string_view key, std::string_view value);
 
-// The one segment that a node has if it is told of none. A node id that is no valid value is hashed.
+// The one segment of a node without a configured one. A node id that is no valid value is hashed.
 [[nodiscard]] std::map<std::string, std::string> DefaultTopology(std::string_view driver_name,
                                                                  std::string_view node_id);
 

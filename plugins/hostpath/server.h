@@ -1,7 +1,7 @@
 // The socket that the plugin is served on.
 //
 // It appears only once a call can be answered: the server listens on another name in the same directory,
-// which is then renamed. Nobody but root may connect.
+// which is then renamed. Only root may connect.
 #pragma once
 
 #include <absl/status/status.h>
@@ -14,8 +14,7 @@
 
 namespace berth::hostpath {
 
-// Removes a socket that nobody answers on. FAILED_PRECONDITION where somebody does, or where something else
-// than a socket is there.
+// Removes a socket without a server. FAILED_PRECONDITION if a server answers on it, or if it is no socket.
 [[nodiscard]] absl::Status ClearStaleSocket(const std::string& path);
 
 class Server {
@@ -25,7 +24,7 @@ class Server {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Server>> Start(
       const std::string& path, const std::vector<grpc::Service*>& services);
 
-  // Removes the socket: nobody new can come.
+  // Removes the socket: no new client can connect.
   void Hide();
   // Ends the server. Calls that are being answered are waited for, connections are not.
   void Stop();

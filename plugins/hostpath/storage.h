@@ -49,7 +49,7 @@ class Storage {
   // Makes an image longer, never shorter.
   [[nodiscard]] absl::Status GrowImage(std::string_view id, Kind kind, int64_t size, bool preallocate);
 
-  // Moves a volume or snapshot into the trash. OK where there is none.
+  // Moves a volume or snapshot into the trash. OK if it does not exist.
   [[nodiscard]] absl::Status Discard(Area area, std::string_view id);
   // Takes the trash apart. Only space depends on it, so that errors are logged, not returned.
   void EmptyTrash();

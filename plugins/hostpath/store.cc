@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kSchemaVersion = 1;
 
-// Of the write-ahead log, for what is forgotten on a full disk: twice what it holds before it is moved into
-// the file and begun anew.
+// Of the write-ahead log, for deletions on a full disk: twice its size before it is moved into the file and
+// begun again.
 constexpr off_t kReservedBytes = 512 << 10;
 
 constexpr const char* kClaimed =
@@ -499,7 +499,7 @@ absl::Status Store::DeletePublication(std::string_view target) {
 
 absl::Status Store::HasRoom() const {
   struct statvfs disk{};
-  if (statvfs(path_.c_str(), &disk) != 0) return absl::OkStatus();  // writing will tell
+  if (statvfs(path_.c_str(), &disk) != 0) return absl::OkStatus();  // writing will show it
   const uint64_t free = static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize;
   if (free >= static_cast<uint64_t>(kReservedBytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(

@@ -112,12 +112,12 @@ class Store {
   // Whether the database can be read, for Probe. Writes what could not be written before.
   [[nodiscard]] absl::Status Check();
 
-  // Volumes. Lookups find every life-cycle state; NOT_FOUND where there is none.
+  // Volumes. Lookups find every life-cycle state; NOT_FOUND if it does not exist.
   [[nodiscard]] absl::StatusOr<VolumeRecord> GetVolume(std::string_view id);
   [[nodiscard]] absl::StatusOr<VolumeRecord> GetVolumeByName(std::string_view name);
   // Ready ones after `sequence`, in order, at most `limit` of them (0: all).
   [[nodiscard]] absl::StatusOr<std::vector<VolumeRecord>> ListVolumes(int64_t after, int64_t limit);
-  // Those whose creation or deletion was cut off.
+  // Those with an interrupted creation or deletion.
   [[nodiscard]] absl::StatusOr<std::vector<VolumeRecord>> UnfinishedVolumes();
   // The sequence number is given by the store. With `pool` > 0, RESOURCE_EXHAUSTED where all volumes and
   // snapshots together would exceed it.
@@ -153,7 +153,7 @@ class Store {
   [[nodiscard]] absl::StatusOr<std::vector<Attachment>> AttachmentsOf(std::string_view volume_id);
   // RESOURCE_EXHAUSTED where the node has `limit` (> 0) others already.
   [[nodiscard]] absl::Status PutAttachment(const Attachment& attachment, int64_t limit);
-  // From every node where `node_id` is empty. OK where there is none.
+  // From every node if `node_id` is empty. OK if there is no such entry.
   [[nodiscard]] absl::Status DeleteAttachment(std::string_view volume_id, std::string_view node_id);
 
   // Stagings and publications.

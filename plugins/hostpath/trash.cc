@@ -108,7 +108,7 @@ absl::Status Trash::Empty(const std::atomic<bool>& stop) {
         again = true;
         continue;
       }
-      // What was lifted out of it lies beside it now, for the next pass.
+      // What was moved out of it is an entry of its own now, for the next pass.
       const bool empty = EmptyOne(fd_.get(), name.c_str(), stop, again);
       if (empty && RemoveOrLift(fd_.get(), fd_.get(), name.c_str())) {
         again = true;

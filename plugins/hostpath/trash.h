@@ -3,11 +3,10 @@
 // A thing to be deleted is first renamed, at once and as a whole, into the trash directory of the state
 // directory; only what lies there is ever taken apart. How, so that nothing else can be hit:
 //
-//   - No recursion and no walk down a path. The trash's entries are directories that lie flat beside each
+//   - No recursion and no walk down a path. The trash's entries are directories that lie flat next to each
 //     other. One is opened (openat2: beneath the trash, no symlinks, no mount crossed), its files are
 //     unlinked, its empty directories removed, and a directory in it that is not empty is moved out of it,
-//     to lie in the trash as one more entry. So depth does not matter, and any crash leaves a trash that is
-//     merely smaller.
+//     to become one more entry of the trash. So depth does not matter, and any crash leaves a smaller trash.
 //   - unlinkat and renameat follow no link, and the kernel refuses both (EBUSY) for whatever is mounted on.
 //
 // Recursive deletion is otherwise banned in this code base. Blocks; one thread at a time.

@@ -1,8 +1,8 @@
-// What can be said of a request by looking at nothing but the request: required fields, CSI's size limits,
-// values that no plugin could accept. Everything here answers OK or INVALID_ARGUMENT, naming the field.
+// Checks of a request by the request alone: required fields, CSI's size limits, values that no plugin could
+// accept. Everything here answers OK or INVALID_ARGUMENT, naming the field.
 //
-// One overload per RPC, called before anything is looked up, so that a bad request is told so whatever
-// volume it names. Pure; any thread. No message holds a secret or a mount flag.
+// One overload per RPC, called before anything is looked up, so that a bad request gets this error for any
+// volume. Pure; any thread. No message holds a secret or a mount flag.
 #pragma once
 
 #include <absl/status/status.h>

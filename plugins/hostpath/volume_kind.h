@@ -13,7 +13,7 @@ enum class Kind {
   kBlock,      // a sparse file on a loop device, handed out raw (and mounted too, if it was asked for so)
 };
 
-// The word for it in parameters, options and messages.
+// Its name in parameters, options and messages.
 [[nodiscard]] constexpr std::string_view KindName(Kind kind) {
   switch (kind) {
     case Kind::kDirectory:
@@ -33,8 +33,8 @@ enum class Kind {
   return std::nullopt;
 }
 
-// How far the making of a file system in an image has come. It is written before mkfs begins and after it
-// has ended, so that a crash between the two is told apart from somebody's data.
+// How far the making of a file system in an image has come. It is written before mkfs begins and after it has
+// ended, so that a crash between the two does not look like data.
 enum class FormatState { kNone = 0, kFormatting = 1, kFormatted = 2 };
 
 // Sizes of images are multiples of this: what every file system and loop device here is content with.

@@ -26,7 +26,8 @@ using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 // What this machine offers.
 struct Machine {
   bool loop_devices = false;
-  Kind default_kind = Kind::kDirectory;  // of a volume that is to be mounted, if nothing else tells
+  Kind default_kind =
+      Kind::kDirectory;  // of a volume that is to be mounted, unless a parameter says otherwise
 };
 
 // The parameters of CreateVolume, parsed.
@@ -68,8 +69,8 @@ struct VolumePlan {
 // The smallest volume of this kind, in bytes.
 [[nodiscard]] int64_t MinimumSize(Kind kind, std::string_view fs_type);
 
-// The size to make: at least required, the minimum and the source; at most the limit; 1 GiB where nothing
-// tells (0, unknown, for a directory). OUT_OF_RANGE where that cannot be.
+// The size to make: at least required, the minimum and the source; at most the limit; 1 GiB by default (0,
+// unknown, for a directory). OUT_OF_RANGE if that cannot be.
 [[nodiscard]] absl::StatusOr<int64_t> ChooseCapacity(const ::csi::v1::CapacityRange& range,
                                                      const VolumePlan& plan,
                                                      const std::optional<Source>& source);
@@ -86,7 +87,7 @@ struct VolumePlan {
 // Whether one node may publish a volume in this mode at several targets (CSI, NodePublishVolume, table 2).
 [[nodiscard]] bool AllowsSeveralTargets(AccessMode::Mode mode);
 
-// Whether a node that has `own` segments lies in one of `requisite` (or there is none).
+// Whether a node that has `own` segments lies in one of `requisite` (or `requisite` is empty).
 [[nodiscard]] bool TopologyMatches(
     const std::map<std::string, std::string>& own,
     const ::google::protobuf::RepeatedPtrField<::csi::v1::Topology>& requisite);

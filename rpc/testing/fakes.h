@@ -247,7 +247,7 @@ class FakeMounter : public Mounter {
   std::vector<std::pair<Origin, std::string>> withheld;
   std::vector<std::string> ended_causes;
   std::vector<std::string> freed_paths;
-  std::vector<std::string> steps;  // "owe V", "expand V", in order
+  std::vector<std::string> steps;  // "note V", "expand V", in order
   // To volumes that are not here, by plugin and volume.
   std::map<std::pair<std::string, std::string>, int64_t> owed_elsewhere;
   absl::Status owe_error;  // of SetPendingExpansion
@@ -364,7 +364,7 @@ class FakeMounter : public Mounter {
   }
   [[nodiscard]] Awaitable<absl::Status> SetPendingExpansion(std::string plugin_id, std::string volume_id,
                                                             int64_t required_bytes) override {
-    steps.push_back("owe " + volume_id);
+    steps.push_back("note " + volume_id);
     if (!owe_error.ok()) co_return owe_error;
     if (VolumeView* view = Known(plugin_id, volume_id)) {
       view->pending_expansion_bytes = required_bytes;

@@ -54,7 +54,7 @@ class NodeApiTest : public testing::Test {
     EXPECT_EQ(rmdir(directory_.c_str()), 0) << directory_;
   }
 
-  // The plugin "p", of which the fake is the controller too.
+  // The plugin "p"; the fake is its controller, too.
   PluginFacts& AddPlugin(const std::set<int>& controller, const std::set<int>& node = {}) {
     PluginFacts& facts = *control_.Add("p").facts;
     facts.plugin_services.insert(::csi::v1::PluginCapability::Service::CONTROLLER_SERVICE);

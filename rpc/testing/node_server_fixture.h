@@ -14,7 +14,7 @@ namespace berth {
 
 inline constexpr uid_t kNobody = 65534;
 
-// A call whose end the test waits for under a bound, whatever the server does.
+// A call; the test waits for its end under a bound, whatever the server does.
 struct Call {
   grpc::ClientContext context;
   Call() { context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(25)); }

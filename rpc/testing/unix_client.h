@@ -1,4 +1,4 @@
-// For tests only: connections to a Unix socket, also as somebody else.
+// For tests only: connections to a Unix socket, also as another user.
 #pragma once
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 namespace berth {
 
-// Not valid where nobody listens.
+// Not valid without a listener.
 inline UniqueFd ConnectTo(const std::string& path) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -27,9 +27,9 @@ inline UniqueFd ConnectTo(const std::string& path) {
   return fd;
 }
 
-// As `uid`, `gid` and `groups`: what the kernel tells the other end is fixed at connect(). Needs root. The
-// raw system calls change the credentials of one thread only, which ends right away (glibc's would change
-// those of the whole process).
+// As `uid`, `gid` and `groups`: the kernel fixes at connect() what the other end sees. Needs root. The raw
+// system calls change the credentials of one thread only, which ends right away (glibc's would change the
+// whole process).
 inline UniqueFd ConnectAs(const std::string& path, uid_t uid, gid_t gid, std::vector<gid_t> groups = {}) {
   UniqueFd fd;
   std::thread([&] {

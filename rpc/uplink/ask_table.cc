@@ -29,7 +29,7 @@ void AskTable::Leave(uint64_t number) {
   if (entry == asks_.end() || --entry->second.waiting > 0) return;
   if (!entry->second.answer) {
     open_.erase(entry->second.text);
-    // What it was never asked it need not be told.
+    // The scheduler need not hear of what it was never asked.
     if (to_ask_.erase(number) == 0) to_withdraw_.insert(number);
   }
   asks_.erase(entry);

@@ -1,12 +1,12 @@
 // What this node asks the scheduler for (scheduler.proto, Ask), until it is answered or withdrawn: claims of
 // local workloads, tokens for plugins.
 //
-//   Add ──▶ open ── Answer ──▶ answered, and taken by all who waited
-//             │ the last who waited leaves
+//   Add ──▶ open ── Answer ──▶ answered, and taken by all waiters
+//             │ the last waiter leaves
 //             ▼
-//          withdrawn, which the scheduler is told if it was asked on this stream
+//          withdrawn, which is reported to the scheduler if it was asked on this stream
 //
-// Asks that are equal are one, however many wait for its answer. Pure; loop thread only.
+// Equal asks are one, with any number of waiters. Pure; loop thread only.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -31,15 +31,15 @@ class AskTable {
   // one run to the next, must not answer something else.
   explicit AskTable(uint64_t first) : next_(first) {}
 
-  // The number of the ask, new or an equal one's that is open. Whoever calls this calls Leave once. `ask` has
-  // no number yet. RESOURCE_EXHAUSTED: kOpen are open.
+  // The number of the ask, new or an equal one's that is open. The caller must call Leave once. `ask` has no
+  // number yet. RESOURCE_EXHAUSTED: kOpen are open.
   [[nodiscard]] absl::StatusOr<uint64_t> Add(v1::Ask ask);
   // One who waited does not any more.
   void Leave(uint64_t number);
 
-  // False: nobody waits for it.
+  // False: it has no waiter.
   bool Answer(v1::Answer answer);
-  // What an open ask waits for; nothing if nobody asks that.
+  // What an open ask waits for; unset if it is not open.
   void SetProgress(uint64_t number, std::string text);
   // Empty: not known.
   [[nodiscard]] std::string ProgressOf(uint64_t number) const;
@@ -47,7 +47,7 @@ class AskTable {
   [[nodiscard]] const v1::Answer* AnswerOf(uint64_t number) const;
 
   void BeginStream();
-  // The next to be told, which counts as told from now on.
+  // The next one to send, which counts as sent from now on.
   [[nodiscard]] std::optional<std::variant<v1::Ask, v1::AskWithdrawn>> NextToSend();
   [[nodiscard]] bool anything_to_send() const { return !to_ask_.empty() || !to_withdraw_.empty(); }
 

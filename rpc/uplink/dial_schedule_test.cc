@@ -104,8 +104,8 @@ TEST_F(DialScheduleTest, UnavailableWithOneAddressPauses) {
   ExpectNext(schedule, 0, milliseconds(750));
 }
 
-// Of a scheduler that is away for a week, whose addresses do not answer until their time is over, or refuse
-// at once.
+// A scheduler that is away for a week: its addresses do not answer until their time is over, or refuse at
+// once.
 TEST_F(DialScheduleTest, AWeekOfFailuresIsAboutAnAttemptOfEachAddressInEveryLongestPause) {
   constexpr size_t kAddresses = 3;
   constexpr Duration kWeek = hours(7 * 24);

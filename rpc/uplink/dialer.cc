@@ -40,8 +40,8 @@ using TlsStream = asio::ssl::stream<Tcp::socket>;
 // A name may stand for many hosts; of those, so many are tried.
 constexpr size_t kEndpoints = 8;
 
-// The kernel finds a dead peer by itself where nothing else does: probes on an idle connection, and a limit
-// for data that nobody acknowledges.
+// The kernel finds a dead peer by itself if nothing else does: probes on an idle connection, and a limit for
+// data that is not acknowledged.
 constexpr int kKeepIdleSeconds = 15;
 constexpr int kKeepIntervalSeconds = 5;
 constexpr int kKeepProbes = 4;
@@ -299,7 +299,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<LinkConnection>>> DialTcp(
   co_return why;
 }
 
-// What the kernel says of whoever made the listening socket. A full backlog looks like success to Asio.
+// The credentials of the process that made the listening socket. A full backlog looks like success to Asio.
 absl::Status CheckUnixPeer(Unix::socket& socket) {
   boost::system::error_code error;
   (void)socket.remote_endpoint(error);

@@ -175,7 +175,7 @@ class DialerTest : public testing::Test {
     identity_ = *std::move(identity);
   }
 
-  // A scheduler with `certificate`, which believes whom `believes` has certified.
+  // A scheduler with `certificate`, which believes peers that `believes` has certified.
   void Serve(const TestCertificate& certificate, const TestCa& believes) {
     grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     options.pem_root_certs = believes.pem();
@@ -280,7 +280,7 @@ TEST_F(DialerTest, TheFirstCertificateThatEndsBoundsTheLink) {
   EXPECT_LE(link_->valid_until() - WallClock::now(), hours(1));
 }
 
-// --- FAULTS, row 35: whom the node does not believe -------------------------------------------------------
+// --- FAULTS, row 35: peers that the node does not believe -------------------------------------------------
 
 TEST_F(DialerTest, Fault35ASchedulerOfAnotherNameIsRefused) {
   ServeNamed({"DNS:s2.example", "URI:spiffe://example/S"});
@@ -611,7 +611,7 @@ TEST_F(DialerTest, Fault36APeerThatFloodsGrowsNoMemory) {
       ServerContext(asio::ssl::context::tlsv13_server, ca_.Issue({.names = {"DNS:s1.example"}}));
   std::atomic<size_t> sent = 0;
   const RawServer server(Http2Server(context, [&](asio::ssl::stream<Tcp::socket&>& tls) {
-    // HTTP/2's settings, and then frames of a type that there is none of, which are to be ignored.
+    // HTTP/2's settings, and then frames of an unknown type, which are to be ignored.
     std::string flood("\0\0\0\4\0\0\0\0\0", 9);
     boost::system::error_code error;
     asio::write(tls, asio::buffer(flood), error);

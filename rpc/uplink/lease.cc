@@ -50,7 +50,7 @@ AnswerVerdict Lease::OnAnswer(uint64_t number, const std::optional<LeaseGrant>& 
     return {.why = fmt::format("an answer to heartbeat {}, which is not awaited", number)};
   }
   const BootTime sent = answered->second;
-  // Those before it are not answered any more: what was sent later is the scheduler's newer word.
+  // Earlier heartbeats are not answered any more: the answer to a later one is newer.
   sent_.erase(sent_.begin(), std::next(answered));
   if (!grant) return {.kind = AnswerVerdict::Kind::kHeard, .why = "no lease was granted"};
   if (std::string why = WhyRefused(*grant); !why.empty()) return {.why = std::move(why)};

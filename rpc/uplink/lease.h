@@ -1,28 +1,30 @@
-// The scheduler's lease on this node, as the node knows it: who may ask for what, and until when.
+// The scheduler's lease on this node, as the node knows it: which requests it allows, and until when.
 //
 //            an answer with a lease, or a berthd
 //            begins while one holds (Restore)           its time is over (OnTime)
 //   none ─────────────────────────────► valid ────────────────────────────────────► expired
 //       ▲                               │  ▲                                           │
-//       └─ a higher epoch, of which ────┘  └──────────── an answer with a lease ───────┘
-//          nothing was granted yet
+//       └─ a higher epoch that has ─────┘  └──────────── an answer with a lease ───────┘
+//          granted nothing yet
 //
 // The rules that make it safe:
 //   * A lease counts from the *sending* of the heartbeat that is answered, on the clock that goes on while
 //     the machine sleeps. The scheduler counts from the sending of its answer, which is later. So the node
 //     finds the lease run out first.
 //   * Only the answer to the newest heartbeat that was answered counts. Each is answered once.
-//   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was heard
+//   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was
+//   received
 //     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
-//   * One of a lower epoch grants nothing, and whoever gives it is not to be listened to (kOvertaken). One
-//   that is over when it is heard grants nothing; its epoch counts.
+//   * One of a lower epoch grants nothing, and its scheduler is not obeyed (kOvertaken). One that is over
+//   when it
+//     is received grants nothing; its epoch counts.
 //   * A lease holds without a break (Term::since) while each answer comes before its end, whatever its epoch,
 //     and whether berthd was restarted meanwhile. A lease that is granted after one has ended, or after a
-//     reboot, begins anew: other nodes may have been given this node's volumes in between.
+//     reboot, begins a new time: other nodes may have got this node's volumes in between.
 //   * The scheduler that sent the Welcome may have volumes released, with a lease or without one.
-//   * If the highest epoch cannot be read (WithUnknownEpoch), nobody knows who is overtaken: no lease is
-//     accepted.
-//   * A lease that has run out says that nobody was heard. It does not say that a volume was released.
+//   * If the highest epoch cannot be read (WithUnknownEpoch), an overtaken scheduler cannot be recognised: no
+//     lease is accepted.
+//   * An expired lease means the scheduler was not reached. It does not mean that a volume was released.
 //
 // Pure: no clock, no I/O. The caller passes the time in and does what is decided. Confined to the loop.
 #pragma once
@@ -57,8 +59,8 @@ struct AnswerVerdict {
   };
   Kind kind = Kind::kIgnored;
   std::string why;
-  // Not 0: this epoch is to be written down, durably, and then told with OnEpochWritten. Until then nothing
-  // of it is valid.
+  // Not 0: this epoch is to be written down, durably, and then OnEpochWritten called. Until then nothing of
+  // it is valid.
   uint64_t epoch_to_write = 0;
 };
 
@@ -84,8 +86,7 @@ class Lease {
   // valid, and can only run out. Before anything else.
   void Restore(const Term& term);
 
-  // A new stream: its heartbeats count from the beginning, and those of the last one are not answered any
-  // more.
+  // A new stream: its heartbeats count from the beginning, and the last stream's are not answered any more.
   void OnStream();
   // The scheduler of this stream says the epoch of its leases in its Welcome; 0: it does not.
   void OnWelcome(uint64_t epoch) { welcomed_ = epoch; }
@@ -105,12 +106,12 @@ class Lease {
   // LEASE_NONE: none is known, or a scheduler of a higher epoch was heard and has granted none yet.
   // LEASE_EXPIRED: it ran out, and none has come since.
   [[nodiscard]] v1::LeaseState State(BootTime now) const;
-  // Whether an operation that was asked for under `epoch` may be run: REFUSAL_NONE, LEASE_EPOCH (it is not
-  // the present one), or LEASE_NOT_VALID. `forward`: it begins or enlarges a use, and needs a valid lease.
-  // Others end or only look at one, and need the present epoch or that of the Welcome.
+  // Whether an operation under `epoch` may be run: REFUSAL_NONE, LEASE_EPOCH (it is not the present one), or
+  // LEASE_NOT_VALID. `forward`: it begins or enlarges a use, and needs a valid lease. Others end or only show
+  // one, and need the present epoch or the Welcome's.
   [[nodiscard]] v1::Refusal Judge(uint64_t epoch, bool forward, BootTime now) const;
 
-  // Whom the node obeys: the highest epoch that it has heard of. 0: none ever, or it is not known.
+  // The epoch that the node obeys: the highest one that it has heard of. 0: none ever, or it is not known.
   [[nodiscard]] uint64_t epoch() const { return seen_; }
   [[nodiscard]] bool epoch_known() const { return epoch_known_; }
   // Unset: none is known.

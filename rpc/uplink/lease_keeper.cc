@@ -170,7 +170,7 @@ Awaitable<absl::Status> LeaseKeeper::OnAnswer(v1::HeartbeatAnswer answer) {
   if (answer.has_lease()) {
     grant = {.epoch = answer.lease().epoch(), .duration = DurationOf(answer.lease().duration())};
   }
-  // One that ran out while nobody looked, as in a sleep, has run out, whatever comes now.
+  // A lease that ran out unnoticed, as in a sleep, has run out, whatever comes now.
   Look();
   const AnswerVerdict verdict = lease_.OnAnswer(answer.number(), grant, BootClock::now());
   if (!lease_.epoch_known()) {
@@ -302,7 +302,7 @@ Awaitable<void> LeaseKeeper::Finish(uint64_t number) {
       released.set_progress(v1::ForcedRelease::RELEASED);
       released.set_still_in_use(false);
       released.clear_last_error();
-      // Told once it is on the disk: what was told is not taken back.
+      // Reported once it is on the disk: a report is not taken back.
       (void)co_await PutRow(Row(kForcedReleaseRow, number), released.SerializeAsString(),
                             [] { return false; });
       forced_releases_[number] = std::move(released);

@@ -1,4 +1,4 @@
-// Keeps the scheduler's lease: what survives of it, what follows when it is granted and when it runs out.
+// Keeps the scheduler's lease: what of it survives a restart, and what follows its grant and its end.
 //
 //   a valid lease    Mounter::UnblockForward: what was requested or confirmed under it goes on. What is older
 //                    than the lease (an earlier one ended, or the node was rebooted) stays blocked until the
@@ -7,21 +7,20 @@
 //   a higher epoch   written down, then obeyed
 //   an epoch file that cannot be read, or is missing on a node that has obeyed a scheduler
 //                    no lease is accepted, until an operator has written the epoch and restarted berthd
-//   it runs out      Mounter::Withhold: nothing forward is begun or repeated; and, with the policy kRelease,
+//   it runs out      Mounter::BlockForward: nothing forward is begun or repeated; and, with the policy
+//   kRelease,
 //                    each volume that only one node may write to is released:
 //
-//     to be released ──row on the disk──► RELEASING ──Mounter::ForceRelease──► RELEASED ──Acknowledge──►
-//     forgotten
+//     to be released ──row on the disk──► RELEASING ──Mounter::ForceRelease──► RELEASED ──Acknowledge──► gone
 //         │                                  ▲  │ (again and again, until it is true)
-//         │                                  └──┘ the lease is back: finished all the same, and told
+//         │                                  └──┘ the lease is back: finished nevertheless, and reported
 //         │ the lease is back: not begun
 //         ▼
 //       stays published
 //
 // What is begun is in a row before anything is done, so a berthd that ends in the middle finishes it at its
-// next start. RELEASED says what the node has seen: every consumer that is known has ended, and the kernel
-// shows no mount.
-// That a lease ran out says no such thing of any volume.
+// next start. RELEASED says what the node has seen: every known consumer has ended, and the kernel shows no
+// mount. The end of a lease alone says nothing about a volume.
 //
 // Owned by main, or by the link; loop thread. The mounter, the events and the rows outlive it.
 //
@@ -56,7 +55,7 @@ struct LeaseKeeperOptions {
   std::string runtime_dir;  // a tmpfs
   v1::LeasePolicy on_expiry = v1::KEEP;
   std::string boot_id = BootId();
-  // One try to give up a volume; the first pause and the longest between two.
+  // One try of a forced release; the first pause and the longest between two.
   Duration give_up_timeout = std::chrono::minutes(2);
   Duration first_pause = std::chrono::milliseconds(400);
   Duration retry_limit = std::chrono::minutes(1);
@@ -104,7 +103,7 @@ class LeaseKeeper final : public LinkLease {
   // Finds out whether the lease has run out, and does what follows.
   void Look();
   void OnExpired();
-  // Whether the epoch, whose file is missing, was ever written, as far as can be known: how.
+  // If the epoch's file is missing: the evidence that it was ever written; empty: none.
   [[nodiscard]] std::string HadScheduler(const std::map<std::string, std::string>& rows,
                                          const LeaseStore::Kept& kept) const;
   // A lease is valid. Returns how many publications wait for the scheduler's confirmation.
@@ -112,7 +111,7 @@ class LeaseKeeper final : public LinkLease {
   // Nothing forward any more, since the lease that ended at `since` is over or its epoch is.
   void BlockForward(BootTime since);
   [[nodiscard]] Awaitable<void> WriteEpoch(uint64_t epoch);
-  // With policy RELEASE: those volumes that are not being given up yet.
+  // With policy RELEASE: volumes that are not being released yet.
   void ForceReleaseVolumes();
   [[nodiscard]] Awaitable<void> ForceRelease(VolumeRef volume, uint64_t epoch);
   // From RELEASING to RELEASED.
@@ -141,7 +140,7 @@ class LeaseKeeper final : public LinkLease {
   uint64_t offered_epoch_ = 0;  // of the leases that are not accepted for that
   std::optional<Lease::Term> saved_;
   std::map<uint64_t, v1::ForcedRelease> forced_releases_;
-  std::set<VolumeRef> beginning_;  // whose first row is being written
+  std::set<VolumeRef> beginning_;  // their first row is being written
   uint64_t last_number_ = 0;
   std::vector<std::string> damaged_;
   std::string epoch_problem_;

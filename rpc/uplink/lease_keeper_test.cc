@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Rows that outlive whoever writes them. At the boundary that a test names, nothing goes on any more.
+// Rows that outlive their writers. At the boundary that a test names, nothing goes on any more.
 class FakeRows : public LinkRows {
  public:
   explicit FakeRows(asio::any_io_executor executor) : changed_(std::move(executor)) {}
@@ -563,7 +563,7 @@ TEST_F(LeaseReleaseTest, WhatIsNotReleasedYetSaysWhyAndIsNotForgotten) {
   EXPECT_FALSE(keeper_->force_releasing("hp", "v2"));
   keeper_->AcknowledgeForcedRelease(1);
   EXPECT_THAT(ForcedRelease(), ElementsAre("1 v1 releasing"));
-  // The scheduler is back: what was begun is finished all the same.
+  // The scheduler is back: what was begun is finished nevertheless.
   Grant();
   plugin_.ClearFaults();
   ASSERT_TRUE(AllReleased());

@@ -20,7 +20,7 @@ constexpr size_t kLimit = 256;
 constexpr mode_t kDirectoryMode = 0700;
 constexpr mode_t kFileMode = 0600;
 
-// The text up to `separator`, which is taken away with it; the rest where there is none.
+// The text up to `separator`, which is removed with it; all the rest if there is no separator.
 std::string_view TakeUpTo(char separator, std::string_view* text) {
   const size_t end = text->find(separator);
   const std::string_view part = text->substr(0, end);

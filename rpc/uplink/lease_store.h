@@ -1,21 +1,21 @@
-// What a node has to know of leases when berthd begins again:
+// What a node must know of leases when berthd starts again:
 //
 //   <state_dir>/scheduler/
-//     lease_epoch         "epoch 17 2 <checksum>": the highest epoch ever heard of, the count of its digits
-//                         and their checksum. On the disk before it is obeyed. An operator writes "17".
+//     lease_epoch         "epoch 17 2 <checksum>": the highest epoch ever heard of, its number of digits and
+//                         their checksum. On the disk before it is obeyed. An operator writes "17".
 //     lease_epoch.spare   Where the next one is written before the two change places: a file that has its
-//                         blocks already, so that a new scheduler is obeyed, and may have volumes let go, on
-//                         a disk that is full.
+//                         blocks already, so that a new scheduler is obeyed, and may have volumes released,
+//                         on a disk that is full.
 //   <runtime_dir>/lease   "<boot id> 17 <nanoseconds> <nanoseconds>": the last lease, when it ends, and since
 //                         when there has been one without a break, by BootClock. In memory (tmpfs): it
 //                         outlives berthd and not the boot, as that clock does.
 //
-// A lease that is damaged, or says what cannot be, counts as none, which is reported: what a scheduler has
-// requested then waits for its confirmation. An epoch that is damaged does not count as none: it is not known
-// whom the node obeys. The file stays as it is until an operator writes the epoch (0: none) into it, as a
-// line. A file that was shortened is damaged: neither form is the beginning of the other or of itself.
+// A lease that is damaged or impossible counts as no lease, which is reported: what a scheduler has requested
+// then waits for its confirmation. A damaged epoch is different: it is not known which scheduler the node
+// obeys. The file stays as it is until an operator writes the epoch (0: none) into it, as a line. A file that
+// was shortened is damaged: neither form is the beginning of the other or of itself.
 //
-// Blocks: local disk alone. Any thread.
+// Blocks for the local disk only. Any thread.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -49,7 +49,7 @@ TEST_F(LeaseStoreTest, WhatWasWrittenIsReadAgain) {
   EXPECT_EQ(store.Load(kNow + hours(1)).lease, term) << "that it is over is for others to find";
 }
 
-// A thread that hung in its disk and was given up may come to its end long after another has written.
+// A thread that hung in its disk and was left behind may end long after another has written.
 TEST_F(LeaseStoreTest, AWriteThatComesLateChangesNothing) {
   const LeaseStore store = Store();
   const LeaseStore left_behind = store;

@@ -65,7 +65,7 @@ TEST(LeaseTest, AnAnswerCountsOnceAndOnlyTheNewest) {
   EXPECT_EQ(lease.OnAnswer(2, LeaseGrant{1, hours(1)}, At(seconds(4))).kind, Kind::kIgnored);
   EXPECT_EQ(lease.OnAnswer(9, LeaseGrant{1, hours(1)}, At(seconds(4))).kind, Kind::kIgnored);
   EXPECT_EQ(lease.NextLook(), At(seconds(12)));
-  // A shorter one is the scheduler's newer word.
+  // A shorter one is newer.
   EXPECT_EQ(lease.OnAnswer(3, LeaseGrant{1, seconds(2)}, At(seconds(4))).kind, Kind::kGranted);
   EXPECT_EQ(lease.NextLook(), At(seconds(5)));
 }
@@ -392,7 +392,7 @@ TEST_P(LeaseProperty, TheNodeNeverBelievesLongerThanTheScheduler) {
       ++epoch;
     } else if (what < 46) {
       lease.OnStream();
-      up.clear();  // what comes back of it may come all the same
+      up.clear();  // an answer may still come
     } else if (what < 48) {
       // berthd is restarted: only what is on the disk is known.
       const auto last = lease.last();

@@ -45,7 +45,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
   arguments.SetMaxReceiveMessageSize(kMessageBytes);
   arguments.SetMaxSendMessageSize(kMessageBytes);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytes);
-  // A compressed message is refused: its limit would be that of the compressed one.
+  // A compressed message is refused: the limit would be on its compressed size.
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   return grpc::CreateCustomInsecureChannelFromFd("scheduler", fd.Release(), arguments);
@@ -93,7 +93,7 @@ Awaitable<void> LinkConnection::PumpUp() {
   std::vector<char> buffer(kBufferBytes);
   while (!end_) {
     const auto [error, size] = co_await local_.async_read_some(asio::buffer(buffer), kAsTuple);
-    // The end of this socket, in whatever form, says that gRPC has let go of it.
+    // The end of this socket, in any form, shows that gRPC has closed its end.
     if (error) break;
     const absl::Status written = co_await wire_->WriteAll(buffer.data(), size);
     if (written.ok()) continue;
@@ -126,13 +126,13 @@ Awaitable<void> LinkConnection::PumpDown() {
     peer_spoke_ = true;
     const auto [error, written] =
         co_await asio::async_write(local_, asio::buffer(buffer.data(), *size), kAsTuple);
-    // gRPC has let go of it, as the other pump finds out, too.
+    // gRPC has closed its end, as the other pump finds out, too.
     if (error) break;
   }
   down_ended_ = true;
   changed_.NotifyAll();
   if (end_) co_return;
-  // gRPC reads what has come, finds the end, and lets go of its socket, with which the other pump ends.
+  // gRPC reads what has come, finds the end, and closes its socket, which ends the other pump.
   boost::system::error_code ignored;
   (void)local_.shutdown(Local::shutdown_send, ignored);
   const bool let_go =

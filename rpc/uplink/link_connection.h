@@ -3,13 +3,14 @@
 //   gRPC ⇄ socket pair ⇄ pumps (coroutines) ⇄ TLS ⇄ TCP ⇄ scheduler          (unix: the same without TLS)
 //
 // So TLS is berthd's: it demands version 1.3, knows the peer's certificates, and can end a link the moment
-// that they no longer hold; gRPC has a public way to none of it. Each pump holds one buffer, and reads on
-// only when that has been taken: a peer that floods or does not read is held up by the kernel, and costs no
-// memory. A message that is too long ends the stream once gRPC holds it: it costs its length for a moment.
+// that they are not valid any more; gRPC has a public way to none of it. Each pump holds one buffer, and
+// reads on only when that has been taken: the kernel holds back a peer that floods or does not read, and it
+// costs no memory. A message that is too long ends the stream once gRPC holds it: it costs its length for a
+// moment.
 //
-// Dial (dialer.h) makes it. Loop thread only. Close is awaited before it is destroyed, and whoever holds the
-// channel lets go of it on the loop thread: whoever lets go of the last channel of a process joins gRPC's
-// threads, so it must not be one of these.
+// Dial (dialer.h) makes it. Loop thread only. Close must be awaited before it is destroyed. The channel must
+// be dropped on the loop thread: the drop of a process's last channel joins gRPC's threads, so it must not
+// happen on one of these.
 #pragma once
 
 #include <absl/status/status.h>
@@ -57,16 +58,16 @@ class LinkConnection {
   LinkConnection(const LinkConnection&) = delete;
   LinkConnection& operator=(const LinkConnection&) = delete;
 
-  // Null after Close. Its calls fail (UNAVAILABLE) once the connection has ended; it never connects anew.
+  // Null after Close. Its calls fail (UNAVAILABLE) once the connection has ended; it never reconnects.
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   [[nodiscard]] const std::string& address() const { return peer_.address; }
   [[nodiscard]] const std::string& peer_name() const { return peer_.name; }
   [[nodiscard]] WallTime valid_until() const { return peer_.valid_until; }
 
-  // Waits until the connection has ended, whoever ended it, and says why, which gRPC cannot: UNAVAILABLE
-  // (broken, or closed by the peer), UNAUTHENTICATED (the peer does not take this node's certificate),
-  // CANCELLED (Close, or gRPC let go of it), or what Cut was told. Whoever waits is joined before this is
-  // destroyed.
+  // Waits until the connection has ended, for any reason, and returns the reason, which gRPC cannot:
+  // UNAVAILABLE (broken, or closed by the peer), UNAUTHENTICATED (the peer does not accept this node's
+  // certificate), CANCELLED (Close, or gRPC has closed it), or Cut's status. Waiters are joined before this
+  // is destroyed.
   [[nodiscard]] Awaitable<absl::Status> Closed();
   [[nodiscard]] bool closed() const { return end_.has_value(); }
   // Nothing more comes from the peer, whether gRPC has heard of that yet or not.
@@ -75,13 +76,13 @@ class LinkConnection {
   // Ends it now: what is on its way is lost. Close is still to come.
   void Cut(absl::Status why);
 
-  // Lets go of the channel, and ends the connection: where nobody else holds the channel, what gRPC has taken
-  // is still sent, for a second at most. A coroutine that has been cancelled may await it, too.
+  // Drops the channel, and ends the connection. If this was the last reference, data already given to gRPC is
+  // sent for up to one second. A coroutine that has been cancelled may await it, too.
   [[nodiscard]] Awaitable<void> Close();
 
-  // Whether its peer would still be believed at `now`, by an identity that may have been read anew since.
+  // Whether its peer would still be believed at `now`, by an identity that may have been read again since.
   // UNAUTHENTICATED says why not: a certificate has run out, is revoked, or its name is not expected any
-  // more. FAILED_PRECONDITION: this node's own, with which the connection was made, has run out.
+  // more. FAILED_PRECONDITION: this node's own certificate, with which the connection was made, has run out.
   [[nodiscard]] absl::Status Recheck(const TlsIdentity& identity, WallTime now) const;
 
  private:
@@ -98,7 +99,7 @@ class LinkConnection {
   Peer peer_;
   std::shared_ptr<grpc::Channel> channel_;
   std::optional<absl::Status> end_;  // why it has ended
-  bool up_ended_ = false;            // gRPC has let go of its socket
+  bool up_ended_ = false;            // gRPC has closed its socket
   bool down_ended_ = false;          // nothing more comes from the peer, or is taken by gRPC
   bool peer_spoke_ = false;          // a byte has come from it
   bool peer_closed_ = false;         // the peer has said that it is done

@@ -1,5 +1,5 @@
-// The lease, as the uplink needs it: told of heartbeats and answers, asked whether an operation may be run.
-// The lease keeper implements it (lease_keeper.h). Loop thread only.
+// The lease, as the uplink needs it: it gets heartbeats and answers, and says whether an operation may be
+// run. The lease keeper implements it (lease_keeper.h). Loop thread only.
 #pragma once
 
 #include <absl/status/status.h>
@@ -19,7 +19,7 @@ class LinkLease {
  public:
   virtual ~LinkLease() = default;
 
-  // A new stream begins: its heartbeats are numbered anew.
+  // A new stream begins: its heartbeats are numbered from the beginning.
   virtual void OnStream() = 0;
   // Its Welcome came, with the epoch of its leases (0: none). An error: another scheduler has taken over.
   [[nodiscard]] virtual absl::Status OnWelcome(uint64_t epoch) = 0;
@@ -39,10 +39,10 @@ class LinkLease {
   // Why it is not valid, for people.
   [[nodiscard]] virtual std::string why_not_valid() const = 0;
 
-  // What was given up, and is not acknowledged.
+  // Forced releases that are not acknowledged.
   [[nodiscard]] virtual std::vector<v1::ForcedRelease> forced_release() const = 0;
   virtual void AcknowledgeForcedRelease(uint64_t number) = 0;
-  // The volume is being given up just now: whoever began to use it would be ended, too.
+  // The volume is being released by force now: a new use would be ended, too.
   [[nodiscard]] virtual bool force_releasing(const std::string& plugin_id,
                                              const std::string& volume_id) const = 0;
 };

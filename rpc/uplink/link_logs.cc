@@ -30,7 +30,7 @@ v1::LogEnd ToEnd(const absl::Status& status) {
 struct LinkLogs::Followed {
   v1::LogRequest request;
   uint64_t credit = 0;
-  bool ended = false;                        // nobody wants it any more
+  bool ended = false;                        // it is not wanted any more
   std::optional<v1::LogLines> at_hand = {};  // to be sent
 };
 
@@ -76,7 +76,7 @@ void LinkLogs::Request(const v1::LogRequest& request) {
   if (!request.has_plugin() && !request.has_node()) {
     return End(number, absl::InvalidArgumentError("log: must say which"));
   }
-  // Readers whose log is not wanted any more are there for a moment longer, and are bounded too.
+  // Readers of logs that are not wanted any more exist a moment longer, and are bounded too.
   if (followed_.size() >= kFollowed || tasks_.size() >= 2 * kFollowed) {
     return End(number, absl::ResourceExhaustedError(fmt::format("{} logs are followed already", kFollowed)));
   }

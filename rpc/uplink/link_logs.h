@@ -28,8 +28,8 @@ class LinkLogs {
   // `ready` is called when NextToSend has something new.
   LinkLogs(asio::any_io_executor executor, NodeApi& api, std::function<void()> ready);
 
-  // A log that is asked for, or not any more. What is wrong with it is told in a LogEnd. To be called only
-  // while there is room() for one more of these.
+  // Begins or ends to follow a log. A mistake is reported in a LogEnd. To be called only while there is
+  // room() for one more of these.
   void Request(const v1::LogRequest& request);
   [[nodiscard]] bool room() const { return ended_.size() < kEnds; }
   void Credit(const v1::LogCredit& credit);
@@ -49,7 +49,7 @@ class LinkLogs {
   static Awaitable<void> Follow(LinkLogs* self, std::shared_ptr<Followed> log);
   [[nodiscard]] Awaitable<absl::Status> Read(std::shared_ptr<Followed> log);
   void End(uint64_t number, const absl::Status& why);
-  // The lowest number from these two places on of which something is to be told.
+  // The lowest number from these two positions on with something to report.
   using FollowedLogs = std::map<uint64_t, std::shared_ptr<Followed>>;
   using EndedLogs = std::map<uint64_t, v1::LogEnd>;
   [[nodiscard]] std::optional<uint64_t> FirstOf(FollowedLogs::const_iterator followed,
@@ -59,8 +59,8 @@ class LinkLogs {
   std::function<void()> ready_;
   // No number is in both.
   FollowedLogs followed_;
-  EndedLogs ended_;         // to be told: kEnds of refusals, and those that were followed
-  uint64_t last_sent_ = 0;  // whose turn it was
+  EndedLogs ended_;         // to be reported: kEnds of refusals, and those that were followed
+  uint64_t last_sent_ = 0;  // the last one in turn
   Condition changed_;
   TaskScope tasks_;
 };

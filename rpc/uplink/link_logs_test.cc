@@ -23,8 +23,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// What a plugin has written: the lines `first` to `end`, handed out one at a time so that turns can be seen.
-// Whoever follows it waits for more.
+// A plugin's log: the lines `first` to `end`, handed out one at a time so that turns can be seen. A follower
+// waits for more.
 struct WrittenLines {
   explicit WrittenLines(asio::any_io_executor executor) : changed(std::move(executor)) {}
 
@@ -110,7 +110,7 @@ class LinkLogsTest : public NodeApiTest {
     loop_.restart();
     loop_.poll();
   }
-  // The next message that leaves; nothing: there is none.
+  // The next message that leaves; unset: none.
   std::optional<v1::LogLines> Take() {
     Settle();
     const bool any = logs_.anything_to_send();
@@ -185,7 +185,7 @@ TEST_F(LinkLogsTest, ACreditHoldsOneLogBackAndNoOther) {
   RequestPlugin(2, "fast", 100);
   EXPECT_THAT(NumbersOf(TakeAll()), ElementsAre(2, 2, 2, 2));
   GiveCredit(1, 2);
-  GiveCredit(7, 2);  // nobody's
+  GiveCredit(7, 2);  // it does not exist
   EXPECT_THAT(TextsOf(TakeAll()), ElementsAre("slow 0", "slow 1"));
   GiveCredit(1, std::numeric_limits<uint32_t>::max());
   GiveCredit(1, std::numeric_limits<uint32_t>::max());  // as much as can be counted
@@ -226,7 +226,7 @@ TEST_F(LinkLogsTest, ALogThatIsNotWantedAnyMoreEndsWithoutAWord) {
   EXPECT_TRUE(Take().has_value());
   Settle();
   RequestEnd(1);
-  RequestEnd(2);  // nobody's
+  RequestEnd(2);  // it does not exist
   EXPECT_THAT(TakeAll(), IsEmpty());
   written_["a"]->Write(1);
   GiveCredit(1, 5);

@@ -1,5 +1,5 @@
-// Where the link keeps what must outlive berthd: results, ended consumers, volumes that were given up. A row
-// is a key and a few bytes. Loop thread; outlives its users.
+// Where the link keeps what must outlive berthd: results, ended consumers, forced releases. A row is a key
+// and a few bytes. Loop thread; outlives its users.
 #pragma once
 
 #include <absl/status/status.h>
@@ -23,8 +23,7 @@ inline constexpr std::string_view kEndedRow = "ended/";
 inline constexpr std::string_view kForcedReleaseRow = "forced_release/";
 inline constexpr std::string_view kSettledRow = "settled";
 inline constexpr std::string_view kEndedNumberRow = "ended_next";
-// The highest number that was ever given to a volume that was given up: none is given twice, also when all
-// rows are gone.
+// The highest number that any forced release ever got: no number is used twice, also when all rows are gone.
 inline constexpr std::string_view kForcedReleaseNumberRow = "forced_release_last";
 // The highest epoch that was written into its file: should that file be missing, it is known that there was
 // one.
@@ -36,7 +35,7 @@ inline constexpr std::string_view kClusterRow = "cluster";
 
 inline std::string Row(std::string_view kind, uint64_t number) { return fmt::format("{}{}", kind, number); }
 
-// The number that `text` is, beyond `prefix`; nullopt where it is none.
+// The number in `text`, after `prefix`; nullopt if it has no number.
 inline std::optional<uint64_t> NumberIn(std::string_view text, std::string_view prefix = "") {
   if (!text.starts_with(prefix)) return std::nullopt;
   uint64_t number = 0;
@@ -50,7 +49,7 @@ class LinkRows {
   // Returns once the row is durable, in place of the last one of that key. An error says that it may not be:
   // RESOURCE_EXHAUSTED where the disk is full.
   [[nodiscard]] virtual Awaitable<absl::Status> Put(std::string key, std::string value) = 0;
-  // Without waiting: what is lost by it is told or done once more.
+  // Without waiting: what is lost by it is reported or done once more.
   virtual void PutSoon(std::string key, std::string value) = 0;
   // It may turn up again after a crash.
   virtual void DeleteSoon(std::string key) = 0;

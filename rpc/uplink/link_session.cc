@@ -35,7 +35,7 @@ Duration HeartbeatInterval(const v1::Welcome& welcome) {
   return std::clamp(interval, kShortestHeartbeat, kLongestHeartbeat);
 }
 
-// Of an object that is told no more. Those that end with an acknowledgement need no telling.
+// Of an object that is not reported any more. Objects that end with an acknowledgement need no report.
 std::optional<v1::Object> RemovalOf(const ObjectKey& key) {
   v1::Object object;
   switch (key.kind) {
@@ -299,7 +299,7 @@ Awaitable<std::optional<v1::NodeMessage>> LinkSession::NextState() {
     if (!change) break;
     std::optional<v1::Object> object =
         change->removed ? RemovalOf(change->key) : co_await host_.Describe(change->key);
-    // It began with everything anew meanwhile: so does the next message.
+    // It began again with everything meanwhile: so does the next message.
     if (state_.outbox.at_full_start()) co_return std::nullopt;
     if (!object) continue;
     const std::string text = object->SerializeAsString();
@@ -353,7 +353,8 @@ Awaitable<void> LinkSession::RecheckPeer() {
   // Before Welcome there is a bound of its own.
   co_await changed_.WaitUntil([this] { return welcome_ || ended_; }, TimePoint::max());
   while (!ended_) {
-    // Who wants to be told soon when the node is gone is left as soon when it is not to be believed any more.
+    // A scheduler that wants to know soon that the node is gone is left as soon as it is not to be believed
+    // any more.
     const Duration pause = std::min(times_.recheck_every, kHeartbeatsPerRecheck * heartbeat_interval_);
     co_await SleepUntil(Clock::now() + pause);
     if (const absl::Status accepted = co_await stream_.Recheck(); !accepted.ok()) co_return End(accepted);

@@ -32,7 +32,7 @@
 
 namespace berth {
 
-// What a session tells its owner, and asks it for. Called on the loop.
+// What a session reports to its owner, and asks it for. Called on the loop.
 class LinkHost {
  public:
   virtual ~LinkHost() = default;
@@ -40,10 +40,10 @@ class LinkHost {
   [[nodiscard]] virtual v1::Hello MakeHello() = 0;
   // An error ends the stream: the scheduler is not ours, or speaks another protocol.
   [[nodiscard]] virtual absl::Status OnWelcome(const v1::Welcome& welcome) = 0;
-  // The stream goes on where the scheduler stands: whatever is told on each one until it is acknowledged is
-  // to be told again.
+  // The stream goes on at the scheduler's position: what each stream repeats until it is acknowledged is to
+  // be sent again.
   virtual void OnBegun() = 0;
-  // How the object is now; nothing where there is none. What changes all the time is left out.
+  // The object as it is now; unset if it does not exist. What changes all the time is left out.
   [[nodiscard]] virtual Awaitable<std::optional<v1::Object>> Describe(ObjectKey key) = 0;
 
   // Just before it is sent.
@@ -135,7 +135,7 @@ class LinkSession {
   TimePoint next_heartbeat_{};
   uint64_t heartbeats_ = 0;
   TimePoint next_state_{};
-  bool synced_ = false;                   // told so, and nothing has changed since
+  bool synced_ = false;                   // the scheduler knows it, and nothing has changed since
   std::map<ObjectKey, size_t> reported_;  // what was sent of each on this stream, as a hash: not sent again
   std::optional<uint64_t> events_position_;
   std::deque<v1::OperationResult> refusals_;

@@ -1,7 +1,7 @@
 // The rows of the link on disk: <state_dir>/link.db, which is a journal of its own (journal/journal.h, with
 // its writer thread, and what it does about a full disk, a failed fsync and a damaged file).
 //
-//   result/ID          StoredResult: what an operation came to, until it is acknowledged
+//   result/ID          StoredResult: an operation's result, until it is acknowledged
 //   acknowledged/ID    its result was taken, and its id is not to be run again
 //   settled            every id below this
 //   ended/NUMBER       v1.EndedConsumer, until it is acknowledged
@@ -10,11 +10,11 @@
 //                      one is lost
 //   instance           this node's, made with the file
 //   connection         the highest Hello.connection_number
-//   cluster            whom the node belongs to
+//   cluster            the cluster that the node belongs to
 //
-// A file that is lost costs repeats, never a volume: results are made anew by asking again.
+// A lost file costs repeats, never a volume: results are made again when they are asked for.
 //
-// Owned by whoever owns the uplink; loop thread only.
+// Owned by the uplink's owner; loop thread only.
 #pragma once
 
 #include <absl/status/statusor.h>

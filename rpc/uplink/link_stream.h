@@ -33,9 +33,9 @@ class LinkStream {
   [[nodiscard]] virtual Awaitable<absl::Status> Recheck() = 0;
   // The name under which the scheduler was accepted.
   [[nodiscard]] virtual std::string peer() const = 0;
-  // Ends it, where it has not ended, and says how it ended: with the scheduler's status, by what broke it,
-  // or, OK, in order. Nothing of it runs any more when this returns. Bounded. Before the destructor, and once
-  // nobody sends or receives any more.
+  // Ends it, if it has not ended, and returns how: the scheduler's status, what broke it, or OK if it ended
+  // in order. Nothing of it runs any more when this returns. Bounded. Before the destructor, and when no
+  // coroutine sends or receives any more.
   [[nodiscard]] virtual Awaitable<LinkEnd> Close() = 0;
 };
 

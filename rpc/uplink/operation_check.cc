@@ -106,7 +106,7 @@ void PreparePublish(const std::vector<RuntimeAbility>& runtimes, v1::PublishOper
   if (!request.label().empty()) {
     request.set_label(QualifiedConsumer(publish->namespace_(), request.label()));
   }
-  // One that is missing has been told of already.
+  // A missing one has been reported already.
   v1::PublishVolumeRequest checked = request;
   if (!named) checked.set_consumer("-");
   const Mistakes::Within within(mistakes, "publish.request.");

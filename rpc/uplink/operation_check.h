@@ -27,7 +27,7 @@ struct OperationFacts {
   bool reverse = false;
   // What the node's operator has to allow.
   v1::NodeState::Right right = v1::NodeState::VOLUMES;
-  // It changes something: its result is written down before it is told.
+  // It changes something: its result is written down before it is sent.
   bool changes = false;
   Duration timeout{};
 };

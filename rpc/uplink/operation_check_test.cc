@@ -145,7 +145,7 @@ TEST(OperationCheckTest, EveryMistakeIsNamedByItsPlace) {
       {"swap_plugin { command: 'new' }",
        "swap_plugin.id: must not be empty; swap_plugin.command: must be an absolute path"},
       {"swap_plugin { id: 'p' arguments: '-v' }", "swap_plugin.arguments: only with command"},
-      // What belongs to every kind is told beside what belongs to one.
+      // Mistakes common to all kinds are reported together with those special to one kind.
       {"id: 0 timeout { seconds: -1 } drain_plugin {}",
        "id: must be above zero; timeout: must be above zero, and 24 h at most; "
        "drain_plugin.id: must not be empty"},

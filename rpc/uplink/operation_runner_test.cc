@@ -121,7 +121,7 @@ TEST_F(OperationRunnerTest, AnExpansionIsDoneWhereTheVolumeIsAndNotedWhereItIsNo
   EXPECT_EQ(mounter_.last_range.limit_bytes(), 9);
   EXPECT_THAT(mounter_.last_secrets, ElementsAre(Pair("k", "s")));
   EXPECT_EQ(mounter_.last_deadline, deadline_);
-  EXPECT_THAT(mounter_.steps, ElementsAre("owe here", "expand here"));
+  EXPECT_THAT(mounter_.steps, ElementsAre("note here", "expand here"));
 
   const v1::OperationResult noted = Run("expand { plugin_id: 'p' volume_id: 'there' required_bytes: 7 }");
   ASSERT_TRUE(noted.has_expand()) << noted.message();

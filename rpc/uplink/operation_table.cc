@@ -65,7 +65,7 @@ OperationTable::Changes OperationTable::Acknowledge(const std::vector<uint64_t>&
                                                     uint64_t settled_below) {
   Changes changes;
   for (const uint64_t id : ids) {
-    // Nobody can have taken a result that there is none of.
+    // A result that does not exist cannot have been taken.
     if (!answered_.contains(id)) continue;
     Drop(id);
     acknowledged_.insert(id);

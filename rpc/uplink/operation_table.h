@@ -1,16 +1,16 @@
-// The scheduler's operations on this node, by id: which one runs, what came of which, and what of that the
-// scheduler has taken. Decides what becomes of each that arrives, so that each is done once however often it
-// is asked for.
+// The scheduler's operations on this node, by id: which one runs, what their results are, and which of these
+// the scheduler has taken. Decides about each that arrives, so that each is done once, however often it is
+// requested.
 //
 //            Admit                 Finish                      Acknowledge
 //   (new) ──────────▶ running ────────────────▶ answered ───────────────────▶ acknowledged ──▶ settled
 //                        │ asked for again:        │ asked for again:              │ asked for again:
 //                        ▼ its result will come    ▼ the same result, again        ▼ refused (SETTLED)
 //
-// A refusal is no result: nothing is remembered of it, and the id may be used again.
+// A refusal is no result: it is not remembered, and the id may be used again.
 //
-// Pure: what is to be durable is told to the caller (Changes), who keeps it in rows (link_rows.h). Loop
-// thread only.
+// Pure: it returns what is to be made durable (Changes) to the caller, who keeps it in rows (link_rows.h).
+// Loop thread only.
 #pragma once
 
 #include <cstddef>

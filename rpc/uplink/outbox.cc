@@ -25,7 +25,7 @@ void Outbox::Removed(const ObjectKey& key) {
   objects_.erase(changes_.at(forgotten_).key);
   changes_.erase(forgotten_);
   tombstones_.erase(tombstones_.begin());
-  // What this stream has not been told of it would never hear.
+  // This stream never heard of it, and need not hear of its end.
   if (forgotten_ > std::max(sent_, full_until_)) BeginWithEverything();
 }
 
@@ -38,7 +38,7 @@ void Outbox::Forget(const ObjectKey& key) {
 }
 
 void Outbox::Begin(std::optional<uint64_t> have) {
-  // What a scheduler says that we never told it is not of this run, whatever it says.
+  // A position that we never sent is not of this run.
   if (!have || *have < forgotten_ || *have > last_) return BeginWithEverything();
   full_ = false;
   full_until_ = 0;
@@ -54,7 +54,7 @@ void Outbox::BeginWithEverything() {
 
 std::optional<Outbox::Change> Outbox::Next() {
   begun_ = true;
-  // Whoever is told everything anew never had what was gone by then.
+  // A scheduler that gets everything again never had what was gone by then.
   auto next = changes_.upper_bound(sent_);
   while (next != changes_.end() && next->second.removed && next->first <= full_until_) ++next;
   if (next == changes_.end()) {

@@ -1,15 +1,15 @@
-// What the scheduler still has to be told of the objects on this node: the resume logic of the link.
+// What is still to be sent to the scheduler about the objects on this node: the resume logic of the link.
 //
-// Level-triggered: the outbox holds no messages, only for each object the number of its newest change. What
-// is sent is how the object is at that moment, so ten thousand changes while nobody listens cost no more than
+// Level-triggered: the outbox holds no messages, only for each object the number of its newest change. The
+// object's state at the moment of sending is sent, so ten thousand changes without a stream cost no more than
 // one, and memory is bounded by the objects that there are and kTombstones that were.
 //
 //   changes   1   2   3   4   5   6   7          an object moves to the end whenever it changes
 //   objects   .   A   .   B   †C  .   D
 //                     ▲ sent: all up to here has left on this stream
 //
-// A new stream goes on where the scheduler says that it stands (Welcome.have), if that is of this run of
-// berthd and nothing that was removed since has been forgotten; else it begins with everything.
+// A new stream goes on at the scheduler's position (Welcome.have), if that is of this run of berthd and no
+// removal since has been forgotten; else it begins with everything.
 //
 // Pure: no I/O, no clock. Loop thread only.
 #pragma once
@@ -41,9 +41,9 @@ class Outbox {
 
   // There is such an object, and it may look different now.
   void Changed(const ObjectKey& key);
-  // There is none any more. Nothing happens where there was none.
+  // It does not exist any more. Does nothing if it did not exist.
   void Removed(const ObjectKey& key);
-  // The same for one whose end the scheduler knows, since it brought it about.
+  // The same if the scheduler knows of the end, since it requested it.
   void Forget(const ObjectKey& key);
 
   // A stream begins, with a scheduler that has everything up to `have` (a revision of this run; unset:

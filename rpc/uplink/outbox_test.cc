@@ -162,7 +162,7 @@ TEST(OutboxTest, AStreamThatIsTooSlowForTheRemovalsBeginsAnew) {
   Drain(outbox);
   for (int i = 0; i < 5'000; ++i) outbox.Removed(Numbered(i));
   EXPECT_TRUE(outbox.at_full_start());
-  // What went after it began anew is told, too.
+  // What was removed after it began again is sent, too.
   EXPECT_THAT(Drain(outbox), Each(StartsWith("-")));
   EXPECT_TRUE(outbox.caught_up());
 }

@@ -20,7 +20,7 @@ class SchedulerDialer final : public LinkDialer {
  public:
   explicit SchedulerDialer(UplinkConfig config) : config_(std::move(config)) {}
 
-  // `address`: the text of one of the config's. Errors: dialer.h's and those of the certificate files.
+  // `address`: the text of one in the config. Errors: dialer.h's, and those of reading the certificate files.
   [[nodiscard]] Awaitable<absl::StatusOr<std::unique_ptr<LinkStream>>> Dial(std::string address,
                                                                             TimePoint deadline) override;
 

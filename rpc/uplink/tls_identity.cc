@@ -88,7 +88,7 @@ absl::Status CheckDates(const std::string& path, const X509* certificate, WallTi
   return absl::OkStatus();
 }
 
-// Every X of a PEM file, read by `read`; an error where there is none, or where one is damaged.
+// Every X of a PEM file, read by `read`; an error if the file has none, or one is damaged.
 template <class X, class Free>
 absl::StatusOr<std::vector<std::shared_ptr<X>>> ReadPem(const std::string& path, const std::string& bytes,
                                                         X* (*read)(BIO*, X**, pem_password_cb*, void*),
@@ -149,7 +149,7 @@ int RefusePassphrase(char* /*buffer*/, int /*size*/, int /*writing*/, void* aske
   return -1;
 }
 
-// Whoever can read a node's key can be that node. As for a server's key elsewhere: root may let a group read.
+// A process that can read a node's key can be that node. As for any server's key: root may let a group read.
 absl::Status CheckKeyMode(const std::string& path, const struct stat& facts) {
   if (facts.st_uid != 0 && facts.st_uid != geteuid()) {
     return absl::PermissionDeniedError(fmt::format(
@@ -231,7 +231,7 @@ absl::Status TlsIdentity::ReadCrl(const std::string& path, WallTime now) {
   for (const std::shared_ptr<X509_CRL>& one : all) {
     const ASN1_TIME* ends = X509_CRL_get0_nextUpdate(one.get());
     if (ends != nullptr && now > TimeOf(ends)) {
-      // An old list may lack what has been revoked since: nobody could be believed.
+      // An old list may lack what has been revoked since: no peer could be believed.
       return absl::FailedPreconditionError(fmt::format(
           "{}: the revocation list has run out on {}: a newer one is needed", path, Date(TimeOf(ends))));
     }
@@ -280,7 +280,7 @@ absl::Status TlsIdentity::ReadKey(const std::string& path, const std::string& ce
   return absl::OkStatus();
 }
 
-// Stands in for OpenSSL's own check, to ask for a name, too, and to tell a refused peer nothing.
+// Replaces OpenSSL's own check, to check a name, too, and to send no reason to a refused peer.
 int VerifyPeer(X509_STORE_CTX* context, void* /*unused*/) {
   const auto* connection =
       static_cast<const SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));

@@ -1,8 +1,8 @@
-// Who this node is, and which schedulers it believes: what its certificate files hold, read and checked.
+// This node's identity, and the schedulers that it believes: its certificate files, read and checked.
 //
 // Load and Changed read files, and so block: they are for a helper thread (base/blocking.h). An identity
-// never changes; one that was read anew takes its place, and links that stand are asked again whether they
-// would still do (LinkConnection::Recheck). Any thread.
+// never changes; a newly read one replaces it, and existing links are checked against it
+// (LinkConnection::Recheck). Any thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "rpc/uplink/uplink_config.h"
 
-// OpenSSL's, whose headers are for .cc files.
+// OpenSSL's; only .cc files include its headers.
 struct ssl_st;
 struct ssl_ctx_st;
 struct x509_st;
@@ -54,8 +54,8 @@ class TlsIdentity {
   // Whether a scheduler that shows these certificates is believed at `now`. UNAUTHENTICATED says why not.
   [[nodiscard]] absl::StatusOr<TlsPeer> CheckPeer(const PeerChain& chain, WallTime now) const;
 
-  // For TLS 1.3 and HTTP/2 only, with this node's certificate. Belongs to the identity. Whoever makes a
-  // connection of it attaches a PeerCheck to it, or believes nobody.
+  // For TLS 1.3 and HTTP/2 only, with this node's certificate. Belongs to the identity. A connection of it
+  // needs a PeerCheck, or it believes no peer.
   [[nodiscard]] ssl_ctx_st* context() const { return context_.get(); }
 
  private:

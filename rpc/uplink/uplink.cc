@@ -31,7 +31,7 @@ std::string RandomId() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-// What other runs of berthd began with is far away; exact in languages whose numbers are doubles.
+// Numbers of other runs of berthd are far away; exact in languages that have only doubles.
 uint64_t FirstAsk() {
   std::random_device random;
   return std::uniform_int_distribution<uint64_t>(1, uint64_t{1} << 52)(random);
@@ -123,7 +123,7 @@ Awaitable<void> Uplink::Shutdown(bool machine_stops) {
 }
 
 void Uplink::SetState(v1::LinkStatus::State state) {
-  // A scheduler that takes the stream and never greets is as far away as one that nobody finds.
+  // A scheduler that takes the stream and never greets counts as not reached.
   const auto is_away = [](v1::LinkStatus::State s) {
     return s == v1::LinkStatus::DIALLING || s == v1::LinkStatus::GREETING;
   };
@@ -215,7 +215,7 @@ void Uplink::ReportEnd(const std::string& address, const Ended& ended) {
     parts_.events.Append({.type = "scheduler.lost", .message = Printable(why)});
     return;
   }
-  // A refusal is told, whatever was told before, but once.
+  // A refusal is reported once, whatever was reported before.
   if (refused && reported_refusals_.size() < kRefusalsTold && reported_refusals_.insert(why).second) {
     parts_.events.Append({.type = "scheduler.refused", .message = Printable(why)});
     return;

@@ -9,15 +9,15 @@
 //        OperationRunner ◀── OperationTable ◀┤ Operation ──▶ OperationResult ──▶ rows ──▶ stream
 //        LinkLease ◀─────────────────────────┘ HeartbeatAnswer
 //
-// The node works on whether there is a stream or not. What is to be told while there is none is bounded by
-// what there is: see outbox.h; results, ended consumers and asks have limits of their own.
+// The node works on whether there is a stream or not. What is to be sent meanwhile is bounded by the objects
+// there are: see outbox.h; results, ended consumers and asks have limits of their own.
 //
 // Owned by main, made after the mounter has recovered; loop thread only. What it is given outlives it.
 //
-// Events: scheduler.connected, scheduler.lost (a stream that was up, or the first attempt that reaches
-// nobody: once, with why, however many fail after it), scheduler.refused (it is not ours, or refuses us: once
-// for each reason, until there is a stream again), scheduler.untold (of more ended consumers than are kept
-// the oldest are told no more: once, until none waits for an acknowledgement).
+// Events: scheduler.connected, scheduler.lost (a stream ended, or the first attempt failed: once, with the
+// reason, however many fail after it), scheduler.refused (it is not ours, or refuses us: once for each
+// reason, until there is a stream again), scheduler.untold (too many ended consumers: the oldest are not
+// reported; once, until no report waits for an acknowledgement).
 #pragma once
 
 #include <functional>
@@ -83,8 +83,8 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   // destructor.
   [[nodiscard]] Awaitable<void> Shutdown(bool machine_stops = false);
 
-  // To be told: of each volume that may look different (MounterOptions::on_volume_changed), of the node
-  // itself (its drain, its lease), of what was given up, and of each consumer that has ended.
+  // To be called: for each volume that may look different (MounterOptions::on_volume_changed), for the node
+  // itself (its drain, its lease), for forced releases, and for each consumer that has ended.
   void OnVolumeChanged(const std::string& plugin_id, const std::string& volume_id, bool here);
   void OnNodeChanged();
   void OnForcedReleasesChanged();
@@ -131,7 +131,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
   [[nodiscard]] Awaitable<void> FollowPlugins();
   [[nodiscard]] Awaitable<void> FollowNode();
   [[nodiscard]] Awaitable<void> Execute(v1::Operation operation, OperationFacts facts);
-  // A publish of a volume that the node lets go of just now.
+  // A publish of a volume that the node is releasing now.
   [[nodiscard]] bool GivingUp(const v1::Operation& operation) const;
   [[nodiscard]] Awaitable<void> KeepResult(v1::OperationResult result, std::string subject);
   [[nodiscard]] bool IsGreeted() const;
@@ -161,7 +161,7 @@ class Uplink final : public SchedulerDirectory, private LinkHost {
 
   v1::LinkStatus status_;  // what does not follow from the rest
   bool reported_lost_ = false;
-  bool reported_dropped_ = false;            // that ended consumers are told no more
+  bool reported_dropped_ = false;            // that ended consumers are dropped
   std::set<std::string> reported_refusals_;  // since there was a stream
   Condition changed_;                        // answers, the node
   TaskScope tasks_;

@@ -29,9 +29,10 @@ struct UplinkAddress {
 // wrong with it.
 [[nodiscard]] absl::StatusOr<UplinkAddress> ParseUplinkAddress(std::string_view text);
 
-// Who this node is and whom it believes. All but `crl` are needed where an address is not a Unix socket.
+// This node's identity and the one that it believes. All but `crl` are needed unless all addresses are Unix
+// sockets.
 struct TlsFiles {
-  std::string ca;           // PEM: certificates of whom the scheduler's must come from
+  std::string ca;           // PEM: the certificate authorities of the scheduler
   std::string certificate;  // PEM: this node's, then those between it and its CA
   std::string key;          // PEM, without a passphrase
   std::string crl;          // PEM: what is revoked, by each CA; empty: nothing is

@@ -18,8 +18,7 @@ namespace {
 // What one result has at most: a message has up to 4 MiB, and holds more than this.
 constexpr size_t kResultBytes = (size_t{3} << 20) + (size_t{1} << 19);
 
-// What would fit into no message, on this stream or any other, or beside no other result, is told without its
-// answer.
+// An answer that would not fit into any message, alone or with another result, is left out of its result.
 void TakeAnswerAway(v1::OperationResult* result, v1::Outcome outcome, const std::string& why) {
   if (result->outcome() != v1::OUTCOME_DONE) return;
   result->clear_answer();

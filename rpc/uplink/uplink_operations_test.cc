@@ -116,7 +116,7 @@ TEST_F(UplinkTest, Fault31OperationsThatOvertakeEachOtherAreEachDoneOnce) {
   Say(Publish(8, "w"));
   Say(Publish(7, "v"));
   Until([this] { return mounter_.publishing == 2; }, "both");
-  SayAcknowledged({7});  // Nobody can have its result.
+  SayAcknowledged({7});  // It has no result.
   mounter_.Release();
   EXPECT_EQ(AwaitResult(7).outcome(), v1::OUTCOME_DONE);
   EXPECT_EQ(AwaitResult(8).outcome(), v1::OUTCOME_DONE);

@@ -1,4 +1,4 @@
-// The part of Uplink that tells how everything on the node stands.
+// The part of Uplink that describes the node and its objects.
 #include <fmt/format.h>
 
 #include <functional>
@@ -194,7 +194,7 @@ Awaitable<void> Uplink::FollowPlugins() {
 Awaitable<void> Uplink::FollowNode() {
   // What follows from volumes and plugins (how many, what is wrong) takes a look at all of them.
   while (true) {
-    // What nobody tells of, such as a disk that is full now, is seen with the next look.
+    // Changes without an event, such as a disk that is full now, are seen with the next check.
     co_await changed_.WaitUntil([this] { return node_changed_; }, Clock::now() + kNodeLook);
     node_changed_ = false;
     OnNodeChanged();

@@ -1,4 +1,4 @@
-// Of the uplink: what it tells of the node, and what it asks the scheduler for.
+// The uplink: what it says of the node, and what it asks the scheduler for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ TEST_F(UplinkTest, AfterABreakOnlyWhatChangedIsToldAgain) {
   EXPECT_THAT(EventTypes(), Contains("scheduler.lost"));
 }
 
-// Ten thousand changes while nobody listens: of fifty volumes that stay, and of thousands that come and go.
+// Ten thousand changes without a stream: of fifty volumes that stay, and of thousands that come and go.
 TEST_F(UplinkTest, ANodeThatWasAwayForAWeekComesBackWithOneStateOfEachObject) {
   control_.Add("p");
   for (int i = 0; i < 50; ++i) mounter_.Add("p", "v" + std::to_string(i), "jobs/web");
@@ -285,7 +285,7 @@ TEST_F(UplinkTest, AForcedReleaseIsReportedUntilItIsAcknowledged) {
   EXPECT_EQ(ObjectsOf(v1::Object::kForcedRelease), 0U);
 }
 
-// Whoever took the message and died before it did anything about it.
+// A scheduler that took the message and died before it did anything about it.
 TEST_F(UplinkTest, WhatIsNotAcknowledgedIsToldAgainOnAStreamThatGoesOn) {
   Start();
   Greet();

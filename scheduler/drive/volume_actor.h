@@ -31,8 +31,7 @@
 
 namespace berth::scheduler {
 
-// What a caller is told when `status` is a store's: ABORTED, since UNAVAILABLE is said of the scheduler
-// alone.
+// What a caller gets if `status` is a store's: ABORTED, since UNAVAILABLE is only for the scheduler.
 [[nodiscard]] absl::Status StoreFailed(const absl::Status& status);
 
 inline constexpr size_t kMostClaims = 4096;  // of one volume

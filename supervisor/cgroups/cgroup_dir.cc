@@ -291,7 +291,7 @@ Awaitable<absl::Status> CgroupDir::KillAll(TimePoint deadline) const {
   if (!events.ok()) co_return events.status();
   asio::posix::stream_descriptor changed(co_await asio::this_coro::executor, events->Release());
   while (true) {
-    // Read by the descriptor that is waited on: the kernel tells of changes since its last reading.
+    // Read through the descriptor that is waited on: the kernel reports changes since its last reading.
     std::array<char, 256> text{};
     const ssize_t count = pread(changed.native_handle(), text.data(), text.size(), 0);
     if (count < 0) co_return errno == ENODEV ? absl::OkStatus() : ErrnoStatus(errno, "read " + path_);

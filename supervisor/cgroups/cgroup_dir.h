@@ -42,7 +42,7 @@ struct CgroupMount {
 
 class CgroupDir {
  public:
-  // NOT_FOUND where there is none.
+  // NOT_FOUND if it does not exist.
   [[nodiscard]] static absl::StatusOr<CgroupDir> Open(std::string path);
 
   [[nodiscard]] const std::string& path() const { return path_; }
@@ -55,7 +55,7 @@ class CgroupDir {
 
   // Held as long as this object: says to other berthds that the directory is in use. False: it is another's.
   [[nodiscard]] bool Lock() const;
-  // The kernel's number of the group, never given to another one until the next boot. 0: it cannot be told.
+  // The kernel's number of the group, not reused before the next boot. 0: not known.
   [[nodiscard]] uint64_t Id() const;
   // Whether the path still leads here.
   [[nodiscard]] bool StillThere() const;

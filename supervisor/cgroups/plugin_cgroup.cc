@@ -79,7 +79,7 @@ std::unique_ptr<PluginCgroup> FindCgroup(std::shared_ptr<Scopes> scopes,
   if (!group.ok()) return cgroup_internal::NoCgroup(std::string(MessageOf(group.status())), "");
   // Another group by the same name, though the process has ended: another berthd's plugin lives there now.
   const bool another = wanted.id != 0 && group->Id() != wanted.id;
-  // Whoever held a directory before is no more, so that one which is held was given anew, too.
+  // The earlier holder of a directory has ended: one that is held now is held by another process.
   const bool held = !scope && !group->Lock();
   if (!lives && (another || held)) {
     return cgroup_internal::NoCgroup(fmt::format("{} is another plugin's now", Printable(group->path(), 512)),
@@ -219,7 +219,7 @@ class DirectoryProvider : public CgroupProviderBase {
   static bool RemoveIfUnused(std::string path) {
     const absl::StatusOr<CgroupDir> group = CgroupDir::Open(std::move(path));
     if (!group.ok()) return absl::IsNotFound(group.status());
-    // A lock says that somebody is about to launch into it.
+    // A lock shows that a launch into it is about to begin.
     return group->Lock() && group->StillThere() && rmdir(group->path().c_str()) == 0;
   }
 
@@ -233,7 +233,7 @@ class DirectoryProvider : public CgroupProviderBase {
       if (mkdir(path.c_str(), 0711) != 0) {
         failure = ErrnoStatus(errno, fmt::format("mkdir {}", path));
         if (errno == EEXIST) {
-          // Always a new one, whose counters begin at nothing; what is in use keeps its own.
+          // Always a new one, with counters at zero; one that is in use keeps its own.
           if (RemoveIfUnused(path)) {
             ++tries;
           } else {

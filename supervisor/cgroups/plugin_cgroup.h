@@ -43,7 +43,7 @@ struct CgroupExit {
   bool out_of_memory =
       false;  // a process was killed because memory ran out, the place's own or the machine's
   bool pids_limit_hit = false;  // a fork was refused
-  std::string text;  // "out of memory (its limit is 512 MiB)"; empty where there is nothing to tell
+  std::string text;             // "out of memory (its limit is 512 MiB)"; empty: nothing to report
 };
 
 // What a group is found again by.
@@ -65,8 +65,8 @@ class PluginCgroup {
   // For ProcessSpec::cgroup_fd; -1: none. Valid while the place lives.
   [[nodiscard]] virtual int cgroup_fd() const { return -1; }
 
-  // The kernel's number of the group, once it was entered or found: names are given anew, numbers are not,
-  // until the next boot. 0: there is no group, or it cannot be told.
+  // The kernel's number of the group, once it was entered or found: names are reused, numbers are not before
+  // the next boot. 0: there is no group, or it is not known.
   [[nodiscard]] virtual uint64_t group_id() const { return 0; }
 
   // At the gate, with the child's pid. An error means that the child may not go on: it is not where it should
@@ -105,9 +105,9 @@ class CgroupProvider {
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Prepare(
       std::string plugin_id, CgroupLimits limits, TimePoint deadline) = 0;
 
-  // The place of a running process. One that is in no group of ours, as when an earlier berthd could not make
-  // one, gets a place without a group. Of one that has ended (not `lives`) there is no group either, where
-  // its name was given anew since.
+  // The group of a running process. A process outside of our groups, as when an earlier berthd could not make
+  // one, gets an object without a group. So does one that has ended (not `lives`), if the name was reused
+  // since.
   [[nodiscard]] virtual Awaitable<absl::StatusOr<std::unique_ptr<PluginCgroup>>> Find(GroupName group,
                                                                                       bool lives) = 0;
 };

@@ -41,7 +41,7 @@ struct Enforceable {
 [[nodiscard]] std::string ScopeName(std::string_view plugin_id, int number);
 [[nodiscard]] std::string DirectoryName(std::string_view plugin_id, int number);
 
-// What the counters of a group tell; `limits` for the words.
+// What the counters of a group say; `limits` for the text.
 struct GroupCounters {
   uint64_t oom_kill = 0;  // processes killed for want of memory, whosever
   uint64_t oom = 0;       // how often its own limit was met without a way out
@@ -52,7 +52,7 @@ struct GroupCounters {
 // The limits that are set in the group, as far as they are numbers.
 [[nodiscard]] CgroupLimits ReadLimits(const CgroupDir& group);
 
-// No group. For those that are somewhere else as well: `why` tells.
+// No group, or a foreign one: `why` says which.
 [[nodiscard]] std::unique_ptr<PluginCgroup> NoCgroup(std::string why, std::string unenforced);
 
 // A directory of our own making.

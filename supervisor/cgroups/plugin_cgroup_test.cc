@@ -96,7 +96,7 @@ TEST_F(PluginCgroupTest, EndsAllThatAPluginForked) {
   EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "there is nobody left in what is no more";
 }
 
-// A directory that somebody has locked is taken for one in which a plugin is about to be launched.
+// A locked directory counts as one for a launch that is about to begin.
 TEST_F(PluginCgroupTest, OtherUsersCannotOpenItToLockIt) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const auto place = Prepare("a");
@@ -158,7 +158,7 @@ TEST_F(PluginCgroupTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
   }
   RunOn(loop_, before->Release());
   before.reset();
-  // Whoever made it holds no lock on it, and has a process in it.
+  // Its maker holds no lock on it, and has a process in it.
   ASSERT_TRUE(std::filesystem::create_directories(Path("a")));
   const GatedChild stranger("sleep 1000");
   ASSERT_EQ(CgroupDir::Open(Path("a"))->Write("cgroup.procs", std::to_string(stranger.pid())),

@@ -18,8 +18,9 @@ namespace {
 
 constexpr size_t kProcFileLimit = size_t{64} << 10;
 
-// Reads a file of counters whenever the kernel says that it has changed, for as long as this lives. What was
-// read last stays when the group goes. The wait is a plain callback on shared state: nobody has to join it.
+// Reads a file of counters whenever the kernel says that it has changed, as long as this lives. The last
+// content stays when the group goes. The wait is a plain callback on shared state: its destructor has nothing
+// to join.
 class CounterWatch {
  public:
   CounterWatch(const asio::any_io_executor& executor, UniqueFd file)
@@ -86,7 +87,7 @@ class ScopeCgroupImpl : public PluginCgroup {
         name_(std::filesystem::path(group.path()).filename().string()),
         limits_(ReadLimits(group)) {
     Watch(std::move(group));
-    // What happened in it before is not told of again.
+    // Earlier kills in it are not reported again.
     bool gone = false;
     seen_ = memory_ == nullptr ? 0 : FlatKeyedValue(memory_->Text(&gone), "oom_kill");
     before_.oom_kill = seen_;
@@ -219,10 +220,10 @@ class ScopeCgroupImpl : public PluginCgroup {
     }
     const uint64_t slice = SliceKills();
     uint64_t& accounted = *scopes_->accounted;
-    // Less than before: the slice, too, was made anew.
+    // Less than before: the slice, too, is a new one.
     if (slice > accounted) {
       seen_ += slice - accounted;
-      // Whose want it was went with the group: where it has a limit, that is the likely one.
+      // Which limit it was went with the group: if the group has one, that is the likely one.
       oom_seen_ = std::max<uint64_t>(oom_seen_, 1);
     }
     accounted = slice;

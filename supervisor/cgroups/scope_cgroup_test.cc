@@ -1,4 +1,4 @@
-// Scopes of the systemd that runs here, with the kernel's limits. Skipped where there is none: ./dev test
+// Scopes of the systemd that runs here, with the kernel's limits. Skipped without systemd: ./dev test
 // --machine runs these in a machine of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ constexpr uint64_t kAdopted = uint64_t{1024} * 1024;
 constexpr uint64_t kCutOffAbove = uint64_t{16} * 1024 * 1024;
 
 absl::StatusOr<UniqueFd> OpenRegular(const std::string& path, bool create, struct stat* info) {
-  // Not O_APPEND: this descriptor also overwrites. O_NONBLOCK: a pipe that somebody put there must not hold.
+  // Not O_APPEND: this descriptor also overwrites. O_NONBLOCK: a pipe with this name must not block.
   const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (create ? O_CREAT : 0);
   UniqueFd fd(open(path.c_str(), flags, 0600));
   if (!fd.valid()) {

@@ -1,15 +1,15 @@
 // One plugin's log on the disk: <id>.log and its index. Knows positions, marks, what can still be read, and
-// how what is old is given back. What is done with a line that is read for the first time, log_intake.h says.
+// how old parts are freed. log_intake.h handles a line that is read for the first time.
 //
-// The file is sparse. A position is the file's offset plus a base, which is 0 until somebody cuts the file
-// off or puts another in its place: then positions go on, and what was lost is a gap.
+// The file is sparse. A position is the file's offset plus a base, which is 0 until the file is truncated or
+// replaced: then positions go on, and what was lost is a gap.
 //
 //   position   0 …………………… first ………………………… next ……………… end
-//                given back       readable         not read yet
+//                freed            readable         not read yet
 //
-// Where the file system cannot punch holes, the file is cut off to nothing instead, once it is above 16 MiB
+// If the file system cannot punch holes, the file is truncated to nothing instead, once it is above 16 MiB
 // and everything in it was read: readers then lose the tail, and a line that is written in that very moment
-// may be lost. That is said once.
+// may be lost. That is logged once.
 //
 // The worker thread of PluginLogs. Blocks, on local disk.
 #pragma once
@@ -34,14 +34,14 @@ using LogBuffer = std::span<char>;
 
 class LogFile {
  public:
-  // NOT_FOUND where there is none, unless `create`. FAILED_PRECONDITION where something else than a file lies
-  // there; else the errno's code. Without a usable index, what is there counts as read: it can be read out
-  // (stamped with the file's time), and is not forwarded again.
+  // NOT_FOUND if it does not exist, unless `create`. FAILED_PRECONDITION if it is not a regular file; else
+  // the errno's code. Without a usable index, existing content counts as read: it can be read out (stamped
+  // with the file's time), and is not forwarded again.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LogFile>> Open(const std::string& path, bool create);
 
   // A descriptor that appends.
   [[nodiscard]] absl::StatusOr<UniqueFd> OpenToAppend() const;
-  // Ends a last line that has no line feed: nobody writes it any more.
+  // Ends a last line without a line feed: it will not be completed.
   [[nodiscard]] absl::Status EndUnfinishedLine();
 
   [[nodiscard]] int fd() const { return fd_.get(); }

@@ -152,7 +152,7 @@ TEST_F(LogFileTest, CutOffBySomebodyPositionsGoOn) {
   EXPECT_EQ(batch.lines[0].text, "three");
   EXPECT_EQ(batch.lines[0].position, 8U);
   EXPECT_EQ(batch.lines[0].number, 2U);
-  // While nobody looked.
+  // Unnoticed.
   ASSERT_EQ(truncate(path_.c_str(), 0), 0);
   log.Write("4\n");
   log.Open();
@@ -393,7 +393,7 @@ TEST_P(LogOnFileSystemTest, TheFileTakesNoMoreThanItsTail) {
       const LogBatch batch = log.Read({.after = slow});
       EXPECT_GE(batch.lines.size(), 10000U);
       EXPECT_EQ(batch.lines.back().number, number - 1);
-      // It is told exactly what it missed.
+      // It learns exactly what it missed.
       EXPECT_EQ(batch.missed_lines, batch.lines.front().number);
       EXPECT_EQ(batch.missed_bytes, batch.missed_lines * 100);
       EXPECT_EQ(batch.lines.front().text, fmt::format("{:0>99}", batch.lines.front().number));

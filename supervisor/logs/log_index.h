@@ -1,15 +1,15 @@
 // What berthd knows about a plugin's log beyond its bytes: how far it was read, and when. A small file of
-// fixed size beside the log, written in place with pwrite, so that a killed berthd leaves it whole (memory
-// mapped it would be quicker, but a file that somebody cuts off would then kill berthd by SIGBUS).
+// fixed size next to the log, written in place with pwrite, so that a killed berthd leaves it whole (memory
+// mapped it would be quicker, but a truncated file would then kill berthd by SIGBUS).
 //
 //   0     LogState, with a checksum
 //   4096  a ring of LogMarks, each with a checksum
 //
-// A **mark** says of the lines from its position to the next mark's: from which number, read when, and
-// whether they are shown. The tail that can be read begins at a mark.
+// A **mark** describes the lines from its position to the next mark's: the first number, when they were read,
+// and whether they are shown. The tail that can be read begins at a mark.
 //
-// The worker thread of PluginLogs. Nothing here is fatal: where the file cannot be written or is damaged,
-// what it says is kept in memory only, or found out anew from the log (log_file.h).
+// The worker thread of PluginLogs. Nothing here is fatal: if the file cannot be written or is damaged, its
+// content is kept in memory only, or found again from the log (log_file.h).
 #pragma once
 
 #include <absl/status/status.h>
@@ -77,7 +77,7 @@ class LogIndex {
   void Add(const LogMark& mark);
   // Those from first_mark on, oldest first.
   [[nodiscard]] std::vector<LogMark> Marks() const;
-  // The first of them, or where the state stands if there is none.
+  // The first of them, or the state's position if there are no marks.
   [[nodiscard]] const LogMark& first() const { return first_; }
   // Forgets marks before `number`.
   void ForgetBefore(uint64_t number);

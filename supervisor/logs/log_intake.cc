@@ -51,7 +51,7 @@ LogIntake::Step LogIntake::Run(const RecentSecrets& secrets, LogJournal& journal
   SplitLines(text, false, kStepLines, &spans_);
   if (spans_.empty()) return Step::kCaughtUp;
   const size_t whole = spans_.back().begin + spans_.back().size;
-  // Asked only now: whatever the plugin was told before it wrote this is among them.
+  // Asked only now: secrets that the plugin got before it wrote this are included.
   const std::shared_ptr<const SecretSet> hidden = secrets.Of(id_);
   if (!hidden->empty()) HideSecrets(*hidden, text, whole, buffer);
   bool blocked = false;
@@ -81,7 +81,7 @@ void LogIntake::HideSecrets(const SecretSet& secrets, std::string_view text, siz
 
 bool LogIntake::Handle(std::string_view line, const LogSpan& span, WallTime now, LogJournal& journal) {
   // The journal did not take this line the last time. It has its mark already: one for each attempt would
-  // push those of earlier lines out of the index, and readers would lose these lines.
+  // push the marks of earlier lines out of the index, and readers would lose these lines.
   const bool again = admitted_.has_value();
   // Not `now`: a chunk of many lines may take its time with the journal.
   if (!again) admitted_ = rate_.Admit(Clock::now());

@@ -30,7 +30,7 @@ class LogIntake {
   enum class Step { kMore, kCaughtUp, kBlocked };
   [[nodiscard]] Step Run(const RecentSecrets& secrets, LogJournal& journal, LogBuffer buffer);
 
-  // The plugin is silent: tells the journal what was dropped until now, and gives back what is old.
+  // The plugin is silent: reports to the journal what was dropped until now, and frees old parts.
   void Settle(LogJournal& journal);
 
   [[nodiscard]] LogFile& file() { return *file_; }

@@ -55,7 +55,7 @@ LogJournal::Outcome LogJournal::Send(const JournalLine& line) {
     }
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != ENOBUFS) {
-      if (errno != EMSGSIZE) socket_.Reset();  // ECONNREFUSED and its like: it is looked for anew
+      if (errno != EMSGSIZE) socket_.Reset();  // ECONNREFUSED and its like: connect again
       return Outcome::kLost;
     }
     const TimePoint now = Clock::now();

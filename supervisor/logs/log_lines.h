@@ -28,9 +28,9 @@ struct LogSpan {
   size_t size = 0;
 };
 
-// The whole lines of `text`, which begins with a line: at most `limit`. With `at_end` what stands after the
-// last line feed is a line too. What a line is depends on the bytes alone, not on where the text ends: so
-// whoever splits again from the beginning of any line gets the same lines.
+// The whole lines of `text`, which begins with a line: at most `limit`. With `at_end` the text after the last
+// line feed is a line too. Lines depend only on the bytes, not on the end of the text: a second split from
+// the beginning of any line gives the same lines.
 void SplitLines(std::string_view text, bool at_end, size_t limit, std::vector<LogSpan>* lines);
 
 // `line` for people and the journal: its first `max_line` bytes, and how many were cut; printable.
@@ -39,15 +39,14 @@ void SplitLines(std::string_view text, bool at_end, size_t limit, std::vector<Lo
 // sd-daemon(3): a line that begins with "<N>" has the priority N. Takes the prefix off; 6 (info) without.
 [[nodiscard]] int TakePriority(std::string_view* line);
 
-// Which lines are let through: `burst` at once, `rate` a second after that. Having run out it lets none
-// through until there is room for half a second's: so what is dropped lies together, and can be told in one
-// line.
+// Which lines pass: `burst` at once, `rate` a second after that. Once it has run out, none passes until there
+// is room for half a second's lines: so dropped lines lie together, and one line can report them.
 class LogRate {
  public:
   LogRate(uint64_t rate, uint64_t burst, TimePoint now);
 
   void Configure(uint64_t rate, uint64_t burst);
-  // Nobody was reading for so long: what was written meanwhile is not held against the plugin.
+  // There was no reader for so long: what was written meanwhile does not count against the plugin.
   void Credit(Duration away);
   [[nodiscard]] bool Admit(TimePoint now);
 

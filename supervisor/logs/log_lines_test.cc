@@ -117,7 +117,7 @@ TEST(LogRateTest, NoRateIsNoLimit) {
   EXPECT_EQ(Admitted(rate, 100000, start), 100000);
 }
 
-// What was written while nobody read comes all at once.
+// What was written without a reader comes all at once.
 TEST(LogRateTest, TimeAwayIsCredited) {
   const TimePoint start = Clock::now();
   LogRate rate(100, 10, start);

@@ -95,7 +95,7 @@ class Walk {
     if (marks_[at_].region == LogRegion::kShown) {
       Pass([this, position] { return position_ < position; });
     } else {
-      position_ = std::max(position_, position);  // in the middle of a gap: it is told of as it was asked for
+      position_ = std::max(position_, position);  // in the middle of a gap: the gap is reported from there
     }
   }
 
@@ -186,7 +186,7 @@ class Walk {
   std::vector<LogSpan> spans_;
   LogBatch batch_;
   size_t bytes_ = 0;
-  size_t at_ = 0;          // the mark in whose region position_ lies
+  size_t at_ = 0;          // the mark of the region that position_ is in
   uint64_t position_ = 0;  // always where a line begins, but in a gap
   uint64_t line_ = 0;
 };
@@ -206,7 +206,7 @@ std::vector<std::string> LastLogLines(const LogFile& file, uint64_t from, uint64
   const uint64_t begin = end - from > kLastBytes ? end - kLastBytes : from;
   std::string_view text = file.Read(begin, buffer.first(std::min<uint64_t>(end - begin, buffer.size())));
   secrets.Redact(buffer.data(), text.size());
-  // A line whose beginning lies before what was read would mislead, unless it is all there is.
+  // A line that began before what was read would mislead, unless it is all there is.
   if (begin > from) {
     const size_t feed = text.find('\n');
     if (feed != std::string_view::npos && feed + 1 < text.size()) text.remove_prefix(feed + 1);

@@ -41,7 +41,7 @@ class LogWorker {
   // `tell` is called on the worker. Silent logs are compared with what was read every `check_interval`.
   LogWorker(std::string dir, const RecentSecrets& secrets, std::string journal_socket,
             Duration check_interval, std::function<void(News)> tell);
-  // Stops at the next chunk, and joins. What was posted and not begun is let go.
+  // Stops at the next chunk, and joins. What was posted and not begun is dropped.
   ~LogWorker();
   LogWorker(const LogWorker&) = delete;
   LogWorker& operator=(const LogWorker&) = delete;

@@ -32,7 +32,8 @@ struct Watched {
   uint32_t mask = 0;
 };
 
-// The one watch of this process, by what the kernel shows of its inotify instance; none where there is none.
+// The one watch of this process, by what the kernel shows of its inotify instance; unset if there is no
+// watch.
 std::optional<Watched> FindWatch() {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -76,7 +77,7 @@ class LogWorkerTest : public ::testing::Test {
     ASSERT_TRUE(WriteAll(fd_.get(), text, "write").ok());
     written_ += text.size();
   }
-  // Whether all that was written is read before long, though nobody asks for it.
+  // Whether all that was written is read before long, without a request.
   bool AllIsRead() {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, kBound, [this] { return position_ == written_; });

@@ -62,7 +62,7 @@ struct LogLine {
 // Where a reader stands: its next line begins at or after `position`.
 struct LogCursor {
   uint64_t position = 0;
-  std::optional<uint64_t> number;  // if known, what was missed can be told in lines
+  std::optional<uint64_t> number;  // if known, the missed part can be counted in lines
 };
 
 struct LogQuery {
@@ -88,7 +88,7 @@ struct LogBatch {
   bool at_end = false;  // there was nothing more at that moment
 };
 
-// Lines that nobody will see, or that the journal did not get. At most one each ten seconds for a plugin.
+// Lines that no reader will see, or that the journal did not get. At most one each ten seconds for a plugin.
 struct LogLoss {
   std::string plugin_id;
   std::string text;  // for people: "1200 lines dropped: more than 10000 a second; 3 not taken by the journal"

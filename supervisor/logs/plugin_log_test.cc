@@ -263,7 +263,7 @@ TEST_F(PluginLogTest, JournalGetsEachLineWithItsFields) {
 }
 
 TEST_F(PluginLogTest, JournalThatTakesNothingCostsCountedLines) {
-  const FakeJournal journal(journal_path_);  // Nobody reads from it.
+  const FakeJournal journal(journal_path_);  // It is not read.
   Start();
   const UniqueFd fd = Open();
   std::string text;

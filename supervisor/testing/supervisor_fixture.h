@@ -1,5 +1,5 @@
 // The supervisor with real processes, for its tests: test_plugin.cc stands in for a plugin, and FakeProber
-// for whoever probes it.
+// for the prober.
 #pragma once
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ inline constexpr auto kBound = std::chrono::seconds(20);
 
 inline TimePoint Soon() { return Clock::now() + kBound; }
 
-// Says at once that every plugin is well, unless told otherwise.
+// Says at once that every plugin is well, unless set otherwise.
 class FakeProber : public PluginObserver {
  public:
   explicit FakeProber(asio::io_context& loop) : loop_(loop) {}
@@ -205,7 +205,7 @@ class Node {
   FakeProber prober_;
   TaskScope scope_;
   std::vector<std::string> held_by_;
-  // What was told of plugins' users, by their sockets.
+  // The reported users of plugins, by their sockets.
   std::vector<std::pair<std::string, std::optional<uid_t>>> users_;
   bool busy_ = false;
   uint64_t busy_instance_ = 0;
@@ -215,7 +215,7 @@ class Node {
 class SupervisorTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    // Plugins whose berthd is gone become ours, and are reaped by us.
+    // Plugins without their berthd become ours, and are reaped by us.
     ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   }
   SupervisorTest() {

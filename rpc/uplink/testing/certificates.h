@@ -13,7 +13,7 @@ struct x509_st;
 namespace berth {
 
 struct TestCertificate {
-  std::string pem;      // with those of the CAs between it and the root, where there are some
+  std::string pem;      // with the CAs between it and the root, if there are any
   std::string key_pem;  // without a passphrase
   long serial = 0;
 };
@@ -48,7 +48,7 @@ class TestCa {
   std::string chain_;  // what goes with its certificates
 };
 
-// A private key that nobody can read without the passphrase "secret".
+// A private key that cannot be read without the passphrase "secret".
 [[nodiscard]] std::string KeyWithPassphrase();
 
 }  // namespace berth

@@ -1,5 +1,5 @@
-// For tests only: a stream to a scheduler in memory, played from the scheduler's side; a lease and rows
-// beside it. Loop thread only.
+// For tests only: a stream to a scheduler in memory, played from the scheduler's side; with a lease and rows.
+// Loop thread only.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -29,7 +29,7 @@ struct FakeWire {
   std::optional<absl::Status> broken;  // how the stream ends
   bool takes = true;                   // false: the node's messages get stuck
   bool closed = false;                 // by the node
-  bool said = false;                   // `broken` is the scheduler's own word
+  bool said = false;                   // `broken` is the scheduler's own status
   absl::Status recheck;
   Condition changed;
 

@@ -15,7 +15,7 @@
 
 namespace berth {
 
-// Plugins whose changes are told as the registry tells them: to whoever waits by then, and to nobody else.
+// Plugins with changes as the registry reports them: only to waiters of that moment.
 class ChangingPlugins final : public ControllerDirectory {
  public:
   ChangingPlugins(asio::any_io_executor executor, const FakePluginControl& control)
@@ -126,7 +126,7 @@ class UplinkTest : public NodeApiTest {
     message.mutable_acknowledge()->set_settled_below(settled_below);
     wire().Say(std::move(message));
   }
-  // Greets the node and waits until it has told everything.
+  // Greets the node and waits until it has sent everything.
   void Greet(size_t n = 1, const v1::Welcome& welcome = MakeWelcome()) {
     AwaitHello(n);
     Say(welcome);
