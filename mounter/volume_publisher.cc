@@ -77,8 +77,7 @@ Awaitable<absl::Status> VolumePublisher::Publish(std::shared_ptr<VolumeOperation
   if (Clock::now() >= operation->wanted_until) {
     co_return absl::DeadlineExceededError("not begun: the volume was busy with other requests");
   }
-  BERTH_CO_ASSIGN_OR_RETURN(const bool published,
-                            co_await FinishConflictingUndo(request, operation->wanted_until));
+  BERTH_CO_ASSIGN_OR_RETURN(const bool published, co_await FindPublished(request, operation->wanted_until));
   const PublicationRecord* before = volume_.machine.record().Find(key);
   const bool handed_out = before != nullptr && before->published_at.has_value();
   if (!published) BERTH_CO_RETURN_IF_ERROR(co_await BeginPublish(operation, request));
@@ -159,15 +158,14 @@ Awaitable<absl::Status> VolumePublisher::CheckWhatIsMounted(PublishRequest reque
   co_return Annotate(usable, fmt::format("still to be undone ({})", MessageOf(undone)));
 }
 
-Awaitable<absl::StatusOr<bool>> VolumePublisher::FinishConflictingUndo(PublishRequest request,
-                                                                       TimePoint until) {
+Awaitable<absl::Status> VolumePublisher::FinishConflictingUndo(PublishRequest request) {
   const PublicationKey key{.consumer = request.consumer, .name = request.name};
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   BERTH_CO_RETURN_IF_ERROR(MayPublishAnothers(request, publication));
   const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
                        volume_.machine.NextTeardown().kind != StepKind::kNone;
-  // What is staged still, since somebody uses it, can be published from as it is.
-  // Not by one that must be the only writer: whether somebody does is asked again first.
+  // If it is still staged, since it is in use, it can be published from as it is. Not by the only writer:
+  // whether it is in use is checked again first.
   const bool sole_writer = publication == nullptr && WantsSoleWriter(request, volume_.machine.record());
   const bool unstages =
       publication == nullptr && (sole_writer || !(volume_.machine.StagedForNobody() &&
@@ -187,13 +185,16 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::FinishConflictingUndo(PublishRe
     const std::string& known = volume_.machine.record().last_error;
     co_return StillWritable(request, known.empty() ? "a mount of it was detached while it was used" : known);
   }
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::StatusOr<bool>> VolumePublisher::FindPublished(PublishRequest request, TimePoint until) {
+  BERTH_CO_RETURN_IF_ERROR(co_await FinishConflictingUndo(request));
   if (volume_.machine.InUseByKernel()) {
-    if (volume_.machine.record().objects.size() >= kObjectsPerVolume) {
-      co_return absl::FailedPreconditionError(
-          fmt::format("{} earlier uses of it still live in the kernel: {}",
-                      volume_.machine.record().objects.size(), volume_.machine.record().last_error));
-    }
-    co_return false;
+    if (volume_.machine.record().objects.size() < kObjectsPerVolume) co_return false;
+    co_return absl::FailedPreconditionError(fmt::format("{} earlier uses of it still live in the kernel: {}",
+                                                        volume_.machine.record().objects.size(),
+                                                        volume_.machine.record().last_error));
   }
   if (volume_.machine.present()) BERTH_CO_RETURN_IF_ERROR(CheckCompatible(request, volume_.machine.record()));
   const bool completed = volume_.machine.record().rebuilt;
@@ -201,57 +202,71 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::FinishConflictingUndo(PublishRe
     volume_.machine.FillRebuilt(NewPublication(request), request.use, request.volume_context,
                                 request.publish_context);
   }
-  publication = volume_.machine.record().Find(key);
+  const PublicationKey key{.consumer = request.consumer, .name = request.name};
+  const PublicationRecord* publication = volume_.machine.record().Find(key);
   if (publication == nullptr) co_return false;
-  if (publication->state == PublicationState::kPublishing && !publication->blocked.empty() &&
-      !publication->ephemeral) {
-    // Of another boot: the plugin's books may say that it is done.
-    volume_.machine.RequestUnpublish(key);
-    const absl::Status undone = co_await driver_.Drive(key);
-    if (!undone.ok()) co_return Annotate(undone, "undo what was begun before the node was restarted");
+  const PublicationRecord known = *publication;
+  if (known.state != PublicationState::kPublished) {
+    BERTH_CO_RETURN_IF_ERROR(co_await CheckBegun(request, known));
     co_return false;
   }
-  if (publication->state != PublicationState::kPublished) {
-    if (!publication->had_secrets || !request.secrets.empty() || IsSet(request.secrets_reference)) {
-      co_return false;
-    }
-    co_return absl::FailedPreconditionError(
-        "this publication was begun with secrets, which are never written down: repeat the publish with "
-        "them, or "
-        "unpublish it");
-  }
-
-  const PublicationRecord known = *publication;
   absl::Status verified = co_await steps_.VerifyPublished(volume_.machine.record(), known, until);
   const auto facts = volume_.context.paths->LookAtTarget(volume_.machine.record(), known);
   const bool other =
       facts.ok() && facts->mount_root && known.mount_id != 0 && facts->mount_id != known.mount_id;
   if (verified.ok() && other) verified = absl::InternalError("something is mounted over it");
   if (verified.ok()) {
-    BERTH_CO_RETURN_IF_ERROR(CheckUsable(volume_.context.paths->TargetPath(volume_.machine.record(), known),
-                                         volume_.machine.record().objects,
-                                         known.Writes(volume_.machine.record().use)));
-    volume_.machine.MarkFound(key);
-    // A scheduler that has lost its lease meanwhile takes nothing over.
-    if (const std::string& why = volume_.queue.current()->forward_blocked; !why.empty())
-      co_return NotBegun(why);
-    // Who repeats it may say anew what its consumer consists of, and whose it is.
-    const bool labelled = volume_.machine.SetLabel(request.label);
-    if (volume_.machine.UpdateRequest(NewPublication(request)) || completed || labelled) {
-      BERTH_CO_RETURN_IF_ERROR(co_await CommitUpdate(known, completed));
-    }
-    // The scheduler requests it again: it needs no other confirmation.
-    if (request.origin == Origin::kScheduler && known.unconfirmed && reconciler_.Confirm(key)) {
-      BERTH_CO_RETURN_IF_ERROR(co_await volume_.row.Commit());
-    }
+    BERTH_CO_RETURN_IF_ERROR(co_await TakeOver(request, known, completed));
     co_return true;
   }
   if (verified.code() != absl::StatusCode::kInternal) co_return verified;
-  volume_.machine.MarkLost(key, std::string(MessageOf(verified)));
-  const bool anew = !(known.ephemeral && other);
-  volume_.reporter.Emit("volume.lost", key.consumer,
-                        fmt::format("{}{}", MessageOf(verified), anew ? ": publishing it again" : ""));
-  if (known.ephemeral && other) {
+  BERTH_CO_RETURN_IF_ERROR(co_await UndoLost(known, verified, other));
+  co_return false;
+}
+
+Awaitable<absl::Status> VolumePublisher::CheckBegun(PublishRequest request, PublicationRecord known) {
+  if (known.state == PublicationState::kPublishing && !known.blocked.empty() && !known.ephemeral) {
+    // Of another boot: the plugin's records may say that it is done.
+    volume_.machine.RequestUnpublish(known.key);
+    co_return Annotate(co_await driver_.Drive(known.key),
+                       "undo what was begun before the node was restarted");
+  }
+  if (!known.had_secrets || !request.secrets.empty() || IsSet(request.secrets_reference)) {
+    co_return absl::OkStatus();
+  }
+  co_return absl::FailedPreconditionError(
+      "this publication was begun with secrets, which are never written down: repeat the publish with them, "
+      "or "
+      "unpublish it");
+}
+
+Awaitable<absl::Status> VolumePublisher::TakeOver(PublishRequest request, PublicationRecord known,
+                                                  bool completed) {
+  BERTH_CO_RETURN_IF_ERROR(CheckUsable(volume_.context.paths->TargetPath(volume_.machine.record(), known),
+                                       volume_.machine.record().objects,
+                                       known.Writes(volume_.machine.record().use)));
+  volume_.machine.MarkFound(known.key);
+  // A scheduler that has lost its lease meanwhile takes nothing over.
+  if (const std::string& why = volume_.queue.current()->forward_blocked; !why.empty())
+    co_return NotBegun(why);
+  // A repeated request may change what its consumer consists of, and its origin.
+  const bool labelled = volume_.machine.SetLabel(request.label);
+  if (volume_.machine.UpdateRequest(NewPublication(request)) || completed || labelled) {
+    BERTH_CO_RETURN_IF_ERROR(co_await CommitUpdate(known, completed));
+  }
+  // The scheduler requests it again: it needs no other confirmation.
+  if (request.origin == Origin::kScheduler && known.unconfirmed && reconciler_.Confirm(known.key)) {
+    BERTH_CO_RETURN_IF_ERROR(co_await volume_.row.Commit());
+  }
+  co_return absl::OkStatus();
+}
+
+Awaitable<absl::Status> VolumePublisher::UndoLost(PublicationRecord known, absl::Status why, bool other) {
+  volume_.machine.MarkLost(known.key, std::string(MessageOf(why)));
+  const bool again = !(known.ephemeral && other);
+  volume_.reporter.Emit("volume.lost", known.key.consumer,
+                        fmt::format("{}{}", MessageOf(why), again ? ": publishing it again" : ""));
+  if (!again) {
     // The plugin would find a mount there, and so would we, and it is not its own.
     co_return absl::FailedPreconditionError(fmt::format(
         "something is mounted over it, and an ephemeral volume is not unpublished to repair that: "
@@ -260,15 +275,13 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::FinishConflictingUndo(PublishRe
   }
   if (known.ephemeral) {
     // To unpublish it would delete it.
-    volume_.machine.Repair(key, std::string(MessageOf(verified)));
-    co_return false;
+    volume_.machine.Repair(known.key, std::string(MessageOf(why)));
+    co_return absl::OkStatus();
   }
-  // Somebody unmounted it, or the node was restarted. Plugins keep books too: told to undo it first, they
-  // do not take the repeat for something that they have done already.
-  volume_.machine.RequestUnpublish(key);
-  const absl::Status undone = co_await driver_.Drive(key);
-  if (!undone.ok()) co_return Annotate(undone, "undo the publication whose mount was lost");
-  co_return false;
+  // It was unmounted, or the node was restarted. Plugins keep records too: after an undo they do not take the
+  // repeat for something that they have done already.
+  volume_.machine.RequestUnpublish(known.key);
+  co_return Annotate(co_await driver_.Drive(known.key), "undo the publication with the lost mount");
 }
 
 Awaitable<absl::Status> VolumePublisher::CommitUpdate(PublicationRecord before, bool completed) {
@@ -278,7 +291,7 @@ Awaitable<absl::Status> VolumePublisher::CommitUpdate(PublicationRecord before, 
   if (now == nullptr || (now->origin == before.origin && !completed)) {
     status = co_await volume_.row.Commit();
   } else {
-    // The identity file says whose it is, too, and whether it is attached.
+    // The identity file names its origin, too, and whether it is attached.
     auto prepare = [&paths = *volume_.context.paths, record, publication = *now] {
       return paths.Make(record, publication);
     };
@@ -296,6 +309,32 @@ Awaitable<absl::Status> VolumePublisher::CommitUpdate(PublicationRecord before, 
   volume_.row.stale = true;
   volume_.row.SaveSoon();
   co_return status;
+}
+
+void VolumePublisher::RollBackIntent(const VolumeMachine& before, const PublicationRecord& publication,
+                                     std::optional<Secrets> kept) {
+  const VolumeRecord record = volume_.machine.record();
+  const PublicationKey key = publication.key;
+  // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
+  if (before.InUseByKernel()) {
+    volume_.machine = before;
+  } else {
+    volume_.machine.RollBackRequest(key, before);
+  }
+  volume_.secrets.erase(key);
+  // The secrets of the publish before this one, which goes on.
+  const PublicationRecord* goes_on = volume_.machine.record().Find(key);
+  if (kept && goes_on != nullptr && goes_on->secrets_at_hand) volume_.secrets[key] = *std::move(kept);
+  const bool had_it = before.record().Find(key) != nullptr;
+  if (!had_it && volume_.context.paths->RemovePublication(record, publication).ok() && !before.present()) {
+    const absl::Status removed = volume_.context.paths->RemoveVolume(record);
+    if (!removed.ok()) SPDLOG_WARN("{}", removed.ToString());
+  }
+  if (before.present()) {
+    volume_.row.SaveSoon();
+  } else {
+    volume_.context.journal->DeleteSoon(volume_.key, volume_.context.KeepPending(record));
+  }
 }
 
 Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, PluginFacts facts) {
@@ -330,7 +369,7 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
 
   volume_.context.Boundary("intent: writing");
   const VolumeRecord record = volume_.machine.record();
-  // As it is now: whose it is may be older than the request.
+  // As it is now: its origin may be older than the request.
   const PublicationRecord publication = *record.Find(key);
   auto prepare = [&paths = *volume_.context.paths, record, publication] {
     return paths.Make(record, publication);
@@ -344,26 +383,7 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
     volume_.ReportUsers();
     co_return status;
   }
-  // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
-  if (before.InUseByKernel()) {
-    volume_.machine = before;
-  } else {
-    volume_.machine.RollBackRequest(key, before);
-  }
-  volume_.secrets.erase(key);
-  // Those of the publish before this one, which goes on.
-  const PublicationRecord* goes_on = volume_.machine.record().Find(key);
-  if (kept && goes_on != nullptr && goes_on->secrets_at_hand) volume_.secrets[key] = *std::move(kept);
-  const bool had_it = before.record().Find(key) != nullptr;
-  if (!had_it && volume_.context.paths->RemovePublication(record, publication).ok() && !before.present()) {
-    const absl::Status removed = volume_.context.paths->RemoveVolume(record);
-    if (!removed.ok()) SPDLOG_WARN("{}", removed.ToString());
-  }
-  if (before.present()) {
-    volume_.row.SaveSoon();
-  } else {
-    volume_.context.journal->DeleteSoon(volume_.key, volume_.context.KeepPending(record));
-  }
+  RollBackIntent(before, publication, std::move(kept));
   co_return status;
 }
 

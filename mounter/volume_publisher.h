@@ -8,6 +8,7 @@
 #include <absl/status/statusor.h>
 
 #include <memory>
+#include <optional>
 
 #include "mounter/volume_driver.h"
 #include "mounter/volume_operation.h"
@@ -28,11 +29,20 @@ class VolumePublisher {
                                                 PublishRequest request);
 
  private:
-  // Before a publish: finishes what is being undone in its way, and says whether it is published already.
-  [[nodiscard]] Awaitable<absl::StatusOr<bool>> FinishConflictingUndo(PublishRequest request,
-                                                                      TimePoint until);
-  // Takes a publish to its end that FinishConflictingUndo has not found published: plugin and secrets,
-  // whether it may begin, the intent, the steps.
+  // Whether it is published already, after FinishConflictingUndo; if it is not, what is left of it is undone.
+  [[nodiscard]] Awaitable<absl::StatusOr<bool>> FindPublished(PublishRequest request, TimePoint until);
+  // Finishes what is being undone in the way of a publish.
+  [[nodiscard]] Awaitable<absl::Status> FinishConflictingUndo(PublishRequest request);
+  // OK if a publication that is not published yet, `known`, may go on with this request.
+  [[nodiscard]] Awaitable<absl::Status> CheckBegun(PublishRequest request, PublicationRecord known);
+  // It is published already, as `known`: the request may change what is written of it.
+  [[nodiscard]] Awaitable<absl::Status> TakeOver(PublishRequest request, PublicationRecord known,
+                                                 bool completed);
+  // It was published, and its mount is lost: `why`; `other`: another mount lies there. It is undone, so that
+  // it can be published again.
+  [[nodiscard]] Awaitable<absl::Status> UndoLost(PublicationRecord known, absl::Status why, bool other);
+  // Publishes what FindPublished has not found: plugin and secrets, whether it may begin, the intent, the
+  // steps.
   [[nodiscard]] Awaitable<absl::Status> BeginPublish(std::shared_ptr<VolumeOperation> operation,
                                                      PublishRequest request);
   // CheckPlugin, and whether the plugin is being drained, of a publication that is not begun; one that is
@@ -47,6 +57,9 @@ class VolumePublisher {
   [[nodiscard]] Awaitable<absl::Status> CommitUpdate(PublicationRecord before, bool completed);
   // Writes the intent down, with the directories that it needs; undone in memory if that fails.
   [[nodiscard]] Awaitable<absl::Status> CommitIntent(PublishRequest request, PluginFacts facts);
+  // It could not be written: nothing was sent. `kept`: the secrets of an earlier publish of the same.
+  void RollBackIntent(const VolumeMachine& before, const PublicationRecord& publication,
+                      std::optional<Secrets> kept);
 
   VolumeState& volume_;
   VolumeReconciler& reconciler_;
