@@ -1,5 +1,5 @@
-// berthd's own log: spdlog, to the journal with levels if systemd reads our stderr, else to stderr as lines
-// of text; and a feed that can be followed. Set up once, by main, before the first thread.
+// berthd's own log, by spdlog. If systemd reads our stderr, lines go to its journal, with levels; else they
+// go to stderr as text. A feed can be followed. main sets all of it up once, before the first thread.
 #pragma once
 
 #include <absl/status/statusor.h>

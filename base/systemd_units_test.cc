@@ -103,13 +103,13 @@ TEST_F(SystemdUnitsTest, ManyUnitsShareAConnectionThatGoesWithTheLast) {
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Becomes("u" + std::to_string(i) + ".service", "active"));
   EXPECT_EQ(systemd_.connections(), 1);
   for (int i = 0; i < 50; ++i) units_.Forget("u" + std::to_string(i) + ".service");
-  const size_t told = reported_["u0.service"].size();
+  const size_t reported = reported_["u0.service"].size();
   systemd_.SetUnit("u0.service", "inactive");
   // Watched again, over a new connection if the first one had gone by then.
   systemd_.SetUnit("u1.service", "failed");
   Watch("u1.service");
   EXPECT_TRUE(Becomes("u1.service", "failed"));
-  EXPECT_EQ(reported_["u0.service"].size(), told);
+  EXPECT_EQ(reported_["u0.service"].size(), reported);
 }
 
 TEST_F(SystemdUnitsTest, AsksOnce) {

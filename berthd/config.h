@@ -33,7 +33,7 @@ struct VolumeSettings {
   uint64_t calls_per_plugin = 32;
   // When the machine is shut down: how long the release of the declared volumes may delay it.
   Duration shutdown_timeout = std::chrono::minutes(1);
-  // Who may go through the tree of volumes besides root and plugins (mounts/tree_access.h).
+  // Users that may pass through the tree of volumes, in addition to root and plugins (mounts/tree_access.h).
   std::set<AclEntry> traverse;
 
   bool operator==(const VolumeSettings&) const = default;

@@ -23,8 +23,7 @@ namespace berth {
 struct ConsumerEndOptions {
   // Between being asked to end (SIGTERM) and being killed.
   Duration grace = std::chrono::seconds(10);
-  // What no consumer may be, besides berthd itself: the slice, and the name of the directory, of the plugins'
-  // control groups.
+  // The slice and the directory of the plugins' control groups. No consumer in them is ended.
   std::string plugins_slice = "berth-plugins.slice";
   std::string plugins_directory = "berth-plugins";
 };

@@ -102,7 +102,7 @@ TimePoint NextCheck() {
   return TimePoint((now / kCheckInterval + 1) * kCheckInterval);
 }
 
-// False: no process is in it, or it is gone. Reading also tells the kernel which changes are known.
+// False: no process is in it, or it is gone. After a read the kernel reports only newer changes.
 bool Populated(int events) {
   std::array<char, 256> text{};
   const ssize_t count = pread(events, text.data(), text.size(), 0);

@@ -43,7 +43,7 @@ struct Journal::Core : std::enable_shared_from_this<Core> {
   asio::any_io_executor executor;
   JournalOptions options;
   std::unique_ptr<JournalWriter> file;  // the writer thread's once the first batch has left
-  bool begun_anew = false;
+  bool is_new = false;
   std::string set_aside;
   std::map<std::string, std::string> loaded;
   std::map<std::string, std::string> meta;
@@ -200,7 +200,7 @@ absl::StatusOr<std::unique_ptr<Journal>> Journal::Open(const asio::any_io_execut
                                                           .vfs = core->options.vfs,
                                                           .reserve = core->options.reserve}));
   const JournalContents& contents = core->file->contents();
-  core->begun_anew = contents.meta.contains(kBegunAnew);
+  core->is_new = contents.meta.contains(kBegunAnew);
   core->set_aside = core->file->set_aside();
   core->loaded = contents.volumes;
   core->meta = contents.meta;
@@ -227,7 +227,7 @@ Journal::~Journal() {
   core_->file.reset();
 }
 
-bool Journal::begun_anew() const { return core_->begun_anew; }
+bool Journal::is_new() const { return core_->is_new; }
 
 const std::string& Journal::set_aside() const { return core_->set_aside; }
 
@@ -249,7 +249,7 @@ absl::Status Journal::Restore(const std::map<std::string, std::string>& rows,
   changes.push_back({.table = JournalChange::Table::kMeta, .key = kBegunAnew, .value = {}});
   BERTH_RETURN_IF_ERROR(core_->file->Apply(changes));
   for (const JournalChange& change : changes) core_->Remember(change);
-  core_->begun_anew = false;
+  core_->is_new = false;
   return absl::OkStatus();
 }
 

@@ -49,7 +49,7 @@ class Journal {
 
   // Before the first write, once the tree of volumes is there (journal_rebuild.h): Whether the file is new,
   // made by this berthd or by one that did not reach Restore.
-  [[nodiscard]] bool begun_anew() const;
+  [[nodiscard]] bool is_new() const;
   // Where a damaged file was set aside to, at this start. Empty: there was none.
   [[nodiscard]] const std::string& set_aside() const;
   // The rows, by key. Once.
@@ -59,7 +59,7 @@ class Journal {
   // Rows with other bytes than were written, by key. Once.
   [[nodiscard]] std::map<std::string, std::string> TakeDamaged();
   // Keeps `damaged` in a table of its own, with a reason for each, replaces them and all lost rows by `rows`,
-  // and ends begun_anew, all in one transaction. Blocks.
+  // and ends is_new, all in one transaction. Blocks.
   struct Damaged {
     std::string key;
     std::string record;

@@ -174,7 +174,7 @@ absl::Status JournalDatabase::MakeTables() {
       "BEGIN EXCLUSIVE;"
       "CREATE TABLE volumes(key TEXT PRIMARY KEY, record BLOB NOT NULL, checksum TEXT) WITHOUT ROWID;"
       "CREATE TABLE meta(key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;"
-      "INSERT INTO meta(key, value) VALUES('begun_anew', '1');"
+      "INSERT INTO meta(key, value) VALUES('is_new', '1');"
       "CREATE TABLE damaged(key TEXT, record BLOB, reason TEXT, at TEXT);"
       "PRAGMA application_id={};PRAGMA user_version={};COMMIT",
       kApplicationId, kSchema);

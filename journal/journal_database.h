@@ -1,7 +1,7 @@
 // The journal's file: SQLite in WAL mode with synchronous=FULL, held exclusively by one berthd.
 //
 //   <state_dir>/journal.db    volumes(key, record, checksum)   one row per volume
-//                             meta(key, value)                 begun_anew, expansion/KEY
+//                             meta(key, value)                 is_new, expansion/KEY
 //                             damaged(key, record, reason, at) rows that could not be read, kept for people
 //                             user_version                     the schema's number
 //
@@ -60,7 +60,7 @@ struct JournalContents {
 };
 
 // meta's keys.
-inline constexpr char kBegunAnew[] = "begun_anew";
+inline constexpr char kBegunAnew[] = "is_new";
 inline constexpr std::string_view kExpansion = "expansion/";  // before a volume's key
 
 class JournalDatabase {

@@ -305,7 +305,7 @@ TEST_F(JournalTest, Fault21AFileThatIsNoDatabaseIsSetAsideWhole) {
   std::ofstream(path_) << garbage;
   const auto journal = Open();
   ASSERT_NE(journal, nullptr);
-  EXPECT_TRUE(journal->begun_anew());
+  EXPECT_TRUE(journal->is_new());
   EXPECT_THAT(journal->set_aside(), HasSubstr("journal.db.corrupt-2"));
   EXPECT_EQ(Bytes(journal->set_aside()), garbage);
   EXPECT_THAT(journal->problem(), HasSubstr(journal->set_aside()));
@@ -332,7 +332,7 @@ TEST_F(JournalTest, Fault21DamagedPagesAndATruncatedFileAreSetAsideAndNothingIsD
     const std::string damaged = Bytes(path_);
     const auto journal = Open();
     ASSERT_NE(journal, nullptr);
-    EXPECT_TRUE(journal->begun_anew());
+    EXPECT_TRUE(journal->is_new());
     EXPECT_THAT(journal->TakeLoaded(), IsEmpty());
     const auto aside = SetAside(directory_);
     EXPECT_EQ(aside.size(), static_cast<size_t>(round + 1)) << "one more, and the first one still there";
@@ -365,7 +365,7 @@ TEST_F(JournalTest, Fault21ARowThatIsNotAsItWasWrittenIsToldApart) {
   Sql(path_, "UPDATE volumes SET record = 'onf' WHERE key = 'a'");
   {
     const auto journal = Open();
-    EXPECT_FALSE(journal->begun_anew());
+    EXPECT_FALSE(journal->is_new());
     EXPECT_THAT(journal->TakeLoaded(), ElementsAre(Pair("b", "two")));
     EXPECT_THAT(journal->TakeDamaged(), ElementsAre(Pair("a", "onf")));
     ASSERT_EQ(journal->Restore({{"a", "rebuilt"}}, {{.key = "a", .record = "onf", .reason = "why"}}),

@@ -259,7 +259,8 @@ class VolumeExamination {
   std::vector<Diagnosis> found_;
 };
 
-Diagnosis Nobodys(Severity severity, std::string code, std::string key, std::string path, std::string text) {
+Diagnosis OfNoVolume(Severity severity, std::string code, std::string key, std::string path,
+                     std::string text) {
   Diagnosis diagnosis;
   diagnosis.key = std::move(key);
   diagnosis.finding.severity = severity;
@@ -286,32 +287,33 @@ void StrangeMounts(const Evidence& evidence, std::vector<Diagnosis>* found) {
     const std::string key =
         mount.target.substr(evidence.tree.size() + 1,
                             mount.target.find('/', evidence.tree.size() + 1) - evidence.tree.size() - 1);
-    found->push_back(Nobodys(Severity::kWarning, "mount.orphan", key, mount.target,
-                             fmt::format("{} ({}) is mounted here, and no publication accounts for it: left "
-                                         "alone; find out what uses it, and unmount it by hand",
-                                         Printable(mount.source, 256), Printable(mount.fs_type, 64))));
+    found->push_back(
+        OfNoVolume(Severity::kWarning, "mount.orphan", key, mount.target,
+                   fmt::format("{} ({}) is mounted here, and no publication accounts for it: left "
+                               "alone; find out what uses it, and unmount it by hand",
+                               Printable(mount.source, 256), Printable(mount.fs_type, 64))));
   }
 }
 
 void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found) {
-  for (const OrphanEvidence& stranger : evidence.strangers) {
-    const std::string path = fmt::format("{}/{}", evidence.tree, stranger.name);
+  for (const OrphanEvidence& orphan : evidence.orphans) {
+    const std::string path = fmt::format("{}/{}", evidence.tree, orphan.name);
     const bool mounted = std::ranges::any_of(evidence.mounts, [&path](const Mount& mount) {
       return mount.target == path || mount.target.starts_with(path + "/");
     });
     Diagnosis diagnosis =
-        Nobodys(Severity::kWarning, "directory.orphan", stranger.name, path,
-                fmt::format("not in the journal ({}): left alone{}", stranger.says,
-                            stranger.has_identity && !mounted
-                                ? "; its plugin, or another process, has left something in it"
-                                : ""));
-    if (!mounted && !stranger.has_identity) {
+        OfNoVolume(Severity::kWarning, "directory.orphan", orphan.name, path,
+                   fmt::format("not in the journal ({}): left alone{}", orphan.says,
+                               orphan.has_identity && !mounted
+                                   ? "; its plugin, or another process, has left something in it"
+                                   : ""));
+    if (!mounted && !orphan.has_identity) {
       diagnosis.repair = RepairKind::kRemoveDirectory;
       diagnosis.finding.repair = "remove it, if it is empty";
     }
     if (!mounted) {
       diagnosis.finding.advice =
-          fmt::format("mv -T {} /var/tmp/berth-{}", ShellQuoted(path), ShellQuoted(stranger.name));
+          fmt::format("mv -T {} /var/tmp/berth-{}", ShellQuoted(path), ShellQuoted(orphan.name));
     }
     found->push_back(std::move(diagnosis));
   }
@@ -320,18 +322,18 @@ void StrangeDirectories(const Evidence& evidence, std::vector<Diagnosis>* found)
 void Tree(const Evidence& evidence, std::vector<Diagnosis>* found) {
   if (!evidence.unprotected.empty()) {
     found->push_back(
-        Nobodys(Severity::kInfo, "tree.unprotected", "", evidence.tree,
-                fmt::format("before berthd has started, files can be put into this directory, and "
-                            "would be hidden once it has: {}",
-                            evidence.unprotected)));
+        OfNoVolume(Severity::kInfo, "tree.unprotected", "", evidence.tree,
+                   fmt::format("before berthd has started, files can be put into this directory, and "
+                               "would be hidden once it has: {}",
+                               evidence.unprotected)));
   }
   for (const Leftover& leftover : evidence.leftovers) {
     const bool known =
         std::ranges::find(evidence.volumes, leftover.name, &VolumeEvidence::key) != evidence.volumes.end();
     if (known) continue;
-    found->push_back(Nobodys(Severity::kWarning, "tree.leftover", leftover.name,
-                             fmt::format("{}/{}", evidence.tree, leftover.name),
-                             WhatIsLeft(leftover, evidence.tree)));
+    found->push_back(OfNoVolume(Severity::kWarning, "tree.leftover", leftover.name,
+                                fmt::format("{}/{}", evidence.tree, leftover.name),
+                                WhatIsLeft(leftover, evidence.tree)));
   }
 }
 
@@ -367,7 +369,7 @@ std::vector<Diagnosis> DiagnoseVolume(const VolumeEvidence& volume, const std::s
 std::vector<Diagnosis> Diagnose(const Evidence& evidence) {
   std::vector<Diagnosis> found;
   for (const std::string& problem : evidence.problems) {
-    found.push_back(Nobodys(Severity::kWarning, "node.problem", "", "", problem));
+    found.push_back(OfNoVolume(Severity::kWarning, "node.problem", "", "", problem));
   }
   for (const VolumeEvidence& volume : evidence.volumes) {
     std::vector<Diagnosis> some = DiagnoseVolume(volume, evidence.tree);

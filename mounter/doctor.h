@@ -45,7 +45,7 @@ struct Evidence {
   std::string unprotected;
   std::vector<Leftover> leftovers;  // beneath the tree's mount
   std::vector<VolumeEvidence> volumes;
-  std::vector<OrphanEvidence> strangers;
+  std::vector<OrphanEvidence> orphans;
   std::vector<Mount> mounts;  // beneath the tree
   std::vector<std::string> problems;
 };

@@ -221,9 +221,9 @@ TEST(DoctorTest, OrphansAreReportedAndOnlyAnEmptyDirectoryIsTakenAway) {
   Evidence evidence;
   evidence.tree = "/tree";
   evidence.volumes.push_back(Well());
-  evidence.strangers.push_back({.name = "empty", .says = "no identity file", .has_identity = false});
-  evidence.strangers.push_back({.name = "named", .says = "volume x of plugin y", .has_identity = true});
-  evidence.strangers.push_back({.name = "used", .says = "no identity file", .has_identity = false});
+  evidence.orphans.push_back({.name = "empty", .says = "no identity file", .has_identity = false});
+  evidence.orphans.push_back({.name = "named", .says = "volume x of plugin y", .has_identity = true});
+  evidence.orphans.push_back({.name = "used", .says = "no identity file", .has_identity = false});
   evidence.mounts.push_back({.target = "/tree"});
   evidence.mounts.push_back({.target = "/tree/k/staging"});
   evidence.mounts.push_back({.target = "/tree/k/staging/inner"});

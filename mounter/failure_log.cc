@@ -20,8 +20,8 @@ bool FailureLog::ShouldReport(const std::string& kind, TimePoint now) {
   Kind& known = it->second;
   known.last = now;
   if (now < known.next) return false;
-  const auto told = static_cast<size_t>(known.told++);
-  known.next = told < kTold.size() ? known.first + kTold.at(told) : now + kTold.back();
+  const auto reported = static_cast<size_t>(known.reported++);
+  known.next = reported < kTold.size() ? known.first + kTold.at(reported) : now + kTold.back();
   // After a long pause the next failure is not reported at once.
   known.next = std::max(known.next, now + kTold.front());
   if (added && kinds_.size() > kKinds) {

@@ -25,7 +25,7 @@ class FailureLog {
     TimePoint first;
     TimePoint last;
     TimePoint next;  // an earlier failure is not reported
-    int told = 0;
+    int reported = 0;
   };
   std::map<std::string, Kind> kinds_;
 };

@@ -13,12 +13,12 @@ using ::testing::ElementsAre;
 
 TEST(FailureLogTest, Fault57TheSameFailureIsToldAtOnceAfterOneTenAndSixtyMinutesAndThenEachHour) {
   FailureLog log;
-  std::vector<int> told;
+  std::vector<int> reported;
   for (int second = 0; second <= 4 * 3600; second += 5) {
     if (log.ShouldReport("unstage INTERNAL", TimePoint(std::chrono::seconds(second))))
-      told.push_back(second / 60);
+      reported.push_back(second / 60);
   }
-  EXPECT_THAT(told, ElementsAre(0, 1, 10, 60, 120, 180, 240));
+  EXPECT_THAT(reported, ElementsAre(0, 1, 10, 60, 120, 180, 240));
 }
 
 TEST(FailureLogTest, AfterALongPauseItIsToldOnce) {

@@ -1,5 +1,5 @@
-// What an operator allowed against a file system that does not answer, and what was done by it. Kept until
-// the volume is released or published again: a restart of the plugin may come between.
+// The options `force` and `lazy` of an unpublish, and what they have done. Kept until the volume is released
+// or published again, since the plugin may be restarted in between.
 //
 // A value of the volume's actor.
 #pragma once
@@ -22,7 +22,7 @@ struct ForcedOptions {
   std::optional<WallTime> aborted_at = {};
   std::optional<WallTime> detached_at = {};
 
-  // Once others use the volume and those who were forced out are gone, nothing more is forced.
+  // Ends them once no publication is left that they were for, and others use the volume.
   void ForgetOld(const VolumeRecord& record);
   // "its file system was aborted 12 s ago"; empty: nothing.
   [[nodiscard]] std::string WhatWasDone() const;

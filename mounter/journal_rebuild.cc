@@ -63,12 +63,12 @@ absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::str
     if (record.ok()) {
       rows.records.push_back(*std::move(record));
     } else {
-      rows.strangers.emplace_back(MessageOf(record.status()));
+      rows.unreadable.emplace_back(MessageOf(record.status()));
     }
   }
   for (const std::string& name : directories) {
     if (paths.HasIdentity(name)) continue;
-    rows.strangers.push_back(fmt::format("{}/{}: no identity file", paths.tree(), Printable(name, 128)));
+    rows.unreadable.push_back(fmt::format("{}/{}: no identity file", paths.tree(), Printable(name, 128)));
   }
   return rows;
 }
@@ -89,7 +89,7 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
     }
     damaged.push_back({.key = key, .record = bytes, .reason = std::string(MessageOf(record.status()))});
   }
-  if (damaged.empty() && !journal.begun_anew()) return rows;
+  if (damaged.empty() && !journal.is_new()) return rows;
 
   std::map<std::string, std::string> rebuilt;
   for (const Journal::Damaged& row : damaged) {
@@ -106,13 +106,13 @@ absl::StatusOr<std::map<std::string, std::string>> RestoreRows(Journal& journal,
                     "volume is {}",
                     Printable(row.key, 64), row.reason, outcome));
   }
-  if (journal.begun_anew()) {
+  if (journal.is_new()) {
     BERTH_ASSIGN_OR_RETURN(const RebuiltRows found, RebuildRows(paths, boot_id));
     for (const VolumeRecord& record : found.records) {
       const std::string key = VolumePaths::VolumeKey(record.plugin_id, record.volume_id);
       if (!rows.contains(key)) rebuilt[key] = EncodeRecord(record);
     }
-    for (const std::string& stranger : found.strangers) SPDLOG_WARN("{}: left alone", stranger);
+    for (const std::string& reason : found.unreadable) SPDLOG_WARN("{}: left alone", reason);
     // A new node has nothing to report.
     if (!rebuilt.empty()) {
       journal.Note(

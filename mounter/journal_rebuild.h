@@ -30,7 +30,7 @@ namespace berth {
 
 struct RebuiltRows {
   std::vector<VolumeRecord> records;
-  std::vector<std::string> strangers;  // why a directory or an identity file gave no record, a sentence each
+  std::vector<std::string> unreadable;  // why a directory or an identity file gave no record, a sentence each
 };
 // Every volume that has an identity file.
 [[nodiscard]] absl::StatusOr<RebuiltRows> RebuildRows(const VolumePaths& paths, const std::string& boot_id);

@@ -128,7 +128,7 @@ TEST_F(JournalRebuildTest, AnIdentityFileOfAnotherVolumeIsNotBelieved) {
   const auto rows = RebuildRows(paths_, "boot");
   ASSERT_TRUE(rows.ok());
   EXPECT_THAT(rows->records, SizeIs(1));
-  EXPECT_THAT(rows->strangers, ElementsAre(HasSubstr("cannot be read"), HasSubstr("no identity file")));
+  EXPECT_THAT(rows->unreadable, ElementsAre(HasSubstr("cannot be read"), HasSubstr("no identity file")));
 }
 
 TEST_F(JournalRebuildTest, Fault21ACorruptJournalIsMadeAnewFromTheTreeOnceAndSaysSo) {
@@ -146,7 +146,7 @@ TEST_F(JournalRebuildTest, Fault21ACorruptJournalIsMadeAnewFromTheTreeOnceAndSay
     EXPECT_THAT(events.After(0, 100).events, SizeIs(2));
   }
   const auto journal = Open();
-  EXPECT_FALSE(journal->begun_anew());
+  EXPECT_FALSE(journal->is_new());
   EXPECT_EQ(journal->problem(), "");
   EXPECT_THAT(Restored(*journal), SizeIs(1));
 }

@@ -109,7 +109,6 @@ struct MounterContext {
   void Boundary(std::string_view point) const {
     if (options.at_boundary) options.at_boundary(point);
   }
-  [[nodiscard]] Duration RetryAfter(int failures, Duration first, Duration limit);
 };
 
 }  // namespace berth

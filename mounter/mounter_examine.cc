@@ -31,7 +31,7 @@ struct DirectoryFacts {
 };
 struct TreeFacts {
   std::map<std::string, DirectoryFacts> volumes;
-  std::vector<OrphanEvidence> strangers;
+  std::vector<OrphanEvidence> orphans;
   std::vector<Mount> mounts;
   std::string unprotected;
   std::vector<Leftover> leftovers;
@@ -93,7 +93,7 @@ absl::StatusOr<TreeFacts> LookAtEverything(const std::string& state_dir, const R
     // A volume that has gone meanwhile needs no finding.
     const auto directory = paths.LookAtVolume(name);
     if (records.contains(name) || !directory.ok() || !directory->exists) continue;
-    facts.strangers.push_back(
+    facts.orphans.push_back(
         {.name = name, .says = paths.DescribeIdentity(name), .has_identity = paths.HasIdentity(name)});
   }
   return facts;
@@ -268,8 +268,8 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
     const bool known = records.contains(key) || volumes_.contains(key);
     if (!known || same.contains(key)) evidence.mounts.push_back(std::move(mount));
   }
-  for (OrphanEvidence& stranger : facts->strangers) {
-    if (!volumes_.contains(stranger.name)) evidence.strangers.push_back(std::move(stranger));
+  for (OrphanEvidence& orphan : facts->orphans) {
+    if (!volumes_.contains(orphan.name)) evidence.orphans.push_back(std::move(orphan));
   }
   co_return Diagnose(evidence);
 }

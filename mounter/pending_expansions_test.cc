@@ -57,7 +57,7 @@ TEST_F(PendingExpansionsTest, TooManyAreRefusedAndThoseThatAreThereMayChange) {
 
 TEST_F(PendingExpansionsTest, ARowThatCannotBeReadIsLeftOut) {
   PendingExpansions after;
-  after.Load({{"expansion/a", "no number"}, {"expansion/b", "-5"}, {"begun_anew", "1"}});
+  after.Load({{"expansion/a", "no number"}, {"expansion/b", "-5"}, {"is_new", "1"}});
   EXPECT_TRUE(after.Set("hp", "v1", 1).ok());
 }
 

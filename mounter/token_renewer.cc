@@ -116,7 +116,7 @@ bool TokenRenewer::OnOutcome(const PublicationKey& key, const StepReport& report
     return false;
   }
   const Duration pause =
-      context_.RetryAfter(renewal.failures() + 1, kFirstPause, context_.options.retry_limit);
+      Backoff(renewal.failures() + 1, kFirstPause, context_.options.retry_limit, RandomShare());
   std::string error = fmt::format("its tokens are not renewed: {}", MessageOf(report.error));
   if (renewal.OnFailed(BootClock::now(), pause, error)) {
     reporter_.Emit("volume.token_failed", key.consumer,

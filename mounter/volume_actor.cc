@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/status.h"
 
 namespace berth {
@@ -140,8 +141,8 @@ Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> op
   volume_.reporter.ReportAwaitingSecrets();
   if (volume_.machine.Unsettled()) {
     failures_in_a_row_ = 1;
-    next_retry_ = Clock::now() +
-                  volume_.context.RetryAfter(1, kFirstBackgroundRetry, volume_.context.options.retry_limit);
+    next_retry_ =
+        Clock::now() + Backoff(1, kFirstBackgroundRetry, volume_.context.options.retry_limit, RandomShare());
   }
   co_return status;
 }
@@ -184,9 +185,8 @@ Awaitable<void> VolumeActor::Settle() {
   volume_.status.OnEnded();
   volume_.reporter.ReportAwaitingSecrets();
   failures_in_a_row_ = all_done ? 0 : failures_in_a_row_ + 1;
-  next_retry_ =
-      Clock::now() + volume_.context.RetryAfter(std::max(failures_in_a_row_, 1), kFirstBackgroundRetry,
-                                                volume_.context.options.retry_limit);
+  next_retry_ = Clock::now() + Backoff(std::max(failures_in_a_row_, 1), kFirstBackgroundRetry,
+                                       volume_.context.options.retry_limit, RandomShare());
 }
 
 Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOperation> operation,
@@ -289,7 +289,7 @@ Awaitable<absl::Status> VolumeActor::ExecuteExpand(std::shared_ptr<VolumeOperati
     if (!repeat || !soon || Clock::now() >= deadline || !volume_.machine.leaving().empty())
       co_return report.error;
     const Duration pause =
-        volume_.context.RetryAfter(failures, std::chrono::milliseconds(100), std::chrono::seconds(5));
+        Backoff(failures, std::chrono::milliseconds(100), std::chrono::seconds(5), RandomShare());
     volume_.sent = false;
     auto disturbed = [this] { return !volume_.machine.leaving().empty() || !volume_.queue.empty(); };
     if (co_await volume_.changed.WaitUntil(std::move(disturbed), std::min(Clock::now() + pause, deadline))) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/backoff.h"
 #include "base/race.h"
 #include "base/status.h"
 #include "mounter/secrets_reference.h"
@@ -143,7 +144,7 @@ Awaitable<FollowUp> VolumeDriver::RunStep(Step step) {
     before = report.error;
     volume_.status.OnEnded();
     volume_.status.SetLastError(report.error);
-    const Duration pause = volume_.context.RetryAfter(failures, kFirstRetry, kRetryLimit);
+    const Duration pause = Backoff(failures, kFirstRetry, kRetryLimit, RandomShare());
     // A try that would begin at the deadline could only say that it is over.
     const TimePoint until = report.in_use ? began + kHoldersMayEnd : deadline;
     if (report.plugin_cannot) ++refusals;

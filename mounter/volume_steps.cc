@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "base/backoff.h"
 #include "mounter/holder_names.h"
 #include "mounter/recovery.h"
 #include "mounter/reverse_call.h"
@@ -36,10 +34,6 @@ std::string_view WhatIsThere(const PathFacts& facts) {
 }
 
 }  // namespace
-
-Duration MounterContext::RetryAfter(int failures, Duration first, Duration limit) {
-  return Backoff(failures, first, limit, RandomShare());
-}
 
 Awaitable<StepReport> VolumeSteps::Perform(VolumeRecord record, Step step, StepInput input,
                                            StepProgress progress, TimePoint deadline) {

@@ -14,23 +14,14 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
-#include "base/status.h"
-#include "csi/errors.h"
 #include "mounter/consumer_tokens.h"
 #include "mounter/mounter_context.h"
 #include "mounter/plugin_caller.h"
 #include "mounter/step_report.h"
 #include "mounter/volume_machine.h"
-#include "mounter/volume_rpcs.h"
 
 namespace berth {
 

@@ -261,7 +261,7 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
       }
       case RecordMatch::kUnknown: {
         Recovered recovered;
-        recovered.stranger =
+        recovered.unknown =
             fmt::format("process {} is another one now ({})", pid, Printable(identity->executable, 256));
         // What the recorded process has left behind is not its own number's.
         BERTH_CO_ASSIGN_OR_RETURN(instance->place_,

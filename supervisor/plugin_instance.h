@@ -81,7 +81,7 @@ class PluginInstance {
   struct Recovered {
     std::unique_ptr<PluginInstance> instance;  // it runs, and is ours again
     std::optional<InstanceEnd> ended;          // or it has ended meanwhile
-    std::string stranger;                      // or another process has its number: what it is
+    std::string unknown;                       // or another process has its number: what it is
   };
   // The process of `record`. `file` is removed unless it runs. Errors: a process exists, and it is not known
   // whether it is the recorded one, so that no second one may be launched.

@@ -60,7 +60,7 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
     snapshot_.last_output = recovered.ended->last_output;
     Emit("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
   } else {
-    Emit("plugin.not_adopted", recovered.stranger + ", and left alone");
+    Emit("plugin.not_adopted", recovered.unknown + ", and left alone");
   }
   co_return false;
 }

@@ -72,12 +72,12 @@ class FakeSystemd {
     const std::lock_guard lock(mutex_);
     system_state_ = state;
   }
-  // The unit is so from now on; with `told` its watchers get a signal.
-  void SetUnit(const std::string& name, const std::string& active, bool job = false, bool told = true) {
+  // Changes the state of the unit; with `reported` its watchers get a signal.
+  void SetUnit(const std::string& name, const std::string& active, bool job = false, bool reported = true) {
     {
       const std::lock_guard lock(mutex_);
       units_[name] = {active, job};
-      if (told) signals_.push_back({name, false});
+      if (reported) signals_.push_back({name, false});
     }
     Wake();
   }

@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<LinkStore>> LinkStore::Open(const asio::any_io_ex
   }
   std::map<std::string, std::string> rows = journal->TakeLoaded();
   for (const Journal::Damaged& row : damaged) rows.erase(row.key);
-  if (journal->begun_anew() || !damaged.empty()) BERTH_RETURN_IF_ERROR(journal->Restore({}, damaged));
+  if (journal->is_new() || !damaged.empty()) BERTH_RETURN_IF_ERROR(journal->Restore({}, damaged));
   std::unique_ptr<LinkStore> store(new LinkStore(std::move(journal)));
   store->rows_ = std::move(rows);
   return store;
