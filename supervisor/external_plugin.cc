@@ -24,8 +24,6 @@ constexpr Duration kLongestRetry = std::chrono::seconds(1);
 constexpr Duration kShortestHold = std::chrono::seconds(1);
 constexpr Duration kFirstPause = std::chrono::milliseconds(20);
 
-std::string Named(std::string_view text) { return text.empty() ? "" : fmt::format(": {}", text); }
-
 }  // namespace
 
 ExternalPlugin::ExternalPlugin(ExternalContext& context, const PluginFile& file)
@@ -33,8 +31,8 @@ ExternalPlugin::ExternalPlugin(ExternalContext& context, const PluginFile& file)
       id_(file.id),
       config_(*file.config),
       lifecycle_(config_.health.failures),
+      report_(context.reports, id_),
       changed_(context.executor) {
-  snapshot_.id = id_;
   snapshot_.external = true;
   Publish();
 }
@@ -68,8 +66,7 @@ Awaitable<void> ExternalPlugin::Run() {
       continue;
     }
     if (leaving_ && !watched) {
-      gone_ = true;
-      context_.registry.Remove(id_);
+      report_.Remove();
       changed_.NotifyAll();
       co_return;
     }
@@ -110,7 +107,7 @@ Awaitable<void> ExternalPlugin::Watch() {
       Feed({.type = ExternalEvent::Type::kServed});
       if (!no_tree.empty()) {
         Feed({.type = ExternalEvent::Type::kTreeLooked, .text = no_tree});
-        Emit("plugin.no_tree", no_tree);
+        report_.Emit("plugin.no_tree", no_tree);
         watch_->Spawn("tree", AwaitTree(snapshot_.instance));
       }
       served = co_await Hold(*std::move(served));
@@ -180,13 +177,11 @@ void ExternalPlugin::Feed(const ExternalEvent& event) {
 }
 
 void ExternalPlugin::Announce() {
-  ++snapshot_.instance;
+  report_.BeginInstance(snapshot_.instance + 1);
   snapshot_.pid = server_.pid;
   snapshot_.started_at = WallClock::now();
-  snapshot_.health = PluginHealth{};
-  refused_.clear();
   Publish();
-  Emit("plugin.found", fmt::format("process {} serves {}", server_.pid, config_.socket));
+  report_.Emit("plugin.found", fmt::format("process {} serves {}", server_.pid, config_.socket));
   context_.observer.OnSocketAppeared({.plugin_id = id_,
                                       .number = snapshot_.instance,
                                       .kind = config_.kind,
@@ -197,9 +192,8 @@ void ExternalPlugin::Announce() {
 
 void ExternalPlugin::Retire() {
   snapshot_.pid = 0;
-  const bool left = std::exchange(snapshot_.registered, false);
+  report_.Leave(lifecycle_.reason());
   Publish();
-  if (left) Emit("plugin.left", lifecycle_.reason());
   context_.observer.OnInstanceGone(id_, snapshot_.instance);
 }
 
@@ -234,20 +228,17 @@ Awaitable<absl::Status> ExternalPlugin::Start(TimePoint deadline) {
     Feed({.type = ExternalEvent::Type::kStartRequested});
   }
   while (true) {
-    const uint64_t seen = context_.registry.version();
+    const uint64_t seen = context_.reports.registry.version();
     if (snapshot_.registered && lifecycle_.state() == PluginState::kReady) co_return absl::OkStatus();
-    const bool given_up = gone_ || !lifecycle_.watching() || lifecycle_.draining();
+    const bool given_up = gone() || !lifecycle_.watching() || lifecycle_.draining();
     // Its first look at the socket may be still to come.
     const bool nobody_there = lifecycle_.absent();
     const bool no_tree = !lifecycle_.no_tree_because().empty();
-    if (given_up || nobody_there || no_tree || !refused_.empty()) {
-      co_return absl::FailedPreconditionError(
-          fmt::format("plugin {} is {}{}", id_, PluginStateName(snapshot_.state), Named(snapshot_.reason)));
+    if (given_up || nobody_there || no_tree || !report_.refused().empty()) {
+      co_return report_.NotServing(fmt::format("is {}", PluginStateName(snapshot_.state)));
     }
-    if (!co_await context_.registry.WaitChanged(seen, deadline)) {
-      co_return absl::DeadlineExceededError(fmt::format("plugin {} is not registered in time; it is {}{}",
-                                                        id_, PluginStateName(snapshot_.state),
-                                                        Named(snapshot_.reason)));
+    if (!co_await context_.reports.registry.WaitChanged(seen, deadline)) {
+      co_return report_.NotRegisteredInTime();
     }
   }
 }
@@ -255,11 +246,11 @@ Awaitable<absl::Status> ExternalPlugin::Start(TimePoint deadline) {
 Awaitable<absl::Status> ExternalPlugin::Drain(TimePoint deadline) {
   if (lifecycle_.watching()) {
     RememberDrained(true);
-    Feed({.type = ExternalEvent::Type::kDrainRequested, .holders = Holders()});
+    Feed({.type = ExternalEvent::Type::kDrainRequested, .holders = report_.Holders()});
   }
   while (lifecycle_.watching() && lifecycle_.draining()) {
-    const uint64_t seen = context_.registry.version();
-    if (!co_await context_.registry.WaitChanged(seen, deadline)) {
+    const uint64_t seen = context_.reports.registry.version();
+    if (!co_await context_.reports.registry.WaitChanged(seen, deadline)) {
       co_return absl::DeadlineExceededError(
           fmt::format("drain plugin {}: it goes on; volumes are in use by {}", id_,
                       fmt::join(lifecycle_.holders(), ", ")));
@@ -275,7 +266,7 @@ absl::StatusOr<Reconfigured> ExternalPlugin::Enable() {
 }
 
 absl::StatusOr<Reconfigured> ExternalPlugin::Disable(const std::string& why, bool for_good) {
-  if (const std::vector<std::string> holders = Holders(); !holders.empty() && lifecycle_.watching()) {
+  if (const std::vector<std::string> holders = report_.Holders(); !holders.empty() && lifecycle_.watching()) {
     snapshot_.file_error = fmt::format("{}, and it is used on, for volumes are in use through it by {}", why,
                                        fmt::join(holders, ", "));
     Publish();
@@ -292,7 +283,7 @@ Awaitable<absl::StatusOr<Reconfigured>> ExternalPlugin::Reconfigure(PluginFile f
   if (!file.config.ok()) {
     snapshot_.file_error = std::string(MessageOf(file.config.status()));
     Publish();
-    Emit("plugin.file_broken", snapshot_.file_error);
+    report_.Emit("plugin.file_broken", snapshot_.file_error);
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, snapshot_.file_error));
   }
   const bool had_error = !std::exchange(snapshot_.file_error, "").empty();
@@ -303,7 +294,7 @@ Awaitable<absl::StatusOr<Reconfigured>> ExternalPlugin::Reconfigure(PluginFile f
     if (had_error) Publish();
     co_return had_error ? Reconfigured::kUpdated : Reconfigured::kUnchanged;
   }
-  Emit("plugin.reconfigured", "its file was changed, and is taken over");
+  report_.Emit("plugin.reconfigured", "its file was changed, and is taken over");
   lifecycle_.SetHealthFailures(config_.health.failures);
   if (!config_.enabled) {
     auto disabled = Disable("disabled in its file (enabled = false)", false);
@@ -324,13 +315,9 @@ Awaitable<absl::StatusOr<Reconfigured>> ExternalPlugin::Reconfigure(PluginFile f
   co_return Reconfigured::kUpdated;
 }
 
-std::vector<std::string> ExternalPlugin::Holders() const {
-  return context_.held_by ? context_.held_by(id_) : std::vector<std::string>();
-}
-
 void ExternalPlugin::OnHoldersChanged() {
   if (!lifecycle_.draining()) return;
-  Feed({.type = ExternalEvent::Type::kHoldersChanged, .holders = Holders()});
+  Feed({.type = ExternalEvent::Type::kHoldersChanged, .holders = report_.Holders()});
 }
 
 bool ExternalPlugin::WasDrained() const {
@@ -377,20 +364,9 @@ void ExternalPlugin::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> fact
                              const std::string& computed_class) {
   if (instance != snapshot_.instance || !lifecycle_.served()) return;
   if (facts.ok()) {
-    const bool is_new = !std::exchange(snapshot_.registered, true);
-    snapshot_.facts = *std::move(facts);
-    snapshot_.computed_class = computed_class;
-    snapshot_.facts_read_at = WallClock::now();
-    refused_.clear();
-    if (is_new) {
-      Emit("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
-                                        Printable(snapshot_.facts->vendor_version, 128)));
-    }
+    report_.Accept(*std::move(facts), computed_class);
   } else {
-    std::string why(MessageOf(facts.status()));
-    if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", why);
-    if (why != refused_) Emit("plugin.refused", why);
-    refused_ = std::move(why);
+    report_.Refuse(std::string(MessageOf(facts.status())));
   }
   Publish();
 }
@@ -403,20 +379,21 @@ void ExternalPlugin::ReportState(PluginState before) const {
   if (lifecycle_.state() == before) return;
   switch (lifecycle_.state()) {
     case PluginState::kReady:
-      Emit("plugin.ready",
-           before == PluginState::kUnhealthy ? "answers Probe as ready again" : "answers Probe as ready");
+      report_.Emit("plugin.ready", before == PluginState::kUnhealthy ? "answers Probe as ready again"
+                                                                     : "answers Probe as ready");
       break;
     case PluginState::kUnhealthy:
-      Emit("plugin.unhealthy", lifecycle_.reason());
+      report_.Emit("plugin.unhealthy", lifecycle_.reason());
       break;
     case PluginState::kDraining:
-      Emit("plugin.draining", lifecycle_.reason());
+      report_.Emit("plugin.draining", lifecycle_.reason());
       break;
     case PluginState::kStopped:
-      Emit("plugin.stopped", lifecycle_.reason());
+      report_.Emit("plugin.stopped", lifecycle_.reason());
       break;
     case PluginState::kStarting:
-      if (!lifecycle_.served() && before != PluginState::kStopped) Emit("plugin.lost", lifecycle_.reason());
+      if (!lifecycle_.served() && before != PluginState::kStopped)
+        report_.Emit("plugin.lost", lifecycle_.reason());
       break;
     case PluginState::kBackingOff:
     case PluginState::kFailed:
@@ -437,20 +414,7 @@ void ExternalPlugin::Publish() {
   snapshot_.ready = lifecycle_.ready();
   snapshot_.draining = lifecycle_.draining();
   snapshot_.holders = lifecycle_.holders();
-  std::vector<std::string> parts;
-  for (const std::string& part : {lifecycle_.reason(), refused_, snapshot_.file_error}) {
-    if (!part.empty()) parts.push_back(part);
-  }
-  snapshot_.reason = fmt::format("{}", fmt::join(parts, "; "));
-  if (!gone_) context_.registry.Put(snapshot_);
-}
-
-void ExternalPlugin::Emit(std::string_view type, std::string message) const {
-  Event event;
-  event.type = type;
-  event.plugin_id = id_;
-  event.message = std::move(message);
-  context_.events.Append(std::move(event));
+  report_.Publish(lifecycle_.reason(), {snapshot_.file_error});
 }
 
 }  // namespace berth

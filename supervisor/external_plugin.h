@@ -8,19 +8,16 @@
 //   <runtime_dir>/plugins/<id>/drained    a file: it was drained, and is not used until it is started
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/event_log.h"
 #include "base/task_scope.h"
 #include "supervisor/external_lifecycle.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/plugin_owner.h"
-#include "supervisor/registry.h"
+#include "supervisor/plugin_report.h"
 #include "supervisor/served_socket.h"
 #include "supervisor/supervisor.h"
 
@@ -30,10 +27,8 @@ namespace berth {
 struct ExternalContext {
   asio::any_io_executor executor;
   PluginPaths places;
-  std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
+  ReportContext& reports;
   PluginObserver& observer;
-  EventLog& events;
-  Registry& registry;
   TreeCheck check_tree = {};
 };
 
@@ -65,7 +60,7 @@ class ExternalPlugin final : public PluginOwner {
   void OnIdle(uint64_t instance) override;
   void OnHoldersChanged() override;
 
-  [[nodiscard]] bool gone() const override { return gone_; }
+  [[nodiscard]] bool gone() const override { return report_.removed(); }
 
  private:
   Awaitable<void> Watch();
@@ -84,12 +79,10 @@ class ExternalPlugin final : public PluginOwner {
   [[nodiscard]] absl::StatusOr<Reconfigured> Enable();
   [[nodiscard]] absl::StatusOr<Reconfigured> Disable(const std::string& why, bool for_good);
   [[nodiscard]] absl::Status NotOurs(std::string_view what) const;
-  [[nodiscard]] std::vector<std::string> Holders() const;
   // Whether it was drained before, also by an earlier berthd; and from now on.
   [[nodiscard]] bool WasDrained() const;
   void RememberDrained(bool drained) const;
 
-  void Emit(std::string_view type, std::string message) const;
   void ReportState(PluginState before) const;
   void Publish();
 
@@ -97,15 +90,14 @@ class ExternalPlugin final : public PluginOwner {
   const std::string id_;
   PluginConfig config_;
   ExternalLifecycle lifecycle_;
-  PluginSnapshot snapshot_;  // as in the registry
-  std::string refused_;      // why its facts were refused
-  ServedSocket server_;      // without the connection: who it is
+  PluginReport report_;
+  PluginSnapshot& snapshot_ = report_.snapshot();
+  ServedSocket server_;  // without the connection: who it is
   SocketPath socket_path_;
   std::unique_ptr<TaskScope> watch_;
   bool rewatch_ = false;  // its socket lies elsewhere now
   bool begun_ = false;
   bool leaving_ = false;  // its file is gone
-  bool gone_ = false;
   Condition changed_;
 };
 

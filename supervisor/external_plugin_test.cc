@@ -128,10 +128,8 @@ class ExternalPluginTest : public ::testing::Test {
                    .state_dir = temp_.Path("state"),
                    .node_id = "node-1",
                    .credentials_dir = ""},
-        .held_by = [this](const std::string&) { return held_by_; },
+        .reports = reports_,
         .observer = *prober_,
-        .events = events_,
-        .registry = registry_,
         .check_tree = [this](pid_t pid, std::string path) { return CheckTree(pid, std::move(path)); }});
     plugin_ = std::make_unique<ExternalPlugin>(*context_, File(config_));
     prober_->plugin_ = plugin_.get();
@@ -185,6 +183,9 @@ class ExternalPluginTest : public ::testing::Test {
   Registry registry_{loop_.get_executor()};
   PluginConfig config_;
   std::unique_ptr<Prober> prober_;
+  ReportContext reports_{.held_by = [this](const std::string&) { return held_by_; },
+                         .events = events_,
+                         .registry = registry_};
   std::optional<ExternalContext> context_;
   std::unique_ptr<ExternalPlugin> plugin_;
   std::unique_ptr<TaskScope> runs_;

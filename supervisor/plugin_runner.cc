@@ -55,10 +55,10 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       file_(std::move(file.config)),
       config_(file_),
       lifecycle_(LimitsOf(config_)),
+      report_(context.reports, id_),
       record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_))),
       changed_(context.instances.executor) {
   if (absl::IsAlreadyExists(file_.status())) contested_ = file_.status();
-  snapshot_.id = id_;
   snapshot_.socket_path = PluginSocketPath(places(), id_);
   Publish();
 }
@@ -77,8 +77,7 @@ Awaitable<void> PluginRunner::Run() {
   co_await Begin();
   while (true) {
     if (config_file_.empty() && !instance_ && lifecycle_.state() != PluginState::kDraining) {
-      gone_ = true;
-      context_.registry.Remove(id_);
+      report_.Remove();
       context_.instances.secrets.Forget(id_);
       context_.instances.logs.Close(id_);
       changed_.NotifyAll();
@@ -87,13 +86,12 @@ Awaitable<void> PluginRunner::Run() {
     auto has_message = [this] { return !inbox_.empty(); };
     const TimePoint wake_at = lifecycle_.wake_at().value_or(TimePoint::max());
     if (!co_await changed_.WaitUntil(std::move(has_message), wake_at)) {
-      Message timer{.event = LifecycleEvent{.type = LifecycleEvent::Type::kTimer}};
-      co_await Handle(std::move(timer));
+      co_await Handle(LifecycleEvent{.type = LifecycleEvent::Type::kTimer});
       continue;
     }
     Message message = std::move(inbox_.front());
     inbox_.pop_front();
-    co_await Handle(std::move(message));
+    co_await Receive(std::move(message));
     ++handled_;
     changed_.NotifyAll();
   }
@@ -106,12 +104,12 @@ Awaitable<void> PluginRunner::Begin() {
   begun_ = true;
   changed_.NotifyAll();
   if (taken.ok() && *taken) {
-    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kTakenBack}};
-    message.event.uptime = Age(instance_->record().started_at);
-    message.event.drain = instance_->record().draining;
-    co_await Handle(std::move(message));
+    LifecycleEvent taken_back{.type = LifecycleEvent::Type::kTakenBack};
+    taken_back.uptime = Age(instance_->record().started_at);
+    taken_back.drain = instance_->record().draining;
+    co_await Handle(std::move(taken_back));
     if (!config_file_.empty()) co_return;
-    const std::vector<std::string> holders = Holders();
+    const std::vector<std::string> holders = report_.Holders();
     if (holders.empty()) {
       Post(LifecycleEvent::Type::kStopRequested);
       co_return;
@@ -127,14 +125,13 @@ Awaitable<void> PluginRunner::Begin() {
     Publish();
     co_return;
   }
-  if (wish_restored_ && Holders().empty()) {
+  if (wish_restored_ && report_.Holders().empty()) {
     note_ = "it was being drained, and ended while berthd was away";
     Publish();
     co_return;
   }
   // Also where nothing can be launched: it fails then, and says why.
-  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kStartRequested}};
-  co_await Handle(std::move(message));
+  co_await Handle(LifecycleEvent{.type = LifecycleEvent::Type::kStartRequested});
   if (wish_restored_) Post(LifecycleEvent::Type::kDrainRequested);
 }
 
@@ -142,7 +139,7 @@ void PluginRunner::Fill(LifecycleEvent& event) {
   using Type = LifecycleEvent::Type;
   if (instance_ && context_.busy_until) event.busy_until = context_.busy_until(id_, snapshot_.instance);
   const bool drains = lifecycle_.drain_wished() || event.type == Type::kDrainRequested || event.drain;
-  if (drains) event.holders = Holders();
+  if (drains) event.holders = report_.Holders();
   if (event.type == Type::kTimer) {
     const absl::Status may_replace = context_.CheckNotShuttingDown();
     event.keep = may_replace.ok() ? WouldBreak() : std::string(MessageOf(may_replace));
@@ -150,16 +147,33 @@ void PluginRunner::Fill(LifecycleEvent& event) {
   event.random = RandomShare();
 }
 
-Awaitable<void> PluginRunner::Handle(Message message) {
-  // Of a process that has gone since.
-  if (message.instance != 0 && message.instance != snapshot_.instance) co_return;
-  if (message.exit.has_value()) co_await EndInstance(message);
-  if (!TakeFindings(message)) co_return;
+Awaitable<void> PluginRunner::Receive(Message message) {
+  if (auto* request = std::get_if<LifecycleEvent>(&message)) {
+    co_await Handle(std::move(*request));
+    co_return;
+  }
+  // What was seen of a process that has gone since means nothing.
+  const auto is_current = [this](uint64_t instance) { return instance == snapshot_.instance; };
+  if (const auto* answered = std::get_if<SocketAnswered>(&message)) {
+    if (!is_current(answered->instance)) co_return;
+    co_await Handle(LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered});
+  } else if (const auto* exited = std::get_if<Exited>(&message)) {
+    if (!is_current(exited->instance)) co_return;
+    co_await Handle(co_await EndInstance(exited->exit));
+  } else if (auto* probed = std::get_if<Probed>(&message)) {
+    if (!is_current(probed->instance) || !announced_) co_return;
+    co_await Handle(TakeHealth(std::move(probed->health)));
+  } else if (auto* read = std::get_if<FactsRead>(&message)) {
+    if (!is_current(read->instance) || !announced_) co_return;
+    co_await Handle(TakeFacts(std::move(*read)));
+  }
+}
 
+Awaitable<void> PluginRunner::Handle(LifecycleEvent event) {
   // What an action brings about is handled before the next message.
-  std::optional<LifecycleEvent> event = std::move(message.event);
-  while (event.has_value()) {
-    LifecycleEvent now = *std::exchange(event, std::nullopt);
+  std::optional<LifecycleEvent> next = std::move(event);
+  while (next.has_value()) {
+    LifecycleEvent now = *std::exchange(next, std::nullopt);
     Fill(now);
     const PluginState before = lifecycle_.state();
     const std::string reason_before = lifecycle_.reason();
@@ -172,7 +186,7 @@ Awaitable<void> PluginRunner::Handle(Message message) {
         co_await Perform(action);
         continue;
       }
-      event = co_await Launch();
+      next = co_await Launch();
     }
   }
   KeepWish();
@@ -216,7 +230,7 @@ Awaitable<void> PluginRunner::Perform(LifecycleAction action) {
 }
 
 void PluginRunner::Retire(const std::string& why) {
-  if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", why);
+  report_.Leave(why);
   Publish();
   if (!std::exchange(announced_, false)) return;
   context_.observer.OnInstanceGone(id_, snapshot_.instance);
@@ -257,12 +271,14 @@ Awaitable<LifecycleEvent> PluginRunner::Launch() {
   note_.clear();
   snapshot_.file_error.clear();
   BeginInstance(*std::move(instance));
-  Emit("plugin.launched", fmt::format("launched {} as process {}", config_->command, instance_->pid()));
+  report_.Emit("plugin.launched",
+               fmt::format("launched {} as process {}", config_->command, instance_->pid()));
   co_return LifecycleEvent{.type = LifecycleEvent::Type::kLaunched};
 }
 
 void PluginRunner::BeginInstance(std::unique_ptr<PluginInstance> instance) {
   const uint64_t number = ++instances_;
+  report_.BeginInstance(number);
   instance_ = std::move(instance);
   const RunRecord& record = instance_->record();
   generation_ = std::max(generation_, record.generation);
@@ -273,20 +289,12 @@ void PluginRunner::BeginInstance(std::unique_ptr<PluginInstance> instance) {
   snapshot_.serves_mounts = record.serves_mounts;
   snapshot_.command = record.command;
   snapshot_.placement = instance_->placement();
-  snapshot_.health = PluginHealth{};
-  snapshot_.instance = number;
-  refused_.clear();
   foreign_ = false;
   InstanceSinks sinks;
-  sinks.on_exit = [this, number](const ExitStatus& exit) {
-    Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kExited}, .instance = number};
-    message.exit = exit;
-    Post(std::move(message));
-  };
+  sinks.on_exit = [this, number](const ExitStatus& exit) { Post(Exited{.instance = number, .exit = exit}); };
   sinks.on_socket = [this, number](const absl::Status& answered) {
     if (answered.ok()) {
-      Post(Message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kSocketAnswered},
-                   .instance = number});
+      Post(SocketAnswered{.instance = number});
       if (std::exchange(foreign_, false)) note_.clear();
       return;
     }
@@ -298,20 +306,20 @@ void PluginRunner::BeginInstance(std::unique_ptr<PluginInstance> instance) {
   sinks.on_foreign_socket = [this](const std::string& why) {
     note_ = why;
     foreign_ = true;
-    Emit("plugin.foreign_socket", why);
+    report_.Emit("plugin.foreign_socket", why);
     Publish();
   };
   instance_->Watch(std::move(sinks));
 }
 
-Awaitable<void> PluginRunner::EndInstance(Message& message) {
+Awaitable<LifecycleEvent> PluginRunner::EndInstance(ExitStatus exit) {
   snapshot_.alive = false;
-  Retire(fmt::format("its process has ended: {}", message.exit->Describe()));
+  Retire(fmt::format("its process has ended: {}", exit.Describe()));
   TreeOccasion occasion = TreeOccasion::kMainEnded;
   if (lifecycle_.state() == PluginState::kDraining) {
     occasion = lifecycle_.paused() ? TreeOccasion::kReplaced : TreeOccasion::kStopped;
   }
-  const InstanceEnd end = co_await instance_->End(*message.exit, occasion);
+  const InstanceEnd end = co_await instance_->End(exit, occasion);
   const WallTime started = instance_->record().started_at;
   const pid_t pid = std::exchange(snapshot_.pid, 0);
   instance_.reset();
@@ -319,9 +327,12 @@ Awaitable<void> PluginRunner::EndInstance(Message& message) {
   snapshot_.last_exit = end.how;
   snapshot_.last_exit_at = WallClock::now();
   snapshot_.last_output = end.last_output;
-  Emit("plugin.exited", fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
-  message.event.text = swap_.has_value() && swap_->tried ? end.DescribeAtLength() : end.Describe();
-  message.event.clean = end.clean();
+  report_.Emit("plugin.exited",
+               fmt::format("process {} ended after {}: {}", pid, AgeText(started), end.Describe()));
+  LifecycleEvent exited{.type = LifecycleEvent::Type::kExited};
+  exited.text = swap_.has_value() && swap_->tried ? end.DescribeAtLength() : end.Describe();
+  exited.clean = end.clean();
+  co_return exited;
 }
 
 Awaitable<void> PluginRunner::LetGo() {
@@ -354,55 +365,37 @@ void PluginRunner::KeepTokens() {
 // --- What probing has found -----------------------------------------------------------------------------
 
 void PluginRunner::OnHealth(uint64_t instance, const PluginHealth& health) {
-  using Type = LifecycleEvent::Type;
-  const Type found =
-      health.ok ? Type::kProbeOk : (health.answered ? Type::kProbeNotReady : Type::kProbeFailed);
-  Message message{.event = {.type = found}, .instance = instance};
-  message.event.text = health.error;
-  message.event.failures = health.consecutive_failures;
-  message.health = health;
-  Post(std::move(message));
+  Post(Probed{.instance = instance, .health = health});
 }
 
 void PluginRunner::OnFacts(uint64_t instance, absl::StatusOr<PluginFacts> facts,
                            const std::string& computed_class) {
-  Message message{.event = LifecycleEvent{.type = LifecycleEvent::Type::kAccepted}, .instance = instance};
-  message.facts = Facts{std::move(facts), computed_class};
-  Post(std::move(message));
+  Post(FactsRead{.instance = instance, .facts = std::move(facts), .computed_class = computed_class});
 }
 
-bool PluginRunner::TakeFindings(Message& message) {
-  if (!message.health.has_value() && !message.facts.has_value()) return true;
-  if (message.instance != snapshot_.instance || !announced_) return false;
-  if (message.health.has_value()) {
-    snapshot_.health = *std::move(message.health);
-    const std::string lost = snapshot_.health.ok && instance_ ? instance_->SocketTrouble() : "";
-    if (!lost.empty()) message.event = {.type = LifecycleEvent::Type::kSocketLost, .text = lost};
-  }
-  if (message.facts.has_value()) message.event = TakeFacts(*std::move(message.facts));
-  return true;
+LifecycleEvent PluginRunner::TakeHealth(PluginHealth health) {
+  using Type = LifecycleEvent::Type;
+  LifecycleEvent event;
+  event.type = health.ok ? Type::kProbeOk : (health.answered ? Type::kProbeNotReady : Type::kProbeFailed);
+  event.text = health.error;
+  event.failures = health.consecutive_failures;
+  snapshot_.health = std::move(health);
+  const std::string lost = snapshot_.health.ok && instance_ ? instance_->SocketTrouble() : "";
+  if (!lost.empty()) event = {.type = Type::kSocketLost, .text = lost};
+  return event;
 }
 
-LifecycleEvent PluginRunner::TakeFacts(Facts found) {
-  absl::Status verdict = found.facts.status();
+LifecycleEvent PluginRunner::TakeFacts(FactsRead read) {
+  absl::Status verdict = read.facts.status();
   if (verdict.ok() && swap_.has_value() && swap_->tried && swap_->before.has_value()) {
-    verdict = CompareInSwap(*swap_->before, *found.facts);
+    verdict = CompareInSwap(*swap_->before, *read.facts);
   }
   if (!verdict.ok()) {
-    LifecycleEvent refused = LifecycleEvent{.type = LifecycleEvent::Type::kRefused};
-    refused.text = std::string(verdict.message());
-    if (refused.text != refused_) Emit("plugin.refused", refused.text);
-    if (std::exchange(snapshot_.registered, false)) Emit("plugin.left", "refused: " + refused.text);
-    refused_ = refused.text;
-    return refused;
+    report_.Refuse(std::string(verdict.message()));
+    return LifecycleEvent{.type = LifecycleEvent::Type::kRefused, .text = report_.refused()};
   }
-  const bool is_new = !std::exchange(snapshot_.registered, true);
-  if (is_new) NoteLosses(*found.facts);
-  snapshot_.facts = *std::move(found.facts);
-  snapshot_.computed_class = std::move(found.computed_class);
-  snapshot_.facts_read_at = WallClock::now();
-  refused_.clear();
-  if (is_new) ReportJoined();
+  if (!snapshot_.registered) NoteLosses(*read.facts);
+  report_.Accept(*std::move(read.facts), std::move(read.computed_class));
   return LifecycleEvent{.type = LifecycleEvent::Type::kAccepted};
 }
 
@@ -415,27 +408,28 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
     case PluginState::kStarting:
       break;
     case PluginState::kReady:
-      Emit("plugin.ready",
-           before == PluginState::kStarting ? "answers Probe as ready" : "answers Probe as ready again");
+      report_.Emit("plugin.ready", before == PluginState::kStarting ? "answers Probe as ready"
+                                                                    : "answers Probe as ready again");
       break;
     case PluginState::kUnhealthy:
-      Emit("plugin.unhealthy", lifecycle_.reason());
+      report_.Emit("plugin.unhealthy", lifecycle_.reason());
       break;
     case PluginState::kBackingOff: {
       const Duration delay = lifecycle_.wake_at().value_or(Clock::now()) - Clock::now();
-      Emit("plugin.backing_off",
-           fmt::format("{}; launched again in {}", lifecycle_.reason(),
-                       FormatDuration(std::chrono::ceil<std::chrono::milliseconds>(delay))));
+      report_.Emit("plugin.backing_off",
+                   fmt::format("{}; launched again in {}", lifecycle_.reason(),
+                               FormatDuration(std::chrono::ceil<std::chrono::milliseconds>(delay))));
       break;
     }
     case PluginState::kDraining:
-      Emit(lifecycle_.waits_for_volumes() ? "plugin.draining" : "plugin.stopping", lifecycle_.reason());
+      report_.Emit(lifecycle_.waits_for_volumes() ? "plugin.draining" : "plugin.stopping",
+                   lifecycle_.reason());
       break;
     case PluginState::kStopped:
-      Emit("plugin.stopped", lifecycle_.reason());
+      report_.Emit("plugin.stopped", lifecycle_.reason());
       break;
     case PluginState::kFailed:
-      Emit("plugin.failed", lifecycle_.reason());
+      report_.Emit("plugin.failed", lifecycle_.reason());
       break;
   }
 }
@@ -455,27 +449,12 @@ void PluginRunner::Publish() {
   snapshot_.paused = lifecycle_.paused();
   snapshot_.draining = lifecycle_.draining();
   snapshot_.restarts = lifecycle_.restarts();
-  const std::string unenforced = instance_ ? instance_->unenforced() : "";
-  std::vector<std::string_view> parts;
-  for (const std::string_view part : {std::string_view(lifecycle_.reason()), std::string_view(refused_),
-                                      std::string_view(note_), std::string_view(unenforced)}) {
-    if (!part.empty()) parts.push_back(part);
-  }
-  snapshot_.reason = fmt::format("{}", fmt::join(parts, "; "));
   snapshot_.next_restart_at.reset();
   if (lifecycle_.state() == PluginState::kBackingOff && lifecycle_.wake_at().has_value()) {
     snapshot_.next_restart_at = WallClock::now() + std::chrono::duration_cast<WallClock::duration>(
                                                        *lifecycle_.wake_at() - Clock::now());
   }
-  if (!gone_) context_.registry.Put(snapshot_);
-}
-
-void PluginRunner::Emit(std::string_view type, std::string message) {
-  Event event;
-  event.type = type;
-  event.plugin_id = id_;
-  event.message = std::move(message);
-  context_.events.Append(std::move(event));
+  report_.Publish(lifecycle_.reason(), {note_, instance_ ? instance_->unenforced() : ""});
 }
 
 }  // namespace berth

@@ -18,15 +18,14 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
+#include <variant>
 
-#include "base/event_log.h"
 #include "base/task_scope.h"
 #include "supervisor/plugin_config.h"
 #include "supervisor/plugin_instance.h"
 #include "supervisor/plugin_lifecycle.h"
 #include "supervisor/plugin_owner.h"
-#include "supervisor/registry.h"
+#include "supervisor/plugin_report.h"
 #include "supervisor/run_record.h"
 #include "supervisor/supervisor.h"
 #include "supervisor/swap_plan.h"
@@ -36,11 +35,9 @@ namespace berth {
 // What all runners share; outlives them.
 struct RunnerContext {
   InstanceContext& instances;
-  std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
-  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t instance)> busy_until;
+  ReportContext& reports;
   PluginObserver& observer;
-  EventLog& events;
-  Registry& registry;
+  std::function<std::optional<TimePoint>(const std::string& plugin_id, uint64_t instance)> busy_until;
   std::function<absl::Status()> may_go_forward;  // SupervisorOptions
 
   [[nodiscard]] absl::Status CheckNotShuttingDown() const {
@@ -73,20 +70,27 @@ class PluginRunner final : public PluginOwner {
                const std::string& computed_class) override;
   void OnIdle(uint64_t instance) override;
   void OnHoldersChanged() override;
-  [[nodiscard]] bool gone() const override { return gone_; }
+  [[nodiscard]] bool gone() const override { return report_.removed(); }
 
  private:
-  struct Facts {
+  // What is posted to Run: a request, or what was seen of the instance with this number.
+  struct SocketAnswered {
+    uint64_t instance;
+  };
+  struct Exited {
+    uint64_t instance;
+    ExitStatus exit;
+  };
+  struct Probed {
+    uint64_t instance;
+    PluginHealth health;
+  };
+  struct FactsRead {
+    uint64_t instance;
     absl::StatusOr<PluginFacts> facts;
     std::string computed_class;
   };
-  struct Message {
-    LifecycleEvent event;
-    uint64_t instance = 0;  // the instance that exit, health and facts below belong to
-    std::optional<ExitStatus> exit = std::nullopt;
-    std::optional<PluginHealth> health = std::nullopt;
-    std::optional<Facts> facts = std::nullopt;
-  };
+  using Message = std::variant<LifecycleEvent, SocketAnswered, Exited, Probed, FactsRead>;
   // A swap from its request to its outcome.
   struct SwapOutcome {
     bool done = false;
@@ -104,16 +108,16 @@ class PluginRunner final : public PluginOwner {
   };
   // The run itself (plugin_runner.cc).
   Awaitable<void> Begin();
-  Awaitable<void> Handle(Message message);
+  Awaitable<void> Receive(Message message);
+  Awaitable<void> Handle(LifecycleEvent event);
   Awaitable<void> Perform(LifecycleAction action);
   Awaitable<LifecycleEvent> Launch();
   void BeginInstance(std::unique_ptr<PluginInstance> instance);
-  Awaitable<void> EndInstance(Message& message);
+  Awaitable<LifecycleEvent> EndInstance(ExitStatus exit);
   void Retire(const std::string& why);
   void Fill(LifecycleEvent& event);
-  // Whether the event means anything, with what comes of the health or facts in it.
-  bool TakeFindings(Message& message);
-  LifecycleEvent TakeFacts(Facts facts);
+  LifecycleEvent TakeHealth(PluginHealth health);
+  LifecycleEvent TakeFacts(FactsRead read);
   void KeepWish();
   // What it is to be given when it publishes: shown, and written down for a berthd that finds its file broken
   // or gone, since without its tokens nothing may be published through it.
@@ -148,7 +152,6 @@ class PluginRunner final : public PluginOwner {
                                                      TimePoint deadline);
   Awaitable<void> TakeConfig(PluginConfig file);
   Awaitable<absl::Status> WaitServing(TimePoint deadline);
-  [[nodiscard]] std::vector<std::string> Holders() const;
   // What would break if its process went now, in words; empty: nothing.
   [[nodiscard]] std::string WouldBreak() const;
   Awaitable<absl::StatusOr<Reconfigured>> FileGone(TimePoint deadline);
@@ -157,8 +160,6 @@ class PluginRunner final : public PluginOwner {
   // Reports.
   void Announce(PluginState before, const std::string& reason_before);
   void Publish();
-  void ReportJoined();
-  void Emit(std::string_view type, std::string message);
   [[nodiscard]] LifecycleLimits Limits() const;
   [[nodiscard]] const PluginPaths& places() const { return context_.instances.places; }
 
@@ -172,10 +173,10 @@ class PluginRunner final : public PluginOwner {
   SwapState swaps_;  // as on disk
   std::optional<SwapAttempt> swap_;
   PluginLifecycle lifecycle_;
-  PluginSnapshot snapshot_;  // as in the registry
-  std::string note_;         // shown after the reason: what is odd about this instance
-  std::string refused_;      // why its facts were refused
-  bool foreign_ = false;     // note_ says that another process serves its socket
+  PluginReport report_;
+  PluginSnapshot& snapshot_ = report_.snapshot();
+  std::string note_;      // shown after the reason: what is odd about this instance
+  bool foreign_ = false;  // note_ says that another process serves its socket
 
   std::shared_ptr<RunRecordFile> record_;
   std::unique_ptr<PluginInstance> instance_;
@@ -189,7 +190,6 @@ class PluginRunner final : public PluginOwner {
   uint64_t posted_ = 0;
   uint64_t handled_ = 0;
   bool begun_ = false;
-  bool gone_ = false;
   Condition changed_;
 };
 

@@ -19,30 +19,26 @@ void PluginRunner::Post(Message message) {
 }
 
 uint64_t PluginRunner::Post(LifecycleEvent::Type type, bool force) {
-  Message message;
-  message.event.type = type;
-  message.event.force = force;
-  Post(std::move(message));
+  LifecycleEvent event;
+  event.type = type;
+  event.force = force;
+  Post(std::move(event));
   return posted_;
 }
 
 Awaitable<bool> PluginRunner::Handled(uint64_t ticket, TimePoint deadline) {
-  auto handled = [this, ticket] { return handled_ >= ticket || gone_; };
+  auto handled = [this, ticket] { return handled_ >= ticket || gone(); };
   co_return co_await changed_.WaitUntil(std::move(handled), deadline);
 }
 
 Awaitable<void> PluginRunner::WaitBegun() {
-  auto begun = [this] { return begun_ || gone_; };
+  auto begun = [this] { return begun_ || gone(); };
   [[maybe_unused]] const bool has_begun = co_await changed_.WaitUntil(std::move(begun), TimePoint::max());
-}
-
-std::vector<std::string> PluginRunner::Holders() const {
-  return context_.held_by ? context_.held_by(id_) : std::vector<std::string>();
 }
 
 std::string PluginRunner::WouldBreak() const {
   if (!instance_ || !instance_->record().serves_mounts || instance_->record().keep_children) return "";
-  const std::vector<std::string> holders = Holders();
+  const std::vector<std::string> holders = report_.Holders();
   if (holders.empty()) return "";
   return fmt::format(
       "it serves its mounts itself (serves_mounts = true), so with its processes these volumes break: {}",
@@ -57,7 +53,8 @@ void PluginRunner::OnIdle(uint64_t instance) {
 void PluginRunner::OnHoldersChanged() {
   if (lifecycle_.drain_wished()) Post(LifecycleEvent::Type::kHoldersChanged);
   // It ran on for the sake of its volumes alone.
-  if (config_file_.empty() && instance_ && Holders().empty()) Post(LifecycleEvent::Type::kStopRequested);
+  if (config_file_.empty() && instance_ && report_.Holders().empty())
+    Post(LifecycleEvent::Type::kStopRequested);
 }
 
 Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(std::optional<SwapOverride> override,
@@ -134,7 +131,7 @@ Awaitable<absl::Status> PluginRunner::Start(TimePoint deadline) {
 }
 
 Awaitable<absl::Status> PluginRunner::Stop(bool force, TimePoint deadline) {
-  if (const std::vector<std::string> holders = Holders(); !force && !holders.empty()) {
+  if (const std::vector<std::string> holders = report_.Holders(); !force && !holders.empty()) {
     const std::string breaks = WouldBreak();
     co_return absl::FailedPreconditionError(fmt::format(
         "stop plugin {}: {}; unpublish them first, drain it, or force it", id_,
@@ -143,13 +140,13 @@ Awaitable<absl::Status> PluginRunner::Stop(bool force, TimePoint deadline) {
   }
   const uint64_t ticket = Post(LifecycleEvent::Type::kStopRequested, force);
   auto ended = [this, ticket] {
-    return gone_ || (handled_ >= ticket && lifecycle_.state() != PluginState::kDraining);
+    return gone() || (handled_ >= ticket && lifecycle_.state() != PluginState::kDraining);
   };
   if (!co_await changed_.WaitUntil(std::move(ended), deadline)) {
     co_return absl::DeadlineExceededError(fmt::format(
         "stop plugin {}: not ended in time, and still being stopped: {}", id_, lifecycle_.reason()));
   }
-  if (gone_ || lifecycle_.state() == PluginState::kStopped) co_return absl::OkStatus();
+  if (gone() || lifecycle_.state() == PluginState::kStopped) co_return absl::OkStatus();
   co_return absl::AbortedError(fmt::format("stop plugin {}: it was started again meanwhile", id_));
 }
 
@@ -170,7 +167,7 @@ Awaitable<absl::Status> PluginRunner::Restart(bool force, TimePoint deadline) {
 Awaitable<absl::Status> PluginRunner::Drain(TimePoint deadline) {
   const PluginState state = lifecycle_.state();
   if (state == PluginState::kStopped || state == PluginState::kFailed) {
-    const std::vector<std::string> holders = Holders();
+    const std::vector<std::string> holders = report_.Holders();
     if (holders.empty()) co_return absl::OkStatus();
     co_return absl::FailedPreconditionError(fmt::format(
         "drain plugin {}: it is {}, and volumes are in use through it by {}; start it, so that they "
@@ -178,12 +175,12 @@ Awaitable<absl::Status> PluginRunner::Drain(TimePoint deadline) {
         id_, PluginStateName(state), fmt::join(holders, ", ")));
   }
   const uint64_t ticket = Post(LifecycleEvent::Type::kDrainRequested);
-  auto ended = [this, ticket] { return gone_ || (handled_ >= ticket && !lifecycle_.draining()); };
+  auto ended = [this, ticket] { return gone() || (handled_ >= ticket && !lifecycle_.draining()); };
   if (!co_await changed_.WaitUntil(std::move(ended), deadline)) {
     co_return absl::DeadlineExceededError(
         fmt::format("drain plugin {}: not done in time, and going on: {}", id_, lifecycle_.reason()));
   }
-  if (gone_ || lifecycle_.state() == PluginState::kStopped) co_return absl::OkStatus();
+  if (gone() || lifecycle_.state() == PluginState::kStopped) co_return absl::OkStatus();
   if (lifecycle_.state() == PluginState::kFailed) {
     co_return absl::FailedPreconditionError(
         fmt::format("drain plugin {}: it has failed: {}", id_, lifecycle_.reason()));
@@ -193,32 +190,26 @@ Awaitable<absl::Status> PluginRunner::Drain(TimePoint deadline) {
 
 Awaitable<absl::Status> PluginRunner::WaitServing(TimePoint deadline) {
   while (true) {
-    const uint64_t seen = context_.registry.version();
-    const auto failed = [this](std::string_view how) {
-      return absl::FailedPreconditionError(
-          fmt::format("plugin {} {}{}{}", id_, how, snapshot_.reason.empty() ? "" : ": ", snapshot_.reason));
-    };
+    const uint64_t seen = context_.reports.registry.version();
     switch (lifecycle_.state()) {
       case PluginState::kReady:
         if (snapshot_.registered) co_return absl::OkStatus();
-        if (!refused_.empty()) co_return failed("is refused");
+        if (!report_.refused().empty()) co_return report_.NotServing("is refused");
         break;
       case PluginState::kStarting:
       case PluginState::kUnhealthy:
       case PluginState::kDraining:
         break;
       case PluginState::kStopped:
-        co_return failed("is stopped");
+        co_return report_.NotServing("is stopped");
       case PluginState::kBackingOff:
-        co_return failed("has ended, and will be launched again");
+        co_return report_.NotServing("has ended, and will be launched again");
       case PluginState::kFailed:
-        co_return failed("has failed");
+        co_return report_.NotServing("has failed");
     }
-    if (gone_) co_return failed("is gone");
-    if (!co_await context_.registry.WaitChanged(seen, deadline)) {
-      co_return absl::DeadlineExceededError(fmt::format(
-          "plugin {} is not registered in time; it is {}{}{}", id_, PluginStateName(snapshot_.state),
-          snapshot_.reason.empty() ? "" : ": ", snapshot_.reason));
+    if (gone()) co_return report_.NotServing("is gone");
+    if (!co_await context_.reports.registry.WaitChanged(seen, deadline)) {
+      co_return report_.NotRegisteredInTime();
     }
   }
 }
@@ -231,7 +222,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   contested_ = absl::IsAlreadyExists(file.config.status()) ? file.config.status() : absl::OkStatus();
   if (!file.config.ok()) {
     const std::string error(file.config.status().message());
-    if (std::exchange(snapshot_.file_error, error) != error) Emit("plugin.file_broken", error);
+    if (std::exchange(snapshot_.file_error, error) != error) report_.Emit("plugin.file_broken", error);
     if (!instance_) {
       // Nothing runs that it could cost: it is a broken plugin like any other.
       file_ = file.config;
@@ -286,7 +277,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   if (probed_otherwise && announced_) {
     context_.observer.OnHealthConfig(id_, snapshot_.instance, config_->health);
   }
-  Emit("plugin.reconfigured", fmt::format("{} is taken over; it needs no new process", config_file_));
+  report_.Emit("plugin.reconfigured", fmt::format("{} is taken over; it needs no new process", config_file_));
   Publish();
   // The stop timeout is written down for the next berthd.
   if (instance_) {
@@ -300,7 +291,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::FileGone(TimePoint deadlin
   config_file_.clear();
   const absl::Status gone = absl::NotFoundError("its file is gone");
   file_ = gone;
-  const std::vector<std::string> holders = Holders();
+  const std::vector<std::string> holders = report_.Holders();
   if (instance_ && !holders.empty()) {
     note_ =
         fmt::format("its file is gone; it runs until its volumes have left: {}", fmt::join(holders, ", "));
@@ -317,7 +308,7 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::FileGone(TimePoint deadlin
 
 Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Disable(PluginConfig file, TimePoint deadline) {
   const bool was = file_.ok() && *file_ == file;
-  const std::vector<std::string> holders = Holders();
+  const std::vector<std::string> holders = report_.Holders();
   if (instance_ && !holders.empty()) {
     snapshot_.file_error = fmt::format(
         "its file says enabled = false, but volumes are in use through it by {}", fmt::join(holders, ", "));

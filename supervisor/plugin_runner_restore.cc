@@ -20,8 +20,8 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord() {
   if (record.ok()) {
     SPDLOG_INFO("plugin {}: its record is of another boot", id_);
   } else if (absl::IsInvalidArgument(record.status())) {
-    Emit("plugin.not_adopted",
-         fmt::format("its record is damaged, and dropped: {}", MessageOf(record.status())));
+    report_.Emit("plugin.not_adopted",
+                 fmt::format("its record is damaged, and dropped: {}", MessageOf(record.status())));
   } else {
     co_return record.status();
   }
@@ -58,9 +58,9 @@ Awaitable<absl::StatusOr<bool>> PluginRunner::TakeBack() {
     snapshot_.last_exit = recovered.ended->how;
     snapshot_.last_exit_at = WallClock::now();
     snapshot_.last_output = recovered.ended->last_output;
-    Emit("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
+    report_.Emit("plugin.exited", fmt::format("process {}: {}", pid, recovered.ended->Describe()));
   } else {
-    Emit("plugin.not_adopted", recovered.unknown + ", and left alone");
+    report_.Emit("plugin.not_adopted", recovered.unknown + ", and left alone");
   }
   co_return false;
 }
@@ -78,8 +78,8 @@ void PluginRunner::NoteFile() {
     note_ = "its file has changed since it was launched: a restart applies it";
     snapshot_.file_error = note_;
   }
-  Emit("plugin.adopted", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
-                                     note_.empty() ? "" : "; ", note_));
+  report_.Emit("plugin.adopted", fmt::format("process {} was running and is taken back{}{}", instance_->pid(),
+                                             note_.empty() ? "" : "; ", note_));
 }
 
 Awaitable<void> PluginRunner::RestoreSwap() {
@@ -105,7 +105,7 @@ Awaitable<void> PluginRunner::RestoreSwap() {
     now.next.reset();
     snapshot_.swap = runs ? "berthd was restarted in the middle of the swap: the new one runs, uncompared"
                           : "not done: berthd was restarted in the middle of the swap";
-    Emit(runs ? "plugin.swapped" : "plugin.swap_failed", snapshot_.swap);
+    report_.Emit(runs ? "plugin.swapped" : "plugin.swap_failed", snapshot_.swap);
   }
   if (now.serving.has_value() && !OverrideHolds(*now.serving, *file_, places())) {
     snapshot_.swap =

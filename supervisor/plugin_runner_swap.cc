@@ -42,7 +42,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
   swap_ = SwapAttempt{
       .file = std::move(file), .override = override, .changes = changes, .force = force, .outcome = outcome};
   snapshot_.swap = fmt::format("being swapped to {}", next.command);
-  Emit("plugin.swapping", fmt::format("to {}", next.command));
+  report_.Emit("plugin.swapping", fmt::format("to {}", next.command));
   Publish();
   // Durable before the old one is stopped, so that the next berthd knows what was being done.
   SwapState trying = swaps_;
@@ -55,7 +55,7 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
     co_return Annotate(kept, fmt::format("swap plugin {}", id_));
   }
   Post(LifecycleEvent::Type::kSwapRequested, force);
-  auto decided = [this, outcome] { return outcome->done || gone_; };
+  auto decided = [this, outcome] { return outcome->done || gone(); };
   if (!co_await changed_.WaitUntil(std::move(decided), deadline)) {
     co_return absl::DeadlineExceededError(
         fmt::format("swap plugin {}: not done in time, and still under way: {}", id_, snapshot_.reason));
@@ -68,21 +68,17 @@ Awaitable<absl::Status> PluginRunner::SwapTo(PluginConfig file, std::optional<Sw
 }
 
 absl::Status PluginRunner::CompareInSwap(const PluginFacts& before, const PluginFacts& now) const {
-  return CompareForSwap(before, now, {.holds_volumes = !Holders().empty(), .changes = swap_->changes});
+  return CompareForSwap(before, now,
+                        {.holds_volumes = !report_.Holders().empty(), .changes = swap_->changes});
 }
 
 void PluginRunner::NoteLosses(const PluginFacts& now) {
   const bool swapping = swap_.has_value() && swap_->tried;
-  if (swapping || !snapshot_.facts.has_value() || Holders().empty()) return;
+  if (swapping || !snapshot_.facts.has_value() || report_.Holders().empty()) return;
   const absl::Status same = CompareForSwap(*snapshot_.facts, now, {.holds_volumes = true});
   if (same.ok()) return;
   note_ = fmt::format("it is not what it was, and volumes are in use through it: {}", MessageOf(same));
-  Emit("plugin.does_less", note_);
-}
-
-void PluginRunner::ReportJoined() {
-  Emit("plugin.joined", fmt::format("is {} {}", Printable(snapshot_.facts->name, 128),
-                                    Printable(snapshot_.facts->vendor_version, 128)));
+  report_.Emit("plugin.does_less", note_);
 }
 
 void PluginRunner::TrySwap() {
@@ -108,7 +104,7 @@ Awaitable<void> PluginRunner::AdoptSwap() {
     snapshot_.swap += fmt::format("; not remembered: {}", MessageOf(kept));
     SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
   }
-  Emit("plugin.swapped", snapshot_.swap);
+  report_.Emit("plugin.swapped", snapshot_.swap);
   swap.outcome->done = true;
   changed_.NotifyAll();
 }
@@ -125,7 +121,7 @@ Awaitable<void> PluginRunner::RevertSwap(std::string why) {
   SwapState state{.serving = swaps_.serving};
   const absl::Status kept = co_await KeepSwaps(std::move(state));
   if (!kept.ok()) SPDLOG_ERROR("plugin {}: {}", id_, kept.ToString());
-  Emit("plugin.swap_failed", snapshot_.swap);
+  report_.Emit("plugin.swap_failed", snapshot_.swap);
   swap.outcome->status = absl::FailedPreconditionError(why);
   swap.outcome->done = true;
   changed_.NotifyAll();

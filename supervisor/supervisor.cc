@@ -57,19 +57,16 @@ class Supervisor::Impl {
                    .logs = logs_,
                    .secrets = secrets_,
                    .on_user = std::move(options.on_user)},
+        reports_{.held_by = std::move(options.held_by), .events = events, .registry = registry_},
         context_{.instances = instances_,
-                 .held_by = std::move(options.held_by),
-                 .busy_until = std::move(options.busy_until),
+                 .reports = reports_,
                  .observer = observer,
-                 .events = events,
-                 .registry = registry_,
+                 .busy_until = std::move(options.busy_until),
                  .may_go_forward = std::move(options.may_go_forward)},
         external_{.executor = executor,
                   .places = instances_.places,
-                  .held_by = context_.held_by,
+                  .reports = reports_,
                   .observer = observer,
-                  .events = events,
-                  .registry = registry_,
                   .check_tree = std::move(options.check_tree)},
         runs_(executor, "supervisor"),
         reloads_(executor, "supervisor") {}
@@ -336,6 +333,7 @@ class Supervisor::Impl {
   RecentSecrets& secrets_;
   PluginLogs logs_;
   InstanceContext instances_;
+  ReportContext reports_;
   RunnerContext context_;
   ExternalContext external_;
   std::map<std::string, std::unique_ptr<PluginOwner>> owners_;  // never shrinks: waiters hold on to them
