@@ -1,4 +1,4 @@
-// Runs berth-mount-helper (mount_helper_main.cc): what may hang on a dead file system, in a process that
+// Runs berth-mount-helper (helper/main.cc): what may hang on a dead file system, in a process that
 // berthd can leave behind.
 //
 // Owned by the Mounter; loop thread only. At its deadline a helper is killed, and is left behind if the
