@@ -237,7 +237,7 @@ Awaitable<absl::Status> Berthd::Serve() {
       .events = events_,
   };
   api_ = std::make_unique<NodeApi>(std::move(info), parts, log_);
-  api_->SetRuntimes(config_.runtimes);
+  api_->volumes.SetRuntimes(config_.runtimes);
   absl::StatusOr<std::vector<ListenSocket>> inherited = InheritedSockets();
   absl::Status served = inherited.status();
   if (served.ok()) {
@@ -309,7 +309,7 @@ Awaitable<std::vector<Finding>> Berthd::ReloadSettings() {
     }
     co_return findings;
   }
-  api_->SetRuntimes(settings->runtimes);
+  api_->volumes.SetRuntimes(settings->runtimes);
   config_.volumes.shutdown_timeout = settings->volumes.shutdown_timeout;
   for (const std::string& line : NeedsRestart(config_, *settings)) {
     add("settings.restart", line, "systemctl restart berthd");

@@ -332,12 +332,12 @@ TEST_F(ControllerCallsTest, OnlyACallThatNeverLeftGoesToAnotherController) {
 
 Awaitable<void> DeleteLocally(NodeApi& api) {
   const CallInfo info{.deadline = Clock::now() + std::chrono::minutes(5)};
-  std::ignore = co_await api.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), info);
+  std::ignore = co_await api.controller.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), info);
 }
 
 Awaitable<void> PublishLocally(NodeApi& api, v1::PublishVolumeRequest request) {
   const CallInfo info{.deadline = TimePoint::max()};
-  std::ignore = co_await api.PublishVolume(std::move(request), info);
+  std::ignore = co_await api.volumes.PublishVolume(std::move(request), info);
 }
 
 TEST_F(ControllerCallsTest, OneCallAtATimeAboutAVolumeWhoeverAsks) {
@@ -416,10 +416,11 @@ TEST_F(ControllerCallsTest, AVolumeInUseHereIsNotDeleted) {
   ASSERT_TRUE(fake_->WaitForCalls("DeleteVolume", 1));
   auto publish = ForVolume<v1::PublishVolumeRequest>();
   publish.set_consumer("c");
-  EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(NodeApiTest::Call(&VolumeApi::PublishVolume, publish).status().code(),
+            absl::StatusCode::kAborted);
   fake_->AnswerHung("DeleteVolume", csi::DeleteVolumeResponse());
   RunOn(loop_, scope.WaitEmpty());
-  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
+  EXPECT_TRUE(NodeApiTest::Call(&VolumeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
 }
 
 v1::ControllerCall DetachFrom(const std::string& node_id) {
@@ -512,18 +513,18 @@ TEST_F(ControllerCallsTest, APublishAndADetachFromThisNodeKeepEachOtherOut) {
     std::optional<Result> detach;
     Begin(scope, DetachFrom(node_id), detach);
     ASSERT_TRUE(fake_->WaitForCalls("ControllerUnpublishVolume", before + 1));
-    const absl::Status status = NodeApiTest::Call(&NodeApi::PublishVolume, publish).status();
+    const absl::Status status = NodeApiTest::Call(&VolumeApi::PublishVolume, publish).status();
     const bool ours = node_id == std::string("here");
     EXPECT_EQ(status.code(), ours ? absl::StatusCode::kAborted : absl::StatusCode::kOk) << status;
     if (ours) {
-      EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, elsewhere).status().code(),
+      EXPECT_EQ(NodeApiTest::Call(&VolumeApi::PublishVolume, elsewhere).status().code(),
                 absl::StatusCode::kAborted)
           << "it may be the same one";
     }
     fake_->AnswerHung("ControllerUnpublishVolume", csi::ControllerUnpublishVolumeResponse());
     RunOn(loop_, scope.WaitEmpty());
   }
-  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
+  EXPECT_TRUE(NodeApiTest::Call(&VolumeApi::PublishVolume, publish).ok()) << "nothing of it may stick";
 }
 
 TEST_F(ControllerCallsTest, OfflineExpansionIsForVolumesThatNobodyUses) {
@@ -536,7 +537,7 @@ TEST_F(ControllerCallsTest, OfflineExpansionIsForVolumesThatNobodyUses) {
   facts.volume_expansion = {Expansion::OFFLINE};
   const Result held = Do(CallOf(Kind::kExpand));
   EXPECT_EQ(held.outcome, v1::OUTCOME_REFUSED);
-  const absl::Status api = NodeApiTest::Call(&NodeApi::ExpandVolume, locally).status();
+  const absl::Status api = NodeApiTest::Call(&ControllerApi::ExpandVolume, locally).status();
   for (const absl::Status& status : {held.status, api}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(Message(status),
@@ -546,7 +547,7 @@ TEST_F(ControllerCallsTest, OfflineExpansionIsForVolumesThatNobodyUses) {
   for (const int also : {Expansion::ONLINE, Expansion::UNKNOWN}) {
     facts.volume_expansion = {also == Expansion::ONLINE ? Expansion::OFFLINE : also, also};
     EXPECT_TRUE(Do(CallOf(Kind::kExpand)).status.ok());
-    EXPECT_TRUE(NodeApiTest::Call(&NodeApi::ExpandVolume, locally).ok());
+    EXPECT_TRUE(NodeApiTest::Call(&ControllerApi::ExpandVolume, locally).ok());
   }
 
   facts.volume_expansion = {Expansion::OFFLINE};
@@ -559,12 +560,13 @@ TEST_F(ControllerCallsTest, OfflineExpansionIsForVolumesThatNobodyUses) {
   ASSERT_TRUE(fake_->WaitForCalls("ControllerExpandVolume", before + 1));
   auto publish = ForVolume<v1::PublishVolumeRequest>();
   publish.set_consumer("c");
-  EXPECT_EQ(NodeApiTest::Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(NodeApiTest::Call(&VolumeApi::PublishVolume, publish).status().code(),
+            absl::StatusCode::kAborted);
   csi::ControllerExpandVolumeResponse expanded;
   expanded.set_capacity_bytes(2048);
   fake_->AnswerHung("ControllerExpandVolume", expanded);
   RunOn(loop_, scope.WaitEmpty());
-  EXPECT_TRUE(NodeApiTest::Call(&NodeApi::PublishVolume, publish).ok());
+  EXPECT_TRUE(NodeApiTest::Call(&VolumeApi::PublishVolume, publish).ok());
 }
 
 TEST_F(ControllerCallsTest, WhatIsOwedToADeletedVolumeIsStruck) {

@@ -16,7 +16,7 @@ using testing::SizeIs;
 
 TEST_F(NodeApiTest, TheNodesClassFollowsFromItsPluginsAndRuntimes) {
   const auto node_class = [this] {
-    return Call(&NodeApi::GetStatus, v1::GetStatusRequest())->computed_class();
+    return Call(&StatusApi::GetStatus, v1::GetStatusRequest())->computed_class();
   };
   control_.Add("a").computed_class = "1";
   const std::string one = node_class();
@@ -31,7 +31,7 @@ TEST_F(NodeApiTest, TheNodesClassFollowsFromItsPluginsAndRuntimes) {
   EXPECT_NE(three, two);
   RuntimeAbility runtime;
   runtime.set_name("vm");
-  api_.SetRuntimes({runtime});
+  api_.volumes.SetRuntimes({runtime});
   EXPECT_NE(node_class(), three);
 }
 
@@ -51,7 +51,7 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   mounter_.Add("good", "v3", "c").uncertain = true;
   mounter_.volumes.back().last_error = "DEADLINE_EXCEEDED";
   events_.Append({.type = "a"});
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->node_id(), "n1");
   EXPECT_EQ(status->pid(), getpid());
@@ -77,7 +77,7 @@ TEST_F(NodeApiTest, StatusCountsAndNamesProblems) {
   EXPECT_EQ(status->findings(5).severity(), v1::INFO);
 
   // Examine has all of them too.
-  const auto examined = Call(&NodeApi::Examine, v1::ExamineRequest());
+  const auto examined = Call(&StatusApi::Examine, v1::ExamineRequest());
   ASSERT_TRUE(examined.ok()) << examined.status();
   for (const v1::Finding& finding : status->findings()) {
     EXPECT_TRUE(std::ranges::any_of(examined->findings(), [&](const v1::Finding& each) {
@@ -95,13 +95,13 @@ TEST_F(NodeApiTest, ANodeWithPluginsThatStartAndADrainIsHealthy) {
   declared_.Add("slow", "v", "c").last_error = "plugin slow is not ready";
   v1::DrainNodeRequest drain;
   drain.set_reason("a new disk");
-  ASSERT_TRUE(Call(&NodeApi::DrainNode, drain).ok());
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(Call(&ClusterApi::DrainNode, drain).ok());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(), IsEmpty());
   EXPECT_EQ(status->health(), v1::HEALTHY);
   EXPECT_EQ(status->findings_size(), 3);
-  const auto examined = Call(&NodeApi::Examine, v1::ExamineRequest());
+  const auto examined = Call(&StatusApi::Examine, v1::ExamineRequest());
   ASSERT_TRUE(examined.ok()) << examined.status();
   for (const v1::Finding& finding : examined->findings())
     EXPECT_EQ(finding.severity(), v1::INFO) << finding.text();
@@ -127,7 +127,7 @@ TEST_F(NodeApiTest, AReloadThatWaitsSaysWhatBecameOfEach) {
   declared_.on_wait = [this] { declared_.files.back().published = true; };
   v1::ReloadRequest request;
   request.set_wait(true);
-  const auto answer = Call(&NodeApi::Reload, request);
+  const auto answer = Call(&PluginApi::Reload, request);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_THAT(answer->ready(), ElementsAre("good", "slow", "v.toml", "w.toml"));
   EXPECT_THAT(answer->failed(), ElementsAre("late: it is backing off: ended", "failed: it is failed"));
@@ -137,7 +137,7 @@ TEST_F(NodeApiTest, AReloadThatWaitsSaysWhatBecameOfEach) {
 TEST_F(NodeApiTest, StatusBoundsTheListOfProblems) {
   control_.Add("p");
   for (int i = 0; i < 500; ++i) mounter_.Add("p", fmt::format("v{}", i), "c").awaiting_secrets = true;
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(), SizeIs(101));
   EXPECT_THAT(status->problems(), Contains("and 400 more"));
@@ -147,7 +147,7 @@ TEST_F(NodeApiTest, PluginsCountTheirVolumes) {
   control_.Add("a");
   control_.Add("b");
   mounter_.Add("b", "v1", "c");
-  const auto list = Call(&NodeApi::ListPlugins, v1::ListPluginsRequest());
+  const auto list = Call(&PluginApi::ListPlugins, v1::ListPluginsRequest());
   ASSERT_TRUE(list.ok()) << list.status();
   ASSERT_EQ(list->plugins_size(), 2);
   EXPECT_EQ(list->plugins(0).volumes_in_use(), 0);
@@ -155,9 +155,9 @@ TEST_F(NodeApiTest, PluginsCountTheirVolumes) {
 
   v1::GetPluginRequest request;
   request.set_id("b");
-  EXPECT_EQ(Call(&NodeApi::GetPlugin, request)->volumes_in_use(), 1);
+  EXPECT_EQ(Call(&PluginApi::GetPlugin, request)->volumes_in_use(), 1);
   request.set_id("zz");
-  const auto missing = Call(&NodeApi::GetPlugin, request);
+  const auto missing = Call(&PluginApi::GetPlugin, request);
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(missing.status()), HasSubstr("there are a, b"));
 }
@@ -166,17 +166,17 @@ TEST_F(NodeApiTest, LeversReachTheSupervisorAndAnswerWithThePlugin) {
   control_.Add("p");
   v1::StartPluginRequest start;
   start.set_id("p");
-  EXPECT_EQ(Call(&NodeApi::StartPlugin, start)->id(), "p");
+  EXPECT_EQ(Call(&PluginApi::StartPlugin, start)->id(), "p");
   v1::StopPluginRequest stop;
   stop.set_id("p");
   stop.set_force(true);
-  EXPECT_EQ(Call(&NodeApi::StopPlugin, stop)->id(), "p");
+  EXPECT_EQ(Call(&PluginApi::StopPlugin, stop)->id(), "p");
   v1::RestartPluginRequest restart;
   restart.set_id("p");
   control_.next.push_back(absl::FailedPreconditionError("busy"));
-  EXPECT_EQ(Call(&NodeApi::RestartPlugin, restart).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Call(&PluginApi::RestartPlugin, restart).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(control_.pulled, ElementsAre("start p", "stop p force", "restart p"));
-  EXPECT_EQ(Call(&NodeApi::StartPlugin, v1::StartPluginRequest()).status().code(),
+  EXPECT_EQ(Call(&PluginApi::StartPlugin, v1::StartPluginRequest()).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -184,17 +184,17 @@ TEST_F(NodeApiTest, DrainAndSwapReachTheSupervisor) {
   control_.Add("p").swap = "swapped";
   v1::DrainPluginRequest drain;
   drain.set_id("p");
-  EXPECT_EQ(Call(&NodeApi::DrainPlugin, drain)->id(), "p");
+  EXPECT_EQ(Call(&PluginApi::DrainPlugin, drain)->id(), "p");
   v1::SwapPluginRequest swap;
   swap.set_id("p");
   swap.set_command("/opt/new");
   swap.add_arguments("-v");
   swap.set_accept_changes(true);
-  EXPECT_EQ(Call(&NodeApi::SwapPlugin, swap)->swap(), "swapped");
+  EXPECT_EQ(Call(&PluginApi::SwapPlugin, swap)->swap(), "swapped");
   EXPECT_THAT(control_.last_swap.arguments, ElementsAre("-v"));
   EXPECT_TRUE(control_.last_swap.accept_changes);
   control_.next.push_back(absl::FailedPreconditionError("the new one does not come up"));
-  EXPECT_EQ(Call(&NodeApi::SwapPlugin, swap).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Call(&PluginApi::SwapPlugin, swap).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(control_.pulled, ElementsAre("drain p", "swap p /opt/new", "swap p /opt/new"));
 }
 
@@ -208,7 +208,7 @@ TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
                   .broken = {"f: f.toml:1: x\nf.toml:2: y\n"}},
       .volumes = {
           .declared = {"g.toml"}, .withdrawn = {"h.toml"}, .changed = {"i.toml"}, .broken = {"j.toml: y"}}};
-  const auto answer = Call(&NodeApi::Reload, v1::ReloadRequest());
+  const auto answer = Call(&PluginApi::Reload, v1::ReloadRequest());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_THAT(answer->started(), ElementsAre("a"));
   EXPECT_THAT(answer->stopped(), ElementsAre("b"));
@@ -220,7 +220,7 @@ TEST_F(NodeApiTest, AReloadTellsWhatWasDone) {
   EXPECT_THAT(answer->volumes_withdrawn(), ElementsAre("h.toml"));
   EXPECT_THAT(answer->volumes_changed(), ElementsAre("i.toml"));
   control_.next.push_back(absl::AbortedError("one runs"));
-  EXPECT_EQ(Call(&NodeApi::Reload, v1::ReloadRequest()).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Call(&PluginApi::Reload, v1::ReloadRequest()).status().code(), absl::StatusCode::kAborted);
 }
 
 TEST_F(NodeApiTest, VolumesAreFiltered) {
@@ -234,7 +234,7 @@ TEST_F(NodeApiTest, VolumesAreFiltered) {
     request.set_plugin_id(plugin);
     request.set_consumer(consumer);
     std::vector<std::string> found;
-    const auto list = Call(&NodeApi::ListVolumes, request);
+    const auto list = Call(&VolumeListApi::ListVolumes, request);
     EXPECT_TRUE(list.ok()) << list.status();
     for (const v1::Volume& volume : list->volumes()) found.push_back(volume.volume_id());
     return found;
@@ -248,10 +248,10 @@ TEST_F(NodeApiTest, VolumesAreFiltered) {
 
 TEST_F(NodeApiTest, AVolumeOfAPluginThatIsGoneIsStillReached) {
   mounter_.Add("p", "v", "c");
-  EXPECT_TRUE(Call(&NodeApi::GetVolume, ForVolume<v1::GetVolumeRequest>()).ok());
+  EXPECT_TRUE(Call(&VolumeListApi::GetVolume, ForVolume<v1::GetVolumeRequest>()).ok());
   v1::UnpublishVolumeRequest request = ForVolume<v1::UnpublishVolumeRequest>();
   request.set_consumer("c");
-  const auto undone = Call(&NodeApi::UnpublishVolume, request);
+  const auto undone = Call(&VolumeApi::UnpublishVolume, request);
   ASSERT_TRUE(undone.ok()) << undone.status();
   EXPECT_TRUE(undone->was_published());
   ASSERT_EQ(declared_.unpublishes.size(), 1U) << "a file that declares it does not publish it again";
@@ -261,7 +261,7 @@ TEST_F(NodeApiTest, AVolumeOfAPluginThatIsGoneIsStillReached) {
 
 TEST_F(NodeApiTest, GetVolumeOfNothingIsNotFound) {
   control_.Add("p");
-  EXPECT_EQ(Call(&NodeApi::GetVolume, ForVolume<v1::GetVolumeRequest>()).status().code(),
+  EXPECT_EQ(Call(&VolumeListApi::GetVolume, ForVolume<v1::GetVolumeRequest>()).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -269,10 +269,11 @@ TEST_F(NodeApiTest, MountFlagsAreHiddenFromReaders) {
   control_.Add("p");
   mounter_.Add("p", "v", "c").use.mount_flags = {"password=hush"};
   const auto request = ForVolume<v1::GetVolumeRequest>();
-  EXPECT_THAT(Call(&NodeApi::GetVolume, request, true)->capability().mount_flags(),
+  EXPECT_THAT(Call(&VolumeListApi::GetVolume, request, true)->capability().mount_flags(),
               ElementsAre("password=hush"));
-  EXPECT_THAT(Call(&NodeApi::GetVolume, request, false)->capability().mount_flags(), ElementsAre("(hidden)"));
-  const auto list = Call(&NodeApi::ListVolumes, v1::ListVolumesRequest(), false);
+  EXPECT_THAT(Call(&VolumeListApi::GetVolume, request, false)->capability().mount_flags(),
+              ElementsAre("(hidden)"));
+  const auto list = Call(&VolumeListApi::ListVolumes, v1::ListVolumesRequest(), false);
   EXPECT_THAT(list->volumes(0).capability().mount_flags(), ElementsAre("(hidden)"));
 }
 
@@ -281,7 +282,7 @@ TEST_F(NodeApiTest, PublishAnswersWithTargetAndVolume) {
   auto request = ForVolume<v1::PublishVolumeRequest>();
   request.set_consumer("c");
   request.set_plugin_id("driver.test");
-  const auto answer = Call(&NodeApi::PublishVolume, request);
+  const auto answer = Call(&VolumeApi::PublishVolume, request);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->target_path(), "/volumes/v");
   EXPECT_EQ(answer->volume().plugin_id(), "p");
@@ -296,7 +297,7 @@ TEST_F(NodeApiTest, PublishAnswersWithTheMountThatWasAskedFor) {
   auto request = ForVolume<v1::PublishVolumeRequest>();
   request.set_consumer("c");
   request.set_name("n");
-  const auto answer = Call(&NodeApi::PublishVolume, request);
+  const auto answer = Call(&VolumeApi::PublishVolume, request);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->mount().source_path(), "/n");
 }

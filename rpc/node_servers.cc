@@ -72,14 +72,14 @@ Awaitable<void> NodeServers::Watch() {
       if (!mended.ok()) {
         problems.emplace_back(MessageOf(mended.status()));
       } else if (*mended) {
-        api_.Tell({.type = "node.socket_removed",
-                   .message = fmt::format("{} was removed: it was made again", server->path())});
+        api_.events.Append({.type = "node.socket_removed",
+                            .message = fmt::format("{} was removed: it was made again", server->path())});
       }
     }
     if (problems == told) continue;
     for (const std::string& problem : problems) SPDLOG_ERROR("{}", problem);
     told = problems;
-    api_.SetSocketProblems(std::move(problems));
+    api_.status.SetSocketProblems(std::move(problems));
   }
 }
 

@@ -193,10 +193,10 @@ Awaitable<absl::StatusOr<Response>> NodeService::Handle(Calls& calls, Right righ
                                                         std::string connection, Request request,
                                                         CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(calls, right, connection, call));
-  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call);
+  if (right == Right::kRead) co_return co_await handler(api_, std::move(request), call);
 
   ChangeRecord record(right, call, request);
-  auto answer = co_await (api_.*handler)(std::move(request), call);
+  auto answer = co_await handler(api_, std::move(request), call);
   record.End(answer.status());
   co_return answer;
 }
@@ -225,22 +225,32 @@ Awaitable<absl::Status> NodeService::HandleStream(Calls& calls, Right right,
                                                   std::string connection, Request request, CallInfo call,
                                                   StreamWriter<Response>& out) {
   BERTH_CO_ASSIGN_OR_RETURN(const UserCounter::Use use, Admit(calls, right, connection, call));
-  if (right == Right::kRead) co_return co_await (api_.*handler)(std::move(request), call, out);
+  if (right == Right::kRead) co_return co_await handler(api_, std::move(request), call, out);
   ChangeRecord record(right, call, request);
-  const absl::Status status = co_await (api_.*handler)(std::move(request), call, out);
+  const absl::Status status = co_await handler(api_, std::move(request), call, out);
   record.End(status);
   co_return status;
 }
 
-#define BERTH_METHOD(name, response, right)                                                   \
+#define BERTH_METHOD(part, name, response, right)                                             \
   NodeService::Reactor* NodeService::name(Context* context, const v1::name##Request* request, \
                                           v1::response* answer) {                             \
-    return Serve(Right::right, #name, &NodeApi::name, context, request, answer);              \
+    return Serve<v1::name##Request, v1::response>(                                            \
+        Right::right, #name,                                                                  \
+        [](NodeApi& api, v1::name##Request asked, CallInfo call) {                            \
+          return api.part.name(std::move(asked), call);                                       \
+        },                                                                                    \
+        context, request, answer);                                                            \
   }
-#define BERTH_STREAM(name, right)                                                                \
-  NodeService::Writer<v1::name##Response>* NodeService::name(Context* context,                   \
-                                                             const v1::name##Request* request) { \
-    return Stream(Right::right, #name, &NodeApi::name, context, request);                        \
+#define BERTH_STREAM(part, name, right)                                                                   \
+  NodeService::Writer<v1::name##Response>* NodeService::name(Context* context,                            \
+                                                             const v1::name##Request* request) {          \
+    return Stream<v1::name##Request, v1::name##Response>(                                                 \
+        Right::right, #name,                                                                              \
+        [](NodeApi& api, v1::name##Request asked, CallInfo call, StreamWriter<v1::name##Response>& out) { \
+          return api.part.name(std::move(asked), call, out);                                              \
+        },                                                                                                \
+        context, request);                                                                                \
   }
 #include "rpc/node_methods.inc"
 #undef BERTH_METHOD
@@ -249,7 +259,12 @@ Awaitable<absl::Status> NodeService::HandleStream(Calls& calls, Right right,
 NodeService::Reactor* NodeService::Examine(Context* context, const v1::ExamineRequest* request,
                                            v1::ExamineResponse* answer) {
   const Right right = request->repair() ? Right::kChange : Right::kRead;
-  return Serve(right, "Examine", &NodeApi::Examine, context, request, answer);
+  return Serve<v1::ExamineRequest, v1::ExamineResponse>(
+      right, "Examine",
+      [](NodeApi& api, v1::ExamineRequest asked, CallInfo call) {
+        return api.status.Examine(std::move(asked), call);
+      },
+      context, request, answer);
 }
 
 }  // namespace berth

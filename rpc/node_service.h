@@ -52,9 +52,9 @@ class NodeService final : public v1::Node::CallbackService {
   using Reactor = grpc::ServerUnaryReactor;
   template <class Response>
   using Writer = grpc::ServerWriteReactor<Response>;
-#define BERTH_METHOD(name, response, right) \
+#define BERTH_METHOD(part, name, response, right) \
   Reactor* name(Context* context, const v1::name##Request* request, v1::response* answer) override;
-#define BERTH_STREAM(name, right) \
+#define BERTH_STREAM(part, name, right) \
   Writer<v1::name##Response>* name(Context* context, const v1::name##Request* request) override;
 #include "rpc/node_methods.inc"
 #undef BERTH_METHOD
@@ -63,10 +63,10 @@ class NodeService final : public v1::Node::CallbackService {
 
  private:
   template <class Request, class Response>
-  using Handler = Awaitable<absl::StatusOr<Response>> (NodeApi::*)(Request, CallInfo);
+  using Handler = Awaitable<absl::StatusOr<Response>> (*)(NodeApi&, Request, CallInfo);
 
   template <class Request, class Response>
-  using StreamHandler = Awaitable<absl::Status> (NodeApi::*)(Request, CallInfo, StreamWriter<Response>&);
+  using StreamHandler = Awaitable<absl::Status> (*)(NodeApi&, Request, CallInfo, StreamWriter<Response>&);
 
   // The calls of one kind, and how many of them users have.
   struct Calls {

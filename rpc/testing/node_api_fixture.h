@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,15 +64,17 @@ class NodeApiTest : public testing::Test {
     return facts;
   }
 
-  template <class Request, class Response>
-  absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (NodeApi::*method)(Request, CallInfo),
+  template <class Part, class Request, class Response>
+  absl::StatusOr<Response> Call(Awaitable<absl::StatusOr<Response>> (Part::*method)(Request, CallInfo),
                                 const Request& request, bool may_change = true) {
     const CallInfo call{.method = "Test",
                         .may_change = may_change,
                         .deadline = Clock::now() + std::chrono::seconds(20),
                         .peer = peer_,
                         .origin = origin_};
-    return RunOn(loop_, (api_.*method)(request, call));
+    Part& part = std::get<Part&>(std::tie(api_.plugins, api_.list, api_.volumes, api_.stats, api_.controller,
+                                          api_.cluster, api_.streams, api_.status));
+    return RunOn(loop_, (part.*method)(request, call));
   }
 
   static std::string MakeDirectory() {

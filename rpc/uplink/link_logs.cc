@@ -110,10 +110,10 @@ Awaitable<absl::Status> LinkLogs::Read(std::shared_ptr<Followed> log) {
   call.deadline = Clock::now() + kReadWithin;
   if (log->request.has_plugin()) {
     Writer<v1::ReadPluginLogResponse> writer(*this, *log);
-    co_return co_await api_.ReadPluginLog(log->request.plugin(), call, writer);
+    co_return co_await api_.streams.ReadPluginLog(log->request.plugin(), call, writer);
   }
   Writer<v1::WatchLogResponse> writer(*this, *log);
-  co_return co_await api_.WatchLog(log->request.node(), call, writer);
+  co_return co_await api_.streams.WatchLog(log->request.node(), call, writer);
 }
 
 void LinkLogs::End(uint64_t number, const absl::Status& why) {

@@ -93,65 +93,71 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
                                  CallOf("PublishVolume", deadline));
     case v1::Operation::kUnpublish:
       co_return ResultOf(
-          co_await api_.UnpublishVolume(operation.unpublish().request(), CallOf("UnpublishVolume", deadline)),
+          co_await api_.volumes.UnpublishVolume(operation.unpublish().request(),
+                                                CallOf("UnpublishVolume", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_unpublish() = std::move(answer); });
     case v1::Operation::kStats:
       co_return ResultOf(
-          co_await api_.GetVolumeStats(operation.stats(), CallOf("GetVolumeStats", deadline)),
+          co_await api_.stats.GetVolumeStats(operation.stats(), CallOf("GetVolumeStats", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_stats() = std::move(answer); });
     case v1::Operation::kExpand:
       co_return co_await Expand(operation.expand(), deadline);
     case v1::Operation::kExplain:
       co_return ResultOf(
-          co_await api_.ExplainVolume(operation.explain(), CallOf("ExplainVolume", deadline)),
+          co_await api_.list.ExplainVolume(operation.explain(), CallOf("ExplainVolume", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_explain() = std::move(answer); });
     case v1::Operation::kEndConsumer:
-      co_return ResultOf(
-          co_await api_.EndConsumer(operation.end_consumer().request(), CallOf("EndConsumer", deadline)),
-          [](v1::OperationResult& result, auto answer) {
-            *result.mutable_end_consumer() = std::move(answer);
-          });
+      co_return ResultOf(co_await api_.volumes.EndConsumer(operation.end_consumer().request(),
+                                                           CallOf("EndConsumer", deadline)),
+                         [](v1::OperationResult& result, auto answer) {
+                           *result.mutable_end_consumer() = std::move(answer);
+                         });
     case v1::Operation::kRestartPlugin:
       co_return ResultOf(
-          co_await api_.RestartPlugin(operation.restart_plugin(), CallOf("RestartPlugin", deadline)),
+          co_await api_.plugins.RestartPlugin(operation.restart_plugin(), CallOf("RestartPlugin", deadline)),
           SetPlugin);
     case v1::Operation::kDrainPlugin:
-      co_return ResultOf(co_await api_.DrainPlugin(operation.drain_plugin(), CallOf("DrainPlugin", deadline)),
-                         SetPlugin);
+      co_return ResultOf(
+          co_await api_.plugins.DrainPlugin(operation.drain_plugin(), CallOf("DrainPlugin", deadline)),
+          SetPlugin);
     case v1::Operation::kSwapPlugin:
-      co_return ResultOf(co_await api_.SwapPlugin(operation.swap_plugin(), CallOf("SwapPlugin", deadline)),
-                         SetPlugin);
+      co_return ResultOf(
+          co_await api_.plugins.SwapPlugin(operation.swap_plugin(), CallOf("SwapPlugin", deadline)),
+          SetPlugin);
     case v1::Operation::kStartPlugin:
-      co_return ResultOf(co_await api_.StartPlugin(operation.start_plugin(), CallOf("StartPlugin", deadline)),
-                         SetPlugin);
+      co_return ResultOf(
+          co_await api_.plugins.StartPlugin(operation.start_plugin(), CallOf("StartPlugin", deadline)),
+          SetPlugin);
     case v1::Operation::kDrainNode:
       co_return ResultOf(
-          co_await api_.DrainNode(operation.drain_node(), CallOf("DrainNode", deadline)),
+          co_await api_.cluster.DrainNode(operation.drain_node(), CallOf("DrainNode", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_drain_node() = std::move(answer); });
     case v1::Operation::kStopPlugin:
-      co_return ResultOf(co_await api_.StopPlugin(operation.stop_plugin(), CallOf("StopPlugin", deadline)),
-                         SetPlugin);
+      co_return ResultOf(
+          co_await api_.plugins.StopPlugin(operation.stop_plugin(), CallOf("StopPlugin", deadline)),
+          SetPlugin);
     case v1::Operation::kPlacePlugin:
-      co_return ResultOf(co_await api_.PlacePlugin(operation.place_plugin(), deadline), SetPlugin);
+      co_return ResultOf(co_await api_.plugins.PlacePlugin(operation.place_plugin(), deadline), SetPlugin);
     case v1::Operation::kRemovePlugin: {
-      const absl::Status removed = co_await api_.RemovePlacedPlugin(operation.remove_plugin(), deadline);
+      const absl::Status removed =
+          co_await api_.plugins.RemovePlacedPlugin(operation.remove_plugin(), deadline);
       co_return removed.ok() ? Done() : Failed(removed, OutcomeOf(removed));
     }
     case v1::Operation::kReload:
       co_return ResultOf(
-          co_await api_.Reload(operation.reload(), CallOf("Reload", deadline)),
+          co_await api_.plugins.Reload(operation.reload(), CallOf("Reload", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_reload() = std::move(answer); });
     case v1::Operation::kExamine:
       co_return ResultOf(
-          co_await api_.Examine(operation.examine(), CallOf("Examine", deadline)),
+          co_await api_.status.Examine(operation.examine(), CallOf("Examine", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_examine() = std::move(answer); });
     case v1::Operation::kUsage:
       co_return ResultOf(
-          co_await api_.GetConsumerStats(operation.usage(), CallOf("GetConsumerStats", deadline)),
+          co_await api_.stats.GetConsumerStats(operation.usage(), CallOf("GetConsumerStats", deadline)),
           [](v1::OperationResult& result, auto answer) { *result.mutable_usage() = std::move(answer); });
     case v1::Operation::kConfirm:
       co_return ResultOf(
-          co_await api_.ConfirmHere(operation.confirm(), deadline),
+          co_await api_.volumes.ConfirmHere(operation.confirm(), deadline),
           [](v1::OperationResult& result, auto answer) { *result.mutable_confirm() = std::move(answer); });
     case v1::Operation::kController:
       co_return co_await Controller(operation.controller(), deadline);
@@ -162,9 +168,10 @@ Awaitable<v1::OperationResult> OperationRunner::Run(v1::Operation operation, Tim
 }
 
 Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest request, CallInfo call) {
-  auto answer = co_await api_.PublishVolume(request, call);
+  auto answer = co_await api_.volumes.PublishVolume(request, call);
   if (!answer.ok()) {
-    co_return Failed(answer.status(), OutcomeOfPublish(answer.status(), api_.MayBePublished(request)));
+    co_return Failed(answer.status(),
+                     OutcomeOfPublish(answer.status(), api_.volumes.MayBePublished(request)));
   }
   v1::OperationResult result = Done();
   *result.mutable_publish() = *std::move(answer);
@@ -173,7 +180,7 @@ Awaitable<v1::OperationResult> OperationRunner::Publish(v1::PublishVolumeRequest
 }
 
 Awaitable<v1::OperationResult> OperationRunner::Expand(v1::ExpandOperation expand, TimePoint deadline) {
-  auto answer = co_await api_.ExpandHere(std::move(expand), deadline);
+  auto answer = co_await api_.volumes.ExpandHere(std::move(expand), deadline);
   if (!answer.ok()) co_return Failed(answer.status(), OutcomeOf(answer.status()));
   v1::OperationResult result = Done();
   *result.mutable_expand() = *std::move(answer);

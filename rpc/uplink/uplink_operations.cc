@@ -120,7 +120,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
   const uint64_t id = operation.id();
   const std::shared_ptr<Running> running = running_.at(id);
   v1::OperationResult result;
-  absl::Status prepared = PrepareOperation(parts_.api.runtimes(), &operation);
+  absl::Status prepared = PrepareOperation(parts_.api.volumes.runtimes(), &operation);
   if (prepared.ok() && !options_.may.contains(facts.right)) prepared = NotAllowed(facts.right);
   if (prepared.ok() && GivingUp(operation)) {
     result.set_code(static_cast<int>(absl::StatusCode::kUnavailable));
@@ -170,7 +170,7 @@ Awaitable<void> Uplink::Execute(v1::Operation operation, OperationFacts facts) {
 bool Uplink::GivingUp(const v1::Operation& operation) const {
   if (!operation.has_publish()) return false;
   const v1::PublishVolumeRequest& request = operation.publish().request();
-  const auto plugin_id = parts_.api.PluginOf(request.plugin_id(), request.volume_id());
+  const auto plugin_id = parts_.api.lookup.PluginOf(request.plugin_id(), request.volume_id());
   return parts_.lease.force_releasing(plugin_id.ok() ? *plugin_id : request.plugin_id(), request.volume_id());
 }
 

@@ -23,8 +23,9 @@ using ::testing::SizeIs;
 
 TEST_F(UplinkTest, ANodesRuntimesAreToldAndUsedByTheirNames) {
   control_.Add("p");
-  api_.SetRuntimes({FromText<RuntimeAbility>("name: 'podman' mount: true block: true readonly: true"),
-                    FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4' readonly: true")});
+  api_.volumes.SetRuntimes(
+      {FromText<RuntimeAbility>("name: 'podman' mount: true block: true readonly: true"),
+       FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'ext4' readonly: true")});
   Start();
   Greet();
   const auto objects = Objects();

@@ -105,7 +105,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
   v1::Object object;
   switch (key.kind) {
     case ObjectKey::Kind::kNode: {
-      const auto status = co_await parts_.api.GetStatus({}, CallInfo{});
+      const auto status = co_await parts_.api.status.GetStatus({}, CallInfo{});
       if (!status.ok()) co_return std::nullopt;
       v1::NodeState& node = *object.mutable_node();
       *node.mutable_status() = *status;
@@ -114,7 +114,7 @@ Awaitable<std::optional<v1::Object>> Uplink::Describe(ObjectKey key) {
       node.set_lease(parts_.lease.state());
       node.set_lease_epoch(parts_.lease.epoch());
       node.set_on_lease_expiry(options_.on_lease_expiry);
-      for (const RuntimeAbility& runtime : parts_.api.runtimes()) *node.add_runtimes() = runtime;
+      for (const RuntimeAbility& runtime : parts_.api.volumes.runtimes()) *node.add_runtimes() = runtime;
       for (const v1::NodeState::Right right : options_.may) node.add_may(right);
       co_return object;
     }

@@ -1,5 +1,5 @@
-// The part of NodeApi that concerns the node as one of a cluster: out of use and back, and volumes that a
-// local program asks the central scheduler for.
+#include "rpc/cluster_api.h"
+
 #include <fmt/format.h>
 
 #include "base/printable.h"
@@ -7,7 +7,6 @@
 #include "base/status.h"
 #include "request/request_check.h"
 #include "rpc/convert_volume.h"
-#include "rpc/node_api.h"
 
 namespace berth {
 namespace {
@@ -52,7 +51,7 @@ absl::Status PinLife(v1::ConsumerLife* life, const PeerCredentials& peer, bool m
 
 }  // namespace
 
-NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest request, CallInfo call) {
+ApiAnswer<v1::DrainNodeResponse> ClusterApi::DrainNode(v1::DrainNodeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckDrain(request));
   BERTH_CO_RETURN_IF_ERROR(request.end() ? co_await drainer_.End(call.deadline)
                                          : co_await drainer_.Begin(request.reason(), call.deadline));
@@ -73,8 +72,8 @@ NodeApi::Answer<v1::DrainNodeResponse> NodeApi::DrainNode(v1::DrainNodeRequest r
   }
 }
 
-Awaitable<absl::Status> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call,
-                                             StreamWriter<v1::ClaimVolumeResponse>& out) {
+Awaitable<absl::Status> ClusterApi::ClaimVolume(v1::ClaimVolumeRequest request, CallInfo call,
+                                                StreamWriter<v1::ClaimVolumeResponse>& out) {
   v1::Ask ask;
   BERTH_CO_ASSIGN_OR_RETURN(*ask.mutable_claim(), CheckClaim(request));
   v1::ClaimAsk& claim = *ask.mutable_claim();
@@ -92,7 +91,7 @@ Awaitable<absl::Status> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, Cal
   const v1::ClaimAnswer& granted = answer.claim();
   const std::string consumer = fmt::format("{}/{}", claim.namespace_(), claim.consumer());
   // By the plugin's id or its driver's name, as in a publish.
-  const auto plugin_id = PluginOf(granted.plugin_id(), granted.volume_id());
+  const auto plugin_id = lookup_.PluginOf(granted.plugin_id(), granted.volume_id());
   const auto mount = mounter_.MountOf(plugin_id.ok() ? *plugin_id : granted.plugin_id(), granted.volume_id(),
                                       consumer, claim.name());
   if (!mount) {
@@ -106,8 +105,7 @@ Awaitable<absl::Status> NodeApi::ClaimVolume(v1::ClaimVolumeRequest request, Cal
   co_return sent ? absl::OkStatus() : absl::CancelledError("the caller has gone");
 }
 
-NodeApi::Answer<v1::ReleaseClaimResponse> NodeApi::ReleaseClaim(v1::ReleaseClaimRequest request,
-                                                                CallInfo call) {
+ApiAnswer<v1::ReleaseClaimResponse> ClusterApi::ReleaseClaim(v1::ReleaseClaimRequest request, CallInfo call) {
   v1::Ask ask;
   BERTH_CO_ASSIGN_OR_RETURN(*ask.mutable_release(), CheckRelease(request));
   if (!call.peer) co_return absl::CancelledError("the caller has gone");

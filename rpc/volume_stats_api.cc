@@ -1,4 +1,5 @@
-// The part of NodeApi that asks plugins how full volumes are.
+#include "rpc/volume_stats_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "base/status.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
-#include "rpc/node_api.h"
 
 namespace berth {
 namespace {
@@ -48,8 +48,8 @@ void AddTo(const v1::VolumeUsage& usage, google::protobuf::RepeatedPtrField<v1::
 
 }  // namespace
 
-NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_id, std::string volume_id,
-                                                             TimePoint deadline) {
+ApiAnswer<v1::GetVolumeStatsResponse> VolumeStatsApi::StatsOf(std::string plugin_id, std::string volume_id,
+                                                              TimePoint deadline) {
   const auto plugin = control_.plugins().find(plugin_id);
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::GET_VOLUME_STATS)) {
@@ -76,16 +76,17 @@ NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::StatsOf(std::string plugin_
   co_return answer;
 }
 
-NodeApi::Answer<v1::GetVolumeStatsResponse> NodeApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
-                                                                    CallInfo call) {
+ApiAnswer<v1::GetVolumeStatsResponse> VolumeStatsApi::GetVolumeStats(v1::GetVolumeStatsRequest request,
+                                                                     CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
-  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, PluginOf(request.plugin_id(), request.volume_id()));
+  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
+                            lookup_.PluginOf(request.plugin_id(), request.volume_id()));
   co_return co_await StatsOf(plugin_id, request.volume_id(), call.deadline);
 }
 
 // The volumes that are asked, and their answers so far. Shared by those who ask.
-struct NodeApi::ConsumerStats {
+struct VolumeStatsApi::ConsumerStats {
   explicit ConsumerStats(asio::any_io_executor executor) : bell(std::move(executor)) {}
 
   std::vector<VolumeView> volumes;
@@ -96,7 +97,7 @@ struct NodeApi::ConsumerStats {
   Condition bell;  // an asker has ended
 };
 
-Awaitable<void> NodeApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
+Awaitable<void> VolumeStatsApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
   while (work->next < work->volumes.size()) {
     const size_t mine = work->next++;
     const VolumeView& volume = work->volumes[mine];
@@ -115,8 +116,8 @@ Awaitable<void> NodeApi::ReadStats(std::shared_ptr<ConsumerStats> work) {
   work->bell.NotifyAll();
 }
 
-NodeApi::Answer<v1::GetConsumerStatsResponse> NodeApi::GetConsumerStats(v1::GetConsumerStatsRequest request,
-                                                                        CallInfo call) {
+ApiAnswer<v1::GetConsumerStatsResponse> VolumeStatsApi::GetConsumerStats(v1::GetConsumerStatsRequest request,
+                                                                         CallInfo call) {
   const bool all = request.consumer().empty();
   if (!all) BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   const auto executor = co_await asio::this_coro::executor;

@@ -21,12 +21,12 @@ class NodeApiClusterTest : public NodeApiTest {
     v1::DrainNodeRequest request;
     request.set_reason(reason);
     request.set_end(end);
-    return Call(&NodeApi::DrainNode, request);
+    return Call(&ClusterApi::DrainNode, request);
   }
   absl::StatusOr<v1::PublishVolumeResponse> Publish(const std::string& volume, const std::string& consumer) {
     auto request = ForVolume<v1::PublishVolumeRequest>(volume);
     request.set_consumer(consumer);
-    return Call(&NodeApi::PublishVolume, request);
+    return Call(&VolumeApi::PublishVolume, request);
   }
   static v1::ClaimVolumeRequest AClaim() {
     v1::ClaimVolumeRequest request;
@@ -54,7 +54,7 @@ class NodeApiClusterTest : public NodeApiTest {
                         .may_change = may_change,
                         .deadline = Clock::now() + std::chrono::seconds(20),
                         .peer = peer_};
-    const absl::Status status = RunOn(loop_, api_.ClaimVolume(request, call, out));
+    const absl::Status status = RunOn(loop_, api_.cluster.ClaimVolume(request, call, out));
     progress_.clear();
     for (const v1::ClaimVolumeResponse& message : out.sent) {
       if (message.has_progress()) progress_.push_back(message.progress());
@@ -79,7 +79,7 @@ TEST_F(NodeApiClusterTest, ADrainingNodeRefusesWhatIsNewAndConfirmsWhatIsHere) {
   EXPECT_THAT(Message(refused.status()), HasSubstr("a new disk"));
   EXPECT_TRUE(Publish("v", "job-1").ok());
 
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   EXPECT_EQ(status->drain().reason(), "a new disk");
   EXPECT_THAT(status->problems(), IsEmpty()) << "it was asked for";
   ASSERT_EQ(status->findings_size(), 1);
@@ -89,27 +89,27 @@ TEST_F(NodeApiClusterTest, ADrainingNodeRefusesWhatIsNewAndConfirmsWhatIsHere) {
   ASSERT_TRUE(ended.ok()) << ended.status();
   EXPECT_FALSE(ended->has_drain());
   EXPECT_TRUE(Publish("v", "job-2").ok());
-  EXPECT_FALSE(Call(&NodeApi::GetStatus, v1::GetStatusRequest())->has_drain());
+  EXPECT_FALSE(Call(&StatusApi::GetStatus, v1::GetStatusRequest())->has_drain());
 }
 
 TEST_F(NodeApiClusterTest, ARuntimeThatTheOperatorDescribedIsTheOneThatCounts) {
   control_.Add("p");
-  api_.SetRuntimes({FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'xfs'")});
+  api_.volumes.SetRuntimes({FromText<RuntimeAbility>("name: 'vm' block: true fs_types: 'xfs'")});
   auto request = ForVolume<v1::PublishVolumeRequest>("v");
   request.set_consumer("c");
   request.mutable_runtime()->set_name("vm");
   request.mutable_runtime()->set_mount(true);
-  ASSERT_TRUE(Call(&NodeApi::PublishVolume, request).ok());
-  EXPECT_EQ(mounter_.last_runtime, api_.runtimes()[0]);
+  ASSERT_TRUE(Call(&VolumeApi::PublishVolume, request).ok());
+  EXPECT_EQ(mounter_.last_runtime, api_.volumes.runtimes()[0]);
 
   request.mutable_runtime()->Clear();
   request.mutable_runtime()->set_name("vm");
-  EXPECT_TRUE(Call(&NodeApi::PublishVolume, request).ok()) << "the name alone will do";
+  EXPECT_TRUE(Call(&VolumeApi::PublishVolume, request).ok()) << "the name alone will do";
   request.mutable_runtime()->set_name("lorry");
-  EXPECT_THAT(Message(Call(&NodeApi::PublishVolume, request).status()),
+  EXPECT_THAT(Message(Call(&VolumeApi::PublishVolume, request).status()),
               HasSubstr("runtime.name: berthd.toml has no [[runtime]] \"lorry\""));
   request.mutable_runtime()->set_mount(true);
-  ASSERT_TRUE(Call(&NodeApi::PublishVolume, request).ok());
+  ASSERT_TRUE(Call(&VolumeApi::PublishVolume, request).ok());
   EXPECT_EQ(mounter_.last_runtime->name(), "lorry");
 }
 
@@ -153,11 +153,11 @@ TEST_F(NodeApiClusterTest, AReleaseIsAskedWithItsCallersNameToo) {
   v1::ReleaseClaimRequest request;
   request.set_namespace_("prod");
   request.set_volume("db");
-  EXPECT_THAT(Message(Call(&NodeApi::ReleaseClaim, request, false).status()),
+  EXPECT_THAT(Message(Call(&ClusterApi::ReleaseClaim, request, false).status()),
               HasSubstr("consumer: must not be empty"));
   request.set_consumer("job-7");
   request.set_name("data");
-  ASSERT_TRUE(Call(&NodeApi::ReleaseClaim, request, false).ok());
+  ASSERT_TRUE(Call(&ClusterApi::ReleaseClaim, request, false).ok());
   ASSERT_EQ(scheduler_.releases.size(), 1U);
   const v1::ReleaseAsk& ask = scheduler_.releases[0];
   EXPECT_EQ(ask.namespace_() + "/" + ask.volume() + " " + ask.consumer() + " " + ask.name(),
@@ -244,7 +244,7 @@ TEST_F(NodeApiClusterTest, WhoWaitsForADrainIsAnsweredOnceTheLastOneHasLeft) {
   CallInfo call;
   call.deadline = Clock::now() + std::chrono::seconds(20);
   std::optional<absl::StatusOr<v1::DrainNodeResponse>> answer;
-  asio::co_spawn(loop_, api_.DrainNode(request, call),
+  asio::co_spawn(loop_, api_.cluster.DrainNode(request, call),
                  [&](std::exception_ptr, absl::StatusOr<v1::DrainNodeResponse> came) { answer = came; });
   const auto run_until = [&](auto there) {
     loop_.restart();
@@ -266,8 +266,8 @@ TEST_F(NodeApiClusterTest, TheLinkIsShownAndItsTroubleIsAProblem) {
   link.set_state(v1::LinkStatus::SYNCED);
   link.set_address("scheduler:7000");
   link.set_lease(v1::LEASE_VALID);
-  const auto problems = [this] { return Call(&NodeApi::GetStatus, v1::GetStatusRequest())->problems(); };
-  EXPECT_EQ(Call(&NodeApi::GetStatus, v1::GetStatusRequest())->scheduler().address(), "scheduler:7000");
+  const auto problems = [this] { return Call(&StatusApi::GetStatus, v1::GetStatusRequest())->problems(); };
+  EXPECT_EQ(Call(&StatusApi::GetStatus, v1::GetStatusRequest())->scheduler().address(), "scheduler:7000");
   EXPECT_THAT(problems(), IsEmpty()) << "since 1970, and up";
 
   link.set_state(v1::LinkStatus::DIALLING);

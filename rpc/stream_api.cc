@@ -1,4 +1,5 @@
-// The part of NodeApi that streams its answers: events, and logs.
+#include "rpc/stream_api.h"
+
 #include <fmt/format.h>
 
 #include <boost/asio/this_coro.hpp>
@@ -9,7 +10,6 @@
 #include "controller/plugin_choice.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
-#include "rpc/node_api.h"
 
 namespace berth {
 namespace {
@@ -43,8 +43,8 @@ bool Matches(const Event& event, const v1::WatchEventsRequest& filter) {
 
 }  // namespace
 
-Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, CallInfo,
-                                             StreamWriter<v1::WatchEventsResponse>& out) {
+Awaitable<absl::Status> StreamApi::WatchEvents(v1::WatchEventsRequest request, CallInfo,
+                                               StreamWriter<v1::WatchEventsResponse>& out) {
   BERTH_CO_RETURN_IF_ERROR(CheckWatch(request));
   uint64_t position = request.after_sequence();
   const uint64_t newest = events_.next_sequence() - 1;
@@ -82,8 +82,8 @@ Awaitable<absl::Status> NodeApi::WatchEvents(v1::WatchEventsRequest request, Cal
   }
 }
 
-Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request, CallInfo call,
-                                               StreamWriter<v1::ReadPluginLogResponse>& out) {
+Awaitable<absl::Status> StreamApi::ReadPluginLog(v1::ReadPluginLogRequest request, CallInfo call,
+                                                 StreamWriter<v1::ReadPluginLogResponse>& out) {
   BERTH_CO_RETURN_IF_ERROR(CheckReadLog(request));
   const auto& plugins = control_.plugins();
   const auto plugin = plugins.find(request.id());
@@ -123,8 +123,8 @@ Awaitable<absl::Status> NodeApi::ReadPluginLog(v1::ReadPluginLogRequest request,
   }
 }
 
-Awaitable<absl::Status> NodeApi::WatchLog(v1::WatchLogRequest request, CallInfo,
-                                          StreamWriter<v1::WatchLogResponse>& out) {
+Awaitable<absl::Status> StreamApi::WatchLog(v1::WatchLogRequest request, CallInfo,
+                                            StreamWriter<v1::WatchLogResponse>& out) {
   if (!log_) co_return absl::UnimplementedError("this berthd keeps no log that could be followed");
   const auto level = ParseLogLevel(request.level().empty() ? "info" : request.level());
   if (!level.ok()) co_return absl::InvalidArgumentError(fmt::format("level: {}", MessageOf(level.status())));

@@ -14,7 +14,7 @@ using testing::SizeIs;
 class NodeApiListTest : public NodeApiTest {
  protected:
   v1::ListVolumesResponse Page(const v1::ListVolumesRequest& request) {
-    auto page = Call(&NodeApi::ListVolumes, request);
+    auto page = Call(&VolumeListApi::ListVolumes, request);
     EXPECT_TRUE(page.ok()) << page.status();
     return page.ok() ? *std::move(page) : v1::ListVolumesResponse();
   }
@@ -89,12 +89,12 @@ TEST_F(NodeApiListTest, VolumesThatComeOrGoBetweenPagesHideNoOther) {
 TEST_F(NodeApiListTest, ATokenOfAnotherKindIsRefused) {
   v1::ListVolumesRequest request;
   request.set_page_token("next");
-  const auto page = Call(&NodeApi::ListVolumes, request);
+  const auto page = Call(&VolumeListApi::ListVolumes, request);
   EXPECT_EQ(page.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(page.status()), HasSubstr("page_token"));
   request.clear_page_token();
   request.set_page_size(-1);
-  EXPECT_EQ(Call(&NodeApi::ListVolumes, request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Call(&VolumeListApi::ListVolumes, request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(NodeApiListTest, DeclaredVolumesAreShownWhetherTheyAreHereOrNot) {
@@ -137,7 +137,7 @@ TEST_F(NodeApiListTest, AVolumeThatIsDeclaredForAPluginThatIsNotThereIsShownAllT
   EXPECT_THAT(AllPages({}), ElementsAre("nobody/v"));
   auto request = ForVolume<v1::GetVolumeRequest>();
   request.set_plugin_id("nobody");
-  const auto volume = Call(&NodeApi::GetVolume, request);
+  const auto volume = Call(&VolumeListApi::GetVolume, request);
   ASSERT_TRUE(volume.ok()) << volume.status();
   EXPECT_EQ(volume->state(), v1::ABSENT);
   EXPECT_EQ(volume->last_error(), "no such plugin");
@@ -149,7 +149,7 @@ TEST_F(NodeApiListTest, ErrorsInDeclaredFilesAreProblemsOfTheNode) {
   declared_.Add("p", "bad", "c").error_in_file = "bad.toml:3: colour: unknown key\nbad.toml:4: x\n";
   mounter_.problems = {"the journal was rebuilt"};
   declared_.problems = {"volumes.d cannot be read"};
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(), ElementsAre("the journal was rebuilt", "volumes.d cannot be read",
                                               "/etc/berth/volumes.d/late.toml: plugin p is not ready",
@@ -159,7 +159,7 @@ TEST_F(NodeApiListTest, ErrorsInDeclaredFilesAreProblemsOfTheNode) {
 TEST_F(NodeApiListTest, Fault57AVolumeWhosePluginIsGoneIsCritical) {
   VolumeView& volume = mounter_.Add("p", "v", "c");
   volume.plugin_missing = true;
-  auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->health(), v1::FAILING);
   ASSERT_EQ(status->findings_size(), 1);
@@ -169,7 +169,7 @@ TEST_F(NodeApiListTest, Fault57AVolumeWhosePluginIsGoneIsCritical) {
   EXPECT_THAT(status->findings(0).advice(), AllOf(HasSubstr("plugins.d"), HasSubstr("--consumer c --force")));
   // Released without it: that is pending, and not an emergency any more.
   volume.without_plugin = WithoutPlugin{.requested_by = "uid 0", .at = WallTime()};
-  status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_EQ(status->health(), v1::DEGRADED);
   ASSERT_EQ(status->findings_size(), 1);
@@ -183,7 +183,7 @@ TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
   mounter_.Add("p", "v2", "web").publications[0].dead = "ENOTCONN";
   mounter_.Add("p", "v3", "web").publications[0].blocked = "the node was restarted";
   mounter_.Add("p", "v4", "web").publications[0].hung = "no answer within 10 s";
-  const auto status = Call(&NodeApi::GetStatus, v1::GetStatusRequest());
+  const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
   EXPECT_THAT(status->problems(),
               ElementsAre("volume v1 of plugin p is stuck in umount /x (process 12)",
@@ -199,17 +199,18 @@ TEST_F(NodeApiListTest, AConsumersMountsAreShownWithoutOptionsToReaders) {
       {.plugin_id = "p", .volume_id = "w", .consumer = "db"}};
   v1::ListConsumerMountsRequest request;
   request.set_consumer("web");
-  auto mounts = Call(&NodeApi::ListConsumerMounts, request);
+  auto mounts = Call(&VolumeListApi::ListConsumerMounts, request);
   ASSERT_TRUE(mounts.ok()) << mounts.status();
   ASSERT_EQ(mounts->mounts_size(), 1);
   EXPECT_EQ(mounts->mounts(0).source_path(), "/t");
   EXPECT_THAT(mounts->mounts(0).mount_flags(), ElementsAre("x=hush"));
-  EXPECT_THAT(Call(&NodeApi::ListConsumerMounts, request, false)->mounts(0).mount_flags(),
+  EXPECT_THAT(Call(&VolumeListApi::ListConsumerMounts, request, false)->mounts(0).mount_flags(),
               ElementsAre("(hidden)"));
   request.set_consumer("nobody");
-  EXPECT_EQ(Call(&NodeApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Call(&VolumeListApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kNotFound);
   request.clear_consumer();
-  EXPECT_EQ(Call(&NodeApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Call(&VolumeListApi::ListConsumerMounts, request).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(NodeApiListTest, MountsThatDoNotFitIntoOneAnswerAreNotCutShort) {
@@ -219,7 +220,7 @@ TEST_F(NodeApiListTest, MountsThatDoNotFitIntoOneAnswerAreNotCutShort) {
   }
   v1::ListConsumerMountsRequest request;
   request.set_consumer("web");
-  const absl::Status status = Call(&NodeApi::ListConsumerMounts, request).status();
+  const absl::Status status = Call(&VolumeListApi::ListConsumerMounts, request).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
 }
 
@@ -231,7 +232,7 @@ TEST_F(NodeApiListTest, AVolumeIsExplained) {
   declared_.Add("p", "v", "web").state = "published";
   auto request = ForVolume<v1::ExplainVolumeRequest>();
   request.set_plugin_id("driver.test");
-  auto told = Call(&NodeApi::ExplainVolume, request);
+  auto told = Call(&VolumeListApi::ExplainVolume, request);
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_EQ(told->volume().state(), v1::PUBLISHED);
   EXPECT_EQ(told->volume().declared_in(), "/etc/berth/volumes.d/v.toml");
@@ -239,24 +240,24 @@ TEST_F(NodeApiListTest, AVolumeIsExplained) {
   EXPECT_THAT(told->remarks(), ElementsAre("it is tried again"))
       << "and nothing of a declaration that is kept";
   declared_.files.back().state = "left as it is: its file cannot be read";
-  told = Call(&NodeApi::ExplainVolume, request);
+  told = Call(&VolumeListApi::ExplainVolume, request);
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_THAT(told->remarks(),
               ElementsAre("it is tried again",
                           "/etc/berth/volumes.d/v.toml declares it for consumer web: left as it "
                           "is: its file cannot be read"));
-  EXPECT_EQ(Call(&NodeApi::ExplainVolume, request, false)->mounts(0).options(), "(hidden)");
+  EXPECT_EQ(Call(&VolumeListApi::ExplainVolume, request, false)->mounts(0).options(), "(hidden)");
 }
 
 TEST_F(NodeApiListTest, AVolumeThatIsOnlyDeclaredIsExplainedToo) {
   control_.Add("p");
   declared_.Add("p", "v", "web").last_error = "plugin p is not ready";
-  const auto told = Call(&NodeApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>());
+  const auto told = Call(&VolumeListApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>());
   ASSERT_TRUE(told.ok()) << told.status();
   EXPECT_EQ(told->volume().state(), v1::ABSENT);
   EXPECT_EQ(told->volume().last_error(), "plugin p is not ready");
   EXPECT_THAT(told->remarks(), IsEmpty()) << "which says it all";
-  EXPECT_EQ(Call(&NodeApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>("w")).status().code(),
+  EXPECT_EQ(Call(&VolumeListApi::ExplainVolume, ForVolume<v1::ExplainVolumeRequest>("w")).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -272,7 +273,7 @@ TEST_F(NodeApiListTest, DeclaredVolumesThatAreNotHereAndBrokenFilesAreFindings) 
   declared_.files.back().file = "/etc/berth/volumes.d/bad.toml";
   declared_.problems = {"volumes.d cannot be read"};
   mounter_.findings = {{.severity = Finding::Severity::kError, .code = "mount.missing"}};
-  const auto found = Call(&NodeApi::Examine, v1::ExamineRequest(), false);
+  const auto found = Call(&StatusApi::Examine, v1::ExamineRequest(), false);
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->findings_size(), 6);
   EXPECT_EQ(found->findings(0).code(), "mount.missing") << "the worst first";
@@ -302,13 +303,13 @@ TEST_F(NodeApiListTest, DeclaredVolumesThatAreNotHereAndBrokenFilesAreFindings) 
 TEST_F(NodeApiListTest, ARepairTakesTheRightToChange) {
   mounter_.findings = {{.code = "mount.missing", .repair = "publish it again"}, {.code = "mount.orphan"}};
   v1::ExamineRequest request;
-  auto found = Call(&NodeApi::Examine, request, false);
+  auto found = Call(&StatusApi::Examine, request, false);
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->findings_size(), 2);
   EXPECT_FALSE(found->findings(0).repaired());
   request.set_repair(true);
-  EXPECT_EQ(Call(&NodeApi::Examine, request, false).status().code(), absl::StatusCode::kPermissionDenied);
-  found = Call(&NodeApi::Examine, request);
+  EXPECT_EQ(Call(&StatusApi::Examine, request, false).status().code(), absl::StatusCode::kPermissionDenied);
+  found = Call(&StatusApi::Examine, request);
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_TRUE(found->findings(0).repaired());
   EXPECT_FALSE(found->findings(1).repaired());
@@ -319,14 +320,14 @@ TEST_F(NodeApiListTest, TheEndOfAConsumerReleasesWhatItUsed) {
   mounter_.Add("p", "w", "db");
   v1::EndConsumerRequest request;
   request.set_consumer("web");
-  EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 1);
+  EXPECT_EQ(Call(&VolumeApi::EndConsumer, request)->released(), 1);
   EXPECT_THAT(mounter_.ended_causes, ElementsAre(fmt::format("said by uid {}", getuid())));
-  EXPECT_EQ(Call(&NodeApi::EndConsumer, request)->released(), 0) << "again, with nothing left";
+  EXPECT_EQ(Call(&VolumeApi::EndConsumer, request)->released(), 0) << "again, with nothing left";
   EXPECT_THAT(mounter_.volumes, SizeIs(1));
   mounter_.next_error = absl::UnavailableError("busy");
-  EXPECT_EQ(Call(&NodeApi::EndConsumer, request).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Call(&VolumeApi::EndConsumer, request).status().code(), absl::StatusCode::kUnavailable);
   request.clear_consumer();
-  EXPECT_EQ(Call(&NodeApi::EndConsumer, request).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Call(&VolumeApi::EndConsumer, request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(NodeApiListTest, DeclaredVolumesAreWaitedForUntilEachIsSettled) {
@@ -337,12 +338,12 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreWaitedForUntilEachIsSettled) {
   v1::ListDeclaredVolumesRequest request;
   request.add_names("v1");
   request.add_names("none");
-  const auto now = Call(&NodeApi::ListDeclaredVolumes, request);
+  const auto now = Call(&VolumeListApi::ListDeclaredVolumes, request);
   ASSERT_TRUE(now.ok()) << now.status();
   EXPECT_EQ(now->volumes(0).state(), v1::DECLARED_PENDING);
   EXPECT_EQ(waits, 0);
   request.set_wait(true);
-  const auto settled = Call(&NodeApi::ListDeclaredVolumes, request);
+  const auto settled = Call(&VolumeListApi::ListDeclaredVolumes, request);
   ASSERT_TRUE(settled.ok()) << settled.status();
   ASSERT_THAT(settled->volumes(), SizeIs(1));
   EXPECT_EQ(settled->volumes(0).name(), "v1");
@@ -351,13 +352,13 @@ TEST_F(NodeApiListTest, DeclaredVolumesAreWaitedForUntilEachIsSettled) {
   EXPECT_THAT(settled->not_declared(), ElementsAre("none"));
   EXPECT_EQ(waits, 2);
   request.clear_names();
-  const auto all = Call(&NodeApi::ListDeclaredVolumes, request);
+  const auto all = Call(&VolumeListApi::ListDeclaredVolumes, request);
   ASSERT_TRUE(all.ok()) << all.status();
   ASSERT_THAT(all->volumes(), SizeIs(2));
   EXPECT_EQ(all->volumes(1).state(), v1::DECLARED_BROKEN);
   EXPECT_THAT(all->volumes(1).last_error(), HasSubstr("colour"));
   request.add_names("");
-  EXPECT_TRUE(absl::IsInvalidArgument(Call(&NodeApi::ListDeclaredVolumes, request).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Call(&VolumeListApi::ListDeclaredVolumes, request).status()));
 }
 
 TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
@@ -366,7 +367,7 @@ TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
   v1::GetVolumeRequest get;
   get.set_plugin_id("driver.test");
   get.set_volume_id("v");
-  const auto volume = Call(&NodeApi::GetVolume, get);
+  const auto volume = Call(&VolumeListApi::GetVolume, get);
   ASSERT_TRUE(volume.ok()) << volume.status();
   EXPECT_EQ(volume->plugin_id(), "p");
 
@@ -374,7 +375,7 @@ TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
   unpublish.set_plugin_id("driver.test");
   unpublish.set_volume_id("v");
   unpublish.set_consumer("c");
-  const auto gone = Call(&NodeApi::UnpublishVolume, unpublish);
+  const auto gone = Call(&VolumeApi::UnpublishVolume, unpublish);
   ASSERT_TRUE(gone.ok()) << gone.status();
   EXPECT_TRUE(gone->was_published());
   EXPECT_EQ(gone->uses_left(), 0U);
@@ -384,7 +385,7 @@ TEST_F(NodeApiTest, AVolumeIsFoundByItsDriverAlsoWhileItsPluginDoesNotRun) {
     mounter_.recorded_drivers[plugin] = "driver.test";
   }
   unpublish.set_volume_id("w");
-  const absl::Status which = Call(&NodeApi::UnpublishVolume, unpublish).status();
+  const absl::Status which = Call(&VolumeApi::UnpublishVolume, unpublish).status();
   EXPECT_EQ(which.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(which.message()), HasSubstr("a, b"));
 }
@@ -396,7 +397,7 @@ TEST_F(NodeApiTest, ALabelStandsForAVolumeWhoseIdIsNotHere) {
   mounter_.Add("p", "jobs/logs", "c");
   v1::ListVolumesRequest list;
   list.set_label("jobs/d");
-  const auto listed = Call(&NodeApi::ListVolumes, list);
+  const auto listed = Call(&VolumeListApi::ListVolumes, list);
   ASSERT_EQ(listed->volumes_size(), 1);
   EXPECT_EQ(listed->volumes(0).volume_id(), "v1");
   EXPECT_EQ(listed->volumes(0).label(), "jobs/db");
@@ -404,27 +405,27 @@ TEST_F(NodeApiTest, ALabelStandsForAVolumeWhoseIdIsNotHere) {
   v1::GetVolumeRequest get;
   get.set_plugin_id("p");
   get.set_volume_id("jobs/db");
-  EXPECT_EQ(Call(&NodeApi::GetVolume, get)->volume_id(), "v1");
+  EXPECT_EQ(Call(&VolumeListApi::GetVolume, get)->volume_id(), "v1");
   get.set_volume_id("jobs/logs");
-  EXPECT_EQ(Call(&NodeApi::GetVolume, get)->volume_id(), "jobs/logs") << "an id counts before a label";
+  EXPECT_EQ(Call(&VolumeListApi::GetVolume, get)->volume_id(), "jobs/logs") << "an id counts before a label";
   get.set_volume_id("jobs/none");
-  EXPECT_EQ(Call(&NodeApi::GetVolume, get).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Call(&VolumeListApi::GetVolume, get).status().code(), absl::StatusCode::kNotFound);
 
   v1::UnpublishVolumeRequest unpublish;
   unpublish.set_plugin_id("p");
   unpublish.set_volume_id("jobs/db");
   unpublish.set_consumer("c");
   origin_ = Origin::kScheduler;
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, unpublish)->uses_left(), 0U) << "a scheduler names ids";
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, unpublish)->uses_left(), 0U) << "a scheduler names ids";
   EXPECT_TRUE(mounter_.Find("p", "v1"));
   origin_ = Origin::kCaller;
-  ASSERT_TRUE(Call(&NodeApi::UnpublishVolume, unpublish).ok());
+  ASSERT_TRUE(Call(&VolumeApi::UnpublishVolume, unpublish).ok());
   EXPECT_FALSE(mounter_.Find("p", "v1"));
 
   mounter_.Add("p", "v3", "c").label = "jobs/two";
   mounter_.Add("p", "v4", "c").label = "jobs/two";
   get.set_volume_id("jobs/two");
-  const absl::Status which = Call(&NodeApi::GetVolume, get).status();
+  const absl::Status which = Call(&VolumeListApi::GetVolume, get).status();
   EXPECT_EQ(which.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(which.message()), HasSubstr("2 volumes here have the label jobs/two"));
 }
@@ -438,25 +439,25 @@ TEST_F(NodeApiTest, UsesLeftCountsAllUsesOfTheVolumeThroughEveryPluginOfTheDrive
   request.set_plugin_id("p");
   request.set_volume_id("v");
   request.set_consumer("c");
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U);
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 1U);
   mounter_.volumes.clear();
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 0U);
   mounter_.Add("q", "v", "other").publications.clear();
   mounter_.volumes.back().still_in_use = true;
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "the kernel has it";
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 1U) << "the kernel has it";
   control_.plugins_by_id["p"].facts.reset();
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "q may be of the same driver";
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 1U) << "q may be of the same driver";
   mounter_.volumes.clear();
   control_.Add("p").facts->name = "driver.test";
   declared_.Add("q", "v", "db").last_error = "plugin q is not ready";
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 0U);
   declared_.files.back().attached = true;
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "it will be published";
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 1U) << "it will be published";
   mounter_.Add("q", "v", "db");
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 1U) << "counted once";
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 1U) << "counted once";
   mounter_.volumes.clear();
   declared_.files.back().request.set_volume_id("another");
-  EXPECT_EQ(Call(&NodeApi::UnpublishVolume, request)->uses_left(), 0U);
+  EXPECT_EQ(Call(&VolumeApi::UnpublishVolume, request)->uses_left(), 0U);
 }
 
 }  // namespace

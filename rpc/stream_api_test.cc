@@ -20,12 +20,12 @@ class NodeApiStreamTest : public NodeApiTest {
     v1::WatchEventsRequest request;
     request.set_after_sequence(after);
     request.set_volume_id(volume);
-    return RunOn(loop_, api_.WatchEvents(request, CallInfo{}, out));
+    return RunOn(loop_, api_.streams.WatchEvents(request, CallInfo{}, out));
   }
 
   absl::Status ReadLog(const v1::ReadPluginLogRequest& request, FakeStream<v1::ReadPluginLogResponse>& out) {
-    return RunOn(loop_,
-                 api_.ReadPluginLog(request, {.deadline = Clock::now() + std::chrono::seconds(20)}, out));
+    return RunOn(loop_, api_.streams.ReadPluginLog(
+                            request, {.deadline = Clock::now() + std::chrono::seconds(20)}, out));
   }
 };
 
@@ -65,17 +65,17 @@ TEST_F(NodeApiStreamTest, WatchBeginsAtATime) {
   v1::WatchEventsRequest request;
   request.mutable_since()->set_seconds(30);
   FakeStream<v1::WatchEventsResponse> exact;
-  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, exact)).ok());
+  EXPECT_TRUE(RunOn(loop_, api_.streams.WatchEvents(request, CallInfo{}, exact)).ok());
   ASSERT_THAT(exact.sent, SizeIs(3));
   EXPECT_EQ(exact.sent[0].event().sequence(), 3U);
   EXPECT_EQ(exact.sent[0].missed(), 0U);
   request.mutable_since()->set_nanos(1);
   FakeStream<v1::WatchEventsResponse> between;
-  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, between)).ok());
+  EXPECT_TRUE(RunOn(loop_, api_.streams.WatchEvents(request, CallInfo{}, between)).ok());
   EXPECT_THAT(between.sent, SizeIs(2));
   request.mutable_since()->set_seconds(60);
   FakeStream<v1::WatchEventsResponse> later;
-  EXPECT_TRUE(RunOn(loop_, api_.WatchEvents(request, CallInfo{}, later)).ok());
+  EXPECT_TRUE(RunOn(loop_, api_.streams.WatchEvents(request, CallInfo{}, later)).ok());
   EXPECT_THAT(later.sent, IsEmpty());
 }
 
@@ -269,7 +269,7 @@ TEST_F(PluginLogTest, WhatHasNoLogHereIsRefused) {
 
 TEST_F(NodeApiStreamTest, WithoutALogThereIsNoneToWatch) {
   FakeStream<v1::WatchLogResponse> out;
-  EXPECT_EQ(RunOn(loop_, api_.WatchLog({}, {}, out)).code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(RunOn(loop_, api_.streams.WatchLog({}, {}, out)).code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST_F(NodeApiStreamTest, BerthdsLogIsWatchedAtTheReadersLevel) {
@@ -285,7 +285,7 @@ TEST_F(NodeApiStreamTest, BerthdsLogIsWatchedAtTheReadersLevel) {
   absl::Status ended;
   scope.Spawn("watch",
               [](NodeApi& its, v1::WatchLogRequest asked, auto& to, absl::Status& end) -> Awaitable<void> {
-                end = co_await its.WatchLog(std::move(asked), {}, to);
+                end = co_await its.streams.WatchLog(std::move(asked), {}, to);
               }(api, request, out, ended));
   loop_.poll();
   SPDLOG_INFO("nobody wants this");
@@ -299,7 +299,7 @@ TEST_F(NodeApiStreamTest, BerthdsLogIsWatchedAtTheReadersLevel) {
   EXPECT_THAT(out.sent[0].entries(0).text(), AllOf(HasSubstr("smoke"), testing::Not(HasSubstr("\n"))));
 
   request.set_level("loud");
-  EXPECT_EQ(RunOn(loop_, api.WatchLog(request, {}, out)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RunOn(loop_, api.streams.WatchLog(request, {}, out)).code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

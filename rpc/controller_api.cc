@@ -1,5 +1,5 @@
-// The part of NodeApi that calls a plugin's Controller service: create, delete and expand a volume, list
-// them.
+#include "rpc/controller_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +10,6 @@
 #include "csi/errors.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
-#include "rpc/node_api.h"
 
 namespace berth {
 namespace {
@@ -45,7 +44,7 @@ std::vector<std::string> ServingNode(const PluginMap& plugins, std::vector<std::
 
 }  // namespace
 
-NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolumeRequest request,
+ApiAnswer<v1::CreateVolumeResponse> ControllerApi::CreateVolume(v1::CreateVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::CreateVolumeRequest create, CheckCreate(request));
   CallKey key{.driver = access_.DriverOf(request.plugin_id()),
@@ -86,7 +85,7 @@ NodeApi::Answer<v1::CreateVolumeResponse> NodeApi::CreateVolume(v1::CreateVolume
   co_return CheckedAnswer(controller.plugin_id, create, *answer);
 }
 
-NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolumeRequest request,
+ApiAnswer<v1::DeleteVolumeResponse> ControllerApi::DeleteVolume(v1::DeleteVolumeRequest request,
                                                                 CallInfo call) {
   BERTH_CO_ASSIGN_OR_RETURN(const ::csi::v1::DeleteVolumeRequest deletion, CheckDelete(request));
   BERTH_CO_ASSIGN_OR_RETURN(
@@ -112,9 +111,9 @@ NodeApi::Answer<v1::DeleteVolumeResponse> NodeApi::DeleteVolume(v1::DeleteVolume
   co_return v1::DeleteVolumeResponse();
 }
 
-NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolumeRequest request,
+ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolumeRequest request,
                                                                 CallInfo call) {
-  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
+  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(::csi::v1::ControllerExpandVolumeRequest expand, CheckExpand(request));
   BERTH_CO_ASSIGN_OR_RETURN(
       const VolumeCallQueue::Turn turn,
@@ -131,7 +130,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   v1::ExpandVolumeResponse answer;
   if (!by_controller) {
     BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
-                              PluginOf(request.plugin_id(), request.volume_id()));
+                              lookup_.PluginOf(request.plugin_id(), request.volume_id()));
     const auto plugin = control_.plugins().find(plugin_id);
     if (plugin == control_.plugins().end() || !plugin->second.facts ||
         !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
@@ -192,7 +191,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandVolume(v1::ExpandVolume
   co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);
 }
 
-NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
+ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandOnNode(
     VolumeView held, ::csi::v1::ControllerExpandVolumeRequest request, v1::ExpandVolumeResponse so_far,
     TimePoint deadline) {
   const bool storage_grew = so_far.capacity_bytes() > 0;
@@ -228,7 +227,7 @@ NodeApi::Answer<v1::ExpandVolumeResponse> NodeApi::ExpandOnNode(
   co_return so_far;
 }
 
-NodeApi::Answer<v1::ListStorageVolumesResponse> NodeApi::ListStorageVolumes(
+ApiAnswer<v1::ListStorageVolumesResponse> ControllerApi::ListStorageVolumes(
     v1::ListStorageVolumesRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckStorageList(request));
   v1::ControllerCall list;

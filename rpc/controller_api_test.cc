@@ -54,7 +54,7 @@ TEST_F(NodeApiTest, CreateCallsTheControllerOfTheSameDriver) {
   request.set_plugin_id("node-half");
   request.set_required_bytes(1000);
   (*request.mutable_secrets())["k"] = "s";
-  const auto answer = Call(&NodeApi::CreateVolume, request);
+  const auto answer = Call(&ControllerApi::CreateVolume, request);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->volume_id(), "vol-1");
   csi::CreateVolumeRequest sent;
@@ -70,7 +70,7 @@ TEST_F(NodeApiTest, CreateAsksForAVolumeThatCanBeUsedHere) {
   facts.plugin_services.insert(Service::VOLUME_ACCESSIBILITY_CONSTRAINTS);
   facts.topology = {{"node", "n1"}};
   fake_->Answer("CreateVolume", Created());
-  ASSERT_TRUE(Call(&NodeApi::CreateVolume, Create()).ok());
+  ASSERT_TRUE(Call(&ControllerApi::CreateVolume, Create()).ok());
   csi::CreateVolumeRequest sent;
   ASSERT_TRUE(fake_->LastRequest("CreateVolume", &sent));
   ASSERT_EQ(sent.accessibility_requirements().requisite_size(), 1);
@@ -80,7 +80,7 @@ TEST_F(NodeApiTest, CreateAsksForAVolumeThatCanBeUsedHere) {
 
 TEST_F(NodeApiTest, CreateNeedsTheCapabilitiesForWhatIsAsked) {
   const auto refused = [&](const v1::CreateVolumeRequest& request) {
-    const auto answer = Call(&NodeApi::CreateVolume, request);
+    const auto answer = Call(&ControllerApi::CreateVolume, request);
     EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
     return Message(answer.status());
   };
@@ -109,8 +109,8 @@ TEST_F(NodeApiTest, LateAccessModesAreSentOnlyToThoseWhoKnowThem) {
     AddPlugin(capabilities);
     csi::CreateVolumeRequest created;
     csi::ControllerExpandVolumeRequest expanded;
-    EXPECT_TRUE(Call(&NodeApi::CreateVolume, create).ok());
-    EXPECT_TRUE(Call(&NodeApi::ExpandVolume, Expand()).ok());
+    EXPECT_TRUE(Call(&ControllerApi::CreateVolume, create).ok());
+    EXPECT_TRUE(Call(&ControllerApi::ExpandVolume, Expand()).ok());
     EXPECT_TRUE(fake_->LastRequest("CreateVolume", &created));
     EXPECT_TRUE(fake_->LastRequest("ControllerExpandVolume", &expanded));
     std::vector<Mode::Mode> modes;
@@ -133,7 +133,7 @@ TEST_F(NodeApiTest, CreatePassesThePluginsErrorOnWithoutSecrets) {
   fake_->Fail("CreateVolume", {grpc::StatusCode::RESOURCE_EXHAUSTED, "pool of hunter22 is full"});
   auto request = Create();
   (*request.mutable_secrets())["password"] = "hunter22";
-  const auto answer = Call(&NodeApi::CreateVolume, request);
+  const auto answer = Call(&ControllerApi::CreateVolume, request);
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Message(answer.status()), "plugin p: CreateVolume: pool of ******** is full");
 }
@@ -141,13 +141,13 @@ TEST_F(NodeApiTest, CreatePassesThePluginsErrorOnWithoutSecrets) {
 TEST_F(NodeApiTest, CreateDoesNotBelieveAnEmptyId) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   fake_->Answer("CreateVolume", csi::CreateVolumeResponse());
-  EXPECT_EQ(Call(&NodeApi::CreateVolume, Create()).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Call(&ControllerApi::CreateVolume, Create()).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(NodeApiTest, CreateWithoutAClientIsUnavailable) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   controllers_.clients.clear();
-  EXPECT_EQ(Call(&NodeApi::CreateVolume, Create()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Call(&ControllerApi::CreateVolume, Create()).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(NodeApiTest, ControllerCallsWaitWhileThePluginIsHeld) {
@@ -162,7 +162,7 @@ TEST_F(NodeApiTest, ControllerCallsWaitWhileThePluginIsHeld) {
     plugin.paused = ++waits < 3;
     plugin.registered = plugin.ready = true;
   };
-  EXPECT_TRUE(Call(&NodeApi::CreateVolume, Create()).ok());
+  EXPECT_TRUE(Call(&ControllerApi::CreateVolume, Create()).ok());
   EXPECT_EQ(waits, 3);
 }
 
@@ -171,7 +171,7 @@ TEST_F(NodeApiTest, AHeldPluginIsWaitedForNoLongerThanTheCaller) {
   control_.plugins_by_id["p"].paused = true;
   control_.plugins_by_id["p"].reason = "swapping";
   const CallInfo call{.method = "Test", .deadline = Clock::now() + std::chrono::milliseconds(20)};
-  const auto answer = RunOn(loop_, api_.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), call));
+  const auto answer = RunOn(loop_, api_.controller.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(), call));
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Message(answer.status()), HasSubstr("being replaced and takes no calls yet: swapping"));
   EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
@@ -181,16 +181,16 @@ TEST_F(NodeApiTest, APluginThatDrainsCreatesNothingAndStillDeletes) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   control_.plugins_by_id["p"].draining = true;
   fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
-  const auto created = Call(&NodeApi::CreateVolume, Create());
+  const auto created = Call(&ControllerApi::CreateVolume, Create());
   EXPECT_EQ(created.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(created.status()), HasSubstr("being drained"));
-  EXPECT_TRUE(Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
 }
 
 TEST_F(NodeApiTest, DeleteCallsTheController) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
-  EXPECT_TRUE(Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
   csi::DeleteVolumeRequest sent;
   ASSERT_TRUE(fake_->LastRequest("DeleteVolume", &sent));
   EXPECT_EQ(sent.volume_id(), "v");
@@ -200,7 +200,7 @@ TEST_F(NodeApiTest, DeleteIsRefusedWhileTheVolumeIsHeldThroughAnyPluginOfTheDriv
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   control_.Add("node-half");
   mounter_.Add("node-half", "v", "job/7");
-  const auto answer = Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>());
+  const auto answer = Call(&ControllerApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(answer.status()), AllOf(HasSubstr("through plugin node-half"), HasSubstr("job/7")));
   EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
@@ -210,11 +210,11 @@ TEST_F(NodeApiTest, DeleteIsRefusedWhileTheVolumeIsMountedWithoutARecord) {
   AddPlugin({ControllerRpc::CREATE_DELETE_VOLUME});
   fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
   mounter_.unrecorded = {{"p", "v"}};
-  const auto answer = Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>());
+  const auto answer = Call(&ControllerApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(fake_->Calls("DeleteVolume"), 0);
   mounter_.unrecorded.clear();
-  EXPECT_TRUE(Call(&NodeApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, ForVolume<v1::DeleteVolumeRequest>()).ok());
 }
 
 Awaitable<void> Keep(Awaitable<absl::StatusOr<v1::PublishVolumeResponse>> call,
@@ -235,15 +235,17 @@ TEST_F(NodeApiTest, DeleteIsRefusedWhileTheVolumeIsBeingPublished) {
   publish.set_consumer("c");
   TaskScope scope(loop_.get_executor(), "test");
   std::optional<absl::Status> published;
-  scope.Spawn("publish", Keep(api_.PublishVolume(publish, {.deadline = TimePoint::max()}), published));
+  scope.Spawn("publish",
+              Keep(api_.volumes.PublishVolume(publish, {.deadline = TimePoint::max()}), published));
   loop_.poll();
   ASSERT_EQ(mounter_.publishing, 1);
   const auto deletion = ForVolume<v1::DeleteVolumeRequest>();
-  EXPECT_THAT(Message(Call(&NodeApi::DeleteVolume, deletion).status()), HasSubstr("is being published"));
+  EXPECT_THAT(Message(Call(&ControllerApi::DeleteVolume, deletion).status()),
+              HasSubstr("is being published"));
   mounter_.Release();
   RunOn(loop_, scope.WaitEmpty());
   ASSERT_TRUE(published.has_value());
-  EXPECT_TRUE(Call(&NodeApi::DeleteVolume, deletion).ok()) << "nothing of the publish may stick";
+  EXPECT_TRUE(Call(&ControllerApi::DeleteVolume, deletion).ok()) << "nothing of the publish may stick";
 }
 
 TEST_F(NodeApiTest, PublishIsRefusedWhileTheVolumeIsBeingDeleted) {
@@ -251,23 +253,24 @@ TEST_F(NodeApiTest, PublishIsRefusedWhileTheVolumeIsBeingDeleted) {
   fake_->Hang("DeleteVolume");
   TaskScope scope(loop_.get_executor(), "test");
   std::optional<absl::Status> deleted;
-  scope.Spawn("delete", Keep(api_.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(),
-                                               {.deadline = Clock::now() + std::chrono::minutes(5)}),
-                             deleted));
+  scope.Spawn("delete",
+              Keep(api_.controller.DeleteVolume(ForVolume<v1::DeleteVolumeRequest>(),
+                                                {.deadline = Clock::now() + std::chrono::minutes(5)}),
+                   deleted));
   loop_.poll();
   auto publish = ForVolume<v1::PublishVolumeRequest>();
   publish.set_consumer("c");
-  EXPECT_EQ(Call(&NodeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(Call(&VolumeApi::PublishVolume, publish).status().code(), absl::StatusCode::kAborted);
   ASSERT_TRUE(fake_->WaitForCalls("DeleteVolume", 1));
   RunOn(loop_, scope.Join());
-  EXPECT_TRUE(Call(&NodeApi::PublishVolume, publish).ok()) << "nothing of the deletion may stick";
+  EXPECT_TRUE(Call(&VolumeApi::PublishVolume, publish).ok()) << "nothing of the deletion may stick";
 }
 
 TEST_F(NodeApiTest, ExpandByTheControllerAlone) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   mounter_.Add("p", "v", "c").use.fs_type = "xfs";
   fake_->Answer("ControllerExpandVolume", Expanded(false));
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->capacity_bytes(), 2048);
   EXPECT_FALSE(answer->node_expanded());
@@ -282,7 +285,7 @@ TEST_F(NodeApiTest, ExpandGoesOnAtTheNodeWhereTheVolumeIsHere) {
   mounter_.Add("p", "v", "c");
   mounter_.node_capacity = 3000;
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->capacity_bytes(), 3000);
   EXPECT_TRUE(answer->node_expanded());
@@ -295,13 +298,13 @@ TEST_F(NodeApiTest, ExpandKeepsTheControllersCapacityWhereTheNodeTellsNone) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   mounter_.Add("p", "v", "c");
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  EXPECT_EQ(Call(&NodeApi::ExpandVolume, Expand())->capacity_bytes(), 2048);
+  EXPECT_EQ(Call(&ControllerApi::ExpandVolume, Expand())->capacity_bytes(), 2048);
 }
 
 TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_TRUE(answer->node_expansion_noted());
@@ -311,7 +314,7 @@ TEST_F(NodeApiTest, ExpandOwesTheNodesPartOfAVolumeThatIsNotHere) {
 
   mounter_.Add("p", "v", "c");
   mounter_.next_error = absl::NotFoundError("staged, but not published");
-  answer = Call(&NodeApi::ExpandVolume, Expand());
+  answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_EQ(mounter_.volumes[0].pending_expansion_bytes, 2048);
@@ -321,12 +324,12 @@ TEST_F(NodeApiTest, AnExpansionThatCannotBeNotedIsDoneAndSaysSo) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   fake_->Answer("ControllerExpandVolume", Expanded(true));
   mounter_.owe_error = absl::ResourceExhaustedError("too many are pending");
-  auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_FALSE(answer->node_expansion_noted()) << "to be repeated when the volume is published";
   mounter_.Add("p", "v", "c");
-  answer = Call(&NodeApi::ExpandVolume, Expand());
+  answer = Call(&ControllerApi::ExpandVolume, Expand());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kResourceExhausted) << "it is here";
 }
 
@@ -335,7 +338,7 @@ TEST_F(NodeApiTest, Fault56ExpandOwesTheNodesPartAlsoAfterAWrongAnswer) {
   csi::ControllerExpandVolumeResponse wrong = Expanded(true);
   wrong.set_capacity_bytes(-1);
   fake_->Answer("ControllerExpandVolume", wrong);
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   EXPECT_TRUE(absl::IsInternal(answer.status())) << answer.status();
   EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("p", "v"), Expand().required_bytes())));
 }
@@ -344,7 +347,7 @@ TEST_F(NodeApiTest, ExpandIsNotedWhereThePluginServesThisNode) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME});
   control_.plugins_by_id["p"].facts->has_node_service = false;
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_pending());
   EXPECT_FALSE(answer->node_expansion_noted()) << "nothing here would ever do it";
@@ -352,7 +355,7 @@ TEST_F(NodeApiTest, ExpandIsNotedWhereThePluginServesThisNode) {
 
   control_.Add("half");
   control_.plugins_by_id["half"].facts->name = control_.plugins_by_id["p"].facts->name;
-  answer = Call(&NodeApi::ExpandVolume, Expand());
+  answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expansion_noted());
   EXPECT_THAT(mounter_.owed_elsewhere, ElementsAre(Pair(Pair("half", "v"), 2048)))
@@ -362,16 +365,16 @@ TEST_F(NodeApiTest, ExpandIsNotedWhereThePluginServesThisNode) {
 TEST_F(NodeApiTest, NothingIsOwedToAVolumeThatWasDeleted) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME, ControllerRpc::CREATE_DELETE_VOLUME});
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  ASSERT_TRUE(Call(&NodeApi::ExpandVolume, Expand()).ok());
+  ASSERT_TRUE(Call(&ControllerApi::ExpandVolume, Expand()).ok());
   ASSERT_THAT(mounter_.owed_elsewhere, SizeIs(1));
   v1::DeleteVolumeRequest deletion;
   deletion.set_plugin_id("p");
   deletion.set_volume_id("v");
   fake_->Fail("DeleteVolume", grpc::Status(grpc::StatusCode::UNAVAILABLE, "away"));
-  EXPECT_FALSE(Call(&NodeApi::DeleteVolume, deletion).ok());
+  EXPECT_FALSE(Call(&ControllerApi::DeleteVolume, deletion).ok());
   EXPECT_THAT(mounter_.owed_elsewhere, SizeIs(1)) << "it is there still, perhaps";
   fake_->Answer("DeleteVolume", csi::DeleteVolumeResponse());
-  const auto deleted = Call(&NodeApi::DeleteVolume, deletion);
+  const auto deleted = Call(&ControllerApi::DeleteVolume, deletion);
   ASSERT_TRUE(deleted.ok()) << deleted.status();
   EXPECT_THAT(mounter_.owed_elsewhere, IsEmpty());
 }
@@ -381,7 +384,7 @@ TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
   mounter_.Add("p", "v", "c");
   mounter_.next_error = absl::InternalError("resize2fs");
   fake_->Answer("ControllerExpandVolume", Expanded(true));
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kInternal);
   EXPECT_THAT(Message(answer.status()),
               AllOf(HasSubstr("has grown to 2048 bytes"), HasSubstr("is pending"), HasSubstr("resize2fs")));
@@ -390,10 +393,11 @@ TEST_F(NodeApiTest, ExpandThatFailsAtTheNodeSaysThatTheStorageHasGrown) {
 
 TEST_F(NodeApiTest, ExpandOfAPluginThatOnlyTheNodeExpands) {
   AddPlugin({}, {NodeRpc::EXPAND_VOLUME});
-  EXPECT_EQ(Call(&NodeApi::ExpandVolume, Expand()).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Call(&ControllerApi::ExpandVolume, Expand()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   mounter_.Add("p", "v", "c");
   mounter_.node_capacity = 2048;
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_TRUE(answer->node_expanded());
   EXPECT_EQ(answer->capacity_bytes(), 2048);
@@ -402,7 +406,7 @@ TEST_F(NodeApiTest, ExpandOfAPluginThatOnlyTheNodeExpands) {
 
 TEST_F(NodeApiTest, ExpandOfAPluginThatCannot) {
   AddPlugin({});
-  const auto answer = Call(&NodeApi::ExpandVolume, Expand());
+  const auto answer = Call(&ControllerApi::ExpandVolume, Expand());
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(answer.status()), HasSubstr("EXPAND_VOLUME"));
 }
@@ -411,7 +415,7 @@ TEST_F(NodeApiTest, ExpandDoesNotPassOverAControllerThatIsOnlyAway) {
   AddPlugin({ControllerRpc::EXPAND_VOLUME}, {NodeRpc::EXPAND_VOLUME});
   control_.plugins_by_id["p"].ready = false;
   mounter_.Add("p", "v", "c");
-  EXPECT_EQ(Call(&NodeApi::ExpandVolume, Expand()).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Call(&ControllerApi::ExpandVolume, Expand()).status().code(), absl::StatusCode::kUnavailable);
 }
 
 csi::ListVolumesResponse Stored() {
@@ -436,7 +440,7 @@ TEST_F(NodeApiTest, ListStorageVolumesShowsWhatTheStorageHas) {
   fake_->Answer("ListVolumes", csi::ListVolumesResponse());
   v1::ListStorageVolumesRequest request;
   request.set_plugin_id("p");
-  const auto answer = Call(&NodeApi::ListStorageVolumes, request);
+  const auto answer = Call(&ControllerApi::ListStorageVolumes, request);
   ASSERT_TRUE(answer.ok()) << answer.status();
   ASSERT_EQ(answer->volumes_size(), 2);
   const v1::StorageVolume& used = answer->volumes(0);
@@ -458,7 +462,7 @@ TEST_F(NodeApiTest, ListStorageVolumesHidesTheContextFromThoseWhoMayOnlyRead) {
   fake_->Answer("ListVolumes", Stored());
   v1::ListStorageVolumesRequest request;
   request.set_plugin_id("p");
-  const auto answer = Call(&NodeApi::ListStorageVolumes, request, /*may_change=*/false);
+  const auto answer = Call(&ControllerApi::ListStorageVolumes, request, /*may_change=*/false);
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_THAT(answer->volumes(0).volume_context(), IsEmpty());
 }
@@ -466,14 +470,14 @@ TEST_F(NodeApiTest, ListStorageVolumesHidesTheContextFromThoseWhoMayOnlyRead) {
 TEST_F(NodeApiTest, ListStorageVolumesSaysWhatIsWrong) {
   v1::ListStorageVolumesRequest request;
   request.set_page_token(std::string(10'000, 'x'));
-  const auto empty = Call(&NodeApi::ListStorageVolumes, request).status();
+  const auto empty = Call(&ControllerApi::ListStorageVolumes, request).status();
   EXPECT_EQ(empty.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(empty), AllOf(HasSubstr("plugin_id"), HasSubstr("page_token")));
 
   AddPlugin({});
   request.set_plugin_id("p");
   request.set_page_token("");
-  const auto unable = Call(&NodeApi::ListStorageVolumes, request).status();
+  const auto unable = Call(&ControllerApi::ListStorageVolumes, request).status();
   EXPECT_EQ(unable.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(unable), HasSubstr("LIST_VOLUMES"));
 }

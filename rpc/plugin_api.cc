@@ -1,4 +1,5 @@
-// The part of NodeApi that shows plugins and pulls their levers.
+#include "rpc/plugin_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include "controller/plugin_choice.h"
 #include "request/request_check.h"
 #include "rpc/convert.h"
-#include "rpc/node_api.h"
 #include "rpc/node_findings.h"
 
 namespace berth {
@@ -20,14 +20,14 @@ constexpr Duration kReasonStays = std::chrono::seconds(5);
 
 }  // namespace
 
-v1::Plugin NodeApi::DescribePlugin(const PluginSnapshot& plugin) const {
+v1::Plugin PluginApi::DescribePlugin(const PluginSnapshot& plugin) const {
   const std::vector<VolumeView> volumes = mounter_.List();
   const auto held = std::count_if(volumes.begin(), volumes.end(),
                                   [&](const VolumeView& volume) { return volume.plugin_id == plugin.id; });
   return ToProto(plugin, static_cast<int>(held));
 }
 
-absl::StatusOr<v1::Plugin> NodeApi::PluginAnswer(const std::string& id, const absl::Status& done) const {
+absl::StatusOr<v1::Plugin> PluginApi::PluginAnswer(const std::string& id, const absl::Status& done) const {
   if (!done.ok()) return done;
   const auto& plugins = control_.plugins();
   const auto plugin = plugins.find(id);
@@ -35,7 +35,7 @@ absl::StatusOr<v1::Plugin> NodeApi::PluginAnswer(const std::string& id, const ab
   return DescribePlugin(plugin->second);
 }
 
-NodeApi::Answer<v1::ListPluginsResponse> NodeApi::ListPlugins(v1::ListPluginsRequest, CallInfo) {
+ApiAnswer<v1::ListPluginsResponse> PluginApi::ListPlugins(v1::ListPluginsRequest, CallInfo) {
   std::map<std::string, int> volumes;
   for (const VolumeView& volume : mounter_.List()) ++volumes[volume.plugin_id];
   v1::ListPluginsResponse answer;
@@ -43,36 +43,36 @@ NodeApi::Answer<v1::ListPluginsResponse> NodeApi::ListPlugins(v1::ListPluginsReq
   co_return answer;
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::GetPlugin(v1::GetPluginRequest request, CallInfo) {
+ApiAnswer<v1::Plugin> PluginApi::GetPlugin(v1::GetPluginRequest request, CallInfo) {
   BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
   co_return PluginAnswer(request.id(), absl::OkStatus());
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::StartPlugin(v1::StartPluginRequest request, CallInfo call) {
+ApiAnswer<v1::Plugin> PluginApi::StartPlugin(v1::StartPluginRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
   const absl::Status done = co_await control_.StartPlugin(request.id(), call.deadline);
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::StopPlugin(v1::StopPluginRequest request, CallInfo call) {
+ApiAnswer<v1::Plugin> PluginApi::StopPlugin(v1::StopPluginRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
   const absl::Status done = co_await control_.StopPlugin(request.id(), request.force(), call.deadline);
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::RestartPlugin(v1::RestartPluginRequest request, CallInfo call) {
+ApiAnswer<v1::Plugin> PluginApi::RestartPlugin(v1::RestartPluginRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
   const absl::Status done = co_await control_.RestartPlugin(request.id(), request.force(), call.deadline);
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::DrainPlugin(v1::DrainPluginRequest request, CallInfo call) {
+ApiAnswer<v1::Plugin> PluginApi::DrainPlugin(v1::DrainPluginRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckPluginName(request.id()));
   const absl::Status done = co_await control_.DrainPlugin(request.id(), call.deadline);
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::SwapPlugin(v1::SwapPluginRequest request, CallInfo call) {
+ApiAnswer<v1::Plugin> PluginApi::SwapPlugin(v1::SwapPluginRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckSwap(request));
   SwapRequest swap{
       .command = request.command(),
@@ -83,17 +83,17 @@ NodeApi::Answer<v1::Plugin> NodeApi::SwapPlugin(v1::SwapPluginRequest request, C
   co_return PluginAnswer(request.id(), done);
 }
 
-NodeApi::Answer<v1::Plugin> NodeApi::PlacePlugin(v1::PlacePluginOperation request, TimePoint deadline) {
+ApiAnswer<v1::Plugin> PluginApi::PlacePlugin(v1::PlacePluginOperation request, TimePoint deadline) {
   const absl::Status done =
       co_await control_.PlacePlugin(request.id(), std::move(*request.mutable_file()), deadline);
   co_return PluginAnswer(request.id(), done);
 }
 
-Awaitable<absl::Status> NodeApi::RemovePlacedPlugin(v1::RemovePluginOperation request, TimePoint deadline) {
+Awaitable<absl::Status> PluginApi::RemovePlacedPlugin(v1::RemovePluginOperation request, TimePoint deadline) {
   return control_.RemovePlacedPlugin(request.id(), deadline);
 }
 
-NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest request, CallInfo call) {
+ApiAnswer<v1::ReloadResponse> PluginApi::Reload(v1::ReloadRequest request, CallInfo call) {
   const TimePoint began = Clock::now();
   const TimePoint until = std::min(call.deadline, request.wait() ? TimePoint::max() : began + kReloadedSoon);
   BERTH_CO_ASSIGN_OR_RETURN(const NodeReload report, co_await control_.Reload(until));
@@ -105,8 +105,8 @@ NodeApi::Answer<v1::ReloadResponse> NodeApi::Reload(v1::ReloadRequest request, C
   co_return answer;
 }
 
-Awaitable<void> NodeApi::WaitPlugins(const ReloadReport& report, TimePoint began, TimePoint until,
-                                     v1::ReloadResponse* answer) {
+Awaitable<void> PluginApi::WaitPlugins(const ReloadReport& report, TimePoint began, TimePoint until,
+                                       v1::ReloadResponse* answer) {
   std::vector<std::string> changed = report.started;
   changed.insert(changed.end(), report.swapped.begin(), report.swapped.end());
   for (const std::string& id : changed) {
@@ -138,8 +138,8 @@ Awaitable<void> NodeApi::WaitPlugins(const ReloadReport& report, TimePoint began
   }
 }
 
-Awaitable<void> NodeApi::WaitDeclared(const DeclaredReload& report, TimePoint until,
-                                      v1::ReloadResponse* answer) {
+Awaitable<void> PluginApi::WaitDeclared(const DeclaredReload& report, TimePoint until,
+                                        v1::ReloadResponse* answer) {
   std::vector<std::string> changed = report.declared;
   changed.insert(changed.end(), report.changed.begin(), report.changed.end());
   // What its plugin or its mount says at first may be out of date: a reason counts once it stays.

@@ -1,4 +1,4 @@
-#include "rpc/node_api.h"
+#include "rpc/status_api.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -30,28 +30,17 @@ Finding Problem(std::string code, std::string text, std::string advice = "") {
 
 }  // namespace
 
-NodeApi::NodeApi(NodeInfo info, const NodeParts& parts, std::shared_ptr<LogFeed> log)
-    : info_(std::move(info)),
-      control_(parts.control),
-      access_(parts.access),
-      controller_calls_(parts.controller_calls),
-      mounter_(parts.mounter),
-      declared_(parts.declared),
-      drainer_(parts.drainer),
-      scheduler_(parts.scheduler),
-      events_(parts.events),
-      log_(std::move(log)) {}
-
-std::string NodeApi::ComputedClass() const {
+std::string StatusApi::ComputedClass() const {
   std::string text;
   for (const auto& [id, plugin] : control_.plugins()) {
     if (!plugin.computed_class.empty()) text += HashComponent({id, plugin.computed_class});
   }
-  for (const RuntimeAbility& runtime : runtimes_) text += HashComponent({runtime.SerializeAsString()});
+  for (const RuntimeAbility& runtime : volumes_.runtimes())
+    text += HashComponent({runtime.SerializeAsString()});
   return HashComponent({text});
 }
 
-NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, CallInfo) {
+ApiAnswer<v1::GetStatusResponse> StatusApi::GetStatus(v1::GetStatusRequest, CallInfo) {
   v1::GetStatusResponse answer;
   answer.set_node_id(info_.node_id);
   answer.set_version(info_.version);
@@ -92,7 +81,7 @@ NodeApi::Answer<v1::GetStatusResponse> NodeApi::GetStatus(v1::GetStatusRequest, 
   co_return answer;
 }
 
-std::vector<Finding> NodeApi::NodeFindings() const {
+std::vector<Finding> StatusApi::NodeFindings() const {
   std::vector<Finding> findings = info_.notes;
   if (const auto drain = drainer_.Describe()) findings.push_back(FindingOf(*drain));
   if (const auto link = scheduler_.Status()) AppendFindings(FindingsOf(*link, WallClock::now()), &findings);
@@ -117,38 +106,29 @@ std::vector<Finding> NodeApi::NodeFindings() const {
   for (const DeclaredView& file : declared_.List()) {
     std::string plugin = file.request.plugin_id();
     const bool starting = WaitsForStart(control_.plugins(), plugin, Clock::now());
-    if (const auto known = NodePlugin(plugin); !plugin.empty() && known.ok()) plugin = *known;
+    if (const auto known = lookup_.NodePlugin(plugin); !plugin.empty() && known.ok()) plugin = *known;
     AppendFindings(FindingsOf(file, plugin, starting), &findings);
   }
   return findings;
 }
 
-absl::StatusOr<std::string> NodeApi::PluginOf(const std::string& name, const std::string& volume_id) const {
-  if (control_.plugins().contains(name)) return name;
-  const std::vector<std::string> ids = mounter_.PluginsOf(volume_id, name);
-  if (ids.empty()) return NodePlugin(name);
-  if (ids.size() == 1) return ids.front();
-  return absl::InvalidArgumentError(
-      fmt::format("plugin_id: volume {} is here through {}, all of the driver {}: name one",
-                  PrintableName(volume_id), fmt::join(ids, ", "), PrintableName(name)));
-}
-
-absl::StatusOr<VolumeRef> NodeApi::VolumeOf(const std::string& plugin, const std::string& name) const {
-  const auto id = PluginOf(plugin, name);
-  const bool here = id.ok() && (mounter_.Find(*id, name) || Declared().contains({*id, name}));
-  std::vector<VolumeRef> labelled;
-  if (!here && !name.empty()) labelled = mounter_.Labelled(name, plugin);
-  if (labelled.empty()) return VolumeRef{.plugin_id = plugin, .volume_id = name};
-  if (labelled.size() == 1) return labelled.front();
-  return absl::InvalidArgumentError(
-      fmt::format("volume_id: {} volumes here have the label {}: give the id of one of them, {} for example",
-                  labelled.size(), PrintableName(name), PrintableName(labelled.front().volume_id)));
-}
-
-absl::StatusOr<std::string> NodeApi::NodePlugin(const std::string& name) const {
-  auto resolved = ResolveNodePlugin(control_.plugins(), name);
-  if (absl::IsNotFound(resolved.status()) && !mounter_.HeldThrough(name).empty()) return name;
-  return resolved;
+ApiAnswer<v1::ExamineResponse> StatusApi::Examine(v1::ExamineRequest request, CallInfo call) {
+  // The service has seen to it already; a repair must not hang on that alone.
+  if (request.repair() && !call.may_change) {
+    co_return absl::PermissionDeniedError("to repair takes the right to change");
+  }
+  BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
+                            co_await mounter_.Examine(request.repair(), call.deadline));
+  AppendFindings(NodeFindings(), &findings);
+  // What GetStatus finds wrong with a volume is a finding here too, whatever the comparison has found.
+  std::set<std::pair<std::string, std::string>> named;
+  for (const Finding& finding : findings) {
+    if (finding.severity != Finding::Severity::kInfo) named.emplace(finding.plugin_id, finding.volume_id);
+  }
+  for (const VolumeView& volume : mounter_.List()) {
+    if (!named.contains({volume.plugin_id, volume.volume_id})) AppendFindings(FindingsOf(volume), &findings);
+  }
+  co_return ToProto(findings);
 }
 
 }  // namespace berth

@@ -34,7 +34,7 @@ class NodeApiStatsTest : public NodeApiTest {
 
 TEST_F(NodeApiStatsTest, StatsComeFromTheMounter) {
   ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
-  const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
+  const auto stats = Call(&VolumeStatsApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->usage(0).total(), 100);
 }
@@ -43,7 +43,7 @@ TEST_F(NodeApiStatsTest, Fault59WhatIsLeftOutIsNamedOnceForEachPlugin) {
   ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
   ReportUsage(csi::VolumeUsage::INODES, -1, -1);
   for (int i = 0; i < 3; ++i) {
-    const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
+    const auto stats = Call(&VolumeStatsApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
     ASSERT_TRUE(stats.ok()) << stats.status();
     EXPECT_EQ(stats->usage_size(), 1);
   }
@@ -57,7 +57,7 @@ TEST_F(NodeApiStatsTest, Fault59WhatIsLeftOutIsNamedOnceForEachPlugin) {
 
 TEST_F(NodeApiStatsTest, StatsOfAPluginWithoutThemAreRefused) {
   control_.Add("p").facts->node_capabilities.clear();
-  const auto stats = Call(&NodeApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
+  const auto stats = Call(&VolumeStatsApi::GetVolumeStats, ForVolume<v1::GetVolumeStatsRequest>());
   EXPECT_EQ(stats.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(stats.status()), HasSubstr("GET_VOLUME_STATS"));
 }
@@ -69,7 +69,7 @@ TEST_F(NodeApiStatsTest, AConsumersVolumesAreSummedUp) {
   ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
   ReportUsage(csi::VolumeUsage::INODES, 10, 3);
   mounter_.stats.mutable_volume_condition()->set_abnormal(true);
-  const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
+  const auto stats = Call(&VolumeStatsApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   ASSERT_EQ(stats->volumes_size(), 2);
   EXPECT_EQ(stats->volumes(0).volume_id(), "v1");
@@ -87,7 +87,7 @@ TEST_F(NodeApiStatsTest, AConsumersVolumesAreSummedUp) {
 TEST_F(NodeApiStatsTest, AVolumeThatIsUsedTwiceCountsOnce) {
   mounter_.Add("p", "v", "web").publications.push_back({.consumer = "web", .name = "again"});
   ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
-  const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
+  const auto stats = Call(&VolumeStatsApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->volumes_size(), 1);
   EXPECT_EQ(stats->total(0).total(), 100);
@@ -101,7 +101,7 @@ TEST_F(NodeApiStatsTest, WhoCannotTellHasTheErrorInItsPlace) {
   mounter_.Add("p", "v3", "web");
   mounter_.stats_errors["v2"] = absl::InternalError("statfs");
   ReportUsage(csi::VolumeUsage::BYTES, 100, 40);
-  const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
+  const auto stats = Call(&VolumeStatsApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   ASSERT_EQ(stats->volumes_size(), 3);
   EXPECT_THAT(stats->volumes(0).error(), HasSubstr("GET_VOLUME_STATS"));
@@ -115,7 +115,7 @@ TEST_F(NodeApiStatsTest, SumsDoNotOverflow) {
   mounter_.Add("p", "v1", "web");
   mounter_.Add("p", "v2", "web");
   ReportUsage(csi::VolumeUsage::BYTES, std::numeric_limits<int64_t>::max(), 1);
-  const auto stats = Call(&NodeApi::GetConsumerStats, Of("web"));
+  const auto stats = Call(&VolumeStatsApi::GetConsumerStats, Of("web"));
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_EQ(stats->total(0).total(), std::numeric_limits<int64_t>::max());
   EXPECT_EQ(stats->total(0).used(), 2);
@@ -127,7 +127,7 @@ TEST_F(NodeApiStatsTest, AVolumeThatHangsCostsTheOthersNothing) {
   ReportUsage(csi::VolumeUsage::BYTES, 1, 0);
   const CallInfo call{
       .method = "Test", .may_change = false, .deadline = Clock::now() + std::chrono::seconds(3)};
-  const auto stats = RunOn(loop_, api_.GetConsumerStats(Of("web"), call));
+  const auto stats = RunOn(loop_, api_.stats.GetConsumerStats(Of("web"), call));
   ASSERT_TRUE(stats.ok()) << stats.status();
   ASSERT_EQ(stats->volumes_size(), 40);
   EXPECT_THAT(stats->volumes(0).error(), HasSubstr("hangs"));
@@ -147,9 +147,9 @@ TEST_F(NodeApiStatsTest, ACallerThatGoesLeavesNobodyAsking) {
   mounter_.stats_hang = {"v"};
   TaskScope scope(loop_.get_executor(), "test");
   std::optional<absl::Status> end;
-  scope.Spawn(
-      "stats",
-      Keep(api_.GetConsumerStats(Of("web"), {.deadline = Clock::now() + std::chrono::minutes(5)}), end));
+  scope.Spawn("stats", Keep(api_.stats.GetConsumerStats(Of("web"),
+                                                        {.deadline = Clock::now() + std::chrono::minutes(5)}),
+                            end));
   loop_.poll();
   ASSERT_EQ(mounter_.asked, 1);
   RunOn(loop_, scope.Join());
@@ -161,15 +161,16 @@ TEST_F(NodeApiStatsTest, TheConditionOfANewerPluginIsItsHealth) {
   mounter_.Add("p", "v1", "c").condition = {
       .abnormal = true, .message = "DEGRADED", .statuses = {{.type = "DEGRADED", .reason = "r"}}};
   auto request = ForVolume<v1::GetVolumeStatsRequest>("v1");
-  const auto stats = Call(&NodeApi::GetVolumeStats, request);
+  const auto stats = Call(&VolumeStatsApi::GetVolumeStats, request);
   ASSERT_TRUE(stats.ok()) << stats.status();
   EXPECT_TRUE(stats->condition().abnormal());
   EXPECT_EQ(stats->condition().statuses(0).reason(), "r");
 }
 
 TEST_F(NodeApiStatsTest, AConsumerThatUsesNothingIsNotFound) {
-  EXPECT_EQ(Call(&NodeApi::GetConsumerStats, Of("nobody")).status().code(), absl::StatusCode::kNotFound);
-  const auto all = Call(&NodeApi::GetConsumerStats, Of(""));
+  EXPECT_EQ(Call(&VolumeStatsApi::GetConsumerStats, Of("nobody")).status().code(),
+            absl::StatusCode::kNotFound);
+  const auto all = Call(&VolumeStatsApi::GetConsumerStats, Of(""));
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_EQ(all->volumes_size(), 0) << "a node may have no volume";
 }

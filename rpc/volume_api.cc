@@ -1,4 +1,5 @@
-// The part of NodeApi that publishes volumes and lets them go.
+#include "rpc/volume_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +14,6 @@
 #include "request/request_check.h"
 #include "rpc/convert.h"
 #include "rpc/convert_volume.h"
-#include "rpc/node_api.h"
-#include "rpc/node_findings.h"
 
 namespace berth {
 namespace {
@@ -36,12 +35,12 @@ std::string CallerOf(const CallInfo& call) {
 
 }  // namespace
 
-NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVolumeRequest request,
-                                                                  CallInfo call) {
+ApiAnswer<v1::PublishVolumeResponse> VolumeApi::PublishVolume(v1::PublishVolumeRequest request,
+                                                              CallInfo call) {
   UseRuntimeOf(runtimes_, request);
   BERTH_CO_ASSIGN_OR_RETURN(PublishRequest checked, CheckPublish(request));
   checked.origin = call.origin;
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, lookup_.PluginOf(checked.plugin_id, checked.volume_id));
   BERTH_CO_RETURN_IF_ERROR(access_.MayPublish(checked.plugin_id, checked.volume_id));
   BERTH_CO_ASSIGN_OR_RETURN(const NodeDrainer::Admission admitted, drainer_.Admit(checked));
   const ControllerAccess::VolumeUseLock hold = access_.LockForPublish(checked.plugin_id, checked.volume_id);
@@ -60,11 +59,11 @@ NodeApi::Answer<v1::PublishVolumeResponse> NodeApi::PublishVolume(v1::PublishVol
   co_return answer;
 }
 
-NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
-                                                                      CallInfo call) {
-  if (call.origin != Origin::kScheduler) BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
+ApiAnswer<v1::UnpublishVolumeResponse> VolumeApi::UnpublishVolume(v1::UnpublishVolumeRequest request,
+                                                                  CallInfo call) {
+  if (call.origin != Origin::kScheduler) BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
   BERTH_CO_ASSIGN_OR_RETURN(UnpublishRequest checked, CheckUnpublish(request));
-  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, PluginOf(checked.plugin_id, checked.volume_id));
+  BERTH_CO_ASSIGN_OR_RETURN(checked.plugin_id, lookup_.PluginOf(checked.plugin_id, checked.volume_id));
   if (checked.force) checked.requested_by = CallerOf(call);
   const std::string plugin_id = checked.plugin_id;
   declared_.OnUnpublish(checked);
@@ -82,10 +81,10 @@ NodeApi::Answer<v1::UnpublishVolumeResponse> NodeApi::UnpublishVolume(v1::Unpubl
   co_return answer;
 }
 
-uint32_t NodeApi::AttachedForFiles(const std::string& plugin_id, const std::string& volume_id) const {
+uint32_t VolumeApi::AttachedForFiles(const std::string& plugin_id, const std::string& volume_id) const {
   const std::vector<std::string> same_driver = SameDriver(control_.plugins(), plugin_id);
   uint32_t uses = 0;
-  for (const auto& [volume, files] : Declared()) {
+  for (const auto& [volume, files] : lookup_.Declared()) {
     const bool its = volume.first == plugin_id || std::ranges::count(same_driver, volume.first) > 0;
     if (!its || volume.second != volume_id) continue;
     const auto here = mounter_.Find(volume.first, volume_id);
@@ -100,7 +99,7 @@ uint32_t NodeApi::AttachedForFiles(const std::string& plugin_id, const std::stri
   return uses;
 }
 
-NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
+ApiAnswer<v1::EndConsumerResponse> VolumeApi::EndConsumer(v1::EndConsumerRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   BERTH_CO_ASSIGN_OR_RETURN(
       const size_t released,
@@ -110,8 +109,8 @@ NodeApi::Answer<v1::EndConsumerResponse> NodeApi::EndConsumer(v1::EndConsumerReq
   co_return answer;
 }
 
-bool NodeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
-  const auto plugin_id = PluginOf(request.plugin_id(), request.volume_id());
+bool VolumeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
+  const auto plugin_id = lookup_.PluginOf(request.plugin_id(), request.volume_id());
   if (!plugin_id.ok()) return false;
   const auto volume = mounter_.Find(*plugin_id, request.volume_id());
   return volume && std::ranges::any_of(volume->publications, [&](const PublicationView& use) {
@@ -119,8 +118,9 @@ bool NodeApi::MayBePublished(const v1::PublishVolumeRequest& request) const {
          });
 }
 
-NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation request, TimePoint deadline) {
-  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id, PluginOf(request.plugin_id(), request.volume_id()));
+ApiAnswer<v1::ExpandResult> VolumeApi::ExpandHere(v1::ExpandOperation request, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
+                            lookup_.PluginOf(request.plugin_id(), request.volume_id()));
   const auto plugin = control_.plugins().find(plugin_id);
   if (plugin != control_.plugins().end() && plugin->second.facts &&
       !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
@@ -146,12 +146,12 @@ NodeApi::Answer<v1::ExpandResult> NodeApi::ExpandHere(v1::ExpandOperation reques
   co_return answer;
 }
 
-NodeApi::Answer<v1::ConfirmResult> NodeApi::ConfirmHere(v1::ConfirmOperation request, TimePoint deadline) {
+ApiAnswer<v1::ConfirmResult> VolumeApi::ConfirmHere(v1::ConfirmOperation request, TimePoint deadline) {
   std::vector<PublicationRef> wanted;
   std::multimap<PublicationRef, int> named;  // where in the request
   for (int i = 0; i < request.publications_size(); ++i) {
     const v1::PublicationName& name = request.publications(i);
-    const auto plugin_id = PluginOf(name.plugin_id(), name.volume_id());
+    const auto plugin_id = lookup_.PluginOf(name.plugin_id(), name.volume_id());
     wanted.push_back({.plugin_id = plugin_id.ok() ? *plugin_id : name.plugin_id(),
                       .volume_id = name.volume_id(),
                       .consumer = fmt::format("{}/{}", name.namespace_(), name.consumer()),
@@ -168,25 +168,6 @@ NodeApi::Answer<v1::ConfirmResult> NodeApi::ConfirmHere(v1::ConfirmOperation req
     named.erase(found);
   }
   co_return answer;
-}
-
-NodeApi::Answer<v1::ExamineResponse> NodeApi::Examine(v1::ExamineRequest request, CallInfo call) {
-  // The service has seen to it already; a repair must not hang on that alone.
-  if (request.repair() && !call.may_change) {
-    co_return absl::PermissionDeniedError("to repair takes the right to change");
-  }
-  BERTH_CO_ASSIGN_OR_RETURN(std::vector<Finding> findings,
-                            co_await mounter_.Examine(request.repair(), call.deadline));
-  AppendFindings(NodeFindings(), &findings);
-  // What GetStatus finds wrong with a volume is a finding here too, whatever the comparison has found.
-  std::set<std::pair<std::string, std::string>> named;
-  for (const Finding& finding : findings) {
-    if (finding.severity != Finding::Severity::kInfo) named.emplace(finding.plugin_id, finding.volume_id);
-  }
-  for (const VolumeView& volume : mounter_.List()) {
-    if (!named.contains({volume.plugin_id, volume.volume_id})) AppendFindings(FindingsOf(volume), &findings);
-  }
-  co_return ToProto(findings);
 }
 
 }  // namespace berth

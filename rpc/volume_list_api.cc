@@ -1,4 +1,5 @@
-// The part of NodeApi that shows volumes: those that this node holds, and those that files declare.
+#include "rpc/volume_list_api.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include "controller/plugin_choice.h"
 #include "request/request_check.h"
 #include "rpc/convert_volume.h"
-#include "rpc/node_api.h"
 #include "rpc/page_token.h"
 
 namespace berth {
@@ -68,24 +68,11 @@ absl::Status NotHeld(const std::string& plugin_id, const std::string& volume_id)
 
 }  // namespace
 
-NodeApi::DeclaredByVolume NodeApi::Declared() const {
-  DeclaredByVolume volumes;
-  for (DeclaredView& file : declared_.List()) {
-    const std::string& plugin = file.request.plugin_id();
-    const std::string& volume = file.request.volume_id();
-    if (plugin.empty() || volume.empty()) continue;  // a broken file
-    const auto resolved = NodePlugin(plugin);
-    VolumeName name(resolved.ok() ? *resolved : plugin, volume);
-    volumes[std::move(name)].push_back(std::move(file));
-  }
-  return volumes;
-}
-
-NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesRequest request, CallInfo call) {
+ApiAnswer<v1::ListVolumesResponse> VolumeListApi::ListVolumes(v1::ListVolumesRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckList(request));
   std::string plugin_id;
   if (!request.plugin_id().empty()) {
-    BERTH_CO_ASSIGN_OR_RETURN(plugin_id, NodePlugin(request.plugin_id()));
+    BERTH_CO_ASSIGN_OR_RETURN(plugin_id, lookup_.NodePlugin(request.plugin_id()));
   }
   VolumeName after;
   if (!request.page_token().empty()) {
@@ -100,7 +87,7 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   // Null: it is only declared.
   std::map<VolumeName, const VolumeView*> volumes;
   const std::vector<VolumeView> held = mounter_.List();
-  const DeclaredByVolume declared = Declared();
+  const VolumeLookup::DeclaredByVolume declared = lookup_.Declared();
   for (const VolumeView& volume : held) {
     VolumeName name(volume.plugin_id, volume.volume_id);
     if (!wanted(name) || (!consumer.empty() && !UsedBy(volume, consumer))) continue;
@@ -134,7 +121,7 @@ NodeApi::Answer<v1::ListVolumesResponse> NodeApi::ListVolumes(v1::ListVolumesReq
   co_return answer;
 }
 
-NodeApi::Answer<v1::ListDeclaredVolumesResponse> NodeApi::ListDeclaredVolumes(
+ApiAnswer<v1::ListDeclaredVolumesResponse> VolumeListApi::ListDeclaredVolumes(
     v1::ListDeclaredVolumesRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckDeclaredList(request));
   const TimePoint until = std::min(call.deadline - kAnswerBefore, Clock::now() + kWaitAtMost);
@@ -152,12 +139,12 @@ NodeApi::Answer<v1::ListDeclaredVolumesResponse> NodeApi::ListDeclaredVolumes(
   co_return answer;
 }
 
-NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
+ApiAnswer<v1::Volume> VolumeListApi::GetVolume(v1::GetVolumeRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
-  const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
+  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
+  const auto resolved = lookup_.PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
-  const DeclaredByVolume declared = Declared();
+  const VolumeLookup::DeclaredByVolume declared = lookup_.Declared();
   const auto files = declared.find({plugin_id, request.volume_id()});
   const auto held = mounter_.Find(plugin_id, request.volume_id());
   if (held) {
@@ -172,7 +159,7 @@ NodeApi::Answer<v1::Volume> NodeApi::GetVolume(v1::GetVolumeRequest request, Cal
   co_return NotHeld(plugin_id, request.volume_id());
 }
 
-NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
+ApiAnswer<v1::ListConsumerMountsResponse> VolumeListApi::ListConsumerMounts(
     v1::ListConsumerMountsRequest request, CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckConsumer(request.consumer()));
   v1::ListConsumerMountsResponse answer;
@@ -193,15 +180,15 @@ NodeApi::Answer<v1::ListConsumerMountsResponse> NodeApi::ListConsumerMounts(
   co_return answer;
 }
 
-NodeApi::Answer<v1::ExplainVolumeResponse> NodeApi::ExplainVolume(v1::ExplainVolumeRequest request,
+ApiAnswer<v1::ExplainVolumeResponse> VolumeListApi::ExplainVolume(v1::ExplainVolumeRequest request,
                                                                   CallInfo call) {
   BERTH_CO_RETURN_IF_ERROR(CheckVolumeName(request.plugin_id(), request.volume_id()));
-  BERTH_CO_RETURN_IF_ERROR(ResolveLabel(request));
-  const auto resolved = PluginOf(request.plugin_id(), request.volume_id());
+  BERTH_CO_RETURN_IF_ERROR(lookup_.ResolveLabel(request));
+  const auto resolved = lookup_.PluginOf(request.plugin_id(), request.volume_id());
   const std::string plugin_id = resolved.ok() ? *resolved : request.plugin_id();
   const auto explained = co_await mounter_.Explain(plugin_id, request.volume_id(), call.deadline);
 
-  const DeclaredByVolume declared = Declared();
+  const VolumeLookup::DeclaredByVolume declared = lookup_.Declared();
   const auto files = declared.find({plugin_id, request.volume_id()});
   const bool is_declared = files != declared.end();
   v1::ExplainVolumeResponse answer;
