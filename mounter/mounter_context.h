@@ -83,6 +83,11 @@ struct MounterContext {
   // A consumer begins or ceases to use the volume of this journal key.
   std::function<void(const std::string& consumer, const std::string& key, bool used)> uses;
 
+  // UNAVAILABLE once nothing goes forward any more.
+  [[nodiscard]] absl::Status CheckNotShuttingDown() const {
+    return leaving.empty() ? absl::OkStatus() : absl::UnavailableError(leaving);
+  }
+
   // The rows to write when the row of `record` is deleted: an expansion that is pending stays pending.
   [[nodiscard]] JournalRows KeepPending(const VolumeRecord& record) {
     const int64_t bytes =

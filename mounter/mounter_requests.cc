@@ -32,8 +32,8 @@ Awaitable<absl::StatusOr<std::shared_ptr<VolumeOperation>>> MounterImpl::Run(
 Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest request, TimePoint deadline) {
   BERTH_CO_RETURN_IF_ERROR(CheckRuntime(request));
   const std::string context = Context("publish", request.volume_id);
-  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
-  BERTH_CO_RETURN_IF_ERROR(Annotate(RepairTree(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), context));
+  BERTH_CO_RETURN_IF_ERROR(Annotate(tree_watch_.RepairTree(), context));
   const int withholds = scheduler_withholds_;
   // A mistake that no wait repairs is reported at once.
   const auto plugin = context_.plugins.Find(request.plugin_id);
@@ -54,14 +54,14 @@ Awaitable<absl::StatusOr<std::string>> MounterImpl::Publish(PublishRequest reque
     }
     if (!life.ok()) co_return Annotate(life.status(), context);
     request.life = *std::move(life);
-    BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
+    BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), context));
   }
   // It is not queued yet, so that BlockForward has not ended it.
   if (request.origin == Origin::kScheduler && withholds != scheduler_withholds_) {
     co_return absl::UnavailableError(fmt::format("{}: not begun: {}", context, scheduler_blocked_));
   }
-  ForgetEnded(request.consumer);
-  const auto actor = FindOrAdd(request.plugin_id, request.volume_id);
+  table_.ForgetEnded(request.consumer);
+  const auto actor = table_.FindOrAdd(request.plugin_id, request.volume_id);
   const auto done = co_await Run(actor, std::move(request), deadline);
   if (!done.ok()) co_return Annotate(done.status(), context);
   co_return (*done)->target_path;
@@ -75,7 +75,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
     const bool same = arriving.volume_key == VolumePaths::VolumeKey(request.plugin_id, request.volume_id);
     if (same && Concerns(request, arriving.publication)) arriving.superseded = true;
   }
-  const auto actor = FindActor(request.plugin_id, request.volume_id);
+  const auto actor = table_.Find(request.plugin_id, request.volume_id);
   if (actor == nullptr) {
     BERTH_CO_RETURN_IF_ERROR(
         Annotate(co_await CheckUnrecorded(request.plugin_id, request.volume_id, deadline), context));
@@ -110,7 +110,7 @@ Awaitable<absl::StatusOr<UnpublishResult>> MounterImpl::Unpublish(UnpublishReque
 
 Awaitable<absl::Status> MounterImpl::CheckUnrecorded(std::string plugin_id, std::string volume_id,
                                                      TimePoint deadline) {
-  if (Find(plugin_id, volume_id).has_value()) co_return absl::OkStatus();
+  if (queries_.Find(plugin_id, volume_id).has_value()) co_return absl::OkStatus();
   VolumeRecord record;
   record.plugin_id = std::move(plugin_id);
   record.volume_id = std::move(volume_id);
@@ -124,7 +124,7 @@ Awaitable<absl::Status> MounterImpl::WaitForConsumer(UnpublishRequest request, T
   // Meanwhile other requests may publish for it, and may change what it consists of.
   std::vector<ConsumerLife> ended;
   while (true) {
-    const auto actor = FindActor(request.plugin_id, request.volume_id);
+    const auto actor = table_.Find(request.plugin_id, request.volume_id);
     if (actor == nullptr) co_return absl::OkStatus();
     // By value: what is awaited may change the record.
     const std::vector<PublicationRecord> publications = actor->machine().record().publications;
@@ -164,9 +164,9 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
   for (Arriving& arriving : arriving_) {
     if (arriving.publication.consumer == consumer) arriving.superseded = true;
   }
-  std::vector<std::shared_ptr<VolumeActor>> actors = ActorsOf(consumer);
+  std::vector<std::shared_ptr<VolumeActor>> actors = table_.Of(consumer);
   // What has not begun for it yet must not begin after its end.
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     if (actor->Expects(consumer) && std::ranges::find(actors, actor) == actors.end()) actors.push_back(actor);
   }
   for (const auto& actor : actors) {
@@ -174,7 +174,7 @@ Awaitable<absl::StatusOr<size_t>> MounterImpl::ConsumerEnded(std::string consume
     for (const PublicationRecord& p : record.publications) {
       if (p.key.consumer != consumer) continue;
       ++count;
-      ReportEnded(consumer, cause, p.origin);
+      table_.ReportEnded(consumer, cause, p.origin);
     }
     UnpublishRequest request;
     request.plugin_id = record.plugin_id;
@@ -207,7 +207,7 @@ Awaitable<absl::Status> MounterImpl::SetPendingExpansion(std::string plugin_id, 
   const std::string context = Context("expand", volume_id);
   if (required_bytes <= 0) co_return absl::InvalidArgumentError(context + ": to no size");
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(plugin_id, volume_id);
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor != nullptr && actor->present() && !actor->Leaving()) {
     co_return Annotate(co_await VolumeActor::SetPendingExpansion(actor, required_bytes), context);
   }
@@ -237,7 +237,7 @@ Awaitable<absl::StatusOr<::csi::v1::NodeGetVolumeStatsResponse>> MounterImpl::St
                                                                                     TimePoint deadline) {
   const std::string context = Context("stats of", volume_id);
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(plugin_id, volume_id);
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
   auto answer = co_await VolumeHealth::Stats(VolumeActor::Health(actor), deadline);
   if (!answer.ok()) co_return Annotate(answer.status(), context);
@@ -249,8 +249,8 @@ Awaitable<absl::StatusOr<int64_t>> MounterImpl::NodeExpand(std::string plugin_id
                                                            std::map<std::string, std::string> secrets,
                                                            TimePoint deadline) {
   const std::string context = Context("expand", volume_id);
-  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckNotShuttingDown(), context));
-  const auto actor = FindActor(plugin_id, volume_id);
+  BERTH_CO_RETURN_IF_ERROR(Annotate(context_.CheckNotShuttingDown(), context));
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor == nullptr) co_return absl::NotFoundError(context + ": not published on this node");
   ExpandRequest request{.required_bytes = range.required_bytes(),
                         .limit_bytes = range.limit_bytes(),

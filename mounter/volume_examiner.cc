@@ -1,4 +1,5 @@
-// Explanations and findings: facts gathered for the doctor, and what it proposes carried out.
+#include "mounter/volume_examiner.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include "mounter/doctor.h"
 #include "mounter/holder_names.h"
 #include "mounter/leftovers.h"
-#include "mounter/mounter_impl.h"
 #include "mounts/immutable.h"
 #include "mounts/mount_table.h"
 #include "mounts/mount_tree.h"
@@ -151,7 +151,7 @@ bool Mounted(const VolumeActor& actor, const PublicationKey& key) {
 
 }  // namespace
 
-VolumeEvidence MounterImpl::EvidenceOf(const std::string& key, const VolumeActor& actor) const {
+VolumeEvidence VolumeExaminer::EvidenceOf(const std::string& key, const VolumeActor& actor) const {
   VolumeEvidence evidence;
   evidence.key = key;
   evidence.at = WallClock::now();
@@ -164,11 +164,12 @@ VolumeEvidence MounterImpl::EvidenceOf(const std::string& key, const VolumeActor
   return evidence;
 }
 
-Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string plugin_id,
-                                                                  std::string volume_id, TimePoint deadline) {
+Awaitable<absl::StatusOr<VolumeExplanation>> VolumeExaminer::Explain(std::string plugin_id,
+                                                                     std::string volume_id,
+                                                                     TimePoint deadline) {
   const std::string context = fmt::format("explain volume {}", Printable(volume_id, 128));
   if (context_.stopping) co_return absl::UnavailableError(context + ": berthd is stopping");
-  const auto actor = FindActor(plugin_id, volume_id);
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor == nullptr || !actor->present()) {
     co_return absl::NotFoundError(fmt::format(
         "{}: {}", context, DescribeAbsent(plugin_id, context_.pending_expansions.Of(plugin_id, volume_id))));
@@ -240,10 +241,10 @@ Awaitable<absl::StatusOr<VolumeExplanation>> MounterImpl::Explain(std::string pl
   co_return explanation;
 }
 
-Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimePoint deadline) {
+Awaitable<absl::StatusOr<std::vector<Diagnosis>>> VolumeExaminer::DiagnoseAll(TimePoint deadline) {
   const std::string tree = context_.paths->tree();
   Records records;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     if (actor->present()) records.emplace(key, actor->machine().record());
   }
   auto look = [state_dir = context_.options.state_dir, records] {
@@ -254,29 +255,29 @@ Awaitable<absl::StatusOr<std::vector<Diagnosis>>> MounterImpl::DiagnoseAll(TimeP
   if (!facts.ok()) co_return Annotate(facts.status(), "examine");
   Evidence evidence;
   evidence.tree = tree;
-  evidence.problems = Problems();
+  evidence.problems = problems_();
   evidence.unprotected = facts->unprotected;
   evidence.leftovers = facts->leftovers;
   std::set<std::string> same;  // their mounts are compared
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     if (!actor->present()) continue;
     VolumeEvidence& volume = evidence.volumes.emplace_back(EvidenceOf(key, *actor));
     if (Add(*facts, records, &volume)) same.insert(key);
   }
   for (Mount& mount : facts->mounts) {
     const std::string key = KeyBeneath(tree, mount.target);
-    const bool known = records.contains(key) || volumes_.contains(key);
+    const bool known = records.contains(key) || table_.all().contains(key);
     if (!known || same.contains(key)) evidence.mounts.push_back(std::move(mount));
   }
   for (OrphanEvidence& orphan : facts->orphans) {
-    if (!volumes_.contains(orphan.name)) evidence.orphans.push_back(std::move(orphan));
+    if (!table_.all().contains(orphan.name)) evidence.orphans.push_back(std::move(orphan));
   }
   co_return Diagnose(evidence);
 }
 
-Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint deadline) {
-  const auto it = volumes_.find(diagnosis.key);
-  const auto actor = it == volumes_.end() ? nullptr : it->second;
+Awaitable<absl::Status> VolumeExaminer::Perform(Diagnosis diagnosis, TimePoint deadline) {
+  const auto it = table_.all().find(diagnosis.key);
+  const auto actor = it == table_.all().end() ? nullptr : it->second;
   const bool here = actor != nullptr && actor->present();
   const std::string tree = context_.paths->tree();
   switch (diagnosis.repair) {
@@ -308,7 +309,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       co_return co_await context_.journal->Put(diagnosis.key, row);
     }
     case RepairKind::kMountAgain:
-      BERTH_CO_RETURN_IF_ERROR(CheckNotShuttingDown());
+      BERTH_CO_RETURN_IF_ERROR(context_.CheckNotShuttingDown());
       break;
   }
   if (!here || !actor->reconciler().Repair(diagnosis.publication, diagnosis.finding.text)) {
@@ -327,7 +328,7 @@ Awaitable<absl::Status> MounterImpl::Perform(Diagnosis diagnosis, TimePoint dead
       fmt::format("not mounted again yet; it goes on{}{}", why.empty() ? "" : ": ", why));
 }
 
-Awaitable<absl::StatusOr<std::vector<Finding>>> MounterImpl::Examine(bool repair, TimePoint deadline) {
+Awaitable<absl::StatusOr<std::vector<Finding>>> VolumeExaminer::Examine(bool repair, TimePoint deadline) {
   if (context_.stopping) co_return absl::UnavailableError("examine: berthd is stopping");
   BERTH_CO_ASSIGN_OR_RETURN(std::vector<Diagnosis> diagnoses, co_await DiagnoseAll(deadline));
   std::vector<Finding> findings;

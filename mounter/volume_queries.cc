@@ -1,4 +1,5 @@
-// What is asked of the mounter: nothing here changes a volume.
+#include "mounter/volume_queries.h"
+
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -9,7 +10,6 @@
 
 #include "base/safe_path.h"
 #include "base/statmount.h"
-#include "mounter/mounter_impl.h"
 #include "mounts/kernel_object.h"
 
 namespace berth {
@@ -54,18 +54,18 @@ ConsumerMount ToMount(const VolumeRecord& record, const PublicationRecord& publi
 
 }  // namespace
 
-std::vector<VolumeView> MounterImpl::List() const {
+std::vector<VolumeView> VolumeQueries::List() const {
   std::vector<VolumeView> views;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     if (actor->present()) views.push_back(actor->View());
   }
   SortByName(&views);
   return views;
 }
 
-std::vector<VolumeView> MounterImpl::ListDeclared() const {
+std::vector<VolumeView> VolumeQueries::ListDeclared() const {
   std::vector<VolumeView> views;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     const auto& publications = actor->machine().record().publications;
     const bool declared = std::ranges::count(publications, Origin::kDeclared, &PublicationRecord::origin) > 0;
     if (declared && actor->present()) views.push_back(actor->View());
@@ -74,16 +74,17 @@ std::vector<VolumeView> MounterImpl::ListDeclared() const {
   return views;
 }
 
-std::optional<VolumeView> MounterImpl::Find(const std::string& plugin_id,
-                                            const std::string& volume_id) const {
-  const auto actor = FindActor(plugin_id, volume_id);
+std::optional<VolumeView> VolumeQueries::Find(const std::string& plugin_id,
+                                              const std::string& volume_id) const {
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor == nullptr || !actor->present()) return std::nullopt;
   return actor->View();
 }
 
-std::vector<std::string> MounterImpl::PluginsOf(const std::string& volume_id, const std::string& name) const {
+std::vector<std::string> VolumeQueries::PluginsOf(const std::string& volume_id,
+                                                  const std::string& name) const {
   std::vector<std::string> ids;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     const VolumeRecord& record = actor->machine().record();
     const bool its =
         record.volume_id == volume_id && (record.plugin_id == name || record.driver_name == name);
@@ -92,9 +93,9 @@ std::vector<std::string> MounterImpl::PluginsOf(const std::string& volume_id, co
   return ids;
 }
 
-std::vector<VolumeRef> MounterImpl::Labelled(const std::string& label, const std::string& plugin) const {
+std::vector<VolumeRef> VolumeQueries::Labelled(const std::string& label, const std::string& plugin) const {
   std::vector<VolumeRef> volumes;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     const VolumeRecord& record = actor->machine().record();
     const bool its = record.label == label && (record.plugin_id == plugin || record.driver_name == plugin);
     if (its && actor->present()) volumes.push_back({record.plugin_id, record.volume_id});
@@ -102,9 +103,9 @@ std::vector<VolumeRef> MounterImpl::Labelled(const std::string& label, const std
   return volumes;
 }
 
-std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) const {
+std::vector<std::string> VolumeQueries::HeldThrough(const std::string& plugin_id) const {
   std::vector<std::string> held;
-  for (const auto& [key, actor] : volumes_) {
+  for (const auto& [key, actor] : table_.all()) {
     const VolumeRecord& record = actor->machine().record();
     if (!actor->present() || record.plugin_id != plugin_id) continue;
     const std::string volume = Printable(record.volume_id, 128);
@@ -119,32 +120,32 @@ std::vector<std::string> MounterImpl::HeldThrough(const std::string& plugin_id) 
   return held;
 }
 
-std::optional<ConsumerMount> MounterImpl::PrintableName(const VolumeRecord& record,
-                                                        const PublicationRecord& publication) const {
+std::optional<ConsumerMount> VolumeQueries::MountAt(const VolumeRecord& record,
+                                                    const PublicationRecord& publication) const {
   if (publication.state != PublicationState::kPublished || publication.uncertain) return std::nullopt;
   const auto facts = context_.paths->LookAtTarget(record, publication);
   if (!facts.ok() || !IsThere(record, *facts)) return std::nullopt;
   return ToMount(record, publication, *facts, context_.paths->TargetPath(record, publication));
 }
 
-std::optional<ConsumerMount> MounterImpl::MountOf(const std::string& plugin_id, const std::string& volume_id,
-                                                  const std::string& consumer,
-                                                  const std::string& name) const {
-  const auto actor = FindActor(plugin_id, volume_id);
+std::optional<ConsumerMount> VolumeQueries::MountOf(const std::string& plugin_id,
+                                                    const std::string& volume_id, const std::string& consumer,
+                                                    const std::string& name) const {
+  const auto actor = table_.Find(plugin_id, volume_id);
   if (actor == nullptr || !actor->present()) return std::nullopt;
   const VolumeRecord& record = actor->machine().record();
   const PublicationRecord* publication = record.Find({.consumer = consumer, .name = name});
-  return publication == nullptr ? std::nullopt : PrintableName(record, *publication);
+  return publication == nullptr ? std::nullopt : MountAt(record, *publication);
 }
 
-std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) const {
+std::vector<ConsumerMount> VolumeQueries::MountsOf(const std::string& consumer) const {
   std::vector<ConsumerMount> mounts;
-  for (const auto& actor : ActorsOf(consumer)) {
+  for (const auto& actor : table_.Of(consumer)) {
     if (!actor->present()) continue;
     const VolumeRecord& record = actor->machine().record();
     for (const PublicationRecord& p : record.publications) {
       if (p.key.consumer != consumer) continue;
-      if (auto mount = PrintableName(record, p)) mounts.push_back(*std::move(mount));
+      if (auto mount = MountAt(record, p)) mounts.push_back(*std::move(mount));
     }
   }
   std::ranges::sort(mounts, [](const ConsumerMount& a, const ConsumerMount& b) {
@@ -153,9 +154,9 @@ std::vector<ConsumerMount> MounterImpl::MountsOf(const std::string& consumer) co
   return mounts;
 }
 
-std::vector<VolumeView> MounterImpl::VolumesOf(const std::string& consumer) const {
+std::vector<VolumeView> VolumeQueries::VolumesOf(const std::string& consumer) const {
   std::vector<VolumeView> views;
-  for (const auto& actor : ActorsOf(consumer)) {
+  for (const auto& actor : table_.Of(consumer)) {
     if (actor->present()) views.push_back(actor->View());
   }
   SortByName(&views);
