@@ -6,6 +6,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "supervisor/testing/supervisor_fixture.h"
 
@@ -112,22 +114,33 @@ TEST_F(SupervisorTest, StopIsRefusedWhileVolumesAreHeld) {
   EXPECT_TRUE(node_->Stop("nfs", true).ok());
 }
 
+Awaitable<void> KeepResult(Awaitable<absl::Status> call, std::optional<absl::Status>* result) {
+  *result = co_await std::move(call);
+}
+
 TEST_F(SupervisorTest, RestartWaitsForTheOperationInFlight) {
   WritePlugin("nfs");
   node_->Start();
   const PluginSnapshot before = node_->WaitRegistered("nfs");
   node_->busy_ = true;
-  const absl::Status status =
-      node_->Run(node_->supervisor_->RestartPlugin("nfs", false, Clock::now() + milliseconds(20)));
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  const PluginSnapshot waiting = node_->Get("nfs");
+  std::optional<absl::Status> restarted;
+  node_->scope_.Spawn("restart",
+                      KeepResult(node_->supervisor_->RestartPlugin("nfs", false, Soon()), &restarted));
+  const PluginSnapshot waiting =
+      node_->Wait("nfs", [](const PluginSnapshot& plugin) { return plugin.paused; });
   EXPECT_EQ(waiting.pid, before.pid);
-  EXPECT_TRUE(waiting.paused) << "new calls queue";
   EXPECT_THAT(waiting.reason, HasSubstr("waits for operations in flight"));
+  // Another caller, with less time, is answered then.
+  EXPECT_EQ(
+      node_->Run(node_->supervisor_->RestartPlugin("nfs", false, Clock::now() + milliseconds(20))).code(),
+      absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(restarted.has_value());
   // It goes on once the operation has ended, or at once where it is forced.
   node_->busy_ = false;
   node_->supervisor_->OnIdle("nfs", before.instance);
   const pid_t second = node_->WaitOtherPid("nfs", before.pid).pid;
+  node_->WaitUntil([&restarted] { return restarted.has_value(); });
+  EXPECT_EQ(*restarted, absl::OkStatus());
   node_->busy_ = true;
   EXPECT_TRUE(node_->Restart("nfs", true).ok());
   EXPECT_NE(node_->Get("nfs").pid, second);

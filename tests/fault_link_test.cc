@@ -437,7 +437,7 @@ TEST_F(FaultLinkTest, Fault36AMessageThatIsTooLongEndsTheLinkAndNothingElse) {
   StartLinked();
   const std::string volume = CreateVolume("kept");
   const std::string target = PublishFromAfar(volume);
-  scheduler().Send(kNode, UnknownMessage(96 << 20));
+  scheduler().Send(kNode, UnknownMessage(8 << 20));
   WaitLinked(2);
   EXPECT_THAT(Events("scheduler.lost").at(0).message(), HasSubstr("vs. 4194304"));
   EXPECT_EQ(MountsAt(target), 1);
