@@ -1,15 +1,15 @@
 // The life of one volume on this node: which step comes next for a goal, and what follows each outcome.
 //
-//          RequestPublish                            done                          done
-//   absent ────────────► staging ──NodeStageVolume──────► staged ──NodePublishVolume──────► published
-//     ▲                     │                             ▲ │  │  (each publication            │
-//     │                final│ failure, or               │ │  │   for itself)                 │
-//     RequestUnpublish, │   forget            ▼ RequestUnpublish            │ │  └─ final failure ─┐ ▼ Repair
-//     └────────────── unstaging ◄──NodeUnstageVolume── last one gone ◄── NodeUnpublishVolume ── unpublishing
-//                           │                               │                                 │
-//                           └── RepairStaging: all undone,  └── kExpand: NodeExpandVolume,    └── Repair:
-//                               then staged again               while an expansion is pending     published
-//                                                                                                 again
+//          RequestPublish                             done                     done
+//   absent ─────────────► staging ──NodeStageVolume──► staged ──NodePublishVolume──► published
+//     ▲                     │                           ▲ │ │  (each publication        │
+//     │                final│ failure, or               │ │ │   for itself)             │ Repair, or
+//     │ forget              ▼ RequestUnpublish          │ │ └─ final failure ─┐         ▼ RequestUnpublish
+//     └────────────── unstaging ◄─NodeUnstageVolume─ last one gone ◄─NodeUnpublishVolume─ unpublishing
+//                           │                             │                             │
+//                           └─ RepairStaging: all undone, └─ kExpand: NodeExpandVolume, └─ Repair:
+//                              then staged again             while an expansion            published
+//                                                            is pending                    again
 //
 // A volume whose plugin does not stage goes from absent to publishing, and back without unstaging; so does an
 // ephemeral one.
@@ -35,14 +35,12 @@
 //                      only its reverse, which takes none, may run, until a caller brings them again. One
 //                      with a reference to its secrets never awaits them.
 //   blocked            nothing forward is begun or repeated. What is published stays published, a lost or
-//   dead
-//                      mount is not repaired, and reverse steps go on. Its reason, and what ends it:
+//                      dead mount is not repaired, and reverse steps go on. Its reason, and what ends it:
 //                        rebooted      `blocked`: RequestPublish, RequestUnpublish, Confirm
 //                        no lease      `forward_blocked`, of a scheduler's: UnblockForward
 //                        unconfirmed   the same: the lease ended, or the node was rebooted, since the
-//                        scheduler
-//                                      requested or confirmed it. Another node may have the volume by now, so
-//                                      a new lease alone is not enough: RequestPublish, Confirm
+//                                      scheduler requested or confirmed it. Another node may have the volume
+//                                      by now, so a new lease alone is not enough: RequestPublish, Confirm
 //   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
 //                      publication, and nothing is repaired (BeginShutdown; it is final). Reverse steps go
 //                      on.

@@ -4,8 +4,7 @@
 //
 //   <state_dir>/volumes     the tmpfs "berth-volumes"
 //     beneath it            a directory on the disk, empty and immutable if its file system can do that:
-//     before
-//                           berthd starts, no process can put a file where a volume is to be mounted
+//                           before berthd starts, no process can put a file where a volume is to be mounted
 //
 // Used at start and at shutdown, on the loop thread; OpenCovered on any thread. Touches the local disk only.
 #pragma once

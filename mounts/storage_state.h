@@ -4,8 +4,7 @@
 //   dead        the file system was shut down after an error; the disk was detached, or its number is another
 //               disk's by now. Only a new mount helps.
 //   read-only   the mount, its file system or the block device refuses writes: after an error, or since a
-//   person
-//               made it so. Whether that is trouble depends on the request.
+//               person made it so. Whether that is trouble depends on the request.
 //
 // Blocks only for the kernel's own tables (statmount(2), sysfs; before Linux 6.11 the mount table, which is
 // read once for each StorageLook). Any thread.

@@ -1,8 +1,7 @@
 // Serves berth.v1.Node on one Unix socket, with file permissions that decide who may connect (access.h).
 //
 //   peer ── connect ──▶ kernel (owner, group, mode) ──▶ Connections (uid, limits) ──▶ gRPC ──▶ NodeService
-//                                                                                           NodeApi, on the
-//                                                                                           loop
+//                                                                                     NodeApi, on the loop
 //
 // Connections are accepted on the loop, where the kernel names the user of each; the descriptor then goes to
 // the gRPC server of this socket. Connections and calls are limited for each user, memory for the socket;

@@ -13,11 +13,10 @@
 //     finds the lease run out first.
 //   * Only the answer to the newest heartbeat that was answered counts. Each is answered once.
 //   * A lease of a higher epoch ends all authority of lower ones, for ever: from the moment when it was
-//   received
-//     nothing of a lower one is done, and nothing of its own before it is on the disk (OnEpochWritten).
+//     received nothing of a lower one is done, and nothing of its own before it is on the disk
+//     (OnEpochWritten).
 //   * One of a lower epoch grants nothing, and its scheduler is not obeyed (kOvertaken). One that is over
-//   when it
-//     is received grants nothing; its epoch counts.
+//     when it is received grants nothing; its epoch counts.
 //   * A lease holds without a break (Term::since) while each answer comes before its end, whatever its epoch,
 //     and whether berthd was restarted meanwhile. A lease that is granted after one has ended, or after a
 //     reboot, begins a new time: other nodes may have got this node's volumes in between.

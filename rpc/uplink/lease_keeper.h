@@ -8,8 +8,7 @@
 //   an epoch file that cannot be read, or is missing on a node that has obeyed a scheduler
 //                    no lease is accepted, until an operator has written the epoch and restarted berthd
 //   it runs out      Mounter::BlockForward: nothing forward is begun or repeated; and, with the policy
-//   kRelease,
-//                    each volume that only one node may write to is released:
+//                    kRelease, each volume that only one node may write to is released:
 //
 //     to be released ──row on the disk──► RELEASING ──Mounter::ForceRelease──► RELEASED ──Acknowledge──► gone
 //         │                                  ▲  │ (again and again, until it is true)

@@ -1,7 +1,6 @@
 // The streams of all nodes: which nodes are connected, the messages to them, and their leases.
 //
-//   gRPC stream ──► Serve: Hello ─► DecideHello ─► record ─► Welcome ─► one coroutine reads, one writes ─►
-//   the end
+//   gRPC stream ──► Serve: Hello ─► DecideHello ─► record ─► Welcome ─► one coroutine reads, one writes
 //                                                              heartbeat ─► lease
 //                                                              result ─► the owner of the operation
 //

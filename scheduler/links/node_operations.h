@@ -1,9 +1,9 @@
 // The operations of one node that have not ended: which are to be sent, sent, or answered.
 //
-//   Open ──► (the record is written) Add ──► sent ──► answered ──► (what follows is written) Close ─►
-//   acknowledged
-//                                     ▲         │
-//                                     └─────────┴── a new stream; a refusal: after the next heartbeat
+//   Open ──► (the record is written) Add ──► sent ──► answered ──► (what follows is written) Close
+//                                     ▲         │                                               │
+//                                     └─────────┴── a new stream; a refusal:                    ▼
+//                                                   after the next heartbeat              acknowledged
 //
 // The record is the owner's: an id is durable before Add, and what follows from its result before Close. So
 // each is sent until it has a result, under one id, on whatever stream; the node runs it once. A result of

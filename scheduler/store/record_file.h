@@ -1,7 +1,7 @@
 // The file of a SqliteStore: SQLite in WAL mode with synchronous=FULL, held exclusively by one process.
 //
 //   <directory>/records-N.db    records(key, value, modified, checksum), meta(revision); N rises with each
-//   rewrite
+//                               rewrite
 //
 // A rewrite writes everything to a new file under a temporary name, synced, and renames it to the next
 // number; the highest number counts. So a file that cannot be trusted after a failed sync is never read
