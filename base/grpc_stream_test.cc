@@ -121,7 +121,7 @@ class ClientStreamTest : public testing::Test {
     // The loop runs out of work only once gRPC has dropped everything.
     loop_.restart();
     loop_.run_for(seconds(10));
-    EXPECT_TRUE(loop_.stopped()) << "a stream was not let go of";
+    EXPECT_TRUE(loop_.stopped()) << "a stream was not released";
     server_->Shutdown(std::chrono::system_clock::now());
   }
 

@@ -109,10 +109,10 @@ TEST_F(LogTest, TheProgramLogsAsMuchAsItsMostCuriousReaderAsksForAndNoMoreAfterw
 TEST_F(LogTest, ANewLevelIsStderrsAndNotTheReaders) {
   const auto subscription = Subscribe(LogLevel::kInfo);
   ASSERT_TRUE(SetLogLevel("critical", feed_).ok());
-  spdlog::info("still told");
+  spdlog::info("still logged");
   const LogSubscription::Batch batch = Next(*subscription);
   ASSERT_EQ(batch.entries.size(), 1U);
-  EXPECT_EQ(batch.entries[0].text, "still told");
+  EXPECT_EQ(batch.entries[0].text, "still logged");
   EXPECT_EQ(spdlog::default_logger()->sinks().front()->level(), spdlog::level::critical);
 }
 

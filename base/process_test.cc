@@ -59,7 +59,7 @@ TEST_F(ProcessTest, GroupSignalReachesTheWholeTree) {
   ASSERT_TRUE(process->SignalGroup(SIGKILL).ok());
   EXPECT_EQ(Run(process->Wait()).signal, SIGKILL);
   pollfd ended{.fd = read_end.get(), .events = 0, .revents = 0};
-  EXPECT_EQ(poll(&ended, 1, 10'000), 1) << "a grandchild lives on";
+  EXPECT_EQ(poll(&ended, 1, 10'000), 1) << "a grandchild is left";
 }
 
 TEST_F(ProcessTest, WaitCanBeCancelledAndRepeated) {

@@ -66,7 +66,7 @@ int64_t CpuNanoseconds() {
 absl::Status AwaitSocket(const std::string& path, int changes, TimePoint deadline) {
   while (!Accepts(path)) {
     if (Clock::now() >= deadline)
-      return absl::DeadlineExceededError(fmt::format("nobody listens on {}", path));
+      return absl::DeadlineExceededError(fmt::format("no process listens on {}", path));
     pollfd wait{.fd = changes, .events = POLLIN, .revents = 0};
     // Between bind and listen nothing changes in the directory.
     poll(&wait, 1, std::min(1, MillisecondsUntil(deadline)));

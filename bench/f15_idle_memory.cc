@@ -40,10 +40,10 @@ class IdleMemory : public Figure {
   absl::StatusOr<double> Reference() override { return kSidecarPairBytes; }
 
   absl::StatusOr<Remarks> Finish() override {
-    return Remarks{
-        .notes = {fmt::format("private and clean (program text that nobody else runs) beside it: {}; of "
-                              "the sidecars' 42 MiB resident, most is such text",
-                              QuantityText(Median(clean_), Unit::kBytes))}};
+    return Remarks{.notes = {fmt::format(
+                       "private and clean (program text that no other process runs) in addition: {}; of "
+                       "the sidecars' 42 MiB resident, most is such text",
+                       QuantityText(Median(clean_), Unit::kBytes))}};
   }
 
  private:

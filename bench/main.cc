@@ -97,9 +97,8 @@ int RunFigures(const BenchOptions& options, const std::vector<std::string>& want
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{
-      "Measures Berth's figures, each beside its reference in the same run. Run it with ./dev bench.",
-      "berth-bench"};
+  CLI::App app{"Measures Berth's figures, each with its reference in the same run. Run it with ./dev bench.",
+               "berth-bench"};
   BenchOptions options{.disk = "/var/tmp", .self = std::filesystem::read_symlink("/proc/self/exe")};
   std::vector<std::string> wanted;
   std::string json_path;

@@ -184,7 +184,7 @@ TEST(PublishOptionsTest, Runtimes) {
   EXPECT_FALSE(AbilityOf("vm").mount());
   const v1::RuntimeAbility own = AbilityOf("our-own");
   EXPECT_EQ(own.name(), "our-own");
-  EXPECT_FALSE(own.mount() || own.block() || own.readonly()) << "berthd knows, or nobody";
+  EXPECT_FALSE(own.mount() || own.block() || own.readonly()) << "berthd knows, or it is not known";
 }
 
 }  // namespace

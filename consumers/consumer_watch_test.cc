@@ -176,7 +176,7 @@ TEST_F(ConsumerWatchTest, WhatIsForgottenIsNotTold) {
   Watch("a", OfProcess(process.pid()));
   Watch("b", OfProcess(process.pid()));
   watch_.Forget("a");
-  watch_.Forget("nobody");
+  watch_.Forget("unknown");
   process.Kill();
   ASSERT_TRUE(Ends("b"));
   Settle();
@@ -206,7 +206,7 @@ TEST_F(ConsumerWatchTest, WaitsForAnEnd) {
   process.Kill();
   EXPECT_TRUE(loop_.RunUntil([&] { return waiting->has_value(); }));
   EXPECT_EQ(*waiting, true);
-  EXPECT_TRUE(loop_.Run(watch_.WaitEnded({}, soon))) << "of one that nobody named";
+  EXPECT_TRUE(loop_.Run(watch_.WaitEnded({}, soon))) << "of one without a life";
 }
 
 TEST_F(ConsumerWatchTest, CgroupWithoutProcessesHasEnded) {

@@ -160,7 +160,7 @@ TEST_F(ControllerCallsTest, APluginThatNeverAnswersIsLeftAtTheDeadline) {
   EXPECT_EQ(result.outcome, v1::OUTCOME_UNCERTAIN);
   fake_->Hang("ControllerGetVolume");
   EXPECT_EQ(Do(CallOf(Kind::kGet), milliseconds(500)).outcome, v1::OUTCOME_RETRY);
-  EXPECT_TRUE(fake_->WaitForCancelled("ControllerGetVolume", 1)) << "nobody needs the answer to a question";
+  EXPECT_TRUE(fake_->WaitForCancelled("ControllerGetVolume", 1)) << "the answer to a question is not needed";
   EXPECT_EQ(fake_->Cancelled("CreateVolume"), 0) << "what changes something goes on";
 }
 
@@ -234,7 +234,7 @@ TEST_F(ControllerCallsTest, NothingLeavesAfterItsCallerWasToldThatItDidNot) {
   const Result late = RunOn(loop_, calls_.Call(CallOf(Kind::kAttach), deadline));
   EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(late.outcome, v1::OUTCOME_RETRY);
-  EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok()) << "whose turn comes after it";
+  EXPECT_TRUE(Do(CallOf(Kind::kDetach)).status.ok()) << "it is the next";
   EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 0);
 }
 
@@ -353,7 +353,7 @@ TEST_F(ControllerCallsTest, OneCallAtATimeAboutAVolumeWhoeverAsks) {
   Begin(scope, CallOf(Kind::kAttach), attach);
   v1::ControllerCall other = CallOf(Kind::kAttach);
   other.mutable_attach()->set_volume_id("another");
-  EXPECT_TRUE(Do(other).status.ok()) << "other volumes wait for nobody";
+  EXPECT_TRUE(Do(other).status.ok()) << "other volumes do not wait";
   EXPECT_EQ(fake_->Calls("ControllerPublishVolume"), 1);
   EXPECT_FALSE(attach.has_value());
   const Result late = Do(CallOf(Kind::kDetach), milliseconds(10));

@@ -132,7 +132,7 @@ TEST_F(ControllerListingTest, OneThatIsAbortedOnTheWayIsBegunAnew) {
   fake_->Answer("ListVolumes", PageOf(1, 1, ""));
   const Result result = Do(call_);
   ASSERT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(result.answer.list().entries_size(), 2) << "none of the listing that was given up";
+  EXPECT_EQ(result.answer.list().entries_size(), 2) << "none of the listing that was cancelled";
   EXPECT_EQ(Asked(2).starting_token(), "");
 }
 
@@ -196,7 +196,8 @@ TEST_F(ControllerListingTest, OneAtATimeIsHeldInMemory) {
   Begin(scope, call_, first);
   ASSERT_TRUE(fake_->WaitForCalls("ListVolumes", 1));
   Begin(scope, call_, second);
-  EXPECT_TRUE(Do(CallOf(v1::ControllerCall::kListSnapshots)).status.ok()) << "of another kind, beside it";
+  EXPECT_TRUE(Do(CallOf(v1::ControllerCall::kListSnapshots)).status.ok())
+      << "of another kind, at the same time";
   EXPECT_EQ(fake_->Calls("ListVolumes"), 1);
   RunOn(loop_, scope.Join());
 }

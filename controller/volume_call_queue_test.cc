@@ -93,7 +93,7 @@ TEST_F(VolumeCallQueueTest, WhoeverStopsWaitingHoldsUpNobody) {
   EXPECT_EQ(refused_[0].code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(refused_[0].message()), HasSubstr("about v"));
   {
-    TaskScope given_up(loop_.get_executor(), "given up");
+    TaskScope given_up(loop_.get_executor(), "cancelled");
     given_up.Spawn("cancelled", Caller("cancelled", {ForId("v")}, TimePoint::max()));
     Settle();
     RunOn(loop_, given_up.Join());
@@ -133,8 +133,8 @@ TEST_F(VolumeCallQueueTest, TooManyAreRefusedAtOnce) {
   Ask("one too many", {ForId("w"), ForId("v")});
   ASSERT_EQ(refused_.size(), 1U);
   EXPECT_EQ(refused_[0].code(), absl::StatusCode::kResourceExhausted);
-  Ask("beside", {ForId("w")});
-  EXPECT_EQ(begun_.back(), "beside") << "nothing of the refused one may stick";
+  Ask("another", {ForId("w")});
+  EXPECT_EQ(begun_.back(), "another") << "nothing of the refused one may stick";
 }
 
 }  // namespace

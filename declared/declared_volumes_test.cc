@@ -232,10 +232,10 @@ TEST_F(DeclaredVolumesTest, WaitsForItsPlugin) {
   control_.plugins_by_id["nfs"].registered = false;
   Declare("data", "v1");
   Declare("other", "v2", "");
-  Write("stranger.toml", "plugin = \"nobody\"\nvolume = \"v3\"\n");
+  Write("unknown.toml", "plugin = \"missing\"\nvolume = \"v3\"\n");
   Begin();
   ASSERT_TRUE(Becomes("data", "waiting: plugin nfs is"));
-  EXPECT_THAT(StateOf("stranger"), HasSubstr("nobody"));
+  EXPECT_THAT(StateOf("unknown"), HasSubstr("missing"));
   EXPECT_THAT(books_.calls, IsEmpty());
   control_.plugins_by_id["nfs"].registered = true;
   controllers_.Change();

@@ -515,7 +515,7 @@ TEST_F(JournalTest, KilledWriterLosesNothingThatItWasTold) {
 
   const auto rows = Open()->TakeLoaded();
   EXPECT_GE(rows.size(), acknowledged);
-  EXPECT_LE(rows.size(), acknowledged + 1) << "at most one was durable and not yet told";
+  EXPECT_LE(rows.size(), acknowledged + 1) << "at most one was durable and not yet acknowledged";
   for (size_t i = 0; i < acknowledged; ++i) EXPECT_EQ(rows.count(std::to_string(i)), 1U) << i;
 }
 

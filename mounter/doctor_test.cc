@@ -118,7 +118,7 @@ TEST(DoctorTest, WhatFailedAndIsNotDoneYetIsAFinding) {
   VolumeEvidence volume = Well();
   PublicationRecord& p = volume.record.publications[0];
   p.last_error = "an old error";
-  EXPECT_THAT(DiagnoseVolume(volume, "/tree"), IsEmpty()) << "it is published all the same";
+  EXPECT_THAT(DiagnoseVolume(volume, "/tree"), IsEmpty()) << "it is published nevertheless";
 
   p.state = PublicationState::kUnpublishing;
   p.last_error = "the plugin refuses";

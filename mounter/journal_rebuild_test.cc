@@ -124,7 +124,7 @@ TEST_F(JournalRebuildTest, AnIdentityFileOfAnotherVolumeIsNotBelieved) {
   std::ofstream(file) << "no json";
   EXPECT_EQ(RebuildRow(paths_, other, "boot").status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(RebuildRow(paths_, "nothing", "boot").status().code(), absl::StatusCode::kNotFound);
-  MakeDirectory(paths_.tree() + "/stranger");
+  MakeDirectory(paths_.tree() + "/unknown");
   const auto rows = RebuildRows(paths_, "boot");
   ASSERT_TRUE(rows.ok());
   EXPECT_THAT(rows->records, SizeIs(1));

@@ -66,7 +66,7 @@ TEST_F(MounterExamineTest, AWellVolumeIsExplainedAndHasNoFindings) {
                                               Field(&RpcTrace::code, absl::StatusCode::kOk))));
   EXPECT_THAT(explained->remarks, ElementsAre("next: nothing is to be done"));
   EXPECT_THAT(Examine(false), IsEmpty());
-  EXPECT_EQ(loop_.Run(mounter_->Explain("hp", "nobody's", Soon())).status().code(),
+  EXPECT_EQ(loop_.Run(mounter_->Explain("hp", "unknown", Soon())).status().code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -189,7 +189,7 @@ TEST_F(MounterExamineTest, FilesBeneathTheTreesMountAreNamedAndWayToMoveThemTold
   const std::string key = VolumePaths::VolumeKey("hp", "v1");
   std::filesystem::create_directories(covered + "/" + key + "/publish/x/target");
   std::ofstream(covered + "/" + key + "/publish/x/target/a.db") << "precious";
-  std::ofstream(covered + "/somebody's") << "precious";
+  std::ofstream(covered + "/notes") << "precious";
   const auto findings = Examine(true);
   const auto left = [&](const std::string& volume, const std::string& what) {
     return Contains(AllOf(Field(&Finding::code, "tree.leftover"), Field(&Finding::volume_id, volume),
@@ -197,7 +197,7 @@ TEST_F(MounterExamineTest, FilesBeneathTheTreesMountAreNamedAndWayToMoveThemTold
                           Field(&Finding::repaired, false)));
   };
   EXPECT_THAT(findings, left("v1", "publish/x/target/a.db"));
-  EXPECT_THAT(findings, left("", "somebody's"));
+  EXPECT_THAT(findings, left("", "notes"));
   const auto all = loop_.Run(mounter_->Examine(false, Soon()));
   ASSERT_TRUE(all.ok()) << all.status();
   EXPECT_THAT(*all, Contains(Field(&Finding::code, "tree.unprotected")));

@@ -272,7 +272,7 @@ TEST_F(MounterFaultTest, ALostMountIsShownAfterARestartAndNothingDone) {
   EXPECT_THAT(View().publications.at(0).last_error, HasSubstr("not mounted any more"));
   EXPECT_EQ(plugin_.Log().size(), calls);
   EXPECT_TRUE(Unpublish(Request()).ok());
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1) << "the plugin is told all the same";
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1) << "the plugin is called nevertheless";
   EXPECT_TRUE(Gone());
 }
 

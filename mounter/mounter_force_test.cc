@@ -237,7 +237,8 @@ TEST_F(MounterWithoutPluginTest, Fault57APluginThatAlwaysRefusesIsGotPastByForce
   EXPECT_FALSE(IsMounted(*target));
   EXPECT_TRUE(View().without_plugin.has_value());
   const int asked = plugin_.Calls("NodeUnpublishVolume");
-  EXPECT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnpublishVolume") > asked; })) << "still owed";
+  EXPECT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodeUnpublishVolume") > asked; }))
+      << "still to be done";
   plugin_.ClearFaults();
   EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << View().last_error;
 }
@@ -482,7 +483,7 @@ TEST_F(MounterHungPluginTest, LazyDetachesAndSaysSoAndWhatStillRuns) {
   EXPECT_THAT(MessageOf((*undo)->status()),
               AllOf(HasSubstr("a mount of it was detached"), HasSubstr("NodeUnpublishVolume")));
   EXPECT_TRUE(loop_.RunUntil([&] { return PluginHangs(); }));
-  EXPECT_EQ(plugins_.restarts, 0) << "nobody allowed it";
+  EXPECT_EQ(plugins_.restarts, 0) << "it was not allowed";
   Restart();
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); })) << "also what is left to be done is forced still";
 }

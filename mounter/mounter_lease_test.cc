@@ -59,8 +59,8 @@ class MounterLeaseTest : public MounterTestBase {
   void LetTimePass() {
     const TimePoint until = Clock::now() + std::chrono::milliseconds(200);
     while (Clock::now() < until) {
-      ASSERT_TRUE(Publish(Request("other", "somebody")).ok());
-      ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
+      ASSERT_TRUE(Publish(Request("other", "web")).ok());
+      ASSERT_TRUE(Unpublish(Request("other", "web")).ok());
     }
   }
   // Whether the identity files would bring all of it back, should the journal be lost.
@@ -113,7 +113,7 @@ TEST_F(MounterLeaseTest, WithoutALeaseNothingForwardIsTriedAgain) {
   const auto publish = loop_.Start(mounter_->Publish(Scheduled(), Soon()));
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") >= 2; }));
   mounter_->BlockForward(Origin::kScheduler, kNoLease);
-  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); })) << "its caller is told at once";
+  ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); })) << "its caller is answered at once";
   EXPECT_TRUE(absl::IsUnavailable((*publish)->status())) << (*publish)->status();
   EXPECT_THAT(std::string(MessageOf((*publish)->status())), HasSubstr(kNoLease));
   plugin_.ClearFaults();

@@ -269,7 +269,7 @@ void MounterModelTest::Expand() {
   const std::string volume = AnyUse().volume;
   if (Chance(50)) {
     const absl::Status owed = loop_.Run(mounter_->SetPendingExpansion("hp", volume, 1 + Random(1'000'000)));
-    return Note(fmt::format("{} owes an expansion -> {}", volume, owed.ok() ? "OK" : MessageOf(owed)));
+    return Note(fmt::format("{}: an expansion is pending -> {}", volume, owed.ok() ? "OK" : MessageOf(owed)));
   }
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 + Random(1'000'000));
@@ -379,7 +379,7 @@ void MounterModelTest::Meddle() {
                         : umount2(target.c_str(), UMOUNT_NOFOLLOW | MNT_DETACH);
   ASSERT_EQ(done, 0) << strerror(errno);
   model_.Meddled(use);
-  Note(fmt::format("somebody {} {} {}", over ? "mounted over" : "unmounted", use.volume, use.consumer));
+  Note(fmt::format("others {} {} {}", over ? "mounted over" : "unmounted", use.volume, use.consumer));
 }
 
 void MounterModelTest::Step() {
@@ -390,7 +390,7 @@ void MounterModelTest::Step() {
   if (dice < 860) return ArmFault();
   if (dice < 900) {
     plugin_.Release();
-    return Note("what hung was let go");
+    return Note("what hung goes on");
   }
   if (dice < 920) return away_ ? BringPluginBack() : TakePluginAway();
   if (dice < 930) return RestartPlugin();
@@ -440,7 +440,7 @@ void MounterModelTest::CheckInvariants() {
     ASSERT_EQ(Contents(plugin_.DataPath(volume) + "/marker"), volume) << "a volume's data";
   }
   ASSERT_EQ(Contents(bystander_target_ + "/marker"), kBystander);
-  ASSERT_EQ(LookAt(bystander_target_)->mount_id, bystander_mount_) << "a volume that nobody asked about";
+  ASSERT_EQ(LookAt(bystander_target_)->mount_id, bystander_mount_) << "a volume that no request named";
 }
 
 // Nothing moves, and what is shown is what the kernel has.

@@ -61,7 +61,7 @@ class MounterNamesTest : public MounterTestBase {
     EXPECT_EQ(std::filesystem::path(target).lexically_normal().string(), target);
     EXPECT_LE(target.size() - options_.state_dir.size() + sizeof("/var/lib/berth"), 128U);
     EXPECT_TRUE(LookAt(target)->mount_root);
-    EXPECT_TRUE(targets->insert(target).second) << "somebody else's";
+    EXPECT_TRUE(targets->insert(target).second) << "another one's";
   }
 };
 
@@ -118,7 +118,7 @@ TEST_F(MounterNamesTest, Fault27APluginsLinkInPlaceOfAMountIsNamedAndRemoved) {
   ASSERT_TRUE(loop_.RunUntil([&] { return publish->has_value(); }));
   EXPECT_THAT(MessageOf((*publish)->status()),
               AllOf(HasSubstr("plugin hp answered OK to NodePublishVolume"), HasSubstr("which was removed")));
-  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << "it keeps nobody from undoing it";
+  EXPECT_TRUE(loop_.RunUntil([this] { return Gone(); })) << "it can be undone";
 }
 
 // A symbolic link stands in our way, to a foreign directory that looks just like what should be there.

@@ -63,7 +63,7 @@ class MounterPathTest : public MounterTestBase {
     EXPECT_TRUE(findings.ok()) << findings.status();
     return findings.ok() ? *std::move(findings) : std::vector<Finding>();
   }
-  static void WriteFile(const std::string& path) { std::ofstream(path) << "somebody's\n"; }
+  static void WriteFile(const std::string& path) { std::ofstream(path) << "notes\n"; }
 
   std::string path_ = directory_ + "/srv-db";
 };
@@ -88,7 +88,7 @@ TEST_F(MounterPathTest, IsMountedThereWhilePublished) {
   EXPECT_TRUE(Gone());
   EXPECT_TRUE(IsImmutable(path_));
   EXPECT_LT(open((path_ + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600), 0)
-      << "somebody writes where the volume is away";
+      << "a process writes while the volume is away";
 
   ASSERT_EQ(loop_.Run(mounter_->FreePath(path_, Soon())), absl::OkStatus());
   EXPECT_LT(access(path_.c_str(), F_OK), 0) << "the directory that was made for it is left";
@@ -327,7 +327,7 @@ TEST_F(MounterPathTest, AfterARebootItIsMountedAgain) {
     }
   }
   EXPECT_LT(open((path_ + "/file").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600), 0)
-      << "somebody writes before berthd has published";
+      << "a process writes before berthd has published";
   Open();
   EXPECT_TRUE(WaitMountedAt(path_));
   EXPECT_THAT(MountsAt(path_), SizeIs(1));

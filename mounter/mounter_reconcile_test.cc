@@ -91,7 +91,7 @@ TEST_F(MounterReconcileTest, Fault26SomebodyElsesUnmountIsNoticedAndTold) {
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_TRUE(View().uncertain);
   EXPECT_THAT(View().publications.at(0).last_error, HasSubstr("it was unmounted"));
-  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1) << "nobody asked for a repair";
+  EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1) << "no repair was requested";
   EXPECT_EQ(*Publish(Request()), *target);
   EXPECT_TRUE(IsMounted(*target));
   EXPECT_FALSE(View().uncertain);
@@ -257,7 +257,7 @@ TEST_F(MounterReconcileTest, ARowThatIsOlderThanAnUnstageIsNotBelieved) {
   const auto other = Publish(Request("v1", "db"));
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(*ReadFile(*other + "/file", 100), "data") << "not an empty directory";
-  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2) << "staged anew first";
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2) << "staged again first";
 }
 
 TEST_F(MounterReconcileTest, WhatLiesOverAnEphemeralVolumeIsNotTakenForIt) {
@@ -328,7 +328,7 @@ TEST_F(MounterStagingTest, AStagingThatSomebodyUnmountsIsToldAndMadeAgainForTheN
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_THAT(View().last_error, HasSubstr("staging is not mounted any more"));
   EXPECT_FALSE(View().publications.at(0).uncertain) << "it is a mount of its own";
-  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "nobody needs it now";
+  EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 1) << "it is not needed now";
   ExpectWell(Publish(Request("v1", "db")));
   EXPECT_EQ(plugin_.Calls("NodeStageVolume"), 2);
 }
@@ -386,7 +386,7 @@ TEST_F(MounterStagingTest, AMountOverTheStagingThatIsBusyIsNotPublishedFrom) {
   const auto waits = loop_.Start(mounter_->Publish(Request("v1", "db"), Soon()));
   const std::string why = "what is mounted over the volume's staging has to be unmounted first";
   ASSERT_TRUE(loop_.RunUntil([&] { return View().last_error.find(why) != std::string::npos; }));
-  EXPECT_THAT(View().last_error, HasSubstr("kept busy by")) << "and who does is told";
+  EXPECT_THAT(View().last_error, HasSubstr("kept busy by")) << "and by which process";
   EXPECT_EQ(plugin_.Calls("NodePublishVolume"), 1);
   EXPECT_TRUE(Unpublish(Request("v1", "db")).ok()) << "nothing of it was begun";
   ASSERT_TRUE(loop_.RunUntil([&] { return waits->has_value(); }));
@@ -515,7 +515,7 @@ TEST_F(MounterDeadMountTest, ADeadFileSystemIsToldWithTheConsumerThatMustRestart
   ASSERT_TRUE(WaitForEvent("volume.dead"));
   EXPECT_THAT(LastMessage("volume.dead"), HasSubstr("consumer web has to be restarted"));
   EXPECT_THAT(View().publications.at(0).dead, Not(IsEmpty()));
-  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "only told: nobody asked for a repair";
+  EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "only reported: no repair was requested";
   EXPECT_TRUE(Unpublish(Request()).ok());
   EXPECT_TRUE(Gone());
 }
@@ -687,7 +687,7 @@ TEST_F(MounterDeadMountTest, ADeadEphemeralVolumeIsToldAndNeverUnpublished) {
   EXPECT_EQ(std::ranges::count(*findings, true, &Finding::repaired), 0);
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0) << "that would delete it";
   EXPECT_TRUE(IsMounted(*target));
-  EXPECT_TRUE(Unpublish(request).ok()) << "at a caller's word";
+  EXPECT_TRUE(Unpublish(request).ok()) << "at a caller's request";
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 1);
 }
 
@@ -739,7 +739,7 @@ TEST_F(MounterRebootTest, Fault19WhatIsHeldMayBeUnpublished) {
   Open();
   EXPECT_EQ(*Unpublish(Request()), true);
   EXPECT_TRUE(Gone());
-  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U) << "the plugin was told";
+  EXPECT_EQ(plugin_.StagedCount() + plugin_.PublishedCount(), 0U) << "the plugin was called";
 }
 
 TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfirmsIt) {
@@ -813,7 +813,7 @@ TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnothe
       EXPECT_FALSE(forced_release.ok()) << "its plugin has not let it go";
     }
     EXPECT_EQ(kill(stranger.pid(), 0), 0);
-    EXPECT_EQ(waitpid(stranger.pid(), nullptr, WNOHANG), 0) << "somebody who had nothing to do with it";
+    EXPECT_EQ(waitpid(stranger.pid(), nullptr, WNOHANG), 0) << "a process that had nothing to do with it";
     Close();
   }
   plugins_.SetUsable(true);

@@ -58,7 +58,7 @@ TEST_F(MounterReleaseTest, AProcessThatEndsLetsItsVolumesGo) {
   Consumer consumer;
   for (const char* volume : {"v1", "v2"}) ASSERT_TRUE(Publish(Of(consumer, volume)).ok());
   ASSERT_TRUE(Publish(Request("v1", "db")).ok());
-  EXPECT_NE(View().publications.at(0).life.start_time(), 0U) << "so that no stranger is taken for it";
+  EXPECT_NE(View().publications.at(0).life.start_time(), 0U) << "so that no other process is taken for it";
   consumer.End();
   ASSERT_TRUE(
       loop_.RunUntil([&] { return View().publications.size() == 1 && View("v2").volume_id.empty(); }));
@@ -144,7 +144,7 @@ TEST_F(MounterReleaseTest, AnUnpublishWaitsForTheConsumersEnd) {
   undo.consumer = "db";
   EXPECT_EQ(loop_.Run(mounter_->Unpublish(undo, Soon())).status().code(),
             absl::StatusCode::kFailedPrecondition)
-      << "nobody said what it consists of";
+      << "it is not known what it consists of";
 }
 
 TEST_F(MounterReleaseTest, AnUnpublishWaitsForTheConsumerThatThereIsByThen) {
@@ -237,8 +237,8 @@ TEST_F(MounterReleaseTest, TellsAConsumersRuntimeWhatItMayUse) {
   ASSERT_EQ(volumes.size(), 2U) << "a volume that is used twice counts once";
   EXPECT_EQ(volumes[0].volume_id, "v1");
   EXPECT_EQ(volumes[1].volume_id, "v3");
-  EXPECT_THAT(mounter_->MountsOf("nobody"), IsEmpty());
-  EXPECT_THAT(mounter_->VolumesOf("nobody"), IsEmpty());
+  EXPECT_THAT(mounter_->MountsOf("unknown"), IsEmpty());
+  EXPECT_THAT(mounter_->VolumesOf("unknown"), IsEmpty());
 }
 
 TEST_F(MounterReleaseTest, WhatIsNotMountedIsNotOfferedToARuntime) {

@@ -353,7 +353,7 @@ TEST_F(MounterTest, APluginsVolumeLimitIsKept) {
   ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_EQ(Publish(Request("v2")).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Publish(Request("v1")), target) << "a repeat is no second volume";
-  EXPECT_TRUE(Publish(Request("v1", "db")).ok()) << "a second use is none either";
+  EXPECT_TRUE(Publish(Request("v1", "db")).ok()) << "a second use is no exception";
   ASSERT_TRUE(Unpublish(Request("v1")).ok() && Unpublish(Request("v1", "db")).ok());
   EXPECT_TRUE(Publish(Request("v2")).ok());
 }
@@ -398,7 +398,7 @@ TEST_F(MounterTest, AFileSystemThatTheRuntimeCannotUseIsUndoneAndNamed) {
   const auto target = Publish(Request());
   ASSERT_TRUE(target.ok()) << target.status();
   EXPECT_EQ(Publish(request).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(IsMounted(*target)) << "what somebody has is not taken away";
+  EXPECT_TRUE(IsMounted(*target)) << "what a process has is not unmounted";
   const auto shown = FileSystemAt(*target);
   ASSERT_TRUE(shown.ok()) << shown.status();
   EXPECT_THAT(MessageOf(refused.status()), HasSubstr("of type " + *shown));

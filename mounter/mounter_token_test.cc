@@ -388,7 +388,7 @@ TEST_F(MounterTokenTest, AMountThatIsMadeAnewIsThePublicationsOwnThoughTheRenewa
   ASSERT_TRUE(WaitTold("volume.token_renewed"));
   plugin_.MountAnew(false);
   EXPECT_NE(LookAt(Target())->mount_id, before);
-  EXPECT_EQ(Told("volume.remounted"), 2U) << "its consumer is told each time";
+  EXPECT_EQ(Told("volume.remounted"), 2U) << "its consumer is notified each time";
   // The kernel is looked at, as whenever a scheduler is heard again.
   mounter_->BlockForward(Origin::kScheduler, "no valid lease");
   mounter_->UnblockForward(Origin::kScheduler, BootTime{});
@@ -458,7 +458,7 @@ TEST_F(MounterTokenTest, APluginThatTakesItsMountAwayIsFoundOutByTheKernel) {
   ASSERT_TRUE(WaitTold("volume.lost"));
   EXPECT_EQ(Told("plugin.lied"), 1U);
   EXPECT_EQ(Published().state, PublicationState::kPublished);
-  EXPECT_TRUE(Published().uncertain) << "the kernel's word, as ever";
+  EXPECT_TRUE(Published().uncertain) << "what the kernel shows, as always";
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST_F(MounterTreeTest, FilesBeneathTheTreeAreNamedAndInNobodysWay) {
   std::ofstream(Directory("v1") + "/publish/precious") << "data";
   std::ofstream(Identity("v1")) << R"({"plugin_id": "hp", "volume_id": "v1"})";
   Open();
-  EXPECT_TRUE(LookAt(Identity("v1"))->exists) << "it says whose they are";
+  EXPECT_TRUE(LookAt(Identity("v1"))->exists) << "it says which volume's they are";
   const auto findings = loop_.Run(mounter_->Examine(true, Soon()));
   ASSERT_TRUE(findings.ok()) << findings.status();
   EXPECT_THAT(*findings, Contains(AllOf(Field(&Finding::code, "tree.leftover"),

@@ -91,7 +91,7 @@ TEST(RuntimeTest, WhatThePluginChoseIsComparedOnceItIsMounted) {
   EXPECT_FALSE(LeavesFileSystemOpen(request)) << "it was compared before";
   request.use.fs_type = "";
   request.use.access_type = AccessType::kBlock;
-  EXPECT_FALSE(LeavesFileSystemOpen(request)) << "there is none";
+  EXPECT_FALSE(LeavesFileSystemOpen(request)) << "it has no file system";
 }
 
 TEST(AttachRuleTest, NeedsAControllerThatPublishes) {

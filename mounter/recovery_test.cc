@@ -139,7 +139,7 @@ TEST(ReconciliationTest, WhatIsWithheldIsToldAndRepairedLater) {
   EXPECT_EQ(Plan(record, kGone, kRunning), "lost");
   EXPECT_EQ(Plan(record, kGone, kStart), "lost");
   record.publications[0].uncertain = true;
-  EXPECT_EQ(Plan(record, kGone, kRunning), "") << "told once";
+  EXPECT_EQ(Plan(record, kGone, kRunning), "") << "reported once";
   EXPECT_EQ(Plan(record, kMounted, kRunning), "found");
   record.publications[0].forward_blocked.clear();
   EXPECT_EQ(Plan(record, kGone, kRunning), "repair");
@@ -151,7 +151,7 @@ TEST(ReconciliationTest, OnceItIsLeavingNothingIsMountedAgain) {
   ASSERT_EQ(Plan(record, kGone, kRunning), "repair");
   EXPECT_EQ(Plan(record, kGone, kLeaving), "lost");
   record.publications[0].uncertain = true;
-  EXPECT_EQ(Plan(record, kGone, kLeaving), "") << "told once";
+  EXPECT_EQ(Plan(record, kGone, kLeaving), "") << "reported once";
   EXPECT_EQ(Plan(record, kMounted, kLeaving), "found");
 }
 
@@ -183,7 +183,7 @@ TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
   undone.publications[0].life = ProcessLife(12, 34);
   EXPECT_EQ(Plan(undone, kGone, kReboot), "");
   undone.publications[0].again = true;
-  EXPECT_EQ(Plan(undone, kGone, kReboot), "release") << "it is not published anew";
+  EXPECT_EQ(Plan(undone, kGone, kReboot), "release") << "it is not published again";
 }
 
 TEST(ReconciliationTest, ARepairThatWasCutShortByARebootWaitsLikeAnythingElse) {

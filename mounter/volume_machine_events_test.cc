@@ -62,7 +62,7 @@ struct Place {
 
 std::string Describe(const Place& place) {
   const VolumeRecord& r = place.machine.record();
-  std::string text = fmt::format("{}{}{}{} owed {}", place.machine.present() ? "present " : "gone ",
+  std::string text = fmt::format("{}{}{}{} pending {}", place.machine.present() ? "present " : "gone ",
                                  static_cast<int>(r.stage_state), r.stage_uncertain ? "?" : "",
                                  r.stage_sent ? "s" : "", r.pending_expansion_bytes);
   for (const PublicationRecord& p : r.publications) {
@@ -79,7 +79,7 @@ std::string Describe(const Place& place) {
   for (const std::string& consumer : place.books.published) text += " " + consumer;
   text += " acknowledged:";
   for (const std::string& consumer : place.books.acknowledged) text += " " + consumer;
-  text += place.books.granted_anew ? " granted anew, elsewhere:" : " elsewhere:";
+  text += place.books.granted_anew ? " granted again, elsewhere:" : " elsewhere:";
   for (const std::string& consumer : place.books.elsewhere) text += " " + consumer;
   // What it keeps to itself shows in what it would do.
   text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kFirst).kind),
@@ -153,7 +153,7 @@ class Explorer {
     if (from.machine.present() && from.machine.record().pending_expansion_bytes == 0 && !kind_.meddled) {
       Place to = from;
       to.machine.SetPendingExpansion(10);
-      Reach(std::move(to), name, "owe");
+      Reach(std::move(to), name, "expansion");
     }
     Place to = from;
     to.machine.RetryExpansion();
@@ -357,7 +357,7 @@ class Explorer {
       if (p.origin == Origin::kScheduler && older) anew.books.elsewhere.insert(p.key.consumer);
     }
     anew.machine.UnblockForward(Origin::kScheduler, kGrantedAnew);
-    Reach(std::move(anew), name, "a lease is granted anew");
+    Reach(std::move(anew), name, "a lease is granted again");
     for (const PublicationKey& key : Keys()) {
       Place confirmed = from;
       const bool done = confirmed.machine.Confirm(key, kConfirmed);
@@ -404,7 +404,7 @@ class Explorer {
     if (forward) {
       ASSERT_NE(p, nullptr) << name;
       EXPECT_TRUE(p->blocked.empty()) << name << ": forward while it is held";
-      EXPECT_TRUE(p->forward_blocked.empty()) << name << ": forward while it is withheld";
+      EXPECT_TRUE(p->forward_blocked.empty()) << name << ": forward while it is blocked";
       EXPECT_FALSE(from.books.elsewhere.contains(p->key.consumer))
           << name << ": forward, and another node may have it";
       EXPECT_TRUE(!p->had_secrets || p->secrets_at_hand) << name << ": forward without its secrets";
@@ -415,7 +415,7 @@ class Explorer {
       EXPECT_FALSE(from.books.bare) << name << ": published from a bare directory";
     }
     if (step.kind == StepKind::kExpand) {
-      EXPECT_TRUE(p == nullptr || p->forward_blocked.empty()) << name << ": expanded while it is withheld";
+      EXPECT_TRUE(p == nullptr || p->forward_blocked.empty()) << name << ": expanded while it is blocked";
       EXPECT_FALSE(from.books.elsewhere.contains(step.key.consumer))
           << name << ": expanded, and another node may have it";
     }
@@ -430,7 +430,7 @@ class Explorer {
     }
     if (step.kind == StepKind::kUnpublish && kind_.ephemeral) {
       EXPECT_FALSE(from.books.acknowledged.contains(step.key.consumer))
-          << name << ": an ephemeral volume is deleted, and nobody asked for that";
+          << name << ": an ephemeral volume is deleted, which was not requested";
     }
   }
 
@@ -442,10 +442,10 @@ class Explorer {
     }
     for (const std::string& consumer : place.books.published) {
       EXPECT_NE(record.Find({.consumer = consumer, .name = ""}), nullptr)
-          << name << ": the plugin has it published, and nobody knows";
+          << name << ": the plugin has it published, and it is not known";
     }
     if (!place.machine.present()) {
-      EXPECT_FALSE(place.books.staged) << name << ": the plugin has it staged, and nobody knows";
+      EXPECT_FALSE(place.books.staged) << name << ": the plugin has it staged, and it is not known";
     }
     if (place.books.staged) {
       EXPECT_NE(record.stage_state, StageState::kAbsent) << name << ": staged, and counts as absent";

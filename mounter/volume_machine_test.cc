@@ -400,7 +400,7 @@ TEST(VolumeMachineTest, Fault38AConfirmationMovesOnePublicationOfTheScheduler) {
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, BootTime{})) << "a lease alone is not enough";
   EXPECT_FALSE(machine.Unsettled());
   EXPECT_FALSE(machine.Confirm(kDb, kLate)) << "it is not the scheduler's";
-  EXPECT_FALSE(machine.Confirm({.consumer = "nobody", .name = ""}, kLate));
+  EXPECT_FALSE(machine.Confirm({.consumer = "unknown", .name = ""}, kLate));
   EXPECT_FALSE(machine.Unsettled());
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
@@ -616,7 +616,7 @@ TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) 
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it failed, and the publication goes on";
   Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_TRUE(machine.Unsettled()) << "it is owed";
+  EXPECT_TRUE(machine.Unsettled()) << "it is pending";
   machine.RetryExpansion();
   const Step again = machine.NextExpansion();
   EXPECT_EQ(again.kind, StepKind::kExpand);
@@ -754,7 +754,7 @@ TEST(VolumeMachineTest, AStagingThatThePluginCouldNotMakeAgainIsUndoneOnceNothin
   EXPECT_TRUE(machine.record().staging_lost) << "so that an OK without a mount is not believed";
   machine.RequestPublish(Publication(kDb));
   EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage);
-  ASSERT_TRUE(machine.Repair(kWeb, "an operator's word"));
+  ASSERT_TRUE(machine.Repair(kWeb, "an operator's request"));
   Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
   EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kUnstage);
 }

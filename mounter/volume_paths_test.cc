@@ -215,7 +215,7 @@ TEST_F(VolumePathsTest, LeavesATargetThatHoldsData) {
   EXPECT_EQ(paths_.RemovePublication(record_, publication_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(paths_.RemoveVolume(record_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(*ReadFile(target + "/precious", 100), "data");
-  EXPECT_NE(ModeOf(Identity()), 0U) << "still tells whose the data are";
+  EXPECT_NE(ModeOf(Identity()), 0U) << "still says which volume's the data are";
 }
 
 TEST_F(VolumePathsTest, RemovesAnEmptyFileOnlyAtABlockTarget) {

@@ -98,7 +98,7 @@ TEST_F(MountHealthRounds, Fault24ADeadFileSystemIsToldOnceAndItsReturnToo) {
   server->Die();
   EXPECT_THAT(WaitForVerdicts(1), ElementsAre(Pair(path, kDead)));
   WaitForRounds(3);
-  EXPECT_THAT(verdicts_, IsEmpty()) << "told before";
+  EXPECT_THAT(verdicts_, IsEmpty()) << "reported before";
   // A round that is under way has it in use for a moment.
   const TimePoint unmounted_by = Clock::now() + std::chrono::seconds(20);
   while (umount2(path.c_str(), UMOUNT_NOFOLLOW) != 0) {

@@ -176,7 +176,7 @@ TEST_F(MountHelperTest, Fault47AFileSystemHasNotEndedWhileItsDiskIsClaimed) {
   }
   EXPECT_EQ(alive(nobodys, disk), false);
   ASSERT_EQ(std::system(("losetup --detach " + device).c_str()), 0);
-  EXPECT_EQ(alive(nobodys, disk), false) << "an empty one is nobody's";
+  EXPECT_EQ(alive(nobodys, disk), false) << "an empty one has no file system";
 }
 
 TEST_F(MountHelperTest, ReadsThatHangHaveAShareOfTheirOwn) {

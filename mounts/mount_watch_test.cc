@@ -53,7 +53,7 @@ class MountWatchTest : public ::testing::TestWithParam<bool> {
     watch_ = *std::move(watch);
     if (GetParam() && watch_->describe() != "fanotify") GTEST_SKIP() << watch_->describe();
     if (!GetParam())
-      EXPECT_THAT(watch_->describe(), HasSubstr("read again")) << "an operator is told of the lesser way";
+      EXPECT_THAT(watch_->describe(), HasSubstr("read again")) << "an operator learns of the lesser way";
   }
 
   void Told(const Keys& keys) {

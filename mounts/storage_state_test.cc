@@ -107,7 +107,7 @@ TEST_F(StorageLookTest, Fault55AFileSystemThatAnswersOnlyWithErrorsIsDeadAndStil
   ShutDown();
   const StorageState after = Look();
   EXPECT_TRUE(after.there);
-  EXPECT_EQ(after.mount_id, before.mount_id) << "its mount is known all the same";
+  EXPECT_EQ(after.mount_id, before.mount_id) << "its mount is known nevertheless";
   EXPECT_EQ(after.device, before.device);
   EXPECT_THAT(after.dead, AllOf(HasSubstr("only with errors"), HasSubstr("Input/output error")));
 }

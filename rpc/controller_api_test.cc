@@ -277,7 +277,7 @@ TEST_F(NodeApiTest, ExpandByTheControllerAlone) {
   EXPECT_FALSE(answer->node_expansion_pending());
   csi::ControllerExpandVolumeRequest sent;
   ASSERT_TRUE(fake_->LastRequest("ControllerExpandVolume", &sent));
-  EXPECT_EQ(sent.volume_capability().mount().fs_type(), "xfs") << "known here, and so told";
+  EXPECT_EQ(sent.volume_capability().mount().fs_type(), "xfs") << "known here, and so passed on";
 }
 
 TEST_F(NodeApiTest, ExpandGoesOnAtTheNodeWhereTheVolumeIsHere) {

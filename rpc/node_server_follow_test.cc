@@ -152,13 +152,13 @@ TEST_F(NodeServerOwnLogTest, AReaderFollowsItAtItsOwnLevel) {
   Call call;
   const auto watch = Begin(*reader, call, "warning");
   AwaitFirst(*watch);
-  SPDLOG_INFO("nobody wants this");
+  SPDLOG_INFO("this is not wanted");
   SPDLOG_ERROR("smoke");
   v1::WatchLogResponse message;
   std::string found;
   while (found.empty() && watch->Read(&message)) {
     for (const v1::LogEntry& entry : message.entries()) {
-      EXPECT_NE(entry.text(), "nobody wants this");
+      EXPECT_NE(entry.text(), "this is not wanted");
       if (entry.text() != "hello") found = entry.level() + ": " + entry.text();
     }
   }

@@ -369,7 +369,7 @@ TEST_F(NodeServerTest, OneUserCannotTakeAllWatches) {
   EXPECT_TRUE(begins(kNobody));
   EXPECT_FALSE(begins(kNobody)) << "one user's share";
   EXPECT_TRUE(begins(kNobody - 1));
-  EXPECT_TRUE(begins(0)) << "root's are not counted with those of others";
+  EXPECT_TRUE(begins(0)) << "root's are not counted with others'";
   for (auto& watch : watches) watch->call.context.TryCancel();
 }
 

@@ -288,7 +288,7 @@ TEST_F(NodeApiStreamTest, BerthdsLogIsWatchedAtTheReadersLevel) {
                 end = co_await its.streams.WatchLog(std::move(asked), {}, to);
               }(api, request, out, ended));
   loop_.poll();
-  SPDLOG_INFO("nobody wants this");
+  SPDLOG_INFO("this is not wanted");
   SPDLOG_WARN("smoke\n");
   RunOn(loop_, scope.WaitEmpty());
   spdlog::set_default_logger(before);

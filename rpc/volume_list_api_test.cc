@@ -133,10 +133,10 @@ TEST_F(NodeApiListTest, AVolumeWhoseFileIsGoneIsShownAsLeavingUntilItIsDetached)
 }
 
 TEST_F(NodeApiListTest, AVolumeThatIsDeclaredForAPluginThatIsNotThereIsShownAllTheSame) {
-  declared_.Add("nobody", "v", "c").last_error = "no such plugin";
-  EXPECT_THAT(AllPages({}), ElementsAre("nobody/v"));
+  declared_.Add("missing", "v", "c").last_error = "no such plugin";
+  EXPECT_THAT(AllPages({}), ElementsAre("missing/v"));
   auto request = ForVolume<v1::GetVolumeRequest>();
-  request.set_plugin_id("nobody");
+  request.set_plugin_id("missing");
   const auto volume = Call(&VolumeListApi::GetVolume, request);
   ASSERT_TRUE(volume.ok()) << volume.status();
   EXPECT_EQ(volume->state(), v1::ABSENT);
@@ -206,7 +206,7 @@ TEST_F(NodeApiListTest, AConsumersMountsAreShownWithoutOptionsToReaders) {
   EXPECT_THAT(mounts->mounts(0).mount_flags(), ElementsAre("x=hush"));
   EXPECT_THAT(Call(&VolumeListApi::ListConsumerMounts, request, false)->mounts(0).mount_flags(),
               ElementsAre("(hidden)"));
-  request.set_consumer("nobody");
+  request.set_consumer("missing");
   EXPECT_EQ(Call(&VolumeListApi::ListConsumerMounts, request).status().code(), absl::StatusCode::kNotFound);
   request.clear_consumer();
   EXPECT_EQ(Call(&VolumeListApi::ListConsumerMounts, request).status().code(),

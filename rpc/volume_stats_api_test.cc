@@ -168,7 +168,7 @@ TEST_F(NodeApiStatsTest, TheConditionOfANewerPluginIsItsHealth) {
 }
 
 TEST_F(NodeApiStatsTest, AConsumerThatUsesNothingIsNotFound) {
-  EXPECT_EQ(Call(&VolumeStatsApi::GetConsumerStats, Of("nobody")).status().code(),
+  EXPECT_EQ(Call(&VolumeStatsApi::GetConsumerStats, Of("unknown")).status().code(),
             absl::StatusCode::kNotFound);
   const auto all = Call(&VolumeStatsApi::GetConsumerStats, Of(""));
   ASSERT_TRUE(all.ok()) << all.status();

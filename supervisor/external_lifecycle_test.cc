@@ -142,7 +142,7 @@ TEST_F(ExternalLifecycleTest, EveryEventInEveryState) {
 TEST_F(ExternalLifecycleTest, TheReasonSaysWhatIsWaitedFor) {
   Feed("start");
   EXPECT_EQ(lifecycle_.reason(), "waits for its socket");
-  EXPECT_FALSE(lifecycle_.absent()) << "nobody has looked yet";
+  EXPECT_FALSE(lifecycle_.absent()) << "it was not looked at yet";
   Feed("waiting");
   EXPECT_EQ(lifecycle_.reason(), "waits for its socket: there is no /x");
   EXPECT_TRUE(lifecycle_.absent());

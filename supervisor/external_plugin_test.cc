@@ -183,9 +183,8 @@ class ExternalPluginTest : public ::testing::Test {
   Registry registry_{loop_.get_executor()};
   PluginConfig config_;
   std::unique_ptr<Prober> prober_;
-  ReportContext reports_{.held_by = [this](const std::string&) { return held_by_; },
-                         .events = events_,
-                         .registry = registry_};
+  ReportContext reports_{
+      .held_by = [this](const std::string&) { return held_by_; }, .events = events_, .registry = registry_};
   std::optional<ExternalContext> context_;
   std::unique_ptr<ExternalPlugin> plugin_;
   std::unique_ptr<TaskScope> runs_;
@@ -359,7 +358,7 @@ TEST_F(ExternalPluginTest, AStartGivesADrainUp) {
   EXPECT_FALSE(Get().draining);
   ASSERT_TRUE(RunUntil([&] { return drained.has_value(); }));
   EXPECT_EQ(drained->code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(prober_->gone_, IsEmpty()) << "it was never let go of";
+  EXPECT_THAT(prober_->gone_, IsEmpty()) << "it was used all the time";
   RunOn(loop_, scope.Join());
 }
 

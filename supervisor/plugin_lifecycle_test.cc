@@ -129,7 +129,7 @@ TEST_F(PluginLifecycleTest, FirstCrashRestartsAtOnceTheSecondBacksOff) {
   EXPECT_EQ(machine_.state(), PluginState::kStarting);
   EXPECT_EQ(machine_.restarts(), 1);
   EXPECT_THAT(On(Type::kLaunched), IsEmpty());
-  EXPECT_THAT(On(Exited()), IsEmpty()) << "nobody was told of it: nobody is told that it is gone";
+  EXPECT_THAT(On(Exited()), IsEmpty()) << "it was not announced, so its end is not";
   EXPECT_EQ(machine_.state(), PluginState::kBackingOff);
   EXPECT_EQ(machine_.reason(), "exit code 3");
   EXPECT_EQ(machine_.wake_at(), now_ + milliseconds(750));

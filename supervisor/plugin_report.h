@@ -19,7 +19,7 @@ namespace berth {
 
 // What the reports of all plugins share; outlives them.
 struct ReportContext {
-  // Who has volumes through the plugin; null: nobody.
+  // Who has volumes through the plugin; null: no consumer.
   std::function<std::vector<std::string>(const std::string& plugin_id)> held_by;
   EventLog& events;
   Registry& registry;
@@ -33,7 +33,7 @@ class PluginReport {
   [[nodiscard]] PluginSnapshot& snapshot() { return snapshot_; }
   [[nodiscard]] const PluginSnapshot& snapshot() const { return snapshot_; }
 
-  // Puts the snapshot into the registry. Its reason: that of the state, why its facts were refused, `notes`.
+  // Puts the snapshot into the registry. Its reason: the state's, why its facts were refused, `notes`.
   void Publish(std::string_view reason, std::initializer_list<std::string_view> notes);
   // Takes it out of the registry for good: what is published later is dropped.
   void Remove();

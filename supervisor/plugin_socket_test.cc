@@ -87,11 +87,11 @@ TEST_F(PluginSocketTest, StaleSocketIsRemoved) {
 
 TEST_F(PluginSocketTest, AnythingElseIsLeftAloneAndNamed) {
   ASSERT_TRUE(MakeDirectories(dir_, 0755).ok());
-  temp_.Write("nfs/csi.sock", "somebody's notes");
+  temp_.Write("nfs/csi.sock", "notes");
   absl::Status status = PrepareSocket(socket_);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr(socket_ + " is a file"));
-  EXPECT_EQ(*ReadFile(socket_, 100), "somebody's notes");
+  EXPECT_EQ(*ReadFile(socket_, 100), "notes");
   temp_.Remove("nfs/csi.sock");
   ASSERT_EQ(symlink("/nonexistent", socket_.c_str()), 0);
   status = PrepareSocket(socket_);

@@ -86,12 +86,12 @@ TEST_F(SupervisorTest, StaleSocketIsCleanedAway) {
 
 TEST_F(SupervisorTest, ForeignFileAtTheSocketPathIsAClearErrorAndStays) {
   ASSERT_TRUE(MakeDirectories(RunDir("nfs"), 0755).ok());
-  temp_.Write("run/plugins/nfs/csi.sock", "somebody's notes");
+  temp_.Write("run/plugins/nfs/csi.sock", "notes");
   WritePlugin("nfs", "", "[restart]\ninitial_backoff = \"10ms\"\n");
   node_->Start();
   const PluginSnapshot plugin = node_->WaitState("nfs", PluginState::kBackingOff);
   EXPECT_THAT(plugin.reason, AllOf(HasSubstr("csi.sock is a file"), HasSubstr("move it away")));
-  EXPECT_EQ(Text("run/plugins/nfs/csi.sock"), "somebody's notes");
+  EXPECT_EQ(Text("run/plugins/nfs/csi.sock"), "notes");
   // Once it is moved away, the plugin starts by itself.
   temp_.Remove("run/plugins/nfs/csi.sock");
   node_->WaitRegistered("nfs");

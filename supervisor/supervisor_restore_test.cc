@@ -77,7 +77,7 @@ TEST_F(SupervisorTest, StrangerWithTheRecordedPidIsNeverSignalled) {
   EXPECT_NE(node_->WaitRegistered("nfs").pid, (*stranger)->pid());
   EXPECT_THAT(node_->EventText("plugin.not_adopted"), HasSubstr("is another one now"));
   EXPECT_TRUE(node_->Stop("nfs", true).ok());
-  EXPECT_TRUE(IdentifyProcess((*stranger)->pid()).ok()) << "the stranger was ended";
+  EXPECT_TRUE(IdentifyProcess((*stranger)->pid()).ok()) << "the other process was ended";
   ASSERT_TRUE((*stranger)->Signal(SIGKILL).ok());
   node_->Run((*stranger)->Wait());
 }

@@ -175,7 +175,7 @@ grpc::Status FakeNode::Run(grpc::ServerContext* context, const std::string& meth
   std::unique_lock lock(mutex_);
   // Of a berthd that was killed with the call in flight. What came to be served late would be done after, and
   // against, what the next berthd has asked for.
-  if (context->IsCancelled()) return {grpc::StatusCode::CANCELLED, "given up before it was begun"};
+  if (context->IsCancelled()) return {grpc::StatusCode::CANCELLED, "cancelled before it was begun"};
   ++calls_[method];
   log_.push_back(method + " " + volume_id);
   changed_.notify_all();
@@ -194,7 +194,7 @@ grpc::Status FakeNode::Run(grpc::ServerContext* context, const std::string& meth
     changed_.wait_for(lock, std::chrono::milliseconds(5));
   }
   // Never OK at the caller's deadline: the answer could still arrive before the caller's own clock strikes.
-  return released_ == before ? grpc::Status(grpc::StatusCode::CANCELLED, "given up") : grpc::Status::OK;
+  return released_ == before ? grpc::Status(grpc::StatusCode::CANCELLED, "cancelled") : grpc::Status::OK;
 }
 
 grpc::Status FakeNode::DoStage(const ::csi::v1::NodeStageVolumeRequest& request) {

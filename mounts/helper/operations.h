@@ -12,7 +12,7 @@ namespace berth::mount_helper {
 int Usage();
 // 0: prints "ok" and returns 0. Else prints "errno E" and returns 1.
 int Answered(int error);
-// Prints a word and a line's end. Returns 0.
+// Prints this text and a line's end. Returns 0.
 int Say(const char* word);
 
 // A number of digits alone, in this base, at most `limit`.

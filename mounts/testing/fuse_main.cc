@@ -17,7 +17,7 @@
 #include "mounts/testing/fuse_server.h"
 
 int main(int argc, char** argv) {
-  CLI::App app{"a FUSE file system that hangs and dies when it is told to"};
+  CLI::App app{"a FUSE file system that hangs and dies on request"};
   std::string mountpoint;
   std::string fifo;
   app.add_option("mountpoint", mountpoint)->required();

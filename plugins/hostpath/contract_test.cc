@@ -312,10 +312,10 @@ TEST_F(ContractTest, NodeCallsInTheWrongOrderAreRefused) {
 
   // What is at the target and is not ours is neither covered nor removed; an empty directory is taken.
   mkdir(target.c_str(), 0700);
-  WriteText(target + "/file", "somebody's");
+  WriteText(target + "/file", "notes");
   EXPECT_CODE(Publish(id, staging, target, Mounted()), FAILED_PRECONDITION);
   EXPECT_CALL_OK(Unpublish(id, target));
-  EXPECT_EQ(ReadText(target + "/file"), "somebody's");
+  EXPECT_EQ(ReadText(target + "/file"), "notes");
   unlink((target + "/file").c_str());
   EXPECT_CALL_OK(Publish(id, staging, target, Mounted()));
   EXPECT_CALL_OK(Stage(other, second, Mounted()));

@@ -128,7 +128,7 @@ TEST_P(MountableVolumeTest, APublicationThatTheKernelKnowsNothingOfHoldsNeitherT
   EXPECT_CALL_OK(Stage(id, staging, Capability()));
   EXPECT_CALL_OK(Publish(id, staging, one, Capability()));
   EXPECT_CALL_OK(Publish(id, staging, two, Capability()));
-  ASSERT_EQ(umount2(one.c_str(), UMOUNT_NOFOLLOW), 0) << "somebody else unmounts it";
+  ASSERT_EQ(umount2(one.c_str(), UMOUNT_NOFOLLOW), 0) << "another process unmounts it";
   EXPECT_CODE(Unstage(id, staging), FAILED_PRECONDITION);  // The other one is there.
   EXPECT_CALL_OK(Unpublish(id, two));
   EXPECT_CALL_OK(Unstage(id, staging));

@@ -160,7 +160,7 @@ CommandLine ParseCommandLine(int argc, const char* const* argv) {
          "The pool's size, which the volumes and snapshots together may not exceed, in bytes or as 10GiB; "
          "without it each volume is held against the free space of the file system")
       ->transform(CLI::AsSizeValue(false));
-  app.add_option("--kind", kind, "What a mounted volume is if nothing tells: directory or image")
+  app.add_option("--kind", kind, "What a mounted volume is unless the request says so: directory or image")
       ->check(CLI::IsMember({"directory", "image"}));
   app.add_option("--log-level", options.log_level, "trace, debug, info, warning, error, critical or off")
       ->capture_default_str();

@@ -286,7 +286,7 @@ absl::Status Store::Claim(int64_t bytes, int64_t pool) {
   BERTH_ASSIGN_OR_RETURN(const int64_t claimed, Number(kClaimed));
   if (bytes <= pool - claimed) return absl::OkStatus();
   return absl::ResourceExhaustedError(fmt::format(
-      "the pool has {} bytes, of which {} are given away: {} more do not fit", pool, claimed, bytes));
+      "the pool has {} bytes, {} of them are allocated: {} more do not fit", pool, claimed, bytes));
 }
 
 absl::StatusOr<int64_t> Store::ClaimedBytes() {

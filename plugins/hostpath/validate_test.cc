@@ -126,7 +126,7 @@ TEST(CheckNodeStatsTest, TakesAnyPathButNone) {
   using Request = ::csi::v1::NodeGetVolumeStatsRequest;
   Request good;
   good.set_volume_id("id");
-  good.set_volume_path("relative, so nobody's");
+  good.set_volume_path("relative, so refused");
   ExpectSpoilt<Request>(good, [](Request& r) { r.clear_volume_id(); });
   ExpectSpoilt<Request>(good, [](Request& r) { r.clear_volume_path(); });
 }

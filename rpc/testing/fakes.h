@@ -321,7 +321,7 @@ class FakeMounter : public Mounter {
   [[nodiscard]] Awaitable<absl::StatusOr<std::map<std::string, std::string>>> ReadSecrets(
       SecretsReference reference, TimePoint /*deadline*/) override {
     if (!IsSet(reference)) co_return std::map<std::string, std::string>{};
-    co_return absl::FailedPreconditionError(reference.ShortDebugString() + ": there is none in this test");
+    co_return absl::FailedPreconditionError(reference.ShortDebugString() + ": this test has no secrets");
   }
   size_t UnblockForward(Origin origin, BootTime since) override {
     allowed.emplace_back(origin, since);

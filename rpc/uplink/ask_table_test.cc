@@ -83,11 +83,11 @@ TEST(AskTableTest, WhatAnAskWaitsForIsOfOneStream) {
   const uint64_t number = *table.Add(Claim("v"));
   table.SetProgress(number, "first");
   table.SetProgress(number, "second");
-  table.SetProgress(number + 1, "nobody asks that");
+  table.SetProgress(number + 1, "it is not asked");
   EXPECT_EQ(table.ProgressOf(number), "second");
   EXPECT_EQ(table.ProgressOf(number + 1), "");
   table.BeginStream();
-  EXPECT_EQ(table.ProgressOf(number), "") << "the scheduler says it anew";
+  EXPECT_EQ(table.ProgressOf(number), "") << "the scheduler says it again";
 }
 
 TEST(AskTableTest, ANewStreamNeedsNoWithdrawals) {

@@ -124,7 +124,7 @@ TEST_F(DialScheduleTest, AWeekOfFailuresIsAboutAnAttemptOfEachAddressInEveryLong
       schedule.OnFailed(now, chance(random));
       const Duration pause = schedule.next().at - now;
       if (schedule.next().address != 0) {
-        ASSERT_EQ(pause, Duration(0)) << "within a round there is none";
+        ASSERT_EQ(pause, Duration(0)) << "no pause within a round";
       } else {
         ASSERT_LE(pause, limits.max_backoff);
         ASSERT_GE(pause, limits.initial_backoff / 2);

@@ -430,7 +430,7 @@ void LeaseKeeper::Emit(std::string type, std::string message, const VolumeRef& v
 void LeaseKeeper::Changed() {
   changed_.NotifyAll();
   if (!options_.on_change || std::exchange(telling_, true)) return;
-  tasks_.Spawn("tell", ReportChange());
+  tasks_.Spawn("report of a change", ReportChange());
 }
 
 Awaitable<void> LeaseKeeper::ReportChange() {

@@ -144,8 +144,8 @@ class LeaseKeeperTest : public MounterTestBase {
   void ExpectBlocked() {
     const int before = plugin_.Calls("NodePublishVolume");
     for (int others = 1; others <= 3; ++others) {
-      ASSERT_TRUE(Publish(Request("other", "somebody")).ok());
-      ASSERT_TRUE(Unpublish(Request("other", "somebody")).ok());
+      ASSERT_TRUE(Publish(Request("other", "web")).ok());
+      ASSERT_TRUE(Unpublish(Request("other", "web")).ok());
       EXPECT_EQ(plugin_.Calls("NodePublishVolume"), before + others);
     }
     EXPECT_THAT(View().publications.at(0).blocked, Not(IsEmpty()));
@@ -362,7 +362,7 @@ class LeaseEpochTest : public LeaseKeeperTest {
                                                                 HasSubstr("restart berthd"),
                                                                 HasSubstr("grants leases of epoch 4"))));
     EXPECT_THAT(keeper_->why_not_valid(), HasSubstr(what));
-    EXPECT_EQ(Told("lease.epoch"), 1U) << "that of the beginning";
+    EXPECT_EQ(Told("lease.epoch"), 1U) << "the one from the beginning";
   }
 };
 
@@ -666,7 +666,7 @@ TEST_F(LeaseReleaseTest, RowsThatAreDamagedAreToldAndLeft) {
   rows_.rows["forced_release/x"] = "?";
   rows_.rows["forced_release/2"] = "";
   rows_.rows["forced_release_last"] = "7";
-  rows_.rows["operation/1"] = "somebody else's";
+  rows_.rows["operation/1"] = "not a record";
   End();
   Begin();
   EXPECT_THAT(ForcedRelease(), IsEmpty());

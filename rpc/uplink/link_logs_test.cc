@@ -162,7 +162,7 @@ TEST_F(LinkLogsTest, SeveralLogsTakeTurns) {
   const auto sent = TakeAll();
   EXPECT_THAT(NumbersOf(sent), ElementsAre(1, 2, 3, 1, 2, 3, 1, 2, 3));
   EXPECT_THAT(TextsOf(sent), ElementsAre("a 0", "b 0", "c 0", "a 1", "b 1", "c 1", "a 2", "b 2", "c 2"));
-  EXPECT_EQ(ready_, 9) << "the stream is told of each";
+  EXPECT_EQ(ready_, 9) << "the stream learns of each";
   written_["b"]->Write(1);
   EXPECT_THAT(TextsOf(TakeAll()), ElementsAre("b 3"));
 }
@@ -170,8 +170,8 @@ TEST_F(LinkLogsTest, SeveralLogsTakeTurns) {
 TEST_F(LinkLogsTest, TheEndOfALogWaitsForNoOtherLog) {
   AddLog("busy", 1000);
   RequestPlugin(2, "busy", 1000);
-  RequestPlugin(1, "nobody", 1);
-  RequestPlugin(3, "nobody", 1);
+  RequestPlugin(1, "missing", 1);
+  RequestPlugin(3, "missing", 1);
   const auto sent = TakeAll(5);
   ASSERT_THAT(NumbersOf(sent), ElementsAre(1, 2, 3, 2, 2));
   EXPECT_TRUE(sent[0].has_end());
@@ -217,7 +217,7 @@ TEST_F(LinkLogsTest, ASecondRequestOfANumberTakesTheFirstsPlace) {
   EXPECT_FALSE(logs_.anything_to_send()) << "what was at hand was the first's";
   EXPECT_THAT(TextsOf(TakeAll()), ElementsAre("b 0", "b 1"));
   written_["a"]->Write(1);
-  EXPECT_THAT(TakeAll(), IsEmpty()) << "and its end is not told";
+  EXPECT_THAT(TakeAll(), IsEmpty()) << "and its end is not reported";
 }
 
 TEST_F(LinkLogsTest, ALogThatIsNotWantedAnyMoreEndsWithoutAWord) {
@@ -277,7 +277,7 @@ TEST_F(LinkLogsTest, HowALogEndsIsTold) {
   EXPECT_THAT(TextsOf(sent), ElementsAre("a 0", "a 1"));
   EXPECT_EQ(EndOf(sent[2]), absl::StatusCode::kOk) << "it was read to its end";
 
-  RequestPlugin(2, "nobody", 0);
+  RequestPlugin(2, "missing", 0);
   EXPECT_EQ(EndOf(Take()), absl::StatusCode::kNotFound) << "an end takes no credit";
   RequestOwn(3, "loud", 0);
   EXPECT_EQ(EndOf(Take()), absl::StatusCode::kInvalidArgument);
@@ -314,7 +314,7 @@ TEST_F(LinkOwnLogTest, EachReaderHasItsOwnLevel) {
   }
   EXPECT_THAT(read[1], ElementsAre("debug fine print", "info news", "error fire"));
   EXPECT_THAT(read[2], ElementsAre("info news", "error fire"));
-  EXPECT_THAT(read[3], ElementsAre("info news", "error fire")) << "what nobody chose is info";
+  EXPECT_THAT(read[3], ElementsAre("info news", "error fire")) << "the default is info";
   EXPECT_THAT(read[4], ElementsAre("error fire"));
 }
 

@@ -166,7 +166,7 @@ TEST_F(OperationRunnerTest, AConsumersEndSaysWhoSaidIt) {
   ASSERT_TRUE(result.has_end_consumer()) << result.message();
   EXPECT_EQ(result.end_consumer().released(), 1);
   EXPECT_THAT(mounter_.ended_causes, ElementsAre("said by the scheduler"));
-  ASSERT_THAT(mounter_.volumes, SizeIs(1)) << "one of the same name that is nobody's namespace";
+  ASSERT_THAT(mounter_.volumes, SizeIs(1)) << "one of the same name without a namespace";
   EXPECT_EQ(mounter_.volumes[0].volume_id, "w");
   EXPECT_EQ(mounter_.last_deadline, deadline_);
 }
@@ -224,7 +224,7 @@ TEST_F(OperationRunnerTest, AControllersCallHasTheOperationsDeadlineAndItsOwnOut
   EXPECT_EQ(controller_calls_[0].first.create().name(), "new");
   EXPECT_EQ(controller_calls_[0].second, deadline_);
   // What follows from the same code depends on the call.
-  controller_result_.status = absl::NotFoundError("there is none\x1b");
+  controller_result_.status = absl::NotFoundError("not found\x1b");
   for (const v1::Outcome outcome : {v1::OUTCOME_REFUSED, v1::OUTCOME_FAILED, v1::OUTCOME_UNCERTAIN}) {
     controller_result_.outcome = outcome;
     const v1::OperationResult failed = Run(create);
@@ -244,9 +244,9 @@ TEST_F(OperationRunnerTest, WhatFailsHasNoAnswerAndSaysWhatFollows) {
   EXPECT_EQ(refused.outcome(), v1::OUTCOME_FAILED);
   EXPECT_EQ(refused.answer_case(), v1::OperationResult::ANSWER_NOT_SET);
   EXPECT_EQ(Run("restart_plugin { id: 'p' }").outcome(), v1::OUTCOME_RETRY);
-  const v1::OperationResult unknown = Run("drain_plugin { id: 'nobody' }");
+  const v1::OperationResult unknown = Run("drain_plugin { id: 'missing' }");
   EXPECT_EQ(unknown.code(), static_cast<int>(absl::StatusCode::kNotFound));
-  EXPECT_EQ(Run("stats { plugin_id: 'nobody' volume_id: 'v' }").outcome(), v1::OUTCOME_FAILED);
+  EXPECT_EQ(Run("stats { plugin_id: 'missing' volume_id: 'v' }").outcome(), v1::OUTCOME_FAILED);
   EXPECT_EQ(Run("explain { plugin_id: 'p' volume_id: 'v' }").code(),
             static_cast<int>(absl::StatusCode::kNotFound));
 }

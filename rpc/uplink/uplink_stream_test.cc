@@ -120,7 +120,7 @@ TEST_F(UplinkTest, ASchedulerThatAnotherOneHasTakenOverFromIsRefused) {
   AwaitHello(2);
   EXPECT_THAT(uplink_->Status()->last_error(), HasSubstr("of lease epoch 7, and 8 is obeyed"));
   EXPECT_THAT(dialer_.dialled, ElementsAre("one:1", "two:2"));
-  EXPECT_EQ(wire().sent.size(), 1U) << "it is told nothing";
+  EXPECT_EQ(wire().sent.size(), 1U) << "nothing is sent to it";
   welcome.set_lease_epoch(8);
   Greet(2, welcome);
 }

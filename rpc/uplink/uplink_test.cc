@@ -64,7 +64,7 @@ TEST_F(UplinkTest, APluginThatIsReadyBeforeItWasLookedAtTwiceIsToldAtOnce) {
   Greet();
   control_.Add("p");
   plugins.Change();
-  Until([this] { return ObjectsOf(v1::Object::kPlugin) == 2; }, "the plugin to be told as ready");
+  Until([this] { return ObjectsOf(v1::Object::kPlugin) == 2; }, "the plugin to be reported as ready");
   EXPECT_EQ(Objects().back().plugin().state(), v1::READY);
   Stop();
 }
@@ -95,7 +95,7 @@ TEST_F(UplinkTest, ANodeThatWasAwayForAWeekComesBackWithOneStateOfEachObject) {
   v1::Welcome welcome = MakeWelcome();
   welcome.mutable_have()->set_run_id(wire().sent.front().hello().run_id());
   welcome.mutable_have()->set_revision(Last(Message::kState)->state().revision());
-  dialer_.next.assign(3, absl::UnavailableError("nobody there"));
+  dialer_.next.assign(3, absl::UnavailableError("no answer"));
   wire().Break(absl::UnavailableError("cut"));
   Until([this] { return dialer_.next.size() < 3; }, "the link to be gone");
   for (int i = 0; i < 10'000; ++i) {
@@ -134,7 +134,7 @@ TEST_F(UplinkTest, Fault37AVolumeThatTheKernelStillHasIsReportedAndNotRemoved) {
 TEST_F(UplinkTest, AnEndedConsumerIsToldUntilItIsAcknowledged) {
   Start();
   Greet();
-  uplink_->OnConsumerEnded("somebody else's", "its process has ended", Origin::kCaller);
+  uplink_->OnConsumerEnded("another's", "its process has ended", Origin::kCaller);
   uplink_->OnConsumerEnded("jobs/web", "its process has ended", Origin::kScheduler);
   Until([this] { return ObjectsOf(v1::Object::kEndedConsumer) == 1; }, "the consumer");
   Stop();
@@ -267,10 +267,10 @@ TEST_F(UplinkTest, AForcedReleaseIsReportedUntilItIsAcknowledged) {
   forced_release.set_number(1);
   lease_.forced_releases = {forced_release};
   uplink_->OnForcedReleasesChanged();
-  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 1; }, "it to be told");
+  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 1; }, "it to be reported");
   lease_.forced_releases[0].set_progress(v1::ForcedRelease::RELEASED);
   uplink_->OnForcedReleasesChanged();
-  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 2; }, "its change to be told");
+  Until([this] { return ObjectsOf(v1::Object::kForcedRelease) == 2; }, "its change to be reported");
   uplink_->OnForcedReleasesChanged();  // as it was
   v1::SchedulerMessage acknowledge;
   acknowledge.mutable_acknowledge()->add_forced_releases(1);
@@ -375,7 +375,7 @@ TEST_F(UplinkTest, AClaimIsRefusedInTheSchedulersWords) {
 }
 
 TEST_F(UplinkTest, AClaimIsRefusedAtOnceWhereNobodyIsConnectedAndNobodyWaits) {
-  dialer_.next = {absl::UnavailableError("nobody there"), absl::UnavailableError("nobody there")};
+  dialer_.next = {absl::UnavailableError("no answer"), absl::UnavailableError("no answer")};
   Start();
   const auto answer = RunOn(loop_, uplink_->Ask({}, false, Clock::now() + std::chrono::seconds(20), {}));
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable);

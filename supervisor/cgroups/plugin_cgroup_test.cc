@@ -93,7 +93,7 @@ TEST_F(PluginCgroupTest, EndsAllThatAPluginForked) {
   EXPECT_FALSE(RunOn(loop_, place->HowItEnded()).out_of_memory);
   RunOn(loop_, place->Release());
   EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
-  EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "there is nobody left in what is no more";
+  EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "it is gone, and with it its processes";
 }
 
 // A locked directory counts as one for a launch that is about to begin.

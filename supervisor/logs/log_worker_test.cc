@@ -132,7 +132,7 @@ TEST_F(LogWorkerTest, OnlyTheWorkerRemovesAWatch) {
   Follow(hours(1));
   const std::optional<Watched> watched = WaitUntilWatched();
   ASSERT_TRUE(watched.has_value());
-  EXPECT_EQ(watched->mask & IN_ONESHOT, 0U) << "the kernel would remove it at a moment that nobody knows";
+  EXPECT_EQ(watched->mask & IN_ONESHOT, 0U) << "the kernel would remove it at an unknown moment";
 }
 
 TEST_F(LogWorkerTest, AnEventThatIsLostStopsNoReader) {
