@@ -109,11 +109,11 @@ TEST_F(NodeServerTest, OnTheSocketForClaimsEveryOtherMethodIsDenied) {
 
 TEST(NodeMethodsTest, TheProtocolSaysWhatRightEachNeeds) {
   std::map<std::string, std::string> needed{{"Examine", "[read; with `repair`: change]"}};
-#define BERTH_METHOD(name, response, right)                     \
+#define BERTH_METHOD(part, name, response, right)               \
   needed[#name] = Right::right == Right::kRead     ? "[read]"   \
                   : Right::right == Right::kChange ? "[change]" \
                                                    : "[claim]";
-#define BERTH_STREAM(name, right) BERTH_METHOD(name, , right)
+#define BERTH_STREAM(part, name, right) BERTH_METHOD(part, name, , right)
 #include "rpc/node_methods.inc"
 #undef BERTH_METHOD
 #undef BERTH_STREAM
