@@ -76,24 +76,19 @@ Awaitable<absl::Status> Berthd::Start() {
   co_return co_await Serve();
 }
 
-Awaitable<absl::Status> Berthd::RestoreState() {
-  BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.state_dir, 0711));
-  BERTH_CO_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
+absl::Status Berthd::TakeDirectories() {
+  BERTH_RETURN_IF_ERROR(MakeDirectories(config_.state_dir, 0711));
+  BERTH_RETURN_IF_ERROR(MakeDirectories(config_.runtime_dir, 0755));
   absl::StatusOr<UniqueFd> lock = TakeLockFile(config_.runtime_dir + "/berthd.lock");
   if (absl::IsFailedPrecondition(lock.status())) {
-    co_return Annotate(lock.status(), fmt::format("another berthd uses {}", config_.runtime_dir));
+    return Annotate(lock.status(), fmt::format("another berthd uses {}", config_.runtime_dir));
   }
-  if (!lock.ok()) co_return lock.status();
+  if (!lock.ok()) return lock.status();
   runtime_lock_ = *std::move(lock);
+  return absl::OkStatus();
+}
 
-  BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
-  // Before the tree is mounted, so that systemd makes its unit with it.
-  const absl::Status ordered =
-      co_await OrderMountUnits(config_.state_dir, Clock::now() + kUnitsOrderedWithin);
-  if (!ordered.ok()) {
-    SPDLOG_WARN("systemd may unmount volumes before it stops berthd: {}", MessageOf(ordered));
-  }
-
+MounterOptions Berthd::MakeMounterOptions() {
   MounterOptions mounter_options{
       .state_dir = config_.state_dir,
       .rpc_timeout = config_.volumes.rpc_timeout,
@@ -117,15 +112,11 @@ Awaitable<absl::Status> Berthd::RestoreState() {
                                              Origin origin) {
     if (scheduler_) scheduler_->OnConsumerEnded(consumer, cause, origin);
   };
-  BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
-                            FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
-  BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
-  OpenTree();
-  history_ = std::make_unique<EventHistory>(config_.state_dir, config_.runtime_dir, events_);
-  co_await history_->Begin();
-  background_.Spawn("history of events", history_->Write());
+  return mounter_options;
+}
 
-  SupervisorOptions supervisor_options{
+SupervisorOptions Berthd::MakeSupervisorOptions() {
+  return {
       .config_dir = config_.config_dir,
       .state_dir = config_.state_dir,
       .runtime_dir = config_.runtime_dir,
@@ -138,7 +129,28 @@ Awaitable<absl::Status> Berthd::RestoreState() {
       .check_tree = [this](pid_t process, std::string path) { return CheckTree(process, std::move(path)); },
       .secrets = &secrets_,
   };
-  supervisor_ = std::make_unique<Supervisor>(executor_, std::move(supervisor_options), bridge_, events_);
+}
+
+Awaitable<absl::Status> Berthd::RestoreState() {
+  BERTH_CO_RETURN_IF_ERROR(TakeDirectories());
+  BERTH_CO_RETURN_IF_ERROR(co_await CheckMounts());
+  // Before the tree is mounted, so that systemd makes its unit with it.
+  const absl::Status ordered =
+      co_await OrderMountUnits(config_.state_dir, Clock::now() + kUnitsOrderedWithin);
+  if (!ordered.ok()) {
+    SPDLOG_WARN("systemd may unmount volumes before it stops berthd: {}", MessageOf(ordered));
+  }
+
+  MounterOptions mounter_options = MakeMounterOptions();
+  BERTH_CO_ASSIGN_OR_RETURN(mounter_options.helper_path,
+                            FindMountHelper(BERTH_LIBEXEC_DIR "/berth-mount-helper"));
+  BERTH_CO_ASSIGN_OR_RETURN(mounter_, Mounter::Open(executor_, std::move(mounter_options), bridge_, events_));
+  OpenTree();
+  history_ = std::make_unique<EventHistory>(config_.state_dir, config_.runtime_dir, events_);
+  co_await history_->Begin();
+  background_.Spawn("history of events", history_->Write());
+
+  supervisor_ = std::make_unique<Supervisor>(executor_, MakeSupervisorOptions(), bridge_, events_);
   bridge_.Connect(supervisor_.get(), mounter_.get(),
                   [this](TimePoint answer_by) { return Reload(answer_by); });
 

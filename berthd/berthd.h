@@ -56,6 +56,10 @@ class Berthd {
 
  private:
   [[nodiscard]] Awaitable<absl::Status> RestoreState();
+  // Makes the directories. FAILED_PRECONDITION: another berthd uses them.
+  [[nodiscard]] absl::Status TakeDirectories();
+  [[nodiscard]] MounterOptions MakeMounterOptions();
+  [[nodiscard]] SupervisorOptions MakeSupervisorOptions();
   [[nodiscard]] Awaitable<absl::Status> Serve();
   // Releases the declared volumes; what has not left by `deadline` is reported.
   [[nodiscard]] Awaitable<void> ReleaseDeclared(TimePoint deadline);

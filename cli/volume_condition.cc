@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "cli/quoting.h"
 #include "cli/values.h"
@@ -43,6 +44,46 @@ std::vector<Condition> Levers(const v1::Volume& volume, system_clock::time_point
   return done;
 }
 
+// File systems that hang, are dead, or refuse writes: the worst kind first.
+std::vector<Condition> MountsOf(const v1::Volume& volume) {
+  std::vector<Condition> ill;
+  for (const v1::Publication& use : volume.publications()) {
+    if (use.hung().empty()) continue;
+    ill.push_back(
+        {.word = "hung",
+         .text = fmt::format("the file system of {} does not answer: {}", use.consumer(), use.hung())});
+  }
+  for (const v1::Publication& use : volume.publications()) {
+    if (use.dead().empty()) continue;
+    ill.push_back({.word = "dead",
+                   .text = fmt::format("the file system of {} has ended: {}", use.consumer(), use.dead())});
+  }
+  for (const v1::Publication& use : volume.publications()) {
+    if (use.writes_refused().empty()) continue;
+    ill.push_back(
+        {.word = "read-only",
+         .text = fmt::format("the mount of {} refuses writes: {}", use.consumer(), use.writes_refused())});
+  }
+  return ill;
+}
+
+// What its last error means.
+std::optional<Condition> Failing(const v1::Volume& volume) {
+  const std::string& error = volume.last_error();
+  if (volume.state() == v1::ABSENT && !volume.declared_in().empty() && !volume.still_in_use()) {
+    return Condition{
+        .word = "not here yet",
+        .text = fmt::format("declared in {}{}{}", volume.declared_in(), error.empty() ? "" : ": ", error),
+        .tone = error.empty() ? Tone::kCareful : Tone::kBad};
+  }
+  if (volume.still_in_use() && volume.publications().empty()) {
+    return Condition{.word = "in use",
+                     .text = "not released, " + (error.empty() ? "the kernel may still have it" : error)};
+  }
+  if (error.empty()) return std::nullopt;
+  return Condition{.word = "failing", .text = error};
+}
+
 }  // namespace
 
 std::string NamedInShell(const v1::Volume& volume) {
@@ -63,27 +104,7 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
     conditions.push_back({.word = "no plugin", .text = "its plugin is not on this node"});
   }
   if (volume.has_stuck()) conditions.push_back(Stuck(volume, now));
-  for (const v1::Publication& use : volume.publications()) {
-    if (!use.hung().empty()) {
-      conditions.push_back(
-          {.word = "hung",
-           .text = fmt::format("the file system of {} does not answer: {}", use.consumer(), use.hung())});
-    }
-  }
-  for (const v1::Publication& use : volume.publications()) {
-    if (!use.dead().empty()) {
-      conditions.push_back(
-          {.word = "dead",
-           .text = fmt::format("the file system of {} has ended: {}", use.consumer(), use.dead())});
-    }
-  }
-  for (const v1::Publication& use : volume.publications()) {
-    if (!use.writes_refused().empty()) {
-      conditions.push_back(
-          {.word = "read-only",
-           .text = fmt::format("the mount of {} refuses writes: {}", use.consumer(), use.writes_refused())});
-    }
-  }
+  for (Condition& ill : MountsOf(volume)) conditions.push_back(std::move(ill));
   for (Condition& done : Levers(volume, now)) conditions.push_back(std::move(done));
   if (volume.awaiting_secrets()) {
     conditions.push_back({.word = "needs secrets",
@@ -96,19 +117,7 @@ std::vector<Condition> ConditionsOf(const v1::Volume& volume, system_clock::time
                             .tone = Tone::kCareful});
     }
   }
-  if (volume.state() == v1::ABSENT && !volume.declared_in().empty() && !volume.still_in_use()) {
-    conditions.push_back({.word = "not here yet",
-                          .text = fmt::format("declared in {}{}{}", volume.declared_in(),
-                                              volume.last_error().empty() ? "" : ": ", volume.last_error()),
-                          .tone = volume.last_error().empty() ? Tone::kCareful : Tone::kBad});
-  } else if (volume.still_in_use() && volume.publications().empty()) {
-    conditions.push_back(
-        {.word = "in use",
-         .text = "not released, " +
-                 (volume.last_error().empty() ? "the kernel may still have it" : volume.last_error())});
-  } else if (!volume.last_error().empty()) {
-    conditions.push_back({.word = "failing", .text = volume.last_error()});
-  }
+  if (auto failing = Failing(volume)) conditions.push_back(*std::move(failing));
   const bool uncertain =
       volume.uncertain() ||
       std::any_of(volume.publications().begin(), volume.publications().end(), [](const v1::Publication& use) {

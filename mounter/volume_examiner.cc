@@ -135,6 +135,22 @@ uint64_t MountIdAt(const std::string& place) {
   return facts.ok() && facts->mount_root ? facts->mount_id : 0;
 }
 
+void AddMounts(const std::vector<Mount>& mounts, const std::vector<std::string>& ours,
+               VolumeExplanation* explanation) {
+  for (const Mount& mount : mounts) {
+    if (explanation->mounts.size() == kMountsShown) {
+      explanation->remarks.push_back(fmt::format("more than {} mounts; the rest is not shown", kMountsShown));
+      break;
+    }
+    const bool is_ours = std::ranges::find(ours, mount.target) != ours.end();
+    explanation->mounts.push_back({.target = mount.target,
+                                   .source = mount.source,
+                                   .fs_type = mount.fs_type,
+                                   .options = mount.options,
+                                   .id = is_ours ? MountIdAt(mount.target) : 0});
+  }
+}
+
 // Of a volume that is not here.
 std::string DescribeAbsent(std::string_view plugin_id, int64_t pending_expansion) {
   const std::string plugin = Printable(plugin_id, 128);
@@ -195,36 +211,8 @@ Awaitable<absl::StatusOr<VolumeExplanation>> VolumeExaminer::Explain(std::string
     explanation.identity = directory->second.says;
   }
   const std::vector<std::string> held = PlacesOf(record, *context_.paths);
-  for (const Mount& mount : facts_of_tree.mounts) {
-    if (explanation.mounts.size() == kMountsShown) {
-      explanation.remarks.push_back(fmt::format("more than {} mounts; the rest is not shown", kMountsShown));
-      break;
-    }
-    const bool ours = std::ranges::find(held, mount.target) != held.end();
-    explanation.mounts.push_back({.target = mount.target,
-                                  .source = mount.source,
-                                  .fs_type = mount.fs_type,
-                                  .options = mount.options,
-                                  .id = ours ? MountIdAt(mount.target) : 0});
-  }
-  // Who uses it where it is published; where nothing is left of that, who keeps the staging.
-  std::set<std::pair<int64_t, std::string>> seen;
-  for (const std::string& path : held) {
-    const auto facts = LookAt(path);
-    if (!facts.ok() || !facts->mount_root) continue;
-    const auto holders = co_await context_.release.HoldersAt(record, path, deadline);
-    if (!holders.ok()) {
-      explanation.remarks.push_back(
-          fmt::format("who uses it could not be asked: {}", MessageOf(holders.status())));
-      break;
-    }
-    for (const MountHolder& holder : *holders) {
-      if (explanation.holders.size() < kHoldersShown && seen.emplace(holder.pid, holder.how).second) {
-        explanation.holders.push_back(holder);
-      }
-    }
-  }
-  NameConsumers(record, &explanation.holders);
+  AddMounts(facts_of_tree.mounts, held, &explanation);
+  co_await AddHolders(record, held, deadline, &explanation);
   if (context_.stopping || !actor->present()) {
     co_return absl::NotFoundError(fmt::format("{}: it has gone meanwhile", context));
   }
@@ -239,6 +227,27 @@ Awaitable<absl::StatusOr<VolumeExplanation>> VolumeExaminer::Explain(std::string
   }
   explanation.remarks.push_back(fmt::format("next: {}", WhatComesNext(explanation.view, WallClock::now())));
   co_return explanation;
+}
+
+Awaitable<void> VolumeExaminer::AddHolders(VolumeRecord record, std::vector<std::string> paths,
+                                           TimePoint deadline, VolumeExplanation* explanation) {
+  std::set<std::pair<int64_t, std::string>> seen;
+  for (const std::string& path : paths) {
+    const auto facts = LookAt(path);
+    if (!facts.ok() || !facts->mount_root) continue;
+    const auto holders = co_await context_.release.HoldersAt(record, path, deadline);
+    if (!holders.ok()) {
+      explanation->remarks.push_back(
+          fmt::format("who uses it could not be asked: {}", MessageOf(holders.status())));
+      break;
+    }
+    for (const MountHolder& holder : *holders) {
+      if (explanation->holders.size() < kHoldersShown && seen.emplace(holder.pid, holder.how).second) {
+        explanation->holders.push_back(holder);
+      }
+    }
+  }
+  NameConsumers(record, &explanation->holders);
 }
 
 Awaitable<absl::StatusOr<std::vector<Diagnosis>>> VolumeExaminer::DiagnoseAll(TimePoint deadline) {

@@ -30,6 +30,9 @@ class VolumeExaminer {
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Finding>>> Examine(bool repair, TimePoint deadline);
 
  private:
+  // Who uses it where it is published; where nothing is left of that, who keeps the staging.
+  [[nodiscard]] Awaitable<void> AddHolders(VolumeRecord record, std::vector<std::string> paths,
+                                           TimePoint deadline, VolumeExplanation* explanation);
   // What this berthd knows of one volume; what the disk and the kernel say is for others to add.
   [[nodiscard]] VolumeEvidence EvidenceOf(const std::string& key, const VolumeActor& actor) const;
   [[nodiscard]] Awaitable<absl::StatusOr<std::vector<Diagnosis>>> DiagnoseAll(TimePoint deadline);

@@ -188,6 +188,122 @@ const PublicationRecord* VolumeRecord::Find(const PublicationKey& key) const {
   return it == publications.end() ? nullptr : &*it;
 }
 
+namespace {
+
+void EncodeUse(const VolumeUse& use, pb::Capability* out) {
+  out->set_access_mode(use.access_mode);
+  out->set_block(use.access_type == AccessType::kBlock);
+  out->set_fs_type(use.fs_type);
+  for (const std::string& flag : use.mount_flags) out->add_mount_flags(flag);
+  out->set_volume_mount_group(use.volume_mount_group);
+}
+
+VolumeUse DecodeUse(const pb::Capability& in) {
+  VolumeUse use;
+  use.access_mode = static_cast<AccessMode::Mode>(in.access_mode());
+  use.access_type = in.block() ? AccessType::kBlock : AccessType::kMount;
+  use.fs_type = in.fs_type();
+  use.mount_flags.assign(in.mount_flags().begin(), in.mount_flags().end());
+  use.volume_mount_group = in.volume_mount_group();
+  return use;
+}
+
+void EncodeObject(const KernelObject& object, pb::KernelObject* out) {
+  out->set_block_device(object.block_device);
+  out->set_device_major(major(object.device));
+  out->set_device_minor(minor(object.device));
+  out->set_disk_major(major(object.disk));
+  out->set_disk_minor(minor(object.disk));
+  out->set_disk_sequence(object.disk_sequence);
+  out->set_root(object.root);
+  out->set_fs_type(object.fs_type);
+  out->set_source(object.source);
+  out->set_inode_device_major(major(object.inode_device));
+  out->set_inode_device_minor(minor(object.inode_device));
+}
+
+KernelObject DecodeObject(const pb::KernelObject& in) {
+  return {.block_device = in.block_device(),
+          .device = makedev(in.device_major(), in.device_minor()),
+          .inode_device = makedev(in.inode_device_major(), in.inode_device_minor()),
+          .disk = makedev(in.disk_major(), in.disk_minor()),
+          .disk_sequence = in.disk_sequence(),
+          .root = in.root(),
+          .fs_type = in.fs_type(),
+          .source = in.source()};
+}
+
+void EncodePublication(const PublicationRecord& publication, pb::Publication* out) {
+  out->set_consumer(publication.key.consumer);
+  out->set_name(publication.key.name);
+  out->set_component(publication.component);
+  out->set_readonly(publication.readonly);
+  out->set_had_secrets(publication.had_secrets);
+  out->set_state(ToProto(publication.state));
+  out->set_uncertain(publication.uncertain);
+  out->set_last_error(Printable(publication.last_error));
+  if (publication.published_at) out->set_published_at_us(Microseconds(*publication.published_at));
+  EncodeAsked(publication, out);
+}
+
+absl::StatusOr<PublicationRecord> DecodePublication(const pb::Publication& in) {
+  const auto state = FromProto(in.state());
+  if (!state) return absl::DataLossError("an unknown publication state");
+  PublicationRecord publication;
+  publication.key = {.consumer = in.consumer(), .name = in.name()};
+  publication.component = in.component();
+  publication.readonly = in.readonly();
+  publication.had_secrets = in.had_secrets();
+  publication.state = *state;
+  publication.uncertain = in.uncertain();
+  publication.last_error = in.last_error();
+  if (in.published_at_us() != 0) {
+    publication.published_at = WallTime(std::chrono::microseconds(in.published_at_us()));
+  }
+  BERTH_RETURN_IF_ERROR(DecodeAsked(in, &publication));
+  return publication;
+}
+
+// The same record is the same bytes, whatever the order of its maps: rows are compared.
+std::string SameBytes(const pb::Volume& volume) {
+  std::string bytes;
+  {
+    google::protobuf::io::StringOutputStream stream(&bytes);
+    google::protobuf::io::CodedOutputStream coded(&stream);
+    coded.SetSerializationDeterministic(true);
+    volume.SerializeToCodedStream(&coded);
+  }
+  return bytes;
+}
+
+// Whether the bytes are a record, of this version, with values that this version knows.
+absl::StatusOr<pb::Volume> ParseRecord(std::string_view bytes) {
+  pb::Volume in;
+  if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return absl::DataLossError("not a record of a volume");
+  }
+  if (in.plugin_id().empty() || in.volume_id().empty()) {
+    return absl::DataLossError("a record of a volume without plugin or id");
+  }
+  const std::string volume = Printable(in.volume_id(), 128);
+  if (in.version() != kRecordVersion) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the record of volume {} was written by another version of berthd (its records have version {}, "
+        "those of this one {}): install that version again; nothing was changed",
+        volume, in.version(), kRecordVersion));
+  }
+  if (!AccessMode::Mode_IsValid(in.capability().access_mode()) ||
+      !AccessMode::Mode_IsValid(in.sent_access_mode())) {
+    return absl::DataLossError(fmt::format("an unknown access mode in the record of volume {}", volume));
+  }
+  if (!FromProto(in.stage_state())) {
+    return absl::DataLossError(fmt::format("an unknown stage state in the record of volume {}", volume));
+  }
+  return in;
+}
+
+}  // namespace
+
 std::string EncodeRecord(const VolumeRecord& record) {
   pb::Volume out;
   out.set_version(kRecordVersion);
@@ -197,12 +313,7 @@ std::string EncodeRecord(const VolumeRecord& record) {
   out.set_node_id(record.node_id);
   out.set_boot_id(record.boot_id);
   out.set_label(record.label);
-  pb::Capability& capability = *out.mutable_capability();
-  capability.set_access_mode(record.use.access_mode);
-  capability.set_block(record.use.access_type == AccessType::kBlock);
-  capability.set_fs_type(record.use.fs_type);
-  for (const std::string& flag : record.use.mount_flags) capability.add_mount_flags(flag);
-  capability.set_volume_mount_group(record.use.volume_mount_group);
+  EncodeUse(record.use, out.mutable_capability());
   out.set_pending_expansion_bytes(record.pending_expansion_bytes);
   out.set_rebuilt(record.rebuilt);
   out.set_still_in_use(record.still_in_use);
@@ -222,63 +333,18 @@ std::string EncodeRecord(const VolumeRecord& record) {
     out.mutable_without_plugin()->set_requested_by(Printable(record.without_plugin->requested_by));
     out.mutable_without_plugin()->set_at_us(Microseconds(record.without_plugin->at));
   }
-  for (const KernelObject& object : record.objects) {
-    pb::KernelObject& o = *out.add_objects();
-    o.set_block_device(object.block_device);
-    o.set_device_major(major(object.device));
-    o.set_device_minor(minor(object.device));
-    o.set_disk_major(major(object.disk));
-    o.set_disk_minor(minor(object.disk));
-    o.set_disk_sequence(object.disk_sequence);
-    o.set_root(object.root);
-    o.set_fs_type(object.fs_type);
-    o.set_source(object.source);
-    o.set_inode_device_major(major(object.inode_device));
-    o.set_inode_device_minor(minor(object.inode_device));
-  }
+  for (const KernelObject& object : record.objects) EncodeObject(object, out.add_objects());
   for (const uint64_t id : record.detached_mounts) out.add_detached_mounts(id);
   out.set_mounts_before(record.earlier_mounts.below);
   for (const uint64_t mount : record.earlier_mounts.fingerprints) out.add_earlier_mounts(mount);
   out.set_mounts_unknown(record.mounts_unknown);
   for (const std::string& consumer : record.past_consumers) out.add_past_consumers(consumer);
-  for (const PublicationRecord& publication : record.publications) {
-    pb::Publication& p = *out.add_publications();
-    p.set_consumer(publication.key.consumer);
-    p.set_name(publication.key.name);
-    p.set_component(publication.component);
-    p.set_readonly(publication.readonly);
-    p.set_had_secrets(publication.had_secrets);
-    p.set_state(ToProto(publication.state));
-    p.set_uncertain(publication.uncertain);
-    p.set_last_error(Printable(publication.last_error));
-    if (publication.published_at) p.set_published_at_us(Microseconds(*publication.published_at));
-    EncodeAsked(publication, &p);
-  }
-  // The same record is the same bytes, whatever the order of its maps: rows are compared.
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    out.SerializeToCodedStream(&coded);
-  }
-  return bytes;
+  for (const PublicationRecord& p : record.publications) EncodePublication(p, out.add_publications());
+  return SameBytes(out);
 }
 
 absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
-  pb::Volume in;
-  if (!in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-    return absl::DataLossError("not a record of a volume");
-  }
-  if (in.plugin_id().empty() || in.volume_id().empty()) {
-    return absl::DataLossError("a record of a volume without plugin or id");
-  }
-  if (in.version() != kRecordVersion) {
-    return absl::FailedPreconditionError(fmt::format(
-        "the record of volume {} was written by another version of berthd (its records have version {}, "
-        "those of this one {}): install that version again; nothing was changed",
-        Printable(in.volume_id(), 128), in.version(), kRecordVersion));
-  }
+  BERTH_ASSIGN_OR_RETURN(const pb::Volume in, ParseRecord(bytes));
   VolumeRecord record;
   record.plugin_id = in.plugin_id();
   record.volume_id = in.volume_id();
@@ -286,29 +352,16 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   record.node_id = in.node_id();
   record.boot_id = in.boot_id();
   record.label = in.label();
-  if (!AccessMode::Mode_IsValid(in.capability().access_mode()) ||
-      !AccessMode::Mode_IsValid(in.sent_access_mode())) {
-    return absl::DataLossError(
-        fmt::format("an unknown access mode in the record of volume {}", Printable(record.volume_id, 128)));
-  }
-  record.use.access_mode = static_cast<AccessMode::Mode>(in.capability().access_mode());
-  record.use.access_type = in.capability().block() ? AccessType::kBlock : AccessType::kMount;
-  record.use.fs_type = in.capability().fs_type();
-  record.use.mount_flags.assign(in.capability().mount_flags().begin(), in.capability().mount_flags().end());
-  record.use.volume_mount_group = in.capability().volume_mount_group();
-  record.pending_expansion_bytes = in.pending_expansion_bytes();
+  record.use = DecodeUse(in.capability());
+  record.pending_expansion_bytes = std::max<int64_t>(in.pending_expansion_bytes(), 0);
   record.rebuilt = in.rebuilt();
   record.still_in_use = in.still_in_use();
   record.sent_mode = static_cast<AccessMode::Mode>(in.sent_access_mode());
   record.volume_context = Copy(in.volume_context());
   if (in.has_publish_context()) record.publish_context = Copy(in.publish_context().values());
   record.stages = in.stages();
-  const auto stage_state = FromProto(in.stage_state());
-  if (!stage_state) {
-    return absl::DataLossError(
-        fmt::format("an unknown stage state in the record of volume {}", Printable(record.volume_id, 128)));
-  }
-  record.stage_state = *stage_state;
+  record.stage_state =
+      FromProto(in.stage_state()).value_or(StageState::kAbsent);  // ParseRecord has checked it
   record.stage_uncertain = in.stage_uncertain();
   record.last_error = in.last_error();
   record.staging_mount_id = in.staging_mount_id();
@@ -317,43 +370,20 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
     record.without_plugin = {.requested_by = in.without_plugin().requested_by(),
                              .at = WallTime(std::chrono::microseconds(in.without_plugin().at_us()))};
   }
-  for (const pb::KernelObject& o : in.objects()) {
-    record.objects.push_back({.block_device = o.block_device(),
-                              .device = makedev(o.device_major(), o.device_minor()),
-                              .inode_device = makedev(o.inode_device_major(), o.inode_device_minor()),
-                              .disk = makedev(o.disk_major(), o.disk_minor()),
-                              .disk_sequence = o.disk_sequence(),
-                              .root = o.root(),
-                              .fs_type = o.fs_type(),
-                              .source = o.source()});
-  }
+  for (const pb::KernelObject& object : in.objects()) record.objects.push_back(DecodeObject(object));
   record.detached_mounts.assign(in.detached_mounts().begin(), in.detached_mounts().end());
   record.earlier_mounts.below = in.mounts_before();
   record.earlier_mounts.fingerprints.assign(in.earlier_mounts().begin(), in.earlier_mounts().end());
   record.mounts_unknown = in.mounts_unknown();
   record.past_consumers.assign(in.past_consumers().begin(), in.past_consumers().end());
   for (const pb::Publication& p : in.publications()) {
-    const auto state = FromProto(p.state());
-    if (!state) {
-      return absl::DataLossError(fmt::format("an unknown publication state in the record of volume {}",
-                                             Printable(record.volume_id, 128)));
+    auto publication = DecodePublication(p);
+    if (!publication.ok()) {
+      return Annotate(publication.status(),
+                      fmt::format("the record of volume {}", Printable(record.volume_id, 128)));
     }
-    PublicationRecord publication;
-    publication.key = {.consumer = p.consumer(), .name = p.name()};
-    publication.component = p.component();
-    publication.readonly = p.readonly();
-    publication.had_secrets = p.had_secrets();
-    publication.state = *state;
-    publication.uncertain = p.uncertain();
-    publication.last_error = p.last_error();
-    if (p.published_at_us() != 0) {
-      publication.published_at = WallTime(std::chrono::microseconds(p.published_at_us()));
-    }
-    BERTH_RETURN_IF_ERROR(Annotate(DecodeAsked(p, &publication),
-                                   fmt::format("the record of volume {}", Printable(record.volume_id, 128))));
-    record.publications.push_back(std::move(publication));
+    record.publications.push_back(*std::move(publication));
   }
-  record.pending_expansion_bytes = std::max<int64_t>(record.pending_expansion_bytes, 0);
   Complete(&record);
   return record;
 }

@@ -228,8 +228,10 @@ Awaitable<absl::StatusOr<std::vector<MountHolder>>> VolumeRelease::HoldersAt(Vol
   co_return holders;
 }
 
-Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePoint deadline) {
-  ReleaseCheck check;
+namespace {
+
+// Those of the volume's objects that the kernel can be asked about, and has not lost.
+std::vector<KernelObject> ObjectsLeft(const VolumeRecord& record, ReleaseCheck* check) {
   std::vector<KernelObject> left;
   for (const KernelObject& object : record.objects) {
     if (DiskIsGone(object)) continue;
@@ -237,11 +239,37 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
       left.push_back(object);
       continue;
     }
-    Add(&check, object,
+    Add(check, object,
         "an earlier use of it may not have ended, and it is not known through which device: it counts as in "
-        "use until the "
-        "machine is restarted");
+        "use until the machine is restarted");
   }
+  return left;
+}
+
+// The holds of one object.
+CensusAnswer PartOf(const absl::StatusOr<CensusAnswer>& answer, size_t object) {
+  CensusAnswer part;
+  if (!answer.ok()) return part;
+  std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
+                       [object](const Hold& hold) { return hold.object == object; });
+  return part;
+}
+
+// What is mounted in the volume's directory is no object that is known.
+void AddDirectory(const std::vector<MountHolder>& holders, std::string_view unknown, ReleaseCheck* check) {
+  std::string why = DescribeUse(holders);
+  if (holders.empty()) why = fmt::format("it is not known what is mounted of it: {}", Printable(unknown));
+  check->holders.insert(check->holders.end(), holders.begin(), holders.end());
+  if (holders.empty() && unknown.empty()) return;
+  check->released = false;
+  if (check->why.empty()) check->why = std::move(why);
+}
+
+}  // namespace
+
+Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePoint deadline) {
+  ReleaseCheck check;
+  const std::vector<KernelObject> left = ObjectsLeft(record, &check);
   absl::StatusOr<CensusAnswer> answer = CensusAnswer{.incomplete = ""};
   auto question = Ask(record, left, /*staged=*/false);
   const bool asks_directory = !question.ok() || question->objects.size() > left.size();
@@ -252,15 +280,8 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
   }
   const std::string_view unknown =
       answer.ok() ? std::string_view(answer->incomplete) : MessageOf(answer.status());
-  const auto part_of = [&answer](size_t i) {
-    CensusAnswer part;
-    if (!answer.ok()) return part;
-    std::ranges::copy_if(answer->holds, std::back_inserter(part.holds),
-                         [i](const Hold& hold) { return hold.object == i; });
-    return part;
-  };
   for (size_t i = 0; i < left.size(); ++i) {
-    const CensusAnswer part = part_of(i);
+    const CensusAnswer part = PartOf(answer, i);
     const std::vector<MountHolder> holders = HoldersIn(part, left);
     if (!holders.empty()) {
       AddHolders(&check, left[i], holders);
@@ -278,17 +299,7 @@ Awaitable<ReleaseCheck> VolumeRelease::CheckReleased(VolumeRecord record, TimePo
       co_await CheckFileSystem(record, left[i], elsewhere, deadline, &check);
     }
   }
-  if (asks_directory) {
-    // What lies there is no object that is known.
-    const std::vector<MountHolder> holders = HoldersIn(part_of(left.size()), left);
-    std::string why = DescribeUse(holders);
-    if (holders.empty()) why = fmt::format("it is not known what is mounted of it: {}", Printable(unknown));
-    check.holders.insert(check.holders.end(), holders.begin(), holders.end());
-    if (!holders.empty() || !unknown.empty()) {
-      check.released = false;
-      if (check.why.empty()) check.why = std::move(why);
-    }
-  }
+  if (asks_directory) AddDirectory(HoldersIn(PartOf(answer, left.size()), left), unknown, &check);
   NameConsumers(record, &check.holders);
   co_return check;
 }

@@ -10,21 +10,23 @@
 #include "mounts/storage_state.h"
 
 namespace berth {
-namespace {
 
-// How long the kernel's own books may take to read.
-constexpr Duration kSortedWithin = std::chrono::seconds(30);
-
-struct Asked {
+// A mount of a round.
+struct AskedMount {
   WatchedMount mount;
   uint64_t id = 0;
   dev_t device = 0;
   absl::Status told;  // what the kernel says by itself
 };
 
+namespace {
+
+// How long the kernel's own tables may take to read.
+constexpr Duration kSortedWithin = std::chrono::seconds(30);
+
 struct Sorted {
-  std::vector<Asked> known;   // nothing more can be learned
-  std::vector<Asked> to_ask;  // their file systems have to be asked
+  std::vector<AskedMount> known;   // nothing more can be learned
+  std::vector<AskedMount> to_ask;  // their file systems have to be asked
 };
 
 // The mounts that exist. Never asks their file systems.
@@ -34,7 +36,7 @@ Sorted Sort(const std::vector<WatchedMount>& mounts) {
   for (const WatchedMount& mount : mounts) {
     const StorageState state = look.At(mount.path, mount.objects);
     if (!state.there) continue;
-    Asked asked{.mount = mount, .id = state.mount_id, .device = state.device, .told = absl::OkStatus()};
+    AskedMount asked{.mount = mount, .id = state.mount_id, .device = state.device, .told = absl::OkStatus()};
     if (!state.dead.empty()) {
       asked.told = absl::UnavailableError(state.dead);
     } else if (!state.read_only.empty() && mount.writes) {
@@ -50,6 +52,16 @@ Sorted Sort(const std::vector<WatchedMount>& mounts) {
 bool IsVerdict(const absl::Status& status) {
   return status.ok() || status.code() == absl::StatusCode::kUnavailable ||
          status.code() == absl::StatusCode::kDeadlineExceeded;
+}
+
+// Those of `mounts` that answered, and whose file system has died.
+std::vector<AskedMount> AnsweredOf(const std::vector<AskedMount>& mounts,
+                                   const std::vector<absl::Status>& verdicts, const std::set<dev_t>& died) {
+  std::vector<AskedMount> answered;
+  for (size_t i = 0; i < mounts.size(); ++i) {
+    if (verdicts[i].ok() && died.contains(mounts[i].device)) answered.push_back(mounts[i]);
+  }
+  return answered;
 }
 
 }  // namespace
@@ -87,56 +99,51 @@ Awaitable<void> MountHealth::Round() {
 
   // What is not there any more has no verdict.
   std::set<std::string> present;
-  for (const Asked& asked : sorted->known) present.insert(asked.mount.path);
-  for (const Asked& asked : sorted->to_ask) present.insert(asked.mount.path);
+  for (const AskedMount& asked : sorted->known) present.insert(asked.mount.path);
+  for (const AskedMount& asked : sorted->to_ask) present.insert(asked.mount.path);
   std::erase_if(bad_, [&present](const auto& entry) { return !present.contains(entry.first); });
 
-  for (const Asked& asked : sorted->known) Conclude(asked.mount, asked.id, asked.told);
+  for (const AskedMount& asked : sorted->known) Conclude(asked.mount, asked.id, asked.told);
 
-  // One mount of each file system first: of one that hangs, the others hang too, and are not asked.
-  std::map<dev_t, absl::Status> by_device;
-  std::vector<Asked> first;
-  std::vector<Asked> rest;
-  // Also in later rounds, while the probe of the first hangs: each would leave a helper behind.
-  for (const Asked& asked : sorted->to_ask) {
+  co_await Ask(std::move(sorted->to_ask));
+}
+
+std::map<dev_t, absl::Status> MountHealth::Hanging(const std::vector<AskedMount>& to_ask) const {
+  std::map<dev_t, absl::Status> hanging;
+  for (const AskedMount& asked : to_ask) {
     const auto known = bad_.find(asked.mount.path);
     const bool hangs = known != bad_.end() && known->second.code == absl::StatusCode::kDeadlineExceeded;
-    if (hangs && !helper_.MayProbe(asked.mount.path)) {
-      by_device.insert_or_assign(
-          asked.device, absl::DeadlineExceededError("another mount of the same file system does not answer"));
-    }
+    if (!hangs || helper_.MayProbe(asked.mount.path)) continue;
+    hanging.insert_or_assign(
+        asked.device, absl::DeadlineExceededError("another mount of the same file system does not answer"));
   }
-  for (Asked& asked : sorted->to_ask) {
+  return hanging;
+}
+
+Awaitable<void> MountHealth::Ask(std::vector<AskedMount> to_ask) {
+  std::map<dev_t, absl::Status> by_device = Hanging(to_ask);
+  std::vector<AskedMount> first;
+  std::vector<AskedMount> rest;
+  for (AskedMount& asked : to_ask) {
     if (!helper_.MayProbe(asked.mount.path)) continue;
     const bool is_first = by_device.try_emplace(asked.device, absl::UnknownError("not asked")).second;
     (is_first ? first : rest).push_back(std::move(asked));
   }
-  // Of one that answers, what the kernel says of it.
-  const auto conclude = [this](const Asked& asked, const absl::Status& verdict) {
-    if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.told : verdict);
-  };
-  const auto paths = [](const std::vector<Asked>& all) {
-    std::vector<std::string> each;
-    for (const Asked& asked : all) each.push_back(asked.mount.path);
-    return each;
-  };
-  std::vector<std::string> first_paths = paths(first);
-  const auto first_verdicts = co_await helper_.Probe(std::move(first_paths), Clock::now() + patience_);
+  const std::vector<absl::Status> first_verdicts = co_await Probe(first);
   for (size_t i = 0; i < first.size(); ++i) {
     by_device.insert_or_assign(first[i].device, first_verdicts[i]);
-    conclude(first[i], first_verdicts[i]);
+    ConcludeAsked(first[i], first_verdicts[i]);
   }
-  std::vector<Asked> second;
-  for (Asked& asked : rest) {
+  std::vector<AskedMount> second;
+  for (AskedMount& asked : rest) {
     const absl::Status& other = by_device.at(asked.device);
     if (other.code() == absl::StatusCode::kDeadlineExceeded) {
-      conclude(asked, other);
+      ConcludeAsked(asked, other);
     } else if (IsVerdict(other)) {
       second.push_back(std::move(asked));
     }
   }
-  std::vector<std::string> second_paths = paths(second);
-  const auto second_verdicts = co_await helper_.Probe(std::move(second_paths), Clock::now() + patience_);
+  const std::vector<absl::Status> second_verdicts = co_await Probe(second);
 
   // A file system may have died after one of its mounts answered. That mount is asked again, and its verdict
   // comes first: a volume must not be mounted again from a staging that is dead, too.
@@ -144,20 +151,25 @@ Awaitable<void> MountHealth::Round() {
   for (size_t i = 0; i < second.size(); ++i) {
     if (second_verdicts[i].code() == absl::StatusCode::kUnavailable) died.insert(second[i].device);
   }
-  std::vector<Asked> again;
-  for (size_t i = 0; i < first.size(); ++i) {
-    if (first_verdicts[i].ok() && died.contains(first[i].device)) again.push_back(first[i]);
-  }
-  for (size_t i = 0; i < second.size(); ++i) {
-    if (second_verdicts[i].ok() && died.contains(second[i].device)) again.push_back(second[i]);
-  }
-  std::vector<std::string> again_paths = paths(again);
-  const auto again_verdicts = co_await helper_.Probe(std::move(again_paths), Clock::now() + patience_);
-  for (size_t i = 0; i < again.size(); ++i) conclude(again[i], again_verdicts[i]);
+  std::vector<AskedMount> answered = AnsweredOf(first, first_verdicts, died);
+  for (AskedMount& asked : AnsweredOf(second, second_verdicts, died)) answered.push_back(std::move(asked));
+  const std::vector<absl::Status> third_verdicts = co_await Probe(answered);
+  for (size_t i = 0; i < answered.size(); ++i) ConcludeAsked(answered[i], third_verdicts[i]);
   for (size_t i = 0; i < second.size(); ++i) {
     if (second_verdicts[i].ok() && died.contains(second[i].device)) continue;
-    conclude(second[i], second_verdicts[i]);
+    ConcludeAsked(second[i], second_verdicts[i]);
   }
+}
+
+Awaitable<std::vector<absl::Status>> MountHealth::Probe(const std::vector<AskedMount>& mounts) {
+  std::vector<std::string> paths;
+  for (const AskedMount& asked : mounts) paths.push_back(asked.mount.path);
+  return helper_.Probe(std::move(paths), Clock::now() + patience_);
+}
+
+// Of one that answers, what the kernel says of it.
+void MountHealth::ConcludeAsked(const AskedMount& asked, const absl::Status& verdict) {
+  if (IsVerdict(verdict)) Conclude(asked.mount, asked.id, verdict.ok() ? asked.told : verdict);
 }
 
 void MountHealth::Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict) {

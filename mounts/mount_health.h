@@ -37,6 +37,8 @@ struct WatchedMount {
 // "fuse.sshfs", "nfs4".
 [[nodiscard]] bool CanDie(std::string_view fs_type);
 
+struct AskedMount;  // mount_health.cc
+
 class MountHealth {
  public:
   using Which = std::function<std::vector<WatchedMount>()>;
@@ -54,6 +56,13 @@ class MountHealth {
 
  private:
   [[nodiscard]] Awaitable<void> Round();
+  // Probes one mount of each file system first: of one that hangs, the others hang too, and are not asked.
+  [[nodiscard]] Awaitable<void> Ask(std::vector<AskedMount> to_ask);
+  // The file systems of which the probe of a mount hangs still. Each other probe would leave a helper behind.
+  [[nodiscard]] std::map<dev_t, absl::Status> Hanging(const std::vector<AskedMount>& to_ask) const;
+  // The verdicts, in the same order.
+  [[nodiscard]] Awaitable<std::vector<absl::Status>> Probe(const std::vector<AskedMount>& mounts);
+  void ConcludeAsked(const AskedMount& asked, const absl::Status& verdict);
   void Conclude(const WatchedMount& mount, uint64_t mount_id, const absl::Status& verdict);
 
   MountHelper& helper_;

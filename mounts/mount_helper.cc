@@ -322,6 +322,25 @@ struct MountHelper::State {
     running->state->NotifyEnded();
   }
 
+  // The child of a probe hangs on: its end is waited for.
+  static void WaitForChild(const std::shared_ptr<State>& state, const asio::any_io_executor& executor,
+                           pid_t helper, Entry child) {
+    // Its session shows that it is this helper's child and not another process with the same number.
+    if (getsid(child.pid) != helper) return;
+    auto process = Process::Adopt(executor, child.pid);
+    if (!process.ok()) return;
+    const auto left = std::make_shared<Running>(state, *std::move(process), std::move(child));
+    state->reaper.Spawn("reap a probe", Reap(left));
+  }
+
+  // CANCELLED: it is being shut down. RESOURCE_EXHAUSTED: too many hang already.
+  [[nodiscard]] absl::Status MayProbe(size_t more) const {
+    if (reaper.cancelled()) return absl::CancelledError("shutting down");
+    const size_t stuck = CountStuck(Kind::kProbe);
+    if (stuck + more <= kStuckProbes) return absl::OkStatus();
+    return absl::ResourceExhaustedError(fmt::format("{} earlier probes hang", stuck));
+  }
+
   std::string executable;
   TaskScope& reaper;
   std::list<Entry> entries;
@@ -495,17 +514,8 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
   const auto fail = [&verdicts, &places, &asked](const absl::Status& why) {
     for (size_t i = 0; i < places.size(); ++i) verdicts[places[i]] = Annotate(why, "probe " + asked[i]);
   };
-  if (state->reaper.cancelled()) {
-    fail(absl::CancelledError("shutting down"));
-    co_return verdicts;
-  }
-  if (state->CountStuck(Kind::kProbe) + asked.size() > kStuckProbes) {
-    fail(
-        absl::ResourceExhaustedError(fmt::format("{} earlier probes hang", state->CountStuck(Kind::kProbe))));
-    co_return verdicts;
-  }
-
-  const auto output = OutputFile();
+  const absl::Status may_probe = state->MayProbe(asked.size());
+  const absl::StatusOr<UniqueFd> output = may_probe.ok() ? OutputFile() : may_probe;
   if (!output.ok()) {
     fail(output.status());
     co_return verdicts;
@@ -554,12 +564,7 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
                          .kind = Kind::kProbe,
                          .left_behind = true};
     if (overdue) verdict = State::Overdue(hanging);
-    // Its session shows that it is this helper's child and not another process with the same number.
-    if (getsid(child) != helper) continue;
-    auto process = Process::Adopt(executor, child);
-    if (!process.ok()) continue;
-    const auto left = std::make_shared<State::Running>(state, *std::move(process), std::move(hanging));
-    state->reaper.Spawn("reap a probe", State::Reap(left));
+    State::WaitForChild(state, executor, helper, std::move(hanging));
   }
   co_return verdicts;
 }

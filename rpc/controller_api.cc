@@ -126,26 +126,10 @@ ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolume
       absl::IsDeadlineExceeded(controller.status())) {
     co_return controller.status();
   }
-  const std::optional<VolumeView> held = access_.FindHeld(request.plugin_id(), request.volume_id());
-  v1::ExpandVolumeResponse answer;
   if (!by_controller) {
-    BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
-                              lookup_.PluginOf(request.plugin_id(), request.volume_id()));
-    const auto plugin = control_.plugins().find(plugin_id);
-    if (plugin == control_.plugins().end() || !plugin->second.facts ||
-        !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
-      co_return absl::FailedPreconditionError(
-          fmt::format("plugin {} cannot expand volumes (no EXPAND_VOLUME of controller or node)", plugin_id));
-    }
-    if (!held) {
-      co_return absl::FailedPreconditionError(
-          fmt::format("plugin {} expands volumes only where they are published, and {} is not in use here",
-                      plugin_id, PrintableName(request.volume_id())));
-    }
-    co_return co_await ExpandOnNode(*held, std::move(expand), std::move(answer), call.deadline);
+    co_return co_await ExpandByNodeAlone(std::move(request), std::move(expand), call.deadline);
   }
-
-  if (held) {
+  if (const auto held = access_.FindHeld(request.plugin_id(), request.volume_id())) {
     *expand.mutable_volume_capability() = ToCsi(held->use);
     FitAccessMode(controller->facts, expand.mutable_volume_capability());
   }
@@ -161,27 +145,15 @@ ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolume
   if (!checked.ok() && !grown->node_expansion_required()) co_return checked.status();
   // Whatever is wrong with the answer, the storage may have grown.
   const int64_t capacity = checked.ok() ? *checked : expand.capacity_range().required_bytes();
+  v1::ExpandVolumeResponse answer;
   answer.set_capacity_bytes(capacity);
   if (!grown->node_expansion_required()) co_return answer;
 
   // Looked up again: it may have been published or released meanwhile.
   const std::optional<VolumeView> now = access_.FindHeld(request.plugin_id(), request.volume_id());
-  const std::vector<std::string> ids =
-      now ? std::vector<std::string>{now->plugin_id}
-          : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller->plugin_id));
-  // Noted first: from here on the node's part is done sooner or later, whatever becomes of this call.
   if (!checked.ok() && capacity <= 0) co_return checked.status();
-  bool all_noted = !ids.empty();
-  for (const std::string& id : ids) {
-    const absl::Status noted = co_await mounter_.SetPendingExpansion(id, request.volume_id(), capacity);
-    if (!now && absl::IsResourceExhausted(noted)) {
-      all_noted = false;  // the caller repeats the request when the volume is published
-    } else if (!noted.ok()) {
-      co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could "
-                                            "not be noted; repeat the request",
-                                            capacity));
-    }
-  }
+  BERTH_CO_ASSIGN_OR_RETURN(const bool all_noted,
+                            co_await NoteExpansion(*controller, now, request.volume_id(), capacity));
   if (!checked.ok()) co_return checked.status();
   if (!now) {
     answer.set_node_expansion_pending(true);
@@ -189,6 +161,44 @@ ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolume
     co_return answer;
   }
   co_return co_await ExpandOnNode(*now, std::move(expand), std::move(answer), call.deadline);
+}
+
+ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandByNodeAlone(
+    v1::ExpandVolumeRequest request, ::csi::v1::ControllerExpandVolumeRequest expand, TimePoint deadline) {
+  BERTH_CO_ASSIGN_OR_RETURN(const std::string plugin_id,
+                            lookup_.PluginOf(request.plugin_id(), request.volume_id()));
+  const auto plugin = control_.plugins().find(plugin_id);
+  if (plugin == control_.plugins().end() || !plugin->second.facts ||
+      !plugin->second.facts->NodeCan(NodeRpc::EXPAND_VOLUME)) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} cannot expand volumes (no EXPAND_VOLUME of controller or node)", plugin_id));
+  }
+  const std::optional<VolumeView> held = access_.FindHeld(request.plugin_id(), request.volume_id());
+  if (!held) {
+    co_return absl::FailedPreconditionError(
+        fmt::format("plugin {} expands volumes only where they are published, and {} is not in use here",
+                    plugin_id, PrintableName(request.volume_id())));
+  }
+  co_return co_await ExpandOnNode(*held, std::move(expand), v1::ExpandVolumeResponse(), deadline);
+}
+
+ApiAnswer<bool> ControllerApi::NoteExpansion(Controller controller, std::optional<VolumeView> held,
+                                             std::string volume_id, int64_t capacity) {
+  const std::vector<std::string> ids =
+      held ? std::vector<std::string>{held->plugin_id}
+           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller.plugin_id));
+  bool all_noted = !ids.empty();
+  for (const std::string& id : ids) {
+    const absl::Status noted = co_await mounter_.SetPendingExpansion(id, volume_id, capacity);
+    if (!held && absl::IsResourceExhausted(noted)) {
+      all_noted = false;
+    } else if (!noted.ok()) {
+      co_return Annotate(noted, fmt::format("the storage has grown to {} bytes, but the node's part could "
+                                            "not be noted; repeat the request",
+                                            capacity));
+    }
+  }
+  co_return all_noted;
 }
 
 ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandOnNode(

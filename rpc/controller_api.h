@@ -5,6 +5,9 @@
 // ends the caller's wait.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "berth/v1/node.pb.h"
 #include "rpc/call_info.h"
 #include "rpc/node_parts.h"
@@ -28,6 +31,15 @@ class ControllerApi {
                                                                CallInfo call);
 
  private:
+  // Where the plugin has no controller that expands: only the node does, and only what is in use here.
+  ApiAnswer<v1::ExpandVolumeResponse> ExpandByNodeAlone(v1::ExpandVolumeRequest request,
+                                                        ::csi::v1::ControllerExpandVolumeRequest expand,
+                                                        TimePoint deadline);
+  // The storage has grown to `capacity`: the node's part is noted, so that it is done sooner or later,
+  // whatever becomes of this call. False: not on every plugin that may publish it; the caller repeats the
+  // request once it is published.
+  ApiAnswer<bool> NoteExpansion(ControllerAccess::Controller controller, std::optional<VolumeView> held,
+                                std::string volume_id, int64_t capacity);
   ApiAnswer<v1::ExpandVolumeResponse> ExpandOnNode(VolumeView held,
                                                    ::csi::v1::ControllerExpandVolumeRequest request,
                                                    v1::ExpandVolumeResponse so_far, TimePoint deadline);

@@ -78,6 +78,47 @@ absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const Plugi
   return ParsePluginFile(path, content, places);
 }
 
+namespace {
+
+// Of the files that claim `id`, the one that gets it; the others become errors.
+PluginFile& DecideClaim(const std::string& id, const std::vector<PluginFile*>& claimants,
+                        const PluginFileOwners& owners) {
+  const auto recorded = owners.find(id);
+  const auto owner = std::ranges::find_if(claimants, [&](const PluginFile* file) {
+    return claimants.size() == 1 || (recorded != owners.end() && file->path == recorded->second);
+  });
+  for (PluginFile* file : claimants) {
+    if (owner != claimants.end() && file == *owner) continue;
+    if (owner != claimants.end()) {
+      file->config = absl::AlreadyExistsError(fmt::format(
+          "{}: id: \"{}\" is the id of {} already, which keeps it; give each file an id of its own",
+          file->path, id, (*owner)->path));
+      continue;
+    }
+    const PluginFile* other = claimants[file == claimants.front() ? 1 : 0];
+    file->config = absl::AlreadyExistsError(fmt::format(
+        "{}: id: \"{}\" is also the id of {}, and it is not known which of the two has the volumes "
+        "of plugin {}: neither is used; remove one, or give it an id of its own",
+        file->path, id, other->path, id));
+  }
+  return owner != claimants.end() ? **owner : *claimants.front();
+}
+
+// An id for a broken file, by its name.
+std::string IdByName(const std::string& claimed, const std::string& file,
+                     const std::map<std::string, std::string>& taken) {
+  const std::filesystem::path path(file);
+  const std::string stem = Printable(path.stem().string(), 128);
+  for (const std::string& id : {claimed, stem, Printable(path.filename().string(), 128)}) {
+    if (!id.empty() && !taken.contains(id)) return id;
+  }
+  for (int n = 2;; ++n) {
+    if (std::string id = fmt::format("{}#{}", stem, n); !taken.contains(id)) return id;
+  }
+}
+
+}  // namespace
+
 std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files, const PluginFileOwners& owners) {
   std::map<std::string, std::string> taken;  // id → the file that has it
   std::set<std::string> named;               // files that have their id
@@ -106,40 +147,12 @@ std::vector<PluginFile> AssignPluginIds(std::vector<PluginFile> files, const Plu
       }
       continue;
     }
-    const auto recorded = owners.find(id);
-    const auto owner = std::ranges::find_if(claimants, [&](const PluginFile* file) {
-      return claimants.size() == 1 || (recorded != owners.end() && file->path == recorded->second);
-    });
-    for (PluginFile* file : claimants) {
-      if (owner != claimants.end() && file == *owner) continue;
-      if (owner != claimants.end()) {
-        file->config = absl::AlreadyExistsError(fmt::format(
-            "{}: id: \"{}\" is the id of {} already, which keeps it; give each file an id of its own",
-            file->path, id, (*owner)->path));
-        continue;
-      }
-      const PluginFile* other = claimants[file == claimants.front() ? 1 : 0];
-      file->config = absl::AlreadyExistsError(fmt::format(
-          "{}: id: \"{}\" is also the id of {}, and it is not known which of the two has the volumes "
-          "of plugin {}: neither is used; remove one, or give it an id of its own",
-          file->path, id, other->path, id));
-    }
-    give(owner != claimants.end() ? **owner : *claimants.front(), id);
+    give(DecideClaim(id, claimants, owners), id);
   }
   // Other broken files are named last: none takes a good one's id.
   for (PluginFile& file : files) {
     if (named.contains(file.path)) continue;
-    const std::string claimed = std::exchange(file.id, "");
-    const std::filesystem::path path(file.path);
-    const std::string stem = Printable(path.stem().string(), 128);
-    for (const std::string& id : {claimed, stem, Printable(path.filename().string(), 128)}) {
-      if (id.empty() || taken.contains(id)) continue;
-      file.id = id;
-      break;
-    }
-    for (int n = 2; file.id.empty(); ++n) {
-      if (const std::string id = fmt::format("{}#{}", stem, n); !taken.contains(id)) file.id = id;
-    }
+    file.id = IdByName(file.id, file.path, taken);
     taken.emplace(file.id, file.path);
   }
   return files;

@@ -234,18 +234,7 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
     if (absl::IsNotFound(identity.status())) {
       ExitStatus exit;
       if (!absent) exit = co_await (*process)->Wait();
-      BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
-                                co_await context.placer->Find(GroupOf(known), /*lives=*/false));
-      Recovered recovered;
-      recovered.ended = co_await instance->End(exit, TreeOccasion::kMainEnded);
-      if (!exit.known) {
-        const std::string when = UtcText(WallClock::now());
-        recovered.ended->how =
-            recovered.ended->how == exit.Describe()
-                ? fmt::format("ended while berthd was away, no later than {}", when)
-                : fmt::format("{}, while berthd was away, no later than {}", recovered.ended->how, when);
-      }
-      co_return recovered;
+      co_return co_await EndTakenBack(std::move(instance), exit);
     }
     if (!identity.ok()) co_return identity.status();
     switch (MatchRecord(known, *identity)) {
@@ -285,6 +274,21 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
         continue;
     }
   }
+}
+
+Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::EndTakenBack(
+    std::unique_ptr<PluginInstance> instance, ExitStatus exit) {
+  BERTH_CO_ASSIGN_OR_RETURN(instance->place_, co_await instance->context_.placer->Find(
+                                                  GroupOf(instance->record_), /*lives=*/false));
+  Recovered recovered;
+  recovered.ended = co_await instance->End(exit, TreeOccasion::kMainEnded);
+  if (exit.known) co_return recovered;
+  const std::string when = UtcText(WallClock::now());
+  recovered.ended->how =
+      recovered.ended->how == exit.Describe()
+          ? fmt::format("ended while berthd was away, no later than {}", when)
+          : fmt::format("{}, while berthd was away, no later than {}", recovered.ended->how, when);
+  co_return recovered;
 }
 
 // --- Life -----------------------------------------------------------------------------------------------

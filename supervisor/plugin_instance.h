@@ -123,6 +123,9 @@ class PluginInstance {
   [[nodiscard]] Awaitable<void> LetGo();
 
  private:
+  // The recorded process has ended: what it has left behind is ended, too.
+  [[nodiscard]] static Awaitable<absl::StatusOr<Recovered>> EndTakenBack(
+      std::unique_ptr<PluginInstance> instance, ExitStatus exit);
   PluginInstance(InstanceContext& context, std::shared_ptr<RunRecordFile> file);
 
   // What is done while the child waits at the gate.

@@ -154,7 +154,11 @@ class PluginRunner final : public PluginOwner {
   Awaitable<absl::Status> WaitServing(TimePoint deadline);
   // What would break if its process went now, in words; empty: nothing.
   [[nodiscard]] std::string WouldBreak() const;
+  absl::Status FileBroken(const absl::Status& error);
   Awaitable<absl::StatusOr<Reconfigured>> FileGone(TimePoint deadline);
+  // A changed file of a plugin that does not run, and of one that runs.
+  Awaitable<absl::StatusOr<Reconfigured>> ReconfigureStopped(PluginConfig config, TimePoint deadline);
+  Awaitable<absl::StatusOr<Reconfigured>> ReconfigureRunning(PluginConfig config, TimePoint deadline);
   Awaitable<absl::StatusOr<Reconfigured>> Disable(PluginConfig file, TimePoint deadline);
 
   // Reports.

@@ -220,36 +220,44 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::Reconfigure(PluginFile fil
   if (file.path.empty()) co_return co_await FileGone(deadline);
   config_file_ = file.path;
   contested_ = absl::IsAlreadyExists(file.config.status()) ? file.config.status() : absl::OkStatus();
-  if (!file.config.ok()) {
-    const std::string error(file.config.status().message());
-    if (std::exchange(snapshot_.file_error, error) != error) report_.Emit("plugin.file_broken", error);
-    if (!instance_) {
-      // Nothing runs that it could cost: it is a broken plugin like any other.
-      file_ = file.config;
-      config_ = file.config.status();
-      note_ = error;
-    }
-    Publish();
-    co_return file.config.status();
-  }
+  if (!file.config.ok()) co_return FileBroken(file.config.status());
   PluginConfig config = *std::move(file.config);
   if (!config.enabled) co_return co_await Disable(std::move(config), deadline);
+  if (!instance_) co_return co_await ReconfigureStopped(std::move(config), deadline);
+  co_return co_await ReconfigureRunning(std::move(config), deadline);
+}
 
-  const bool same = file_.ok() && *file_ == config;
+absl::Status PluginRunner::FileBroken(const absl::Status& error) {
+  const std::string text(error.message());
+  if (std::exchange(snapshot_.file_error, text) != text) report_.Emit("plugin.file_broken", text);
   if (!instance_) {
-    snapshot_.file_error.clear();
-    const bool was_off = !file_.ok() || !file_->enabled || lifecycle_.state() == PluginState::kFailed ||
-                         lifecycle_.state() == PluginState::kBackingOff;
-    if (same) co_return Reconfigured::kUnchanged;
-    co_await TakeConfig(std::move(config));
-    note_.clear();
-    Publish();
-    if (!was_off) co_return Reconfigured::kUpdated;  // a person has stopped it
-    const absl::Status started = co_await Start(deadline);
-    if (!started.ok()) co_return started;
-    co_return Reconfigured::kStarted;
+    // Nothing runs that it could cost: it is a broken plugin like any other.
+    file_ = error;
+    config_ = error;
+    note_ = text;
   }
+  Publish();
+  return error;
+}
 
+Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::ReconfigureStopped(PluginConfig config,
+                                                                         TimePoint deadline) {
+  snapshot_.file_error.clear();
+  const bool was_off = !file_.ok() || !file_->enabled || lifecycle_.state() == PluginState::kFailed ||
+                       lifecycle_.state() == PluginState::kBackingOff;
+  if (file_.ok() && *file_ == config) co_return Reconfigured::kUnchanged;
+  co_await TakeConfig(std::move(config));
+  note_.clear();
+  Publish();
+  if (!was_off) co_return Reconfigured::kUpdated;  // a person has stopped it
+  const absl::Status started = co_await Start(deadline);
+  if (!started.ok()) co_return started;
+  co_return Reconfigured::kStarted;
+}
+
+Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::ReconfigureRunning(PluginConfig config,
+                                                                         TimePoint deadline) {
+  const bool same = file_.ok() && *file_ == config;
   // What a swap put over the file holds for as long as the file stays the same.
   std::optional<SwapOverride> override = swaps_.serving;
   if (override.has_value() && !OverrideHolds(*override, config, places())) override.reset();

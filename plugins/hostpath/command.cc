@@ -58,6 +58,46 @@ absl::StatusOr<std::string> FindProgram(std::string_view program) {
   return absl::FailedPreconditionError(fmt::format("the program {} is not installed", program));
 }
 
+namespace {
+
+struct ChildEnd {
+  std::string output;
+  bool killed = false;  // its time was over
+};
+
+// Reads what the child `pid` says until it ends, or kills it at the deadline. Its end is seen by the pidfd,
+// not by the end of the output: a grandchild may hold the pipe open.
+ChildEnd WaitForChild(pid_t pid, const UniqueFd& process, const UniqueFd& reader, TimePoint deadline) {
+  ChildEnd end;
+  bool ended = false;
+  while (!ended) {
+    pollfd waits[] = {{process.get(), POLLIN, 0}, {reader.get(), POLLIN, 0}};
+    const int ready = poll(waits, 2, end.killed ? -1 : Remaining(deadline));
+    if (ready < 0 && errno != EINTR) break;
+    if (ready == 0 && Clock::now() >= deadline) {
+      kill(pid, SIGKILL);
+      end.killed = true;
+      continue;
+    }
+    char buffer[4096];
+    if ((waits[1].revents & POLLIN) != 0) {
+      const ssize_t count = read(reader.get(), buffer, sizeof buffer);
+      if (count > 0) end.output.append(buffer, static_cast<size_t>(count));
+      if (end.output.size() > 2 * kOutputKept) end.output.erase(0, end.output.size() - kOutputKept);
+      continue;
+    }
+    ended = (waits[0].revents & POLLIN) != 0;
+    if (!ended && (waits[1].revents & POLLHUP) != 0) {
+      pollfd wait{process.get(), POLLIN, 0};
+      ended = poll(&wait, 1, end.killed ? -1 : Remaining(deadline)) > 0;
+    }
+  }
+  if (end.output.size() > kOutputKept) end.output.erase(0, end.output.size() - kOutputKept);
+  return end;
+}
+
+}  // namespace
+
 absl::Status RunCommand(std::string_view program, const std::vector<std::string>& arguments,
                         Duration patience, int highest_good_code) {
   std::string path;
@@ -82,46 +122,20 @@ absl::Status RunCommand(std::string_view program, const std::vector<std::string>
   writer.Reset();
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
 
-  // Its end is seen by the pidfd, not by the end of the output: a grandchild may hold the pipe open.
-  std::string output;
-  bool ended = false;
-  bool killed = false;
-  while (!ended) {
-    pollfd waits[] = {{process.get(), POLLIN, 0}, {reader.get(), POLLIN, 0}};
-    const int ready = poll(waits, 2, killed ? -1 : Remaining(deadline));
-    if (ready < 0 && errno != EINTR) break;
-    if (ready == 0 && Clock::now() >= deadline) {
-      kill(child, SIGKILL);
-      killed = true;
-      continue;
-    }
-    char buffer[4096];
-    if ((waits[1].revents & POLLIN) != 0) {
-      const ssize_t count = read(reader.get(), buffer, sizeof buffer);
-      if (count > 0) output.append(buffer, static_cast<size_t>(count));
-      if (output.size() > 2 * kOutputKept) output.erase(0, output.size() - kOutputKept);
-      continue;
-    }
-    ended = (waits[0].revents & POLLIN) != 0;
-    if (!ended && (waits[1].revents & POLLHUP) != 0) {
-      pollfd wait{process.get(), POLLIN, 0};
-      ended = poll(&wait, 1, killed ? -1 : Remaining(deadline)) > 0;
-    }
-  }
+  const ChildEnd end = WaitForChild(child, process, reader, deadline);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  if (killed) {
+  if (end.killed) {
     return absl::DeadlineExceededError(
         fmt::format("{} took longer than {} s and was killed", program,
                     std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) <= highest_good_code) return absl::OkStatus();
-  if (output.size() > kOutputKept) output.erase(0, output.size() - kOutputKept);
   const std::string ending = WIFEXITED(status) ? fmt::format("exit code {}", WEXITSTATUS(status))
                                                : fmt::format("signal {}", WTERMSIG(status));
   return absl::InternalError(
-      fmt::format("{} {}: {}: {}", program, fmt::join(arguments, " "), ending, Printable(output)));
+      fmt::format("{} {}: {}: {}", program, fmt::join(arguments, " "), ending, Printable(end.output)));
 }
 
 }  // namespace berth::hostpath

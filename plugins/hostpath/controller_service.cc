@@ -60,6 +60,10 @@ grpc::Status ControllerService::CreateVolume(grpc::ServerContext*,
 
 absl::Status ControllerService::CheckRepeat(const ::csi::v1::CreateVolumeRequest& request,
                                             const Parameters& parameters, const VolumeRecord& present) const {
+  if (present.lifecycle != Lifecycle::kReady) {
+    return absl::AbortedError(
+        fmt::format("the volume named {} is being deleted", Printable(request.name(), 128)));
+  }
   const auto differs = [&](std::string_view what) {
     return absl::AlreadyExistsError(fmt::format("a volume named {} exists as {}, but with {}",
                                                 Printable(request.name(), 128), present.id, what));
@@ -165,17 +169,12 @@ absl::Status ControllerService::Create(const ::csi::v1::CreateVolumeRequest& req
 
   if (const absl::StatusOr<VolumeRecord> present = context_.store.GetVolumeByName(request.name());
       present.ok()) {
-    if (present->lifecycle != Lifecycle::kReady) {
-      return absl::AbortedError(
-          fmt::format("the volume named {} is being deleted", Printable(request.name(), 128)));
-    }
     BERTH_RETURN_IF_ERROR(CheckRepeat(request, parameters, *present));
     Describe(*present, response->mutable_volume());
     return absl::OkStatus();
   } else if (!absl::IsNotFound(present.status())) {
     return present.status();
   }
-
   if (!TopologyMatches(context_.options.topology, request.accessibility_requirements().requisite())) {
     return absl::ResourceExhaustedError(
         "accessibility_requirements: this node lies in none of the requisite topologies");
@@ -210,21 +209,23 @@ absl::Status ControllerService::Create(const ::csi::v1::CreateVolumeRequest& req
         from->grow_pending || (volume.format != FormatState::kNone && volume.capacity > source->size);
   }
 
+  BERTH_RETURN_IF_ERROR(Make(volume, from));
+  Describe(volume, response->mutable_volume());
+  return absl::OkStatus();
+}
+
+absl::Status ControllerService::Make(const VolumeRecord& volume, const std::optional<CopyFrom>& from) {
   BERTH_RETURN_IF_ERROR(context_.store.InsertVolume(volume, context_.options.capacity));
   absl::Status status = from.has_value() ? Copy(*from, volume)
                                          : context_.storage.MakeEmpty(volume.id, volume.kind, volume.capacity,
                                                                       volume.preallocate);
   if (status.ok()) status = context_.store.SetVolumeLifecycle(volume.id, Lifecycle::kReady);
-  if (!status.ok()) {
-    // Should this fail too, the next start does it.
-    if (context_.storage.Discard(Area::kVolumes, volume.id).ok()) {
-      context_.store.DeleteVolume(volume.id).IgnoreError();
-      context_.storage.EmptyTrash();
-    }
-    return status;
+  // Should this fail too, the next start does it.
+  if (!status.ok() && context_.storage.Discard(Area::kVolumes, volume.id).ok()) {
+    context_.store.DeleteVolume(volume.id).IgnoreError();
+    context_.storage.EmptyTrash();
   }
-  Describe(volume, response->mutable_volume());
-  return absl::OkStatus();
+  return status;
 }
 
 // --- Delete ---

@@ -94,6 +94,8 @@ class ControllerService final : public ::csi::v1::Controller::Service {
   // lives, or flushes its device.
   absl::Status Quiesce(const VolumeRecord& volume, std::optional<FrozenFileSystem>* frozen);
   absl::Status Copy(const CopyFrom& from, const VolumeRecord& volume);
+  // Records the volume, then fills it: empty where there is no source. What fails leaves nothing.
+  absl::Status Make(const VolumeRecord& volume, const std::optional<CopyFrom>& from);
   absl::StatusOr<int64_t> AvailableBytes() const;
   void Describe(const VolumeRecord& volume, ::csi::v1::Volume* out) const;
   template <class Status>

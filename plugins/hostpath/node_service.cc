@@ -97,38 +97,10 @@ absl::Status NodeService::Stage(const ::csi::v1::NodeStageVolumeRequest& request
         "mount_flags: one of them is for a file system of its own, which a volume of kind directory has not");
   }
 
-  std::optional<Staging> present;
-  BERTH_ASSIGN_OR_RETURN(present, context_.store.StagingOf(volume.id));
-  if (present.has_value()) {
-    bool intact = false;
-    BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
-    if (present->path != staging.path) {
-      if (intact || !present->complete) {
-        return absl::FailedPreconditionError(fmt::format(
-            "volume {} is staged at {}; a volume has one staging path", volume.id, present->path));
-      }
-    } else if (intact) {
-      if (present->capability == staging.capability) return absl::OkStatus();
-      return absl::AlreadyExistsError(
-          fmt::format("volume {} is staged at {} with another capability", volume.id, present->path));
-    }
-    BERTH_RETURN_IF_ERROR(UndoStage(volume, *present));
-  }
-
-  std::optional<Staging> other;
-  BERTH_ASSIGN_OR_RETURN(other, context_.store.StagingAt(staging.path));
-  if (other.has_value() && other->volume_id != volume.id) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: volume {} is staged there", staging.path, other->volume_id));
-  }
-  PathState path;
-  BERTH_ASSIGN_OR_RETURN(path, LookAtPath(staging.path));
-  if (!path.exists || !S_ISDIR(path.mode)) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: it is not a directory; the caller makes the staging path", staging.path));
-  }
-  // The caller may have made the staging path a mount of its own: the volume goes on top of it.
-
+  bool staged = false;
+  BERTH_ASSIGN_OR_RETURN(staged, CompareStaging(volume, staging));
+  if (staged) return absl::OkStatus();
+  BERTH_RETURN_IF_ERROR(CheckStagingPath(staging));
   BERTH_RETURN_IF_ERROR(
       context_.storage.CheckContent(Area::kVolumes, volume.id, volume.kind, volume.capacity));
   BERTH_RETURN_IF_ERROR(context_.store.PutStaging(staging, context_.options.max_volumes));
@@ -151,6 +123,43 @@ absl::Status NodeService::Stage(const ::csi::v1::NodeStageVolumeRequest& request
   }
   staging.complete = true;
   return context_.store.PutStaging(staging, /*limit=*/0);
+}
+
+absl::StatusOr<bool> NodeService::CompareStaging(const VolumeRecord& volume, const Staging& wanted) {
+  std::optional<Staging> present;
+  BERTH_ASSIGN_OR_RETURN(present, context_.store.StagingOf(volume.id));
+  if (!present.has_value()) return false;
+  bool intact = false;
+  BERTH_ASSIGN_OR_RETURN(intact, IsIntact(volume, *present));
+  if (present->path != wanted.path) {
+    if (intact || !present->complete) {
+      return absl::FailedPreconditionError(
+          fmt::format("volume {} is staged at {}; a volume has one staging path", volume.id, present->path));
+    }
+  } else if (intact) {
+    if (present->capability == wanted.capability) return true;
+    return absl::AlreadyExistsError(
+        fmt::format("volume {} is staged at {} with another capability", volume.id, present->path));
+  }
+  BERTH_RETURN_IF_ERROR(UndoStage(volume, *present));
+  return false;
+}
+
+absl::Status NodeService::CheckStagingPath(const Staging& staging) {
+  std::optional<Staging> other;
+  BERTH_ASSIGN_OR_RETURN(other, context_.store.StagingAt(staging.path));
+  if (other.has_value() && other->volume_id != staging.volume_id) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: volume {} is staged there", staging.path, other->volume_id));
+  }
+  PathState path;
+  BERTH_ASSIGN_OR_RETURN(path, LookAtPath(staging.path));
+  if (!path.exists || !S_ISDIR(path.mode)) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: it is not a directory; the caller makes the staging path", staging.path));
+  }
+  // The caller may have made the staging path a mount of its own: the volume goes on top of it.
+  return absl::OkStatus();
 }
 
 absl::Status NodeService::PrepareFormat(const VolumeRecord& volume) {

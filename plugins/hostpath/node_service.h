@@ -63,6 +63,10 @@ class NodeService final : public ::csi::v1::Node::Service {
                          UniqueFd* hold);
   absl::Status StageBlock(const VolumeRecord& volume, const Staging& staging);
   absl::Status UndoStage(const VolumeRecord& volume, const Staging& staging);
+  // Whether the volume is staged as `wanted` already. A staging that is not whole is undone.
+  // FAILED_PRECONDITION: it is staged elsewhere. ALREADY_EXISTS: with another capability.
+  absl::StatusOr<bool> CompareStaging(const VolumeRecord& volume, const Staging& wanted);
+  absl::Status CheckStagingPath(const Staging& staging);
   absl::Status Unstage(const ::csi::v1::NodeUnstageVolumeRequest& request);
   // Every publish begins with this: the request itself is valid, and no other operation works there.
   struct PublishBeginning {

@@ -91,14 +91,12 @@ absl::Status CheckSnapshotParameters(const StringMap& parameters) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<VolumePlan> PlanVolume(const Capabilities& capabilities, const Parameters& parameters,
-                                      const Machine& machine, const std::optional<Source>& source) {
-  bool block = false;
-  bool mount = false;
+namespace {
+
+// The file system that parameters and capabilities ask for; empty: none of them names one.
+absl::StatusOr<std::string> FileSystemOf(const Capabilities& capabilities, const Parameters& parameters) {
   std::string fs_type = parameters.fs_type;
   for (const auto& capability : capabilities) {
-    block = block || capability.has_block();
-    mount = mount || capability.has_mount();
     const std::string& wanted = capability.mount().fs_type();
     if (wanted.empty()) continue;
     if (!IsFileSystem(wanted)) {
@@ -111,19 +109,29 @@ absl::StatusOr<VolumePlan> PlanVolume(const Capabilities& capabilities, const Pa
     }
     fs_type = wanted;
   }
+  return fs_type;
+}
 
+Kind ChooseKind(const Parameters& parameters, const std::optional<Source>& source, bool block,
+                const std::string& fs_type, const Machine& machine) {
+  if (parameters.kind) return *parameters.kind;
+  if (source) return source->kind;
+  if (block) return Kind::kBlock;
+  return fs_type.empty() ? machine.default_kind : Kind::kImage;
+}
+
+}  // namespace
+
+absl::StatusOr<VolumePlan> PlanVolume(const Capabilities& capabilities, const Parameters& parameters,
+                                      const Machine& machine, const std::optional<Source>& source) {
+  std::string fs_type;
+  BERTH_ASSIGN_OR_RETURN(fs_type, FileSystemOf(capabilities, parameters));
+  const bool block =
+      std::ranges::any_of(capabilities, [](const auto& capability) { return capability.has_block(); });
+  const bool mount =
+      std::ranges::any_of(capabilities, [](const auto& capability) { return capability.has_mount(); });
   VolumePlan plan;
-  if (parameters.kind) {
-    plan.kind = *parameters.kind;
-  } else if (source) {
-    plan.kind = source->kind;
-  } else if (block) {
-    plan.kind = Kind::kBlock;
-  } else if (!fs_type.empty()) {
-    plan.kind = Kind::kImage;
-  } else {
-    plan.kind = machine.default_kind;
-  }
+  plan.kind = ChooseKind(parameters, source, block, fs_type, machine);
   if (source && plan.kind != source->kind) {
     return absl::InvalidArgumentError(
         fmt::format("the source is of kind {} and cannot become a volume of kind {}", KindName(source->kind),
