@@ -1,4 +1,4 @@
-// What is wrong with a controller's answer to a request, by the rules of CSI; empty: nothing.
+// Checks a controller's answer to a request, by the rules of CSI.
 //
 // Plugins are not trusted: an answer is believed once it has passed here. Pure; any thread.
 #pragma once
@@ -24,32 +24,33 @@ inline constexpr size_t kAnswerBytes = size_t{3} << 20;
 [[nodiscard]] absl::Status WrongAnswer(std::string_view plugin_id, std::string_view rpc,
                                        std::string_view what);
 
-// No id or capacity, one that was not asked for, a context beyond all measure, a source that was left out,
-// another volume than the one that was asked about, more entries than were wanted, and the like.
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ControllerPublishVolumeRequest& request,
-                                  const ::csi::v1::ControllerPublishVolumeResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ValidateVolumeCapabilitiesRequest& request,
-                                  const ::csi::v1::ValidateVolumeCapabilitiesResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::CreateVolumeRequest& request,
-                                  const ::csi::v1::CreateVolumeResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ListVolumesRequest& request,
-                                  const ::csi::v1::ListVolumesResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ControllerGetVolumeRequest& request,
-                                  const ::csi::v1::ControllerGetVolumeResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::GetCapacityRequest& request,
-                                  const ::csi::v1::GetCapacityResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ControllerExpandVolumeRequest& request,
-                                  const ::csi::v1::ControllerExpandVolumeResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::CreateSnapshotRequest& request,
-                                  const ::csi::v1::CreateSnapshotResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::ListSnapshotsRequest& request,
-                                  const ::csi::v1::ListSnapshotsResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::GetSnapshotRequest& request,
-                                  const ::csi::v1::GetSnapshotResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::CreateVolumeGroupSnapshotRequest& request,
-                                  const ::csi::v1::CreateVolumeGroupSnapshotResponse& answer);
-[[nodiscard]] std::string WrongIn(const ::csi::v1::GetVolumeGroupSnapshotRequest& request,
-                                  const ::csi::v1::GetVolumeGroupSnapshotResponse& answer);
+// INTERNAL, with what is wrong: no id or capacity, one that was not asked for, a context beyond all measure,
+// a source that was left out, another volume than the one that was asked about, more entries than were
+// wanted, and the like.
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ControllerPublishVolumeRequest& request,
+                                       const ::csi::v1::ControllerPublishVolumeResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ValidateVolumeCapabilitiesRequest& request,
+                                       const ::csi::v1::ValidateVolumeCapabilitiesResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::CreateVolumeRequest& request,
+                                       const ::csi::v1::CreateVolumeResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ListVolumesRequest& request,
+                                       const ::csi::v1::ListVolumesResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ControllerGetVolumeRequest& request,
+                                       const ::csi::v1::ControllerGetVolumeResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::GetCapacityRequest& request,
+                                       const ::csi::v1::GetCapacityResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ControllerExpandVolumeRequest& request,
+                                       const ::csi::v1::ControllerExpandVolumeResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::CreateSnapshotRequest& request,
+                                       const ::csi::v1::CreateSnapshotResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::ListSnapshotsRequest& request,
+                                       const ::csi::v1::ListSnapshotsResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::GetSnapshotRequest& request,
+                                       const ::csi::v1::GetSnapshotResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::CreateVolumeGroupSnapshotRequest& request,
+                                       const ::csi::v1::CreateVolumeGroupSnapshotResponse& answer);
+[[nodiscard]] absl::Status CheckAnswer(const ::csi::v1::GetVolumeGroupSnapshotRequest& request,
+                                       const ::csi::v1::GetVolumeGroupSnapshotResponse& answer);
 
 // CSI wants a confirmation compared with what was asked: an older plugin skips what it does not know. Takes
 // `confirmed` out of the answer, and says in its message what is not confirmed, where a capability of
@@ -59,25 +60,27 @@ void TakeBackUnconfirmed(const ::csi::v1::ValidateVolumeCapabilitiesRequest& req
                          ::csi::v1::ValidateVolumeCapabilitiesResponse* answer);
 
 // The answers that say nothing but OK.
-[[nodiscard]] inline std::string WrongIn(const ::csi::v1::ControllerUnpublishVolumeRequest& /*request*/,
-                                         const ::csi::v1::ControllerUnpublishVolumeResponse& /*answer*/) {
-  return {};
+[[nodiscard]] inline absl::Status CheckAnswer(
+    const ::csi::v1::ControllerUnpublishVolumeRequest& /*request*/,
+    const ::csi::v1::ControllerUnpublishVolumeResponse& /*answer*/) {
+  return absl::OkStatus();
 }
-[[nodiscard]] inline std::string WrongIn(const ::csi::v1::DeleteVolumeRequest& /*request*/,
-                                         const ::csi::v1::DeleteVolumeResponse& /*answer*/) {
-  return {};
+[[nodiscard]] inline absl::Status CheckAnswer(const ::csi::v1::DeleteVolumeRequest& /*request*/,
+                                              const ::csi::v1::DeleteVolumeResponse& /*answer*/) {
+  return absl::OkStatus();
 }
-[[nodiscard]] inline std::string WrongIn(const ::csi::v1::ControllerModifyVolumeRequest& /*request*/,
-                                         const ::csi::v1::ControllerModifyVolumeResponse& /*answer*/) {
-  return {};
+[[nodiscard]] inline absl::Status CheckAnswer(const ::csi::v1::ControllerModifyVolumeRequest& /*request*/,
+                                              const ::csi::v1::ControllerModifyVolumeResponse& /*answer*/) {
+  return absl::OkStatus();
 }
-[[nodiscard]] inline std::string WrongIn(const ::csi::v1::DeleteSnapshotRequest& /*request*/,
-                                         const ::csi::v1::DeleteSnapshotResponse& /*answer*/) {
-  return {};
+[[nodiscard]] inline absl::Status CheckAnswer(const ::csi::v1::DeleteSnapshotRequest& /*request*/,
+                                              const ::csi::v1::DeleteSnapshotResponse& /*answer*/) {
+  return absl::OkStatus();
 }
-[[nodiscard]] inline std::string WrongIn(const ::csi::v1::DeleteVolumeGroupSnapshotRequest& /*request*/,
-                                         const ::csi::v1::DeleteVolumeGroupSnapshotResponse& /*answer*/) {
-  return {};
+[[nodiscard]] inline absl::Status CheckAnswer(
+    const ::csi::v1::DeleteVolumeGroupSnapshotRequest& /*request*/,
+    const ::csi::v1::DeleteVolumeGroupSnapshotResponse& /*answer*/) {
+  return absl::OkStatus();
 }
 
 }  // namespace berth

@@ -319,8 +319,9 @@ class ControllerCalls::Work {
     absl::Status status;
     if (!answer.ok()) {
       status = CallError(answer.status(), sent_to_, rpc_);
-    } else if (const std::string why = WrongIn(request, *answer); !why.empty()) {
-      status = WrongAnswer(sent_to_, RpcName(rpc_), controller.client->Redacted(why));
+    } else if (const absl::Status checked = CheckAnswer(request, *answer); !checked.ok()) {
+      status =
+          WrongAnswer(sent_to_, RpcName(rpc_), controller.client->Redacted(std::string(MessageOf(checked))));
     }
     outcome_ = OutcomeOf(rpc_, status.code());
     uncertain_ = uncertain_ || outcome_ == v1::OUTCOME_UNCERTAIN;

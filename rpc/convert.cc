@@ -237,8 +237,8 @@ v1::Event ToProto(const Event& event) {
 absl::StatusOr<v1::CreateVolumeResponse> CheckedAnswer(std::string_view plugin_id,
                                                        const ::csi::v1::CreateVolumeRequest& request,
                                                        const ::csi::v1::CreateVolumeResponse& answer) {
-  if (const std::string why = WrongIn(request, answer); !why.empty()) {
-    return WrongAnswer(plugin_id, "CreateVolume", why);
+  if (const absl::Status checked = CheckAnswer(request, answer); !checked.ok()) {
+    return WrongAnswer(plugin_id, "CreateVolume", MessageOf(checked));
   }
   v1::CreateVolumeResponse response;
   response.set_volume_id(answer.volume().volume_id());
@@ -250,8 +250,8 @@ absl::StatusOr<v1::CreateVolumeResponse> CheckedAnswer(std::string_view plugin_i
 absl::StatusOr<int64_t> CheckedAnswer(std::string_view plugin_id,
                                       const ::csi::v1::ControllerExpandVolumeRequest& request,
                                       const ::csi::v1::ControllerExpandVolumeResponse& answer) {
-  if (const std::string why = WrongIn(request, answer); !why.empty()) {
-    return WrongAnswer(plugin_id, "ControllerExpandVolume", why);
+  if (const absl::Status checked = CheckAnswer(request, answer); !checked.ok()) {
+    return WrongAnswer(plugin_id, "ControllerExpandVolume", MessageOf(checked));
   }
   return answer.capacity_bytes();
 }
