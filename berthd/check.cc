@@ -74,16 +74,16 @@ class FileCheck {
 
   // The ids of all plugins, also with broken files.
   std::set<std::string> CheckPlugins() {
-    const PluginPaths places{.runtime_dir = config_.runtime_dir,
-                             .state_dir = config_.state_dir,
-                             .node_id = config_.node_id,
-                             .credentials_dir = CredentialsDir()};
+    const PluginPaths paths{.runtime_dir = config_.runtime_dir,
+                            .state_dir = config_.state_dir,
+                            .node_id = config_.node_id,
+                            .credentials_dir = CredentialsDir()};
     // The files that claim the same id. A user without the right to read it checks without.
     const PluginFileOwners owners =
         ReadPluginFileOwners(PluginFileOwnersPath(config_.state_dir)).value_or(PluginFileOwners());
     const std::string directory = options_.config_dir + "/plugins.d";
     std::set<std::string> ids;
-    const auto files = LoadPluginDir(directory, places, owners);
+    const auto files = LoadPluginDir(directory, paths, owners);
     if (!files.ok()) {
       if (!absl::IsNotFound(files.status())) found_.mistakes.emplace_back(MessageOf(files.status()));
       return ids;
@@ -95,7 +95,7 @@ class FileCheck {
         Mistake(file.path, MessageOf(file.config.status()));
       } else {
         CheckUser(*file.config);
-        if (!file.config->external()) CheckLaunch(*file.config, places);
+        if (!file.config->external()) CheckLaunch(*file.config, paths);
       }
     }
     return ids;
@@ -124,7 +124,7 @@ class FileCheck {
   }
 
   // What the launch checks. A user without the right to read a secret checks without.
-  void CheckLaunch(const PluginConfig& config, const PluginPaths& places) {
+  void CheckLaunch(const PluginConfig& config, const PluginPaths& paths) {
     struct stat info{};
     const bool there = stat(config.command.c_str(), &info) == 0;
     if (!there || !S_ISREG(info.st_mode) || access(config.command.c_str(), X_OK) != 0) {
@@ -136,7 +136,7 @@ class FileCheck {
       PluginConfig one;
       one.file = config.file;
       one.environment.insert(variable);
-      const absl::Status known = PluginEnvironment(one, places).status();
+      const absl::Status known = PluginEnvironment(one, paths).status();
       if (!known.ok() && !absl::IsPermissionDenied(known)) Mistake(config.file, MessageOf(known));
     }
   }

@@ -59,7 +59,8 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
     for (const PublicationView& publication : view->publications) {
       if (publication.consumer == entry.key.consumer && publication.name == entry.key.name) {
         facts.publication = publication.state;
-        facts.being_unpublished = publication.state == PublicationState::kUnpublishing && !publication.again;
+        facts.being_unpublished =
+            publication.state == PublicationState::kUnpublishing && !publication.remount_after_undo;
         facts.lost = publication.uncertain || !publication.dead.empty();
         if (entry.state.use.has_value()) {
           const PublishedPath& path = entry.state.use->request.path;

@@ -514,7 +514,7 @@ TEST_F(DeclaredVolumesTest, ARepairIsNoRelease) {
   Begin();
   ASSERT_TRUE(Becomes("data", "published"));
   books_.volumes[0].publications[0].state = PublicationState::kUnpublishing;
-  books_.volumes[0].publications[0].again = true;
+  books_.volumes[0].publications[0].remount_after_undo = true;
   books_.Emit("v1");
   ASSERT_TRUE(loop_.RunUntil([&] { return books_.calls.size() > 1; })) << "joined";
 }

@@ -225,7 +225,7 @@ class VolumeExamination {
   }
   static std::string_view Aim(const PublicationRecord& p) {
     if (p.state == PublicationState::kPublishing) return "published";
-    return p.again ? "mounted again" : "unpublished";
+    return p.remount_after_undo ? "mounted again" : "unpublished";
   }
   // What is under way with the volume itself; empty: nothing.
   [[nodiscard]] std::string_view VolumesAim() const {

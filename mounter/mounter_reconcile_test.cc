@@ -454,10 +454,10 @@ TEST_F(MounterReconcileTest, ARepairIsNotTakenForTheWayOut) {
   ASSERT_EQ(umount2(target->c_str(), UMOUNT_NOFOLLOW), 0);
   ASSERT_TRUE(WaitForEvent("volume.lost"));
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
-  EXPECT_TRUE(View().publications.at(0).again);
+  EXPECT_TRUE(View().publications.at(0).remount_after_undo);
   EXPECT_FALSE(loop_.Run(mounter_->Unpublish(Undo(request), Shortly())).ok());
   EXPECT_EQ(View().publications.at(0).state, PublicationState::kUnpublishing);
-  EXPECT_FALSE(View().publications.at(0).again) << "now it is";
+  EXPECT_FALSE(View().publications.at(0).remount_after_undo) << "now it is";
   plugins_.SetUsable(true);
   EXPECT_TRUE(loop_.RunUntil([&] { return Gone(); }));
 }

@@ -95,7 +95,8 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
   std::vector<Reconciliation> plan;
   const bool after_reboot = circumstances.start && circumstances.rebooted;
   for (const PublicationRecord& p : record.publications) {
-    if (after_reboot && EndsWithTheBoot(p.life) && (p.state != PublicationState::kUnpublishing || p.again)) {
+    if (after_reboot && EndsWithTheBoot(p.life) &&
+        (p.state != PublicationState::kUnpublishing || p.remount_after_undo)) {
       plan.push_back({ReconcileAction::kRelease, p.key,
                       fmt::format("{} ended when the node was restarted", DescribeLife(p.life))});
       continue;
@@ -116,7 +117,7 @@ std::vector<Reconciliation> PlanReconciliation(const VolumeRecord& record,
         break;
       case PublicationState::kUnpublishing:
         // A repair's first half goes on; its second is like anything else that is to be published.
-        if (after_reboot && p.again && p.blocked.empty() && !MountsUnasked(p)) {
+        if (after_reboot && p.remount_after_undo && p.blocked.empty() && !MountsUnasked(p)) {
           plan.push_back({ReconcileAction::kBlock, p.key, WhyHeld(p, false)});
         }
         break;

@@ -182,13 +182,13 @@ TEST(ReconciliationTest, AProcessOfAnotherBootHasEnded) {
   VolumeRecord undone = RecordIn(kUnpublishing);
   undone.publications[0].life = ProcessLife(12, 34);
   EXPECT_EQ(Plan(undone, kGone, kReboot), "");
-  undone.publications[0].again = true;
+  undone.publications[0].remount_after_undo = true;
   EXPECT_EQ(Plan(undone, kGone, kReboot), "release") << "it is not published again";
 }
 
 TEST(ReconciliationTest, ARepairThatWasCutShortByARebootWaitsLikeAnythingElse) {
   VolumeRecord record = RecordIn(kUnpublishing, Origin::kScheduler);
-  record.publications[0].again = true;
+  record.publications[0].remount_after_undo = true;
   EXPECT_EQ(Plan(record, kGone, kReboot), "hold");
   EXPECT_EQ(Plan(record, kGone, kStart), "");
 }

@@ -302,7 +302,7 @@ void VolumeActor::Release(const PublicationKey& key, const ConsumerLife& life, c
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   // Its consumer may be another by now.
   if (publication == nullptr || !(publication->life == life) || volume_.context.stopping) return;
-  if (publication->state == PublicationState::kUnpublishing && !publication->again) return;
+  if (publication->state == PublicationState::kUnpublishing && !publication->remount_after_undo) return;
   volume_.reporter.Emit("volume.released", key.consumer, why);
   volume_.context.consumer_ended(key.consumer, why, publication->origin);
   UnpublishRequest request;
@@ -354,7 +354,7 @@ VolumeView VolumeActor::View() const {
          .dead = p.dead,
          .hung = p.hung,
          .writes_refused = p.writes_refused,
-         .again = p.again,
+         .remount_after_undo = p.remount_after_undo,
          .path = p.path,
          .path_mounted = p.path_mounted,
          .path_error = p.path_error});

@@ -15,7 +15,9 @@
 namespace berth {
 namespace {
 
-bool Leaves(const PublicationView& use) { return use.state == PublicationState::kUnpublishing && !use.again; }
+bool Leaves(const PublicationView& use) {
+  return use.state == PublicationState::kUnpublishing && !use.remount_after_undo;
+}
 
 std::string Who(const PublicationView& use) { return Printable(use.consumer, 200); }
 

@@ -379,7 +379,7 @@ Awaitable<absl::Status> VolumeDriver::ReleaseWithoutPlugin(std::shared_ptr<Volum
   }
   const auto& publications = volume_.machine.record().publications;
   const bool whole = std::ranges::all_of(publications, [](const PublicationRecord& p) {
-    return p.state == PublicationState::kUnpublishing && !p.again;
+    return p.state == PublicationState::kUnpublishing && !p.remount_after_undo;
   });
   const bool before = volume_.machine.record().without_plugin.has_value();
   if (whole && !before)

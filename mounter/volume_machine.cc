@@ -99,7 +99,7 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
     if (r.stage_state == StageState::kUnstaging && !publication.ephemeral &&
         publication.state == PublicationState::kPublishing) {
       publication.state = PublicationState::kUnpublishing;
-      publication.again = true;
+      publication.remount_after_undo = true;
     }
   }
   return machine;
@@ -269,7 +269,7 @@ bool VolumeMachine::RequestUnpublish(const PublicationKey& key) {
   }
   publication->state = PublicationState::kUnpublishing;
   publication->blocked.clear();
-  publication->again = false;
+  publication->remount_after_undo = false;
   publication->secrets_at_hand = false;
   publication->uncertain = false;
   return true;
@@ -438,7 +438,7 @@ bool VolumeMachine::Repair(const PublicationKey& key, std::string error, bool as
     return true;
   }
   publication->state = PublicationState::kUnpublishing;
-  publication->again = true;
+  publication->remount_after_undo = true;
   return true;
 }
 
@@ -457,7 +457,7 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
     if (p.state == PublicationState::kPublished) Repair(p.key, error, asked);
     if (p.state != PublicationState::kPublishing || !p.sent) continue;
     p.state = PublicationState::kUnpublishing;
-    p.again = true;
+    p.remount_after_undo = true;
     p.secrets_at_hand = false;
   }
   record_.stage_state = StageState::kUnstaging;
@@ -474,7 +474,7 @@ void VolumeMachine::Resume(const PublicationKey& key, std::string error) {
   publication->uncertain = true;
   publication->secrets_at_hand = false;
   publication->last_error = std::move(error);
-  publication->again = !publication->ephemeral;
+  publication->remount_after_undo = !publication->ephemeral;
   publication->state =
       publication->ephemeral ? PublicationState::kPublishing : PublicationState::kUnpublishing;
   const bool all_undone = std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
@@ -528,7 +528,7 @@ bool VolumeMachine::UnblockForward(Origin origin, BootTime since) {
 
 std::string VolumeMachine::WhyBlocked(const PublicationRecord& publication) {
   if (!publication.blocked.empty()) return publication.blocked;
-  if (publication.state == PublicationState::kUnpublishing && !publication.again) return "";
+  if (publication.state == PublicationState::kUnpublishing && !publication.remount_after_undo) return "";
   if (publication.unconfirmed) return publication.forward_blocked;
   const bool well =
       publication.state == PublicationState::kPublished && !publication.uncertain && publication.dead.empty();
@@ -539,7 +539,7 @@ bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {
   PublicationRecord* publication = record_.Find(key);
   if (!leaving_.empty()) return false;
   if (publication == nullptr || publication->origin != Origin::kScheduler || record_.rebuilt) return false;
-  if (publication->state == PublicationState::kUnpublishing && !publication->again) return false;
+  if (publication->state == PublicationState::kUnpublishing && !publication->remount_after_undo) return false;
   publication->confirmed_at = at;
   ++publication->confirmations;
   if (std::exchange(publication->unconfirmed, false)) publication->forward_blocked.clear();
@@ -741,7 +741,7 @@ bool VolumeMachine::GiveUp(const PublicationKey& key, const absl::Status& error)
     if (!publication->Remounts()) publication->state = PublicationState::kPublished;
   } else if (publication->sent) {
     publication->state = PublicationState::kUnpublishing;
-    publication->again = true;
+    publication->remount_after_undo = true;
   }
   return true;
 }
@@ -866,11 +866,11 @@ FollowUp VolumeMachine::OnUnpublish(PublicationRecord& publication, CallOutcome 
   switch (outcome) {
     case CallOutcome::kDone:
     case CallOutcome::kAbsent:
-      if (!publication.again) {
+      if (!publication.remount_after_undo) {
         Remove(publication.key);
         return FollowUp::kNext;
       }
-      publication.again = false;
+      publication.remount_after_undo = false;
       publication.state = PublicationState::kPublishing;
       publication.sent = false;
       publication.uncertain = false;

@@ -167,7 +167,7 @@ absl::Status VolumePaths::RemovePublication(const VolumeRecord& record,
   // One that is to be published again stays known, and the last one goes with the volume.
   VolumeRecord rest = record;
   std::erase_if(rest.publications, [&publication](const PublicationRecord& p) {
-    return p.key == publication.key && !publication.again;
+    return p.key == publication.key && !publication.remount_after_undo;
   });
   if (rest.publications.empty() || rest.publications.size() == record.publications.size()) {
     return absl::OkStatus();

@@ -150,10 +150,10 @@ TEST_F(VolumePathsTest, TheIdentityFileNamesThePublicationsThatAreThere) {
   ASSERT_EQ(paths_.Make(record_, other), absl::OkStatus());
   EXPECT_EQ(paths_.ReadIdentity(Key())->publications.size(), 2U);
   // To be mounted again, it is known still.
-  record_.publications[0].again = true;
+  record_.publications[0].remount_after_undo = true;
   ASSERT_EQ(paths_.RemovePublication(record_, record_.publications[0]), absl::OkStatus());
   EXPECT_EQ(paths_.ReadIdentity(Key())->publications.size(), 2U);
-  record_.publications[0].again = false;
+  record_.publications[0].remount_after_undo = false;
   ASSERT_EQ(paths_.RemovePublication(record_, record_.publications[0]), absl::OkStatus());
   ASSERT_EQ(paths_.ReadIdentity(Key())->publications.size(), 1U);
   EXPECT_EQ(paths_.ReadIdentity(Key())->publications[0].key.consumer, "other");

@@ -41,7 +41,7 @@ absl::Status MayPublishAnothers(const PublishRequest& request, const Publication
   if (known == nullptr || known->origin != Origin::kScheduler || request.origin == Origin::kScheduler) {
     return absl::OkStatus();
   }
-  if (known->state == PublicationState::kUnpublishing && !known->again) return absl::OkStatus();
+  if (known->state == PublicationState::kUnpublishing && !known->remount_after_undo) return absl::OkStatus();
   const std::string& why = known->blocked.empty() ? known->forward_blocked : known->blocked;
   if (why.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(

@@ -298,7 +298,7 @@ bool VolumeReconciler::RepairStaging(const std::string& why, bool asked) {
   if (!volume_.machine.RepairStaging(why, asked)) return false;
   KeepSecretsAtHand();
   for (const PublicationRecord& p : volume_.machine.record().publications) {
-    if (!p.again) continue;
+    if (!p.remount_after_undo) continue;
     deferred_repairs_.erase(p.key);
     volume_.remounting.insert(p.key);
     volume_.reporter.Emit("volume.dead", p.key.consumer,

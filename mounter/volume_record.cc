@@ -100,7 +100,7 @@ void EncodeAsked(const PublicationRecord& publication, pb::Publication* p) {
   if (Wanted(publication.permissions)) *p->mutable_permissions() = publication.permissions;
   p->set_permissions_set(publication.permissions_set);
   p->set_blocked(Printable(publication.blocked));
-  p->set_again(publication.again);
+  p->set_remount_after_undo(publication.remount_after_undo);
   p->set_mount_id(publication.mount_id);
   p->set_before_reboot(publication.before_reboot);
   if (publication.confirmed_at) p->set_confirmed_at_ns(publication.confirmed_at->time_since_epoch().count());
@@ -125,7 +125,7 @@ absl::Status DecodeAsked(const pb::Publication& p, PublicationRecord* publicatio
   publication->permissions = p.permissions();
   publication->permissions_set = p.permissions_set();
   publication->blocked = p.blocked();
-  publication->again = p.again();
+  publication->remount_after_undo = p.remount_after_undo();
   publication->mount_id = p.mount_id();
   publication->before_reboot = p.before_reboot();
   if (p.confirmed_at_ns() > 0) publication->confirmed_at = BootTime(Duration(p.confirmed_at_ns()));

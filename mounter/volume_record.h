@@ -52,7 +52,7 @@ struct PublicationRecord {
   // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
   std::string blocked;
   // Once it has been undone it is published again: a repair. Then it is not gone, whatever its state.
-  bool again = false;
+  bool remount_after_undo = false;
   // The node was restarted since it was last published: its consumer of then has ended, and what bears the
   // same name now (a unit is started at each boot) has nothing of it.
   bool before_reboot = false;

@@ -64,7 +64,7 @@ VolumeRecord FullRecord() {
   publication.mount_flags = {{"noatime", "nodev"}};
   publication.consumer_labels = {{"pod.uid", "7d1f"}};
   publication.blocked = "the node was restarted";
-  publication.again = true;
+  publication.remount_after_undo = true;
   publication.mount_id = 1ULL << 40;
   publication.before_reboot = true;
   publication.path = {.path = "/srv/db", .suid = true, .dev = true};
@@ -123,7 +123,7 @@ TEST(VolumeRecordTest, ComesBackAsItWasWritten) {
   EXPECT_EQ(publication.secrets_reference, record.publications[0].secrets_reference);
   EXPECT_EQ(publication.mount_flags, record.publications[0].mount_flags);
   EXPECT_EQ(publication.blocked, "the node was restarted");
-  EXPECT_TRUE(publication.again);
+  EXPECT_TRUE(publication.remount_after_undo);
   EXPECT_EQ(publication.mount_id, 1ULL << 40);
   EXPECT_TRUE(publication.before_reboot);
   EXPECT_EQ(publication.path, record.publications[0].path);

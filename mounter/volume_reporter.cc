@@ -44,7 +44,7 @@ void VolumeReporter::ReportConsumers(const OnConsumerEnded& on_ended) {
   if (machine_.present()) {
     for (const PublicationRecord& p : machine_.record().publications) {
       consumers.insert(p.key.consumer);
-      const bool wanted = p.state != PublicationState::kUnpublishing || p.again;
+      const bool wanted = p.state != PublicationState::kUnpublishing || p.remount_after_undo;
       if (!IsSet(p.life) || !wanted || !context_.recovered) continue;
       const std::string id = WatchId(p);
       lives[id] = p.life;

@@ -339,7 +339,7 @@ Awaitable<StepReport> VolumeSteps::ReleaseWithoutPlugin(VolumeRecord record, Ste
   std::vector<ReverseCall> mounts;
   bool whole = true;
   for (const PublicationRecord& publication : record.publications) {
-    if (publication.state != PublicationState::kUnpublishing || publication.again) {
+    if (publication.state != PublicationState::kUnpublishing || publication.remount_after_undo) {
       whole = false;
       continue;
     }

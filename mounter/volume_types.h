@@ -164,7 +164,7 @@ struct PublicationView {
   // It was asked for to write, and its mount, its file system or its block device refuses that: why.
   std::string writes_refused = {};
   // It is being undone to be mounted again, a repair: then kUnpublishing is not its way out.
-  bool again = false;
+  bool remount_after_undo = false;
   // Where it is to be mounted too; whether it is, and why not (empty: nothing was tried yet).
   PublishedPath path = {};
   bool path_mounted = false;

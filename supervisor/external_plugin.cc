@@ -321,11 +321,11 @@ void ExternalPlugin::OnHoldersChanged() {
 }
 
 bool ExternalPlugin::WasDrained() const {
-  return access((PluginRuntimeDir(context_.places, id_) + "/drained").c_str(), F_OK) == 0;
+  return access((PluginRuntimeDir(context_.paths, id_) + "/drained").c_str(), F_OK) == 0;
 }
 
 void ExternalPlugin::RememberDrained(bool drained) const {
-  const std::string directory = PluginRuntimeDir(context_.places, id_);
+  const std::string directory = PluginRuntimeDir(context_.paths, id_);
   const std::string path = directory + "/drained";
   absl::Status status;
   if (drained) {
@@ -404,7 +404,7 @@ void ExternalPlugin::ReportState(PluginState before) const {
 void ExternalPlugin::Publish() {
   snapshot_.kind = config_.kind;
   snapshot_.config_file = config_.file;
-  snapshot_.placed = IsPlacedFile(context_.places, config_.file);
+  snapshot_.placed = IsPlacedFile(context_.paths, config_.file);
   snapshot_.tokens = config_.tokens;
   snapshot_.pod_info = config_.pod_info;
   snapshot_.socket_path = config_.socket;

@@ -26,7 +26,7 @@ namespace berth {
 // What all of them share; outlives them.
 struct ExternalContext {
   asio::any_io_executor executor;
-  PluginPaths places;
+  PluginPaths paths;
   ReportContext& reports;
   PluginObserver& observer;
   TreeCheck check_tree = {};

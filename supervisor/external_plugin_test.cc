@@ -124,10 +124,10 @@ class ExternalPluginTest : public ::testing::Test {
     prober_ = std::make_unique<Prober>(loop_);
     context_.emplace(ExternalContext{
         .executor = loop_.get_executor(),
-        .places = {.runtime_dir = temp_.Path("run"),
-                   .state_dir = temp_.Path("state"),
-                   .node_id = "node-1",
-                   .credentials_dir = ""},
+        .paths = {.runtime_dir = temp_.Path("run"),
+                  .state_dir = temp_.Path("state"),
+                  .node_id = "node-1",
+                  .credentials_dir = ""},
         .reports = reports_,
         .observer = *prober_,
         .check_tree = [this](pid_t pid, std::string path) { return CheckTree(pid, std::move(path)); }});

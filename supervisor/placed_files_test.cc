@@ -19,16 +19,16 @@ class PlacedFilesTest : public ::testing::Test {
   PlacedFilesTest() { EXPECT_TRUE(MakeDirectories(people_, 0755).ok()); }
 
   absl::Status Write(const std::string& id, const std::string& content) {
-    return WritePlacedFile(people_, places_, id, content);
+    return WritePlacedFile(people_, paths_, id, content);
   }
-  std::vector<PluginFile> Load() { return LoadPluginDir(people_, places_, {}).value(); }
+  std::vector<PluginFile> Load() { return LoadPluginDir(people_, paths_, {}).value(); }
 
   TempDir temp_;
   const std::string people_ = temp_.Path("etc/plugins.d");
-  const PluginPaths places_{.runtime_dir = temp_.Path("run"),
-                            .state_dir = temp_.Path("state"),
-                            .node_id = "n",
-                            .credentials_dir = ""};
+  const PluginPaths paths_{.runtime_dir = temp_.Path("run"),
+                           .state_dir = temp_.Path("state"),
+                           .node_id = "n",
+                           .credentials_dir = ""};
 };
 
 TEST_F(PlacedFilesTest, AFileIsAPluginUntilItIsRemoved) {
@@ -40,14 +40,14 @@ TEST_F(PlacedFilesTest, AFileIsAPluginUntilItIsRemoved) {
   EXPECT_EQ(files[0].id, "nfs");
   ASSERT_TRUE(files[0].config.ok()) << files[0].config.status();
   EXPECT_FALSE(files[0].config->enabled) << "the later one counts";
-  EXPECT_TRUE(IsPlacedFile(places_, files[0].path));
+  EXPECT_TRUE(IsPlacedFile(paths_, files[0].path));
   EXPECT_THAT(ReadFile(files[0].path, 1 << 20).value(), HasSubstr("# Placed by this node's scheduler"));
   struct stat info{};
   ASSERT_EQ(stat(files[0].path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U) << "its environment may hold what is not for everybody";
 
-  EXPECT_TRUE(RemovePlacedFile(places_, "nfs").value());
-  EXPECT_FALSE(RemovePlacedFile(places_, "nfs").value());
+  EXPECT_TRUE(RemovePlacedFile(paths_, "nfs").value());
+  EXPECT_FALSE(RemovePlacedFile(paths_, "nfs").value());
   EXPECT_EQ(Load().size(), 0U);
 }
 
@@ -61,23 +61,23 @@ TEST_F(PlacedFilesTest, APersonsFileIsNeverChangedWhateverItsNameOrMistakes) {
   }
   EXPECT_EQ(Load().size(), 2U);
   EXPECT_EQ(Write("smb", kLeastPluginFile), absl::OkStatus());
-  EXPECT_FALSE(IsPlacedFile(places_, people_ + "/other.toml"));
+  EXPECT_FALSE(IsPlacedFile(paths_, people_ + "/other.toml"));
 }
 
 TEST_F(PlacedFilesTest, EveryMistakeIsNamedByItsLine) {
   const auto check = [this](const std::string& id, const std::string& content) {
-    const auto checked = CheckPlacedFile(places_, id, content);
+    const auto checked = CheckPlacedFile(paths_, id, content);
     EXPECT_EQ(checked.status().code(), absl::StatusCode::kInvalidArgument) << content.substr(0, 80);
     return std::string(checked.status().message());
   };
-  EXPECT_TRUE(CheckPlacedFile(places_, "nfs", kLeastPluginFile).ok());
+  EXPECT_TRUE(CheckPlacedFile(paths_, "nfs", kLeastPluginFile).ok());
   EXPECT_THAT(check("nfs", std::string(kLeastPluginFile) + "colour = \"red\"\nshape = 1\n"),
               testing::AllOf(HasSubstr("nfs.toml:3: colour"), HasSubstr("nfs.toml:4: shape")));
   EXPECT_THAT(check("nfs", std::string("id = \"ceph\"\n") + kLeastPluginFile), HasSubstr("must be \"nfs\""));
   EXPECT_THAT(check("nfs", std::string(size_t{65} << 10, '#')), HasSubstr("bytes long"));
   for (const char* id : {"", "../nfs", "NFS", "a/b", ".hidden"}) {
     EXPECT_THAT(check(id, kLeastPluginFile), StartsWith("id: "));
-    EXPECT_FALSE(RemovePlacedFile(places_, id).ok());
+    EXPECT_FALSE(RemovePlacedFile(paths_, id).ok());
     EXPECT_FALSE(Write(id, kLeastPluginFile).ok());
   }
 }

@@ -46,19 +46,19 @@ absl::Status ListFiles(const std::string& dir, std::set<std::string>* paths) {
 
 }  // namespace
 
-std::string PluginRuntimeDir(const PluginPaths& places, std::string_view id) {
-  return fmt::format("{}/plugins/{}", places.runtime_dir, id);
+std::string PluginRuntimeDir(const PluginPaths& paths, std::string_view id) {
+  return fmt::format("{}/plugins/{}", paths.runtime_dir, id);
 }
 
-std::string PluginSocketPath(const PluginPaths& places, std::string_view id) {
-  return PluginRuntimeDir(places, id) + "/csi.sock";
+std::string PluginSocketPath(const PluginPaths& paths, std::string_view id) {
+  return PluginRuntimeDir(paths, id) + "/csi.sock";
 }
 
-std::string PluginStateDir(const PluginPaths& places, std::string_view id) {
-  return fmt::format("{}/plugins/{}", places.state_dir, id);
+std::string PluginStateDir(const PluginPaths& paths, std::string_view id) {
+  return fmt::format("{}/plugins/{}", paths.state_dir, id);
 }
 
-std::string PlacedPluginDir(const PluginPaths& places) { return places.state_dir + "/plugins.d"; }
+std::string PlacedPluginDir(const PluginPaths& paths) { return paths.state_dir + "/plugins.d"; }
 
 bool ValidPluginId(std::string_view id) {
   const auto plain = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
@@ -68,14 +68,14 @@ bool ValidPluginId(std::string_view id) {
 }
 
 absl::StatusOr<PluginConfig> ParsePluginFile(const std::string& path, std::string_view content,
-                                             const PluginPaths& places) {
+                                             const PluginPaths& paths) {
   BERTH_ASSIGN_OR_RETURN(const toml::table table, ParseToml(path, content));
-  return ReadPluginFile(path, table, places);
+  return ReadPluginFile(path, table, paths);
 }
 
-absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& places) {
+absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& paths) {
   BERTH_ASSIGN_OR_RETURN(const std::string content, ReadTomlFile(path));
-  return ParsePluginFile(path, content, places);
+  return ParsePluginFile(path, content, paths);
 }
 
 namespace {
@@ -199,18 +199,18 @@ absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwne
   return WriteFileAtomic(path, text.str(), 0600);
 }
 
-absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPaths& places,
+absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir, const PluginPaths& paths,
                                                       const PluginFileOwners& owners) {
-  std::set<std::string> paths;
-  BERTH_RETURN_IF_ERROR(ListFiles(dir, &paths));
-  const absl::Status placed = ListFiles(PlacedPluginDir(places), &paths);
+  std::set<std::string> files_found;
+  BERTH_RETURN_IF_ERROR(ListFiles(dir, &files_found));
+  const absl::Status placed = ListFiles(PlacedPluginDir(paths), &files_found);
   // A check of the settings without root may not see them.
   const bool may_not_look = absl::IsPermissionDenied(placed) && geteuid() != 0;
   if (!placed.ok() && !absl::IsNotFound(placed) && !may_not_look) return placed;
 
   std::vector<PluginFile> files;
-  for (const std::string& path : paths) {
-    PluginFile file{path, "", LoadPluginFile(path, places)};
+  for (const std::string& path : files_found) {
+    PluginFile file{path, "", LoadPluginFile(path, paths)};
     file.id = file.config.ok() ? file.config->id : ClaimedId(path);
     files.push_back(std::move(file));
   }

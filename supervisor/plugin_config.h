@@ -108,19 +108,19 @@ struct PluginPaths {
 };
 
 // <runtime_dir>/plugins/<id>: the socket's directory; and the socket in it.
-[[nodiscard]] std::string PluginRuntimeDir(const PluginPaths& places, std::string_view id);
-[[nodiscard]] std::string PluginSocketPath(const PluginPaths& places, std::string_view id);
+[[nodiscard]] std::string PluginRuntimeDir(const PluginPaths& paths, std::string_view id);
+[[nodiscard]] std::string PluginSocketPath(const PluginPaths& paths, std::string_view id);
 // <state_dir>/plugins/<id>: the plugin's own, BERTH_PLUGIN_DIR.
-[[nodiscard]] std::string PluginStateDir(const PluginPaths& places, std::string_view id);
+[[nodiscard]] std::string PluginStateDir(const PluginPaths& paths, std::string_view id);
 
 // <state_dir>/plugins.d: the files that a scheduler has placed (placed_files.h).
-[[nodiscard]] std::string PlacedPluginDir(const PluginPaths& places);
+[[nodiscard]] std::string PlacedPluginDir(const PluginPaths& paths);
 
 // A plugin's name in Berth: a lower case letter or digit, then those and . _ -, 63 characters at most.
 [[nodiscard]] bool ValidPluginId(std::string_view id);
 
 [[nodiscard]] absl::StatusOr<PluginConfig> ParsePluginFile(const std::string& path, std::string_view content,
-                                                           const PluginPaths& places);
+                                                           const PluginPaths& paths);
 
 // One file of plugins.d. `id` names the plugin in the registry, unique among the files, also where the
 // file is broken: then the id it gives if that can be read and is free, else the file's stem or name.
@@ -157,12 +157,12 @@ using PluginFileOwners = std::map<std::string, std::string>;
 [[nodiscard]] absl::Status WritePluginFileOwners(const std::string& path, const PluginFileOwners& owners);
 
 // NOT_FOUND, PERMISSION_DENIED and so on where the file cannot be read at all.
-[[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& places);
+[[nodiscard]] absl::StatusOr<PluginConfig> LoadPluginFile(const std::string& path, const PluginPaths& paths);
 
 // All *.toml in `dir` that are not hidden, and those that a scheduler has placed, by name, with the ids that
 // AssignPluginIds gives them. The status is about the directories themselves. NOT_FOUND: there is no `dir`.
 [[nodiscard]] absl::StatusOr<std::vector<PluginFile>> LoadPluginDir(const std::string& dir,
-                                                                    const PluginPaths& places,
+                                                                    const PluginPaths& paths,
                                                                     const PluginFileOwners& owners);
 
 }  // namespace berth

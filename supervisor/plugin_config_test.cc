@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 class PluginConfigTest : public ::testing::Test {
  protected:
   absl::StatusOr<PluginConfig> Parse(const std::string& content) const {
-    return ParsePluginFile("/etc/berth/plugins.d/nfs.toml", content, places_);
+    return ParsePluginFile("/etc/berth/plugins.d/nfs.toml", content, paths_);
   }
   PluginConfig Good(const std::string& content) const {
     absl::StatusOr<PluginConfig> config = Parse(content);
@@ -45,7 +45,7 @@ class PluginConfigTest : public ::testing::Test {
   }
 
   TempDir temp_;
-  PluginPaths places_{
+  PluginPaths paths_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
@@ -303,14 +303,14 @@ TEST_F(PluginConfigTest, IdsAreChecked) {
   EXPECT_FALSE(ValidPluginId(std::string(64, 'a')));
   EXPECT_THAT(Error(std::string("id = \"My Plugin\"\n") + kLeastPluginFile),
               HasSubstr("nfs.toml:1: id: \"My Plugin\" must be"));
-  EXPECT_THAT(std::string(ParsePluginFile("/x/My Plugin.toml", kLeastPluginFile, places_).status().message()),
+  EXPECT_THAT(std::string(ParsePluginFile("/x/My Plugin.toml", kLeastPluginFile, paths_).status().message()),
               HasSubstr("the file's name \"My Plugin\" cannot stand for it"));
 }
 
 TEST_F(PluginConfigTest, SocketPathThatIsTooLongSaysByHowMuch) {
-  places_.runtime_dir = "/" + std::string(107 - 1 - strlen("/plugins/nfs/csi.sock"), 'r');
+  paths_.runtime_dir = "/" + std::string(107 - 1 - strlen("/plugins/nfs/csi.sock"), 'r');
   Good(kLeastPluginFile);
-  places_.runtime_dir += 'r';
+  paths_.runtime_dir += 'r';
   const std::string error = Error(kLeastPluginFile);
   EXPECT_THAT(error, HasSubstr("108 bytes"));
   EXPECT_THAT(error, HasSubstr("holds 107"));
@@ -335,7 +335,7 @@ TEST_F(PluginConfigTest, EnvironmentIsChecked) {
   EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {}\n"), HasSubstr("env.A: must have one of"));
   EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"token\"}\n"),
               HasSubstr("LoadCredential="));
-  places_.credentials_dir = temp_.path();
+  paths_.credentials_dir = temp_.path();
   EXPECT_THAT(Error(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"../token\"}\n"),
               HasSubstr("not the name of a credential"));
 }
@@ -386,7 +386,7 @@ TEST_F(PluginConfigTest, KeysOfAProcessAreMistakesBesideASocket) {
 }
 
 TEST_F(PluginConfigTest, SocketOfSomebodyElseIsNotBoundByOurDirectories) {
-  places_.runtime_dir = "/" + std::string(200, 'r');
+  paths_.runtime_dir = "/" + std::string(200, 'r');
   Good("kind = \"node\"\nsocket = \"/run/x\"\n");
 }
 
@@ -402,7 +402,7 @@ TEST_F(PluginConfigTest, VolumesPathIsAPlainAbsolutePath) {
 class PluginDirTest : public PluginConfigTest {
  protected:
   std::vector<PluginFile> Load(const PluginFileOwners& owners = {}) {
-    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(temp_.path(), places_, owners);
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(temp_.path(), paths_, owners);
     if (!files.ok()) {
       ADD_FAILURE() << files.status();
       abort();
@@ -425,7 +425,7 @@ TEST_F(PluginDirTest, ReadsItsFilesByName) {
 }
 
 TEST_F(PluginDirTest, MissingDirectoryIsNotFound) {
-  EXPECT_EQ(LoadPluginDir(temp_.Path("none"), places_, {}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadPluginDir(temp_.Path("none"), paths_, {}).status().code(), absl::StatusCode::kNotFound);
 }
 
 TEST_F(PluginDirTest, OfTwoFilesWithOneIdTheOwnerKeepsItWhateverTheirOrder) {

@@ -73,7 +73,7 @@ bool Contains(std::initializer_list<std::string_view> list, std::string_view wor
 
 class FileReader : private ValueReader {
  public:
-  FileReader(const std::string& path, const PluginPaths& places) : ValueReader(path), places_(places) {}
+  FileReader(const std::string& path, const PluginPaths& paths) : ValueReader(path), paths_(paths) {}
 
   absl::StatusOr<PluginConfig> Read(const toml::table& file) {
     config_.file = path();
@@ -123,13 +123,13 @@ class FileReader : private ValueReader {
       config_.id = *std::move(id);
     }
     if (external) return;
-    const std::string socket = PluginSocketPath(places_, config_.id);
+    const std::string socket = PluginSocketPath(paths_, config_.id);
     if (socket.size() > kSocketPathLimit) {
       Mistake(
           line, "id",
           fmt::format("its socket {} would have a path of {} bytes, and a Unix socket's holds {}: shorten "
                       "the id or the runtime directory {} by {}",
-                      socket, socket.size(), kSocketPathLimit, places_.runtime_dir,
+                      socket, socket.size(), kSocketPathLimit, paths_.runtime_dir,
                       socket.size() - kSocketPathLimit));
     }
   }
@@ -217,7 +217,7 @@ class FileReader : private ValueReader {
   void ReadWorkingDirectory(const toml::node& node) {
     const std::optional<std::string> path = Text(node, "working_directory");
     if (!path.has_value()) return;
-    const absl::StatusOr<std::string> expanded = Expand(*path, PluginVariables(places_, config_.id));
+    const absl::StatusOr<std::string> expanded = Expand(*path, PluginVariables(paths_, config_.id));
     if (!expanded.ok()) return Mistake(node, "working_directory", MessageOf(expanded.status()));
     if (!expanded->starts_with('/')) {
       return Mistake(node, "working_directory",
@@ -274,7 +274,7 @@ class FileReader : private ValueReader {
   }
 
   void CheckExpansion(const toml::node& node, std::string_view key, std::string_view text) {
-    const absl::Status expanded = Expand(text, PluginVariables(places_, config_.id)).status();
+    const absl::Status expanded = Expand(text, PluginVariables(paths_, config_.id)).status();
     if (!expanded.ok()) Mistake(node, key, MessageOf(expanded));
   }
 
@@ -340,21 +340,21 @@ class FileReader : private ValueReader {
         credential_name->starts_with('.')) {
       return Mistake(*credential, full + ".credential", "is not the name of a credential");
     }
-    if (places_.credentials_dir.empty()) {
+    if (paths_.credentials_dir.empty()) {
       return Mistake(*credential, full + ".credential",
                      "berthd was given no credentials (systemd: LoadCredential= in berthd.service)");
     }
   }
 
-  const PluginPaths& places_;
+  const PluginPaths& paths_;
   PluginConfig config_;
 };
 
 }  // namespace
 
 absl::StatusOr<PluginConfig> ReadPluginFile(const std::string& path, const toml::table& file,
-                                            const PluginPaths& places) {
-  return FileReader(path, places).Read(file);
+                                            const PluginPaths& paths) {
+  return FileReader(path, paths).Read(file);
 }
 
 }  // namespace berth

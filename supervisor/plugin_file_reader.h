@@ -14,6 +14,6 @@ namespace berth {
 
 // See ParsePluginFile.
 [[nodiscard]] absl::StatusOr<PluginConfig> ReadPluginFile(const std::string& path, const toml::table& file,
-                                                          const PluginPaths& places);
+                                                          const PluginPaths& paths);
 
 }  // namespace berth

@@ -21,7 +21,7 @@ class PluginFileSectionsTest : public ::testing::Test {
   // Lines from the third on.
   absl::StatusOr<PluginConfig> Parse(const std::string& lines, const std::string& kind = "node") const {
     return ParsePluginFile("x.toml", fmt::format("kind = \"{}\"\ncommand = \"/bin/true\"\n{}", kind, lines),
-                           places_);
+                           paths_);
   }
   PluginConfig Good(const std::string& lines, const std::string& kind = "node") const {
     absl::StatusOr<PluginConfig> config = Parse(lines, kind);
@@ -37,7 +37,7 @@ class PluginFileSectionsTest : public ::testing::Test {
     return std::string(status.message());
   }
 
-  PluginPaths places_{
+  PluginPaths paths_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 

@@ -71,16 +71,16 @@ absl::Status PrepareDirectories(const std::string& socket_path, const std::strin
   return absl::OkStatus();
 }
 
-absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPaths& places) {
-  BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, places));
-  BERTH_RETURN_IF_ERROR(PrepareDirectories(PluginSocketPath(places, config.id),
-                                           PluginStateDir(places, config.id), launch.spec.user));
+absl::StatusOr<PluginLaunch> PrepareLaunch(const PluginConfig& config, const PluginPaths& paths) {
+  BERTH_ASSIGN_OR_RETURN(PluginLaunch launch, MakePluginLaunch(config, paths));
+  BERTH_RETURN_IF_ERROR(PrepareDirectories(PluginSocketPath(paths, config.id),
+                                           PluginStateDir(paths, config.id), launch.spec.user));
   return launch;
 }
 
-std::string DescribeEnd(const ExitStatus& exit, const CgroupExit& place) {
-  if (place.out_of_memory && (!exit.known || exit.signal == SIGKILL)) return "killed: " + place.text;
-  return place.text.empty() ? exit.Describe() : fmt::format("{}; {}", exit.Describe(), place.text);
+std::string DescribeEnd(const ExitStatus& exit, const CgroupExit& group_end) {
+  if (group_end.out_of_memory && (!exit.known || exit.signal == SIGKILL)) return "killed: " + group_end.text;
+  return group_end.text.empty() ? exit.Describe() : fmt::format("{}; {}", exit.Describe(), group_end.text);
 }
 
 std::string UtcText(WallTime time) {
@@ -143,8 +143,8 @@ struct PluginInstance::Gate {
 
   // The scope first: the cgroup is part of what the process is known by.
   Awaitable<absl::Status> Pass(pid_t pid) {
-    BERTH_CO_RETURN_IF_ERROR(co_await instance.place_->Enter(pid, deadline));
-    instance.record_.group_id = instance.place_->group_id();
+    BERTH_CO_RETURN_IF_ERROR(co_await instance.cgroup_->Enter(pid, deadline));
+    instance.record_.group_id = instance.cgroup_->group_id();
     auto write = [file = instance.file_, record = instance.record_, pid]() -> absl::StatusOr<RunRecord> {
       RunRecord written = record;
       BERTH_ASSIGN_OR_RETURN(written.process, IdentifyProcess(pid));
@@ -163,7 +163,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   const PluginConfig& config = launch.config;
   std::unique_ptr<PluginInstance> instance(new PluginInstance(context, std::move(file)));
 
-  auto prepare = [config, places = context.places] { return PrepareLaunch(config, places); };
+  auto prepare = [config, paths = context.paths] { return PrepareLaunch(config, paths); };
   BERTH_CO_ASSIGN_OR_RETURN(
       PluginLaunch prepared,
       co_await RunBlocking(fmt::format("prepare {}", config.command), std::move(prepare), deadline));
@@ -172,14 +172,15 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   BERTH_CO_ASSIGN_OR_RETURN(const UniqueFd output, co_await context.logs.Open(config.id, config.log));
   CgroupLimits limits = config.limits;
   limits.killed_together = config.children == ChildrenPolicy::kEnd;
-  BERTH_CO_ASSIGN_OR_RETURN(instance->place_, co_await context.placer->Prepare(config.id, limits, deadline));
+  BERTH_CO_ASSIGN_OR_RETURN(instance->cgroup_,
+                            co_await context.cgroups->Prepare(config.id, limits, deadline));
 
   RunRecord& record = instance->record_;
   record.plugin_id = config.id;
   record.kind = config.kind;
-  record.socket_path = PluginSocketPath(context.places, config.id);
+  record.socket_path = PluginSocketPath(context.paths, config.id);
   record.config_file = config.file;
-  record.launch_fingerprint = LaunchFingerprint(config, context.places);
+  record.launch_fingerprint = LaunchFingerprint(config, context.paths);
   record.started_at = WallClock::now();
   record.output_position = context.logs.End(config.id);
   record.stop_timeout = config.stop_timeout;
@@ -196,7 +197,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   ProcessSpec spec = std::move(prepared.spec);
   spec.stdout_fd = output.get();
   spec.stderr_fd = output.get();
-  spec.cgroup_fd = instance->place_->cgroup_fd();
+  spec.cgroup_fd = instance->cgroup_->cgroup_fd();
   Gate gate{*instance, deadline};
   spec.before_exec = [&gate](pid_t pid) { return gate.Pass(pid); };
   absl::StatusOr<std::unique_ptr<Process>> process =
@@ -204,7 +205,7 @@ Awaitable<absl::StatusOr<std::unique_ptr<PluginInstance>>> PluginInstance::Launc
   if (!process.ok()) {
     instance->ReportUser(std::nullopt);
     co_await instance->RemoveRecord();
-    co_await instance->place_->Release();
+    co_await instance->cgroup_->Release();
     co_return process.status();
   }
   instance->process_ = *std::move(process);
@@ -239,8 +240,8 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
     if (!identity.ok()) co_return identity.status();
     switch (MatchRecord(known, *identity)) {
       case RecordMatch::kSame: {
-        BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
-                                  co_await context.placer->Find(GroupOf(known), /*lives=*/true));
+        BERTH_CO_ASSIGN_OR_RETURN(instance->cgroup_,
+                                  co_await context.cgroups->Find(GroupOf(known), /*lives=*/true));
         instance->process_ = *std::move(process);
         if (const auto user = UserOf(pid); user.ok() && *user != geteuid()) instance->ReportUser(*user);
         context.logs.SetPid(known.plugin_id, pid);
@@ -253,8 +254,8 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
         recovered.unknown =
             fmt::format("process {} is another one now ({})", pid, Printable(identity->executable, 256));
         // What the recorded process has left behind is not its own number's.
-        BERTH_CO_ASSIGN_OR_RETURN(instance->place_,
-                                  co_await context.placer->Find(GroupOf(known), /*lives=*/false));
+        BERTH_CO_ASSIGN_OR_RETURN(instance->cgroup_,
+                                  co_await context.cgroups->Find(GroupOf(known), /*lives=*/false));
         co_await instance->EndChildren(TreeOccasion::kMainEnded, Clock::now() + kChildrenEndWithin);
         co_await instance->RemoveRecord();
         co_return recovered;
@@ -278,8 +279,8 @@ Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::TakeBack(
 
 Awaitable<absl::StatusOr<PluginInstance::Recovered>> PluginInstance::EndTakenBack(
     std::unique_ptr<PluginInstance> instance, ExitStatus exit) {
-  BERTH_CO_ASSIGN_OR_RETURN(instance->place_, co_await instance->context_.placer->Find(
-                                                  GroupOf(instance->record_), /*lives=*/false));
+  BERTH_CO_ASSIGN_OR_RETURN(instance->cgroup_, co_await instance->context_.cgroups->Find(
+                                                   GroupOf(instance->record_), /*lives=*/false));
   Recovered recovered;
   recovered.ended = co_await instance->End(exit, TreeOccasion::kMainEnded);
   if (exit.known) co_return recovered;
@@ -340,11 +341,11 @@ Awaitable<std::string> PluginInstance::WhyForeign(ServedSocket served) {
   if (!served.connection.valid() || served.pid == pid() || served.uid == geteuid()) co_return std::string();
   const auto user = UserOf(pid());
   const bool plugins_user = user.ok() && *user == served.uid;
-  if (plugins_user && (!known || !place_->has_group())) co_return std::string();
+  if (plugins_user && (!known || !cgroup_->has_group())) co_return std::string();
   if (known) {
     TreeQuery query{
         .main = record_.process.pid, .main_start_time = record_.process.start_time, .members = {}};
-    if (place_->has_group()) query.members = place_->Members().value_or(std::vector<pid_t>());
+    if (cgroup_->has_group()) query.members = cgroup_->Members().value_or(std::vector<pid_t>());
     auto find = [query] { return FindTree(query); };
     const absl::StatusOr<std::vector<TreeProcess>> tree =
         co_await RunBlocking(fmt::format("find the processes of plugin {}", record_.plugin_id),
@@ -364,9 +365,9 @@ void PluginInstance::ReportUser(std::optional<uid_t> user) const {
   if (context_.on_user) context_.on_user(record_.socket_path, user);
 }
 
-std::string PluginInstance::placement() const { return place_->describe(); }
+std::string PluginInstance::placement() const { return cgroup_->describe(); }
 
-std::string PluginInstance::unenforced() const { return place_->unenforced(); }
+std::string PluginInstance::unenforced() const { return cgroup_->unenforced(); }
 
 void PluginInstance::Terminate() {
   absl::Status status = process_->Signal(SIGTERM);
@@ -443,15 +444,15 @@ Awaitable<InstanceEnd> PluginInstance::End(ExitStatus exit, TreeOccasion occasio
   co_await notes_.Join();
   InstanceEnd end;
   end.exit = exit;
-  const CgroupExit place = co_await place_->HowItEnded();
-  end.how = DescribeEnd(exit, place);
-  if (place.out_of_memory && occasion == TreeOccasion::kMainEnded) occasion = TreeOccasion::kLimitReached;
+  const CgroupExit group_end = co_await cgroup_->HowItEnded();
+  end.how = DescribeEnd(exit, group_end);
+  if (group_end.out_of_memory && occasion == TreeOccasion::kMainEnded) occasion = TreeOccasion::kLimitReached;
   co_await EndChildren(occasion, Clock::now() + kChildrenEndWithin);
   end.last_output = co_await context_.logs.LastLines(record_.plugin_id, record_.output_position,
                                                      Clock::now() + kLastLinesWithin);
   context_.logs.SetPid(record_.plugin_id, 0);
   ReportUser(std::nullopt);
-  co_await place_->Release();
+  co_await cgroup_->Release();
   co_await RemoveRecord();
   process_.reset();
   co_return end;
@@ -461,15 +462,15 @@ Awaitable<void> PluginInstance::EndChildren(TreeOccasion occasion, TimePoint dea
   const ChildrenPolicy children = ChildrenOf(record_);
   const bool whole =
       DecideChildren({TreeMember{.pid = 1, .fuse = FuseUse::kHolds}}, children, occasion).keep.empty();
-  if (place_->has_group() && whole) {
-    const absl::Status killed = co_await place_->KillAll(deadline);
+  if (cgroup_->has_group() && whole) {
+    const absl::Status killed = co_await cgroup_->KillAll(deadline);
     if (!killed.ok()) SPDLOG_WARN("plugin {}: {}", record_.plugin_id, killed.ToString());
     co_return;
   }
   TreeQuery query{.main = record_.process.pid, .main_start_time = record_.process.start_time, .members = {}};
   while (true) {
-    if (place_->has_group()) {
-      query.members = place_->Members().value_or(std::vector<pid_t>());
+    if (cgroup_->has_group()) {
+      query.members = cgroup_->Members().value_or(std::vector<pid_t>());
       if (query.members.empty()) co_return;
     }
     auto kill = [query, children, occasion] { return KillTree(query, children, occasion); };

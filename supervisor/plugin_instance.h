@@ -33,8 +33,8 @@ namespace berth {
 // What the processes of all plugins share; outlives them. The placer is there before the first launch.
 struct InstanceContext {
   asio::any_io_executor executor;
-  PluginPaths places;
-  std::unique_ptr<CgroupProvider> placer;
+  PluginPaths paths;
+  std::unique_ptr<CgroupProvider> cgroups;
   PluginLogs& logs;
   RecentSecrets& secrets;
   // Called with the user of a plugin's process, known by its socket, before it can call anybody; unset: it
@@ -144,7 +144,7 @@ class PluginInstance {
   InstanceContext& context_;
   std::shared_ptr<RunRecordFile> file_;
   RunRecord record_;
-  std::unique_ptr<PluginCgroup> place_;
+  std::unique_ptr<PluginCgroup> cgroup_;
   std::unique_ptr<Process> process_;
   SocketPath socket_path_;
   TaskScope tasks_;

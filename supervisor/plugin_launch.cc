@@ -94,19 +94,19 @@ std::vector<gid_t> GroupsOf(const FoundUser& user, gid_t gid) {
 
 }  // namespace
 
-Variables PluginVariables(const PluginPaths& places, std::string_view id) {
-  const std::string socket = PluginSocketPath(places, id);
+Variables PluginVariables(const PluginPaths& paths, std::string_view id) {
+  const std::string socket = PluginSocketPath(paths, id);
   Variables variables = {{"CSI_ENDPOINT", "unix://" + socket},
                          {"CSI_SOCKET", socket},
-                         {"BERTH_NODE_ID", places.node_id},
-                         {"BERTH_PLUGIN_DIR", PluginStateDir(places, id)}};
-  if (!places.credentials_dir.empty()) variables["CREDENTIALS_DIRECTORY"] = places.credentials_dir;
+                         {"BERTH_NODE_ID", paths.node_id},
+                         {"BERTH_PLUGIN_DIR", PluginStateDir(paths, id)}};
+  if (!paths.credentials_dir.empty()) variables["CREDENTIALS_DIRECTORY"] = paths.credentials_dir;
   return variables;
 }
 
 absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& config,
-                                                         const PluginPaths& places) {
-  const Variables variables = PluginVariables(places, config.id);
+                                                         const PluginPaths& paths) {
+  const Variables variables = PluginVariables(paths, config.id);
   std::vector<std::string> arguments;
   arguments.reserve(config.arguments.size());
   for (const std::string& argument : config.arguments) {
@@ -117,9 +117,9 @@ absl::StatusOr<std::vector<std::string>> PluginArguments(const PluginConfig& con
 }
 
 absl::StatusOr<std::vector<std::string>> PluginEnvironment(const PluginConfig& config,
-                                                           const PluginPaths& places,
+                                                           const PluginPaths& paths,
                                                            std::vector<std::string>* secrets) {
-  const Variables variables = PluginVariables(places, config.id);
+  const Variables variables = PluginVariables(paths, config.id);
   std::map<std::string, std::string> environment = {
       {"PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
       {"HOME", "/"},
@@ -138,7 +138,7 @@ absl::StatusOr<std::vector<std::string>> PluginEnvironment(const PluginConfig& c
         value = ReadValue(given.value);
         break;
       case EnvironmentValue::Source::kCredential:
-        value = ReadValue(places.credentials_dir + "/" + given.value);
+        value = ReadValue(paths.credentials_dir + "/" + given.value);
         break;
     }
     if (!value.ok()) return Annotate(value.status(), fmt::format("{}: env.{}", config.file, name));
@@ -172,16 +172,16 @@ absl::StatusOr<std::optional<ProcessUser>> PluginUser(const PluginConfig& config
   return std::optional<ProcessUser>(std::move(user));
 }
 
-absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPaths& places) {
+absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const PluginPaths& paths) {
   PluginLaunch launch;
   ProcessSpec& spec = launch.spec;
   spec.executable = config.command;
-  BERTH_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(config, places));
-  BERTH_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(config, places, &launch.secrets));
+  BERTH_ASSIGN_OR_RETURN(spec.arguments, PluginArguments(config, paths));
+  BERTH_ASSIGN_OR_RETURN(spec.environment, PluginEnvironment(config, paths, &launch.secrets));
   BERTH_ASSIGN_OR_RETURN(spec.user, PluginUser(config));
   if (!config.user.working_directory.empty()) {
     BERTH_ASSIGN_OR_RETURN(spec.working_directory,
-                           Expand(config.user.working_directory, PluginVariables(places, config.id)));
+                           Expand(config.user.working_directory, PluginVariables(paths, config.id)));
   }
   spec.umask = config.user.umask;
   spec.capability_bounding_set = config.user.capability_bounding_set;
@@ -191,9 +191,9 @@ absl::StatusOr<PluginLaunch> MakePluginLaunch(const PluginConfig& config, const 
   return launch;
 }
 
-Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPaths places, TimePoint deadline) {
+Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPaths paths, TimePoint deadline) {
   if (config.external() || !config.enabled) co_return absl::OkStatus();
-  auto make = [config, places] { return MakePluginLaunch(config, places); };
+  auto make = [config, paths] { return MakePluginLaunch(config, paths); };
   BERTH_CO_ASSIGN_OR_RETURN(PluginLaunch launch,
                             co_await RunBlocking(fmt::format("{}: read the files that it names", config.file),
                                                  std::move(make), deadline));
@@ -201,7 +201,7 @@ Awaitable<absl::Status> TryPluginLaunch(PluginConfig config, PluginPaths places,
   co_return co_await Process::Try(std::move(launch.spec), deadline);
 }
 
-std::string LaunchFingerprint(const PluginConfig& config, const PluginPaths& places) {
+std::string LaunchFingerprint(const PluginConfig& config, const PluginPaths& paths) {
   std::string text;
   const auto add = [&text](std::string_view part) { text += fmt::format("{}:{},", part.size(), part); };
   const auto add_number = [&add](const auto& number) { add(number ? fmt::format("{}", *number) : "-"); };
@@ -214,7 +214,7 @@ std::string LaunchFingerprint(const PluginConfig& config, const PluginPaths& pla
     add(std::to_string(static_cast<int>(value.source)));
     add(value.value);
   }
-  for (const auto& [name, value] : PluginVariables(places, config.id)) {
+  for (const auto& [name, value] : PluginVariables(paths, config.id)) {
     add(name);
     // systemd gives the credentials' directory a new name for each run of a service.
     if (name != "CREDENTIALS_DIRECTORY") add(value);

@@ -29,7 +29,7 @@ using ::testing::Not;
 class PluginLaunchTest : public ::testing::Test {
  protected:
   PluginConfig Good(const std::string& content) const {
-    absl::StatusOr<PluginConfig> config = ParsePluginFile("/etc/berth/plugins.d/nfs.toml", content, places_);
+    absl::StatusOr<PluginConfig> config = ParsePluginFile("/etc/berth/plugins.d/nfs.toml", content, paths_);
     if (!config.ok()) {
       ADD_FAILURE() << config.status();
       abort();
@@ -38,7 +38,7 @@ class PluginLaunchTest : public ::testing::Test {
   }
 
   TempDir temp_;
-  PluginPaths places_{
+  PluginPaths paths_{
       .runtime_dir = "/run/berth", .state_dir = "/var/lib/berth", .node_id = "node-1", .credentials_dir = ""};
 };
 
@@ -46,7 +46,7 @@ TEST_F(PluginLaunchTest, ArgumentsAreExpanded) {
   const PluginConfig config = Good(
       "kind = \"node\"\ncommand = [\"/bin/true\", \"${CSI_ENDPOINT}\", \"--s=${CSI_SOCKET}\", "
       "\"${BERTH_NODE_ID}\", \"${BERTH_PLUGIN_DIR}\", \"$$x\"]\n");
-  EXPECT_THAT(*PluginArguments(config, places_),
+  EXPECT_THAT(*PluginArguments(config, paths_),
               ElementsAre("unix:///run/berth/plugins/nfs/csi.sock", "--s=/run/berth/plugins/nfs/csi.sock",
                           "node-1", "/var/lib/berth/plugins/nfs", "$x"));
 }
@@ -54,20 +54,20 @@ TEST_F(PluginLaunchTest, ArgumentsAreExpanded) {
 TEST_F(PluginLaunchTest, EnvironmentIsReadAtLaunchAndStripped) {
   temp_.Write("token", "geheim\r\n");
   temp_.Write("key", "two\nlines\n\n");
-  places_.credentials_dir = temp_.path();
+  paths_.credentials_dir = temp_.path();
   const PluginConfig config =
       Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nKEY = {{credential = \"key\"}}\nHOME = "
                        "\"/root\"\nD = \"${{CREDENTIALS_DIRECTORY}}\"\n",
                        kLeastPluginFile, temp_.Path("token")));
   EXPECT_THAT(
-      *PluginEnvironment(config, places_),
+      *PluginEnvironment(config, paths_),
       ElementsAre("BERTH_NODE_ID=node-1", "BERTH_PLUGIN_DIR=/var/lib/berth/plugins/nfs",
                   "CSI_ENDPOINT=unix:///run/berth/plugins/nfs/csi.sock", "D=" + temp_.path(), "HOME=/root",
                   "KEY=two\nlines\n", "LANG=C.UTF-8",
                   "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TOKEN=geheim"));
   // A file that has gone since is an error that names it.
   temp_.Remove("token");
-  const absl::Status status = PluginEnvironment(config, places_).status();
+  const absl::Status status = PluginEnvironment(config, paths_).status();
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("nfs.toml: env.TOKEN"), HasSubstr(temp_.Path("token"))));
 }
@@ -76,7 +76,7 @@ TEST_F(PluginLaunchTest, ErrorsHoldNoSecret) {
   temp_.Write("token", std::string("geheim\0geheim", 13));
   const PluginConfig config =
       Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\n", kLeastPluginFile, temp_.Path("token")));
-  const absl::Status status = PluginEnvironment(config, places_).status();
+  const absl::Status status = PluginEnvironment(config, paths_).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), Not(HasSubstr("geheim")));
 }
@@ -85,7 +85,7 @@ TEST_F(PluginLaunchTest, WhatCouldNotBeLaunchedIsKnownBefore) {
   const auto attempt = [this](const std::string& content) {
     asio::io_context loop;
     return std::string(
-        RunOn(loop, TryPluginLaunch(Good(content), places_, Clock::now() + seconds(10))).message());
+        RunOn(loop, TryPluginLaunch(Good(content), paths_, Clock::now() + seconds(10))).message());
   };
   EXPECT_EQ(attempt(kLeastPluginFile), "");
   EXPECT_THAT(attempt("kind = \"node\"\ncommand = \"/nonexistent\"\n"),
@@ -94,7 +94,7 @@ TEST_F(PluginLaunchTest, WhatCouldNotBeLaunchedIsKnownBefore) {
   EXPECT_EQ(attempt("kind = \"node\"\nsocket = \"/nonexistent\"\n"), "");
   EXPECT_THAT(attempt(std::string(kLeastPluginFile) + "[env]\nA = {file = \"/nonexistent\"}\n"),
               AllOf(HasSubstr("nfs.toml: env.A: "), HasSubstr("/nonexistent: No such file")));
-  places_.credentials_dir = temp_.path();
+  paths_.credentials_dir = temp_.path();
   EXPECT_THAT(attempt(std::string(kLeastPluginFile) + "[env]\nA = {credential = \"token\"}\n"),
               AllOf(HasSubstr("env.A: "), HasSubstr("/token: No such file")));
   EXPECT_THAT(attempt("kind = \"controller\"\ncommand = \"/bin/true\"\nuser = \"no-such-user\"\n"),
@@ -105,7 +105,7 @@ TEST_F(PluginLaunchTest, SecretsAreToldApart) {
   temp_.Write("token", "geheim\n");
   const PluginConfig config = Good(fmt::format("{}[env]\nTOKEN = {{file = \"{}\"}}\nPLAIN = \"offen\"\n",
                                                kLeastPluginFile, temp_.Path("token")));
-  const absl::StatusOr<PluginLaunch> launch = MakePluginLaunch(config, places_);
+  const absl::StatusOr<PluginLaunch> launch = MakePluginLaunch(config, paths_);
   ASSERT_TRUE(launch.ok()) << launch.status();
   EXPECT_THAT(launch->secrets, ElementsAre("geheim"));
   EXPECT_THAT(launch->spec.environment, IsSupersetOf({"TOKEN=geheim", "PLAIN=offen"}));
@@ -154,7 +154,7 @@ TEST_F(PluginLaunchTest, UnknownNamesAreNamedWithFileAndKey) {
             "/etc/berth/plugins.d/nfs.toml: user: \"no-such-user\": no such user on this node");
   config = Good(kLeastPluginFile);
   config.user.supplementary_groups = {"no-such-group"};
-  status = MakePluginLaunch(config, places_).status();
+  status = MakePluginLaunch(config, paths_).status();
   EXPECT_EQ(MessageOf(status),
             "/etc/berth/plugins.d/nfs.toml: supplementary_groups: \"no-such-group\": no such group on this "
             "node");
@@ -165,7 +165,7 @@ TEST_F(PluginLaunchTest, TheFilesWordReachesTheProcess) {
       "kind = \"controller\"\ncommand = [\"/bin/echo\", \"a\"]\ncapability_bounding_set = [\"CAP_CHOWN\"]\n"
       "ambient_capabilities = [\"CAP_CHOWN\"]\nno_new_privileges = true\numask = \"0077\"\n"
       "working_directory = \"${BERTH_PLUGIN_DIR}\"\n[rlimits]\nnofile = 7\n");
-  const absl::StatusOr<PluginLaunch> launch = MakePluginLaunch(config, places_);
+  const absl::StatusOr<PluginLaunch> launch = MakePluginLaunch(config, paths_);
   ASSERT_TRUE(launch.ok()) << launch.status();
   EXPECT_EQ(launch->spec.executable, "/bin/echo");
   EXPECT_THAT(launch->spec.arguments, ElementsAre("a"));
@@ -180,7 +180,7 @@ TEST_F(PluginLaunchTest, TheFilesWordReachesTheProcess) {
 
 TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
   const PluginConfig config = Good(kLeastPluginFile);
-  const std::string before = LaunchFingerprint(config, places_);
+  const std::string before = LaunchFingerprint(config, paths_);
   const std::vector<std::function<void(PluginConfig*)>> needs_one = {
       [](PluginConfig* c) { c->command = "/bin/false"; },
       [](PluginConfig* c) { c->arguments = {"a", "b"}; },
@@ -205,9 +205,9 @@ TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
   for (size_t i = 0; i < needs_one.size(); ++i) {
     PluginConfig changed = config;
     needs_one[i](&changed);
-    EXPECT_TRUE(seen.insert(LaunchFingerprint(changed, places_)).second) << "change " << i;
+    EXPECT_TRUE(seen.insert(LaunchFingerprint(changed, paths_)).second) << "change " << i;
   }
-  PluginPaths elsewhere = places_;
+  PluginPaths elsewhere = paths_;
   elsewhere.node_id = "node-2";
   EXPECT_NE(LaunchFingerprint(config, elsewhere), before);
 
@@ -221,7 +221,7 @@ TEST_F(PluginLaunchTest, FingerprintDiffersWhereANewProcessIsNeeded) {
   same.children = ChildrenPolicy::kKeep;
   same.serves_mounts = true;
   same.enabled = false;
-  EXPECT_EQ(LaunchFingerprint(same, places_), before);
+  EXPECT_EQ(LaunchFingerprint(same, paths_), before);
 }
 
 }  // namespace

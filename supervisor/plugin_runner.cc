@@ -56,10 +56,10 @@ PluginRunner::PluginRunner(RunnerContext& context, PluginFile file)
       config_(file_),
       lifecycle_(LimitsOf(config_)),
       report_(context.reports, id_),
-      record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(places(), id_))),
+      record_(std::make_shared<RunRecordFile>(PluginRuntimeDir(paths(), id_))),
       changed_(context.instances.executor) {
   if (absl::IsAlreadyExists(file_.status())) contested_ = file_.status();
-  snapshot_.socket_path = PluginSocketPath(places(), id_);
+  snapshot_.socket_path = PluginSocketPath(paths(), id_);
   Publish();
 }
 
@@ -436,7 +436,7 @@ void PluginRunner::Announce(PluginState before, const std::string& reason_before
 
 void PluginRunner::Publish() {
   snapshot_.config_file = config_file_;
-  snapshot_.placed = IsPlacedFile(places(), config_file_);
+  snapshot_.placed = IsPlacedFile(paths(), config_file_);
   KeepTokens();
   if (config_.ok() && !instance_) {
     snapshot_.kind = config_->kind;

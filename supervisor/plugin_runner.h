@@ -165,7 +165,7 @@ class PluginRunner final : public PluginOwner {
   void Announce(PluginState before, const std::string& reason_before);
   void Publish();
   [[nodiscard]] LifecycleLimits Limits() const;
-  [[nodiscard]] const PluginPaths& places() const { return context_.instances.places; }
+  [[nodiscard]] const PluginPaths& paths() const { return context_.instances.paths; }
 
   RunnerContext& context_;
   const std::string id_;

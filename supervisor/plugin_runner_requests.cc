@@ -66,7 +66,7 @@ Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(std::optional<S
     co_return absl::FailedPreconditionError(
         fmt::format("plugin {}: {}; then reload", id_, MessageOf(contested_)));
   }
-  auto load = [path = config_file_, where = places()] { return LoadPluginFile(path, where); };
+  auto load = [path = config_file_, where = paths()] { return LoadPluginFile(path, where); };
   absl::StatusOr<PluginConfig> config =
       co_await RunBlocking(fmt::format("read {}", config_file_), std::move(load), deadline);
   if (absl::IsDeadlineExceeded(config.status())) co_return config.status();
@@ -87,10 +87,10 @@ Awaitable<absl::StatusOr<PluginConfig>> PluginRunner::ReadConfig(std::optional<S
         fmt::format("plugin {}: {} says enabled = false", id_, config_file_));
   }
   if (!override.has_value() && swaps_.serving.has_value() &&
-      OverrideHolds(*swaps_.serving, *config, places())) {
+      OverrideHolds(*swaps_.serving, *config, paths())) {
     override = swaps_.serving;
   }
-  const absl::Status usable = co_await TryPluginLaunch(WithOverride(*config, override), places(), deadline);
+  const absl::Status usable = co_await TryPluginLaunch(WithOverride(*config, override), paths(), deadline);
   if (absl::IsDeadlineExceeded(usable)) co_return Annotate(usable, fmt::format("plugin {}", id_));
   if (!usable.ok()) {
     co_return absl::FailedPreconditionError(fmt::format("plugin {}: {}", id_, MessageOf(usable)));
@@ -102,7 +102,7 @@ Awaitable<void> PluginRunner::TakeConfig(PluginConfig file) {
   // A swap under way takes its own.
   if (swap_.has_value()) co_return;
   file_ = std::move(file);
-  if (swaps_.serving.has_value() && !OverrideHolds(*swaps_.serving, *file_, places())) {
+  if (swaps_.serving.has_value() && !OverrideHolds(*swaps_.serving, *file_, paths())) {
     snapshot_.swap =
         fmt::format("its file was changed, and counts again instead of {}", swaps_.serving->command);
     const absl::Status kept = co_await KeepSwaps(SwapState());
@@ -260,9 +260,9 @@ Awaitable<absl::StatusOr<Reconfigured>> PluginRunner::ReconfigureRunning(PluginC
   const bool same = file_.ok() && *file_ == config;
   // What a swap put over the file holds for as long as the file stays the same.
   std::optional<SwapOverride> override = swaps_.serving;
-  if (override.has_value() && !OverrideHolds(*override, config, places())) override.reset();
+  if (override.has_value() && !OverrideHolds(*override, config, paths())) override.reset();
   const PluginConfig next = WithOverride(config, override);
-  if (instance_->record().launch_fingerprint != LaunchFingerprint(next, places())) {
+  if (instance_->record().launch_fingerprint != LaunchFingerprint(next, paths())) {
     const absl::Status swapped = co_await SwapTo(std::move(config), std::move(override),
                                                  SwapChanges::kAcceptWhileUnused, false, deadline);
     if (!swapped.ok()) {

@@ -25,7 +25,7 @@ Awaitable<absl::StatusOr<std::optional<RunRecord>>> PluginRunner::ReadRecord() {
   } else {
     co_return record.status();
   }
-  auto remove = [dir = PluginRuntimeDir(places(), id_)] { return RemoveRunRecord(dir); };
+  auto remove = [dir = PluginRuntimeDir(paths(), id_)] { return RemoveRunRecord(dir); };
   const absl::Status removed = co_await RunBlocking(fmt::format("remove the record of plugin {}", id_),
                                                     std::move(remove), Clock::now() + kRunFilesWithin);
   if (!removed.ok()) co_return removed;
@@ -74,7 +74,7 @@ void PluginRunner::NoteFile() {
     note_ =
         fmt::format("runs on as it was launched, but its file is wrong now: {}", MessageOf(config_.status()));
     snapshot_.file_error = std::string(config_.status().message());
-  } else if (instance_->record().launch_fingerprint != LaunchFingerprint(*config_, places())) {
+  } else if (instance_->record().launch_fingerprint != LaunchFingerprint(*config_, paths())) {
     note_ = "its file has changed since it was launched: a restart applies it";
     snapshot_.file_error = note_;
   }
@@ -84,7 +84,7 @@ void PluginRunner::NoteFile() {
 
 Awaitable<void> PluginRunner::RestoreSwap() {
   if (!ValidPluginId(id_)) co_return;
-  auto read = [path = SwapStatePath(places().state_dir, id_)] { return ReadSwapState(path); };
+  auto read = [path = SwapStatePath(paths().state_dir, id_)] { return ReadSwapState(path); };
   absl::StatusOr<SwapState> state = co_await RunBlocking(fmt::format("read the swap of plugin {}", id_),
                                                          std::move(read), Clock::now() + kRunFilesWithin);
   if (!state.ok()) {
@@ -98,8 +98,7 @@ Awaitable<void> PluginRunner::RestoreSwap() {
   SwapState now = swaps_;
   if (now.trying) {
     const PluginConfig next = WithOverride(*file_, now.next);
-    const bool runs =
-        instance_ && instance_->record().launch_fingerprint == LaunchFingerprint(next, places());
+    const bool runs = instance_ && instance_->record().launch_fingerprint == LaunchFingerprint(next, paths());
     if (runs) now.serving = now.next;
     now.trying = false;
     now.next.reset();
@@ -107,7 +106,7 @@ Awaitable<void> PluginRunner::RestoreSwap() {
                           : "not done: berthd was restarted in the middle of the swap";
     report_.Emit(runs ? "plugin.swapped" : "plugin.swap_failed", snapshot_.swap);
   }
-  if (now.serving.has_value() && !OverrideHolds(*now.serving, *file_, places())) {
+  if (now.serving.has_value() && !OverrideHolds(*now.serving, *file_, paths())) {
     snapshot_.swap =
         fmt::format("its file was changed, and counts again instead of {}", now.serving->command);
     now.serving.reset();

@@ -22,7 +22,7 @@ Awaitable<absl::Status> PluginRunner::Swap(SwapRequest request, TimePoint deadli
         fmt::format("swap plugin {}: arguments without a command; its file has its arguments", id_));
   }
   BERTH_CO_ASSIGN_OR_RETURN(PluginConfig file, co_await ReadConfig(override, deadline));
-  if (override.has_value()) override->file_fingerprint = LaunchFingerprint(file, places());
+  if (override.has_value()) override->file_fingerprint = LaunchFingerprint(file, paths());
   const SwapChanges changes = request.accept_changes ? SwapChanges::kAccept : SwapChanges::kRefuse;
   co_return co_await SwapTo(std::move(file), std::move(override), changes, request.force, deadline);
 }
@@ -128,7 +128,7 @@ Awaitable<void> PluginRunner::RevertSwap(std::string why) {
 }
 
 Awaitable<absl::Status> PluginRunner::KeepSwaps(SwapState state) {
-  auto write = [path = SwapStatePath(places().state_dir, id_), state] { return WriteSwapState(path, state); };
+  auto write = [path = SwapStatePath(paths().state_dir, id_), state] { return WriteSwapState(path, state); };
   const absl::Status kept = co_await RunBlocking(fmt::format("write down the swap of plugin {}", id_),
                                                  std::move(write), Clock::now() + kRunFilesWithin);
   if (kept.ok()) swaps_ = std::move(state);

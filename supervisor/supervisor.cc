@@ -28,15 +28,15 @@ constexpr Duration kTriedWithin = std::chrono::seconds(10);
 // A plugin that takes longer to be stopped or swapped goes on; the report says so.
 constexpr Duration kReloadedWithin = std::chrono::minutes(10);
 
-PluginPaths CgroupsOf(const SupervisorOptions& options) {
-  PluginPaths places{.runtime_dir = options.runtime_dir,
-                     .state_dir = options.state_dir,
-                     .node_id = options.node_id,
-                     .credentials_dir = options.credentials_dir};
-  if (places.credentials_dir.empty()) {
-    if (const char* given = std::getenv("CREDENTIALS_DIRECTORY")) places.credentials_dir = given;
+PluginPaths PathsOf(const SupervisorOptions& options) {
+  PluginPaths paths{.runtime_dir = options.runtime_dir,
+                    .state_dir = options.state_dir,
+                    .node_id = options.node_id,
+                    .credentials_dir = options.credentials_dir};
+  if (paths.credentials_dir.empty()) {
+    if (const char* given = std::getenv("CREDENTIALS_DIRECTORY")) paths.credentials_dir = given;
   }
-  return places;
+  return paths;
 }
 
 }  // namespace
@@ -47,13 +47,13 @@ class Supervisor::Impl {
        EventLog& events)
       : config_dir_(options.config_dir),
         owners_path_(PluginFileOwnersPath(options.state_dir)),
-        placer_options_(options.placer),
+        cgroup_options_(options.cgroups),
         registry_(executor),
         secrets_(options.secrets == nullptr ? own_secrets_ : *options.secrets),
         logs_(executor, PluginLogDir(options.state_dir), secrets_, LogOptions(events)),
         instances_{.executor = executor,
-                   .places = CgroupsOf(options),
-                   .placer = nullptr,
+                   .paths = PathsOf(options),
+                   .cgroups = nullptr,
                    .logs = logs_,
                    .secrets = secrets_,
                    .on_user = std::move(options.on_user)},
@@ -64,7 +64,7 @@ class Supervisor::Impl {
                  .busy_until = std::move(options.busy_until),
                  .may_go_forward = std::move(options.may_go_forward)},
         external_{.executor = executor,
-                  .places = instances_.places,
+                  .paths = instances_.paths,
                   .reports = reports_,
                   .observer = observer,
                   .check_tree = std::move(options.check_tree)},
@@ -72,11 +72,11 @@ class Supervisor::Impl {
         reloads_(executor, "supervisor") {}
 
   Awaitable<absl::Status> Start() {
-    instances_.placer = co_await CgroupProvider::Detect(instances_.executor, placer_options_);
-    SPDLOG_INFO("plugins live in: {}", instances_.placer->describe());
+    instances_.cgroups = co_await CgroupProvider::Detect(instances_.executor, cgroup_options_);
+    SPDLOG_INFO("plugins live in: {}", instances_.cgroups->describe());
     const std::string dir = config_dir_ + "/plugins.d";
     BERTH_CO_ASSIGN_OR_RETURN(const std::vector<std::string> recorded,
-                              ListRunRecords(instances_.places.runtime_dir));
+                              ListRunRecords(instances_.paths.runtime_dir));
     absl::StatusOr<PluginFileOwners> owners = ReadPluginFileOwners(owners_path_);
     if (!owners.ok()) {
       SPDLOG_WARN("which file each plugin was made from is not known: {}", MessageOf(owners.status()));
@@ -85,7 +85,7 @@ class Supervisor::Impl {
     file_owners_ = *std::move(owners);
     PluginFileOwners known = file_owners_;
     for (const std::string& id : recorded) AddRunning(id, &known);
-    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, instances_.places, known);
+    absl::StatusOr<std::vector<PluginFile>> files = LoadPluginDir(dir, instances_.paths, known);
     if (absl::IsNotFound(files.status())) {
       SPDLOG_WARN("{}; there are no plugin files", MessageOf(files.status()));
       files = std::vector<PluginFile>();
@@ -115,12 +115,12 @@ class Supervisor::Impl {
   }
 
   Awaitable<absl::Status> Place(std::string id, std::string content, TimePoint deadline) {
-    const PluginPaths& places = instances_.places;
-    BERTH_CO_ASSIGN_OR_RETURN(const PluginConfig config, CheckPlacedFile(places, id, content));
+    const PluginPaths& paths = instances_.paths;
+    BERTH_CO_ASSIGN_OR_RETURN(const PluginConfig config, CheckPlacedFile(paths, id, content));
     BERTH_CO_RETURN_IF_ERROR(
-        co_await TryPluginLaunch(config, places, std::min(deadline, Clock::now() + kTriedWithin)));
-    auto write = [dir = config_dir_ + "/plugins.d", places, id, content = std::move(content)] {
-      return WritePlacedFile(dir, places, id, content);
+        co_await TryPluginLaunch(config, paths, std::min(deadline, Clock::now() + kTriedWithin)));
+    auto write = [dir = config_dir_ + "/plugins.d", paths, id, content = std::move(content)] {
+      return WritePlacedFile(dir, paths, id, content);
     };
     BERTH_CO_ASSIGN_OR_RETURN(const ReloadReport report,
                               co_await ChangePlaced(id, std::move(write), deadline));
@@ -135,7 +135,7 @@ class Supervisor::Impl {
           fmt::format("plugin {} is defined by {}, which a person wrote: a scheduler does not remove it", id,
                       known->config_file));
     }
-    auto remove = [places = instances_.places, id] { return RemovePlacedFile(places, id).status(); };
+    auto remove = [paths = instances_.paths, id] { return RemovePlacedFile(paths, id).status(); };
     // What the report has is about the plugin, which may run until its volumes have left. The file is
     // removed.
     co_return (co_await ChangePlaced(std::move(id), std::move(remove), deadline)).status();
@@ -193,7 +193,7 @@ class Supervisor::Impl {
   }
 
   [[nodiscard]] std::string placement() const {
-    return instances_.placer ? instances_.placer->describe() : "not known yet";
+    return instances_.cgroups ? instances_.cgroups->describe() : "not known yet";
   }
   Registry& registry() { return registry_; }
   PluginLogs& logs() { return logs_; }
@@ -243,7 +243,7 @@ class Supervisor::Impl {
     for (const auto& [id, plugin] : registry_.plugins()) {
       if (Present(id) != nullptr && !plugin.config_file.empty()) known[id] = plugin.config_file;
     }
-    auto read = [dir, places = instances_.places, known] { return LoadPluginDir(dir, places, known); };
+    auto read = [dir, paths = instances_.paths, known] { return LoadPluginDir(dir, paths, known); };
     // A directory that has vanished is a mistake, rather than the wish to stop everything.
     BERTH_CO_ASSIGN_OR_RETURN(
         std::vector<PluginFile> files,
@@ -264,8 +264,8 @@ class Supervisor::Impl {
                         .find = [this](const std::string& id) { return Present(id); },
                         .begin = [this](PluginFile file) -> PluginOwner& { return Begin(std::move(file)); },
                         .check =
-                            [places = instances_.places](const PluginConfig& config) {
-                              return TryPluginLaunch(config, places, Clock::now() + kTriedWithin);
+                            [paths = instances_.paths](const PluginConfig& config) {
+                              return TryPluginLaunch(config, paths, Clock::now() + kTriedWithin);
                             }};
     reload->begun = true;
     co_await CarryOutReload(PlanReload(std::move(files), owners), std::move(target), reloads_,
@@ -275,7 +275,7 @@ class Supervisor::Impl {
 
   // The plugin that runs was made from the file in its record, as long as that is there.
   void AddRunning(const std::string& id, PluginFileOwners* owners) const {
-    const absl::StatusOr<RunRecord> record = ReadRunRecord(PluginRuntimeDir(instances_.places, id));
+    const absl::StatusOr<RunRecord> record = ReadRunRecord(PluginRuntimeDir(instances_.paths, id));
     if (!record.ok() || record->process.boot_id != BootId()) return;
     if (access(record->config_file.c_str(), F_OK) == 0) (*owners)[id] = record->config_file;
   }
@@ -327,7 +327,7 @@ class Supervisor::Impl {
   std::string config_dir_;
   std::string owners_path_;
   PluginFileOwners file_owners_;  // as recorded in owners_path_
-  CgroupOptions placer_options_;
+  CgroupOptions cgroup_options_;
   Registry registry_;
   RecentSecrets own_secrets_;
   RecentSecrets& secrets_;

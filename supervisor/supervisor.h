@@ -83,7 +83,7 @@ struct SupervisorOptions {
   TreeCheck check_tree = {};
   // What the CSI client and the launch know of secrets; outlives the Supervisor. Null: one of its own.
   RecentSecrets* secrets = nullptr;
-  CgroupOptions placer = {};
+  CgroupOptions cgroups = {};
   // Where systemd's credentials of berthd lie. Empty: what $CREDENTIALS_DIRECTORY says, if it is set.
   std::string credentials_dir = {};
 };

@@ -108,7 +108,7 @@ TEST_F(SupervisorUserTest, ItsDirectoriesAreItsAlone) {
   EXPECT_EQ(As(kOther, kOther, [&] { return sees(socket); }), EACCES);
   EXPECT_EQ(As(kPlugins, kPlugins, [&] { return unlink(record.c_str()) == 0 ? 0 : errno; }), EPERM)
       << "what berthd wrote there";
-  const std::string state = PluginStateDir(Places(), "nfs");
+  const std::string state = PluginStateDir(Paths(), "nfs");
   EXPECT_EQ(As(kPlugins, kPlugins, [&] { return access(state.c_str(), R_OK | W_OK | X_OK); }), 0);
   EXPECT_EQ(As(kOther, kPlugins, [&] { return access(state.c_str(), X_OK) == 0 ? 0 : errno; }), EACCES);
 }

@@ -109,8 +109,8 @@ absl::Status CompareForSwap(const PluginFacts& before, const PluginFacts& now, S
   return absl::FailedPreconditionError(fmt::format("{}", fmt::join(reasons, ", ")));
 }
 
-bool OverrideHolds(const SwapOverride& override, const PluginConfig& file, const PluginPaths& places) {
-  return override.file_fingerprint == LaunchFingerprint(file, places);
+bool OverrideHolds(const SwapOverride& override, const PluginConfig& file, const PluginPaths& paths) {
+  return override.file_fingerprint == LaunchFingerprint(file, paths);
 }
 
 PluginConfig WithOverride(PluginConfig file, const std::optional<SwapOverride>& override) {

@@ -63,7 +63,7 @@ struct SwapState {
 
 // The file's configuration with `override` over it, where it is of this file still.
 [[nodiscard]] bool OverrideHolds(const SwapOverride& override, const PluginConfig& file,
-                                 const PluginPaths& places);
+                                 const PluginPaths& paths);
 [[nodiscard]] PluginConfig WithOverride(PluginConfig file, const std::optional<SwapOverride>& override);
 
 [[nodiscard]] std::string SwapStatePath(const std::string& state_dir, std::string_view id);

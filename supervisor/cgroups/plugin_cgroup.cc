@@ -346,9 +346,9 @@ Awaitable<std::unique_ptr<CgroupProvider>> CgroupProvider::Detect(asio::any_io_e
                                           : absl::StatusOr<std::string>(options.cgroup_parent);
   absl::Status failure = above.status();
   if (above.ok()) {
-    auto placer = std::make_unique<DirectoryProvider>(executor, scopes, *std::move(above));
-    failure = placer->Begin();
-    if (failure.ok()) co_return placer;
+    auto provider = std::make_unique<DirectoryProvider>(executor, scopes, *std::move(above));
+    failure = provider->Begin();
+    if (failure.ok()) co_return provider;
   }
   co_return std::make_unique<NoCgroupProvider>(std::move(executor), std::move(scopes),
                                                why_no_scopes + std::string(MessageOf(failure)));

@@ -69,7 +69,7 @@ struct Scopes {
   Enforceable enforceable;
   bool oom_policy = true;  // systemd knows OOMPolicy= of scopes
   std::string before;      // our own unit
-  std::set<ScopeCgroupImpl*> places;
+  std::set<ScopeCgroupImpl*> cgroups;
   std::optional<uint64_t> accounted;  // of the slice's kills; nullopt: not looked at yet
 };
 [[nodiscard]] std::unique_ptr<PluginCgroup> NewScopeCgroup(std::shared_ptr<Scopes> scopes,

@@ -61,14 +61,14 @@ class PluginCgroupTest : public testing::Test {
   [[nodiscard]] CgroupOptions Options() const { return {.use_systemd = false, .cgroup_parent = parent_}; }
 
   std::unique_ptr<PluginCgroup> Prepare(const std::string& id, CgroupLimits limits = {}) {
-    auto place = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound));
-    EXPECT_TRUE(place.ok()) << place.status();
-    return place.ok() ? *std::move(place) : nullptr;
+    auto group = RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kBound));
+    EXPECT_TRUE(group.ok()) << group.status();
+    return group.ok() ? *std::move(group) : nullptr;
   }
-  absl::Status Enter(PluginCgroup& place, pid_t pid) {
-    return RunOn(loop_, place.Enter(pid, Clock::now() + kBound));
+  absl::Status Enter(PluginCgroup& group, pid_t pid) {
+    return RunOn(loop_, group.Enter(pid, Clock::now() + kBound));
   }
-  absl::Status KillAll(PluginCgroup& place) { return RunOn(loop_, place.KillAll(Clock::now() + kBound)); }
+  absl::Status KillAll(PluginCgroup& group) { return RunOn(loop_, group.KillAll(Clock::now() + kBound)); }
   std::string Path(const std::string& name) { return parent_ + "/berth-plugins/" + name; }
 
   asio::io_context loop_;
@@ -77,58 +77,58 @@ class PluginCgroupTest : public testing::Test {
 };
 
 TEST_F(PluginCgroupTest, EndsAllThatAPluginForked) {
-  const auto place = Prepare("nfs.csi-x");
-  EXPECT_EQ(place->describe(), "cgroup " + Path("nfs.csi-x"));
+  const auto group = Prepare("nfs.csi-x");
+  EXPECT_EQ(group->describe(), "cgroup " + Path("nfs.csi-x"));
   const GatedChild child("(setsid sleep 1000 &) ; (sleep 1000 &) ; sleep 1000");
-  ASSERT_EQ(Enter(*place, child.pid()), absl::OkStatus());
+  ASSERT_EQ(Enter(*group, child.pid()), absl::OkStatus());
   EXPECT_THAT(child.Cgroup(), HasSubstr("/berth-plugins/nfs.csi-x\n"));
   child.Go();
-  WaitUntilHolds([&] { return place->Members()->size() == 4; });
+  WaitUntilHolds([&] { return group->Members()->size() == 4; });
 
-  RunOn(loop_, place->Release());
+  RunOn(loop_, group->Release());
   EXPECT_TRUE(std::filesystem::exists(Path("nfs.csi-x"))) << "released while processes were in it";
 
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
-  EXPECT_THAT(*place->Members(), IsEmpty());
-  EXPECT_FALSE(RunOn(loop_, place->HowItEnded()).out_of_memory);
-  RunOn(loop_, place->Release());
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
+  EXPECT_THAT(*group->Members(), IsEmpty());
+  EXPECT_FALSE(RunOn(loop_, group->HowItEnded()).out_of_memory);
+  RunOn(loop_, group->Release());
   EXPECT_FALSE(std::filesystem::exists(parent_ + "/berth-plugins"));
-  EXPECT_EQ(KillAll(*place), absl::OkStatus()) << "it is gone, and with it its processes";
+  EXPECT_EQ(KillAll(*group), absl::OkStatus()) << "it is gone, and with it its processes";
 }
 
 // A locked directory counts as one for a launch that is about to begin.
 TEST_F(PluginCgroupTest, OtherUsersCannotOpenItToLockIt) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const auto place = Prepare("a");
+  const auto group = Prepare("a");
   const auto opens = [this] {
     return open(Path("a").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) >= 0 ? 0 : errno;
   };
   EXPECT_EQ(As(64'998, 64'998, opens), EACCES);
   EXPECT_EQ(As(0, 0, opens), 0);
-  RunOn(loop_, place->Release());
+  RunOn(loop_, group->Release());
 }
 
 TEST_F(PluginCgroupTest, ProcessesAreClonedIntoIt) {
-  const auto place = Prepare("a");
-  const GatedChild child("sleep 1000", place->cgroup_fd());
+  const auto group = Prepare("a");
+  const GatedChild child("sleep 1000", group->cgroup_fd());
   ASSERT_GT(child.pid(), 0) << strerror(errno);
-  EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
-  EXPECT_EQ(Enter(*place, child.pid()), absl::OkStatus()) << "one that is in it already";
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
-  RunOn(loop_, place->Release());
+  EXPECT_THAT(*group->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(Enter(*group, child.pid()), absl::OkStatus()) << "one that is in it already";
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
+  RunOn(loop_, group->Release());
 }
 
 TEST_F(PluginCgroupTest, MembersOfGroupsBeneathItAreItsOwn) {
-  const auto place = Prepare("a");
+  const auto group = Prepare("a");
   ASSERT_EQ(mkdir(Path("a/inner").c_str(), 0755), 0);
   const GatedChild child("sleep 1000");
   ASSERT_EQ(CgroupDir::Open(Path("a/inner"))->Write("cgroup.procs", std::to_string(child.pid())),
             absl::OkStatus());
-  EXPECT_THAT(*place->Members(), UnorderedElementsAre(child.pid()));
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
-  EXPECT_THAT(*place->Members(), IsEmpty());
+  EXPECT_THAT(*group->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
+  EXPECT_THAT(*group->Members(), IsEmpty());
   EXPECT_EQ(rmdir(Path("a/inner").c_str()), 0);
-  RunOn(loop_, place->Release());
+  RunOn(loop_, group->Release());
 }
 
 TEST_F(PluginCgroupTest, TakenBackProcessIsFoundInItsPlace) {
@@ -138,12 +138,12 @@ TEST_F(PluginCgroupTest, TakenBackProcessIsFoundInItsPlace) {
   before.reset();
   // As another berthd would.
   placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
-  const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
-  ASSERT_TRUE(place.ok()) << place.status();
-  EXPECT_EQ((*place)->describe(), described);
-  EXPECT_THAT(*(*place)->Members(), UnorderedElementsAre(child.pid()));
-  EXPECT_EQ(KillAll(**place), absl::OkStatus());
-  RunOn(loop_, (*place)->Release());
+  const auto group = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
+  ASSERT_TRUE(group.ok()) << group.status();
+  EXPECT_EQ((*group)->describe(), described);
+  EXPECT_THAT(*(*group)->Members(), UnorderedElementsAre(child.pid()));
+  EXPECT_EQ(KillAll(**group), absl::OkStatus());
+  RunOn(loop_, (*group)->Release());
 }
 
 TEST_F(PluginCgroupTest, GroupWhoseNameWasGivenAnewIsNotThatOfAnEndedProcess) {
@@ -181,12 +181,12 @@ TEST_F(PluginCgroupTest, ProcessOutsideOfOurPlacesHasNoGroup) {
   for (const std::string text :
        {"0::/system.slice/berthd.service\n", "4:memory:/x\n", "", "0::/x/berth-plugins/no\n",
         "0::/berth.slice/berth-plugins.slice/berth-plugin-no.scope\n"}) {
-    const auto place = RunOn(loop_, placer_->Find({.cgroup = text}, true));
-    ASSERT_TRUE(place.ok()) << place.status();
-    EXPECT_FALSE((*place)->has_group()) << text;
-    EXPECT_THAT((*place)->describe(), StartsWith("none: ")) << text;
-    EXPECT_TRUE(absl::IsUnimplemented(KillAll(**place)));
-    EXPECT_TRUE(absl::IsUnimplemented((*place)->Members().status()));
+    const auto group = RunOn(loop_, placer_->Find({.cgroup = text}, true));
+    ASSERT_TRUE(group.ok()) << group.status();
+    EXPECT_FALSE((*group)->has_group()) << text;
+    EXPECT_THAT((*group)->describe(), StartsWith("none: ")) << text;
+    EXPECT_TRUE(absl::IsUnimplemented(KillAll(**group)));
+    EXPECT_TRUE(absl::IsUnimplemented((*group)->Members().status()));
   }
 }
 
@@ -211,30 +211,30 @@ TEST_F(PluginCgroupTest, WhatAnEarlierBerthdLeftEmptyIsRemoved) {
 
 TEST_F(PluginCgroupTest, LimitsAreSetOrNamedAsNotEnforced) {
   const CgroupLimits limits{.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5};
-  const auto place = Prepare("a", limits);
+  const auto group = Prepare("a", limits);
   const auto set = [&](const char* file) { return ReadFile(Path("a/") + file, 4096).value_or("absent\n"); };
   const auto named = [&](const std::string& word) {
-    return place->unenforced().find(word) != std::string::npos;
+    return group->unenforced().find(word) != std::string::npos;
   };
   EXPECT_EQ(set("memory.max"), named("memory") ? "absent\n" : "67108864\n");
   EXPECT_EQ(set("pids.max"), named("pids") ? "absent\n" : "20\n");
   EXPECT_EQ(set("cpu.max"), named("cpus") ? "absent\n" : "50000 100000\n");
-  EXPECT_EQ(place->unenforced().empty(), placer_->describe().find("no limits of") == std::string::npos);
+  EXPECT_EQ(group->unenforced().empty(), placer_->describe().find("no limits of") == std::string::npos);
   EXPECT_EQ(Prepare("b")->unenforced(), "") << "nothing was asked for";
-  RunOn(loop_, place->Release());
+  RunOn(loop_, group->Release());
   placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), Options()));
 }
 
 TEST(PluginCgroupTextTest, NoPlaceCanBeMade) {
   asio::io_context loop;
   const CgroupOptions options{.use_systemd = false, .cgroup_parent = "/no/such/directory"};
-  const auto placer = RunOn(loop, CgroupProvider::Detect(loop.get_executor(), options));
-  EXPECT_THAT(placer->describe(), StartsWith("none: open /no/such/directory: "));
-  const auto place = RunOn(loop, placer->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kBound));
-  ASSERT_TRUE(place.ok());
-  EXPECT_EQ((*place)->cgroup_fd(), -1);
-  EXPECT_EQ(RunOn(loop, (*place)->Enter(getpid(), Clock::now() + kBound)), absl::OkStatus());
-  EXPECT_THAT((*place)->unenforced(), StartsWith("its limit of memory is not enforced: "));
+  const auto provider = RunOn(loop, CgroupProvider::Detect(loop.get_executor(), options));
+  EXPECT_THAT(provider->describe(), StartsWith("none: open /no/such/directory: "));
+  const auto group = RunOn(loop, provider->Prepare("a", {.memory_max = 1 << 20}, Clock::now() + kBound));
+  ASSERT_TRUE(group.ok());
+  EXPECT_EQ((*group)->cgroup_fd(), -1);
+  EXPECT_EQ(RunOn(loop, (*group)->Enter(getpid(), Clock::now() + kBound)), absl::OkStatus());
+  EXPECT_THAT((*group)->unenforced(), StartsWith("its limit of memory is not enforced: "));
 }
 
 TEST(PluginCgroupTextTest, NamesOfScopesAndDirectories) {

@@ -94,7 +94,7 @@ class ScopeCgroupImpl : public PluginCgroup {
     before_.pids_max = RefusedForks();
   }
 
-  ~ScopeCgroupImpl() override { scopes_->places.erase(this); }
+  ~ScopeCgroupImpl() override { scopes_->cgroups.erase(this); }
 
   [[nodiscard]] std::string describe() const override { return "scope " + name_; }
   [[nodiscard]] const std::string& unenforced() const override { return unenforced_; }
@@ -185,7 +185,7 @@ class ScopeCgroupImpl : public PluginCgroup {
     if (pids.ok()) pids_ = std::make_unique<CounterWatch>(executor_, *std::move(pids));
     group_.emplace(std::move(group));
     if (!scopes_->accounted.has_value()) scopes_->accounted = SliceKills();
-    scopes_->places.insert(this);
+    scopes_->cgroups.insert(this);
   }
 
   [[nodiscard]] uint64_t SliceKills() const {
@@ -215,8 +215,8 @@ class ScopeCgroupImpl : public PluginCgroup {
   // All kills in this scope that are known of.
   uint64_t Account() {
     if (!group_.has_value() || TakeIntoAccount() || settled_) return seen_;
-    for (ScopeCgroupImpl* place : scopes_->places) {
-      [[maybe_unused]] const bool there = place->TakeIntoAccount();
+    for (ScopeCgroupImpl* group : scopes_->cgroups) {
+      [[maybe_unused]] const bool there = group->TakeIntoAccount();
     }
     const uint64_t slice = SliceKills();
     uint64_t& accounted = *scopes_->accounted;

@@ -37,15 +37,15 @@ class SystemdScopeTest : public testing::Test {
     return RunOn(loop_, placer_->Prepare(id, limits, Clock::now() + kSystemdBound)).value();
   }
   // Through the gate, into the place, and on.
-  void Launch(PluginCgroup& place, GatedChild& child) {
+  void Launch(PluginCgroup& group, GatedChild& child) {
     const absl::Status entered =
-        RunOn(loop_, place.Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
+        RunOn(loop_, group.Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
     ASSERT_EQ(entered, absl::OkStatus());
     child.Go();
   }
-  CgroupExit HowItEnded(PluginCgroup& place) { return RunOn(loop_, place.HowItEnded()); }
-  absl::Status KillAll(PluginCgroup& place) {
-    return RunOn(loop_, place.KillAll(Clock::now() + kSystemdBound), kSystemdBound);
+  CgroupExit HowItEnded(PluginCgroup& group) { return RunOn(loop_, group.HowItEnded()); }
+  absl::Status KillAll(PluginCgroup& group) {
+    return RunOn(loop_, group.KillAll(Clock::now() + kSystemdBound), kSystemdBound);
   }
   // Waits for the condition, with the loop running meanwhile.
   void WaitUntilHolds(const std::function<bool()>& condition) {
@@ -69,32 +69,32 @@ class SystemdScopeTest : public testing::Test {
 };
 
 TEST_F(SystemdScopeTest, HoldsThePluginAndAllThatItForks) {
-  const auto place = Prepare("a-b.c", {.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5});
-  EXPECT_EQ(place->unenforced(), "");
+  const auto group = Prepare("a-b.c", {.memory_max = 64 << 20, .pids_max = 20, .cpus = 0.5});
+  EXPECT_EQ(group->unenforced(), "");
   GatedChild child("(setsid sleep 1000 &) ; sleep 1000");
-  Launch(*place, child);
+  Launch(*group, child);
   EXPECT_EQ(child.Cgroup(), "0::/berth.slice/berth-plugins.slice/berth-plugin-a\\x2db.c.scope\n");
-  EXPECT_EQ(place->describe(), "scope berth-plugin-a\\x2db.c.scope");
+  EXPECT_EQ(group->describe(), "scope berth-plugin-a\\x2db.c.scope");
   const std::string directory = DirectoryOf(child);
   EXPECT_EQ(Setting(directory, "memory.max"), "67108864\n");
   EXPECT_EQ(Setting(directory, "memory.oom.group"), "1\n");
   EXPECT_EQ(Setting(directory, "pids.max"), "20\n");
   EXPECT_EQ(Setting(directory, "cpu.max"), "50000 100000\n");
-  WaitUntilHolds([&] { return place->Members()->size() == 3; });
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
-  EXPECT_FALSE(HowItEnded(*place).out_of_memory);
+  WaitUntilHolds([&] { return group->Members()->size() == 3; });
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
+  EXPECT_FALSE(HowItEnded(*group).out_of_memory);
   child.Reap();
   WaitUntilHolds([&] { return !std::filesystem::exists(directory); });
 }
 
 TEST_F(SystemdScopeTest, NameIsFreeForTheNextLaunchAtOnce) {
   for (int launch = 0; launch < 10; ++launch) {
-    const auto place = Prepare("again");
+    const auto group = Prepare("again");
     GatedChild child("exec sleep 1000");
-    Launch(*place, child);
-    EXPECT_EQ(KillAll(*place), absl::OkStatus());
+    Launch(*group, child);
+    EXPECT_EQ(KillAll(*group), absl::OkStatus());
     child.Reap();
-    RunOn(loop_, place->Release());
+    RunOn(loop_, group->Release());
   }
 }
 
@@ -114,11 +114,11 @@ TEST_F(SystemdScopeTest, WhatOutlivesItsMainProcessKeepsItsScope) {
 
 TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAtOnce) {
   for (int round = 0; round < 5; ++round) {
-    const auto place = Prepare("hog", {.memory_max = 24 << 20});
+    const auto group = Prepare("hog", {.memory_max = 24 << 20});
     GatedChild child(kHog);
-    Launch(*place, child);
+    Launch(*group, child);
     EXPECT_EQ(child.Reap(), SIGKILL);
-    const CgroupExit end = HowItEnded(*place);
+    const CgroupExit end = HowItEnded(*group);
     EXPECT_TRUE(end.out_of_memory) << "round " << round;
     EXPECT_EQ(end.text, "out of memory (its limit is 24MiB)") << "round " << round;
   }
@@ -126,14 +126,14 @@ TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAtOnce) {
 
 TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAfterTheScopeHasGone) {
   for (int round = 0; round < 5; ++round) {
-    const auto place = Prepare("hog", {.memory_max = 24 << 20});
+    const auto group = Prepare("hog", {.memory_max = 24 << 20});
     const auto other = Prepare("other", {.memory_max = 24 << 20});
     GatedChild child(kHog);
     GatedChild neighbour("exec sleep 1000");
     Launch(*other, neighbour);
     const std::string directory = [&] {
       const absl::Status entered =
-          RunOn(loop_, place->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
+          RunOn(loop_, group->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
       EXPECT_EQ(entered, absl::OkStatus());
       return DirectoryOf(child);
     }();
@@ -145,51 +145,51 @@ TEST_F(SystemdScopeTest, Fault06OutOfMemoryIsToldAfterTheScopeHasGone) {
     EXPECT_EQ(KillAll(*other), absl::OkStatus());
     neighbour.Reap();
     EXPECT_FALSE(HowItEnded(*other).out_of_memory) << "that was the other one, round " << round;
-    EXPECT_TRUE(HowItEnded(*place).out_of_memory) << "round " << round;
+    EXPECT_TRUE(HowItEnded(*group).out_of_memory) << "round " << round;
   }
 }
 
 TEST_F(SystemdScopeTest, Fault06WantOfMemoryEndsAllOfItTogether) {
-  const auto place = Prepare("hog", {.memory_max = 24 << 20});
+  const auto group = Prepare("hog", {.memory_max = 24 << 20});
   GatedChild child("sleep 1000 & (setsid sleep 1000 &) ; tail /dev/zero; exit 0");
-  Launch(*place, child);
+  Launch(*group, child);
   EXPECT_EQ(child.Reap(), SIGKILL) << "the shell that waits for the hog";
-  EXPECT_TRUE(HowItEnded(*place).out_of_memory);
-  WaitUntilHolds([&] { return place->Members()->empty(); });
+  EXPECT_TRUE(HowItEnded(*group).out_of_memory);
+  WaitUntilHolds([&] { return group->Members()->empty(); });
 }
 
 TEST_F(SystemdScopeTest, Fault06KeptProcessesSurviveTheHog) {
-  const auto place = Prepare("hog", {.memory_max = 48 << 20, .killed_together = false});
+  const auto group = Prepare("hog", {.memory_max = 48 << 20, .killed_together = false});
   GatedChild child("sleep 1000 & tail /dev/zero; exit 7");
-  Launch(*place, child);
+  Launch(*group, child);
   EXPECT_EQ(child.Reap(), 0);
   EXPECT_EQ(child.exit_code(), 7);
-  EXPECT_TRUE(HowItEnded(*place).out_of_memory);
-  EXPECT_EQ(place->Members()->size(), 1);
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  EXPECT_TRUE(HowItEnded(*group).out_of_memory);
+  EXPECT_EQ(group->Members()->size(), 1);
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
 }
 
 TEST_F(SystemdScopeTest, Fault06ForkBombMeetsItsLimitAndIsEndedWhole) {
-  const auto place = Prepare("bomb", {.pids_max = 40});
+  const auto group = Prepare("bomb", {.pids_max = 40});
   GatedChild child("exec 2>/dev/null; b() { b & b & wait; }; b");
-  Launch(*place, child);
-  WaitUntilHolds([&] { return HowItEnded(*place).pids_limit_hit; });
-  EXPECT_LE(place->Members()->size(), 40);
-  EXPECT_EQ(KillAll(*place), absl::OkStatus());
-  EXPECT_TRUE(place->Members()->empty());
-  const CgroupExit end = HowItEnded(*place);
+  Launch(*group, child);
+  WaitUntilHolds([&] { return HowItEnded(*group).pids_limit_hit; });
+  EXPECT_LE(group->Members()->size(), 40);
+  EXPECT_EQ(KillAll(*group), absl::OkStatus());
+  EXPECT_TRUE(group->Members()->empty());
+  const CgroupExit end = HowItEnded(*group);
   EXPECT_TRUE(end.pids_limit_hit);
   EXPECT_EQ(end.text, "met its limit of 40 processes and threads");
   EXPECT_FALSE(end.out_of_memory);
 }
 
 TEST_F(SystemdScopeTest, ProcessThatEndedAtTheGateIsAnError) {
-  const auto place = Prepare("gone");
+  const auto group = Prepare("gone");
   GatedChild child("exec sleep 1000");
   kill(child.pid(), SIGKILL);
   child.Reap();
   const absl::Status entered =
-      RunOn(loop_, place->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
+      RunOn(loop_, group->Enter(child.pid(), Clock::now() + kSystemdBound), kSystemdBound);
   EXPECT_FALSE(entered.ok());
 }
 
@@ -200,33 +200,33 @@ TEST_F(SystemdScopeTest, TakenBackProcessIsFoundInItsScope) {
   const std::string described = before->describe();
   before.reset();
   placer_ = RunOn(loop_, CgroupProvider::Detect(loop_.get_executor(), CgroupOptions()));
-  const auto place = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
-  ASSERT_TRUE(place.ok());
-  EXPECT_EQ((*place)->describe(), described);
-  EXPECT_EQ((*place)->Members()->size(), 1);
+  const auto group = RunOn(loop_, placer_->Find({.cgroup = child.Cgroup()}, true));
+  ASSERT_TRUE(group.ok());
+  EXPECT_EQ((*group)->describe(), described);
+  EXPECT_EQ((*group)->Members()->size(), 1);
   child.Say("x\n");
   EXPECT_EQ(child.Reap(), SIGKILL);
-  EXPECT_EQ(HowItEnded(**place).text, "out of memory (its limit is 24MiB)");
+  EXPECT_EQ(HowItEnded(**group).text, "out of memory (its limit is 24MiB)");
 }
 
 TEST_F(SystemdScopeTest, FiftyAtOnce) {
-  std::vector<std::unique_ptr<PluginCgroup>> places;
+  std::vector<std::unique_ptr<PluginCgroup>> cgroups;
   std::vector<std::unique_ptr<GatedChild>> children;
   int entered = 0;
-  const auto enter = [](PluginCgroup* place, pid_t pid, int* count) -> Awaitable<void> {
-    const absl::Status status = co_await place->Enter(pid, Clock::now() + kSystemdBound);
+  const auto enter = [](PluginCgroup* group, pid_t pid, int* count) -> Awaitable<void> {
+    const absl::Status status = co_await group->Enter(pid, Clock::now() + kSystemdBound);
     EXPECT_EQ(status, absl::OkStatus());
     ++*count;
   };
   TaskScope scope(loop_.get_executor(), "launches");
   for (int i = 0; i < 50; ++i) {
-    places.push_back(Prepare("many" + std::to_string(i)));
+    cgroups.push_back(Prepare("many" + std::to_string(i)));
     children.push_back(std::make_unique<GatedChild>("exec sleep 1000"));
-    scope.Spawn("launch", enter(places.back().get(), children.back()->pid(), &entered));
+    scope.Spawn("launch", enter(cgroups.back().get(), children.back()->pid(), &entered));
   }
   RunOn(loop_, scope.WaitEmpty(), kSystemdBound);
   EXPECT_EQ(entered, 50);
-  for (const auto& place : places) EXPECT_EQ(KillAll(*place), absl::OkStatus());
+  for (const auto& group : cgroups) EXPECT_EQ(KillAll(*group), absl::OkStatus());
 }
 
 }  // namespace

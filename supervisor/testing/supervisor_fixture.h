@@ -251,13 +251,13 @@ class SupervisorTest : public ::testing::Test {
     node_.reset();
     node_ = std::make_unique<Node>(temp_.path());
   }
-  PluginPaths Places() const {
+  PluginPaths Paths() const {
     return {.runtime_dir = temp_.Path("run"),
             .state_dir = temp_.Path("state"),
             .node_id = "node-1",
             .credentials_dir = ""};
   }
-  std::string RunDir(const std::string& id) const { return PluginRuntimeDir(Places(), id); }
+  std::string RunDir(const std::string& id) const { return PluginRuntimeDir(Paths(), id); }
 
   TempDir temp_;
   std::unique_ptr<Node> node_;
