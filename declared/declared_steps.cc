@@ -68,7 +68,7 @@ DeclaredFacts DeclaredSteps::Gather(const DeclaredUseState& entry) const {
           facts.path_error = publication.path_error;
         }
         facts.declared = publication.origin == Origin::kDeclared;
-        facts.blocked = publication.blocked;
+        facts.blocked = publication.blocked ? publication.blocked->text : "";
       } else {
         facts.held_by = Printable(publication.consumer, 256);
       }

@@ -90,7 +90,7 @@ class VolumeExamination {
     const auto& publications = volume_.record.publications;
     // After a reboot it is made again by the next step.
     const bool needed = std::ranges::any_of(publications, [](const PublicationRecord& p) {
-      return p.state == PublicationState::kPublished && !p.uncertain && VolumeMachine::WhyBlocked(p).empty();
+      return p.state == PublicationState::kPublished && !p.uncertain && !VolumeMachine::BlockedBecause(p);
     });
     if (!volume_.directory_there && needed) {
       Add(Severity::kError, "directory.missing", {},
@@ -109,8 +109,8 @@ class VolumeExamination {
 
   void Publication(const PublicationRecord& p) {
     const std::string who = Describe(p.key);
-    if (const std::string why = VolumeMachine::WhyBlocked(p); !why.empty()) {
-      Add(Severity::kWarning, "publication.blocked", p.key, fmt::format("{}: {}", who, why));
+    if (const auto blocked = VolumeMachine::BlockedBecause(p)) {
+      Add(Severity::kWarning, "publication.blocked", p.key, fmt::format("{}: {}", who, blocked->text));
       return;
     }
     if (p.state != PublicationState::kPublished) return;
@@ -209,7 +209,7 @@ class VolumeExamination {
     std::set<std::string> told;
     for (const PublicationRecord& p : volume_.record.publications) {
       if (p.state == PublicationState::kPublished || p.last_error.empty()) continue;
-      if (!VolumeMachine::WhyBlocked(p).empty()) continue;
+      if (VolumeMachine::BlockedBecause(p)) continue;
       Add(Severity::kWarning, "volume.failing", p.key,
           fmt::format("{}: not {} yet: {}; {}", Describe(p.key), Aim(p), p.last_error, NextTry()));
       told.insert(p.last_error);

@@ -94,7 +94,7 @@ TEST(DoctorTest, EveryFindingOfAVolumeHasTheSameAdvice) {
   VolumeEvidence volume = Well();
   volume.in_journal = false;
   volume.record.publications[0].blocked = "the node was restarted";
-  volume.view.publications[0].blocked = "the node was restarted";
+  volume.view.publications[0].blocked = Blocked{.text = "the node was restarted"};
   volume.view.stuck = StuckView{.on = "NodeUnpublishVolume", .plugin_hangs = true};
   const auto found = DiagnoseVolume(volume, "/tree");
   ASSERT_THAT(Codes(found), ElementsAre("row.stale", "publication.blocked", "volume.stuck"));
@@ -276,7 +276,7 @@ TEST(DoctorTest, SaysWhatComesNext) {
   const WallTime now = WallClock::now();
   VolumeView view;
   EXPECT_EQ(WhatComesNext(view, now), "nothing is to be done");
-  view.publications.push_back({.blocked = "the node was restarted"});
+  view.publications.push_back({.blocked = Blocked{.text = "the node was restarted"}});
   EXPECT_EQ(WhatComesNext(view, now), "nothing, until that is done");
   view.next_retry_at = now + std::chrono::seconds(12);
   EXPECT_EQ(WhatComesNext(view, now), "it is tried again in 12 s");

@@ -591,7 +591,7 @@ TEST_F(MounterDeadMountTest, OfASchedulerThatIsNotHeardADeadFileSystemIsMountedA
   EXPECT_FALSE(
       loop_.RunUntil([&] { return CountEvents("volume.remounted") > 0; }, std::chrono::milliseconds(300)))
       << "several rounds later";
-  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("no valid lease"));
+  EXPECT_THAT(View().publications.at(0).blocked->text, HasSubstr("no valid lease"));
   EXPECT_EQ(plugin_.Calls("NodeUnpublishVolume"), 0);
   mounter_->UnblockForward(Origin::kScheduler, BootTime{});
   ASSERT_TRUE(WaitForEvent("volume.remounted"));
@@ -721,16 +721,16 @@ TEST_F(MounterRebootTest, Fault19ACallersVolumeWaitsForItsWord) {
   CloseAndReboot();
   Open();
   EXPECT_EQ(plugin_.Log().size(), calls);
-  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("the node was restarted"));
+  EXPECT_THAT(View().publications.at(0).blocked->text, HasSubstr("the node was restarted"));
   EXPECT_THAT(EventTypes(), Contains("volume.blocked"));
   // So it does after another end of berthd, in the same boot.
   Close();
   Open();
   EXPECT_EQ(plugin_.Log().size(), calls);
-  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("the node was restarted"));
+  EXPECT_THAT(View().publications.at(0).blocked->text, HasSubstr("the node was restarted"));
   ASSERT_TRUE(Publish(Request()).ok());
   EXPECT_EQ(*ReadFile(*target + "/file", 100), "data");
-  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
+  EXPECT_FALSE(View().publications.at(0).blocked.has_value());
 }
 
 TEST_F(MounterRebootTest, Fault19WhatIsHeldMayBeUnpublished) {
@@ -751,14 +751,15 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   EXPECT_EQ(CountEvents("node.awaiting_scheduler"), 1U);
   EXPECT_THAT(LastMessage("node.awaiting_scheduler"), HasSubstr("3 volumes"));
   EXPECT_THAT(EventTypes(), Not(Contains("volume.blocked")));
-  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
+  EXPECT_THAT(View("v2").publications.at(0).blocked->text, HasSubstr("scheduler"));
   // One is not wanted any more: that does not wait.
   EXPECT_EQ(*Unpublish(Request("v3")), true);
   mounter_->UnblockForward(Origin::kDeclared, BootTime{});
-  EXPECT_THAT(View("v2").publications.at(0).blocked, Not(IsEmpty()));
+  EXPECT_TRUE(View("v2").publications.at(0).blocked.has_value());
   const size_t calls = plugin_.Log().size();
   EXPECT_EQ(mounter_->UnblockForward(Origin::kScheduler, BootTime{}), 2U);
-  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler")) << "a lease alone is not enough";
+  EXPECT_THAT(View("v2").publications.at(0).blocked->text, HasSubstr("scheduler"))
+      << "a lease alone is not enough";
   const auto confirm = [this](const std::string& volume) {
     return *loop_.Run(mounter_->Confirm({{"hp", volume, "web", ""}}, Soon()));
   };
@@ -775,7 +776,7 @@ TEST_F(MounterRebootTest, Fault38AScheduledVolumeIsBlockedUntilItsSchedulerConfi
   Close();
   Open();
   EXPECT_EQ(mounter_->UnblockForward(Origin::kScheduler, BootTime{}), 1U);
-  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("scheduler"));
+  EXPECT_THAT(View("v2").publications.at(0).blocked->text, HasSubstr("scheduler"));
   ASSERT_TRUE(Publish(Of(Origin::kScheduler, "v2")).ok()) << "it is requested again";
   EXPECT_TRUE(IsMounted(View("v2").publications.at(0).target_path));
 }
@@ -829,7 +830,7 @@ TEST_F(MounterRebootTest, GivingUpEndsNoUnitThatWasStartedWithTheNewBoot) {
     record.publications[0].life = UnitLife("berth-plugins.slice");
   });
   Open();
-  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("scheduler"));
+  EXPECT_THAT(View().publications.at(0).blocked->text, HasSubstr("scheduler"));
   const auto forced_release = loop_.Run(mounter_->ForceRelease({"hp", "v1"}, Origin::kScheduler, Soon()));
   EXPECT_TRUE(forced_release.ok()) << forced_release.status();
   EXPECT_TRUE(Gone());

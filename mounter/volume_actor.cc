@@ -350,7 +350,7 @@ VolumeView VolumeActor::View() const {
          .ephemeral = p.ephemeral,
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && volume_.machine.AwaitsSecrets(p),
-         .blocked = VolumeMachine::WhyBlocked(p),
+         .blocked = VolumeMachine::BlockedBecause(p),
          .dead = p.dead,
          .hung = p.hung,
          .writes_refused = p.writes_refused,
@@ -359,7 +359,7 @@ VolumeView VolumeActor::View() const {
          .path_mounted = p.path_mounted,
          .path_error = p.path_error});
     // Nothing is repeated of one that is blocked: `blocked` says why.
-    if (!view.publications.back().blocked.empty()) continue;
+    if (view.publications.back().blocked) continue;
     view.uncertain = view.uncertain || p.uncertain;
     if (view.last_error.empty()) view.last_error = view.publications.back().last_error;
   }

@@ -85,7 +85,7 @@ std::string Dead(const VolumeView& volume, const PublicationView& use) {
   return fmt::format("End {}, then {}, and publish it again", Who(use), Unpublish(volume, use));
 }
 
-std::string Blocked(const VolumeView& volume, const PublicationView& use) {
+std::string OfBlocked(const VolumeView& volume, const PublicationView& use) {
   const bool alone = volume.publications.size() == 1;
   const std::string_view others = alone ? "" : " The other uses of the volume are not affected.";
   if (use.origin == Origin::kScheduler) {
@@ -157,8 +157,8 @@ std::string AdviceFor(const VolumeView& volume) {
     return fmt::format("Publish it again with its secrets (--secrets-file){}",
                        use == nullptr ? "" : ", or release it: " + Unpublish(volume, *use));
   }
-  if (const auto* blocked = Find(volume, [](const PublicationView& p) { return !p.blocked.empty(); })) {
-    return Blocked(volume, *blocked);
+  if (const auto* blocked = Find(volume, [](const PublicationView& p) { return p.blocked.has_value(); })) {
+    return OfBlocked(volume, *blocked);
   }
   if (!volume.holders.empty() || (volume.still_in_use && volume.publications.empty())) return InUse(volume);
   if (volume.plugin_refuses) {

@@ -112,7 +112,7 @@ TEST(VolumeAdviceTest, ABlockedUseBesideAWorkingOneHasOneInstruction) {
                                  .name = "data",
                                  .uncertain = true,
                                  .last_error = "the node was restarted",
-                                 .blocked = "the node was restarted"});
+                                 .blocked = Blocked{.text = "the node was restarted"}});
   volume.last_error = "the node was restarted";
   volume.uncertain = true;
   EXPECT_EQ(AdviceFor(volume),
@@ -126,7 +126,7 @@ TEST(VolumeAdviceTest, ABlockedUseBesideAWorkingOneHasOneInstruction) {
 
 TEST(VolumeAdviceTest, MissingSecretsComeBeforeWhatIsBlocked) {
   VolumeView volume = AdvisedVolume();
-  volume.publications[0].blocked = "the node was restarted";
+  volume.publications[0].blocked = Blocked{.text = "the node was restarted"};
   volume.publications.push_back({.consumer = "db", .awaiting_secrets = true});
   volume.awaiting_secrets = true;
   EXPECT_THAT(AdviceFor(volume), AllOf(HasSubstr("--secrets-file"), HasSubstr("--consumer db")));

@@ -526,13 +526,15 @@ bool VolumeMachine::UnblockForward(Origin origin, BootTime since) {
   return any;
 }
 
-std::string VolumeMachine::WhyBlocked(const PublicationRecord& publication) {
-  if (!publication.blocked.empty()) return publication.blocked;
-  if (publication.state == PublicationState::kUnpublishing && !publication.remount_after_undo) return "";
-  if (publication.unconfirmed) return publication.forward_blocked;
+std::optional<Blocked> VolumeMachine::BlockedBecause(const PublicationRecord& publication) {
+  using Reason = Blocked::Reason;
+  if (!publication.blocked.empty()) return Blocked{Reason::kRestart, publication.blocked};
+  if (publication.state == PublicationState::kUnpublishing && !publication.remount_after_undo) return {};
+  if (publication.unconfirmed) return Blocked{Reason::kUnconfirmed, publication.forward_blocked};
   const bool well =
       publication.state == PublicationState::kPublished && !publication.uncertain && publication.dead.empty();
-  return well ? "" : publication.forward_blocked;
+  if (well || publication.forward_blocked.empty()) return {};
+  return Blocked{Reason::kNoLease, publication.forward_blocked};
 }
 
 bool VolumeMachine::Confirm(const PublicationKey& key, BootTime at) {

@@ -236,9 +236,8 @@ class VolumeMachine {
   // nothing changes, if a confirmation is not enough: it does not exist, is not the scheduler's, is being
   // unpublished, or a rebuilt record does not know how to publish it.
   bool Confirm(const PublicationKey& key, BootTime at);
-  // Why `publication` is blocked from something that is to be done for it: by a reboot, without a lease, or
-  // unconfirmed. Empty: it is not.
-  [[nodiscard]] static std::string WhyBlocked(const PublicationRecord& publication);
+  // Why `publication` is blocked from something that is to be done for it.
+  [[nodiscard]] static std::optional<Blocked> BlockedBecause(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
   void SetPendingExpansion(int64_t bytes);

@@ -422,6 +422,10 @@ VolumeMachine OfAScheduler(VolumeMachine machine) {
   return machine;
 }
 
+std::optional<Blocked> BlockedOf(const VolumeMachine& machine) {
+  return VolumeMachine::BlockedBecause(*machine.record().Find(kWeb));
+}
+
 TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
   VolumeMachine machine = OfAScheduler(Staged());
   ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
@@ -430,11 +434,12 @@ TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
   machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_FALSE(machine.Unsettled());
-  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "no valid lease");
+  EXPECT_EQ(BlockedOf(machine)->text, "no valid lease");
+  EXPECT_EQ(BlockedOf(machine)->reason, Blocked::Reason::kNoLease);
   VolumeMachine undone = machine;
   undone.RequestUnpublish(kWeb);
   EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish);
-  EXPECT_EQ(VolumeMachine::WhyBlocked(*undone.record().Find(kWeb)), "");
+  EXPECT_FALSE(BlockedOf(undone).has_value());
   VolumeMachine asked = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
   asked.RequestPublish(again);
@@ -449,7 +454,8 @@ TEST(VolumeMachineTest, Fault38ALeaseThatBeganAnewResumesNothingThatIsOlder) {
   machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_THAT(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  EXPECT_THAT(BlockedOf(machine)->text, HasSubstr("has not confirmed it"));
+  EXPECT_EQ(BlockedOf(machine)->reason, Blocked::Reason::kUnconfirmed);
   // Also over another berthd, for which that lease holds.
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
@@ -485,14 +491,14 @@ TEST(VolumeMachineTest, WhatIsConfirmedWithoutALeaseStillWaitsForOne) {
 TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
   VolumeMachine machine = OfAScheduler(Published());
   machine.BlockForward(Origin::kScheduler, "no valid lease");
-  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "") << "it waits for nothing";
+  EXPECT_FALSE(BlockedOf(machine).has_value()) << "it waits for nothing";
   EXPECT_FALSE(machine.Repair(kWeb, "lost"));
   EXPECT_FALSE(machine.RepairStaging("dead"));
   EXPECT_EQ(Show(machine), "staged, web published");
   machine.SetPendingExpansion(10);
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
   machine.MarkLost(kWeb, "lost");
-  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "no valid lease");
+  EXPECT_EQ(BlockedOf(machine)->text, "no valid lease");
   machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_FALSE(machine.Repair(kWeb, "lost")) << "another node may have it";
   EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
@@ -507,16 +513,16 @@ TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
   EXPECT_FALSE(machine.MayRenew(kWeb));
   machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_TRUE(machine.MayRenew(kWeb)) << "a token is no forward step";
-  EXPECT_THAT(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), HasSubstr("has not confirmed it"));
+  EXPECT_THAT(BlockedOf(machine)->text, HasSubstr("has not confirmed it"));
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
-  EXPECT_EQ(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "");
+  EXPECT_FALSE(BlockedOf(machine).has_value());
 }
 
 TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_NE(VolumeMachine::WhyBlocked(*machine.record().Find(kWeb)), "");
+  EXPECT_TRUE(BlockedOf(machine).has_value());
   EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, BootTime{}));
   EXPECT_NE(machine.NextFor(kWeb).kind, StepKind::kNone);
 }

@@ -138,6 +138,17 @@ struct UnpublishResult {
 enum class StageState { kAbsent, kStaging, kStaged, kUnstaging };
 enum class PublicationState { kPublishing, kPublished, kUnpublishing };
 
+// Why nothing forward is begun or repeated for a publication; what ends it: volume_machine.h.
+struct Blocked {
+  enum class Reason {
+    kRestart,      // the node was restarted, or its journal was lost
+    kNoLease,      // of a scheduler's: no lease is valid
+    kUnconfirmed,  // of a scheduler's: it is older than the lease
+  };
+  Reason reason = Reason::kRestart;
+  std::string text;  // "the node was restarted: ...", "no valid lease of the scheduler since ..."
+};
+
 struct PublicationView {
   std::string consumer;
   std::string name;
@@ -153,9 +164,7 @@ struct PublicationView {
   bool ephemeral = false;
   ConsumerLife life = {};
   bool awaiting_secrets = false;
-  // Why nothing is done about it: "the node was restarted: ...", "no valid lease of the scheduler since ...".
-  // Empty: it is not blocked.
-  std::string blocked = {};
+  std::optional<Blocked> blocked = {};
   // Its mount is there, and its file system has ended (ENOTCONN, ESTALE): the error. Empty: it has not.
   std::string dead = {};
   // Its mount is there, and its file system does not answer, though it may again: the error. Never together

@@ -94,6 +94,18 @@ void FillFlags(const std::vector<std::string>& flags, bool show, Repeated* to) {
   for (const std::string& flag : flags) to->Add(ToUtf8(flag));
 }
 
+v1::BlockedReason ReasonOf(Blocked::Reason reason) {
+  switch (reason) {
+    case Blocked::Reason::kRestart:
+      return v1::BLOCKED_SINCE_RESTART;
+    case Blocked::Reason::kNoLease:
+      return v1::BLOCKED_WITHOUT_LEASE;
+    case Blocked::Reason::kUnconfirmed:
+      break;
+  }
+  return v1::BLOCKED_UNCONFIRMED;
+}
+
 v1::Publication PublicationOf(const PublicationView& view) {
   v1::Publication to;
   to.set_consumer(ToUtf8(view.consumer));
@@ -109,7 +121,10 @@ v1::Publication PublicationOf(const PublicationView& view) {
   to.set_ephemeral(view.ephemeral);
   if (IsSet(view.life)) *to.mutable_life() = view.life;
   to.set_awaiting_secrets(view.awaiting_secrets);
-  to.set_blocked(Printable(view.blocked));
+  if (view.blocked) {
+    to.set_blocked(Printable(view.blocked->text));
+    to.set_blocked_reason(ReasonOf(view.blocked->reason));
+  }
   to.set_dead(Printable(view.dead));
   to.set_hung(Printable(view.hung));
   to.set_writes_refused(Printable(view.writes_refused));

@@ -81,7 +81,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
       .ephemeral = true,
       .life = ProcessLife(77, 5),
       .awaiting_secrets = true,
-      .blocked = "the node was restarted",
+      .blocked = Blocked{.reason = Blocked::Reason::kRestart, .text = "the node was restarted"},
       .dead = "ENOTCONN",
       .hung = "no answer within 10 s",
   });
@@ -102,6 +102,7 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
   EXPECT_EQ(use.life().pid(), 77);
   EXPECT_TRUE(use.awaiting_secrets());
   EXPECT_EQ(use.blocked(), "the node was restarted");
+  EXPECT_EQ(use.blocked_reason(), v1::BLOCKED_SINCE_RESTART);
   EXPECT_EQ(use.dead(), "ENOTCONN");
   EXPECT_EQ(use.hung(), "no answer within 10 s");
   EXPECT_EQ(volume.publications(1).origin(), v1::DECLARED);

@@ -52,7 +52,7 @@ Finding OfVolume(const VolumeView& volume, Severity severity, std::string code, 
 bool Failing(const VolumeView& volume) {
   if (volume.last_error.empty()) return false;
   const auto fails = [](const PublicationView& use) {
-    return use.state != PublicationState::kPublished && !use.last_error.empty() && use.blocked.empty();
+    return use.state != PublicationState::kPublished && !use.last_error.empty() && !use.blocked;
   };
   const bool moving =
       volume.stage_state == StageState::kStaging || volume.stage_state == StageState::kUnstaging;
@@ -187,9 +187,9 @@ std::vector<Finding> FindingsOf(const VolumeView& volume) {
                       ReasonSuffix(use.writes_refused)))
           .consumer = use.consumer;
     }
-    if (!use.blocked.empty()) {
+    if (use.blocked) {
       add(Severity::kWarning, "publication.blocked",
-          fmt::format(", for consumer {}{}", PrintableName(use.consumer), ReasonSuffix(use.blocked)))
+          fmt::format(", for consumer {}{}", PrintableName(use.consumer), ReasonSuffix(use.blocked->text)))
           .consumer = use.consumer;
     }
   }

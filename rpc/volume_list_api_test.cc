@@ -181,7 +181,7 @@ TEST_F(NodeApiListTest, StatusNamesWhatIsStuckDeadOrHeld) {
   control_.Add("p");
   mounter_.Add("p", "v1", "c").stuck = StuckView{.on = "umount /x", .pid = 12};
   mounter_.Add("p", "v2", "web").publications[0].dead = "ENOTCONN";
-  mounter_.Add("p", "v3", "web").publications[0].blocked = "the node was restarted";
+  mounter_.Add("p", "v3", "web").publications[0].blocked = Blocked{.text = "the node was restarted"};
   mounter_.Add("p", "v4", "web").publications[0].hung = "no answer within 10 s";
   const auto status = Call(&StatusApi::GetStatus, v1::GetStatusRequest());
   ASSERT_TRUE(status.ok()) << status.status();
