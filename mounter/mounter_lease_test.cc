@@ -46,7 +46,7 @@ class MounterLeaseTest : public MounterTestBase {
     return static_cast<size_t>(std::ranges::count(EventTypes(), type));
   }
   [[nodiscard]] std::string Held(const std::string& volume = "v1") {
-    return View(volume).publications.at(0).blocked;
+    return View(volume).publications.at(0).blocked.value_or(Blocked()).text;
   }
   [[nodiscard]] bool Arrives(const std::string& volume = "v1") {
     return loop_.RunUntil([&] {

@@ -141,7 +141,7 @@ bool NodeDrainer::IsHere(const UseKey& use) const {
   const auto volume = mounter_.Find(plugin, id);
   if (!volume) return false;
   return std::ranges::any_of(volume->publications, [&consumer, &name](const PublicationView& seen) {
-    const bool leaves = seen.state == PublicationState::kUnpublishing && !seen.again;
+    const bool leaves = seen.state == PublicationState::kUnpublishing && !seen.remount_after_undo;
     return seen.consumer == consumer && seen.name == name && !leaves;
   });
 }

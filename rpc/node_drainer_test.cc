@@ -118,7 +118,7 @@ TEST_F(NodeDrainerTest, NothingNewIsAdmittedAndWhatIsHereIsConfirmed) {
 TEST_F(NodeDrainerTest, WhatIsUndoneToBeMountedAgainIsHere) {
   PublicationView& repaired = mounter_.Add("p", "v", "here").publications[0];
   repaired.state = PublicationState::kUnpublishing;
-  repaired.again = true;
+  repaired.remount_after_undo = true;
   ASSERT_TRUE(Begin().ok());
   EXPECT_TRUE(Admits(Of("v", "here")).ok());
 }

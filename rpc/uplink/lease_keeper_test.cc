@@ -148,7 +148,7 @@ class LeaseKeeperTest : public MounterTestBase {
       ASSERT_TRUE(Unpublish(Request("other", "web")).ok());
       EXPECT_EQ(plugin_.Calls("NodePublishVolume"), before + others);
     }
-    EXPECT_THAT(View().publications.at(0).blocked, Not(IsEmpty()));
+    EXPECT_TRUE(View().publications.at(0).blocked.has_value());
   }
 
   // An earlier berthd has left a lease of `epoch` that ends then. The next Begin finds it.
@@ -228,11 +228,11 @@ TEST_F(LeaseKeeperTest, Fault38WhileTheLeaseHoldsARestartAndANewEpochChangeNothi
   Restart();
   EXPECT_EQ(keeper_->state(), v1::LEASE_VALID) << "before the scheduler is heard";
   EXPECT_EQ(keeper_->Judge(3, true), v1::REFUSAL_NONE);
-  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
+  EXPECT_FALSE(View().publications.at(0).blocked.has_value());
   const int before = plugin_.Calls("NodePublishVolume");
   ASSERT_TRUE(loop_.RunUntil([&] { return plugin_.Calls("NodePublishVolume") > before; })) << "it goes on";
   Grant(4);
-  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
+  EXPECT_FALSE(View().publications.at(0).blocked.has_value());
   plugin_.ClearFaults();
   EXPECT_TRUE(Arrives());
 }
@@ -261,7 +261,7 @@ TEST_F(LeaseKeeperTest, Fault38ALeaseThatEndedResumesNothingWhenItIsGrantedAgain
   ExpectBlocked();
   EXPECT_THAT(Confirm({"v1", "v2"}), ElementsAre(PublicationRef{"hp", "v2", "web", ""}));
   EXPECT_TRUE(Arrives());
-  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
+  EXPECT_FALSE(View().publications.at(0).blocked.has_value());
 }
 
 TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
@@ -274,10 +274,11 @@ TEST_F(LeaseKeeperTest, Fault38WhatIsPublishedAgainNeedsNoConfirmation) {
   EXPECT_TRUE(absl::IsUnavailable(loop_.Run(mounter_->Confirm({{"hp", "v1", "web", ""}}, Soon())).status()))
       << "not without a lease";
   Grant(3);
-  EXPECT_THAT(View().publications.at(0).blocked, HasSubstr("has not confirmed it")) << "though it is mounted";
+  EXPECT_THAT(View().publications.at(0).blocked->text, HasSubstr("has not confirmed it"))
+      << "though it is mounted";
   ASSERT_TRUE(Publish(For(process)).ok());
-  EXPECT_THAT(View().publications.at(0).blocked, IsEmpty());
-  EXPECT_THAT(View("v2").publications.at(0).blocked, HasSubstr("has not confirmed it"));
+  EXPECT_FALSE(View().publications.at(0).blocked.has_value());
+  EXPECT_THAT(View("v2").publications.at(0).blocked->text, HasSubstr("has not confirmed it"));
   ASSERT_TRUE(LeaseIsNoted());
   ASSERT_TRUE(Unpublish(For(process, "v2")).ok()) << "reverse steps need nothing";
 }
