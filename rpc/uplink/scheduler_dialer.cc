@@ -54,8 +54,8 @@ class DialledStream final : public LinkStream {
     absl::Status status = co_await stream_->Finish(Clock::now() + kEndsWithin);
     // The end of a connection is known here before gRPC hears of it.
     const bool said = !connection_->peer_gone();
-    // What broke the connection is known here, not to gRPC.
-    if (absl::IsUnavailable(status) && connection_->closed()) {
+    // What broke the connection is known here, not to gRPC, and within a moment: both its ends have gone.
+    if (absl::IsUnavailable(status) && !said) {
       const absl::Status broken = co_await connection_->Closed();
       if (!broken.ok() && !absl::IsCancelled(broken)) status = broken;
     }
