@@ -22,6 +22,8 @@
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
+#include <utility>
 
 #include "base/testing/mount_namespace.h"
 
@@ -403,11 +405,20 @@ std::vector<std::string> Node::Tree(const std::string& directory) {
   std::vector<std::string> names;
   struct stat root{};
   if (stat(directory.c_str(), &root) != 0) return names;
-  for (auto it = std::filesystem::recursive_directory_iterator(directory);
-       it != std::filesystem::recursive_directory_iterator(); ++it) {
-    names.push_back(std::filesystem::relative(it->path(), directory).string());
-    struct stat info{};
-    if (lstat(it->path().c_str(), &info) != 0 || info.st_dev != root.st_dev) it.disable_recursion_pending();
+  // The node works meanwhile: what goes before it is read is not in the list.
+  std::vector<std::string> directories = {directory};
+  while (!directories.empty()) {
+    const std::string parent = std::move(directories.back());
+    directories.pop_back();
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(parent, error), end; !error && it != end;
+         it.increment(error)) {
+      const std::string path = it->path().string();
+      struct stat info{};
+      if (lstat(path.c_str(), &info) != 0) continue;
+      names.push_back(path.substr(directory.size() + 1));
+      if (S_ISDIR(info.st_mode) && info.st_dev == root.st_dev) directories.push_back(path);
+    }
   }
   std::sort(names.begin(), names.end());
   return names;
