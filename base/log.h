@@ -1,5 +1,5 @@
 // berthd's own log, by spdlog. If systemd reads our stderr, lines go to its journal, with levels; else they
-// go to stderr as text. A feed can be followed. main sets all of it up once, before the first thread.
+// go to stderr as text. A LogFeed has the lines that followers read. main sets it up once, before any thread.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -1,5 +1,6 @@
 #include "mounter/lease_release.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +31,7 @@ bool OneNodeWrites(const VolumeRecord& record, Origin origin) {
 }
 
 // Beyond the deadline by which each consumer has ended, or has not.
-constexpr Duration kToTell = std::chrono::seconds(1);
+constexpr Duration kAfterDeadline = std::chrono::seconds(1);
 
 // What one process, cgroup or unit has of a volume.
 struct ConsumerShare {
@@ -93,26 +94,22 @@ Awaitable<absl::StatusOr<UnpublishResult>> LeaseRelease::ForceRelease(VolumeRef 
   for (size_t i = 0; i < leaving->shares.size(); ++i) {
     context_.scope.Spawn(context, TakeFrom(leaving, i, volume, deadline));
   }
-  auto all_told = [leaving] { return leaving->left == 0; };
-  // Each ends by the deadline, and says why.
+  auto all_done = [leaving] { return leaving->left == 0; };
+  // Each ends by the deadline, with its result.
   [[maybe_unused]] const bool all =
-      co_await leaving->changed.WaitUntil(std::move(all_told), deadline + kToTell);
+      co_await leaving->changed.WaitUntil(std::move(all_done), deadline + kAfterDeadline);
   for (const absl::Status& result : leaving->results) BERTH_CO_RETURN_IF_ERROR(Annotate(result, context));
-  const absl::Status let_go = CheckLetGo(volume);
-  if (!let_go.ok()) co_return Annotate(let_go, context);
+  BERTH_CO_RETURN_IF_ERROR(Annotate(CheckReleased(volume), context));
   co_return UnpublishResult{.was_published = !publications.empty()};
 }
 
 Awaitable<void> LeaseRelease::TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
                                        TimePoint deadline) {
   const ConsumerShare& share = leaving->shares[index];
-  struct Told {
-    Leaving* leaving;
-    ~Told() {
-      --leaving->left;
-      leaving->changed.NotifyAll();
-    }
-  } told{leaving.get()};
+  const absl::Cleanup done = [leaving] {
+    --leaving->left;
+    leaving->changed.NotifyAll();
+  };
   absl::Status& result = leaving->results[index];
   const absl::Status ended = co_await context_.consumer_end.End(share.life, deadline);
   if (!ended.ok()) {
@@ -132,7 +129,7 @@ Awaitable<void> LeaseRelease::TakeFrom(std::shared_ptr<Leaving> leaving, size_t 
   result = first_error;
 }
 
-absl::Status LeaseRelease::CheckLetGo(const VolumeRef& volume) const {
+absl::Status LeaseRelease::CheckReleased(const VolumeRef& volume) const {
   if (const auto actor = table_.Find(volume.plugin_id, volume.volume_id);
       actor != nullptr && actor->present()) {
     for (const PublicationRecord& p : actor->machine().record().publications) {

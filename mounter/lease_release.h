@@ -34,7 +34,7 @@ class LeaseRelease {
   [[nodiscard]] Awaitable<void> TakeFrom(std::shared_ptr<Leaving> leaving, size_t index, VolumeRef volume,
                                          TimePoint deadline);
   // OK once nothing of the volume is here, as the mounter knows it and as the kernel shows it.
-  [[nodiscard]] absl::Status CheckLetGo(const VolumeRef& volume) const;
+  [[nodiscard]] absl::Status CheckReleased(const VolumeRef& volume) const;
 
   MounterContext& context_;
   const VolumeTable& table_;

@@ -268,8 +268,9 @@ void MounterModelTest::EndConsumer() {
 void MounterModelTest::Expand() {
   const std::string volume = AnyUse().volume;
   if (Chance(50)) {
-    const absl::Status owed = loop_.Run(mounter_->SetPendingExpansion("hp", volume, 1 + Random(1'000'000)));
-    return Note(fmt::format("{}: an expansion is pending -> {}", volume, owed.ok() ? "OK" : MessageOf(owed)));
+    const absl::Status noted = loop_.Run(mounter_->SetPendingExpansion("hp", volume, 1 + Random(1'000'000)));
+    return Note(
+        fmt::format("{}: an expansion is pending -> {}", volume, noted.ok() ? "OK" : MessageOf(noted)));
   }
   ::csi::v1::CapacityRange range;
   range.set_required_bytes(1 + Random(1'000'000));

@@ -794,12 +794,12 @@ TEST_F(MounterRebootTest, Fault19WhatWasBeingUndoneIsStillUndone) {
 
 // The kernel may have given its number again, in the same tick of the new boot.
 TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnotherBoot) {
-  const Sleeper stranger;
-  const auto started = StartTimeOf(stranger.pid());
+  const Sleeper bystander;
+  const auto started = StartTimeOf(bystander.pid());
   ASSERT_TRUE(started.ok());
   for (const char* volume : {"v1", "v2"}) {
     PublishRequest request = Of(Origin::kScheduler, volume);
-    request.life = ProcessLife(stranger.pid());
+    request.life = ProcessLife(bystander.pid());
     ASSERT_TRUE(Publish(request).ok());
   }
   plugins_.SetUsable(false);
@@ -813,8 +813,8 @@ TEST_F(MounterRebootTest, GivingUpEndsNoStrangerWithTheNumberOfAConsumerOfAnothe
           {"hp", volume}, Origin::kScheduler, Clock::now() + std::chrono::milliseconds(50)));
       EXPECT_FALSE(forced_release.ok()) << "its plugin has not let it go";
     }
-    EXPECT_EQ(kill(stranger.pid(), 0), 0);
-    EXPECT_EQ(waitpid(stranger.pid(), nullptr, WNOHANG), 0) << "a process that had nothing to do with it";
+    EXPECT_EQ(kill(bystander.pid(), 0), 0);
+    EXPECT_EQ(waitpid(bystander.pid(), nullptr, WNOHANG), 0) << "a process that had nothing to do with it";
     Close();
   }
   plugins_.SetUsable(true);

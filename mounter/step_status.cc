@@ -119,30 +119,31 @@ void StepStatus::ReportDone(const Step& step) {
 }
 
 std::string StepStatus::WhatRuns() const {
-  std::string whom;
+  std::string purpose;
   const auto& current = queue_.current();
   if (current != nullptr) {
     if (const auto* publish = std::get_if<PublishRequest>(&current->request)) {
-      whom = " to publish it for " + Describe({.consumer = publish->consumer, .name = publish->name});
+      purpose = " to publish it for " + Describe({.consumer = publish->consumer, .name = publish->name});
     } else if (const auto* unpublish = std::get_if<UnpublishRequest>(&current->request)) {
-      whom = " to unpublish it for " + Describe({.consumer = unpublish->consumer, .name = unpublish->name});
+      purpose =
+          " to unpublish it for " + Describe({.consumer = unpublish->consumer, .name = unpublish->name});
     } else {
-      whom = " to expand it";
+      purpose = " to expand it";
     }
   } else if (!trying_.key.consumer.empty()) {
-    whom = " for " + Describe(trying_.key);
+    purpose = " for " + Describe(trying_.key);
   }
-  if (!waiting_for_.empty()) return fmt::format("what comes before it{} waits: {}", whom, waiting_for_);
+  if (!waiting_for_.empty()) return fmt::format("what comes before it{} waits: {}", purpose, waiting_for_);
   if (!running_.empty() && running_since_) {
-    return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), whom);
+    return fmt::format("{} has run for {}{}", running_, Seconds(*running_since_), purpose);
   }
   if (current == nullptr) {
     const std::string failed = LastFailures();
-    return fmt::format("what was begun before it is finished or undone first{}{}{}", whom,
+    return fmt::format("what was begun before it is finished or undone first{}{}{}", purpose,
                        failed.empty() ? "" : ": ", failed);
   }
   return fmt::format("other requests for this volume come before it{}",
-                     whom.empty() ? "" : ", the first" + whom);
+                     purpose.empty() ? "" : ", the first" + purpose);
 }
 
 absl::Status StepStatus::Overdue(const VolumeOperation& operation, const std::string& forced) const {

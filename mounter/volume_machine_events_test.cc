@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -88,6 +89,10 @@ std::string Describe(const Place& place) {
   return text;
 }
 
+// Two consumers have many more states than that. Under the sanitizers the nearest are looked at: all of them
+// take minutes there.
+constexpr size_t kMostPlaces = kAddressSanitizer ? 5'000 : SIZE_MAX;
+
 class Explorer {
  public:
   explicit Explorer(const Kind& kind) : kind_(kind) {}
@@ -98,7 +103,7 @@ class Explorer {
     record.volume_id = "v1";
     record.stages = kind_.stages;
     Reach({VolumeMachine::Fresh(record), {}}, "", "fresh");
-    while (!waiting_.empty() && !::testing::Test::HasFailure()) {
+    while (!waiting_.empty() && seen_.size() < kMostPlaces && !::testing::Test::HasFailure()) {
       const auto [place, name] = std::move(waiting_.front());
       waiting_.pop_front();
       Requests(place, name);
@@ -532,9 +537,6 @@ class Explorer {
 class VolumeMachineEvents : public ::testing::TestWithParam<Kind> {};
 
 TEST_P(VolumeMachineEvents, KeepTheRulesInEveryState) {
-  if (kAddressSanitizer && GetParam().two) {
-    GTEST_SKIP() << "the sanitizer takes minutes for two consumers; the same code runs for one";
-  }
   Explorer explorer(GetParam());
   explorer.Explore();
   EXPECT_GT(explorer.places(), 30U) << "that many states at least can be reached";

@@ -334,7 +334,7 @@ struct MountHelper::State {
   }
 
   // CANCELLED: it is being shut down. RESOURCE_EXHAUSTED: too many hang already.
-  [[nodiscard]] absl::Status MayProbe(size_t more) const {
+  [[nodiscard]] absl::Status CheckRoomForProbes(size_t more) const {
     if (reaper.cancelled()) return absl::CancelledError("shutting down");
     const size_t stuck = CountStuck(Kind::kProbe);
     if (stuck + more <= kStuckProbes) return absl::OkStatus();
@@ -514,8 +514,8 @@ Awaitable<std::vector<absl::Status>> MountHelper::ProbeSome(std::vector<std::str
   const auto fail = [&verdicts, &places, &asked](const absl::Status& why) {
     for (size_t i = 0; i < places.size(); ++i) verdicts[places[i]] = Annotate(why, "probe " + asked[i]);
   };
-  const absl::Status may_probe = state->MayProbe(asked.size());
-  const absl::StatusOr<UniqueFd> output = may_probe.ok() ? OutputFile() : may_probe;
+  const absl::Status room = state->CheckRoomForProbes(asked.size());
+  const absl::StatusOr<UniqueFd> output = room.ok() ? OutputFile() : room;
   if (!output.ok()) {
     fail(output.status());
     co_return verdicts;

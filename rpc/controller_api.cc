@@ -152,8 +152,8 @@ ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandVolume(v1::ExpandVolume
   // Looked up again: it may have been published or released meanwhile.
   const std::optional<VolumeView> now = access_.FindHeld(request.plugin_id(), request.volume_id());
   if (!checked.ok() && capacity <= 0) co_return checked.status();
-  BERTH_CO_ASSIGN_OR_RETURN(const bool all_noted,
-                            co_await NoteExpansion(*controller, now, request.volume_id(), capacity));
+  BERTH_CO_ASSIGN_OR_RETURN(const bool all_noted, co_await NoteExpansion(controller->plugin_id, now,
+                                                                         request.volume_id(), capacity));
   if (!checked.ok()) co_return checked.status();
   if (!now) {
     answer.set_node_expansion_pending(true);
@@ -182,11 +182,11 @@ ApiAnswer<v1::ExpandVolumeResponse> ControllerApi::ExpandByNodeAlone(
   co_return co_await ExpandOnNode(*held, std::move(expand), v1::ExpandVolumeResponse(), deadline);
 }
 
-ApiAnswer<bool> ControllerApi::NoteExpansion(Controller controller, std::optional<VolumeView> held,
+ApiAnswer<bool> ControllerApi::NoteExpansion(std::string plugin_id, std::optional<VolumeView> held,
                                              std::string volume_id, int64_t capacity) {
   const std::vector<std::string> ids =
       held ? std::vector<std::string>{held->plugin_id}
-           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), controller.plugin_id));
+           : ServingNode(control_.plugins(), SameDriver(control_.plugins(), plugin_id));
   bool all_noted = !ids.empty();
   for (const std::string& id : ids) {
     const absl::Status noted = co_await mounter_.SetPendingExpansion(id, volume_id, capacity);

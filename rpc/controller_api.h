@@ -38,8 +38,8 @@ class ControllerApi {
   // The storage has grown to `capacity`: the node's part is noted, so that it is done sooner or later,
   // whatever becomes of this call. False: not on every plugin that may publish it; the caller repeats the
   // request once it is published.
-  ApiAnswer<bool> NoteExpansion(ControllerAccess::Controller controller, std::optional<VolumeView> held,
-                                std::string volume_id, int64_t capacity);
+  ApiAnswer<bool> NoteExpansion(std::string plugin_id, std::optional<VolumeView> held, std::string volume_id,
+                                int64_t capacity);
   ApiAnswer<v1::ExpandVolumeResponse> ExpandOnNode(VolumeView held,
                                                    ::csi::v1::ControllerExpandVolumeRequest request,
                                                    v1::ExpandVolumeResponse so_far, TimePoint deadline);

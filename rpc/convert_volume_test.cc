@@ -85,8 +85,11 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
       .dead = "ENOTCONN",
       .hung = "no answer within 10 s",
   });
-  view.publications.push_back({.origin = Origin::kDeclared, .life = UnitLife("web.service")});
-  view.publications.push_back({.life = CgroupLife("/sys/fs/cgroup/a")});
+  view.publications.push_back({.origin = Origin::kDeclared,
+                               .life = UnitLife("web.service"),
+                               .blocked = Blocked{.reason = Blocked::Reason::kNoLease, .text = ""}});
+  view.publications.push_back({.life = CgroupLife("/sys/fs/cgroup/a"),
+                               .blocked = Blocked{.reason = Blocked::Reason::kUnconfirmed, .text = ""}});
   const v1::Volume volume = ToProto(view, true);
   ASSERT_EQ(volume.publications_size(), 3);
   const v1::Publication& use = volume.publications(0);
@@ -107,6 +110,8 @@ TEST(ConvertVolumeTest, CarriesWhatIsKnownOfAPublication) {
   EXPECT_EQ(use.hung(), "no answer within 10 s");
   EXPECT_EQ(volume.publications(1).origin(), v1::DECLARED);
   EXPECT_EQ(volume.publications(1).life().unit(), "web.service");
+  EXPECT_EQ(volume.publications(1).blocked_reason(), v1::BLOCKED_WITHOUT_LEASE);
+  EXPECT_EQ(volume.publications(2).blocked_reason(), v1::BLOCKED_UNCONFIRMED);
   EXPECT_EQ(volume.publications(2).life().cgroup(), "/sys/fs/cgroup/a");
   EXPECT_FALSE(
       ToProto(View(StageState::kStaged, {PublicationState::kPublished}), true).publications(0).has_life());

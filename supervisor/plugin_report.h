@@ -31,7 +31,6 @@ class PluginReport {
 
   // What the owner fills in. `reason`, `registered` and the facts are written here alone.
   [[nodiscard]] PluginSnapshot& snapshot() { return snapshot_; }
-  [[nodiscard]] const PluginSnapshot& snapshot() const { return snapshot_; }
 
   // Puts the snapshot into the registry. Its reason: the state's, why its facts were refused, `notes`.
   void Publish(std::string_view reason, std::initializer_list<std::string_view> notes);

@@ -87,7 +87,7 @@ int Beneath(int directory, const Permissions& want, int depth) {
 }
 
 int Apply(const char* path, const Permissions& want) {
-  const int fd = OpenAt(AT_FDCWD, path, O_PATH | O_NOFOLLOW, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS);
+  const int fd = OpenAt(AT_FDCWD, path, O_PATH | O_NOFOLLOW, kNoSymlinks);
   if (fd < 0) return errno;
   struct statx info{};
   if (statx(fd, "", AT_EMPTY_PATH | AT_NO_AUTOMOUNT, STATX_TYPE, &info) != 0) return errno;
