@@ -135,8 +135,9 @@ absl::Status LeaseRelease::CheckReleased(const VolumeRef& volume) const {
     for (const PublicationRecord& p : actor->machine().record().publications) {
       return absl::FailedPreconditionError(fmt::format("it is published for {} still", Describe(p.key)));
     }
-    return absl::FailedPreconditionError(
-        actor->machine().InUseByKernel() ? actor->machine().record().last_error : "it is not unstaged yet");
+    return absl::FailedPreconditionError(actor->machine().plan().InUseByKernel()
+                                             ? actor->machine().record().last_error
+                                             : "it is not unstaged yet");
   }
   // Ask the kernel, whatever the records say.
   const std::string directory = fmt::format("{}/{}", context_.paths->tree(),

@@ -111,7 +111,7 @@ Awaitable<absl::Status> MounterImpl::Recover() {
     actor->ReportUsers();
     awaiting += actor->reconciler().HasBlocked(Origin::kScheduler) ? 1 : 0;
     rebooted = rebooted || before != BootId();
-    if (!actor->machine().Unsettled()) continue;
+    if (!actor->machine().plan().Unsettled()) continue;
     ++unfinished;
     context_.events.Append({.type = "volume.recovered",
                             .plugin_id = record.plugin_id,

@@ -24,7 +24,7 @@ std::vector<WantedToken> TokenRenewer::Wanted() const {
 }
 
 bool TokenRenewer::Renews(const PublicationKey& key) const {
-  return machine_.MayRenew(key) && WantsRenewal(Wanted());
+  return machine_.plan().MayRenew(key) && WantsRenewal(Wanted());
 }
 
 BootTime TokenRenewer::DueAt(const PublicationKey& key) const {

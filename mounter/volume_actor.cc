@@ -139,7 +139,7 @@ Awaitable<absl::Status> VolumeActor::Execute(std::shared_ptr<VolumeOperation> op
     status = co_await ExecuteExpand(operation, *expand);
   }
   volume_.reporter.ReportAwaitingSecrets();
-  if (volume_.machine.Unsettled()) {
+  if (volume_.machine.plan().Unsettled()) {
     failures_in_a_row_ = 1;
     next_retry_ =
         Clock::now() + Backoff(1, kFirstBackgroundRetry, volume_.context.options.retry_limit, RandomShare());
@@ -167,16 +167,16 @@ Awaitable<void> VolumeActor::RenewTokens() {
 Awaitable<void> VolumeActor::Settle() {
   volume_.machine.RetryExpansion();
   bool all_done = !volume_.row.stale || (co_await volume_.row.Commit()).ok();
-  for (const PublicationKey& key : volume_.machine.Movable()) {
+  for (const PublicationKey& key : volume_.machine.plan().Movable()) {
     if (!volume_.queue.empty() || volume_.context.stopping) break;
     const absl::Status status = co_await driver_.Drive(key);
     all_done = all_done && status.ok();
   }
-  if (volume_.queue.empty() && volume_.machine.NextTeardown().kind != StepKind::kNone) {
+  if (volume_.queue.empty() && volume_.machine.plan().NextTeardown().kind != StepKind::kNone) {
     const absl::Status status = co_await driver_.Drive({});
     all_done = all_done && status.ok();
   }
-  const Step expansion = volume_.machine.NextExpansion();
+  const Step expansion = volume_.machine.plan().NextExpansion();
   if (volume_.queue.empty() && !volume_.context.stopping && expansion.kind != StepKind::kNone) {
     co_await driver_.RunStep(expansion);
     const absl::Status status = co_await volume_.row.Commit();
@@ -222,14 +222,14 @@ Awaitable<absl::Status> VolumeActor::ExecuteUnpublish(std::shared_ptr<VolumeOper
     if (first_error.ok()) first_error = status;
   }
   // One that a failed publish, or an unpublish before this one, left half undone.
-  if (first_error.ok() && volume_.machine.NextTeardown().kind != StepKind::kNone)
+  if (first_error.ok() && volume_.machine.plan().NextTeardown().kind != StepKind::kNone)
     first_error = co_await driver_.Drive({});
   if (first_error.ok() && volume_.row.stale) first_error = co_await volume_.row.Commit();
   if (!first_error.ok() && request.force && driver_.plugin_cannot() && !volume_.context.stopping) {
     co_return co_await driver_.ReleaseWithoutPlugin(operation, request.requested_by, first_error);
   }
   // All that berthd and the plugin can do is done: the rest is for those who use it still.
-  if (volume_.machine.InUseByKernel() && driver_.in_use()) {
+  if (volume_.machine.plan().InUseByKernel() && driver_.in_use()) {
     operation->used_by = std::string(MessageOf(first_error));
     first_error = absl::OkStatus();
   }
@@ -330,7 +330,7 @@ VolumeView VolumeActor::View() const {
   view.volume_id = record.volume_id;
   view.stage_state = record.stage_state;
   view.uncertain = record.stage_uncertain;
-  view.awaiting_secrets = volume_.machine.AwaitingSecrets();
+  view.awaiting_secrets = volume_.machine.plan().AwaitsSecrets();
   view.use = record.use;
   if (record.stages) view.staging_path = volume_.context.paths->StagingPath(record);
   view.last_error = record.last_error;
@@ -349,7 +349,7 @@ VolumeView VolumeActor::View() const {
          .remount = p.remount,
          .ephemeral = p.ephemeral,
          .life = p.life,
-         .awaiting_secrets = p.state == PublicationState::kPublishing && volume_.machine.AwaitsSecrets(p),
+         .awaiting_secrets = p.state == PublicationState::kPublishing && p.AwaitsSecrets(),
          .blocked = VolumeMachine::BlockedBecause(p),
          .dead = p.dead,
          .hung = p.hung,

@@ -101,7 +101,7 @@ class VolumeActor : public std::enable_shared_from_this<VolumeActor> {
   // When background work runs next. max(): never.
   [[nodiscard]] TimePoint NextMove() const;
   // Whether a step, or its row, is to be tried again.
-  [[nodiscard]] bool Unfinished() const { return volume_.row.stale || volume_.machine.Unsettled(); }
+  [[nodiscard]] bool Unfinished() const { return volume_.row.stale || volume_.machine.plan().Unsettled(); }
   void EnsureWorking();
   // Its consumer has ended.
   void Release(const PublicationKey& key, const ConsumerLife& life, const std::string& why);

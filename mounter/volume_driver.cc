@@ -42,7 +42,7 @@ Awaitable<absl::Status> VolumeDriver::Drive(PublicationKey key) {
   [[maybe_unused]] const auto old = volume_.machine.TakeFailure(key);
   bool published = false;
   while (true) {
-    const Step step = volume_.machine.NextFor(key);
+    const Step step = volume_.machine.plan().NextFor(key);
     if (step.kind == StepKind::kNone) co_return co_await CommitOutcome(key, published);
     if (step.kind == StepKind::kMountPath && volume_.machine.NotePath(key)) {
       const absl::Status noted = co_await volume_.row.Commit();
@@ -75,7 +75,7 @@ Awaitable<absl::Status> VolumeDriver::CommitOutcome(PublicationKey key, bool was
     if (!publication->blocked.empty()) co_return absl::FailedPreconditionError(publication->blocked);
     if (!publication->forward_blocked.empty()) co_return absl::UnavailableError(publication->forward_blocked);
     if (!volume_.machine.leaving().empty()) co_return absl::UnavailableError(volume_.machine.leaving());
-    if (volume_.machine.AwaitsSecrets(*publication)) {
+    if (publication->AwaitsSecrets()) {
       co_return absl::FailedPreconditionError(
           "this publication needs its secrets again, since they are never written down: repeat the publish "
           "with them, or unpublish it");
@@ -178,7 +178,7 @@ std::optional<StepInput> VolumeDriver::InputAtHand(const Step& step) const {
     case StepKind::kUnpublish:
     case StepKind::kUnstage: {
       const bool meant = step.kind == StepKind::kUnstage
-                             ? volume_.machine.NextTeardown().kind != StepKind::kNone
+                             ? volume_.machine.plan().NextTeardown().kind != StepKind::kNone
                              : volume_.forced.for_keys.contains(step.key);
       return StepInput{.force = meant && volume_.forced.force,
                        .lazy = meant && volume_.forced.lazy,
@@ -470,15 +470,16 @@ std::string VolumeDriver::WhyForwardBlocked(const Step& step) const {
   if (!volume_.machine.leaving().empty()) return volume_.machine.leaving();
   const PublicationRecord* publication = volume_.machine.record().Find(step.key);
   if (publication == nullptr || publication->forward_blocked.empty()) return "";
-  return step.kind == StepKind::kRenew && volume_.machine.MayRenew(step.key) ? ""
-                                                                             : publication->forward_blocked;
+  return step.kind == StepKind::kRenew && volume_.machine.plan().MayRenew(step.key)
+             ? ""
+             : publication->forward_blocked;
 }
 
 bool VolumeDriver::StillWanted(const Step& step) const {
   if (ForwardBlocked(step)) return false;
   // What had to wait makes way for what has come meanwhile; what had not is in its turn.
   if (!volume_.status.waiting_for().empty() && ShouldEnd(step)) return false;
-  return step.kind != StepKind::kRenew || volume_.machine.MayRenew(step.key);
+  return step.kind != StepKind::kRenew || volume_.machine.plan().MayRenew(step.key);
 }
 
 bool VolumeDriver::ExpansionShouldEnd() const {
@@ -495,7 +496,8 @@ bool VolumeDriver::ShouldEnd(const Step& step) const {
                         (volume_.queue.current() == nullptr && !volume_.queue.empty())))
     return true;
   // What it was to be renewed for has changed.
-  if (!volume_.sent && step.kind == StepKind::kRenew && !volume_.machine.MayRenew(step.key)) return true;
+  if (!volume_.sent && step.kind == StepKind::kRenew && !volume_.machine.plan().MayRenew(step.key))
+    return true;
   const bool whole_volume = step.kind == StepKind::kStage || step.kind == StepKind::kUnstage;
   return volume_.queue.ForcedUnpublishWaits(step.key, whole_volume);
 }

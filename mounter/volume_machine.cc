@@ -68,8 +68,8 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   if (rebooted && r.stage_state == StageState::kStaged) r.stage_state = StageState::kStaging;
   // Whatever the row does not say is assumed the worse way. A staging that was repaired may have begun again
   // since the row was written.
-  const bool needed = std::ranges::any_of(
-      r.publications, [&machine](const PublicationRecord& p) { return machine.NeedsStaging(p); });
+  const bool needed =
+      std::ranges::any_of(r.publications, [&r](const PublicationRecord& p) { return r.NeedsStaging(p); });
   if (needed && r.stage_state == StageState::kAbsent) r.stage_state = StageState::kStaging;
   if (r.stage_state == StageState::kStaging || r.stage_state == StageState::kUnstaging) {
     r.stage_uncertain = true;
@@ -105,32 +105,6 @@ VolumeMachine VolumeMachine::Recovered(VolumeRecord record, bool rebooted) {
   return machine;
 }
 
-bool VolumeMachine::AwaitsSecrets(const PublicationRecord& publication) const {
-  return publication.had_secrets && !publication.secrets_at_hand && !IsSet(publication.secrets_reference);
-}
-
-bool VolumeMachine::NeedsStaging(const PublicationRecord& publication) const {
-  return record_.stages && !publication.ephemeral;
-}
-
-bool VolumeMachine::MayGoForward(const PublicationRecord& publication) const {
-  return leaving_.empty() && publication.blocked.empty() && publication.forward_blocked.empty() &&
-         !AwaitsSecrets(publication) && !record_.rebuilt;
-}
-
-bool VolumeMachine::MayUnstage() const {
-  return std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
-    return !NeedsStaging(p) || (p.state == PublicationState::kPublishing && !p.sent);
-  });
-}
-
-bool VolumeMachine::UnstagesFirst() const {
-  if (!record_.staging_lost || !MayUnstage()) return false;
-  // A stage with an unknown outcome may still run: it is repeated, not reversed.
-  return record_.stage_state == StageState::kStaged ||
-         (record_.stage_state == StageState::kStaging && !record_.stage_uncertain);
-}
-
 void VolumeMachine::RequestPublish(PublicationRecord publication) {
   present_ = true;
   record_.without_plugin.reset();
@@ -139,7 +113,7 @@ void VolumeMachine::RequestPublish(PublicationRecord publication) {
   publication.blocked.clear();
   publication.forward_blocked.clear();
   publication.unconfirmed = false;
-  if (NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
+  if (record_.NeedsStaging(publication) && record_.stage_state == StageState::kAbsent) {
     record_.stage_state = StageState::kStaging;
     record_.stage_sent = false;
     record_.stage_uncertain = false;
@@ -387,18 +361,6 @@ void VolumeMachine::SetPermissionsSet(const PublicationKey& key) {
   if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
 }
 
-bool VolumeMachine::PathPending(const PublicationRecord& p) const {
-  if (!leaving_.empty()) return false;
-  const bool well = p.state == PublicationState::kPublished && !p.uncertain && p.dead.empty() &&
-                    p.hung.empty() && p.blocked.empty() && p.forward_blocked.empty();
-  return well && (p.path_made != p.path || (!p.path.path.empty() && !p.path_mounted));
-}
-
-bool VolumeMachine::PathPending(const PublicationKey& key) const {
-  const PublicationRecord* publication = record_.Find(key);
-  return publication != nullptr && PathPending(*publication);
-}
-
 bool VolumeMachine::NotePath(const PublicationKey& key) {
   PublicationRecord* publication = record_.Find(key);
   if (publication == nullptr || !publication->path_made.path.empty()) return false;
@@ -446,14 +408,14 @@ bool VolumeMachine::RepairStaging(const std::string& error, bool asked) {
   if (!record_.stages || record_.stage_state != StageState::kStaged || record_.rebuilt) return false;
   if (!leaving_.empty()) return false;
   for (const PublicationRecord& p : record_.publications) {
-    if (!NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
+    if (!record_.NeedsStaging(p) || p.state == PublicationState::kUnpublishing) continue;
     if (!p.hung.empty()) return false;
     if (!p.blocked.empty() || (!p.forward_blocked.empty() && !asked)) return false;
     // A publication that is on its way is not in use yet.
     if (p.state == PublicationState::kPublished && !asked && !p.Remounts()) return false;
   }
   for (PublicationRecord& p : record_.publications) {
-    if (!NeedsStaging(p)) continue;
+    if (!record_.NeedsStaging(p)) continue;
     if (p.state == PublicationState::kPublished) Repair(p.key, error, asked);
     if (p.state != PublicationState::kPublishing || !p.sent) continue;
     p.state = PublicationState::kUnpublishing;
@@ -478,7 +440,7 @@ void VolumeMachine::Resume(const PublicationKey& key, std::string error) {
   publication->state =
       publication->ephemeral ? PublicationState::kPublishing : PublicationState::kUnpublishing;
   const bool all_undone = std::ranges::all_of(record_.publications, [this](const PublicationRecord& p) {
-    return !NeedsStaging(p) || p.state == PublicationState::kUnpublishing;
+    return !record_.NeedsStaging(p) || p.state == PublicationState::kUnpublishing;
   });
   if (all_undone && record_.stage_state == StageState::kStaging && record_.stage_sent) {
     record_.stage_state = StageState::kUnstaging;
@@ -570,91 +532,6 @@ void VolumeMachine::Unsettle(const PublicationKey& key, std::string error) {
   publication->uncertain = true;
   publication->secrets_at_hand = publication->had_secrets;
   publication->last_error = std::move(error);
-}
-
-Step VolumeMachine::NextFor(const PublicationKey& key) const {
-  const PublicationRecord* publication = record_.Find(key);
-  if (publication == nullptr) return NextTeardown();
-  switch (publication->state) {
-    case PublicationState::kPublished:
-      return PathPending(*publication) ? Step{StepKind::kMountPath, key} : NextExpansion();
-    case PublicationState::kUnpublishing:
-      return {StepKind::kUnpublish, key};
-    case PublicationState::kPublishing:
-      if (!MayGoForward(*publication)) return {};
-      return NeedsStaging(*publication) ? NextOnStaging(key) : Step{StepKind::kPublish, key};
-  }
-  return {};
-}
-
-Step VolumeMachine::NextOnStaging(const PublicationKey& key) const {
-  if (record_.stage_state == StageState::kUnstaging) {
-    return MayUnstage() ? Step{StepKind::kUnstage, {}} : Step{};
-  }
-  if (UnstagesFirst()) return {StepKind::kUnstage, {}};
-  if (!Staged()) return {StepKind::kStage, key};
-  const Step expansion = NextExpansion();
-  return {expansion.kind == StepKind::kNone ? StepKind::kPublish : StepKind::kExpand, key};
-}
-
-std::vector<PublicationKey> VolumeMachine::Movable() const {
-  std::vector<PublicationKey> undone;
-  std::vector<PublicationKey> forward;
-  for (const PublicationRecord& publication : record_.publications) {
-    if (publication.state == PublicationState::kUnpublishing) undone.push_back(publication.key);
-    const bool publishing = publication.state == PublicationState::kPublishing && MayGoForward(publication);
-    if (publishing || PathPending(publication)) forward.push_back(publication.key);
-  }
-  // What is undone makes way.
-  undone.insert(undone.end(), forward.begin(), forward.end());
-  return undone;
-}
-
-Step VolumeMachine::NextTeardown() const {
-  if (!present_ || !record_.publications.empty()) return {};
-  if (record_.stage_state != StageState::kAbsent) return {StepKind::kUnstage, {}};
-  return {StepKind::kForget, {}};
-}
-
-Step VolumeMachine::NextExpansion() const { return expansion_deferred_ ? Step{} : ExpansionWhereItCan(); }
-
-Step VolumeMachine::ExpansionWhereItCan() const {
-  if (record_.pending_expansion_bytes == 0 || expansion_refused_ || !leaving_.empty()) return {};
-  if (ReadsOnly(record_.use.access_mode)) return {};
-  const bool staged = Staged();
-  for (const PublicationRecord& p : record_.publications) {
-    if (!p.forward_blocked.empty()) continue;
-    const bool published = p.state == PublicationState::kPublished && !p.uncertain;
-    const bool grows = NeedsStaging(p) ? staged : p.Writes(record_.use);
-    if (published && grows) return {StepKind::kExpand, p.key};
-  }
-  // With staging, that it is staged will do.
-  for (const PublicationRecord& p : record_.publications) {
-    if (p.state == PublicationState::kPublishing && staged && NeedsStaging(p) && p.forward_blocked.empty()) {
-      return {StepKind::kExpand, p.key};
-    }
-  }
-  return {};
-}
-
-bool VolumeMachine::MayRenew(const PublicationKey& key) const {
-  const PublicationRecord* p = record_.Find(key);
-  if (!present_ || p == nullptr || record_.rebuilt || !leaving_.empty()) return false;
-  const bool well = p->state == PublicationState::kPublished && !p->uncertain;
-  const bool asked_for = p->forward_blocked.empty() || p->unconfirmed;  // a token is no forward step
-  return well && p->origin == Origin::kScheduler && p->blocked.empty() && asked_for &&
-         (Staged() || !NeedsStaging(*p));
-}
-
-bool VolumeMachine::Unsettled() const {
-  return NextTeardown().kind != StepKind::kNone || !Movable().empty() ||
-         ExpansionWhereItCan().kind != StepKind::kNone;
-}
-
-bool VolumeMachine::AwaitingSecrets() const {
-  return std::ranges::any_of(record_.publications, [this](const PublicationRecord& publication) {
-    return publication.state == PublicationState::kPublishing && AwaitsSecrets(publication);
-  });
 }
 
 void VolumeMachine::OnSent(const Step& step) {
@@ -766,7 +643,7 @@ FollowUp VolumeMachine::OnStage(CallOutcome outcome, const absl::Status& error, 
       record_.last_error = Text(error);
       std::vector<PublicationKey> waiting;
       for (const PublicationRecord& publication : record_.publications) {
-        if (publication.state == PublicationState::kPublishing && NeedsStaging(publication)) {
+        if (publication.state == PublicationState::kPublishing && record_.NeedsStaging(publication)) {
           waiting.push_back(publication.key);
         }
       }
@@ -798,7 +675,7 @@ FollowUp VolumeMachine::OnPublish(PublicationRecord& publication, CallOutcome ou
       publication.writes_refused.clear();
       publication.secrets_at_hand = false;
       publication.published_at = now;
-      if (!NeedsStaging(publication)) expansion_deferred_ = false;
+      if (!record_.NeedsStaging(publication)) expansion_deferred_ = false;
       // Of a block volume a plugin may find the device only where it is published.
       expansion_refused_ = false;
       return FollowUp::kNext;

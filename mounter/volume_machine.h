@@ -1,70 +1,5 @@
-// The life of one volume on this node: which step comes next for a goal, and what follows each outcome.
-//
-//          RequestPublish                             done                     done
-//   absent ─────────────► staging ──NodeStageVolume──► staged ──NodePublishVolume──► published
-//     ▲                     │                           ▲ │ │  (each publication        │
-//     │                final│ failure, or               │ │ │   for itself)             │ Repair, or
-//     │ forget              ▼ RequestUnpublish          │ │ └─ final failure ─┐         ▼ RequestUnpublish
-//     └────────────── unstaging ◄─NodeUnstageVolume─ last one gone ◄─NodeUnpublishVolume─ unpublishing
-//                           │                             │                             │
-//                           └─ RepairStaging: all undone, └─ kExpand: NodeExpandVolume, └─ Repair:
-//                              then staged again             while an expansion            published
-//                                                            is pending                    again
-//
-// A volume whose plugin does not stage goes from absent to publishing, and back without unstaging; so does an
-// ephemeral one.
-//
-// In addition to its state, the volume's staging or a publication may be:
-//
-//   uncertain          the step was sent and its outcome is not known, or the kernel does not show what it
-//                      made. What may follow:   stage     ──► stage again, or unstage
-//                                               publish   ──► publish again, or unpublish
-//                                               unpublish ──► unpublish again
-//                                               unstage   ──► unstage again
-//                                               staged    ──► stage again, or unstage: the row may be older
-//                                                             than an unstage, since that is not awaited
-//                                               published ──► (mount lost) unpublish, then publish; of an
-//                                                             ephemeral one publish alone
-//                      and nothing else of the volume that rests on it.
-//   staging lost       the staging is uncertain since its mount was taken away or mounted over. What is
-//                      published from it stays. It is staged again before the next publish; unstaged before
-//                      that if nothing is published from it, since plugins keep records too.
-//   stuck              uncertain, and the plugin's call or the helper process has not returned. The same
-//                      steps may follow; a forced reverse does not wait for it.
-//   awaiting secrets   the step has to be repeated, and the secrets that it took were never written down:
-//                      only its reverse, which takes none, may run, until a caller brings them again. One
-//                      with a reference to its secrets never awaits them.
-//   blocked            nothing forward is begun or repeated. What is published stays published, a lost or
-//                      dead mount is not repaired, and reverse steps go on. Its reason, and what ends it:
-//                        rebooted      `blocked`: RequestPublish, RequestUnpublish, Confirm
-//                        no lease      `forward_blocked`, of a scheduler's: UnblockForward
-//                        unconfirmed   the same: the lease ended, or the node was rebooted, since the
-//                                      scheduler requested or confirmed it. Another node may have the volume
-//                                      by now, so a new lease alone is not enough: RequestPublish, Confirm
-//   leaving            berthd or the machine is being stopped: no forward step is begun or repeated for any
-//                      publication, and nothing is repaired (BeginShutdown; it is final). Reverse steps go
-//                      on.
-//   dead               published, the mount is there, and its file system has ended. Only Repair follows, if
-//                      it was requested.
-//   hung               published, the mount is there, and its file system does not answer. It may answer
-//                      again, or turn out to be dead. Until then nothing is repaired: an unmount would hang,
-//                      too.
-//
-//                               answers ◄──► hung ──► dead ──► answers (mounted again)
-//
-//   read-only          published to be written, and it refuses writes. Nothing is repaired: what is wrong
-//                      with it may have to be looked at first.
-//
-//   renewed            published, and its plugin gets new tokens with the same NodePublishVolume (kRenew, see
-//                      MayRenew). Whatever its outcome, the publication does not change; the kernel shows
-//                      what the plugin has changed.
-//   in use             nothing of it is published or staged, and the kernel still has it (volume_release.h):
-//                      it is forgotten once that has ended. A new publish may begin meanwhile.
-//   path pending       published, and not (known to be) mounted at the path that was asked for too, or still
-//                      mounted at one that is not wanted any more (kMountPath). That it fails never undoes a
-//                      publication. An unpublish removes that mount first.
-//   expansion pending  tried after each stage (or publish, without staging) and then in the background. Its
-//                      failure never undoes or delays a publication.
+// The life of one volume on this node: what a request, a fact or a step's outcome changes. volume_plan.h
+// describes the states, and says which step may come next.
 //
 // The rules that keep data safe:
 //   * Once a stage or publish was sent, "absent" needs a successful reverse call, whatever the failure's
@@ -77,7 +12,8 @@
 //   * A publication that is to be mounted again by itself does not vanish because that failed: it is tried
 //     until a request for its unpublish.
 //
-// Pure: no clock, no I/O. The caller that performs a step calls OnSent before it, and OnOutcome after it.
+// Pure: no clock, no I/O. One thread. The caller that performs a step calls OnSent before it, and OnOutcome
+// after it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -89,30 +25,10 @@
 
 #include "base/clock.h"
 #include "csi/errors.h"
+#include "mounter/volume_plan.h"
 #include "mounter/volume_record.h"
 
 namespace berth {
-
-enum class StepKind {
-  kNone,  // nothing to do, or nothing that may be done now
-  kStage,
-  kPublish,
-  kExpand,     // the node's part of a pending expansion
-  kRenew,      // NodePublishVolume once more, of what is published, for its tokens
-  kMountPath,  // mount what is published at its path too, or unmount it where it is not wanted any more
-  kUnpublish,
-  kUnstage,
-  kForget,  // remove the volume's directories, then its row
-};
-
-struct Step {
-  StepKind kind = StepKind::kNone;
-  // Of kStage and kExpand: the publication that has the secrets; of kPublish, kRenew, kMountPath and
-  // kUnpublish: the publication itself.
-  PublicationKey key;
-
-  bool operator==(const Step&) const = default;
-};
 
 enum class FollowUp {
   kNext,    // ask Next again
@@ -132,6 +48,14 @@ class VolumeMachine {
   [[nodiscard]] const VolumeRecord& record() const { return record_; }
   // Whether a row and directories exist, or may.
   [[nodiscard]] bool present() const { return present_; }
+  // Which step may come next. It looks at this machine: for the moment only.
+  [[nodiscard]] VolumePlan plan() const {
+    return {record_,
+            {.present = present_,
+             .leaving = !leaving_.empty(),
+             .expansion_deferred = expansion_deferred_,
+             .expansion_refused = expansion_refused_}};
+  }
 
   // A publication is wanted: a new one, or one that is publishing already, which a caller now drives (with
   // secrets, if it has them). Not while it unstages, and not while that publication is being unpublished.
@@ -192,17 +116,6 @@ class VolumeMachine {
   void SetWithoutPlugin(WithoutPlugin said);
   // The kernel still has it: these objects, or what is not known.
   void SetInUse(std::vector<KernelObject> objects);
-  // Nothing of it is published or staged, and the kernel still has it.
-  [[nodiscard]] bool InUseByKernel() const {
-    return present_ && record_.publications.empty() && record_.stage_state == StageState::kAbsent &&
-           record_.still_in_use;
-  }
-  // It is staged, nothing is published, and NodeUnstageVolume has not been sent.
-  [[nodiscard]] bool StagedForNobody() const {
-    return present_ && record_.publications.empty() && Staged() && !record_.rebuilt;
-  }
-  // Whether a published one is to be mounted at its path, or to leave one, now.
-  [[nodiscard]] bool PathPending(const PublicationKey& key) const;
   // Before it is mounted at its path: from now on it may be. True if that has to be written down first.
   bool NotePath(const PublicationKey& key);
   // Takes that back where it could not be written down.
@@ -252,24 +165,6 @@ class VolumeMachine {
   // Why nothing goes forward; empty: it may.
   [[nodiscard]] const std::string& leaving() const { return leaving_; }
 
-  // The next step for one publication and, when it was the last, for the volume after it.
-  [[nodiscard]] Step NextFor(const PublicationKey& key) const;
-  // Publications that can move of themselves: those being undone, and those publishing that are not held and
-  // do not await secrets.
-  [[nodiscard]] std::vector<PublicationKey> Movable() const;
-  // The steps that undo what no publication needs any more.
-  [[nodiscard]] Step NextTeardown() const;
-  // The pending expansion, if it can be done now.
-  [[nodiscard]] Step NextExpansion() const;
-  // Whether a publication's plugin may be called once more to give it new tokens: it is published, as far as
-  // is known, for a scheduler with a valid lease, and what it was published from is there. This is no forward
-  // step: one that is unconfirmed may. One that is dead may be: that its tokens have ended can be why.
-  [[nodiscard]] bool MayRenew(const PublicationKey& key) const;
-  // Whether anything can move of itself.
-  [[nodiscard]] bool Unsettled() const;
-  [[nodiscard]] bool AwaitingSecrets() const;
-  [[nodiscard]] bool AwaitsSecrets(const PublicationRecord& publication) const;
-
   void OnSent(const Step& step);
   // `error` is what failed (ignored for kDone and kAbsent); `time_left` whether the step may be repeated
   // before its deadline.
@@ -288,17 +183,6 @@ class VolumeMachine {
   void Unsettle(const PublicationKey& key, std::string error);
 
  private:
-  [[nodiscard]] bool NeedsStaging(const PublicationRecord& publication) const;
-  [[nodiscard]] bool Staged() const {
-    return record_.stage_state == StageState::kStaged && !record_.stage_uncertain;
-  }
-  [[nodiscard]] bool MayGoForward(const PublicationRecord& publication) const;
-  [[nodiscard]] bool MayUnstage() const;
-  // Whether a staging that is lost is undone before it is made again.
-  [[nodiscard]] bool UnstagesFirst() const;
-  // The next step for a publication that rests on a staging, and may go forward.
-  [[nodiscard]] Step NextOnStaging(const PublicationKey& key) const;
-  [[nodiscard]] Step ExpansionWhereItCan() const;
   // What failed for good: undone, or kept where it is to be mounted again of itself. True if it is kept.
   bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
@@ -317,7 +201,6 @@ class VolumeMachine {
   FollowUp OnExpand(CallOutcome outcome, const absl::Status& error);
   FollowUp OnMountPath(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
-  [[nodiscard]] bool PathPending(const PublicationRecord& publication) const;
   FollowUp OnUnpublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                        bool time_left);
   FollowUp OnUnstage(CallOutcome outcome, const absl::Status& error, bool time_left);

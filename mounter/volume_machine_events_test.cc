@@ -84,8 +84,9 @@ std::string Describe(const Place& place) {
   text += place.books.granted_anew ? " granted again, elsewhere:" : " elsewhere:";
   for (const std::string& consumer : place.books.elsewhere) text += " " + consumer;
   // What it keeps to itself shows in what it would do.
-  text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.NextFor(kFirst).kind),
-                      static_cast<int>(place.machine.NextExpansion().kind), place.machine.Unsettled());
+  text += fmt::format(" next {} {} {}", static_cast<int>(place.machine.plan().NextFor(kFirst).kind),
+                      static_cast<int>(place.machine.plan().NextExpansion().kind),
+                      place.machine.plan().Unsettled());
   return text;
 }
 
@@ -138,7 +139,7 @@ class Explorer {
     for (const PublicationKey& key : Keys()) {
       const PublicationRecord* known = from.machine.record().Find(key);
       const bool undoing = (known != nullptr && known->state != PublicationState::kPublishing) ||
-                           from.machine.NextTeardown().kind != StepKind::kNone;
+                           from.machine.plan().NextTeardown().kind != StepKind::kNone;
       if (!undoing) {
         Place to = from;
         PublicationRecord wanted = Wanted(key);
@@ -216,8 +217,8 @@ class Explorer {
   }
 
   void Steps(const Place& from, const std::string& name) {
-    std::vector<Step> steps = {from.machine.NextTeardown(), from.machine.NextExpansion()};
-    for (const PublicationKey& key : Keys()) steps.push_back(from.machine.NextFor(key));
+    std::vector<Step> steps = {from.machine.plan().NextTeardown(), from.machine.plan().NextExpansion()};
+    for (const PublicationKey& key : Keys()) steps.push_back(from.machine.plan().NextFor(key));
     for (const Step& step : steps) {
       if (step.kind == StepKind::kNone) continue;
       CheckStep(from, step, name);
@@ -244,7 +245,7 @@ class Explorer {
   // Comes from without, only where it may, and changes nothing, however it ends.
   void Renewals(const Place& from, const std::string& name) {
     for (const PublicationKey& key : Keys()) {
-      if (!from.machine.MayRenew(key)) continue;
+      if (!from.machine.plan().MayRenew(key)) continue;
       const PublicationRecord& p = *from.machine.record().Find(key);
       EXPECT_EQ(p.state, PublicationState::kPublished) << name << ": renewed what is not published";
       EXPECT_EQ(p.origin, Origin::kScheduler) << name;
@@ -466,14 +467,14 @@ class Explorer {
 
   // From anywhere everything comes to rest, once all calls succeed.
   void CheckRest(Place place, const std::string& name) {
-    for (int steps = 0; place.machine.Unsettled(); ++steps) {
+    for (int steps = 0; place.machine.plan().Unsettled(); ++steps) {
       ASSERT_LT(steps, 30) << name << ": never comes to rest: " << Describe(place);
       place.machine.RetryExpansion();
-      Step step = place.machine.NextTeardown();
-      for (const PublicationKey& key : place.machine.Movable()) {
-        if (step.kind == StepKind::kNone) step = place.machine.NextFor(key);
+      Step step = place.machine.plan().NextTeardown();
+      for (const PublicationKey& key : place.machine.plan().Movable()) {
+        if (step.kind == StepKind::kNone) step = place.machine.plan().NextFor(key);
       }
-      if (step.kind == StepKind::kNone) step = place.machine.NextExpansion();
+      if (step.kind == StepKind::kNone) step = place.machine.plan().NextExpansion();
       ASSERT_NE(step.kind, StepKind::kNone) << name << ": unsettled, and nothing to do: " << Describe(place);
       place.machine.OnSent(step);
       place.machine.OnOutcome(step, CallOutcome::kDone, absl::OkStatus(), true, kWallNow);
@@ -495,18 +496,18 @@ class Explorer {
     EXPECT_FALSE(machine.RepairStaging("dead", true)) << name;
     for (int steps = 0;; ++steps) {
       ASSERT_LT(steps, 30) << name << ": never comes to rest: " << Describe(place);
-      EXPECT_FALSE(forward(machine.NextExpansion())) << name;
+      EXPECT_FALSE(forward(machine.plan().NextExpansion())) << name;
       for (const PublicationRecord& p : machine.record().publications) {
-        EXPECT_FALSE(forward(machine.NextFor(p.key))) << name << ": forward while it is leaving";
-        EXPECT_FALSE(machine.MayRenew(p.key)) << name;
+        EXPECT_FALSE(forward(machine.plan().NextFor(p.key))) << name << ": forward while it is leaving";
+        EXPECT_FALSE(machine.plan().MayRenew(p.key)) << name;
       }
       const std::vector<PublicationRecord> publications = machine.record().publications;
       for (const PublicationRecord& p : publications)
         EXPECT_FALSE(machine.Repair(p.key, "lost", true)) << name;
-      if (!machine.Unsettled()) break;
-      Step step = machine.NextTeardown();
-      for (const PublicationKey& key : machine.Movable()) {
-        if (step.kind == StepKind::kNone) step = machine.NextFor(key);
+      if (!machine.plan().Unsettled()) break;
+      Step step = machine.plan().NextTeardown();
+      for (const PublicationKey& key : machine.plan().Movable()) {
+        if (step.kind == StepKind::kNone) step = machine.plan().NextFor(key);
       }
       ASSERT_NE(step.kind, StepKind::kNone) << name << ": unsettled, and nothing to do: " << Describe(place);
       machine.OnSent(step);

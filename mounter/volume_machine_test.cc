@@ -169,10 +169,10 @@ class VolumeMachineTable : public ::testing::TestWithParam<Row> {};
 TEST_P(VolumeMachineTable, FollowsTheDrawing) {
   const Row& row = GetParam();
   VolumeMachine machine = row.start();
-  const FollowUp follow_up = Outcome(machine, row.outcome, machine.NextFor(kWeb), row.time_left);
+  const FollowUp follow_up = Outcome(machine, row.outcome, machine.plan().NextFor(kWeb), row.time_left);
   EXPECT_EQ(Show(follow_up), row.follow_up);
   EXPECT_EQ(Show(machine), row.state);
-  EXPECT_EQ(Show(machine.NextFor(kWeb).kind), row.next);
+  EXPECT_EQ(Show(machine.plan().NextFor(kWeb).kind), row.next);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -261,7 +261,7 @@ TEST(VolumeMachineTest, SentButUncertainPublishIsReversedBeforeAbsent) {
   VolumeMachine machine = Staged();
   Outcome(machine, CallOutcome::kUncertain, {StepKind::kPublish, kWeb}, false);
   machine.RequestUnpublish(kWeb);
-  EXPECT_EQ(machine.NextFor(kWeb), (Step{StepKind::kUnpublish, kWeb}));
+  EXPECT_EQ(machine.plan().NextFor(kWeb), (Step{StepKind::kUnpublish, kWeb}));
 }
 
 TEST(VolumeMachineTest, SentButUncertainStageIsReversedBeforeAbsent) {
@@ -269,14 +269,15 @@ TEST(VolumeMachineTest, SentButUncertainStageIsReversedBeforeAbsent) {
   Outcome(machine, CallOutcome::kUncertain, {StepKind::kStage, kWeb}, false);
   machine.RequestUnpublish(kWeb);
   EXPECT_EQ(Show(machine), "staging?");
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kUnstage);
 }
 
 TEST(VolumeMachineTest, FinalFailureOfTheFirstPublicationLeadsBackToAbsentWithTheFirstError) {
   VolumeMachine machine = Staged();
-  Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb));
+  Outcome(machine, CallOutcome::kFinal, machine.plan().NextFor(kWeb));
   std::vector<std::string> steps;
-  for (Step step = machine.NextFor(kWeb); step.kind != StepKind::kNone; step = machine.NextFor(kWeb)) {
+  for (Step step = machine.plan().NextFor(kWeb); step.kind != StepKind::kNone;
+       step = machine.plan().NextFor(kWeb)) {
     steps.push_back(Show(step.kind));
     Outcome(machine, CallOutcome::kDone, step);
   }
@@ -289,23 +290,24 @@ TEST(VolumeMachineTest, FinalFailureOfTheFirstPublicationLeadsBackToAbsentWithTh
 TEST(VolumeMachineTest, FinalFailureOfTheSecondPublicationLeavesTheFirst) {
   VolumeMachine machine = Published();
   machine.RequestPublish(Publication(kDb));
-  Outcome(machine, CallOutcome::kFinal, machine.NextFor(kDb));
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
+  Outcome(machine, CallOutcome::kFinal, machine.plan().NextFor(kDb));
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kDb));
   EXPECT_EQ(Show(machine), "staged, web published");
-  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextFor(kDb).kind, StepKind::kNone);
 }
 
 TEST(VolumeMachineTest, UnstagesOnlyAfterTheLastPublication) {
   VolumeMachine machine = Published();
   machine.RequestPublish(Publication(kDb));
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kDb));
   machine.RequestUnpublish(kWeb);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kNone);
   machine.RequestUnpublish(kDb);
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kNone) << "one that is being unpublished still counts";
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kDb));
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kNone)
+      << "one that is being unpublished still counts";
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kDb));
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kUnstage);
 }
 
 TEST(VolumeMachineTest, AllThatWaitForAStagingFailWithIt) {
@@ -319,38 +321,38 @@ TEST(VolumeMachineTest, AllThatWaitForAStagingFailWithIt) {
 
 TEST(VolumeMachineTest, WithoutStagingItPublishesAtOnceAndNeverUnstages) {
   VolumeMachine machine = Wanted(/*stages=*/false);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   machine.RequestUnpublish(kWeb);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kForget);
 }
 
 TEST(VolumeMachineTest, RecoveredIntentIsUncertainAndGoesForward) {
   const VolumeMachine machine = VolumeMachine::Recovered(Wanted().record(), false);
   EXPECT_EQ(Show(machine), "staging?, web publishing?");
-  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_THAT(machine.plan().Movable(), ElementsAre(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kStage);
 }
 
 TEST(VolumeMachineTest, RecoveredIntentThatIsNotWantedAnyMoreIsUnpublishedAndUnstaged) {
   VolumeMachine machine = VolumeMachine::Recovered(Wanted().record(), false);
   machine.RequestUnpublish(kWeb);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
 }
 
 TEST(VolumeMachineTest, RecoveredTeardownGoesOn) {
   VolumeMachine machine = VolumeMachine::Recovered(Unpublishing().record(), false);
   EXPECT_EQ(Show(machine), "staged, web unpublishing?");
-  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
+  EXPECT_THAT(machine.plan().Movable(), ElementsAre(kWeb));
   machine = VolumeMachine::Recovered(Unstaging().record(), false);
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
-  EXPECT_TRUE(machine.Unsettled());
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kUnstage);
+  EXPECT_TRUE(machine.plan().Unsettled());
 }
 
 TEST(VolumeMachineTest, RecoveredPublishedIsSettled) {
   const VolumeMachine machine = VolumeMachine::Recovered(Published().record(), false);
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.plan().Unsettled());
   EXPECT_EQ(Show(machine), "staged, web published");
 }
 
@@ -358,25 +360,26 @@ TEST(VolumeMachineTest, AfterAReboot) {
   // A blocked one moves at a caller's request.
   VolumeMachine forward = VolumeMachine::Recovered(Wanted().record(), true);
   forward.Block(kWeb, "the node was restarted");
-  EXPECT_THAT(forward.Movable(), IsEmpty());
-  EXPECT_FALSE(forward.Unsettled());
+  EXPECT_THAT(forward.plan().Movable(), IsEmpty());
+  EXPECT_FALSE(forward.plan().Unsettled());
   forward.RequestPublish(Publication(kWeb));
-  EXPECT_THAT(forward.Movable(), ElementsAre(kWeb));
+  EXPECT_THAT(forward.plan().Movable(), ElementsAre(kWeb));
 
   // The reverse call is still pending.
   const VolumeMachine back = VolumeMachine::Recovered(Unpublishing().record(), true);
-  EXPECT_THAT(back.Movable(), ElementsAre(kWeb));
+  EXPECT_THAT(back.plan().Movable(), ElementsAre(kWeb));
 
   // Staged is void, so the next publication stages again; and the obligation to unstage stays.
   VolumeMachine published = VolumeMachine::Recovered(Published().record(), true);
   published.RequestPublish(Publication(kDb));
-  EXPECT_EQ(published.NextFor(kDb).kind, StepKind::kStage);
+  EXPECT_EQ(published.plan().NextFor(kDb).kind, StepKind::kStage);
 
   // What is mounted again is undone first: the plugin's books may have outlived its mounts.
   VolumeMachine resumed = VolumeMachine::Recovered(Published().record(), true);
   resumed.Resume(kWeb, "the node was restarted");
   std::vector<std::string> steps;
-  for (Step step = resumed.NextFor(kWeb); step.kind != StepKind::kNone; step = resumed.NextFor(kWeb)) {
+  for (Step step = resumed.plan().NextFor(kWeb); step.kind != StepKind::kNone;
+       step = resumed.plan().NextFor(kWeb)) {
     steps.push_back(Show(step.kind));
     Outcome(resumed, CallOutcome::kDone, step);
   }
@@ -396,18 +399,19 @@ TEST(VolumeMachineTest, Fault38AConfirmationMovesOnePublicationOfTheScheduler) {
   machine = VolumeMachine::Recovered(record, true);
   machine.Block(kWeb, "its scheduler");
   machine.Block(kDb, "its caller");
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.plan().Unsettled());
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, BootTime{})) << "a lease alone is not enough";
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.plan().Unsettled());
   EXPECT_FALSE(machine.Confirm(kDb, kLate)) << "it is not the scheduler's";
   EXPECT_FALSE(machine.Confirm({.consumer = "unknown", .name = ""}, kLate));
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.plan().Unsettled());
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
-  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_THAT(machine.plan().Movable(), ElementsAre(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
   EXPECT_FALSE(machine.record().Find(kDb)->blocked.empty());
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage) << "not unstaged: db may hold it, for the plugin";
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kStage)
+      << "not unstaged: db may hold it, for the plugin";
 }
 
 // As a scheduler requested it, at kEarly, under a lease that holds.
@@ -428,24 +432,24 @@ std::optional<Blocked> BlockedOf(const VolumeMachine& machine) {
 
 TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {
   VolumeMachine machine = OfAScheduler(Staged());
-  ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  ASSERT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
   machine.BlockForward(Origin::kCaller, "another's");
-  ASSERT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  ASSERT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
   machine.BlockForward(Origin::kScheduler, "no valid lease");
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_FALSE(machine.plan().Unsettled());
   EXPECT_EQ(BlockedOf(machine)->text, "no valid lease");
   EXPECT_EQ(BlockedOf(machine)->reason, Blocked::Reason::kNoLease);
   VolumeMachine undone = machine;
   undone.RequestUnpublish(kWeb);
-  EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(undone.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
   EXPECT_FALSE(BlockedOf(undone).has_value());
   VolumeMachine asked = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
   asked.RequestPublish(again);
-  EXPECT_EQ(asked.NextFor(kWeb).kind, StepKind::kPublish) << "it was requested again";
+  EXPECT_EQ(asked.plan().NextFor(kWeb).kind, StepKind::kPublish) << "it was requested again";
   EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kEarly));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "not undone first: it is the same boot";
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish) << "not undone first: it is the same boot";
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kEarly)) << "nothing waits any more";
 }
 
@@ -453,26 +457,26 @@ TEST(VolumeMachineTest, Fault38ALeaseThatBeganAnewResumesNothingThatIsOlder) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_THAT(BlockedOf(machine)->text, HasSubstr("has not confirmed it"));
   EXPECT_EQ(BlockedOf(machine)->reason, Blocked::Reason::kUnconfirmed);
   // Also over another berthd, for which that lease holds.
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_FALSE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
   VolumeMachine undone = machine;
   EXPECT_TRUE(undone.RequestUnpublish(kWeb));
-  EXPECT_EQ(undone.NextFor(kWeb).kind, StepKind::kUnpublish) << "reverse steps need no confirmation";
+  EXPECT_EQ(undone.plan().NextFor(kWeb).kind, StepKind::kUnpublish) << "reverse steps need no confirmation";
   EXPECT_FALSE(undone.Confirm(kWeb, kLate)) << "it is being unpublished";
   VolumeMachine requested = machine;
   PublicationRecord again = *machine.record().Find(kWeb);
   again.confirmed_at = kLate;
   requested.RequestPublish(again);
-  EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(requested.plan().NextFor(kWeb).kind, StepKind::kPublish);
   requested.UnblockForward(Origin::kScheduler, kLeaseAnew);
-  EXPECT_EQ(requested.NextFor(kWeb).kind, StepKind::kPublish) << "the same lease goes on";
+  EXPECT_EQ(requested.plan().NextFor(kWeb).kind, StepKind::kPublish) << "the same lease goes on";
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
   machine = VolumeMachine::Recovered(machine.record(), false);
   EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew)) << "a confirmation outlives berthd";
   machine = VolumeMachine::Recovered(machine.record(), true);
@@ -483,9 +487,9 @@ TEST(VolumeMachineTest, WhatIsConfirmedWithoutALeaseStillWaitsForOne) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine.BlockForward(Origin::kScheduler, "no valid lease");
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, kLeaseAnew));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
 }
 
 TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
@@ -496,23 +500,23 @@ TEST(VolumeMachineTest, WhatIsPublishedAndWithheldStaysAsItIs) {
   EXPECT_FALSE(machine.RepairStaging("dead"));
   EXPECT_EQ(Show(machine), "staged, web published");
   machine.SetPendingExpansion(10);
-  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextExpansion().kind, StepKind::kNone);
   machine.MarkLost(kWeb, "lost");
   EXPECT_EQ(BlockedOf(machine)->text, "no valid lease");
   machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
   EXPECT_FALSE(machine.Repair(kWeb, "lost")) << "another node may have it";
-  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextExpansion().kind, StepKind::kNone);
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_TRUE(machine.Repair(kWeb, "lost"));
 }
 
 TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
   VolumeMachine machine = OfAScheduler(Published());
-  ASSERT_TRUE(machine.MayRenew(kWeb));
+  ASSERT_TRUE(machine.plan().MayRenew(kWeb));
   machine.BlockForward(Origin::kScheduler, "no valid lease");
-  EXPECT_FALSE(machine.MayRenew(kWeb));
+  EXPECT_FALSE(machine.plan().MayRenew(kWeb));
   machine.UnblockForward(Origin::kScheduler, kLeaseAnew);
-  EXPECT_TRUE(machine.MayRenew(kWeb)) << "a token is no forward step";
+  EXPECT_TRUE(machine.plan().MayRenew(kWeb)) << "a token is no forward step";
   EXPECT_THAT(BlockedOf(machine)->text, HasSubstr("has not confirmed it"));
   EXPECT_TRUE(machine.Confirm(kWeb, kLate));
   EXPECT_FALSE(BlockedOf(machine).has_value());
@@ -521,21 +525,21 @@ TEST(VolumeMachineTest, WhatIsPublishedAndUnconfirmedSaysSoAndTakesNewTokens) {
 TEST(VolumeMachineTest, ARestartWithholdsWhatAScheduledPublishLeftUntilItsLeaseIsKnown) {
   VolumeMachine machine = OfAScheduler(Staged());
   machine = VolumeMachine::Recovered(machine.record(), false);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
   EXPECT_TRUE(BlockedOf(machine).has_value());
   EXPECT_TRUE(machine.UnblockForward(Origin::kScheduler, BootTime{}));
-  EXPECT_NE(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_NE(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
 }
 
 TEST(VolumeMachineTest, ARepairUndoesAndMountsAgain) {
   VolumeMachine machine = Published();
   ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
   // Also when berthd ends in the middle.
   machine = VolumeMachine::Recovered(machine.record(), false);
-  Outcome(machine, CallOutcome::kAbsent, machine.NextFor(kWeb));
+  Outcome(machine, CallOutcome::kAbsent, machine.plan().NextFor(kWeb));
   EXPECT_EQ(Show(machine), "staged, web publishing");
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   EXPECT_EQ(Show(machine), "staged, web published");
 }
 
@@ -545,17 +549,17 @@ TEST(VolumeMachineTest, AnEphemeralOneIsRepairedForwardAlone) {
   ephemeral.ephemeral = true;
   ephemeral.remount = true;
   machine.RequestPublish(ephemeral);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it is not staged";
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish) << "it is not staged";
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   ASSERT_TRUE(machine.Repair(kWeb, "not mounted any more"));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "undoing it would delete it";
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.plan().NextFor(kWeb)), FollowUp::kPause);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish) << "undoing it would delete it";
   EXPECT_TRUE(machine.TakeFailure(kWeb).has_value());
   machine.RequestUnpublish(kWeb);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kForget);
 }
 
 TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
@@ -566,12 +570,12 @@ TEST(VolumeMachineTest, ADeadStagingIsMadeAnewOnceEverythingIsUndone) {
   web.remount = true;
   machine.RequestPublish(web);
   machine.RequestPublish(db);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  for (const auto& key : {kWeb, kDb}) Outcome(machine, CallOutcome::kDone, machine.NextFor(key));
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  for (const auto& key : {kWeb, kDb}) Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(key));
   ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
   std::vector<std::string> steps;
-  for (int i = 0; i < 20 && !machine.Movable().empty(); ++i) {
-    const Step step = machine.NextFor(machine.Movable().front());
+  for (int i = 0; i < 20 && !machine.plan().Movable().empty(); ++i) {
+    const Step step = machine.plan().NextFor(machine.plan().Movable().front());
     steps.push_back(Show(step.kind));
     Outcome(machine, CallOutcome::kDone, step);
   }
@@ -598,10 +602,10 @@ TEST(VolumeMachineTest, ADeadStagingTakesWhatIsOnItsWayWithIt) {
     Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
     Outcome(machine, CallOutcome::kDone, {StepKind::kPublish, kWeb});
     machine.RequestPublish(Publication(kDb));
-    if (sent) Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kDb));
+    if (sent) Outcome(machine, CallOutcome::kUncertain, machine.plan().NextFor(kDb));
     ASSERT_TRUE(machine.RepairStaging("ENOTCONN"));
-    for (int i = 0; i < 20 && !machine.Movable().empty(); ++i) {
-      Outcome(machine, CallOutcome::kDone, machine.NextFor(machine.Movable().front()));
+    for (int i = 0; i < 20 && !machine.plan().Movable().empty(); ++i) {
+      Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(machine.plan().Movable().front()));
     }
     EXPECT_EQ(Show(machine), "staged, web published, db published") << sent;
   }
@@ -616,39 +620,40 @@ TEST(VolumeMachineTest, ADeadStagingStaysWhileSomebodyIsNotToBeMountedAgain) {
 TEST(VolumeMachineTest, AnExpansionThatIsOwedComesAfterStagingAndNeverInTheWay) {
   VolumeMachine machine = Wanted();
   machine.SetPendingExpansion(100);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
-  EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb)), FollowUp::kNext);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish) << "it failed, and the publication goes on";
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
-  EXPECT_TRUE(machine.Unsettled()) << "it is pending";
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kExpand);
+  EXPECT_EQ(Outcome(machine, CallOutcome::kUncertain, machine.plan().NextFor(kWeb)), FollowUp::kNext);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish)
+      << "it failed, and the publication goes on";
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_TRUE(machine.plan().Unsettled()) << "it is pending";
   machine.RetryExpansion();
-  const Step again = machine.NextExpansion();
+  const Step again = machine.plan().NextExpansion();
   EXPECT_EQ(again.kind, StepKind::kExpand);
   machine.OnSent(again);
   machine.SetPendingExpansion(200);
   machine.OnOutcome(again, CallOutcome::kDone, absl::OkStatus(), true, kNow);
   EXPECT_EQ(machine.record().pending_expansion_bytes, 200) << "only what was asked for is done";
-  Outcome(machine, CallOutcome::kFinal, machine.NextExpansion());
-  EXPECT_EQ(machine.NextExpansion().kind, StepKind::kNone);
-  EXPECT_FALSE(machine.Unsettled()) << "refused: not before the next stage";
+  Outcome(machine, CallOutcome::kFinal, machine.plan().NextExpansion());
+  EXPECT_EQ(machine.plan().NextExpansion().kind, StepKind::kNone);
+  EXPECT_FALSE(machine.plan().Unsettled()) << "refused: not before the next stage";
   EXPECT_EQ(machine.record().pending_expansion_bytes, 200);
   // A later stage tries it again.
   machine = VolumeMachine::Recovered(machine.record(), true);
   machine.Resume(kWeb, "");
-  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
+  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kExpand);
 }
 
 TEST(VolumeMachineTest, WithoutStagingItExpandsOncePublished) {
   VolumeMachine machine = Wanted(/*stages=*/false);
   machine.SetPendingExpansion(100);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kExpand);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kExpand);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_FALSE(machine.plan().Unsettled());
 }
 
 TEST(VolumeMachineTest, WhatIsToBeMountedAgainDoesNotVanishByAFailure) {
@@ -657,11 +662,11 @@ TEST(VolumeMachineTest, WhatIsToBeMountedAgainDoesNotVanishByAFailure) {
   record.Find(kWeb)->remount = true;
   machine = VolumeMachine::Recovered(record, true);
   machine.Resume(kWeb, "the node was restarted");
-  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
-  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.NextFor(kWeb)), FollowUp::kPause);
-  EXPECT_THAT(machine.Movable(), ElementsAre(kWeb));
-  for (int i = 0; i < 3 && machine.NextFor(kWeb).kind != StepKind::kNone; ++i) {
-    Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  for (int i = 0; i < 3; ++i) Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
+  EXPECT_EQ(Outcome(machine, CallOutcome::kFinal, machine.plan().NextFor(kWeb)), FollowUp::kPause);
+  EXPECT_THAT(machine.plan().Movable(), ElementsAre(kWeb));
+  for (int i = 0; i < 3 && machine.plan().NextFor(kWeb).kind != StepKind::kNone; ++i) {
+    Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   }
   EXPECT_EQ(Show(machine), "staged, web published");
 }
@@ -672,11 +677,11 @@ TEST(VolumeMachineTest, AStagingThatMayHaveBegunAnewSinceTheRowWasWrittenIsUndon
   record.stage_state = StageState::kAbsent;
   record.publications.push_back(Publication(kWeb));
   VolumeMachine machine = VolumeMachine::Recovered(record, false);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kStage);
   EXPECT_TRUE(machine.RequestUnpublish(kWeb));
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
   Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kUnstage);
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kUnstage);
 }
 
 TEST(VolumeMachineTest, AStagingThatNothingStandsOnIsMadeAgainBeforeItIsPublishedFrom) {
@@ -684,12 +689,12 @@ TEST(VolumeMachineTest, AStagingThatNothingStandsOnIsMadeAgainBeforeItIsPublishe
   record.stage_state = StageState::kStaged;
   record.publications.push_back(Publication(kWeb));
   VolumeMachine machine = VolumeMachine::Recovered(record, false);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
   machine.DoubtStaging();
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kStage);
   Outcome(machine, CallOutcome::kDone, {StepKind::kStage, kWeb});
   EXPECT_EQ(Show(machine), "staged, web publishing?");
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
 }
 
 // Staged with a mount, and published for `kWeb`.
@@ -706,13 +711,13 @@ TEST(VolumeMachineTest, AStagingThatIsLostIsMadeAgainBeforeTheNextPublishAndNoth
   VolumeMachine machine = StagedWithAMount();
   machine.MarkStagingLost("another process unmounted it");
   EXPECT_EQ(Show(machine), "staged?, web published");
-  EXPECT_FALSE(machine.Unsettled()) << "what is published from it is still fine";
+  EXPECT_FALSE(machine.plan().Unsettled()) << "what is published from it is still fine";
   machine.RequestPublish(Publication(kDb));
-  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage) << "another stands on it: it is not undone";
+  EXPECT_EQ(machine.plan().NextFor(kDb).kind, StepKind::kStage) << "another stands on it: it is not undone";
   machine.OnSent({StepKind::kStage, kDb});
   EXPECT_EQ(machine.record().staging_mount_id, 0U) << "what lies there now may be the plugin's";
   machine.OnOutcome({StepKind::kStage, kDb}, CallOutcome::kDone, absl::OkStatus(), true, kNow);
-  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kPublish);
+  EXPECT_EQ(machine.plan().NextFor(kDb).kind, StepKind::kPublish);
   EXPECT_FALSE(machine.record().staging_lost);
 }
 
@@ -722,7 +727,7 @@ TEST(VolumeMachineTest, AStagingThatIsLostIsUndoneFirstWhereNothingStandsOnIt) {
   ASSERT_TRUE(machine.Repair(kWeb, "another process unmounted it"));
   for (const StepKind expected :
        {StepKind::kUnpublish, StepKind::kUnstage, StepKind::kStage, StepKind::kPublish}) {
-    const Step step = machine.NextFor(kWeb);
+    const Step step = machine.plan().NextFor(kWeb);
     EXPECT_EQ(Show(step.kind), Show(expected));
     Outcome(machine, CallOutcome::kDone, step);
   }
@@ -759,10 +764,10 @@ TEST(VolumeMachineTest, AStagingThatThePluginCouldNotMakeAgainIsUndoneOnceNothin
   EXPECT_EQ(Show(machine), "staging, web published");
   EXPECT_TRUE(machine.record().staging_lost) << "so that an OK without a mount is not believed";
   machine.RequestPublish(Publication(kDb));
-  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kStage);
+  EXPECT_EQ(machine.plan().NextFor(kDb).kind, StepKind::kStage);
   ASSERT_TRUE(machine.Repair(kWeb, "an operator's request"));
   Outcome(machine, CallOutcome::kDone, {StepKind::kUnpublish, kWeb});
-  EXPECT_EQ(machine.NextFor(kDb).kind, StepKind::kUnstage);
+  EXPECT_EQ(machine.plan().NextFor(kDb).kind, StepKind::kUnstage);
 }
 
 TEST(VolumeMachineTest, AStagingsMountIsVoidAfterAReboot) {
@@ -809,11 +814,11 @@ TEST(VolumeMachineTest, Fault57AWantThatCouldNotBeWrittenLeavesWhatWasReleasedWi
 
 TEST(VolumeMachineTest, StuckIsShownUntilTheNextOutcome) {
   VolumeMachine machine = Unpublishing();
-  Outcome(machine, CallOutcome::kUncertain, machine.NextFor(kWeb), false);
+  Outcome(machine, CallOutcome::kUncertain, machine.plan().NextFor(kWeb), false);
   machine.OnStuck({.on = "NodeUnpublishVolume", .pid = 0, .since = kNow});
   EXPECT_EQ(machine.stuck()->on, "NodeUnpublishVolume");
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   EXPECT_FALSE(machine.stuck().has_value());
 }
 
@@ -824,27 +829,27 @@ TEST(VolumeMachineTest, AReferenceToSecretsIsNeverAwaited) {
   publication.secrets_reference.set_file("/etc/secret");
   machine.RequestPublish(publication);
   machine = VolumeMachine::Recovered(machine.record(), false);
-  EXPECT_FALSE(machine.AwaitingSecrets());
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_FALSE(machine.plan().AwaitsSecrets());
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kStage);
 }
 
 TEST(VolumeMachineTest, AwaitsSecretsUntilTheyComeWhileItsReverseMayRun) {
   VolumeMachine first = VolumeMachine::Fresh(Record());
   first.RequestPublish(Publication(kWeb, true));
-  EXPECT_FALSE(first.AwaitingSecrets());
+  EXPECT_FALSE(first.plan().AwaitsSecrets());
 
   VolumeMachine machine = VolumeMachine::Recovered(first.record(), false);
-  EXPECT_TRUE(machine.AwaitingSecrets());
-  EXPECT_FALSE(machine.Unsettled());
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kNone);
+  EXPECT_TRUE(machine.plan().AwaitsSecrets());
+  EXPECT_FALSE(machine.plan().Unsettled());
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kNone);
 
   VolumeMachine repeated = machine;
   repeated.RequestPublish(Publication(kWeb, true));
-  EXPECT_FALSE(repeated.AwaitingSecrets());
-  EXPECT_EQ(repeated.NextFor(kWeb).kind, StepKind::kStage);
+  EXPECT_FALSE(repeated.plan().AwaitsSecrets());
+  EXPECT_EQ(repeated.plan().NextFor(kWeb).kind, StepKind::kStage);
 
   machine.RequestUnpublish(kWeb);
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kUnpublish);
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kUnpublish);
 }
 
 TEST(VolumeMachineTest, UnknownPluginBeforeAnythingWasSentLeavesNothingToReverse) {
@@ -852,14 +857,14 @@ TEST(VolumeMachineTest, UnknownPluginBeforeAnythingWasSentLeavesNothingToReverse
   machine.OnOutcome({StepKind::kStage, kWeb}, CallOutcome::kFinal, absl::NotFoundError("no plugin"), true,
                     kNow);
   EXPECT_EQ(Show(machine), "absent");
-  EXPECT_EQ(machine.NextTeardown().kind, StepKind::kForget);
+  EXPECT_EQ(machine.plan().NextTeardown().kind, StepKind::kForget);
 }
 
 TEST(VolumeMachineTest, LostMountIsShownAndMovesNothing) {
   VolumeMachine machine = Published();
   machine.MarkLost(kWeb, "not mounted any more");
   EXPECT_EQ(Show(machine), "staged, web published?");
-  EXPECT_FALSE(machine.Unsettled());
+  EXPECT_FALSE(machine.plan().Unsettled());
   machine.MarkFound(kWeb);
   EXPECT_EQ(Show(machine), "staged, web published");
 }
@@ -867,10 +872,10 @@ TEST(VolumeMachineTest, LostMountIsShownAndMovesNothing) {
 TEST(VolumeMachineTest, OutcomeThatWasNotWrittenIsDoneAgainWithTheSameSecrets) {
   VolumeMachine machine = VolumeMachine::Fresh(Record(false));
   machine.RequestPublish(Publication(kWeb, true));
-  Outcome(machine, CallOutcome::kDone, machine.NextFor(kWeb));
+  Outcome(machine, CallOutcome::kDone, machine.plan().NextFor(kWeb));
   machine.Unsettle(kWeb, "disk full");
-  EXPECT_EQ(machine.NextFor(kWeb).kind, StepKind::kPublish);
-  EXPECT_FALSE(machine.AwaitingSecrets());
+  EXPECT_EQ(machine.plan().NextFor(kWeb).kind, StepKind::kPublish);
+  EXPECT_FALSE(machine.plan().AwaitsSecrets());
 }
 
 TEST(VolumeMachineTest, NothingLivesOnAfterAReboot) {

@@ -83,7 +83,8 @@ Awaitable<absl::Status> VolumePublisher::Publish(std::shared_ptr<VolumeOperation
   if (!published) BERTH_CO_RETURN_IF_ERROR(co_await BeginPublish(operation, request));
   if (published) volume_.tokens.KeepSecrets(request);
   // Also where the request has just given it another one.
-  if (published && volume_.machine.PathPending(key)) BERTH_CO_RETURN_IF_ERROR(co_await driver_.Drive(key));
+  if (published && volume_.machine.plan().PathPending(key))
+    BERTH_CO_RETURN_IF_ERROR(co_await driver_.Drive(key));
   if (LeavesFileSystemOpen(request)) {
     BERTH_CO_RETURN_IF_ERROR(co_await CheckWhatIsMounted(request, handed_out));
   }
@@ -132,7 +133,7 @@ absl::Status VolumePublisher::MayBegin(const PublishRequest& request,
   if (!volume_.context.plugins.TokensWanted(request.plugin_id).empty()) {
     BERTH_RETURN_IF_ERROR(MayHaveTokens(request.origin, request.plugin_id));
   }
-  if (volume_.machine.present() && !volume_.machine.InUseByKernel()) {
+  if (volume_.machine.present() && !volume_.machine.plan().InUseByKernel()) {
     BERTH_RETURN_IF_ERROR(reconciler_.CheckStorage(NewPublication(request).Writes(request.use)));
     return CheckPlugin(request, plugin.facts, &volume_.machine.record(), 0);
   }
@@ -163,22 +164,22 @@ Awaitable<absl::Status> VolumePublisher::FinishConflictingUndo(PublishRequest re
   const PublicationRecord* publication = volume_.machine.record().Find(key);
   BERTH_CO_RETURN_IF_ERROR(MayPublishAnothers(request, publication));
   const bool undoing = (publication != nullptr && publication->state == PublicationState::kUnpublishing) ||
-                       volume_.machine.NextTeardown().kind != StepKind::kNone;
+                       volume_.machine.plan().NextTeardown().kind != StepKind::kNone;
   // If it is still staged, since it is in use, it can be published from as it is. Not by the only writer:
   // whether it is in use is checked again first.
   const bool sole_writer = publication == nullptr && WantsSoleWriter(request, volume_.machine.record());
   const bool unstages =
-      publication == nullptr && (sole_writer || !(volume_.machine.StagedForNobody() &&
+      publication == nullptr && (sole_writer || !(volume_.machine.plan().StagedForNobody() &&
                                                   CheckCompatible(request, volume_.machine.record()).ok()));
   if (undoing && (publication != nullptr || unstages)) {
     const absl::Status status = co_await driver_.Drive(key);
     // Undone to be mounted again, it may wait for what this request brings.
     publication = volume_.machine.record().Find(key);
     const bool waits = publication != nullptr && publication->state == PublicationState::kPublishing &&
-                       (volume_.machine.AwaitsSecrets(*publication) || !publication->blocked.empty() ||
+                       (publication->AwaitsSecrets() || !publication->blocked.empty() ||
                         !publication->forward_blocked.empty());
     if (!status.ok() && sole_writer && driver_.in_use()) co_return StillWritable(request, MessageOf(status));
-    if (!status.ok() && !waits && !volume_.machine.InUseByKernel())
+    if (!status.ok() && !waits && !volume_.machine.plan().InUseByKernel())
       co_return Annotate(status, "the volume's last use is still being undone");
   }
   if (sole_writer && volume_.machine.present() && volume_.machine.record().still_in_use) {
@@ -190,7 +191,7 @@ Awaitable<absl::Status> VolumePublisher::FinishConflictingUndo(PublishRequest re
 
 Awaitable<absl::StatusOr<bool>> VolumePublisher::FindPublished(PublishRequest request, TimePoint until) {
   BERTH_CO_RETURN_IF_ERROR(co_await FinishConflictingUndo(request));
-  if (volume_.machine.InUseByKernel()) {
+  if (volume_.machine.plan().InUseByKernel()) {
     if (volume_.machine.record().objects.size() < kObjectsPerVolume) co_return false;
     co_return absl::FailedPreconditionError(fmt::format("{} earlier uses of it still live in the kernel: {}",
                                                         volume_.machine.record().objects.size(),
@@ -316,7 +317,7 @@ void VolumePublisher::RollBackIntent(const VolumeMachine& before, const Publicat
   const VolumeRecord record = volume_.machine.record();
   const PublicationKey key = publication.key;
   // Nothing was sent. What may have come to the disk after all is overwritten, and the directories go.
-  if (before.InUseByKernel()) {
+  if (before.plan().InUseByKernel()) {
     volume_.machine = before;
   } else {
     volume_.machine.RollBackRequest(key, before);
@@ -341,7 +342,7 @@ Awaitable<absl::Status> VolumePublisher::CommitIntent(PublishRequest request, Pl
   const VolumeMachine before = volume_.machine;
   // What was pending while it was not here is its new record's from now on.
   JournalRows taken_over;
-  if (!volume_.machine.present() || volume_.machine.InUseByKernel()) {
+  if (!volume_.machine.present() || volume_.machine.plan().InUseByKernel()) {
     volume_.machine = VolumeMachine::Fresh(NewRecord(request, facts));
     volume_.condition.reset();
     if (before.present()) {

@@ -113,8 +113,9 @@ std::vector<std::string> VolumeQueries::HeldThrough(const std::string& plugin_id
       held.push_back(fmt::format("volume {} by {}", volume, Describe(publication.key)));
     }
     if (record.publications.empty()) {
-      held.push_back(fmt::format("volume {}, {}", volume,
-                                 actor->machine().InUseByKernel() ? record.last_error : "being unstaged"));
+      held.push_back(
+          fmt::format("volume {}, {}", volume,
+                      actor->machine().plan().InUseByKernel() ? record.last_error : "being unstaged"));
     }
   }
   return held;

@@ -120,7 +120,7 @@ bool VolumeReconciler::StagingComesFirst(const Step& step) {
     Apply(*found);
     volume_.row.SaveSoon();
   }
-  const StepKind next = volume_.machine.NextFor(step.key).kind;
+  const StepKind next = volume_.machine.plan().NextFor(step.key).kind;
   return next == StepKind::kStage || next == StepKind::kUnstage;
 }
 

@@ -104,6 +104,10 @@ struct PublicationRecord {
   [[nodiscard]] ConsumerLife Consumer() const { return before_reboot ? ConsumerLife{} : life; }
   // Its mount is made again of itself when it is gone or dead.
   [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
+  // It needs secrets that this process does not have.
+  [[nodiscard]] bool AwaitsSecrets() const {
+    return had_secrets && !secrets_at_hand && !IsSet(secrets_reference);
+  }
 };
 
 inline constexpr size_t kPastConsumers = 64;
@@ -158,6 +162,11 @@ struct VolumeRecord {
   // Not written; as PublicationRecord::sent, of NodeStageVolume.
   bool stage_sent = true;
 
+  // The kernel is believed to have its staging, and the plugin has answered.
+  [[nodiscard]] bool Staged() const { return stage_state == StageState::kStaged && !stage_uncertain; }
+  [[nodiscard]] bool NeedsStaging(const PublicationRecord& publication) const {
+    return stages && !publication.ephemeral;
+  }
   // The ids of its mounts (PathFacts::mount_id), as far as they are known, also of those that were detached.
   [[nodiscard]] std::vector<uint64_t> Mounts() const;
   [[nodiscard]] PublicationRecord* Find(const PublicationKey& key);

@@ -68,10 +68,10 @@ void VolumeReporter::ReportConsumers(const OnConsumerEnded& on_ended) {
 }
 
 void VolumeReporter::ReportAwaitingSecrets() {
-  const bool awaiting = machine_.present() && machine_.AwaitingSecrets();
+  const bool awaiting = machine_.present() && machine_.plan().AwaitsSecrets();
   if (awaiting == std::exchange(reported_awaiting_secrets_, awaiting) || !awaiting) return;
   for (const PublicationRecord& p : machine_.record().publications) {
-    if (p.state != PublicationState::kPublishing || !machine_.AwaitsSecrets(p)) continue;
+    if (p.state != PublicationState::kPublishing || !p.AwaitsSecrets()) continue;
     Emit("volume.awaiting_secrets", p.key.consumer,
          "it has to be mounted again, and its secrets are never written down: repeat the publish with them, "
          "or unpublish it");
