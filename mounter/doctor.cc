@@ -90,7 +90,7 @@ class VolumeExamination {
     const auto& publications = volume_.record.publications;
     // After a reboot it is made again by the next step.
     const bool needed = std::ranges::any_of(publications, [](const PublicationRecord& p) {
-      return p.state == PublicationState::kPublished && !p.uncertain && !VolumeMachine::BlockedBecause(p);
+      return p.state == PublicationState::kPublished && !p.uncertain && !p.BlockedBecause();
     });
     if (!volume_.directory_there && needed) {
       Add(Severity::kError, "directory.missing", {},
@@ -109,7 +109,7 @@ class VolumeExamination {
 
   void Publication(const PublicationRecord& p) {
     const std::string who = Describe(p.key);
-    if (const auto blocked = VolumeMachine::BlockedBecause(p)) {
+    if (const auto blocked = p.BlockedBecause()) {
       Add(Severity::kWarning, "publication.blocked", p.key, fmt::format("{}: {}", who, blocked->text));
       return;
     }
@@ -209,7 +209,7 @@ class VolumeExamination {
     std::set<std::string> told;
     for (const PublicationRecord& p : volume_.record.publications) {
       if (p.state == PublicationState::kPublished || p.last_error.empty()) continue;
-      if (VolumeMachine::BlockedBecause(p)) continue;
+      if (p.BlockedBecause()) continue;
       Add(Severity::kWarning, "volume.failing", p.key,
           fmt::format("{}: not {} yet: {}; {}", Describe(p.key), Aim(p), p.last_error, NextTry()));
       told.insert(p.last_error);

@@ -350,7 +350,7 @@ VolumeView VolumeActor::View() const {
          .ephemeral = p.ephemeral,
          .life = p.life,
          .awaiting_secrets = p.state == PublicationState::kPublishing && p.AwaitsSecrets(),
-         .blocked = VolumeMachine::BlockedBecause(p),
+         .blocked = p.BlockedBecause(),
          .dead = p.dead,
          .hung = p.hung,
          .writes_refused = p.writes_refused,

@@ -21,10 +21,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "csi/errors.h"
+#include "mounter/forward_permissions.h"
 #include "mounter/volume_plan.h"
 #include "mounter/volume_record.h"
 
@@ -40,9 +42,7 @@ class VolumeMachine {
  public:
   // A volume without anything on this node. `record` says what it is; it has no publications.
   [[nodiscard]] static VolumeMachine Fresh(VolumeRecord record);
-  // A volume as the journal remembers it. What was under way is uncertain; what needs secrets awaits them.
-  // `rebooted`: its mounts were made in another boot, so none is there. What then becomes of what is wanted
-  // is for recovery.h to say, before anything moves.
+  // A volume as the journal remembers it (recovered_record.h).
   [[nodiscard]] static VolumeMachine Recovered(VolumeRecord record, bool rebooted);
 
   [[nodiscard]] const VolumeRecord& record() const { return record_; }
@@ -67,16 +67,20 @@ class VolumeMachine {
   void SetBootId(std::string boot_id) { record_.boot_id = std::move(boot_id); }
   // True: the volume has another label now. An empty one changes nothing.
   bool SetLabel(const std::string& label);
-  // What a repeated publish may change of an existing publication: what its consumer consists of, where its
-  // secrets are, whether it is mounted again by itself; and that a caller's becomes the scheduler's, which it
-  // then stays. True if something has changed.
-  bool UpdateRequest(const PublicationRecord& said);
-  // Rolls back an UpdateRequest that could not be written down. `before`: the publication as it was then.
-  void RollBackUpdate(const PublicationRecord& before);
+  // A repeated publish: PublicationRecord::Update of the one with its key, and RollBackUpdate.
+  bool UpdateRequest(const PublicationRecord& said) {
+    PublicationRecord* known = record_.Find(said.key);
+    return known != nullptr && known->Update(said);
+  }
+  void RollBackUpdate(const PublicationRecord& before) {
+    if (PublicationRecord* known = record_.Find(before.key)) known->RollBackUpdate(before);
+  }
   // A rebuilt record learns what only the lost journal knew.
   void FillRebuilt(const PublicationRecord& said, VolumeUse use,
                    std::map<std::string, std::string> volume_context,
-                   std::optional<std::map<std::string, std::string>> publish_context);
+                   std::optional<std::map<std::string, std::string>> publish_context) {
+    record_.FillRebuilt(said, std::move(use), std::move(volume_context), std::move(publish_context));
+  }
   // It is not wanted any more. If nothing of it was sent it is gone at once. False if it does not exist.
   bool RequestUnpublish(const PublicationKey& key);
 
@@ -89,41 +93,61 @@ class VolumeMachine {
   void MarkStagingFound();
   // The kernel's id of the mount at the staging path; 0: no mount.
   void SetStagingMount(uint64_t mount_id) { record_.staging_mount_id = mount_id; }
-  // The kernel does not show the mount of a published one (any more).
-  void MarkLost(const PublicationKey& key, std::string error);
-  // It shows it (again).
-  void MarkFound(const PublicationKey& key);
+  // PublicationRecord's MarkLost, MarkFound and ApplyVerdict, of a published one.
+  void MarkLost(const PublicationKey& key, std::string error) {
+    if (PublicationRecord* publication = Published(key)) publication->MarkLost(std::move(error));
+  }
+  void MarkFound(const PublicationKey& key) {
+    if (PublicationRecord* publication = Published(key)) publication->MarkFound();
+  }
+  void OnVerdict(const PublicationKey& key, const absl::Status& verdict) {
+    if (PublicationRecord* publication = Published(key)) publication->ApplyVerdict(verdict);
+  }
   // Whether this process has the secrets that it needs in memory.
-  void SetSecretsAtHand(const PublicationKey& key, bool at_hand);
-  // What its file system answers. OK: it is well. UNAVAILABLE: it has ended (dead). DEADLINE_EXCEEDED: it
-  // does not answer (hung). FAILED_PRECONDITION: it refuses the writes that it was asked for (read-only).
-  // Anything else changes nothing.
-  void OnVerdict(const PublicationKey& key, const absl::Status& verdict);
+  void SetSecretsAtHand(const PublicationKey& key, bool at_hand) {
+    if (PublicationRecord* publication = record_.Find(key)) publication->secrets_at_hand = at_hand;
+  }
   // The kernel's id of its mount; 0: it is not known, as once a renewal was sent.
-  void SetMountId(const PublicationKey& key, uint64_t mount_id);
+  void SetMountId(const PublicationKey& key, uint64_t mount_id) {
+    if (PublicationRecord* publication = record_.Find(key)) publication->mount_id = mount_id;
+  }
   // It is there in this boot: its consumer may have it.
-  void SetOfThisBoot(const PublicationKey& key);
-  void SetPermissionsSet(const PublicationKey& key);
+  void SetOfThisBoot(const PublicationKey& key) {
+    if (PublicationRecord* publication = record_.Find(key)) publication->before_reboot = false;
+  }
+  void SetPermissionsSet(const PublicationKey& key) {
+    if (PublicationRecord* publication = record_.Find(key)) publication->permissions_set = true;
+  }
   // The kernel has what it had of the volume's last use, too.
-  void Inherit(const VolumeRecord& last);
+  void Inherit(const VolumeRecord& last) {
+    record_.Inherit(last);
+    SetPendingExpansion(last.pending_expansion_bytes);
+  }
   // The kernel has nothing of it yet, and these mounts.
   void SetEarlierMounts(EarlierMounts mounts) { record_.earlier_mounts = std::move(mounts); }
   // The kernel has these of it, from now on. Those that are known already are not added again.
   void AddObjects(const std::vector<KernelObject>& objects) { MergeObjects(objects, &record_.objects); }
   // A mount of it was detached while it was in use.
-  void AddDetachedMount(uint64_t mount_id);
+  void AddDetachedMount(uint64_t mount_id) { record_.AddDetachedMount(mount_id); }
   // The kernel has released it all, and the plugin is still to be asked.
-  void SetWithoutPlugin(WithoutPlugin said);
+  void SetWithoutPlugin(WithoutPlugin said) { record_.SetWithoutPlugin(std::move(said)); }
   // The kernel still has it: these objects, or what is not known.
-  void SetInUse(std::vector<KernelObject> objects);
-  // Before it is mounted at its path: from now on it may be. True if that has to be written down first.
-  bool NotePath(const PublicationKey& key);
-  // Takes that back where it could not be written down.
-  void UnnotePath(const PublicationKey& key);
-  // The kernel shows it mounted at its path.
-  void SetPathMounted(const PublicationKey& key, uint64_t mount_id, std::string unguarded);
-  // It does not any more, or may not.
-  void DoubtPath(const PublicationKey& key, std::string error);
+  void SetInUse(std::vector<KernelObject> objects) { record_.SetInUse(std::move(objects)); }
+  // PublicationRecord::NotePath. Unnote: it could not be written down.
+  bool NotePath(const PublicationKey& key) {
+    PublicationRecord* publication = record_.Find(key);
+    return publication != nullptr && publication->NotePath();
+  }
+  void UnnotePath(const PublicationKey& key) {
+    if (PublicationRecord* publication = record_.Find(key)) publication->path_made = {};
+  }
+  // PublicationRecord's SetPathMounted and DoubtPath.
+  void SetPathMounted(const PublicationKey& key, uint64_t mount_id, std::string unguarded) {
+    if (PublicationRecord* p = record_.Find(key)) p->SetPathMounted(mount_id, std::move(unguarded));
+  }
+  void DoubtPath(const PublicationKey& key, std::string error) {
+    if (PublicationRecord* p = record_.Find(key)) p->DoubtPath(std::move(error));
+  }
 
   // A published one with a lost or dead mount is to be mounted again: undone first, unless it is ephemeral.
   // False if that may not be: it is not published, it hangs, a rebuilt record does not know how, it is
@@ -140,17 +164,21 @@ class VolumeMachine {
   // Nothing is done about a publication, for this reason, until RequestPublish, RequestUnpublish or Confirm.
   void Block(const PublicationKey& key, std::string why);
   // No lease is valid: nothing forward is begun or repeated for what `origin` requested, whatever its state,
-  // until UnblockForward or Want. Not written: Recovered withholds all that is a scheduler's.
-  void BlockForward(Origin origin, const std::string& why);
+  // until UnblockForward or RequestPublish.
+  void BlockForward(Origin origin, const std::string& why) {
+    permissions_.Block(origin, why);
+    ApplyPermissions(origin);
+  }
   // A lease is valid, and has been without a break since `since`, on the boot's clock. What was requested or
   // confirmed in that time goes on; the rest is unconfirmed. True if something goes on that was blocked.
-  bool UnblockForward(Origin origin, BootTime since);
+  bool UnblockForward(Origin origin, BootTime since) {
+    permissions_.Unblock(origin, since);
+    return ApplyPermissions(origin);
+  }
   // The scheduler still wants this publication, at `at`: it is confirmed and not blocked any more. False, and
   // nothing changes, if a confirmation is not enough: it does not exist, is not the scheduler's, is being
   // unpublished, or a rebuilt record does not know how to publish it.
   bool Confirm(const PublicationKey& key, BootTime at);
-  // Why `publication` is blocked from something that is to be done for it.
-  [[nodiscard]] static std::optional<Blocked> BlockedBecause(const PublicationRecord& publication);
 
   // The node has to expand the volume to this size.
   void SetPendingExpansion(int64_t bytes);
@@ -187,14 +215,9 @@ class VolumeMachine {
   bool GiveUp(const PublicationKey& key, const absl::Status& error);
   void Remove(PublicationKey key);  // by value: the caller's may live in what is erased
   void Normalize();
-  // The last BlockForward or UnblockForward of an origin.
-  struct Permission {
-    std::string forward_blocked;  // not empty: BlockForward
-    BootTime since;
-    int changes = 0;
-  };
-  // True if `publication` was blocked, and is not any more.
-  static bool Apply(const Permission& permission, PublicationRecord& publication);
+  // True if one of its publications was blocked, and is not any more.
+  bool ApplyPermissions(Origin origin);
+  [[nodiscard]] PublicationRecord* Published(const PublicationKey& key);  // null: it is not
   FollowUp OnStage(CallOutcome outcome, const absl::Status& error, bool time_left);
   FollowUp OnPublish(PublicationRecord& publication, CallOutcome outcome, const absl::Status& error,
                      bool time_left, WallTime now);
@@ -212,7 +235,7 @@ class VolumeMachine {
   bool expansion_deferred_ = false;  // it failed: later
   bool expansion_refused_ = false;   // for good: not before the next stage, publish, or SetPendingExpansion
   std::optional<StuckView> stuck_;
-  std::map<Origin, Permission> permissions_;
+  ForwardPermissions permissions_;
   std::map<PublicationKey, absl::Status> failures_;
 };
 

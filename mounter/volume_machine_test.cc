@@ -427,7 +427,7 @@ VolumeMachine OfAScheduler(VolumeMachine machine) {
 }
 
 std::optional<Blocked> BlockedOf(const VolumeMachine& machine) {
-  return VolumeMachine::BlockedBecause(*machine.record().Find(kWeb));
+  return machine.record().Find(kWeb)->BlockedBecause();
 }
 
 TEST(VolumeMachineTest, WhatIsWithheldGoesBackAndNotForward) {

@@ -363,7 +363,7 @@ void VolumeReconciler::ResumeForward() {
 
 bool VolumeReconciler::HasBlocked(Origin origin) const {
   return std::ranges::any_of(volume_.machine.record().publications, [origin](const PublicationRecord& p) {
-    return p.origin == origin && VolumeMachine::BlockedBecause(p).has_value();
+    return p.origin == origin && p.BlockedBecause().has_value();
   });
 }
 

@@ -6,6 +6,7 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status.h"
 #include "mounter/root_permissions.h"
@@ -19,6 +20,8 @@ using AccessMode = ::csi::v1::VolumeCapability::AccessMode;
 
 // Raised when an older or newer berthd would misread a record. Other versions are refused.
 constexpr uint32_t kRecordVersion = 2;
+
+constexpr size_t kDetachedMounts = 64;
 
 int64_t Microseconds(WallTime time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
@@ -164,10 +167,6 @@ bool ReadsOnly(::csi::v1::VolumeCapability::AccessMode::Mode mode) {
   return mode == AccessMode::SINGLE_NODE_READER_ONLY || mode == AccessMode::MULTI_NODE_READER_ONLY;
 }
 
-bool PublicationRecord::Writes(const VolumeUse& use) const {
-  return !readonly && std::ranges::count(MountFlags(use), "ro") == 0;
-}
-
 std::vector<uint64_t> VolumeRecord::Mounts() const {
   std::vector<uint64_t> mounts = detached_mounts;
   if (staging_mount_id != 0) mounts.push_back(staging_mount_id);
@@ -176,6 +175,50 @@ std::vector<uint64_t> VolumeRecord::Mounts() const {
     if (publication.path_mount_id != 0) mounts.push_back(publication.path_mount_id);
   }
   return mounts;
+}
+
+void VolumeRecord::Inherit(const VolumeRecord& last) {
+  label = last.label;
+  objects = last.objects;
+  detached_mounts = last.detached_mounts;
+  earlier_mounts = last.earlier_mounts;
+  mounts_unknown = last.mounts_unknown;
+  past_consumers = last.past_consumers;
+  still_in_use = last.still_in_use;
+}
+
+void VolumeRecord::AddDetachedMount(uint64_t mount_id) {
+  still_in_use = true;
+  if (mount_id == 0 || std::ranges::find(detached_mounts, mount_id) != detached_mounts.end()) return;
+  detached_mounts.push_back(mount_id);
+  if (detached_mounts.size() > kDetachedMounts) detached_mounts.erase(detached_mounts.begin());
+}
+
+void VolumeRecord::SetInUse(std::vector<KernelObject> kept) {
+  still_in_use = true;
+  objects = std::move(kept);
+  if (objects.empty()) mounts_unknown = true;
+}
+
+void VolumeRecord::SetWithoutPlugin(WithoutPlugin said) {
+  without_plugin = std::move(said);
+  still_in_use = false;
+  objects.clear();
+  detached_mounts.clear();
+}
+
+void VolumeRecord::FillRebuilt(const PublicationRecord& said, VolumeUse new_use,
+                               std::map<std::string, std::string> new_volume_context,
+                               std::optional<std::map<std::string, std::string>> new_publish_context) {
+  if (!rebuilt) return;
+  if (PublicationRecord* known = Find(said.key)) {
+    known->permissions = said.permissions;
+    known->had_secrets = said.had_secrets;
+  }
+  rebuilt = false;
+  use = std::move(new_use);
+  volume_context = std::move(new_volume_context);
+  publish_context = std::move(new_publish_context);
 }
 
 PublicationRecord* VolumeRecord::Find(const PublicationKey& key) {
@@ -386,11 +429,6 @@ absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes) {
   }
   Complete(&record);
   return record;
-}
-
-std::string Describe(const PublicationKey& key) {
-  if (key.name.empty()) return fmt::format("consumer {}", Printable(key.consumer, 128));
-  return fmt::format("consumer {}, name {}", Printable(key.consumer, 128), Printable(key.name, 128));
 }
 
 }  // namespace berth

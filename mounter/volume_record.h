@@ -6,7 +6,6 @@
 
 #include <absl/status/statusor.h>
 
-#include <compare>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,101 +13,12 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "mounter/publication_record.h"
 #include "mounter/volume_types.h"
 #include "mounts/kernel_object.h"
 #include "mounts/mountinfo.h"
 
 namespace berth {
-
-// One use of a volume: a consumer may use a volume several times, under different names.
-struct PublicationKey {
-  std::string consumer;
-  std::string name;
-
-  auto operator<=>(const PublicationKey&) const = default;
-};
-
-struct PublicationRecord {
-  PublicationKey key;
-  std::string component;  // its directory: volume_paths.h
-  bool readonly = false;
-  bool had_secrets = false;  // a repeat needs them again
-  PublicationState state = PublicationState::kPublishing;
-  bool uncertain = false;
-  std::string last_error;
-  std::optional<WallTime> published_at;
-
-  Origin origin = Origin::kCaller;
-  bool remount = false;
-  bool ephemeral = false;
-  ConsumerLife life;
-  RootPermissions permissions;
-  bool permissions_set = false;  // they were applied: never again
-  SecretsReference secrets_reference;
-  std::map<std::string, std::string> consumer_labels;
-  // Its own mount flags, if they differ from the volume's. Only of a plugin that does not stage: a staging
-  // has the volume's flags, once for all publications.
-  std::optional<std::vector<std::string>> mount_flags;
-  // Why nothing is done about it before a caller, or its scheduler, says so. Empty: nothing is awaited.
-  std::string blocked;
-  // Once it has been undone it is published again: a repair. Then it is not gone, whatever its state.
-  bool remount_after_undo = false;
-  // The node was restarted since it was last published: its consumer of then has ended, and what bears the
-  // same name now (a unit is started at each boot) has nothing of it.
-  bool before_reboot = false;
-  // The kernel's id of its mount, in the boot `boot_id`; 0: not known. Another one at the target: another
-  // mount lies over it.
-  uint64_t mount_id = 0;
-  // Where it is to be mounted too.
-  PublishedPath path;
-  // Where it may be mounted too: written before it is mounted there, and cleared after it was unmounted.
-  PublishedPath path_made;
-  // The kernel's id of the mount at `path_made`, in the boot `boot_id`; 0: not known.
-  uint64_t path_mount_id = 0;
-  // Why the directory beneath that mount could not be made immutable. Empty: it is, or it is not known.
-  std::string path_unguarded;
-
-  // Not written. Whether NodePublishVolume may have reached the plugin: of a record that was read back,
-  // that has to be assumed.
-  bool sent = true;
-  // Not written. The secrets that it needs are in this process's memory.
-  bool secrets_at_hand = false;
-  // Not written. Its mount is there, and its file system has ended (dead) or does not answer (hung): the
-  // error. At most one of them is set.
-  std::string dead;
-  std::string hung;
-  // Not written. Its mount refuses writes, which it was asked for: why.
-  std::string writes_refused;
-  // Not written. The kernel showed it mounted at `path`, since this berthd began.
-  bool path_mounted = false;
-  // Not written. Why it is not mounted at `path`.
-  std::string path_error;
-  // Of a scheduler's: when the scheduler requested or confirmed it last, on the boot's clock. Unset: not in
-  // this boot.
-  std::optional<BootTime> confirmed_at;
-  // Not written. Nothing forward is begun or repeated for it, for this reason (VolumeMachine::BlockForward,
-  // UnblockForward). Empty: it may go forward.
-  std::string forward_blocked;
-  // Not written. It is blocked until its scheduler confirms it or requests it again.
-  bool unconfirmed = false;
-  // Not written. How often it was confirmed in this run.
-  int confirmations = 0;
-
-  [[nodiscard]] const std::vector<std::string>& MountFlags(const VolumeUse& use) const {
-    return mount_flags ? *mount_flags : use.mount_flags;
-  }
-  // It was asked for to write.
-  [[nodiscard]] bool Writes(const VolumeUse& use) const;
-  // What its consumer consists of, as far as it is known: kUnknown after a reboot until it is published
-  // again, since `life` is of another boot.
-  [[nodiscard]] ConsumerLife Consumer() const { return before_reboot ? ConsumerLife{} : life; }
-  // Its mount is made again of itself when it is gone or dead.
-  [[nodiscard]] bool Remounts() const { return remount || origin == Origin::kDeclared; }
-  // It needs secrets that this process does not have.
-  [[nodiscard]] bool AwaitsSecrets() const {
-    return had_secrets && !secrets_at_hand && !IsSet(secrets_reference);
-  }
-};
 
 inline constexpr size_t kPastConsumers = 64;
 
@@ -169,6 +79,18 @@ struct VolumeRecord {
   }
   // The ids of its mounts (PathFacts::mount_id), as far as they are known, also of those that were detached.
   [[nodiscard]] std::vector<uint64_t> Mounts() const;
+  // What the kernel has of it, and its label, are as `last` says.
+  void Inherit(const VolumeRecord& last);
+  // The kernel still has it: this mount, which was detached (0: not known which); these objects, or what is
+  // not known.
+  void AddDetachedMount(uint64_t mount_id);
+  void SetInUse(std::vector<KernelObject> kept);
+  // The kernel has released it all, and the plugin is still to be asked.
+  void SetWithoutPlugin(WithoutPlugin said);
+  // Of a rebuilt record: what only the lost journal knew. Nothing, of another.
+  void FillRebuilt(const PublicationRecord& said, VolumeUse new_use,
+                   std::map<std::string, std::string> new_volume_context,
+                   std::optional<std::map<std::string, std::string>> new_publish_context);
   [[nodiscard]] PublicationRecord* Find(const PublicationKey& key);
   [[nodiscard]] const PublicationRecord* Find(const PublicationKey& key) const;
 };
@@ -180,8 +102,5 @@ struct VolumeRecord {
 // FAILED_PRECONDITION: another version of berthd wrote it.
 [[nodiscard]] std::string EncodeRecord(const VolumeRecord& record);
 [[nodiscard]] absl::StatusOr<VolumeRecord> DecodeRecord(std::string_view bytes);
-
-// "consumer web" or "consumer web, name data", made printable.
-[[nodiscard]] std::string Describe(const PublicationKey& key);
 
 }  // namespace berth
