@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "mounter/publish_check.h"
 #include "mounter/secrets_reference.h"
+#include "mounter/verify_published.h"
 #include "mounts/mount_table.h"
 #include "mounts/mountinfo.h"
 #include "mounts/storage_state.h"
@@ -211,7 +212,7 @@ Awaitable<absl::StatusOr<bool>> VolumePublisher::FindPublished(PublishRequest re
     BERTH_CO_RETURN_IF_ERROR(co_await CheckBegun(request, known));
     co_return false;
   }
-  absl::Status verified = co_await steps_.VerifyPublished(volume_.machine.record(), known, until);
+  absl::Status verified = co_await VerifyPublished(volume_.context, volume_.machine.record(), known, until);
   const auto facts = volume_.context.paths->LookAtTarget(volume_.machine.record(), known);
   const bool other =
       facts.ok() && facts->mount_root && known.mount_id != 0 && facts->mount_id != known.mount_id;

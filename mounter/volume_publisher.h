@@ -14,7 +14,6 @@
 #include "mounter/volume_operation.h"
 #include "mounter/volume_reconciler.h"
 #include "mounter/volume_state.h"
-#include "mounter/volume_steps.h"
 
 namespace berth {
 
@@ -22,7 +21,7 @@ class VolumePublisher {
  public:
   // What is given outlives it.
   VolumePublisher(VolumeState& volume, VolumeReconciler& reconciler, VolumeDriver& driver)
-      : volume_(volume), reconciler_(reconciler), driver_(driver), steps_(volume.context) {}
+      : volume_(volume), reconciler_(reconciler), driver_(driver) {}
 
   // OK once it is published and that is durable. Errors as berth.v1.Node documents them for PublishVolume.
   [[nodiscard]] Awaitable<absl::Status> Publish(std::shared_ptr<VolumeOperation> operation,
@@ -64,7 +63,6 @@ class VolumePublisher {
   VolumeState& volume_;
   VolumeReconciler& reconciler_;
   VolumeDriver& driver_;
-  VolumeSteps steps_;
 };
 
 }  // namespace berth

@@ -6,7 +6,8 @@
 //   volume_expand.cc      expand
 //   volume_path_steps.cc  the second mount of what is published, at the path that its file names
 //
-// An unpublish and an unstage call the plugin through reverse_call.h.
+// An unpublish and an unstage call the plugin through reverse_call.h; what a publish has mounted is checked
+// by verify_published.h.
 //
 // Owned by a VolumeActor; loop thread only. Every try ends by its deadline.
 #pragma once
@@ -42,11 +43,6 @@ class VolumeSteps {
   [[nodiscard]] Awaitable<StepReport> ReleaseWithoutPlugin(VolumeRecord record, StepInput input,
                                                            StepProgress progress, TimePoint deadline);
 
-  // OK where the kernel shows the publication as it should be. INTERNAL: what it shows instead. Any other
-  // code: it could not be asked.
-  [[nodiscard]] Awaitable<absl::Status> VerifyPublished(VolumeRecord record, PublicationRecord publication,
-                                                        TimePoint deadline);
-
  private:
   [[nodiscard]] Awaitable<StepReport> Stage(VolumeRecord record, PublicationRecord publication,
                                             Secrets secrets, StepProgress progress, TimePoint deadline);
@@ -77,10 +73,6 @@ class VolumeSteps {
   // Unmounts it at `path_made`; kDone where it is not mounted there, whatever else is.
   [[nodiscard]] Awaitable<StepReport> UnmountPath(VolumeRecord record, PublicationRecord publication,
                                                   StepInput input, StepProgress progress, TimePoint deadline);
-  // OK if the mount at a target, with the path `path`, shows what was staged, or at least not the tree
-  // itself. INTERNAL: it does not. UNAVAILABLE: it has gone meanwhile.
-  [[nodiscard]] absl::Status VerifyFileSystem(const VolumeRecord& record, const PathFacts& target,
-                                              const std::string& path) const;
   // FAILED_PRECONDITION if nothing is mounted at a target and files lie in its directory.
   [[nodiscard]] absl::Status TargetIsFree(const VolumeRecord& record,
                                           const PublicationRecord& publication) const;
